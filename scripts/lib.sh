@@ -1,0 +1,163 @@
+# shellcheck shell=bash
+# What scripts/test, check, demo and lock share: a virtual environment from the
+# hashed lock, and a MariaDB server for the live tests. Source it, never run it.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+VENV="$ROOT/.venv"
+STAMP="$VENV/headgate.stamp"
+MARIADB_HOME="$ROOT/.cache/mariadb"
+MARIADB_PACKAGES=(mariadb-server-core mariadb-client-core)
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+fail() {
+  printf 'error: %s\n' "$1" >&2
+  shift
+  (($# == 0)) || printf '  %s\n' "$@" >&2
+  exit 1
+}
+
+is_root() { [[ "$(id -u)" == 0 ]]; }
+
+python_version() {
+  "$1" -c 'import platform, sys; assert sys.version_info >= (3, 11); print(platform.python_version())' 2>/dev/null
+}
+
+find_python() {
+  local candidate
+  if [[ -n "${HEADGATE_PYTHON:-}" ]]; then
+    python_version "$HEADGATE_PYTHON" >/dev/null ||
+      fail "HEADGATE_PYTHON=$HEADGATE_PYTHON is not a Python 3.11 or newer"
+    printf '%s\n' "$HEADGATE_PYTHON"
+    return
+  fi
+  # An environment that exists decides: a newer Python on PATH is no reason to rebuild it.
+  for candidate in "$VENV/bin/python" python3 python3.13 python3.12 python3.11; do
+    if python_version "$candidate" >/dev/null; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  fail "no Python 3.11 or newer was found" \
+    "install one (Debian, Ubuntu: apt-get install python3 python3-venv)" \
+    "or name it: HEADGATE_PYTHON=/path/to/python3.11 $0"
+}
+
+ensure_venv_module() {
+  local python="$1" venv_package
+  "$python" -c 'import ensurepip, venv' 2>/dev/null && return
+  venv_package="$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+  if is_root && command -v apt-get >/dev/null; then
+    say "installing python3-venv (this Python cannot make environments yet)"
+    # An interpreter beside the distribution's default has its own venv package.
+    apt-get update -qq && { apt-get install -y -qq "$venv_package" || apt-get install -y -qq python3-venv; } >&2
+    "$python" -c 'import ensurepip, venv' 2>/dev/null && return
+  fi
+  fail "$python has no venv/ensurepip; run this, then try again:" \
+    "sudo apt-get update && sudo apt-get install -y $venv_package"
+}
+
+make_venv() {
+  local python="$1" version="$2"
+  [[ "$(python_version "$VENV/bin/python")" == "$version" && -x "$VENV/bin/pip" ]] && return
+  ensure_venv_module "$python"
+  # Through the base interpreter: the candidate may be the very environment we replace.
+  python="$("$python" -c 'import os, sys; print(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))')"
+  say "creating .venv with Python $version"
+  rm -rf "$VENV"
+  "$python" -m venv "$VENV"
+}
+
+venv_stamp() {
+  printf '%s %s\n' "$1" "$(cat "$ROOT/requirements.lock" "$ROOT/pyproject.toml" | sha256sum | cut -d' ' -f1)"
+}
+
+install_locked() {
+  local pip=("$VENV/bin/python" -m pip --disable-pip-version-check --quiet install)
+  say "installing the locked requirements"
+  "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
+  say "installing headgate itself, editable"
+  "${pip[@]}" --no-deps --no-build-isolation --editable "$ROOT"
+}
+
+# One set-up at a time: two runs in one checkout must not build the same .venv.
+locked() {
+  local name="$1"
+  shift
+  mkdir -p "$ROOT/.cache"
+  (
+    flock 9 2>/dev/null || true
+    "$@"
+  ) 9>"$ROOT/.cache/$name.lock"
+}
+
+build_python() {
+  local python="$1" version="$2" stamp="$3"
+  [[ -x "$VENV/bin/python" && "$(cat "$STAMP" 2>/dev/null)" == "$stamp" ]] && return
+  rm -f "$STAMP"
+  make_venv "$python" "$version"
+  install_locked
+  printf '%s\n' "$stamp" >"$STAMP"
+}
+
+set_up_python() {
+  local python version stamp
+  python="$(find_python)"
+  version="$(python_version "$python")"
+  stamp="$(venv_stamp "$version")"
+  locked python build_python "$python" "$version" "$stamp"
+}
+
+# ── MariaDB, for the live tests ──────────────────────────────────────────────
+
+# The server, the script that makes its data folder, and the tool that script calls.
+has_mariadb() {
+  local path="$MARIADB_HOME/usr/bin:$MARIADB_HOME/usr/sbin:$PATH:/usr/sbin"
+  PATH="$path" command -v mariadbd >/dev/null &&
+    PATH="$path" command -v mariadb-install-db >/dev/null &&
+    PATH="$path" command -v my_print_defaults >/dev/null
+}
+
+mariadb_by_apt() {
+  say "installing ${MARIADB_PACKAGES[*]} (the server program only, no service)"
+  DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${MARIADB_PACKAGES[@]}" >&2
+}
+
+# Without root: fetch the packages and the libraries this machine lacks, and unpack
+# them. apt gets its own list and cache folders, since the system's are root's.
+mariadb_unpacked() {
+  local work="$ROOT/.cache/apt" deb missing
+  local -a apt
+  mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/debs"
+  apt=(apt-get -qq -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o Debug::NoLocking=1)
+  say "fetching MariaDB's packages into .cache/apt (no root needed)"
+  "${apt[@]}" update >&2 || return 1
+  missing="$("${apt[@]}" install --simulate --no-install-recommends "${MARIADB_PACKAGES[@]}" |
+    awk '$1 == "Inst" { print $2 }')" || return 1
+  # shellcheck disable=SC2086 # one word per package is meant
+  (cd "$work/debs" && rm -f ./*.deb && "${apt[@]}" download $missing >&2) || return 1
+  say "unpacking MariaDB into .cache/mariadb"
+  rm -rf "$MARIADB_HOME.new" && mkdir -p "$MARIADB_HOME.new"
+  for deb in "$work"/debs/*.deb; do
+    dpkg -x "$deb" "$MARIADB_HOME.new" || return 1
+  done
+  # Whole or not at all: a half-unpacked tree would pass for an installed server.
+  rm -rf "$MARIADB_HOME" && mv "$MARIADB_HOME.new" "$MARIADB_HOME"
+}
+
+install_mariadb() {
+  has_mariadb && return
+  if command -v apt-get >/dev/null; then
+    if is_root; then
+      mariadb_by_apt && has_mariadb && return
+    elif mariadb_unpacked && has_mariadb; then
+      return
+    fi
+  fi
+  fail "no MariaDB server was found, and it could not be installed; run this, then try again:" \
+    "sudo apt-get update && sudo apt-get install -y --no-install-recommends ${MARIADB_PACKAGES[*]}" \
+    "(the tests that need no server: ./scripts/test core)"
+}
+
+set_up_mariadb() { locked mariadb install_mariadb; }

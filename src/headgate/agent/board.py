@@ -1,0 +1,70 @@
+"""The newest health of each database.   Sampler ──push──► Board ──health──► Checker
+
+One writer (the event loop) replaces frozen values; readers take whatever is there.
+"""
+
+from __future__ import annotations
+
+from headgate.core.health import Health, Standing, Window, health_of, never_read, stand
+from headgate.core.metrics import MetricSpec
+from headgate.core.samples import Reading
+
+# What `top` draws and what debounce looks back on; never less than a metric's own window.
+READINGS_KEPT = 60
+
+
+class Board:
+    def __init__(self) -> None:
+        self._default: dict[str, tuple[str, ...] | None] = {}
+        self._windows: dict[tuple[str, str], Window] = {}
+        self._standings: dict[str, dict[str, Standing]] = {}
+        self.healths: dict[str, Health] = {}
+        """Read directly on the hot path: database → its newest Health."""
+
+    def place(self, database: str, spec: MetricSpec, *, at: float) -> None:
+        """Start or change a metric. The values it has are judged anew by the changed spec."""
+        key = (database, spec.name)
+        self._windows.setdefault(key, never_read(spec, at=at))
+        self._judge(database, spec)
+
+    def restart(self, database: str, spec: MetricSpec, *, at: float) -> None:
+        """Place a metric whose old values mean something else now: they are forgotten."""
+        self._windows.pop((database, spec.name), None)
+        self.place(database, spec, at=at)
+
+    def drop(self, database: str, metric: str) -> None:
+        self._windows.pop((database, metric), None)
+        self._standings[database].pop(metric, None)
+        self._refresh(database)
+
+    def open(self, database: str, default: tuple[str, ...] | None) -> None:
+        """Know `database`, or change what its checks are judged by when they name no metric."""
+        self._default[database] = default
+        self._standings.setdefault(database, {})
+        self._refresh(database)
+
+    def shut(self, database: str) -> None:
+        for metric in list(self._standings.pop(database)):
+            self._windows.pop((database, metric), None)
+        del self._default[database], self.healths[database]
+
+    def push(self, database: str, metric: str, reading: Reading) -> None:
+        standing = self._standings.get(database, {}).get(metric)
+        if standing is None:
+            return  # Removed while its last probe was under way.
+        key = (database, metric)
+        keep = max(READINGS_KEPT, standing.spec.debounce.readings)
+        self._windows[key] = self._windows[key].push(reading, keep=keep)
+        self._judge(database, standing.spec)
+
+    def window(self, database: str, metric: str) -> Window | None:
+        return self._windows.get((database, metric))
+
+    def _judge(self, database: str, spec: MetricSpec) -> None:
+        window = self._windows[(database, spec.name)]
+        self._standings[database][spec.name] = stand(spec, window)
+        self._refresh(database)
+
+    def _refresh(self, database: str) -> None:
+        standings = self._standings[database]
+        self.healths[database] = health_of(database, standings, default=self._default[database])

@@ -1,0 +1,24 @@
+"""The one place that asks the machine for the time and for dice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from headgate.core.samples import Instant
+
+
+class SystemClock:
+    def now(self) -> Instant:
+        return Instant(time.monotonic(), time.time())  # noqa: TID251 -- the clock
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Dice:
+    """Uniform in [0, 1). Seeded in tests, so that a run can be had again."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.roll = random.Random(seed).random  # noqa: S311 -- fairness, not secrecy

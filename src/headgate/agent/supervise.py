@@ -1,0 +1,29 @@
+"""Keep a loop running: the one place where any exception is caught, told and survived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+log = structlog.get_logger()
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+
+
+async def supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run for ever. A crash is logged, and tried again after a pause that doubles."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        started = asyncio.get_running_loop().time()
+        try:
+            await run()
+            return
+        except Exception:
+            log.exception("loop.crashed", loop=name, again_in_s=pause_s)
+        if asyncio.get_running_loop().time() - started > LONGEST_PAUSE_S:
+            pause_s = FIRST_PAUSE_S
+        await asyncio.sleep(pause_s)
+        pause_s = min(LONGEST_PAUSE_S, pause_s * 2)

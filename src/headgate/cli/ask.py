@@ -1,0 +1,159 @@
+"""`check` and `explain`: may this client work now, and if not, what would have to change?"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headgate.cli.options import App, AsJson, Database, Metrics, Token, Url
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headgate.cli.api import Answered, Api
+    from headgate.cli.documents import Answer
+    from headgate.cli.render import Canvas
+
+RETRY_S = 0.5
+"""Pause before asking again an agent that did not answer, or named no time."""
+
+Wait = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Ask again until admitted, for at most this long."),
+]
+
+
+def check(
+    app: App,
+    database: Database,
+    metrics: Metrics = None,
+    wait: Wait = 0.0,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for leave to do one piece of work; the exit code is the answer.
+
+    0 admitted · 10 threshold exceeded · 11 refused by ratio · 12 client denied · 13 unknown
+    metric or database · 14 a metric cannot be read · 20 no agent answers
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.documents import Answer, read
+    from headgate.cli.exits import exit_code_of_verdict
+    from headgate.cli.output import show
+
+    asked = ask_until(connect(url, token), app, database, metrics, wait_s=wait)
+    answer = read(Answer, asked.document)
+    show(asked, as_json, lambda canvas: answer_page(answer, canvas))
+    raise typer.Exit(exit_code_of_verdict(answer.verdict))
+
+
+def explain(
+    app: App,
+    database: Database,
+    metrics: Metrics = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a check would be answered and why, and what would have to change.
+
+    Asks without being counted: it appears in no history and among no clients.
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.documents import Answer, read
+    from headgate.cli.output import show
+
+    api = connect(url, token)
+    asked = api.ask("/v1/explain", app=app, database=database, metrics=metrics)
+    show(asked, as_json, lambda canvas: explain_page(read(Answer, asked.document), canvas))
+
+
+def ask_until(
+    api: Api, app: str, database: str, metrics: str | None, *, wait_s: float
+) -> Answered:
+    """The first admission, or the last answer before `wait_s` is over."""
+    from headgate.cli.exits import AgentUnreachable
+
+    ends_s = time.monotonic() + wait_s
+    while True:
+        try:
+            asked = api.ask("/v1/check", app=app, database=database, metrics=metrics)
+        except AgentUnreachable:
+            pause_s = RETRY_S
+            if time.monotonic() + pause_s > ends_s:
+                raise
+        else:
+            pause_s = _pause_s(asked)
+            # Where no further question fits in, the caller is told now, not at the end.
+            if asked.document.get("admitted") is True or time.monotonic() + pause_s > ends_s:
+                return asked
+        time.sleep(pause_s)
+
+
+def _pause_s(asked: Answered) -> float:
+    retry_ms = asked.document.get("retry_after_ms")
+    known = isinstance(retry_ms, int | float) and retry_ms > 0
+    return float(retry_ms) / 1000 if known and retry_ms is not None else RETRY_S
+
+
+# --- pages ---------------------------------------------------------------------------------
+
+
+def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from headgate.cli.render import metric_table
+    from headgate.cli.words import plain
+    from headgate.wire.reasons import duration
+
+    who, where = plain(answer.app), plain(answer.database)
+    if answer.admitted:
+        line = Text("ADMITTED  ", style="bold green")
+        return line.append(f"{who} may work on {where}", style="default")
+    line = Text("REFUSED  ", style="bold red")
+    line.append(f"{who}: {plain(answer.reason) or answer.verdict}", style="default")
+    if answer.retry_after_ms is not None:
+        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}", style="default")
+    if not answer.metrics:
+        return line
+    return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
+
+
+def explain_page(answer: Answer, canvas: Canvas) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from headgate.cli.render import metric_table
+    from headgate.cli.words import plain, remedies
+
+    verdict = Text("would be ADMITTED", style="bold green")
+    if not answer.admitted:
+        verdict = Text("would be REFUSED", style="bold red")
+        verdict.append(f"  {plain(answer.verdict)}", style="red")
+    head = Text(f"{plain(answer.app)} on {plain(answer.database)}  ").append_text(verdict)
+    parts: list[RenderableType] = [head]
+    if answer.metrics:
+        parts += [Text(), metric_table(answer.database, answer.metrics, canvas)]
+    parts += [Text(), _margin(answer)] if answer.admitted else [Text(), Text("To be admitted:")]
+    parts += [Text(f"  {canvas.marks.dot} {remedy}") for remedy in remedies(answer)]
+    return Group(*parts)
+
+
+def _margin(answer: Answer) -> RenderableType:
+    from rich.text import Text
+
+    from headgate.cli.bars import share_text
+    from headgate.cli.words import nearest, plain, threshold_text, value_text
+
+    metric = nearest(answer)
+    if metric is None or metric.share is None:
+        return Text("Nothing stands in the way.")
+    return Text(
+        f"Nothing stands in the way; nearest to refusing: {plain(metric.metric)} at "
+        f"{share_text(metric.share)} of its threshold "
+        f"({value_text(metric)}, refused {threshold_text(metric)})."
+    )

@@ -1,0 +1,216 @@
+"""The agent's documents as values.   JSON ──read──► Status, Metric, Client, … ──► render
+
+A field that this version does not know is ignored; one that it needs and does not find, or
+that is of another kind, is named. Nothing missing is shown as 0.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from headgate.errors import HeadgateError
+
+T = TypeVar("T")
+
+
+class BadDocument(HeadgateError):
+    def __init__(self, place: str, what: str) -> None:
+        super().__init__(
+            f"the agent's answer cannot be shown: {place} {what}; "
+            "is the agent of another version? --json shows the answer as it came"
+        )
+
+
+def _each(kind: type) -> Any:
+    return field(metadata={"each": kind})
+
+
+def _one(kind: type) -> Any:
+    return field(metadata={"one": kind})
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric as a check sees it."""
+
+    metric: str
+    scope: str
+    state: str
+    value: float | None
+    unit: str
+    threshold: float | None
+    comparison: str
+    age_ms: float | None
+    cause: str | None
+    detail: str
+    absent_for_ms: float | None
+
+    @property
+    def share(self) -> float | None:
+        """Of the threshold; None where there is no value or nothing to compare with."""
+        if self.value is None or not self.threshold:
+            return None
+        return self.value / self.threshold
+
+    @property
+    def over(self) -> bool:
+        if self.value is None or self.threshold is None:
+            return False
+        return self.value > self.threshold or (
+            self.comparison == ">=" and self.value == self.threshold
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    verdict: str
+    admitted: bool
+    app: str
+    database: str
+    reason: str
+    retry_after_ms: float | None
+    rule: str | None
+    metrics: Sequence[Metric] = _each(Metric)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricView:
+    database: str
+    metric: str
+    source: str
+    origin: str
+    revision: int
+    settings: Mapping[str, Any]
+    interval_s: float
+    timeout_s: float
+    max_age_s: float
+    granularity_s: float
+    advice: Sequence[str]
+    now: Metric = _one(Metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    client: str
+    database: str
+    admitted: int
+    refused: int
+    last_verdict: str
+    last_seen_s_ago: float
+    refused_for_s: float | None
+    refused_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    database: str
+    engine: str
+    verdict: str
+    reason: str
+    healthy_s_ago: float | None
+    metrics: Sequence[Metric] = _each(Metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    name: str
+    writable: bool
+    fault: str | None
+    fault_for_s: float | None
+    tallies_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    agent: str
+    version: str
+    uptime_s: float
+    settings: str
+    settings_fault: str | None
+    advice: Sequence[str]
+    databases: Sequence[Database] = _each(Database)
+    clients: Sequence[Client] = _each(Client)
+    store: Store = _one(Store)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    minute: str
+    database: str
+    client: str
+    verdict: str
+    metric: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    at: str
+    who: str
+    action: str
+    target: str
+    before: Any
+    after: Any
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def read(kind: type[T], document: object, place: str = "it") -> T:
+    if not isinstance(document, Mapping):
+        raise BadDocument(place, "is no object")
+    values = {}
+    for name, (allowed, nested) in _shape(kind).items():
+        where = f"{place}.{name}" if place != "it" else name
+        if name not in document:
+            raise BadDocument(where, "is missing")
+        values[name] = _value(document[name], allowed, nested, where)
+    return kind(**values)
+
+
+def read_list(kind: type[T], document: Mapping[str, Any], name: str) -> tuple[T, ...]:
+    """The documents under `name`, as the agent's lists have them."""
+    if name not in document:
+        raise BadDocument(name, "is missing")
+    return _items(document[name], kind, name)
+
+
+def _value(value: object, allowed: tuple[type, ...], nested: Mapping[str, Any], where: str) -> Any:
+    if "each" in nested:
+        return _items(value, nested["each"], where)
+    if "one" in nested:
+        return read(nested["one"], value, where)
+    fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
+    if allowed and not fits:
+        raise BadDocument(where, f"is not of the expected kind, but {type(value).__name__}")
+    return value
+
+
+def _items(value: object, kind: type[T], where: str) -> tuple[T, ...]:
+    if not isinstance(value, list):
+        raise BadDocument(where, "is no list")
+    return tuple(read(kind, item, f"{where}.{index}") for index, item in enumerate(value))
+
+
+@cache
+def _shape(kind: type) -> dict[str, tuple[tuple[type, ...], Mapping[str, Any]]]:
+    hints = get_type_hints(kind)
+    return {f.name: (_allowed(hints[f.name]), f.metadata) for f in fields(kind)}
+
+
+def _allowed(hint: Any) -> tuple[type, ...]:
+    """The JSON kinds that fit an annotation; () lets everything through."""
+    if hint is Any:
+        return ()
+    if get_origin(hint) in (types.UnionType, Union):
+        return tuple(kind for part in get_args(hint) for kind in _allowed(part))
+    known = {float: (int, float), Mapping: (dict,), Sequence: (list,)}
+    origin = get_origin(hint) or hint
+    for abstract, kinds in known.items():
+        if origin is abstract:
+            return kinds
+    return (origin,)

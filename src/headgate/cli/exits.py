@@ -1,0 +1,52 @@
+"""Exit codes: what a script may rely on. One row a code; the reference page derives from it."""
+
+from __future__ import annotations
+
+from headgate.core.decision import VERDICT_MEANINGS, Verdict
+from headgate.errors import HeadgateError, InvalidName, InvalidRequest, InvalidSettings
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+OTHER_REFUSAL = 19
+UNREACHABLE = 20
+
+EXIT_CODES: dict[Verdict, int] = {
+    Verdict.OK: DONE,
+    Verdict.THRESHOLD_EXCEEDED: 10,
+    Verdict.REJECT_BY_RATIO: 11,
+    Verdict.APP_DENIED: 12,
+    Verdict.UNKNOWN_METRIC: 13,
+    Verdict.INTERNAL_ERROR: 14,
+}
+
+
+class AgentUnreachable(HeadgateError):
+    """No agent answered: nothing is known, and nothing was changed that we know of."""
+
+
+def exit_code_of_verdict(verdict: str) -> int:
+    """A verdict that a newer agent made up is a refusal all the same (R28)."""
+    try:
+        return EXIT_CODES[Verdict(verdict)]
+    except ValueError:
+        return OTHER_REFUSAL
+
+
+def exit_code_of_error(error: HeadgateError) -> int:
+    if isinstance(error, AgentUnreachable):
+        return UNREACHABLE
+    wrong_question = isinstance(error, InvalidRequest) and error.status == 400
+    return USAGE if wrong_question or isinstance(error, InvalidSettings | InvalidName) else FAILED
+
+
+def exit_code_rows() -> list[tuple[int, str, str]]:
+    """(code, name, meaning), ascending."""
+    verdicts = [(code, v.value, VERDICT_MEANINGS[v]) for v, code in EXIT_CODES.items()]
+    others = [
+        (FAILED, "failed", "the agent refused a change, or settings that were linted have faults"),
+        (USAGE, "usage", "the command was called wrongly, or settings cannot be used"),
+        (OTHER_REFUSAL, "other refusal", "refused with a verdict that this version does not know"),
+        (UNREACHABLE, "unreachable", "no agent answered: there is no leave to work"),
+    ]
+    return sorted([*verdicts, *others])

@@ -1,0 +1,52 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="HEADGATE_URL",
+        show_default=False,
+        metavar="URL",
+        help="The agent: http://host:port, https://host:port or unix:///path. Default: the "
+        "Unix socket of an agent on this host, else http://127.0.0.1:8087.",
+    ),
+]
+Token: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="HEADGATE_TOKEN",
+        show_default=False,
+        metavar="TOKEN",
+        help="Token of an operator; changes over TCP need one. Others on this host can see "
+        "arguments, so prefer the environment.",
+    ),
+]
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print the agent's document as it came, for programs.")
+]
+App: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Who asks: levels joined by colons, such as etl:nightly."),
+]
+Database: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="The database to be worked on.")
+]
+Metrics: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="M1,M2",
+        show_default=False,
+        help="Metrics to judge by, instead of the database's default set.",
+    ),
+]
+DatabaseArgument: TypeAlias = Annotated[str, typer.Argument(metavar="DATABASE")]
+MetricArgument: TypeAlias = Annotated[str, typer.Argument(metavar="METRIC")]
+DryRun: TypeAlias = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Validate and probe once, and change nothing."),
+]

@@ -1,0 +1,55 @@
+"""Standard output: tables for people, the document itself for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+
+from headgate.cli.bars import marks_for
+from headgate.cli.render import Canvas
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Answered
+
+PIPE_WIDTH = 160
+"""Of a pipe, which has none: tables are as wide as they need to be, up to this."""
+
+
+def console() -> Console:
+    fixed = sys.stdout.isatty() or "COLUMNS" in os.environ  # noqa: TID251 -- as rich reads it
+    return Console(width=None if fixed else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def canvas_of(target: Console) -> Canvas:
+    return Canvas(target.width, marks_for(target.encoding))
+
+
+def show(
+    answered: Answered, as_json: bool, render: Callable[[Canvas], RenderableType]
+) -> None:
+    if as_json:
+        show_document(answered)
+    else:
+        show_page(render)
+
+
+def show_page(render: Callable[[Canvas], RenderableType]) -> None:
+    target = console()
+    target.print(render(canvas_of(target)))
+
+
+def show_document(answered: Answered) -> None:
+    """As it came; on a terminal indented."""
+    if sys.stdout.isatty():
+        show_json(answered.document)
+    else:
+        print(answered.body.decode())
+
+
+def show_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False))

@@ -1,0 +1,78 @@
+"""Readings and times in words, fit for a terminal."""
+
+from __future__ import annotations
+
+from headgate.cli.documents import Answer, Metric
+from headgate.wire.reasons import duration, quantity
+
+
+def plain(text: str) -> str:
+    """Without control characters: a server's message may not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text).strip()
+
+
+def value_text(metric: Metric) -> str | None:
+    return None if metric.value is None else quantity(metric.value, plain(metric.unit))
+
+
+def threshold_text(metric: Metric) -> str:
+    if metric.threshold is None:
+        return ""
+    return f"{metric.comparison} {quantity(metric.threshold, plain(metric.unit))}"
+
+
+def absence_text(metric: Metric) -> str:
+    """`timed out for 2.2 s: no answer in 0.5 s`."""
+    if metric.cause is None:
+        return plain(metric.detail)
+    words = plain(metric.cause).replace("_", " ")
+    if metric.absent_for_ms is not None:
+        words += f" for {duration(metric.absent_for_ms / 1000)}"
+    return f"{words}: {plain(metric.detail)}" if metric.detail else words
+
+
+def age_text(seconds: float) -> str:
+    """Short enough for a column: 412ms, 3.4s, 12min, 3.5h, 4d."""
+    if seconds >= 48 * 3600:
+        return f"{seconds / 86400:.0f}d"
+    return duration(seconds).replace(" ", "")
+
+
+def ago(seconds: float) -> str:
+    return "just now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
+# --- what would have to change (R144) --------------------------------------------------------
+
+
+def remedies(answer: Answer) -> list[str]:
+    """What stands between this client and an OK, each with the change that lifts it."""
+    if answer.admitted:
+        return []
+    needed = [_remedy(m) for m in answer.metrics if m.state in ("breached", "absent")]
+    if answer.rule is not None:
+        needed.insert(0, f"rule {plain(answer.rule)} must end: {plain(answer.reason)}")
+    return needed or [plain(answer.reason)]
+
+
+def _remedy(metric: Metric) -> str:
+    name = plain(metric.metric)
+    if metric.state == "absent":
+        if metric.cause == "unknown":
+            return f"{name} must exist here: {plain(metric.detail)}"
+        return f"{name} must be readable again: {absence_text(metric)}"
+    limit = quantity(metric.threshold or 0.0, plain(metric.unit))
+    goal = f"below {limit}" if metric.comparison == ">=" else f"{limit} or below"
+    value = value_text(metric)
+    if not metric.over:
+        # By its last value it is fine already: debounce still counts the ones before.
+        return f"{name} must stay {goal} (it is {value} now) until debounce lets it go"
+    return f"{name} must fall from {value} to {goal}"
+
+
+def nearest(answer: Answer) -> Metric | None:
+    """The metric that has used most of its threshold."""
+    shares = [(m.share, m.metric, m) for m in answer.metrics if m.share is not None]
+    return max(shares, key=lambda item: item[:2])[2] if shares else None

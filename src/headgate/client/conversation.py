@@ -1,0 +1,193 @@
+"""The retry policy, once.   Client ──► Conversation ══steps══► driver ──► agent
+
+A conversation is a generator: it yields what it wants done (Ask, Sleep), is sent what came
+of it, and returns the Answer. It opens no socket and calls no sleep, so that threads and
+event loops share every rule below:
+
+- one question per piece of work; an OK is never kept for another one (R30, R33);
+- a refusal is waited out with full jitter, never asking sooner than the agent said (R32);
+- no answer is not a refusal: it is retried for a bounded time, and then the client's own
+  policy decides; a refusal in between starts that time anew (R47–R50).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from headgate.client.answers import UNAVAILABLE, Answer
+from headgate.client.availability import Availability, Outage
+from headgate.client.http1 import Response
+from headgate.client.question import Question
+from headgate.client.replies import NoAnswer, read_reply
+from headgate.errors import Fault, InvalidSettings, ThrottlerUnavailable, WaitedTooLong
+
+BACKOFF_BASE_S = 0.1
+BACKOFF_CAP_S = 5.0
+# The last question before a deadline is given at least this long to be answered.
+MIN_ASK_S = 0.05
+
+OnUnavailable = Literal["closed", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    request: bytes
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+Reply: TypeAlias = Response | NoAnswer
+Steps: TypeAlias = Generator[Ask | Sleep, Reply | None, Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client waits for what, and what it does when nobody answers (R48)."""
+
+    timeout_s: float = 1.0
+    max_wait_s: float | None = None
+    unavailable_after_s: float = 10.0
+    on_unavailable: OnUnavailable = "closed"
+
+    def __post_init__(self) -> None:
+        faults = [*self._time_faults()]
+        if self.on_unavailable not in ("closed", "open"):
+            message = f"must be 'closed' or 'open', not {self.on_unavailable!r}"
+            faults.append(Fault("on_unavailable", message))
+        if faults:
+            raise InvalidSettings(faults)
+
+    def _time_faults(self) -> Generator[Fault, None, None]:
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            yield Fault("timeout_s", f"must be seconds above 0, not {self.timeout_s!r}")
+        for name in ("max_wait_s", "unavailable_after_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                yield Fault(name, f"must be 0 or more seconds, not {value!r}")
+
+
+def backoff_s(tries: int, roll: float) -> float:
+    """Full jitter: anything up to a bound that doubles, so that a herd does not return as one."""
+    return roll * min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(tries, 16))
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One wait so far."""
+
+    question: Question
+    started_s: float
+    limit_s: float
+    refusal: Answer | None = None
+    refusals: int = 0
+    unanswered: int = 0
+
+    def left_s(self, now_s: float) -> float:
+        return self.started_s + self.limit_s - now_s
+
+    def too_long(self, now_s: float, refusal: Answer) -> WaitedTooLong:
+        advice = f"; come back in {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
+        lost = "; since then no agent has answered" if self.unanswered else ""
+        return WaitedTooLong(
+            f"{self.question}: refused for {now_s - self.started_s:.1f} s of at most"
+            f" {self.limit_s:g} s ({self.refusals} refusals); the last, {refusal.verdict}:"
+            f" {refusal.reason}{advice}{lost}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    agent: str
+    patience: Patience
+    availability: Availability
+    clock: Callable[[], float]
+    dice: Callable[[], float]
+
+    def check(self, question: Question) -> Steps:
+        outcome = yield from self._ask(question, self.patience.timeout_s)
+        if isinstance(outcome, Outage):
+            raise ThrottlerUnavailable(self._nobody(question, outcome))
+        return outcome
+
+    def wait(self, question: Question, deadline_s: float | None = None) -> Steps:
+        wait = _Wait(question, self.clock(), self._limit_s(deadline_s))
+        while True:
+            left_s = max(MIN_ASK_S, wait.left_s(self.clock()))
+            outcome = yield from self._ask(question, min(self.patience.timeout_s, left_s))
+            if isinstance(outcome, Outage):
+                pause_s = self._after_no_answer(wait, outcome)
+                if pause_s is None:
+                    return self._without_throttler(question, outcome)
+            elif outcome.admitted:
+                return outcome
+            else:
+                pause_s = self._after_refusal(wait, outcome)
+            yield Sleep(pause_s)
+
+    def _limit_s(self, deadline_s: float | None) -> float:
+        limit_s = self.patience.max_wait_s if deadline_s is None else deadline_s
+        if limit_s is None:
+            return math.inf
+        if not (math.isfinite(limit_s) and limit_s >= 0):
+            raise InvalidSettings([Fault("deadline_s", f"must be 0 or more, not {limit_s!r}")])
+        return limit_s
+
+    def _ask(
+        self, question: Question, timeout_s: float
+    ) -> Generator[Ask | Sleep, Reply | None, Answer | Outage]:
+        asked_s = self.clock()
+        reply = yield Ask(question.request, timeout_s)
+        assert reply is not None, "a driver sends a reply to every Ask"
+        outcome = read_reply(reply, question)
+        if isinstance(outcome, NoAnswer):
+            return self.availability.unanswered(asked_s, self.clock(), outcome.detail)
+        self.availability.answered()
+        return outcome
+
+    def _after_refusal(self, wait: _Wait, refusal: Answer) -> float:
+        wait.refusal, wait.unanswered = refusal, 0
+        now_s, advised_s = self.clock(), refusal.retry_after_s or 0.0
+        jitter_s = backoff_s(wait.refusals, self.dice())
+        wait.refusals += 1
+        left_s = wait.left_s(now_s)
+        # Where no further question can be asked in time, the caller is told so now.
+        if left_s <= 0 or advised_s > left_s:
+            raise wait.too_long(now_s, refusal)
+        return max(advised_s, min(jitter_s, left_s))
+
+    def _after_no_answer(self, wait: _Wait, outage: Outage) -> float | None:
+        """How long to pause; None: nobody will have answered, act on that."""
+        now_s = self.clock()
+        wait_left_s = wait.left_s(now_s)
+        outage_left_s = outage.since_s + self.patience.unavailable_after_s - now_s
+        jitter_s = backoff_s(wait.unanswered, self.dice())
+        wait.unanswered += 1
+        if outage_left_s <= 0:
+            return None
+        if wait_left_s <= 0:
+            # Refused before: the last thing heard was a no, and silence does not lift it.
+            if wait.refusal is not None:
+                raise wait.too_long(now_s, wait.refusal)
+            return None
+        return min(jitter_s, outage_left_s, wait_left_s)
+
+    def _without_throttler(self, question: Question, outage: Outage) -> Answer:
+        message = self._nobody(question, outage)
+        if self.patience.on_unavailable == "closed":
+            raise ThrottlerUnavailable(message)
+        self.availability.gone_ahead(outage)
+        return Answer(UNAVAILABLE, admitted=True, reason=message, unthrottled=True)
+
+    def _nobody(self, question: Question, outage: Outage) -> str:
+        return (
+            f"{question}: no agent answered at {self.agent} for {outage.lasted_s:.1f} s"
+            f" (questions: {outage.asks}; the last: {outage.detail}); start `headgate agent`"
+            " there, or point url or HEADGATE_URL at one"
+        )

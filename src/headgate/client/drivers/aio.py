@@ -1,0 +1,125 @@
+"""Sockets on an event loop.
+
+Sockets rather than asyncio's streams: an idle connection is then registered with no loop,
+so it can be closed, or used by the next loop, whatever became of the one that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headgate.client.answers import Answer
+from headgate.client.conversation import Ask, Reply, Steps
+from headgate.client.drivers.pool import READ_BYTES, Pool, no_answer
+from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
+from headgate.client.target import Target
+
+
+class AsyncDriver:
+    def __init__(self, target: Target, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._target = target
+        self._sleep = sleep
+        self._pool = Pool()
+
+    async def run(self, steps: Steps) -> Answer:
+        reply: Reply | None = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+            if isinstance(step, Ask):
+                reply = await self._ask(step)
+            else:
+                reply = None
+                await self._sleep(step.seconds)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    async def _ask(self, ask: Ask) -> Reply:
+        try:
+            async with asyncio.timeout(ask.timeout_s):
+                kept = self._pool.take()
+                if kept is not None:
+                    try:
+                        return await self._exchange(kept, ask.request)
+                    except ClosedUnread:
+                        pass  # closed while it lay idle: the question was not heard, ask anew
+                return await self._exchange(await self._connect(), ask.request)
+        except (OSError, BadResponse) as fault:
+            return no_answer(fault, ask.timeout_s)
+
+    async def _connect(self) -> socket.socket:
+        target = self._target
+        if target.socket_path:
+            return await _connected(socket.AF_UNIX, target.socket_path)
+        fault = OSError("the host name has no address")
+        for family, address in await _resolve(target.host, target.port):
+            try:
+                connection = await _connected(family, address)
+            except OSError as refused:
+                fault = refused
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        raise fault
+
+    async def _exchange(self, connection: socket.socket, request: bytes) -> Response:
+        reader = ResponseReader()
+        try:
+            response = await _converse(connection, request, reader)
+        except ConnectionError as fault:
+            connection.close()
+            if reader.received_bytes:
+                raise
+            raise ClosedUnread from fault
+        except BaseException:
+            # A cancelled question may still be answered: its connection must not be reused.
+            connection.close()
+            raise
+        if response.keep_alive:
+            self._pool.give(connection)
+        else:
+            connection.close()
+        return response
+
+
+_Address = str | tuple[Any, ...]
+
+
+async def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, _Address]]:
+    try:
+        # A numeric address needs no resolver, and so no thread to run it in.
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+async def _connected(family: socket.AddressFamily, address: _Address) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _converse(connection: socket.socket, request: bytes, reader: ResponseReader) -> Response:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(connection, request)
+    while True:
+        data = await loop.sock_recv(connection, READ_BYTES)
+        if not data:
+            return reader.end()
+        response = reader.feed(data)
+        if response is not None:
+            return response

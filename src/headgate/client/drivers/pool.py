@@ -1,0 +1,76 @@
+"""Kept-alive connections, shared by both drivers.
+
+A connection is lent to one question at a time, so threads never share one. A socket that a
+forked child inherited is the parent's: the child closes its copy and opens its own. There
+is no lock to be caught held by a fork; a deque's ends are safe to push and pop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+
+from headgate.client.http1 import BadResponse
+from headgate.client.replies import NoAnswer
+
+MAX_IDLE = 8
+READ_BYTES = 64 * 1024
+
+
+class Pool:
+    def __init__(self) -> None:
+        self._idle: deque[tuple[int, socket.socket]] = deque()
+        self._closed = False
+
+    def take(self) -> socket.socket | None:
+        """The connection used last that is still good, else None: open a new one."""
+        if self._closed:
+            raise RuntimeError("this client was closed: make another one")
+        while self._idle:
+            try:
+                pid, connection = self._idle.pop()
+            except IndexError:
+                break
+            if pid == os.getpid() and _is_quiet(connection):
+                return connection
+            connection.close()
+        return None
+
+    def give(self, connection: socket.socket) -> None:
+        """For the next question, unless there are enough of them."""
+        if len(self._idle) >= MAX_IDLE:
+            connection.close()
+            return
+        self._idle.append((os.getpid(), connection))
+        if self._closed:
+            self.close()
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            try:
+                _, connection = self._idle.pop()
+            except IndexError:
+                break
+            connection.close()
+
+
+def _is_quiet(connection: socket.socket) -> bool:
+    """An idle connection has nothing to say: bytes, or an end, make it unfit for a question."""
+    connection.setblocking(False)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def no_answer(fault: OSError | BadResponse, timeout_s: float) -> NoAnswer:
+    if isinstance(fault, TimeoutError):
+        return NoAnswer(f"no answer in {timeout_s:g} s")
+    if isinstance(fault, OSError):
+        return NoAnswer((fault.strerror or str(fault) or type(fault).__name__).lower())
+    return NoAnswer(str(fault))

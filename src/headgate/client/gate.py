@@ -1,0 +1,82 @@
+"""What Client and AsyncClient share: the settings, and the conversations they hold."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from headgate.client.availability import Availability
+from headgate.client.conversation import Conversation, OnUnavailable, Patience, Steps
+from headgate.client.question import make_asker, metric_names
+from headgate.client.target import DEFAULT_URL, parse_target, url_from_environment
+
+Sleeper = TypeVar("Sleeper")
+
+DEFAULT_CHUNK_SIZE = 100
+
+
+def system_dice() -> float:
+    """Uniform in [0, 1), from the kernel: forked workers must not share one sequence."""
+    return int.from_bytes(os.urandom(7), "big") / (1 << 56)
+
+
+class Gate(Generic[Sleeper]):
+    """Settings, in the caller's words:
+
+    app                  who asks, from the most to the least specific level: `job7:etl:nightly`
+    database             whose health matters; of several, all must admit
+    url                  the agent; by default HEADGATE_URL, else http://127.0.0.1:8087
+    metrics              which to look at; by default the database's own set
+    timeout_s            how long one question may take
+    max_wait_s           how long `wait` goes on being refused; None: until admitted
+    on_unavailable       when no agent answers for `unavailable_after_s`: "closed" raises
+                         ThrottlerUnavailable, "open" goes on and marks the answer `unthrottled`
+    token                sent as a bearer token
+    dice, clock, sleep   chance and time, for tests
+
+    Safe to share between threads, and over a fork: a child opens connections of its own.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        database: str | Sequence[str],
+        url: str | None = None,
+        metrics: str | Sequence[str] = (),
+        timeout_s: float = 1.0,
+        max_wait_s: float | None = None,
+        on_unavailable: OnUnavailable = "closed",
+        unavailable_after_s: float = 10.0,
+        token: str | None = None,
+        dice: Callable[[], float] = system_dice,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Sleeper | None = None,
+    ) -> None:
+        patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
+        self._target = parse_target(url or url_from_environment() or DEFAULT_URL)
+        self._asker = make_asker(app, database, self._target, token)
+        self._may_write = self._asker.may_write(metric_names(metrics))
+        availability = Availability(self._target.url, forget_after_s=unavailable_after_s)
+        self._conversation = Conversation(self._target.url, patience, availability, clock, dice)
+        self._start(sleep)
+
+    def _start(self, sleep: Sleeper | None) -> None:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        asker = self._asker
+        return (
+            f"<{type(self).__name__} {asker.app} on {', '.join(asker.databases)} at {self._target}>"
+        )
+
+    def _checking(self) -> Steps:
+        return self._conversation.check(self._may_write)
+
+    def _checking_read(self, threshold_s: float, metric: str, database: str | None) -> Steps:
+        return self._conversation.check(self._asker.may_read(threshold_s, metric, database))
+
+    def _waiting(self, deadline_s: float | None) -> Steps:
+        return self._conversation.wait(self._may_write, deadline_s)

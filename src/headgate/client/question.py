@@ -1,0 +1,102 @@
+"""What is asked, as the bytes of a request. Built once: asking again sends the same bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from headgate.client.http1 import encode_request
+from headgate.client.target import Target
+from headgate.core.names import parse_database, parse_identity, parse_metric_ref
+from headgate.errors import Fault, InvalidName, InvalidSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    app: str
+    databases: tuple[str, ...]
+    request: bytes
+    read_only: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.app} on {' and '.join(self.databases)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks whom; makes the questions."""
+
+    app: str
+    databases: tuple[str, ...]
+    target: Target
+    token: str | None = None
+
+    def may_write(self, metrics: Sequence[str]) -> Question:
+        if len(self.databases) > 1:
+            return self._several(metrics)
+        path = f"/v1/check?{self._who(self.databases[0])}"
+        if metrics:
+            path += f"&metrics={','.join(quote(name) for name in metrics)}"
+        return Question(self.app, self.databases, self._encode("GET", path))
+
+    def may_read(self, threshold_s: float, metric: str, database: str | None) -> Question:
+        if not (math.isfinite(threshold_s) and threshold_s > 0):
+            raise _fault("threshold_s", f"must be seconds above 0, not {threshold_s!r}")
+        name = self._one_database(database)
+        path = (
+            f"/v1/check-read?{self._who(name)}"
+            f"&threshold={float(threshold_s)!r}&metric={quote(str(parse_metric_ref(metric)))}"
+        )
+        return Question(self.app, (name,), self._encode("GET", path), read_only=True)
+
+    def _several(self, metrics: Sequence[str]) -> Question:
+        selected = {"metrics": list(metrics)} if metrics else {}
+        checks = [{"database": name, **selected} for name in self.databases]
+        body = json.dumps({"app": self.app, "checks": checks}).encode()
+        return Question(self.app, self.databases, self._encode("POST", "/v1/check", body))
+
+    def _who(self, database: str) -> str:
+        return f"app={quote(self.app, safe='')}&database={quote(database)}"
+
+    def _one_database(self, given: str | None) -> str:
+        if given is not None:
+            return parse_database(given)
+        if len(self.databases) > 1:
+            known = ", ".join(self.databases)
+            raise _fault("database", f"a read check is about one of {known}: say which")
+        return self.databases[0]
+
+    def _encode(self, method: str, path: str, body: bytes = b"") -> bytes:
+        host = self.target.host_header
+        return encode_request(method, path, host=host, token=self.token, body=body)
+
+
+def make_asker(app: str, database: str | Sequence[str], target: Target, token: str | None) -> Asker:
+    if not app:
+        raise InvalidName("app is empty: say who asks, such as etl:nightly")
+    databases = tuple(parse_database(name) for name in one_or_more(database))
+    if not databases or len(set(databases)) < len(databases):
+        raise _fault("database", f"must name one or more, each once, not {database!r}")
+    if token is not None and not _fits_a_header(token):
+        raise _fault("token", "must be printable ASCII without spaces (it is not shown here)")
+    return Asker(parse_identity(app).text, databases, target, token)
+
+
+def metric_names(metrics: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(parse_metric_ref(name)) for name in one_or_more(metrics))
+
+
+def one_or_more(names: str | Sequence[str]) -> tuple[str, ...]:
+    """A lone name is one name, not a sequence of letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _fits_a_header(token: str) -> bool:
+    return bool(token) and token.isascii() and token.isprintable() and " " not in token
+
+
+def _fault(place: str, message: str) -> InvalidSettings:
+    return InvalidSettings([Fault(place, message)])

@@ -1,0 +1,508 @@
+"""Settings: one TOML file and a few environment names, read once, into frozen values.
+
+headgate.toml  ──load_settings──►  Settings  ──►  main.py hands values (never this) to objects
+
+Every fault is reported with its line; nothing is half-applied. The environment may
+override what is in [agent]: HEADGATE_LISTEN for `listen`, and so on.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from headgate.core.lint import Advice, Severity, lint_metric
+from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
+from headgate.core.metrics import Engine, MetricSpec
+from headgate.core.names import parse_database, parse_metric
+from headgate.core.settings import (
+    Setting,
+    flag,
+    names,
+    number,
+    one_of,
+    read_table,
+    table,
+    text,
+    unknown,
+    whole,
+)
+from headgate.errors import Fault, InvalidName, InvalidSettings
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+ENVIRONMENT_PREFIX = "HEADGATE_"
+
+
+class Anonymous(Enum):
+    """What happens to a check that carries no client name (R63)."""
+
+    DENY = "deny"
+    ALLOW = "allow"
+
+
+class LogFormat(Enum):
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class Role(Enum):
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+
+def _address(value: object) -> tuple[str, int]:
+    raw = text(255)(value)
+    host, colon, port = raw.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"is {raw!r}, must be host:port, such as 127.0.0.1:8087")
+    return host.strip("[]"), int(port)
+
+
+def _path(value: object) -> Path:
+    raw = text(4096)(value)
+    if not raw:
+        raise ValueError("is empty, must be a path")
+    return Path(raw).expanduser()
+
+
+def _sha256(value: object) -> str:
+    raw = text(64)(value).lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", raw):
+        raise ValueError("must be 64 hexadecimal digits: the SHA-256 of the token, not the token")
+    return raw
+
+
+AGENT_SETTINGS = table(
+    (
+        Setting("name", "Name of this agent in answers and logs.", text(63), default="headgate"),
+        Setting(
+            "listen",
+            "Address that answers over TCP; an empty string listens on the socket only.",
+            lambda value: None if value == "" else _address(value),
+            default=("127.0.0.1", 8087),
+            shown_default="127.0.0.1:8087",
+        ),
+        Setting(
+            "socket",
+            "Unix socket that answers, too. Changes need no token here: file permissions decide.",
+            _path,
+        ),
+        Setting("socket_mode", "Permissions of the Unix socket.", text(4), default="0660"),
+        Setting(
+            "state",
+            "SQLite file that keeps runtime settings, audit and history; without one they live "
+            "in memory.",
+            _path,
+        ),
+        Setting(
+            "anonymous",
+            "`deny` refuses checks without a client name, `allow` files them under `anonymous`.",
+            one_of(Anonymous),
+            default=Anonymous.DENY,
+        ),
+        Setting(
+            "log",
+            "`console` for people, `json` for programs, `auto` by whether a terminal is there.",
+            one_of(LogFormat),
+            default=LogFormat.AUTO,
+        ),
+        Setting(
+            "history_days",
+            "Days that decisions in aggregate, and audit entries, are kept.",
+            whole(1, 3650),
+            default=14,
+        ),
+        Setting(
+            "max_clients",
+            "Distinct client names counted one by one; further ones are counted as `other`.",
+            whole(10, 100_000),
+            default=1000,
+        ),
+        Setting(
+            "max_connections",
+            "Connections served at once; further ones are closed.",
+            whole(1, 65536),
+            default=1024,
+        ),
+        Setting(
+            "max_body_bytes",
+            "Largest request body.",
+            whole(1024, 16 * 1024 * 1024),
+            default=65536,
+        ),
+        Setting(
+            "request_timeout_s",
+            "Seconds that a request may take to arrive whole.",
+            number(0.1, 300),
+            default=10.0,
+        ),
+        Setting(
+            "idle_timeout_s",
+            "Seconds after which a connection that asks nothing is closed.",
+            number(1, 3600),
+            default=75.0,
+        ),
+        Setting("tls_cert", "Certificate chain (PEM) for `listen`.", _path),
+        Setting("tls_key", "Private key (PEM) for `listen`.", _path),
+        Setting(
+            "allow_plaintext",
+            "true lets `listen` leave loopback without TLS.",
+            flag,
+            default=False,
+        ),
+        Setting(
+            "allow_runtime_commands",
+            "true lets operators add `command` metrics at run time: they run as the agent's user.",
+            flag,
+            default=False,
+        ),
+    )
+)
+
+DATABASE_SETTINGS = table(
+    (
+        Setting("engine", "`postgres` or `mysql` (MySQL and MariaDB).", one_of(Engine)),
+        Setting(
+            "dsn",
+            "Where the database is: a libpq connection string, or mysql://user@host:port/schema. "
+            "`?socket=` and `?ssl_ca=` are understood for MySQL.",
+            text(2048),
+        ),
+        Setting(
+            "password_file",
+            "File whose first line is the password, so that it stands in no settings file.",
+            _path,
+        ),
+        Setting(
+            "default_metrics",
+            "Metrics that a check is judged by when it names none.",
+            names(64),
+            shown_default="all of them",
+        ),
+        Setting(
+            "heartbeat_interval_s",
+            "Writes a heartbeat row this often while the server is a primary; 0 writes none.",
+            number(0, 60),
+            default=0.0,
+        ),
+        Setting(
+            "heartbeat_table",
+            "Table of the heartbeat, with its schema.",
+            text(128),
+            default="headgate.heartbeat",
+        ),
+        Setting(
+            "connections",
+            "Most connections that the probes of this database may hold.",
+            whole(1, 16),
+            default=3,
+        ),
+    )
+)
+
+TOKEN_SETTINGS = table(
+    (
+        Setting("name", "Who holds the token; stands in the audit.", text(63)),
+        Setting("role", "`viewer` or `operator` (may change things).", one_of(Role)),
+        Setting("sha256", "SHA-256 of the token; see `headgate token`.", _sha256),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    name: str
+    role: Role
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    name: str
+    engine: Engine
+    dsn: str
+    metrics: Mapping[str, MetricSpec]
+    raw_metrics: Mapping[str, Mapping[str, object]]
+    """As written: what a runtime change is merged into."""
+    default_metrics: tuple[str, ...] | None = None
+    password_file: Path | None = None
+    heartbeat_interval_s: float = 0.0
+    heartbeat_table: str = "headgate.heartbeat"
+    connections: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    name: str = "headgate"
+    listen: tuple[str, int] | None = ("127.0.0.1", 8087)
+    socket: Path | None = None
+    socket_mode: str = "0660"
+    state: Path | None = None
+    anonymous: Anonymous = Anonymous.DENY
+    log: LogFormat = LogFormat.AUTO
+    history_days: int = 14
+    max_clients: int = 1000
+    max_connections: int = 1024
+    max_body_bytes: int = 65536
+    request_timeout_s: float = 10.0
+    idle_timeout_s: float = 75.0
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    allow_plaintext: bool = False
+    allow_runtime_commands: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    agent: AgentSettings = AgentSettings()
+    databases: Mapping[str, DatabaseSettings] = field(default_factory=lambda: MappingProxyType({}))
+    tokens: tuple[Token, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    source: str = ""
+
+
+def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of `path`, or InvalidSettings with every fault and its line."""
+    environment = os.environ if environment is None else environment  # noqa: TID251 -- the one place
+    source = str(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")], source) from None
+    if len(content) > MAX_FILE_BYTES:
+        fault = Fault("", f"has {len(content)} bytes, at most {MAX_FILE_BYTES}")
+        raise InvalidSettings([fault], source)
+    try:
+        return parse_settings(content.decode(), environment, source=source)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidSettings([Fault("", "is not UTF-8 here", line)], source) from None
+
+
+def parse_settings(
+    content: str, environment: Mapping[str, str] = MappingProxyType({}), *, source: str = ""
+) -> Settings:
+    try:
+        document = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings([Fault("", f"is not TOML: {error}")], source) from None
+    try:
+        settings = _read_document(document, environment)
+    except InvalidSettings as error:
+        raise InvalidSettings(_with_lines(error.faults, content), source) from None
+    return replace(settings, source=source)
+
+
+def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    faults: list[Fault] = []
+    for key in document.keys() - {"agent", "databases", "tokens"}:
+        faults.append(Fault(key, unknown(key, ("agent", "databases", "tokens"))))
+    agent = _agent(document.get("agent", {}), environment, faults)
+    databases: dict[str, DatabaseSettings] = {}
+    advice: list[Advice] = []
+    raw_databases = document.get("databases", {})
+    if not isinstance(raw_databases, Mapping):
+        faults.append(Fault("databases", "must hold one table per database: [databases.NAME]"))
+        raw_databases = {}
+    for name, raw in raw_databases.items():
+        database = _database(name, raw, faults, advice)
+        if database is not None:
+            databases[name] = database
+    tokens = _tokens(document.get("tokens", []), faults)
+    faults.extend(Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR)
+    if faults:
+        raise InvalidSettings(faults)
+    return Settings(agent, MappingProxyType(databases), tokens, tuple(advice))
+
+
+def _agent(raw: object, environment: Mapping[str, str], faults: list[Fault]) -> AgentSettings:
+    if isinstance(raw, Mapping):
+        raw = {**raw, **_from_environment(environment)}
+    values, found = read_table(raw, AGENT_SETTINGS, place="agent")
+    faults.extend(found)
+    if found:
+        return AgentSettings()
+    agent = AgentSettings(**values)
+    faults.extend(_exposure_faults(agent))
+    return agent
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    """HEADGATE_LISTEN=… for `listen`. Numbers and booleans are read as TOML would."""
+    found: dict[str, object] = {}
+    for name in AGENT_SETTINGS:
+        raw = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if raw is not None:
+            found[name] = _toml_value(raw)
+    return found
+
+
+def _toml_value(raw: str) -> object:
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+    return value if isinstance(value, bool | int | float) else raw
+
+
+def _exposure_faults(agent: AgentSettings) -> list[Fault]:
+    if (agent.tls_cert is None) != (agent.tls_key is None):
+        return [Fault("agent.tls_cert", "and tls_key go together: give both or neither")]
+    if not re.fullmatch(r"0?[0-7]{3}", agent.socket_mode):
+        return [Fault("agent.socket_mode", "must be an octal mode such as 0660")]
+    if agent.listen is None and agent.socket is None:
+        return [Fault("agent.listen", "is empty and no socket is given: nobody could ask")]
+    host = agent.listen[0] if agent.listen else "127.0.0.1"
+    if is_loopback(host) or agent.tls_cert is not None or agent.allow_plaintext:
+        return []
+    message = (
+        f"{host} is not loopback: give tls_cert and tls_key, or say allow_plaintext = true "
+        "if something else protects the way"
+    )
+    return [Fault("agent.listen", message)]
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _database(
+    name: str, raw: Any, faults: list[Fault], advice: list[Advice]
+) -> DatabaseSettings | None:
+    place = f"databases.{name}"
+    values, found = read_table(raw, DATABASE_SETTINGS, place=place, sections=frozenset({"metrics"}))
+    faults.extend(found)
+    try:
+        parse_database(name)
+    except InvalidName as error:
+        faults.append(Fault(place, str(error)))
+        return None
+    missing = [key for key in ("engine", "dsn") if not found and values.get(key) is None]
+    faults.extend(Fault(f"{place}.{key}", "is missing") for key in missing)
+    if found or missing:
+        return None
+    raw_metrics = raw.get("metrics", {})
+    if not isinstance(raw_metrics, Mapping):
+        message = "must hold one table per metric: [databases.NAME.metrics.METRIC]"
+        faults.append(Fault(f"{place}.metrics", message))
+        return None
+    metrics = _metrics(raw_metrics, values["engine"], f"{place}.metrics", faults, advice)
+    for metric in values["default_metrics"] or ():
+        if metric not in metrics:
+            faults.append(Fault(f"{place}.default_metrics", f"names {metric!r}, which is not here"))
+    return DatabaseSettings(
+        name=name,
+        metrics=MappingProxyType(metrics),
+        raw_metrics=MappingProxyType({parse_metric(k): v for k, v in raw_metrics.items()})
+        if not faults
+        else MappingProxyType({}),
+        **values,
+    )
+
+
+def _metrics(
+    raw_metrics: Mapping[str, Any],
+    engine: Engine,
+    place: str,
+    faults: list[Fault],
+    advice: list[Advice],
+) -> dict[str, MetricSpec]:
+    specs: dict[str, MetricSpec] = {}
+    for name, raw in raw_metrics.items():
+        where = f"{place}.{name}"
+        try:
+            spec = parse_metric_settings(name, raw, engine, place=where)
+        except InvalidSettings as error:
+            faults.extend(error.faults)
+            continue
+        advice.extend(lint_metric(spec, raw, place=where))
+        if raw.get("enabled", True):
+            specs[spec.name] = spec
+    return specs
+
+
+def _tokens(raw: object, faults: list[Fault]) -> tuple[Token, ...]:
+    if not isinstance(raw, list):
+        faults.append(Fault("tokens", "must be a list of tables: [[tokens]]"))
+        return ()
+    tokens = []
+    for index, entry in enumerate(raw):
+        place = f"tokens.{index}"
+        values, found = read_table(entry, TOKEN_SETTINGS, place=place)
+        missing = [key for key, value in values.items() if value is None and not found]
+        faults.extend([*found, *(Fault(f"{place}.{key}", "is missing") for key in missing)])
+        if not found and not missing:
+            tokens.append(Token(**values))
+    return tuple(tokens)
+
+
+# --- where in the file ---------------------------------------------------------------------
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+def _with_lines(faults: list[Fault], content: str) -> list[Fault]:
+    lines = _line_index(content)
+    return [replace(fault, line=_nearest_line(fault.place, lines)) for fault in faults]
+
+
+def _line_index(content: str) -> dict[str, int]:
+    """Dotted place → line. tomllib keeps no positions; headers and keys are easy to find again."""
+    index: dict[str, int] = {}
+    section, counts = "", dict[str, int]()
+    for line_number, line in enumerate(content.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            section = _dotted(header[1])
+            if line.lstrip().startswith("[["):
+                counts[section] = counts.get(section, -1) + 1
+                section = f"{section}.{counts[section]}"
+            index.setdefault(section, line_number)
+        elif key := _KEY.match(line):
+            place = f"{section}.{_dotted(key[1])}" if section else _dotted(key[1])
+            index.setdefault(place, line_number)
+    return index
+
+
+def _dotted(raw: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in raw.split("."))
+
+
+def _nearest_line(place: str, lines: Mapping[str, int]) -> int | None:
+    """The line of the place itself, or of the nearest table around it."""
+    while place:
+        if place in lines:
+            return lines[place]
+        place = place.rpartition(".")[0]
+    return None
+
+
+__all__ = [
+    "AGENT_SETTINGS",
+    "DATABASE_SETTINGS",
+    "METRIC_SETTINGS",
+    "TOKEN_SETTINGS",
+    "AgentSettings",
+    "Anonymous",
+    "DatabaseSettings",
+    "LogFormat",
+    "Role",
+    "Settings",
+    "Token",
+    "load_settings",
+    "parse_settings",
+]

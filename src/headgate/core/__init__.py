@@ -1,0 +1,1 @@
+"""The decision, and the values it is made of. Pure: no I/O, clock, dice or logging."""

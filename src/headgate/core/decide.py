@@ -1,0 +1,209 @@
+"""The policy, top to bottom.   Checker.check → decide → the edge's own dialect
+
+Pure and total: it never raises, and the same arguments give the same Decision. `roll` is
+the check's only dice throw, uniform in [0, 1), however many metrics and rules there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
+from headgate.core.health import Health, Standing
+from headgate.core.metrics import AbsencePolicy
+from headgate.core.names import ANONYMOUS, MetricRef, Scope
+from headgate.core.rules import Rule, RuleBook
+from headgate.core.samples import Cause, Instant
+
+MIN_RETRY_S = 0.05
+DENIED_RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+
+# Collected never, or not at all: the caller (or the clock) has to change something first.
+_UNKNOWN = frozenset({Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN})
+
+
+def decide(
+    check: Check,
+    health: Health | None,
+    rules: RuleBook,
+    *,
+    now: Instant,
+    roll: float,
+    anonymous_may_pass: bool = True,
+) -> Decision:
+    if check.identity is ANONYMOUS and not anonymous_may_pass:
+        return _refuse(Verdict.APP_DENIED, check, now, health, roll, note=_ANONYMOUS_NOTE)
+    if health is None:
+        return _no_database(check, now, roll)
+    rule = rules.match(check.identity, wall_s=now.wall_s)
+    if rule is not None and roll < rule.ratio:
+        return _refused_by(rule, check, now, health, roll)
+    if not check.metrics and health.all_pass and now.mono_s <= health.all_pass_until:
+        return Decision(Verdict.OK, check, now, health, (), rule)
+    if not check.metrics and not health.default:
+        return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=_NO_METRICS_NOTE)
+    failing = _failing(check, health, now)
+    if not failing:
+        return Decision(Verdict.OK, check, now, health, (), rule)
+    return Decision(
+        _verdict_of(failing), check, now, health, failing, rule, _retry_after(failing, roll)
+    )
+
+
+_ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
+_NO_METRICS_NOTE = "no metric is configured on this database, so nothing shows that it is healthy"
+
+
+def findings(decision: Decision) -> tuple[Finding, ...]:
+    """Every metric this check looked at, healthy ones included."""
+    check, health = decision.check, decision.health
+    if health is None:
+        return ()
+    return tuple(
+        judge(target, decision.at, threshold=check.read_threshold)
+        if isinstance(target, Standing)
+        else _not_here(target, health)
+        for target in _selected(check, health)
+    )
+
+
+def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -> Finding:
+    """One metric, now. With `threshold`, the caller's own instead of the configured one."""
+    spec, sample, absent = standing.spec, standing.sample, standing.absent
+    state = _state(standing, now, threshold)
+    cause, detail = None, ""
+    if absent is not None:
+        cause, detail = absent.cause, absent.detail
+    elif state in (State.ABSENT, State.HELD, State.IGNORED):
+        cause = Cause.STALE
+        detail = f"no probe has finished within the age limit of {spec.max_age_s:g} s"
+    return Finding(
+        ref=MetricRef(spec.name, spec.scope),
+        state=state,
+        spec=spec,
+        value=sample.value if sample else None,
+        age_s=max(0.0, now.mono_s - sample.taken_at) if sample else None,
+        threshold=spec.threshold if threshold is None else threshold,
+        cause=cause,
+        detail=detail,
+        absent_for_s=_absent_for(standing, now) if cause else None,
+    )
+
+
+def _state(standing: Standing, now: Instant, threshold: float | None) -> State:
+    spec, sample = standing.spec, standing.sample
+    fresh = (
+        standing.absent is None
+        and sample is not None
+        and now.mono_s <= sample.taken_at + spec.max_age_s
+    )
+    breached = standing.breached if threshold is None else _breaches(standing, threshold)
+    if fresh:
+        return State.BREACHED if breached else State.HEALTHY
+    if spec.absence is AbsencePolicy.IGNORE:
+        return State.IGNORED
+    if spec.absence is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
+        return State.BREACHED if breached else State.HELD
+    return State.ABSENT
+
+
+def _breaches(standing: Standing, threshold: float) -> bool:
+    return standing.sample is not None and standing.sample.value > threshold
+
+
+def _absent_for(standing: Standing, now: Instant) -> float | None:
+    since = standing.absent_since
+    if since is None and standing.sample is not None:
+        since = standing.sample.taken_at
+    return max(0.0, now.mono_s - since) if since is not None else None
+
+
+def _failing(check: Check, health: Health, now: Instant) -> tuple[Finding, ...]:
+    """What stands in the way. Metrics that pass are told by their standing alone: most do."""
+    found = [
+        judge(target, now, threshold=check.read_threshold)
+        if isinstance(target, Standing)
+        else _not_here(target, health)
+        for target in _selected(check, health)
+        if not _passes(target, now, check.read_threshold)
+    ]
+    return tuple(
+        finding
+        for finding in found
+        if finding.state not in PASSING
+        and not (check.ok_if_unknown and finding.cause is Cause.UNKNOWN)
+    )
+
+
+def _passes(target: Standing | MetricRef, now: Instant, read_threshold: float | None) -> bool:
+    return (
+        isinstance(target, Standing)
+        and target.passes
+        and now.mono_s <= target.passes_until
+        and read_threshold is None
+    )
+
+
+def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
+    """The standings a check asks for; what is not here stays a name."""
+    if not check.metrics:
+        return health.default
+    standings = health.standings
+    return [
+        standings.get(ref.metric, ref) if ref.scope is not Scope.SHARD else ref
+        for ref in check.metrics
+    ]
+
+
+def _not_here(ref: MetricRef, health: Health) -> Finding:
+    if ref.scope is Scope.SHARD:
+        detail = "this agent rolls up no shard; ask for host scope, or the shard's primary"
+    else:
+        known = ", ".join(sorted(health.standings)) or "none"
+        detail = f"no such metric on {health.database}; configured: {known}"
+    return Finding(ref, State.ABSENT, cause=Cause.UNKNOWN, detail=detail)
+
+
+def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
+    """A known breach says most; then a metric that is broken; then one that is not there."""
+    if any(finding.state is State.BREACHED for finding in failing):
+        return Verdict.THRESHOLD_EXCEEDED
+    if all(finding.cause in _UNKNOWN for finding in failing):
+        return Verdict.UNKNOWN_METRIC
+    return Verdict.INTERNAL_ERROR
+
+
+def _no_database(check: Check, now: Instant, roll: float) -> Decision:
+    if check.ok_if_unknown:
+        return Decision(Verdict.OK, check, now, None)
+    note = f"no database {check.database!r} is configured on this agent"
+    return _refuse(Verdict.UNKNOWN_METRIC, check, now, None, roll, note=note)
+
+
+def _refused_by(rule: Rule, check: Check, now: Instant, health: Health, roll: float) -> Decision:
+    held = rule.ratio >= 1
+    verdict = Verdict.APP_DENIED if held else Verdict.REJECT_BY_RATIO
+    # Given that roll < ratio, roll / ratio is again uniform: one throw serves both.
+    jitter = roll / rule.ratio
+    wait_s = min(rule.expires_at - now.wall_s, MAX_RETRY_S) if held else DENIED_RETRY_S / 2
+    return Decision(verdict, check, now, health, (), rule, _jittered(wait_s, jitter))
+
+
+def _refuse(
+    verdict: Verdict, check: Check, now: Instant, health: Health | None, roll: float, *, note: str
+) -> Decision:
+    return Decision(
+        verdict, check, now, health, (), None, _jittered(DENIED_RETRY_S, roll), note=note
+    )
+
+
+def _retry_after(failing: tuple[Finding, ...], roll: float) -> float:
+    """When the slowest of the failing metrics will have been read again."""
+    longest = max((f.spec.interval_s for f in failing if f.spec), default=DENIED_RETRY_S)
+    return _jittered(longest, roll)
+
+
+def _jittered(base_s: float, roll: float) -> float:
+    """Between one and two times the base, so that a refused herd does not come back as one."""
+    return min(MAX_RETRY_S, max(MIN_RETRY_S, base_s) * (1 + roll))

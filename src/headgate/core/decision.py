@@ -1,0 +1,95 @@
+"""The answer to a check: a closed type that each edge translates once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from headgate.core.health import Health
+from headgate.core.metrics import MetricSpec
+from headgate.core.names import Identity, MetricRef
+from headgate.core.rules import Rule
+from headgate.core.samples import Cause, Instant
+
+
+class Verdict(Enum):
+    """OK is the only answer on which work may proceed (R28)."""
+
+    OK = "OK"
+    THRESHOLD_EXCEEDED = "THRESHOLD_EXCEEDED"
+    REJECT_BY_RATIO = "REJECT_BY_RATIO"
+    APP_DENIED = "APP_DENIED"
+    UNKNOWN_METRIC = "UNKNOWN_METRIC"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+
+
+VERDICT_MEANINGS: dict[Verdict, str] = {
+    Verdict.OK: "every selected metric is healthy: one piece of work may start",
+    Verdict.THRESHOLD_EXCEEDED: "at least one selected metric breaches its threshold",
+    Verdict.REJECT_BY_RATIO: "a rule refuses a share of this client's checks, and this was one",
+    Verdict.APP_DENIED: "this client may not work now: a rule holds it, or it gave no name",
+    Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
+    "or was never collected",
+    Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
+    "invalid or stale",
+}
+
+
+class State(Enum):
+    """What a check makes of one metric."""
+
+    HEALTHY = "healthy"
+    HELD = "held"
+    """Healthy by its last value: the newest reading is an absence, the policy is `hold`."""
+    IGNORED = "ignored"
+    """Absent, and the policy is `ignore`."""
+    BREACHED = "breached"
+    ABSENT = "absent"
+
+
+PASSING = frozenset({State.HEALTHY, State.HELD, State.IGNORED})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One metric as this check saw it (R10)."""
+
+    ref: MetricRef
+    state: State
+    spec: MetricSpec | None = None
+    value: float | None = None
+    age_s: float | None = None
+    threshold: float | None = None
+    cause: Cause | None = None
+    detail: str = ""
+    absent_for_s: float | None = None
+
+
+class Check(NamedTuple):
+    """The question, parsed."""
+
+    identity: Identity
+    database: str
+    metrics: tuple[MetricRef, ...] = ()
+    """Empty: the database's default set."""
+    read_threshold: float | None = None
+    """Set: a read check of the named metrics against the caller's own threshold; never a
+    leave to write (R34)."""
+    ok_if_unknown: bool = False
+
+
+class Decision(NamedTuple):
+    verdict: Verdict
+    check: Check
+    at: Instant
+    health: Health | None
+    failing: tuple[Finding, ...] = ()
+    """Every metric that stands in the way, not only the first."""
+    rule: Rule | None = None
+    retry_after_s: float | None = None
+    note: str = ""
+
+    @property
+    def admitted(self) -> bool:
+        return self.verdict is Verdict.OK

@@ -1,0 +1,143 @@
+"""Advice on metrics that are valid but probably not what was meant (R8, R14, R16).
+
+Each piece of advice says what, why, and what to do instead. It never changes a setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from headgate.core.metrics import AbsencePolicy, Command, Http, MetricSpec, Mode, Source, Sql
+
+
+class Severity(Enum):
+    ERROR = "error"
+    """Refused, in the settings file and at run time."""
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    severity: Severity
+    code: str
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.severity.value} {self.place}: {self.message} [{self.code}]"
+
+
+_RATE_NAME = re.compile(r"(^|[_-])(qps|tps|rps|iops)($|[_-])|per_sec|_rate$")
+_STATEMENT_COUNTER = re.compile(
+    r"\b(questions|queries|com_\w+|handler_commit|xact_commit|xact_rollback)\b", re.IGNORECASE
+)
+_CPU_PERCENT = re.compile(r"cpu[_-]?(percent|pct|util|usage|busy)|(percent|pct)[_-]?cpu|^cpu$")
+
+
+def lint_metric(
+    spec: MetricSpec, raw: Mapping[str, object], *, place: str | None = None
+) -> list[Advice]:
+    """`raw` tells what was said outright; our own defaults are not linted."""
+    place = place or f"metrics.{spec.name}"
+    return [
+        *_fixed_rate(spec, place),
+        *_cpu_percent(spec, place),
+        *_lag_threshold(spec, place),
+        *_sampling(spec, raw, place),
+        *_timing(spec, place),
+        *_absence(spec, place),
+    ]
+
+
+def _fixed_rate(spec: MetricSpec, place: str) -> list[Advice]:
+    why = (
+        "a fixed rate is no sign of health: the same rate is harmless at night and fatal during "
+        "a vacuum. Measure a symptom (lag, threads_running, commit_delay, lock_waits) instead"
+    )
+    counts = isinstance(spec.source, Sql) and _STATEMENT_COUNTER.search(spec.source.query)
+    if spec.mode is Mode.RATE and counts:
+        return [Advice(Severity.ERROR, "fixed-rate", place, f"limits statements per second; {why}")]
+    if _RATE_NAME.search(spec.name):
+        return [Advice(Severity.WARNING, "fixed-rate", place, f"looks like a rate limit; {why}")]
+    return []
+
+
+def _cpu_percent(spec: MetricSpec, place: str) -> list[Advice]:
+    if not _CPU_PERCENT.search(spec.name) and not _CPU_PERCENT.search(_words(spec.source)):
+        return []
+    message = (
+        "instantaneous CPU use jumps from 0 to 100 % on a healthy host; "
+        "use loadavg, or psi_cpu (time that tasks wait for a CPU)"
+    )
+    return [Advice(Severity.WARNING, "cpu-percent", place, message)]
+
+
+def _words(source: Source) -> str:
+    match source:
+        case Http(series=series):
+            return series or ""
+        case Command(argv=argv):
+            return " ".join(argv)
+        case _:
+            return ""
+
+
+def _lag_threshold(spec: MetricSpec, place: str) -> list[Advice]:
+    if spec.name != "lag":
+        return []
+    if spec.threshold <= 1:
+        message = (
+            f"a threshold of {spec.threshold:g} s is about as fine as lag can be measured at a "
+            f"probe every {spec.interval_s:g} s: expect refusals on a healthy replica"
+        )
+    elif spec.threshold > 30:
+        message = (
+            f"a threshold of {spec.threshold:g} s lets replicas fall far behind before anyone is "
+            "held, and catching up then takes as long; 30 s or less is advised"
+        )
+    else:
+        return []
+    return [Advice(Severity.WARNING, "lag-threshold", f"{place}.threshold", message)]
+
+
+def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
+    """Oversample 2–5 times: interval between a fifth and half of what is to be noticed (R16)."""
+    if spec.unit != "s" or not ({"interval_s", "threshold"} & raw.keys()):
+        return []
+    if spec.interval_s <= spec.threshold / 2:
+        return []
+    if "interval_s" not in raw and spec.name == "commit_delay":
+        return []  # Our default trades resolution for 4 commits a second instead of 50.
+    low, high = spec.threshold / 5, spec.threshold / 2.5
+    message = (
+        f"is {spec.interval_s:g}, too coarse for a threshold of {spec.threshold:g} s: a spike and "
+        f"its recovery pass between two probes. Use {low:g} to {high:g}"
+    )
+    return [Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message)]
+
+
+def _timing(spec: MetricSpec, place: str) -> list[Advice]:
+    advice = []
+    if spec.name == "pool_usage" and spec.interval_s > 2:
+        message = f"is {spec.interval_s:g}: a pool fills up within seconds; use 1 to 2"
+        advice.append(Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message))
+    if spec.timeout_s > spec.interval_s:
+        message = (
+            f"is {spec.timeout_s:g}, above interval_s = {spec.interval_s:g}: a slow probe is never "
+            "doubled, so values will come more rarely than asked for"
+        )
+        advice.append(Advice(Severity.WARNING, "slow-timeout", f"{place}.timeout_s", message))
+    return advice
+
+
+def _absence(spec: MetricSpec, place: str) -> list[Advice]:
+    if spec.absence is not AbsencePolicy.IGNORE:
+        return []
+    message = (
+        "with `ignore`, a database that cannot be measured counts as healthy by this metric; "
+        "prefer `hold` with a hold_s that you can defend"
+    )
+    return [Advice(Severity.WARNING, "absence-ignored", f"{place}.absence", message)]

@@ -1,0 +1,116 @@
+"""Names of clients, metrics, databases and scopes: parsed once, at the edge.
+
+A client's identity is a path of tokens, `d666bbfc:vcopier:vreplication:online-ddl`; rules
+match tokens, never positions (R64–R66). Every name is bounded, so that what is keyed by a
+name is bounded by the number of names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from headgate.errors import InvalidName
+
+MAX_IDENTITY_CHARS = 256
+MAX_IDENTITY_TOKENS = 8
+MAX_METRIC_CHARS = 63
+
+_TOKEN = re.compile(r"[\w.@+=/~%-]{1,128}")
+_METRIC = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_DATABASE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+
+# Vitess names two of our metrics differently; its users keep their words.
+METRIC_ALIASES = {
+    "mysqld-loadavg": "loadavg",
+    "mysqld-datadir-used-ratio": "disk_used",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks. `tokens` are the levels, in the order the client gave them."""
+
+    text: str
+    tokens: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# The class that a check without a name falls into, where that is allowed at all (R63).
+ANONYMOUS = Identity("anonymous", ("anonymous",))
+
+
+def parse_identity(text: str) -> Identity:
+    """`""` is ANONYMOUS; whether it may pass is the agent's setting, not the name's."""
+    if not text or text == ANONYMOUS.text:
+        return ANONYMOUS
+    if len(text) > MAX_IDENTITY_CHARS:
+        raise InvalidName(f"client name has {len(text)} characters, at most {MAX_IDENTITY_CHARS}")
+    tokens = tuple(text.split(":"))
+    if len(tokens) > MAX_IDENTITY_TOKENS:
+        raise InvalidName(
+            f"client name {text!r} has {len(tokens)} levels, at most {MAX_IDENTITY_TOKENS}"
+        )
+    for token in tokens:
+        if not _TOKEN.fullmatch(token):
+            raise InvalidName(
+                f"client name {text!r}: level {token!r} must be 1–128 letters, digits or ._@+=/~%-"
+            )
+    return Identity(text, tokens)
+
+
+class Scope(Enum):
+    """Whose metrics a check reads: this host's, or the whole shard's."""
+
+    HOST = "host"
+    SHARD = "shard"
+
+
+_SCOPES = {"host": Scope.HOST, "self": Scope.HOST, "shard": Scope.SHARD}
+
+
+def parse_scope(text: str) -> Scope:
+    try:
+        return _SCOPES[text]
+    except KeyError:
+        raise InvalidName(f"unknown scope {text!r}: use host (or self) or shard") from None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRef:
+    """A metric as a check names it: `lag`, `self/lag`, `shard/lag`."""
+
+    metric: str
+    scope: Scope | None = None
+
+    def __str__(self) -> str:
+        return f"{self.scope.value}/{self.metric}" if self.scope else self.metric
+
+
+def parse_metric(text: str) -> str:
+    name = METRIC_ALIASES.get(text, text)
+    if not _METRIC.fullmatch(name):
+        raise InvalidName(
+            f"metric name {text!r} must start with a–z and hold at most {MAX_METRIC_CHARS}"
+            " of a–z, 0–9, _ and -"
+        )
+    return name
+
+
+def parse_metric_ref(text: str) -> MetricRef:
+    scope, slash, metric = text.partition("/")
+    if not slash:
+        return MetricRef(parse_metric(text))
+    return MetricRef(parse_metric(metric), parse_scope(scope))
+
+
+def parse_database(text: str) -> str:
+    if not _DATABASE.fullmatch(text):
+        raise InvalidName(
+            f"database name {text!r} must be 1–63 of A–Z, a–z, 0–9, _, . and -, "
+            "and not start with . or -"
+        )
+    return text

@@ -1,0 +1,72 @@
+"""What a probe brings home: a value with its time, or an absence with its cause (R151).
+
+Nothing here turns into 0, and nothing without a time can be called fresh.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import NamedTuple
+
+
+class Instant(NamedTuple):
+    """One moment on two clocks: `mono_s` measures ages, `wall_s` dates rules and reports."""
+
+    mono_s: float
+    wall_s: float
+
+
+class Cause(Enum):
+    """Why there is no value."""
+
+    NEVER_READ = "never_read"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    INVALID = "invalid"
+    STALE = "stale"
+    WARMING_UP = "warming_up"
+    HIBERNATING = "hibernating"
+    UNSUPPORTED = "unsupported"
+    UNKNOWN = "unknown"
+
+
+CAUSE_MEANINGS: dict[Cause, str] = {
+    Cause.NEVER_READ: "no probe of this metric has finished since the agent started it",
+    Cause.FAILED: "the probe ran and failed; the detail is the server's own message",
+    Cause.TIMED_OUT: "the probe did not finish within its timeout",
+    Cause.INVALID: "the probe answered something that is no measurement: NaN, negative, NULL, "
+    "no row, or more than one",
+    Cause.STALE: "the last value is older than the metric's age limit",
+    Cause.WARMING_UP: "a first value is not enough yet (rate of a counter, new role)",
+    Cause.HIBERNATING: "probing rests because nobody asks",
+    Cause.UNSUPPORTED: "this server or host does not have what the metric measures",
+    Cause.UNKNOWN: "no metric of this name is configured on this database",
+}
+
+
+class Sample(NamedTuple):
+    value: float
+    taken_at: float
+    """Monotonic seconds at which the measured state held: the start of the probe."""
+
+
+class Absent(NamedTuple):
+    cause: Cause
+    detail: str
+    at: float
+    """Monotonic seconds at which the absence was seen."""
+
+
+Reading = Sample | Absent
+
+
+def reading_of(value: float, *, taken_at: float) -> Reading:
+    """A finite number that is not negative, or an INVALID absence (R9)."""
+    if math.isnan(value):
+        return Absent(Cause.INVALID, "the probe answered NaN", taken_at)
+    if math.isinf(value):
+        return Absent(Cause.INVALID, "the probe answered infinity", taken_at)
+    if value < 0:
+        return Absent(Cause.INVALID, f"the probe answered {value:g}, below 0", taken_at)
+    return Sample(value, taken_at)

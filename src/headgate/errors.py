@@ -1,0 +1,83 @@
+"""Everything Headgate raises.
+
+HeadgateError
+├── InvalidName        a client, metric, database or scope name that cannot be one
+├── InvalidSettings    a settings file or a runtime change; lists every fault with its place
+├── InvalidRequest     an HTTP request or body that cannot be understood
+├── Conflict           a change built on a revision that is no longer the newest
+├── StoreUnavailable   the store cannot be read or written just now
+├── ProbeFailed        a metric could not be read; carries the cause that samples keep
+├── ThrottlerUnavailable   (SDK) no agent answered within the bounded wait
+└── WaitedTooLong      (SDK) the agent kept refusing past the caller's deadline
+
+A refusal is not an error: it is a Decision (core/decision.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.core.samples import Cause
+
+
+class HeadgateError(Exception):
+    """The root of the tree above."""
+
+
+class InvalidName(HeadgateError, ValueError):
+    """Says which name, and what a name may look like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with given settings, and where."""
+
+    place: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = f"line {self.line}, {self.place}" if self.line else self.place
+        return f"{where}: {self.message}" if where else self.message
+
+
+class InvalidSettings(HeadgateError, ValueError):
+    def __init__(self, faults: list[Fault], source: str = "") -> None:
+        self.faults = faults
+        self.source = source
+        head = f"{source}: " if source else ""
+        super().__init__("\n".join(f"{head}{fault}" for fault in faults))
+
+
+class InvalidRequest(HeadgateError, ValueError):
+    """Becomes an RFC 9457 problem at the HTTP edge."""
+
+    def __init__(self, message: str, *, status: int = 400, field: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.field = field
+
+
+class Conflict(HeadgateError):
+    pass
+
+
+class StoreUnavailable(HeadgateError):
+    pass
+
+
+class ProbeFailed(HeadgateError):
+    def __init__(self, cause: Cause, detail: str) -> None:
+        super().__init__(detail)
+        self.cause = cause
+        self.detail = detail
+
+
+class ThrottlerUnavailable(HeadgateError):
+    pass
+
+
+class WaitedTooLong(HeadgateError, TimeoutError):
+    pass

@@ -1,0 +1,194 @@
+"""Prometheus text.   One row of SERIES a metric: name, kind, labels, meaning.
+
+Labels are bounded: clients by `max_clients` (then `other`), databases and metrics by the
+settings, verdicts and causes by closed types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from headgate.core.decide import judge
+from headgate.core.decision import PASSING, State
+from headgate.core.samples import Instant
+
+if TYPE_CHECKING:
+    from headgate.http.views import Views
+
+Row = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    about: str
+    rows: Callable[[Views, Instant], Iterator[Row]]
+
+
+def _build(views: Views, now: Instant) -> Iterator[Row]:
+    yield (views.facts.version, views.facts.name), 1.0
+
+
+def _checks(views: Views, now: Instant) -> Iterator[Row]:
+    for (database, client, verdict, metric), count in views.parts.recorder.totals().items():
+        yield (database, client, verdict.value, metric), float(count)
+
+
+def _values(views: Views, now: Instant) -> Iterator[Row]:
+    for name, health in views.parts.board.healths.items():
+        for metric, standing in health.standings.items():
+            # An absent metric shows no value at all: a frozen one would look healthy.
+            finding = judge(standing, now)
+            if finding.value is not None and finding.state is not State.ABSENT:
+                yield (name, metric), finding.value
+
+
+def _thresholds(views: Views, now: Instant) -> Iterator[Row]:
+    for name, health in views.parts.board.healths.items():
+        for metric, standing in health.standings.items():
+            yield (name, metric), standing.spec.threshold
+
+
+def _ages(views: Views, now: Instant) -> Iterator[Row]:
+    for name, health in views.parts.board.healths.items():
+        for metric, standing in health.standings.items():
+            if standing.sample is not None:
+                yield (name, metric), max(0.0, now.mono_s - standing.sample.taken_at)
+
+
+def _metric_healthy(views: Views, now: Instant) -> Iterator[Row]:
+    for name, health in views.parts.board.healths.items():
+        for metric, standing in health.standings.items():
+            yield (name, metric), float(judge(standing, now).state in PASSING)
+
+
+def _admitting(views: Views, now: Instant) -> Iterator[Row]:
+    for name, health in views.parts.board.healths.items():
+        yield (name,), float(health.all_pass and now.mono_s <= health.all_pass_until)
+
+
+def _readings(views: Views, now: Instant) -> Iterator[Row]:
+    for (database, metric, outcome), count in views.parts.sampler.readings_total.items():
+        yield (database, metric, outcome), float(count)
+
+
+def _beats(views: Views, now: Instant) -> Iterator[Row]:
+    for beat in views.facts.heartbeats:
+        yield (beat.database,), float(beat.beats_total)
+
+
+def _store_writable(views: Views, now: Instant) -> Iterator[Row]:
+    yield (), float(views.parts.keeper.fault is None)
+
+
+def _waiting(views: Views, now: Instant) -> Iterator[Row]:
+    yield (), float(views.parts.recorder.waiting)
+
+
+def _dropped(views: Views, now: Instant) -> Iterator[Row]:
+    yield (), float(views.parts.recorder.dropped_tallies)
+
+
+SERIES = (
+    Series("headgate_build_info", "gauge", ("version", "agent"), "Always 1.", _build),
+    Series(
+        "headgate_checks_total",
+        "counter",
+        ("database", "client", "verdict", "metric"),
+        "Checks answered; `metric` is what decided a refusal, empty for admissions.",
+        _checks,
+    ),
+    Series(
+        "headgate_metric_value",
+        "gauge",
+        ("database", "metric"),
+        "Newest value. Missing, not frozen, while the metric is absent.",
+        _values,
+    ),
+    Series(
+        "headgate_metric_threshold",
+        "gauge",
+        ("database", "metric"),
+        "Threshold in force.",
+        _thresholds,
+    ),
+    Series(
+        "headgate_metric_age_seconds",
+        "gauge",
+        ("database", "metric"),
+        "Age of the newest value.",
+        _ages,
+    ),
+    Series(
+        "headgate_metric_healthy",
+        "gauge",
+        ("database", "metric"),
+        "1 while this metric lets checks through, else 0.",
+        _metric_healthy,
+    ),
+    Series(
+        "headgate_database_admitting",
+        "gauge",
+        ("database",),
+        "1 while a check that names no metric would be admitted, else 0.",
+        _admitting,
+    ),
+    Series(
+        "headgate_readings_total",
+        "counter",
+        ("database", "metric", "outcome"),
+        "Probes that ended, by `value` or the cause of absence.",
+        _readings,
+    ),
+    Series("headgate_heartbeats_total", "counter", ("database",), "Heartbeats written.", _beats),
+    Series(
+        "headgate_store_writable",
+        "gauge",
+        (),
+        "1 while runtime settings, audit and history can be kept, else 0.",
+        _store_writable,
+    ),
+    Series(
+        "headgate_store_tallies_waiting",
+        "gauge",
+        (),
+        "Rows of history that wait for the store.",
+        _waiting,
+    ),
+    Series(
+        "headgate_store_dropped_total",
+        "counter",
+        (),
+        "Decisions missing from history (never from the counters) because the store was away "
+        "too long.",
+        _dropped,
+    ),
+)
+
+
+class _AgentCollector(Collector):
+    def __init__(self, views: Views) -> None:
+        self._views = views
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._views.parts.clock.now()
+        for series in SERIES:
+            family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+            metric = family(series.name, series.about, labels=series.labels)
+            for labels, value in series.rows(self._views, now):
+                metric.add_metric(labels, value)
+            yield metric
+
+
+def render_metrics(views: Views) -> tuple[bytes, str]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_AgentCollector(views))
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4

@@ -1,0 +1,385 @@
+"""The door.   socket ──bytes──► Connection ──► Hot answers (checks) or the ASGI app (the rest)
+
+A check is answered inside the read callback: no task, no await, no queue. Everything else
+is handed, whole and bounded, to the ASGI app, one request of a connection at a time.
+
+Two things make checks cheap. llhttp (httptools) does the parsing; and since HTTP parsing is
+a pure function of the bytes between two messages, a request that arrives as exactly the bytes
+of an earlier one is not parsed again: pollers repeat themselves byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import httptools
+import structlog
+
+from headgate.http.responses import error_reply
+
+log = structlog.get_logger()
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_MEMO_BYTES = 1024
+MAX_MEMO_ENTRIES = 4096
+MAX_PIPELINED = 64
+MAX_TARGET_BYTES = 8 * 1024
+LINGER_S = 1.0
+HEARD = -1.0
+"""Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
+
+_HEAD_TOO_LARGE = f"the header section exceeds {MAX_HEADER_BYTES} bytes"
+
+Answer = Callable[[], bytes]
+"""A check that is parsed and ready to be asked (again)."""
+
+
+class Request(NamedTuple):
+    method: str
+    target: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    keep_alive: bool
+
+
+class Limits(NamedTuple):
+    max_connections: int
+    max_body_bytes: int
+    request_timeout_s: float
+    idle_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, as far as the socket tells."""
+
+    address: str
+    unix_uid: int | None
+
+
+class Handlers(NamedTuple):
+    prepare: Callable[[Request], Answer | bytes | None]
+    """A hot request as a repeatable answer (GET, HEAD), as bytes (POST), or None: not hot."""
+    serve: Callable[[Request, Peer, Callable[[bytes], Awaitable[None]]], Awaitable[bool]]
+    """Serve any other request through `send`; True keeps the connection."""
+
+
+class Listener:
+    """Accepts on any number of sockets; one per agent."""
+
+    def __init__(self, handlers: Handlers, limits: Limits) -> None:
+        self.handlers = handlers
+        self.limits = limits
+        self.memo: dict[bytes, Answer] = {}
+        self.connections: set[Connection] = set()
+        self.stopping = False
+        self.refused_connections = 0
+        self._servers: list[asyncio.Server] = []
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+    def add(self, server: asyncio.Server) -> None:
+        self._servers.append(server)
+
+    @property
+    def ports(self) -> list[int]:
+        names = [sock.getsockname() for server in self._servers for sock in server.sockets]
+        return [name[1] for name in names if isinstance(name, tuple)]
+
+    def admit(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._empty.clear()
+
+    def release(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    def tend(self, now: float) -> None:
+        """Close connections whose request is overdue or who ask nothing. Called once a second."""
+        for connection in list(self.connections):
+            connection.tend(now)
+
+    def remember(self, raw: bytes, answer: Answer) -> None:
+        if len(self.memo) >= MAX_MEMO_ENTRIES:
+            self.memo.clear()  # Rare: that many distinct pollers. They are parsed once more.
+        self.memo[raw] = answer
+
+    def forget(self) -> None:
+        """What requests mean has changed (reload)."""
+        self.memo.clear()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new connection, end each after what it has under way, then close the rest."""
+        self.stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._empty.wait()
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One client's bytes, in and out."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._memo = listener.memo
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._parser: httptools.HttpRequestParser | None = None
+        self._queue: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closing = False
+        self._active_at = 0.0
+        self._begun_at: float | None = None
+        """When the first byte of the request that is arriving came."""
+        self._unfinished_bytes = 0
+        self._raw: bytes | None = None
+        self._reset()
+
+    # --- bytes in --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        listener = self._listener
+        self._active_at = asyncio.get_running_loop().time()
+        if listener.stopping or len(listener.connections) >= listener.limits.max_connections:
+            listener.refused_connections += 1
+            self._refuse(503, "too many connections; come back later")
+            return
+        listener.admit(self)
+
+    def data_received(self, data: bytes) -> None:
+        # Between messages, and nothing under way: exactly these bytes were understood before.
+        if self._begun_at is None and self._task is None:
+            answer = self._memo.get(data)
+            if answer is not None:
+                self._active_at = HEARD
+                self._transport.write(answer())
+                return
+        self._parse(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._writable.set()
+        self._listener.release(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def tend(self, now: float) -> None:
+        limits = self._listener.limits
+        if self._active_at == HEARD:
+            self._active_at = now
+        if self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
+            self._refuse(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
+        elif self._task is None and now - self._active_at > limits.idle_timeout_s:
+            self._close()
+        elif not self._writable.is_set() and now - self._active_at > limits.idle_timeout_s:
+            self.abort()  # It asks, but does not read the answers.
+
+    def finish(self) -> None:
+        self._closing = True
+        if self._task is None:
+            self._close()
+
+    def abort(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._transport.abort()
+
+    # --- parsing ---------------------------------------------------------------------------
+
+    def _parse(self, data: bytes) -> None:
+        if self._closing:
+            return  # Refused already: what still comes is read and dropped.
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+        first = self._begun_at is None
+        if first:
+            self._begun_at = asyncio.get_running_loop().time()
+        self._raw = data if first and len(data) <= MAX_MEMO_BYTES else None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, "this server speaks HTTP/1.1 and upgrades to nothing")
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"these bytes are not HTTP: {error}")
+        else:
+            self._bound_head(len(data))
+
+    def _bound_head(self, fed_bytes: int) -> None:
+        """The parser keeps an unfinished head: what it has been fed is what it may hold."""
+        if self._begun_at is None or self._headers_done:
+            self._unfinished_bytes = 0
+            return
+        self._unfinished_bytes += fed_bytes
+        if self._unfinished_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, _HEAD_TOO_LARGE)
+
+    def _reset(self) -> None:
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._header_bytes = 0
+        self._body_bytes = 0
+        self._headers_done = False
+
+    def on_message_begin(self) -> None:
+        self._reset()
+        if self._begun_at is None:
+            self._begun_at = asyncio.get_running_loop().time()
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        if len(self._target) > MAX_TARGET_BYTES:
+            self._refuse(414, f"the request target exceeds {MAX_TARGET_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, _HEAD_TOO_LARGE)
+
+    def on_headers_complete(self) -> None:
+        self._headers_done = True
+        most = self._listener.limits.max_body_bytes
+        for name, value in self._headers:
+            lowered = name.lower()
+            if lowered == b"content-length" and value.isdigit() and int(value) > most:
+                self._refuse(413, f"the body has {int(value)} bytes, at most {most} are taken")
+            elif lowered == b"expect" and value.lower() == b"100-continue" and not self._closing:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        if self._closing:
+            return
+        most = self._listener.limits.max_body_bytes
+        self._body_bytes += len(body)
+        if self._body_bytes > most:
+            self._refuse(413, f"the body is too large, at most {most} bytes are taken")
+            return
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._closing:
+            return
+        parser = self._parser
+        assert parser is not None
+        self._begun_at = None
+        self._active_at = HEARD
+        request = Request(
+            parser.get_method().decode("latin-1"),
+            self._target,
+            tuple(self._headers),
+            b"".join(self._body),
+            parser.should_keep_alive(),
+        )
+        if self._task is not None or self._queue:
+            self._enqueue(request)
+        else:
+            self._answer(request, self._raw)
+
+    # --- answers ---------------------------------------------------------------------------
+
+    def _answer(self, request: Request, raw: bytes | None) -> None:
+        answer = self._listener.handlers.prepare(request)
+        if answer is None:
+            self._task = asyncio.ensure_future(self._serve(request))
+            return
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            if raw is not None and request.keep_alive and _is_one_head(raw):
+                self._listener.remember(raw, answer)
+            self._transport.write(answer())
+        if not request.keep_alive:
+            self._close()
+
+    def _enqueue(self, request: Request) -> None:
+        if len(self._queue) >= MAX_PIPELINED:
+            self._refuse(429, f"more than {MAX_PIPELINED} requests are waiting on this connection")
+            return
+        self._queue.append(request)
+
+    async def _serve(self, request: Request) -> None:
+        keep = False
+        try:
+            keep = await self._listener.handlers.serve(request, self._peer(), self._send)
+        except Exception:
+            log.exception("http.request_failed", target=request.target[:200])
+            self._refuse(500, "this request failed inside the agent; its log says how")
+        finally:
+            self._task = None
+        if not keep or not request.keep_alive or self._closing:
+            self._close()
+            return
+        self._active_at = asyncio.get_running_loop().time()
+        while self._queue and self._task is None and not self._closing:
+            self._answer(self._queue.popleft(), None)
+
+    async def _send(self, data: bytes) -> None:
+        """Write, and wait while the other side does not read."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        self._transport.write(data)
+        await self._writable.wait()
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Say why, then hang up. What is still coming is drained for a moment, so that a
+        reset does not overtake the answer."""
+        if self._closing or self._transport.is_closing():
+            return
+        self._closing = True
+        self._transport.write(error_reply(status, detail))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
+
+    def _close(self) -> None:
+        self._closing = True
+        self._transport.close()
+
+    def _peer(self) -> Peer:
+        return peer_of(self._transport)
+
+
+def peer_of(transport: asyncio.Transport) -> Peer:
+    peername = transport.get_extra_info("peername")
+    if isinstance(peername, tuple):
+        return Peer(str(peername[0]), None)
+    return Peer("unix", _unix_uid(transport))
+
+
+def _unix_uid(transport: asyncio.Transport) -> int | None:
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return None
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return cast(int, struct.unpack("3i", raw)[1])
+
+
+def _is_one_head(raw: bytes) -> bool:
+    """Whether these bytes are one request without a body, and nothing else."""
+    return raw.endswith(b"\r\n\r\n") and raw.count(b"\r\n\r\n") == 1

@@ -1,0 +1,200 @@
+"""The API for programs: an OpenAPI 3.1 document derived from the wire's own types."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from headgate.core.decision import VERDICT_MEANINGS
+from headgate.version import VERSION
+from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
+from headgate.wire.problems import CONTENT_TYPE, Problem
+from headgate.wire.questions import CheckBody
+from headgate.wire.status import (
+    AuditsDoc,
+    ClientsDoc,
+    HistoryDoc,
+    MetricsDoc,
+    MetricView,
+    ReadyDoc,
+    StatusDoc,
+)
+
+_REF = "#/components/schemas/{name}"
+_DOCS = (
+    AnswerDoc,
+    BatchDoc,
+    CheckBody,
+    FrenoDoc,
+    MetricView,
+    MetricsDoc,
+    StatusDoc,
+    ClientsDoc,
+    HistoryDoc,
+    AuditsDoc,
+    ReadyDoc,
+    Problem,
+)
+
+
+@cache
+def document() -> dict[str, Any]:
+    _, schemas = msgspec.json.schema_components(_DOCS, ref_template=_REF)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headgate agent", "version": VERSION},
+        "paths": {**_check_paths(), **_look_paths(), **_change_paths()},
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _check_paths() -> dict[str, Any]:
+    app = _param("app", "Client name, `etl:nightly`; may be empty only where that is allowed.")
+    database = _param("database", "Database to ask about.", required=True)
+    metrics = _param("metrics", "Comma-separated; default: the database's own set.")
+    scope = _param("scope", "`host` or `shard`; outranks the scope in a metric's name.")
+    detail = _param("detail", "`true` lists the metrics of an admission, too.")
+    read = [
+        app,
+        database,
+        _param("metric", "Metric to read, default `lag`."),
+        _param("threshold", "The caller's own threshold.", required=True, kind="number"),
+        detail,
+    ]
+    native = _answers(_one_or_many())
+    body = {"required": True, "content": {"application/json": {"schema": _schema(CheckBody)}}}
+    freno = _answers(_schema(FrenoDoc))
+    paths: dict[str, Any] = {
+        "/v1/check": {
+            "get": _operation("Ask", native, [app, database, metrics, scope, detail]),
+            "post": {**_operation("Ask, once or several at once", native), "requestBody": body},
+        },
+        "/v1/check-read": {"get": _operation("Ask before a read", native, read)},
+    }
+    for route in ("check", "check-if-exists"):
+        path = f"/{route}/{{app}}/{{type}}/{{database}}"
+        places = [_place("app"), _place("type"), _place("database")]
+        paths[path] = {"get": _operation("Ask as freno is asked", freno, places)}
+    for route in ("check-read", "check-read-if-exists"):
+        path = f"/{route}/{{app}}/{{type}}/{{database}}/{{threshold}}"
+        places = [_place(name) for name in ("app", "type", "database", "threshold")]
+        paths[path] = {"get": _operation("Ask before a read, as freno is asked", freno, places)}
+    return paths
+
+
+def _look_paths() -> dict[str, Any]:
+    database = _param("database", "Only this database.")
+    explain = [
+        _param("app", "Client name."),
+        _param("database", "Database to ask about.", required=True),
+        _param("metrics", "Comma-separated."),
+        _param("scope", "`host` or `shard`."),
+        _param("detail", "Accepted as for /v1/check; explain always lists the metrics."),
+    ]
+    history = [
+        _param("since", "Such as 30m, 1h, 7d."),
+        _param("app", "A client, or a level of it."),
+    ]
+    rows: tuple[tuple[str, str, Any, list[Any]], ...] = (
+        ("/v1/status", "The agent and its databases", _schema(StatusDoc), []),
+        ("/v1/metrics", "Metrics with settings and values", _schema(MetricsDoc), [database]),
+        ("/v1/explain", "What a check would be answered", _schema(AnswerDoc), explain),
+        ("/v1/clients", "Recent clients", _schema(ClientsDoc), []),
+        ("/v1/history", "Decisions per minute", _schema(HistoryDoc), history),
+        ("/v1/audit", "Who changed what", _schema(AuditsDoc), [_param("limit", "1 to 1000.")]),
+        ("/healthz", "Whether the process serves", {"type": "object"}, []),
+        ("/readyz", "Whether it can judge", _schema(ReadyDoc), []),
+        ("/openapi.json", "This document", {"type": "object"}, []),
+    )
+    paths: dict[str, Any] = {}
+    for path, summary, schema, parameters in rows:
+        responses = {"200": _content(schema), **_errors(400, 404, 503)}
+        if path == "/readyz":
+            responses["503"] = _content(schema)
+        paths[path] = {"get": _operation(summary, responses, parameters)}
+    text = {"description": "Prometheus text", "content": {"text/plain": {}}}
+    paths["/metrics"] = {"get": _operation("Counters and gauges", {"200": text})}
+    return paths
+
+
+def _change_paths() -> dict[str, Any]:
+    places = [_place("database"), _place("metric")]
+    change = [*places, _param("dry_run", "`true` validates and tries, and changes nothing.")]
+    responses = {"200": _content(_schema(MetricView)), **_errors(400, 401, 403, 404, 412)}
+    responses |= _errors(415, 422, 503)
+    removed = {**responses, "200": _content({"type": "object"})}
+    content = {"application/json": {"schema": {"type": "object"}}}
+    body = {"required": True, "content": content}
+    security: list[dict[str, list[str]]] = [{"token": []}]
+
+    def changing(summary: str, answers: dict[str, Any], **extra: Any) -> dict[str, Any]:
+        return {**_operation(summary, answers, change), "security": security, **extra}
+
+    return {
+        "/v1/databases/{database}/metrics/{metric}": {
+            "get": _operation("One metric", {"200": responses["200"], **_errors(400, 404)}, places),
+            "put": changing("Add or replace a metric", responses, requestBody=body),
+            "patch": changing("Change a metric", responses, requestBody=body),
+            "delete": changing("Remove a metric", removed),
+        }
+    }
+
+
+def _answers(schema: Any) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for verdict, code in STATUS.items():
+        told = f"{verdict.value}: {VERDICT_MEANINGS[verdict]}"
+        known = answers.setdefault(str(code), _content(schema, told))
+        if told not in known["description"]:
+            known["description"] += f"; or {told}"
+    for status, error in _errors(400, 404, 405, 413, 414, 415, 431).items():
+        if status in answers:
+            answers[status]["content"] |= error["content"]
+        else:
+            answers[status] = error
+    return answers
+
+
+def _one_or_many() -> dict[str, Any]:
+    return {"anyOf": [_schema(AnswerDoc), _schema(BatchDoc)]}
+
+
+def _errors(*statuses: int) -> dict[str, Any]:
+    content = {CONTENT_TYPE: {"schema": _schema(Problem)}}
+    return {str(s): {"description": "RFC 9457 problem", "content": dict(content)} for s in statuses}
+
+
+def _content(schema: Any, description: str = "As asked") -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def _schema(doc: type) -> dict[str, str]:
+    return {"$ref": _REF.format(name=doc.__name__)}
+
+
+def _operation(
+    summary: str, responses: dict[str, Any], parameters: list[Any] | None = None
+) -> dict[str, Any]:
+    return {"summary": summary, "parameters": parameters or [], "responses": responses}
+
+
+def _param(
+    name: str, about: str, *, required: bool = False, kind: str = "string"
+) -> dict[str, Any]:
+    schema = {"type": kind}
+    return {
+        "name": name,
+        "in": "query",
+        "required": required,
+        "description": about,
+        "schema": schema,
+    }
+
+
+def _place(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

@@ -1,0 +1,288 @@
+"""The agent's state as documents. Reads frozen values; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.agent.board import Board
+from headgate.agent.checker import Checker
+from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.keeper import Keeper
+from headgate.agent.metricbook import Entry, MetricBook, NoSuchMetric, Proposal
+from headgate.agent.ports import Clock, Store
+from headgate.agent.recorder import ClientRecord, Recorder
+from headgate.agent.sampler import Sampler
+from headgate.core.decide import findings, judge
+from headgate.core.decision import Check
+from headgate.core.health import Window, stand
+from headgate.core.metrics import Builtin, Command, Http, Source, Sql
+from headgate.core.names import Identity
+from headgate.core.samples import Cause, Instant
+from headgate.wire.answers import AnswerDoc, answer_doc, metric_doc
+from headgate.wire.reasons import reason_of
+from headgate.wire.status import (
+    AuditDoc,
+    AuditsDoc,
+    ClientDoc,
+    ClientsDoc,
+    DatabaseDoc,
+    HistoryDoc,
+    MetricsDoc,
+    MetricView,
+    ReadyDoc,
+    StatusDoc,
+    StoreDoc,
+    TallyDoc,
+)
+
+# The agent asks itself in this name, for status only; it is counted nowhere.
+SELF = Identity("headgate", ("headgate",))
+MAX_CLIENTS_SHOWN = 1000
+
+
+@dataclass(slots=True)
+class AgentFacts:
+    """What main.py knows of the process and its settings file."""
+
+    name: str
+    version: str
+    started_at: Instant
+    settings: str = ""
+    settings_fault: str | None = None
+    advice: tuple[str, ...] = ()
+    heartbeats: list[Heartbeat] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The running agent, as far as it is looked at."""
+
+    board: Board
+    book: MetricBook
+    checker: Checker
+    recorder: Recorder
+    keeper: Keeper
+    sampler: Sampler
+    store: Store
+    clock: Clock
+
+
+class Views:
+    def __init__(self, parts: Parts, facts: AgentFacts) -> None:
+        self.parts = parts
+        self.facts = facts
+        self._healthy_at: dict[str, float] = {}
+
+    @property
+    def agent_name(self) -> str:
+        return self.facts.name
+
+    # --- the host --------------------------------------------------------------------------
+
+    def note_health(self) -> None:
+        """Called about once a second: remembers when each database last let work through."""
+        now = self.parts.clock.now()
+        for name, health in self.parts.board.healths.items():
+            if health.all_pass and now.mono_s <= health.all_pass_until:
+                self._healthy_at[name] = now.mono_s
+
+    def status(self) -> StatusDoc:
+        facts, now = self.facts, self.parts.clock.now()
+        return StatusDoc(
+            agent=facts.name,
+            version=facts.version,
+            uptime_s=now.mono_s - facts.started_at.mono_s,
+            settings=facts.settings,
+            settings_fault=facts.settings_fault,
+            databases=[self._database(plan.name) for plan in self.parts.book.databases()],
+            clients=self._clients(now),
+            store=self._store(now),
+            advice=[*facts.advice, *self._heartbeat_advice()],
+        )
+
+    def _heartbeat_advice(self) -> list[str]:
+        beats = self.facts.heartbeats
+        return [f"{b.database}: the heartbeat is not written: {b.fault}" for b in beats if b.fault]
+
+    def _database(self, name: str) -> DatabaseDoc:
+        plan = next(plan for plan in self.parts.book.databases() if plan.name == name)
+        decision = self.parts.checker.explain(Check(SELF, name))
+        now = decision.at.mono_s
+        healthy_at = now if decision.admitted else self._healthy_at.get(name)
+        return DatabaseDoc(
+            database=name,
+            engine=plan.engine.value,
+            verdict=decision.verdict.value,
+            reason=reason_of(decision),
+            healthy_s_ago=None if healthy_at is None else now - healthy_at,
+            metrics=[metric_doc(finding) for finding in findings(decision)],
+        )
+
+    def _store(self, now: Instant) -> StoreDoc:
+        fault = self.parts.keeper.fault
+        return StoreDoc(
+            name=self.parts.store.name,
+            writable=fault is None,
+            fault=fault.detail if fault else None,
+            fault_for_s=now.wall_s - fault.since_wall_s if fault else None,
+            tallies_waiting=self.parts.recorder.waiting,
+        )
+
+    def ready(self) -> ReadyDoc:
+        waiting = []
+        for name, health in self.parts.board.healths.items():
+            for standing in health.default:
+                if standing.absent and standing.absent.cause is Cause.NEVER_READ:
+                    waiting.append(f"{name}/{standing.spec.name}: no probe has finished yet")
+        fault = self.parts.keeper.fault
+        if fault is not None:
+            waiting.append(f"store {self.parts.store.name}: {fault.detail}")
+        return ReadyDoc(ready=not waiting, waiting_for=waiting)
+
+    # --- metrics ---------------------------------------------------------------------------
+
+    def metrics(self, database: str | None = None) -> MetricsDoc:
+        names = [plan.name for plan in self.parts.book.databases()]
+        if database is not None and database not in names:
+            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
+        chosen = names if database is None else [database]
+        return MetricsDoc(
+            [
+                self._view(name, entry)
+                for name in chosen
+                for entry in self.parts.book.entries(name).values()
+            ]
+        )
+
+    def metric(self, database: str, metric: str) -> MetricView:
+        return self._view(database, self.parts.book.entry(database, metric))
+
+    def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
+        """A change as it now stands; a dry run shows what a first probe of it answered."""
+        assert proposal.entry is not None
+        if not dry_run or proposal.reading is None:
+            return self._view(database, proposal.entry)
+        window = Window().push(proposal.reading, keep=1)
+        return self._view(database, proposal.entry, window)
+
+    def _view(self, database: str, entry: Entry, window: Window | None = None) -> MetricView:
+        spec, now = entry.spec, self.parts.clock.now()
+        if window is None:
+            window = self.parts.board.window(database, spec.name) or Window()
+        finding = judge(stand(spec, window), now)
+        return MetricView(
+            database=database,
+            metric=spec.name,
+            source=_source_name(spec.source),
+            origin=entry.origin,
+            revision=entry.revision,
+            settings=dict(entry.raw),
+            interval_s=spec.interval_s,
+            timeout_s=spec.timeout_s,
+            max_age_s=spec.max_age_s,
+            granularity_s=max(spec.interval_s, finding.age_s or 0.0),
+            now=metric_doc(finding),
+            advice=[str(advice) for advice in entry.advice],
+        )
+
+    # --- clients ---------------------------------------------------------------------------
+
+    def explain(self, check: Check) -> AnswerDoc:
+        return answer_doc(self.parts.checker.explain(check), detail=True)
+
+    def clients(self) -> ClientsDoc:
+        return ClientsDoc(self._clients(self.parts.clock.now()))
+
+    def _clients(self, now: Instant) -> list[ClientDoc]:
+        newest_first = sorted(
+            self.parts.recorder.clients(), key=lambda item: item[2].last_at, reverse=True
+        )
+        return [_client(*item, now) for item in newest_first[:MAX_CLIENTS_SHOWN]]
+
+    async def history(self, since_s: float, app: str | None) -> HistoryDoc:
+        now = self.parts.clock.now()
+        await self.parts.keeper.flush()
+        tallies = await self.parts.store.tallies(
+            since_minute=int((now.wall_s - since_s) // 60), until_minute=int(now.wall_s // 60)
+        )
+        return HistoryDoc(
+            [
+                TallyDoc(_iso(t.minute * 60), t.database, t.client, t.verdict, t.metric, t.count)
+                for t in tallies
+                if app is None or t.client == app or app in t.client.split(":")
+            ]
+        )
+
+    async def audit(self, limit: int) -> AuditsDoc:
+        entries = await self.parts.store.audit(limit=limit)
+        return AuditsDoc(
+            [
+                AuditDoc(_iso(e.wall_s), e.who, e.action, e.target, e.before, e.after)
+                for e in entries
+            ]
+        )
+
+    # --- as freno shows it -----------------------------------------------------------------
+
+    def aggregated_metrics(self) -> Mapping[str, str]:
+        shown = {}
+        for name, health in self.parts.board.healths.items():
+            worst = health.worst
+            value = f"{worst.sample.value:f}" if worst and worst.sample else "error: no value"
+            shown[f"mysql/{name}"] = value
+        return shown
+
+    def metrics_health(self) -> Mapping[str, Any]:
+        now = self.parts.clock.now()
+        return {
+            f"mysql/{name}": {
+                "LastHealthyAt": _iso(now.wall_s - (now.mono_s - at)),
+                "SecondsSinceLastHealthy": int(now.mono_s - at),
+            }
+            for name, at in self._healthy_at.items()
+        }
+
+    def recent_apps(self) -> Mapping[str, Any]:
+        now = self.parts.clock.now()
+        return {
+            client: {
+                "CheckedAtEpoch": int(record.last_at),
+                "MinutesSinceChecked": int((now.wall_s - record.last_at) // 60),
+            }
+            for _, client, record in self.parts.recorder.clients()
+        }
+
+
+def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:
+    since = record.refused_since
+    return ClientDoc(
+        client=client,
+        database=database,
+        admitted=record.admitted,
+        refused=record.refused,
+        last_verdict=record.last_verdict.value,
+        last_seen_s_ago=max(0.0, now.wall_s - record.last_at),
+        refused_for_s=max(0.0, now.wall_s - since) if since is not None else None,
+        refused_by=record.refused_by,
+    )
+
+
+def _source_name(source: Source) -> str:
+    match source:
+        case Builtin():
+            return "builtin"
+        case Sql():
+            return "sql"
+        case Http():
+            return "url"
+        case Command():
+            return "command"
+        case _:
+            return "plugin"
+
+
+def _iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")

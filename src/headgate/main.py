@@ -1,0 +1,389 @@
+"""The composition root: reads the settings, puts the parts together, runs them.
+
+Settings ──build──► Store, Board, Sampler, MetricBook, Checker, Recorder, Keeper
+                    Listener ──► CheckRoutes (hot) and Control (Starlette)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from headgate.agent.board import Board
+from headgate.agent.checker import Checker
+from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.keeper import Keeper
+from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.ports import Clock, Store
+from headgate.agent.recorder import Recorder
+from headgate.agent.sampler import Sampler
+from headgate.agent.supervise import supervised
+from headgate.config import (
+    AgentSettings,
+    Anonymous,
+    DatabaseSettings,
+    LogFormat,
+    Role,
+    Settings,
+    load_settings,
+)
+from headgate.core.records import MetricChange
+from headgate.errors import Fault, InvalidSettings, StoreUnavailable
+from headgate.http.asgi import AsgiBridge
+from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.checks import CheckRoutes
+from headgate.http.control import Control
+from headgate.http.listener import Handlers, Limits, Listener
+from headgate.http.views import AgentFacts, Parts, Views
+from headgate.logs import configure_logs
+from headgate.probes.factory import DatabaseProbes
+from headgate.stores.memory import MemoryStore
+from headgate.stores.sqlite import SqliteStore
+from headgate.version import VERSION
+
+log = structlog.get_logger()
+
+STOP_GRACE_S = 5.0
+STORE_RETRY_S = 5.0
+TEND_INTERVAL_S = 1.0
+BACKLOG = 1024
+
+
+def run_agent(settings_path: Path) -> int:
+    """Run until SIGTERM or SIGINT. 0: stopped as asked; 2: the settings are refused; 1: fault."""
+    try:
+        settings = load_settings(settings_path)
+    except InvalidSettings as error:
+        print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
+        return 2
+    configure_logs(for_people=_for_people(settings.agent.log))
+    agent = Agent(settings, settings_path)
+    try:
+        _run(agent.run())
+    except OSError as error:
+        log.error("agent.cannot_serve", detail=str(error))
+        return 1
+    return 0
+
+
+def _for_people(chosen: LogFormat) -> bool:
+    return chosen is LogFormat.CONSOLE or (chosen is LogFormat.AUTO and sys.stderr.isatty())
+
+
+def _run(main: Awaitable[None]) -> None:
+    """On uvloop where it is installed; the stdlib loop serves as well, slower."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_awaited(main))
+
+
+async def _awaited(main: Awaitable[None]) -> None:
+    await main
+
+
+class Agent:
+    """One agent, built from settings; `run` serves until told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        settings_path: Path | None = None,
+        *,
+        clock: Clock | None = None,
+        dice: Dice | None = None,
+    ) -> None:
+        agent = settings.agent
+        self._settings = settings
+        self._settings_path = settings_path
+        self._clock = clock or SystemClock()
+        self.store = store_of(agent)
+        self.board = Board()
+        self.sampler = Sampler(self.board, self._clock)
+        self.recorder = Recorder(max_clients=agent.max_clients)
+        self.keeper = Keeper(
+            self.recorder, self.store, self._clock, history_days=agent.history_days
+        )
+        self.book = MetricBook(
+            self.board,
+            self.sampler,
+            self.store,
+            self._clock,
+            allow_commands=agent.allow_runtime_commands,
+        )
+        self.checker = Checker(
+            self.board,
+            self.recorder,
+            self._clock,
+            (dice or Dice()).roll,
+            anonymous_may_pass=agent.anonymous is Anonymous.ALLOW,
+        )
+        self.facts = AgentFacts(agent.name, VERSION, self._clock.now())
+        self._describe(settings)
+        parts = Parts(
+            self.board,
+            self.book,
+            self.checker,
+            self.recorder,
+            self.keeper,
+            self.sampler,
+            self.store,
+            self._clock,
+        )
+        self.views = Views(parts, self.facts)
+        self.listener = self._listener(settings)
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heartbeat_tasks: list[asyncio.Task[None]] = []
+
+    # --- life ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        self._catch_signals()
+        await self.start()
+        await self._stop.wait()
+        await self.stop()
+
+    async def start(self) -> None:
+        await self._open_listeners()
+        await self._load(self._settings)
+        self._background("keeper", self.keeper.run)
+        self._background("tend", self._tend)
+        # What was built at start-up lives as long as the process: keep the collector off it.
+        gc.collect()
+        gc.freeze()
+        log.info(
+            "agent.serving",
+            listen=self.listener.ports,
+            socket=str(self._settings.agent.socket or ""),
+            databases=sorted(self._settings.databases),
+        )
+
+    async def stop(self) -> None:
+        log.info("agent.stopping")
+        await self.listener.stop(STOP_GRACE_S)
+        for task in [*self._tasks, *self._heartbeat_tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._heartbeat_tasks, return_exceptions=True)
+        await self.book.close()
+        await self.keeper.flush()
+        with suppress(StoreUnavailable):
+            await self.store.close()
+        if self._settings.agent.socket is not None:
+            self._settings.agent.socket.unlink(missing_ok=True)
+        log.info("agent.stopped")
+
+    async def reload(self) -> None:
+        """Follow the settings file. A refused file changes nothing, and says so in status."""
+        assert self._settings_path is not None
+        try:
+            settings = load_settings(self._settings_path)
+            self._check_connections(settings)
+        except InvalidSettings as error:
+            self.facts.settings_fault = str(error)
+            log.error("settings.refused", detail=str(error))
+            return
+        if settings.agent != self._settings.agent:
+            log.warning("settings.agent_needs_restart", detail="changes in [agent] wait for one")
+        self._settings = settings
+        self._describe(settings)
+        await self._adopt(settings, None)
+        self.listener.handlers = self._handlers(settings)
+        self.listener.forget()
+        log.info("settings.reloaded", databases=sorted(settings.databases))
+
+    # --- parts -----------------------------------------------------------------------------
+
+    def _listener(self, settings: Settings) -> Listener:
+        agent = settings.agent
+        limits = Limits(
+            agent.max_connections,
+            agent.max_body_bytes,
+            agent.request_timeout_s,
+            agent.idle_timeout_s,
+        )
+        return Listener(self._handlers(settings), limits)
+
+    def _handlers(self, settings: Settings) -> Handlers:
+        credentials = (
+            Credential(token.name, token.role is Role.OPERATOR, token.sha256)
+            for token in settings.tokens
+        )
+        control = Control(self.views, self.book, Gatekeeper(credentials))
+        return Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(control.app()).serve)
+
+    def _describe(self, settings: Settings) -> None:
+        self.facts.settings = settings.source
+        self.facts.settings_fault = None
+        self.facts.advice = tuple(str(advice) for advice in settings.advice)
+
+    def _check_connections(self, settings: Settings) -> None:
+        """What only opening can tell: drivers missing, passwords unreadable, odd addresses."""
+        for database in settings.databases.values():
+            plan_of(database).open_probes()
+
+    async def _load(self, settings: Settings) -> None:
+        self._check_connections(settings)
+        try:
+            await self.store.open()
+            changes = await self.store.metric_changes()
+        except StoreUnavailable as error:
+            # Judge by the file until the store can be read: checks do not wait for it.
+            log.error("store.unavailable", store=self.store.name, detail=str(error))
+            self.keeper.mark_fault(str(error))
+            await self._adopt(settings, [])
+            self._background("store", self._load_changes)
+        else:
+            await self._adopt(settings, changes)
+
+    async def _load_changes(self) -> None:
+        while True:
+            await self._clock.sleep(STORE_RETRY_S)
+            with suppress(StoreUnavailable):
+                await self.store.open()
+                changes = await self.store.metric_changes()
+                await self._adopt(self._settings, changes)
+                log.info("store.changes_loaded", count=len(changes))
+                return
+
+    async def _adopt(self, settings: Settings, changes: list[MetricChange] | None) -> None:
+        plans = [plan_of(database) for database in settings.databases.values()]
+        await self.book.adopt(plans, changes)
+        await self._restart_heartbeats(settings)
+
+    async def _restart_heartbeats(self, settings: Settings) -> None:
+        for task in self._heartbeat_tasks:
+            task.cancel()
+        await asyncio.gather(*self._heartbeat_tasks, return_exceptions=True)
+        beats = [self._heartbeat(d) for d in settings.databases.values() if d.heartbeat_interval_s]
+        self.facts.heartbeats = beats
+        self._heartbeat_tasks = [
+            asyncio.create_task(supervised(f"heartbeat {beat.database}", beat.run))
+            for beat in beats
+        ]
+
+    def _heartbeat(self, database: DatabaseSettings) -> Heartbeat:
+        probes = probes_of(database)
+        writer = probes.heartbeat_writer(database.heartbeat_table)
+        return Heartbeat(
+            database.name, writer, self._clock, interval_s=database.heartbeat_interval_s
+        )
+
+    # --- loops and signals -----------------------------------------------------------------
+
+    def _background(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(supervised(name, run), name=name))
+
+    async def _tend(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self.listener.tend(loop.time())
+            self.views.note_health()
+            await self._clock.sleep(TEND_INTERVAL_S)
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+
+    def _on_hangup(self) -> None:
+        if self._settings_path is not None:
+            self._tasks.append(asyncio.create_task(self.reload(), name="reload"))
+
+    async def _open_listeners(self) -> None:
+        loop, agent = asyncio.get_running_loop(), self._settings.agent
+        if agent.listen is not None:
+            host, port = agent.listen
+            server = await loop.create_server(
+                self.listener, host, port, ssl=_tls(agent), backlog=BACKLOG
+            )
+            self.listener.add(server)
+        if agent.socket is not None:
+            sock = _unix_socket(agent.socket, int(agent.socket_mode, 8))
+            unix = await loop.create_unix_server(self.listener, sock=sock, backlog=BACKLOG)
+            self.listener.add(unix)
+
+
+def store_of(agent: AgentSettings) -> Store:
+    return MemoryStore() if agent.state is None else SqliteStore(agent.state)
+
+
+def probes_of(database: DatabaseSettings) -> DatabaseProbes:
+    return DatabaseProbes(
+        database.name,
+        database.engine,
+        database.dsn,
+        password=_password(database),
+        max_connections=database.connections,
+    )
+
+
+def plan_of(database: DatabaseSettings) -> DatabasePlan:
+    return DatabasePlan(
+        name=database.name,
+        engine=database.engine,
+        raw_metrics=database.raw_metrics,
+        open_probes=lambda: probes_of(database),
+        default_metrics=database.default_metrics,
+        connection=(database.engine, database.dsn, database.password_file, database.connections),
+    )
+
+
+def _password(database: DatabaseSettings) -> str | None:
+    path = database.password_file
+    if path is None:
+        return None
+    try:
+        return path.read_text().splitlines()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        place = f"databases.{database.name}.password_file"
+        raise InvalidSettings([Fault(place, f"no password can be read from {path}")]) from None
+
+
+def _tls(agent: AgentSettings) -> ssl.SSLContext | None:
+    if agent.tls_cert is None or agent.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(agent.tls_cert, agent.tls_key)
+    return context
+
+
+def _unix_socket(path: Path, mode: int) -> socket.socket:
+    """Bound with its permissions in place before anybody can connect."""
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(umask)
+    path.chmod(mode)
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+        else:
+            raise OSError(f"{path} is served by another process")

@@ -1,0 +1,90 @@
+"""A program whose standard output is one number.
+
+It runs without a shell, in a session of its own, so that it and whatever it starts can be
+killed together when time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from headgate.core.samples import Cause
+from headgate.errors import ProbeFailed
+from headgate.probes.messages import one_line
+from headgate.probes.numbers import number_in_text
+
+MAX_OUTPUT_BYTES = 4096
+STDOUT, STDERR = 1, 2
+
+
+class CommandProbe:
+    def __init__(self, argv: tuple[str, ...]) -> None:
+        self._argv = argv
+        self._label = f"command {Path(argv[0]).name}"
+
+    async def read(self) -> float:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, run = await loop.subprocess_exec(
+                Run, *self._argv, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            message = f"{self._label} cannot be started: {error.strerror}"
+            raise ProbeFailed(Cause.FAILED, message) from None
+        try:
+            await run.over
+        finally:
+            _end(transport)
+        return self._number(run, transport.get_returncode())
+
+    async def close(self) -> None:
+        """A run ends with its read."""
+
+    def _number(self, run: Run, exit_code: int | None) -> float:
+        if run.overflowed:
+            message = f"{self._label} wrote more than {MAX_OUTPUT_BYTES} bytes"
+            raise ProbeFailed(Cause.INVALID, message)
+        if exit_code != 0:
+            said = one_line(run.text(STDERR)) if run.text(STDERR).strip() else "nothing on stderr"
+            raise ProbeFailed(Cause.FAILED, f"{self._label} exited with {exit_code}: {said}")
+        try:
+            return number_in_text(run.text(STDOUT))
+        except ProbeFailed as failure:
+            raise ProbeFailed(failure.cause, f"{self._label} {failure.detail}") from None
+
+
+class Run(asyncio.SubprocessProtocol):
+    """Keeps the head of stdout and the tail of stderr; `over` when both and the program ended."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.overflowed = False
+        self._output = {STDOUT: b"", STDERR: b""}
+
+    def text(self, fd: int) -> str:
+        return self._output[fd].decode(errors="replace")
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        kept = self._output[fd] + data
+        if fd == STDOUT and len(kept) > MAX_OUTPUT_BYTES:
+            self.overflowed = True
+            self._finish()
+        self._output[fd] = kept[-MAX_OUTPUT_BYTES:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+def _end(transport: asyncio.SubprocessTransport) -> None:
+    """Kill the whole group and let go of its pipes; the loop reaps the program by itself."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(transport.get_pid(), signal.SIGKILL)
+    transport.close()

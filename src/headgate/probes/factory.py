@@ -1,0 +1,121 @@
+"""Metric specs in, probes out.   main ──► DatabaseProbes ──probe_for(spec)──► Sampler
+
+One per database. What cannot be built is said when it is asked for, before anything is
+connected; what cannot be read is said by the probe, each time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol
+
+from headgate.core.metrics import Builtin, Command, Engine, Http, MetricSpec, Plugin, Sql
+from headgate.errors import Fault, InvalidSettings
+from headgate.probes.command import CommandProbe
+from headgate.probes.connections import Lane, SessionProbe
+from headgate.probes.disk import DiskProbe
+from headgate.probes.heartbeats import Writer
+from headgate.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
+from headgate.probes.kit import Kit
+from headgate.probes.plugin import load_plugin
+from headgate.probes.tables import split_table
+
+HEARTBEAT_TIMEOUT_S = 1.0
+
+# Imported when used: nobody needs the driver of an engine that is not there.
+KITS = {
+    Engine.POSTGRES: ("headgate.probes.postgres", "headgate[postgres]"),
+    Engine.MYSQL: ("headgate.probes.mysql", "headgate[mysql]"),
+}
+
+
+class Probe(Protocol):
+    async def read(self) -> float: ...
+
+    async def close(self) -> None: ...
+
+
+class DatabaseProbes:
+    """The probes of one database share at most `max_connections` connections.
+
+    A heartbeat writer has one more to itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        dsn: str,
+        password: str | None = None,
+        *,
+        max_connections: int = 3,
+        host_files: HostFiles = HERE,
+    ) -> None:
+        self._engine = engine
+        self._kit = _kit(name, engine, dsn, password)
+        self._lane = Lane(self._kit.connector, max_connections)
+        self._host_files = host_files
+
+    def probe_for(self, spec: MetricSpec) -> Probe:
+        """The probe of `spec`, not connected yet; raises InvalidSettings if there is none."""
+        match spec.source:
+            case Builtin(name=name):
+                return self._builtin(name, spec)
+            case Sql(query=query):
+                return SessionProbe(self._lane, self._kit.custom(query), spec.timeout_s)
+            case Http() as source:
+                return _http(spec, source)
+            case Command(argv=argv):
+                return CommandProbe(argv)
+            case Plugin(name=name):
+                return load_plugin(spec.name, name, spec.options)
+
+    def heartbeat_writer(
+        self, table: str, *, timeout_s: float = HEARTBEAT_TIMEOUT_S
+    ) -> Writer[Any]:
+        parts = split_table(table, place="heartbeat_table")
+        return Writer(Lane(self._kit.connector, 1), self._kit.beat(parts), timeout_s)
+
+    async def close(self) -> None:
+        await self._lane.close()
+
+    def _builtin(self, name: str, spec: MetricSpec) -> Probe:
+        if name in HOST_METRICS:
+            return HostProbe(HOST_METRICS[name], self._host_files)
+        if name == "disk_used":
+            return self._disk(spec)
+        if name in self._kit.metrics:
+            reader = self._kit.metrics[name](spec.options)
+            return SessionProbe(self._lane, reader, spec.timeout_s)
+        message = f"{name} cannot be measured on {self._engine.value}"
+        raise InvalidSettings([Fault(f"metrics.{spec.name}", message)])
+
+    def _disk(self, spec: MetricSpec) -> DiskProbe:
+        path = spec.options.get("path")
+
+        async def directory() -> str:
+            if path:
+                return str(path)
+            async with self._lane.session(spec.timeout_s) as session:
+                return await self._kit.data_directory(session)
+
+        return DiskProbe(self._lane.label, directory)
+
+
+def _kit(name: str, engine: Engine, dsn: str, password: str | None) -> Kit[Any]:
+    module_name, extra = KITS[engine]
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        message = (
+            f"{engine.value} needs {error.name}, which is not installed: pip install '{extra}'"
+        )
+        raise InvalidSettings([Fault(f"databases.{name}.engine", message)]) from None
+    kit: Kit[Any] = module.kit(name, dsn, password)
+    return kit
+
+
+def _http(spec: MetricSpec, source: Http) -> Probe:
+    from headgate.probes.http import HttpProbe  # with its own third-party parser
+
+    return HttpProbe(spec.name, source, spec.timeout_s)

@@ -1,0 +1,29 @@
+"""What an engine brings: how to connect, and its metrics as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic
+
+from headgate.core.metrics import Option
+from headgate.probes.connections import Connector, Reader, S
+
+Options = Mapping[str, Option]
+MakeReader = Callable[[Options], Reader[S]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kit(Generic[S]):
+    connector: Connector[S]
+    metrics: Mapping[str, MakeReader[S]]
+    custom: Callable[[str], Reader[S]]
+    """The reader of an operator's own query."""
+    data_directory: Callable[[S], Awaitable[str]]
+    beat: Callable[[tuple[str, ...]], Callable[[S], Awaitable[bool]]]
+    """The writer of a heartbeat into a table."""
+
+
+def plain(reader: Reader[S]) -> MakeReader[S]:
+    """A metric without options and without memory."""
+    return lambda options: reader

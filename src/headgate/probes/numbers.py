@@ -1,0 +1,66 @@
+"""One finite number, or a ProbeFailed that says what came instead (R6, R9)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NoReturn
+
+from headgate.core.samples import Cause
+from headgate.errors import ProbeFailed
+
+MAX_SHOWN_CHARS = 80
+
+
+def number_of(value: object) -> float:
+    """`value` as a float. Text is no number here, not even "12": a query may cast."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        _refuse(f"answered {shown(value)}, which is {kind_of(value)} and no number")
+    if not math.isfinite(value):
+        _refuse(f"answered {value}, which nothing can be compared with")
+    return float(value)
+
+
+def number_in_text(text: str) -> float:
+    """The one number that `text` consists of."""
+    try:
+        value = float(text.strip())
+    except ValueError:
+        _refuse(f"answered {shown(text.strip())}, which is no number")
+    return number_of(value)
+
+
+def one_number(rows: Sequence[Sequence[object]]) -> float:
+    """The number in the only column of the only row."""
+    if not rows:
+        _refuse("answered no row; it must answer exactly one")
+    if len(rows) > 1:
+        _refuse("answered more than one row; it must answer exactly one (aggregate, or LIMIT 1)")
+    [row] = rows
+    if len(row) != 1:
+        _refuse(f"answered {len(row)} columns; it must answer exactly one")
+    return number_of(row[0])
+
+
+def one_shown(rows: Sequence[Sequence[object]]) -> float:
+    """The number in the last column of the only row: what SHOW answers is name, value as text."""
+    if len(rows) != 1:
+        _refuse(f"answered {'more than one row' if rows else 'no row'}; it must answer exactly one")
+    value = rows[0][-1]
+    return number_in_text(value) if isinstance(value, str) else number_of(value)
+
+
+def shown(value: object) -> str:
+    text = "NULL" if value is None else repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+
+
+def kind_of(value: object) -> str:
+    return {type(None): "empty", bool: "a boolean", str: "text"}.get(
+        type(value), f"of type {type(value).__name__}"
+    )
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ProbeFailed(Cause.INVALID, what)

@@ -1,0 +1,199 @@
+"""The metrics of a Postgres server, one small query each, and an operator's own queries.
+
+A role with pg_monitor can read all of them. What such a role cannot see of others'
+sessions must not count as 0, so those queries ask for the right to see along with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from headgate.core.samples import Cause
+from headgate.errors import Fault, InvalidSettings, ProbeFailed
+from headgate.probes.connections import Reader
+from headgate.probes.kit import Kit, MakeReader, Options, plain
+from headgate.probes.numbers import number_of, one_number, one_shown
+from headgate.probes.postgres_heartbeat import PostgresBeat, heartbeat_lag
+from headgate.probes.postgres_lag import NativeLag, may_not_see
+from headgate.probes.postgres_session import APPLICATION_NAME, PostgresConnector, PostgresSession
+from headgate.probes.tables import split_table
+
+NOT_OURS = f"NOT (application_name = '{APPLICATION_NAME}' AND usename = current_user)"
+MAX_CUSTOM_ROWS = 2
+
+
+def scalar(expression: str) -> Reader[PostgresSession]:
+    async def read(session: PostgresSession) -> float:
+        [value] = await session.row(f"SELECT ({expression})::float8")
+        return number_of(value)
+
+    return read
+
+
+def of_activity(expression: str) -> Reader[PostgresSession]:
+    """A scalar over pg_stat_activity or a view like it, which hides others' rows."""
+
+    async def read(session: PostgresSession) -> float:
+        sees_all, value = await session.row(
+            f"SELECT pg_has_role('pg_read_all_stats', 'USAGE'), ({expression})::float8"
+        )
+        if not sees_all:
+            raise ProbeFailed(Cause.FAILED, may_not_see(session, "pg_stat_activity"))
+        return number_of(value)
+
+    return read
+
+
+threads_running = of_activity(f"""
+    SELECT count(*) FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND state IN ('active', 'fastpath function call')
+      AND {NOT_OURS}""")  # noqa: S608 -- constants only
+
+# Our own sessions take places, too.
+pool_usage = of_activity("""
+    SELECT count(*)::float8 / (
+        current_setting('max_connections')::int
+        - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true)::int, 0))
+    FROM pg_stat_activity WHERE backend_type = 'client backend'""")
+
+# A prepared transaction holds back vacuum as any other; 0 is a true value here.
+oldest_transaction = of_activity(f"""
+    SELECT coalesce(extract(epoch FROM clock_timestamp() - min(began)), 0) FROM (
+        SELECT xact_start AS began FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND {NOT_OURS}
+        UNION ALL SELECT prepared FROM pg_prepared_xacts) AS open""")  # noqa: S608 -- constants
+
+lock_waits = scalar("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+
+_longest_lock_wait = scalar("""
+    SELECT greatest(0, coalesce(max(extract(epoch FROM clock_timestamp() - waitstart)), 0))
+    FROM pg_locks WHERE NOT granted""")
+
+
+async def longest_lock_wait(session: PostgresSession) -> float:
+    if session.version < 140000:
+        raise ProbeFailed(
+            Cause.UNSUPPORTED, "Postgres tells since when a lock is awaited from version 14 on"
+        )
+    return await _longest_lock_wait(session)
+
+
+# Durable even where the server's default is off: the point is to feel the disk.
+BEGIN_COMMIT = """
+BEGIN;
+SELECT set_config('synchronous_commit', 'local', true)
+WHERE current_setting('synchronous_commit') = 'off';
+SELECT pg_logical_emit_message(true, 'headgate', 'commit_delay')"""
+
+
+async def commit_delay(session: PostgresSession) -> float:
+    """The round trip of COMMIT alone, for a transaction that writes one small WAL record."""
+    [in_recovery] = await session.row("SELECT pg_is_in_recovery()")
+    if in_recovery:
+        raise ProbeFailed(Cause.UNSUPPORTED, "a standby takes no commits: measure on its primary")
+    await session.run(BEGIN_COMMIT)
+    started_s = time.perf_counter()
+    await session.run("COMMIT")
+    return time.perf_counter() - started_s
+
+
+async def archive_backlog(session: PostgresSession) -> float:
+    [mode] = await session.row("SELECT current_setting('archive_mode')")
+    if mode == "off":
+        raise ProbeFailed(Cause.UNSUPPORTED, "archive_mode is off: there is nothing to archive")
+    return await _archive_backlog(session)
+
+
+_archive_backlog = scalar(
+    "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'"
+)
+
+any_autovacuum = of_activity(
+    "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"
+)
+AUTOVACUUM_ON_TABLES = """
+WITH named AS (SELECT name, to_regclass(name) AS oid FROM unnest(%s::text[]) AS name),
+     wanted AS (SELECT oid FROM named
+                UNION SELECT reltoastrelid FROM pg_class WHERE oid IN (SELECT oid FROM named)),
+     at_work AS (SELECT pid, datid, relid FROM pg_stat_progress_vacuum
+                 UNION SELECT pid, datid, relid FROM pg_stat_progress_analyze)
+SELECT pg_has_role('pg_read_all_stats', 'USAGE'),
+       (SELECT string_agg(name, ', ') FROM named WHERE oid IS NULL),
+       (SELECT count(DISTINCT pid) FROM at_work JOIN pg_stat_activity AS a USING (pid)
+        WHERE a.backend_type = 'autovacuum worker' AND a.datname = current_database()
+          AND relid IN (SELECT oid FROM wanted))
+"""
+
+
+def autovacuum(options: Options) -> Reader[PostgresSession]:
+    tables = options.get("tables", ())
+    names = (
+        [tables] if isinstance(tables, str) else list(tables if isinstance(tables, tuple) else ())
+    )
+
+    async def read(session: PostgresSession) -> float:
+        sees_all, missing, workers = await session.row(AUTOVACUUM_ON_TABLES, [names])
+        if not sees_all:
+            raise ProbeFailed(Cause.FAILED, may_not_see(session, "pg_stat_progress_vacuum"))
+        if missing:
+            raise ProbeFailed(Cause.FAILED, f"no table {missing} in database {session.database}")
+        return number_of(workers)
+
+    return read if names else any_autovacuum
+
+
+def lag(options: Options) -> Reader[PostgresSession]:
+    method = options.get("method", "auto")
+    if method == "heartbeat":
+        table = str(options.get("heartbeat_table", "headgate.heartbeat"))
+        return heartbeat_lag(split_table(table, place="lag.options.heartbeat_table"))
+    # Positions are exact and need no writes, so here `auto` means them.
+    if method in ("auto", "native"):
+        return NativeLag()
+    message = f"is {method!r}, must be auto, native or heartbeat"
+    raise InvalidSettings([Fault("lag.options.method", message)])
+
+
+async def data_directory(session: PostgresSession) -> str:
+    [directory] = await session.row("SELECT current_setting('data_directory')")
+    return str(directory)
+
+
+def custom(query: str) -> Reader[PostgresSession]:
+    """An operator's query: read only, one statement, and no more rows than tell one from many."""
+    is_show = query.lstrip()[:4].lower() == "show"
+    bounded = f"SELECT * FROM (\n{query}\n) AS metric LIMIT {MAX_CUSTOM_ROWS}"  # noqa: S608 -- meant
+    number = one_shown if is_show else one_number
+
+    async def read(session: PostgresSession) -> float:
+        await session.run("BEGIN READ ONLY")
+        rows = await session.rows(query if is_show else bounded)
+        await session.run("ROLLBACK")
+        return number(rows)
+
+    return read
+
+
+METRICS: Mapping[str, MakeReader[PostgresSession]] = {
+    "lag": lag,
+    "threads_running": plain(threads_running),
+    "commit_delay": plain(commit_delay),
+    "pool_usage": plain(pool_usage),
+    "lock_waits": plain(lock_waits),
+    "longest_lock_wait": plain(longest_lock_wait),
+    "oldest_transaction": plain(oldest_transaction),
+    "archive_backlog": plain(archive_backlog),
+    "autovacuum": autovacuum,
+}
+
+
+def kit(name: str, dsn: str, password: str | None) -> Kit[PostgresSession]:
+    return Kit(
+        connector=PostgresConnector(name, dsn, password),
+        metrics=METRICS,
+        custom=custom,
+        data_directory=data_directory,
+        beat=PostgresBeat,
+    )

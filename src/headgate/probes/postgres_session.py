@@ -1,0 +1,152 @@
+"""A Postgres connection as probes need it: bounded on the server, dropped without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import select
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import waiting
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow
+
+from headgate.core.samples import Cause
+from headgate.errors import Fault, InvalidSettings, ProbeFailed
+from headgate.probes.messages import one_line
+
+APPLICATION_NAME = "headgate"
+CONNECT_TIMEOUT_S = 5
+# How often psycopg looks for more than its socket; only cancellation interrupts us.
+_WAKE_EVERY_S = 0.1
+
+RV = TypeVar("RV")
+Row = tuple[Any, ...]
+
+
+class ProbeConnection(psycopg.AsyncConnection[TupleRow]):
+    """Where psycopg, when cancelled, asks the server to stop and waits for that, this hangs up.
+
+    The server ends the statement by its own statement_timeout; a frozen server would
+    have kept us for seconds.
+    """
+
+    async def wait(
+        self, gen: PQGen[RV], interval: float = _WAKE_EVERY_S, timeout: float | None = None
+    ) -> RV:
+        bound = {} if timeout is None else {"timeout": timeout}  # older versions know none
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, **bound)
+        except asyncio.CancelledError:
+            self.pgconn.finish()
+            raise
+
+
+class PostgresSession:
+    def __init__(self, connection: ProbeConnection) -> None:
+        self._connection = connection
+        self._limit_ms: int | None = None
+
+    @property
+    def version(self) -> int:
+        """Such as 150004."""
+        return self._connection.info.server_version
+
+    @property
+    def user(self) -> str:
+        return self._connection.info.user
+
+    @property
+    def database(self) -> str:
+        return self._connection.info.dbname
+
+    def is_gone(self) -> bool:
+        """An idle server has nothing to say but that it is going."""
+        if self._connection.closed:
+            return True
+        poller = select.poll()
+        poller.register(self._connection.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
+
+    async def limit(self, timeout_s: float) -> None:
+        limit_ms = max(1, math.ceil(timeout_s * 1000))
+        if limit_ms == self._limit_ms:
+            return
+        names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        await self.run("; ".join(f"SET {name} = {limit_ms}" for name in names))
+        self._limit_ms = limit_ms
+
+    async def run(self, statements: str) -> None:
+        await self._connection.execute(statements.encode())
+
+    async def row(self, query: str, params: Sequence[object] | None = None) -> Row:
+        """The only row of a query that always answers one."""
+        cursor = await self._connection.execute(query.encode(), params)
+        row = await cursor.fetchone()
+        assert row is not None, "the query answers one row by its form"
+        return row
+
+    async def rows(self, query: str, params: Sequence[object] | None = None) -> list[Row]:
+        """All rows; for queries whose answer the server bounds."""
+        # Binary asks for the extended protocol, which takes one statement only:
+        # `SELECT 1; DROP …` is refused whole.
+        cursor = await self._connection.execute(query.encode(), params, binary=True)
+        return await cursor.fetchall()
+
+    def discard(self) -> None:
+        self._connection.pgconn.finish()
+
+    async def leave(self) -> None:
+        await self._connection.close()
+
+
+class PostgresConnector:
+    def __init__(self, name: str, dsn: str, password: str | None = None) -> None:
+        self._params = _params_of(name, dsn, password)
+        self._secret = str(self._params.get("password") or "")
+        self.label = f"{name} at {_address(self._params)}"
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (psycopg.Error, OSError)
+
+    async def connect(self) -> PostgresSession:
+        try:
+            connection = await ProbeConnection.connect(
+                autocommit=True, prepare_threshold=None, **self._params
+            )
+        except asyncio.CancelledError as cancelled:
+            # Without its frames nothing holds the half-open socket: it closes here and now.
+            raise cancelled.with_traceback(None) from None
+        return PostgresSession(connection)
+
+    def explain(self, error: Exception) -> ProbeFailed:
+        ended = isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable)
+        detail = f"{self.label}: {one_line(error, self._secret)}"
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            detail += f" (GRANT pg_monitor TO {self._params.get('user', 'the probing role')})"
+        return ProbeFailed(Cause.TIMED_OUT if ended else Cause.FAILED, detail)
+
+
+def _params_of(name: str, dsn: str, password: str | None) -> dict[str, Any]:
+    params: dict[str, Any] | None = None
+    # libpq quotes the part it cannot read, which may be the password.
+    with suppress(psycopg.Error):
+        params = conninfo_to_dict(dsn)
+    if params is None:
+        message = "is no libpq connection string: postgresql://… or host=… port=… dbname=… user=…"
+        raise InvalidSettings([Fault(f"databases.{name}.dsn", message)])
+    params.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
+    params["application_name"] = APPLICATION_NAME
+    if password is not None:
+        params["password"] = password
+    return params
+
+
+def _address(params: dict[str, Any]) -> str:
+    host = params.get("host") or params.get("hostaddr") or "local socket"
+    return f"{host}:{params.get('port', 5432)}/{params.get('dbname', params.get('user', ''))}"

@@ -1,0 +1,118 @@
+"""A store that ends with the process: the default without `agent.state`, and the tests' fake.
+
+Held to the same contract as sqlite.py. Memory is bounded: beyond the limits the oldest
+history goes first; settings are never dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.errors import StoreUnavailable
+from headgate.stores.entries import (
+    Standing,
+    change_of,
+    check_replaces,
+    check_tallies,
+    standing_of,
+    to_json,
+)
+
+MAX_AUDIT_ENTRIES = 10_000
+MAX_TALLIES = 200_000
+
+_Alike = tuple[str, str, str, str]
+"""(database, client, verdict, metric)"""
+
+
+class MemoryStore:
+    def __init__(
+        self, *, max_audit_entries: int = MAX_AUDIT_ENTRIES, max_tallies: int = MAX_TALLIES
+    ) -> None:
+        self._metrics: dict[tuple[str, str], Standing] = {}
+        self._audit: deque[AuditEntry] = deque(maxlen=max_audit_entries)
+        self._minutes: dict[int, dict[_Alike, int]] = {}
+        self._max_tallies = max_tallies
+        self._revision = 0
+        self._is_open = False
+
+    @property
+    def name(self) -> str:
+        return "memory"
+
+    async def open(self) -> None:
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+
+    async def metric_changes(self) -> Sequence[MetricChange]:
+        self._check_open()
+        changes = [
+            change_of(database, metric, standing.raw_json, standing.revision)
+            for (database, metric), standing in self._metrics.items()
+        ]
+        return sorted(changes, key=lambda change: change.revision)
+
+    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
+        self._check_open()
+        key = (change.database, change.metric)
+        check_replaces(change, self._metrics.get(key), kept=len(self._metrics))
+        revision = self._revision + 1
+        standing = standing_of(change, audit, revision)
+        entry = replace(_copied(audit), id=revision)
+        self._metrics[key], self._revision = standing, revision
+        self._audit.append(entry)
+        return change_of(*key, standing.raw_json, revision)
+
+    async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
+        self._check_open()
+        newest_first = list(reversed(self._audit))
+        return [_copied(entry) for entry in newest_first[: max(0, limit)]]
+
+    async def add_tallies(self, tallies: Sequence[Tally]) -> None:
+        self._check_open()
+        check_tallies(tallies)
+        for t in tallies:
+            counts = self._minutes.setdefault(t.minute, {})
+            alike = (t.database, t.client, t.verdict, t.metric)
+            counts[alike] = counts.get(alike, 0) + t.count
+        self._make_room()
+
+    async def tallies(
+        self, *, since_minute: int, until_minute: int, limit: int = 10_000
+    ) -> Sequence[Tally]:
+        self._check_open()
+        found = sorted(
+            (minute, *alike, count)
+            for minute, counts in self._minutes.items()
+            if since_minute <= minute <= until_minute
+            for alike, count in counts.items()
+        )
+        return [Tally(*row) for row in found[max(0, len(found) - max(0, limit)) :]]
+
+    async def forget_before(self, minute: int) -> None:
+        self._check_open()
+        for old in [kept for kept in self._minutes if kept < minute]:
+            del self._minutes[old]
+        kept = [entry for entry in self._audit if entry.wall_s >= minute * 60]
+        self._audit = deque(kept, maxlen=self._audit.maxlen)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreUnavailable("the store in memory is not open")
+
+    def _make_room(self) -> None:
+        kept = sum(map(len, self._minutes.values()))
+        while kept > self._max_tallies:
+            kept -= len(self._minutes.pop(min(self._minutes)))
+
+
+def _copied(entry: AuditEntry) -> AuditEntry:
+    """As a file would give it back: nobody can edit what is kept."""
+    before, after = json.loads(to_json([entry.before, entry.after]))
+    return replace(entry, before=before, after=after)

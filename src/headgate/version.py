@@ -1,0 +1,3 @@
+"""The version, where importing it costs nothing."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,1 @@
+"""Documents and dialects, without sockets: what goes over the wire and what it means."""

@@ -1,0 +1,163 @@
+"""Decisions as JSON: the native answer and freno's.   decide → answer_bytes → the edge"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headgate.core.decide import findings
+from headgate.core.decision import Decision, Finding, Verdict
+from headgate.core.names import Scope
+from headgate.wire.reasons import reason_of
+
+STATUS: dict[Verdict, int] = {
+    Verdict.OK: 200,
+    Verdict.THRESHOLD_EXCEEDED: 429,
+    Verdict.REJECT_BY_RATIO: 429,
+    Verdict.APP_DENIED: 417,
+    Verdict.UNKNOWN_METRIC: 404,
+    Verdict.INTERNAL_ERROR: 500,
+}
+
+# freno knows no ratio: what a rule refuses is an app denied there.
+FRENO_STATUS: dict[Verdict, int] = {**STATUS, Verdict.REJECT_BY_RATIO: 417}
+
+FRENO_MESSAGES: dict[Verdict, str] = {
+    Verdict.OK: "",
+    Verdict.THRESHOLD_EXCEEDED: "Threshold exceeded",
+    Verdict.REJECT_BY_RATIO: "App denied",
+    Verdict.APP_DENIED: "App denied",
+    Verdict.UNKNOWN_METRIC: "No such metric",
+    Verdict.INTERNAL_ERROR: "Internal error",
+}
+
+
+class MetricDoc(msgspec.Struct, frozen=True):
+    metric: str
+    scope: str
+    state: str
+    value: float | None
+    unit: str
+    threshold: float | None
+    comparison: str
+    age_ms: int | None
+    cause: str | None
+    detail: str
+    absent_for_ms: int | None
+
+
+class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
+    verdict: str
+    admitted: bool
+    app: str
+    database: str
+    reason: str
+    retry_after_ms: int | None
+    utilization: float
+    rule: str | None
+    read_only: bool
+    metrics: Sequence[MetricDoc]
+
+
+class BatchDoc(msgspec.Struct, frozen=True):
+    verdict: str
+    admitted: bool
+    reason: str
+    retry_after_ms: int | None
+    checks: Sequence[AnswerDoc]
+
+
+class FrenoDoc(msgspec.Struct, frozen=True):
+    StatusCode: int
+    Value: float
+    Threshold: float
+    Message: str
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
+    """`detail` lists the metrics of an admission as well; a refusal always lists all."""
+    check, refused = decision.check, decision.verdict is not Verdict.OK
+    return AnswerDoc(
+        verdict=decision.verdict.value,
+        admitted=not refused,
+        app=check.identity.text,
+        database=check.database,
+        reason=reason_of(decision) if refused else "",
+        retry_after_ms=retry_after_ms(decision),
+        utilization=utilization(decision),
+        rule=decision.rule.id if decision.rule else None,
+        read_only=check.read_threshold is not None,
+        metrics=[metric_doc(f) for f in findings(decision)] if refused or detail else (),
+    )
+
+
+def batch_doc(decisions: Sequence[Decision], *, detail: bool = False) -> BatchDoc:
+    """All must admit; the first that does not speaks for the whole."""
+    first = next((d for d in decisions if not d.admitted), decisions[0])
+    waits = [wait for d in decisions if (wait := retry_after_ms(d)) is not None]
+    return BatchDoc(
+        verdict=first.verdict.value,
+        admitted=first.admitted,
+        reason=reason_of(first),
+        retry_after_ms=max(waits, default=None),
+        checks=[answer_doc(d, detail=detail) for d in decisions],
+    )
+
+
+def freno_doc(decision: Decision) -> FrenoDoc:
+    verdict = decision.verdict
+    value, threshold = _one_number(decision)
+    message = "" if verdict is Verdict.OK else f"{FRENO_MESSAGES[verdict]}: {reason_of(decision)}"
+    return FrenoDoc(FRENO_STATUS[verdict], value, threshold, message)
+
+
+def _one_number(decision: Decision) -> tuple[float, float]:
+    """freno answers with one metric. Ours: the one that refuses, else the nearest to refusing."""
+    for finding in decision.failing:
+        if finding.value is not None and finding.threshold is not None:
+            return finding.value, finding.threshold
+    worst = decision.health.worst if decision.health else None
+    if worst is None or worst.sample is None:
+        return 0.0, 0.0
+    return worst.sample.value, worst.spec.threshold
+
+
+def metric_doc(finding: Finding) -> MetricDoc:
+    spec = finding.spec
+    return MetricDoc(
+        metric=finding.ref.metric,
+        scope=(finding.ref.scope or Scope.HOST).value,
+        state=finding.state.value,
+        value=finding.value,
+        unit=spec.unit if spec else "",
+        threshold=finding.threshold,
+        comparison=spec.comparison.value if spec else "",
+        age_ms=_ms(finding.age_s),
+        cause=finding.cause.value if finding.cause else None,
+        detail=finding.detail,
+        absent_for_ms=_ms(finding.absent_for_s),
+    )
+
+
+def retry_after_ms(decision: Decision) -> int | None:
+    return _ms(decision.retry_after_s)
+
+
+def utilization(decision: Decision) -> float:
+    check, health = decision.check, decision.health
+    if health is None:
+        return 0.0
+    if not check.metrics:
+        return round(health.worst.utilization, 4) if health.worst else 0.0
+    shares = [
+        f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
+    ]
+    return round(max(shares, default=0.0), 4)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

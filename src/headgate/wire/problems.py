@@ -1,0 +1,25 @@
+"""Errors as RFC 9457 documents."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+CONTENT_TYPE = "application/problem+json"
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    title: str
+    status: int
+    detail: str
+    type: str = "about:blank"
+    field: str | None = None
+    faults: list[str] | None = None
+
+
+def problem(
+    status: int, detail: str, *, field: str | None = None, faults: list[str] | None = None
+) -> bytes:
+    doc = Problem(HTTPStatus(status).phrase, status, detail, field=field, faults=faults)
+    return msgspec.json.encode(doc)

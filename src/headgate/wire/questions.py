@@ -1,0 +1,142 @@
+"""Checks as they arrive: URLs and JSON bodies, parsed into core values or refused with a place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from headgate.core.decision import Check
+from headgate.core.names import (
+    MetricRef,
+    parse_database,
+    parse_identity,
+    parse_metric_ref,
+    parse_scope,
+)
+from headgate.errors import InvalidName, InvalidRequest
+
+MAX_METRICS = 32
+MAX_CHECKS = 64
+MAX_TARGET_CHARS = 2048
+LAG = (MetricRef("lag"),)
+
+_Metrics = Annotated[list[str], msgspec.Meta(max_length=MAX_METRICS)]
+
+
+class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    database: str
+    metrics: _Metrics = []
+    scope: str | None = None
+
+
+class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    app: str = ""
+    database: str | None = None
+    metrics: _Metrics = []
+    scope: str | None = None
+    checks: Annotated[list[CheckPart], msgspec.Meta(max_length=MAX_CHECKS)] | None = None
+    detail: bool = False
+
+
+_decode_body = msgspec.json.Decoder(CheckBody).decode
+
+
+def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
+    """(checks, whether they came as a batch, whether detail is wanted)."""
+    try:
+        asked = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is no check: {error}") from None
+    if asked.checks is None:
+        if asked.database is None:
+            raise InvalidRequest("give a database, or a list of checks", field="database")
+        parts = [CheckPart(asked.database, asked.metrics, asked.scope)]
+    else:
+        if asked.database is not None or asked.metrics or asked.scope is not None:
+            message = "give database, metrics and scope inside each of the checks"
+            raise InvalidRequest(message, field="checks")
+        if not asked.checks:
+            raise InvalidRequest("asks nothing: the list is empty", field="checks")
+        parts = asked.checks
+    checks = [build_check(asked.app, p.database, p.metrics, scope=p.scope) for p in parts]
+    return checks, asked.checks is not None, asked.detail
+
+
+def build_check(app: str, database: str, metrics: list[str], *, scope: str | None = None) -> Check:
+    try:
+        refs = tuple(dict.fromkeys(parse_metric_ref(name) for name in metrics))
+        if scope is not None:
+            # As in Vitess, a scope on the request outranks the one in a metric's name.
+            refs = tuple(MetricRef(ref.metric, parse_scope(scope)) for ref in refs)
+        return Check(parse_identity(app), parse_database(database), refs)
+    except InvalidName as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def parse_check_query(query: str) -> tuple[Check, bool]:
+    given = _query(query, {"app", "database", "metrics", "scope", "detail"})
+    metrics = [name for name in given.get("metrics", "").split(",") if name]
+    if len(metrics) > MAX_METRICS:
+        raise InvalidRequest(f"{len(metrics)} metrics, at most {MAX_METRICS}", field="metrics")
+    check = build_check(given.get("app", ""), _database(given), metrics, scope=given.get("scope"))
+    return check, given.get("detail") == "true"
+
+
+def parse_read_query(query: str) -> tuple[Check, bool]:
+    given = _query(query, {"app", "database", "metric", "threshold", "detail"})
+    if "threshold" not in given:
+        raise InvalidRequest("give the threshold to read against, in seconds", field="threshold")
+    check = build_check(given.get("app", ""), _database(given), [given.get("metric", "lag")])
+    check = check._replace(read_threshold=parse_read_threshold(given["threshold"]))
+    return check, given.get("detail") == "true"
+
+
+def parse_read_threshold(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e12:
+        message = f"threshold {text!r} must be a number of seconds above 0"
+        raise InvalidRequest(message, field="threshold")
+    return value
+
+
+FRENO_ROUTES = frozenset({"check", "check-if-exists", "check-read", "check-read-if-exists"})
+
+
+def parse_freno(parts: list[str]) -> Check:
+    """`[route, app, type, database]`, and a threshold for the read routes."""
+    route, want = parts[0], 5 if parts[0].startswith("check-read") else 4
+    if len(parts) != want:
+        shape = "/<app>/<type>/<database>" + ("/<threshold>" if want == 5 else "")
+        raise InvalidRequest(f"/{route} is asked as /{route}{shape}", status=404)
+    check = build_check(unquote(parts[1]), unquote(parts[3]), [])
+    if want == 5:
+        check = check._replace(metrics=LAG, read_threshold=parse_read_threshold(parts[4]))
+    return check._replace(ok_if_unknown=route.endswith("-if-exists"))
+
+
+def _database(given: Mapping[str, str]) -> str:
+    if "database" not in given:
+        raise InvalidRequest("name the database to ask about", field="database")
+    return given["database"]
+
+
+def _query(query: str, known: set[str]) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=16, errors="strict")
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the query string cannot be read: {error}") from None
+    given: dict[str, str] = {}
+    for key, value in pairs:
+        if key not in known:
+            message = f"unknown parameter {key!r}; known: {', '.join(sorted(known))}"
+            raise InvalidRequest(message, field=key)
+        if key in given:
+            raise InvalidRequest(f"parameter {key!r} is given twice", field=key)
+        given[key] = value
+    return given

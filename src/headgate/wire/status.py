@@ -1,0 +1,115 @@
+"""What operators look at, as documents: status, metrics, clients, history, audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headgate.wire.answers import MetricDoc
+
+
+class MetricView(msgspec.Struct, frozen=True):
+    """A metric with its settings, its last reading, and where it was set."""
+
+    database: str
+    metric: str
+    source: str
+    """`builtin`, `sql`, `url`, `command` or `plugin`."""
+    origin: str
+    """`file`, or `runtime` for one that was added or changed while running."""
+    revision: int
+    settings: Mapping[str, Any]
+    interval_s: float
+    timeout_s: float
+    max_age_s: float
+    granularity_s: float
+    """How fine the value can be: the longest of probe interval and observed age (R23)."""
+    now: MetricDoc
+    advice: Sequence[str] = ()
+
+
+class MetricsDoc(msgspec.Struct, frozen=True):
+    metrics: Sequence[MetricView]
+
+
+class ClientDoc(msgspec.Struct, frozen=True):
+    client: str
+    database: str
+    admitted: int
+    refused: int
+    last_verdict: str
+    last_seen_s_ago: float
+    refused_for_s: float | None
+    """How long it has been refused without a break; null while it is admitted."""
+    refused_by: str
+    """The metric or rule of the last refusal."""
+
+
+class ClientsDoc(msgspec.Struct, frozen=True):
+    clients: Sequence[ClientDoc]
+
+
+class DatabaseDoc(msgspec.Struct, frozen=True):
+    database: str
+    engine: str
+    verdict: str
+    """What a check that names no metric is answered now."""
+    reason: str
+    healthy_s_ago: float | None
+    """Seconds since a check would last have been admitted; 0 while it is, null for never."""
+    metrics: Sequence[MetricDoc]
+
+
+class StoreDoc(msgspec.Struct, frozen=True):
+    name: str
+    writable: bool
+    fault: str | None
+    fault_for_s: float | None
+    tallies_waiting: int
+
+
+class StatusDoc(msgspec.Struct, frozen=True):
+    agent: str
+    version: str
+    uptime_s: float
+    settings: str
+    """The file, and whether its last reload was taken."""
+    settings_fault: str | None
+    databases: Sequence[DatabaseDoc]
+    clients: Sequence[ClientDoc]
+    store: StoreDoc
+    advice: Sequence[str]
+
+
+class TallyDoc(msgspec.Struct, frozen=True):
+    minute: str
+    """ISO 8601, UTC."""
+    database: str
+    client: str
+    verdict: str
+    metric: str
+    count: int
+
+
+class HistoryDoc(msgspec.Struct, frozen=True):
+    tallies: Sequence[TallyDoc]
+
+
+class AuditDoc(msgspec.Struct, frozen=True):
+    at: str
+    who: str
+    action: str
+    target: str
+    before: Any
+    after: Any
+
+
+class AuditsDoc(msgspec.Struct, frozen=True):
+    audit: Sequence[AuditDoc]
+
+
+class ReadyDoc(msgspec.Struct, frozen=True):
+    ready: bool
+    waiting_for: Sequence[str]

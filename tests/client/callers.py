@@ -1,0 +1,78 @@
+"""Both clients behind one set of awaitable names, so that one suite serves both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from headgate import Answer, AsyncClient, Client
+from tests.client.faketime import FakeTime
+
+
+class Caller(Protocol):
+    time: FakeTime
+
+    async def check(self) -> Answer: ...
+    async def check_read(self, threshold_s: float, metric: str = "lag") -> Answer: ...
+    async def wait(self, deadline_s: float | None = None) -> Answer: ...
+    async def chunks(self, items: Iterable[int], size: int) -> list[list[int]]: ...
+    async def guarded(self) -> Answer: ...
+    async def close(self) -> None: ...
+
+
+class SyncCaller:
+    """Each call in a thread, as a job would make it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.time = FakeTime()
+        faked = {"clock": self.time.clock, "sleep": self.time.sleep}
+        self._client = Client("etl:nightly", **(faked | settings))
+
+    async def check(self) -> Answer:
+        return await asyncio.to_thread(self._client.check)
+
+    async def check_read(self, threshold_s: float, metric: str = "lag") -> Answer:
+        return await asyncio.to_thread(self._client.check_read, threshold_s, metric)
+
+    async def wait(self, deadline_s: float | None = None) -> Answer:
+        return await asyncio.to_thread(self._client.wait, deadline_s)
+
+    async def chunks(self, items: Iterable[int], size: int) -> list[list[int]]:
+        return await asyncio.to_thread(lambda: list(self._client.chunks(items, size)))
+
+    async def guarded(self) -> Answer:
+        def body() -> Answer:
+            with self._client.guard() as answer:
+                return answer
+
+        return await asyncio.to_thread(body)
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+class AsyncCaller:
+    def __init__(self, **settings: Any) -> None:
+        self.time = FakeTime()
+        faked = {"clock": self.time.clock, "sleep": self.time.asleep}
+        self._client = AsyncClient("etl:nightly", **(faked | settings))
+        self.check = self._client.check
+        self.wait = self._client.wait
+        self.close = self._client.close
+
+    async def check_read(self, threshold_s: float, metric: str = "lag") -> Answer:
+        return await self._client.check_read(threshold_s, metric)
+
+    async def chunks(self, items: Iterable[int], size: int) -> list[list[int]]:
+        return [chunk async for chunk in self._client.chunks(items, size)]
+
+    async def guarded(self) -> Answer:
+        async with self._client.guard() as answer:
+            return answer
+
+
+CALLERS: dict[str, type[SyncCaller] | type[AsyncCaller]] = {
+    "sync": SyncCaller,
+    "async": AsyncCaller,
+}

@@ -1,0 +1,54 @@
+"""Agents that follow a script, and callers of both kinds to ask them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.client.callers import CALLERS, Caller
+from tests.client.scripted import Play, ScriptedAgent
+
+StartAgent = Callable[..., ScriptedAgent]
+MakeCaller = Callable[..., Caller]
+
+
+@pytest.fixture(autouse=True)
+def no_agent_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_URL", raising=False)
+
+
+@pytest.fixture
+def socket_dir() -> Iterator[Path]:
+    """Not tmp_path: a socket's name has room for about a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def start_agent(request: pytest.FixtureRequest, socket_dir: Path) -> Iterator[StartAgent]:
+    with ExitStack() as agents:
+
+        def start(*plays: Play, **options: Any) -> ScriptedAgent:
+            if request.param == "unix":
+                options["socket_path"] = socket_dir / "agent.sock"
+            return agents.enter_context(ScriptedAgent(plays, **options))
+
+        yield start
+
+
+@pytest_asyncio.fixture(params=list(CALLERS))
+async def make_caller(request: pytest.FixtureRequest) -> AsyncIterator[MakeCaller]:
+    async with AsyncExitStack() as callers:
+
+        def make(url: str, **settings: Any) -> Caller:
+            caller = CALLERS[request.param](url=url, **({"database": "main"} | settings))
+            callers.push_async_callback(caller.close)
+            return caller
+
+        yield make

@@ -1,0 +1,175 @@
+"""A real HTTP server, on loopback or a Unix socket, that answers from a script."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.client import bodies
+
+
+@dataclass(frozen=True)
+class Play:
+    """One answer: bytes as they go over the wire, and what happens to the connection."""
+
+    wire: bytes
+    close: bool = False
+    hold: bool = False
+    """Say nothing more until the server is stopped."""
+
+
+def answer(status: int, document: Any = None, *, body: bytes | None = None, **headers: str) -> Play:
+    content = body if body is not None else bodies.encoded(document)
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(content)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return Play("\r\n".join([*lines, "", ""]).encode() + content)
+
+
+OK = answer(200, bodies.ok())
+REFUSED = answer(429, bodies.refusal(retry_after_ms=10), Retry_After="1")
+
+
+@dataclass(frozen=True)
+class Heard:
+    connection: int
+    line: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Script:
+    plays: deque[Play]
+    default: Play
+    heard: list[Heard] = field(default_factory=list)
+    connections: int = 0
+    live: set[socket.socket] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def next_play(self, heard: Heard) -> Play:
+        with self.lock:
+            self.heard.append(heard)
+            return self.plays.popleft() if self.plays else self.default
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Tcp | _Unix
+    disable_nagle_algorithm = False
+
+    def setup(self) -> None:
+        super().setup()
+        script = self.server.script
+        with script.lock:
+            script.connections += 1
+            self.number = script.connections
+            script.live.add(self.connection)
+
+    def finish(self) -> None:
+        with self.server.script.lock:
+            self.server.script.live.discard(self.connection)
+        super().finish()
+
+    def do_GET(self) -> None:
+        script = self.server.script
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        heard = Heard(self.number, self.requestline, dict(self.headers.items()), body)
+        play = script.next_play(heard)
+        self.wfile.write(play.wire)
+        if play.hold:
+            script.stopping.wait(30)
+        self.close_connection = play.close or play.hold
+
+    do_POST = do_GET  # noqa: N815 -- the name http.server looks for
+
+    def handle(self) -> None:
+        # The client, or stop(), may cut the connection: that is part of the script.
+        with contextlib.suppress(ConnectionError):
+            super().handle()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- as http.server has it
+        pass
+
+
+class _Tcp(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    script: Script
+
+
+class _Unix(socketserver.ThreadingUnixStreamServer):
+    script: Script
+
+
+class ScriptedAgent:
+    """Started when made. `stop()` cuts all connections; `start()` listens there again."""
+
+    def __init__(
+        self, plays: Iterable[Play] = (), *, default: Play = OK, socket_path: Path | None = None
+    ) -> None:
+        self.script = Script(deque(plays), default)
+        self._socket_path = socket_path
+        self._port = 0
+        self._thread: threading.Thread | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        if self._socket_path is not None:
+            return f"unix://{self._socket_path}"
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def heard(self) -> list[Heard]:
+        return self.script.heard
+
+    def start(self) -> None:
+        self._server: _Tcp | _Unix
+        self.script.stopping.clear()
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
+            self._server = _Unix(str(self._socket_path), _Handler)
+        else:
+            self._server = _Tcp(("127.0.0.1", self._port), _Handler)
+            self._port = self._server.server_address[1]
+        self._server.script = self.script
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread is None:
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._thread = None
+        self.script.stopping.set()
+        self.cut_connections()
+        self._server.server_close()
+
+    def cut_connections(self) -> None:
+        """As a server does that has had enough of idle ones."""
+        with self.script.lock:
+            for connection in self.script.live:
+                with contextlib.suppress(OSError):  # the client was faster
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> ScriptedAgent:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

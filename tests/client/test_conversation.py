@@ -1,0 +1,413 @@
+"""The policy as tables: what is asked and slept, given what comes back. No sockets, no time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.client.answers import Answer
+from headgate.client.availability import Availability
+from headgate.client.conversation import (
+    BACKOFF_CAP_S,
+    Ask,
+    Conversation,
+    Patience,
+    Reply,
+    Steps,
+    backoff_s,
+)
+from headgate.client.http1 import Response
+from headgate.client.question import Question
+from headgate.client.replies import NoAnswer
+from headgate.errors import (
+    InvalidRequest,
+    InvalidSettings,
+    ThrottlerUnavailable,
+    WaitedTooLong,
+)
+from tests.client import bodies
+from tests.client.bodies import encoded
+from tests.client.faketime import FakeTime
+
+QUESTION = Question("etl:nightly", ("main",), b"GET")
+READ_QUESTION = Question("etl:nightly", ("main",), b"GET", read_only=True)
+
+
+def response(status: int, body: bytes, **headers: str) -> Response:
+    return Response(status, headers, body, keep_alive=True)
+
+
+def refusal(retry_after_ms: int | None = None, status: int = 429) -> Response:
+    return response(status, encoded(bodies.refusal(retry_after_ms=retry_after_ms)))
+
+
+OK = response(200, encoded(bodies.ok()))
+REFUSED = refusal()
+SILENT = NoAnswer("no answer in 1 s")
+
+
+@dataclass
+class Talk:
+    """Plays the driver: replies from a script, and time that passes only as told."""
+
+    patience: Patience = field(default_factory=Patience)
+    dice: Callable[[], float] = lambda: 0.5
+    time: FakeTime = field(default_factory=FakeTime)
+    silence_s: float = 0.0
+    """How long an unanswered question takes."""
+    asks: list[Ask] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        availability = Availability("http://agent:8087", self.patience.unavailable_after_s)
+        self.conversation = Conversation(
+            "http://agent:8087", self.patience, availability, self.time.clock, self.dice
+        )
+
+    def wait(self, replies: Iterable[Reply], deadline_s: float | None = None) -> Answer:
+        return self.play(self.conversation.wait(QUESTION, deadline_s), replies)
+
+    def check(self, reply: Reply, question: Question = QUESTION) -> Answer:
+        return self.play(self.conversation.check(question), [reply])
+
+    def play(self, steps: Steps, replies: Iterable[Reply]) -> Answer:
+        script, reply = iter(replies), None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+            reply = None
+            if isinstance(step, Ask):
+                self.asks.append(step)
+                reply = next(script)
+                self.time.now_s += self.silence_s if isinstance(reply, NoAnswer) else 0.0
+            else:
+                self.time.sleep(step.seconds)
+
+
+# --- one question ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        (OK, "OK"),
+        (REFUSED, "THRESHOLD_EXCEEDED"),
+        (refusal(status=500), "THRESHOLD_EXCEEDED"),
+        (refusal(status=200), "THRESHOLD_EXCEEDED"),
+        (response(429, b""), "REFUSED"),
+        (response(417, b"no"), "REFUSED"),
+        (response(429, encoded(bodies.ok())), "REFUSED"),
+    ],
+)
+def test_check_returns_what_was_answered(reply: Response, verdict: str) -> None:
+    """R28: only a coherent 200 admits; a no in any dialect is a no."""
+    answer = Talk().check(reply)
+    assert answer.verdict == verdict
+    assert answer.admitted == (verdict == "OK")
+
+
+@pytest.mark.parametrize(
+    ("reply", "detail"),
+    [
+        (SILENT, "no answer in 1 s"),
+        (response(200, b""), "status 200 .* 0 bytes that are not JSON"),
+        (response(200, b'{"admitted": true}'), "'verdict' is missing"),
+        (response(200, encoded(bodies.ok("other"))), "about 'other'"),
+        (response(200, encoded(bodies.ok(read_only=True))), "a write check was answered as a read"),
+        (response(201, encoded(bodies.ok())), "says OK, its status does not"),
+        (response(500, encoded(bodies.ok())), "says OK, its status does not"),
+        (response(500, b""), "status 500"),
+        (response(503, b"<html>"), "status 503"),
+        (response(302, b""), "status 302"),
+        (response(404, b"not found"), "status 404"),
+        (response(408, b""), "status 408"),
+    ],
+)
+def test_nothing_but_a_whole_answer_counts(reply: Reply, detail: str) -> None:
+    """R28: garbage, half answers and foreign statuses are unavailability, never an OK."""
+    with pytest.raises(ThrottlerUnavailable, match=detail):
+        Talk().check(reply)
+
+
+def test_unavailable_says_who_what_how_long_and_what_next() -> None:
+    talk = Talk(silence_s=1.0)
+    with pytest.raises(ThrottlerUnavailable) as caught:
+        talk.check(SILENT)
+    assert str(caught.value) == (
+        "etl:nightly on main: no agent answered at http://agent:8087 for 1.0 s"
+        " (questions: 1; the last: no answer in 1 s); start `headgate agent` there,"
+        " or point url or HEADGATE_URL at one"
+    )
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 405, 413, 414, 415, 422, 431])
+@pytest.mark.parametrize("on_unavailable", ["open", "closed"])
+def test_a_wrong_question_is_raised_at_once(status: int, on_unavailable: Any) -> None:
+    """Asking again would not help, and going ahead unthrottled would hide the mistake."""
+    problem = encoded({"status": status, "detail": "the token is not known", "field": "token"})
+    with pytest.raises(InvalidRequest, match="the token is not known") as caught:
+        Talk(Patience(on_unavailable=on_unavailable)).wait([response(status, problem)])
+    assert (caught.value.status, caught.value.field) == (status, "token")
+    with pytest.raises(InvalidRequest, match="no detail given"):
+        Talk().check(response(status, b"<html>"))
+
+
+def test_a_read_check_is_never_a_leave_to_write() -> None:
+    """R34."""
+    answer = Talk().check(response(200, encoded(bodies.ok(read_only=True))), READ_QUESTION)
+    assert answer.admitted
+    assert answer.read_only
+    with pytest.raises(ThrottlerUnavailable, match="a read check was answered as a write"):
+        Talk().check(OK, READ_QUESTION)
+
+
+# --- waiting out refusals -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("roll", "slept"),
+    [
+        (0.0, [0.0] * 8),
+        (0.5, [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.5, 2.5]),
+        (0.99, [0.099, 0.198, 0.396, 0.792, 1.584, 3.168, 4.95, 4.95]),
+    ],
+)
+def test_refusals_are_waited_out_with_full_jitter_and_a_cap(
+    roll: float, slept: list[float]
+) -> None:
+    """R32."""
+    talk = Talk(dice=lambda: roll)
+    assert talk.wait([*[REFUSED] * 8, OK])
+    assert talk.time.slept == pytest.approx(slept)
+
+
+@pytest.mark.parametrize(
+    ("advised_ms", "slept_s"), [(None, 0.05), (0, 0.05), (20, 0.05), (51, 0.051), (1430, 1.43)]
+)
+def test_never_sooner_than_the_agent_said(advised_ms: int | None, slept_s: float) -> None:
+    """R143."""
+    talk = Talk()
+    talk.wait([refusal(advised_ms), OK])
+    assert talk.time.slept == pytest.approx([slept_s])
+
+
+def test_a_bare_refusal_is_read_by_its_header() -> None:
+    talk = Talk()
+    talk.wait([response(429, b"", **{"retry-after": "7"}), OK])
+    assert talk.time.slept == [7.0]
+    talk.wait([response(429, b"", **{"retry-after": "tomorrow"}), OK])
+    assert talk.time.slept == [7.0, 0.05]
+
+
+def test_without_a_deadline_refusals_are_waited_out_for_as_long_as_they_last() -> None:
+    """R50: a thousand refusals are not unavailability."""
+    talk = Talk(Patience(unavailable_after_s=1.0))
+    assert talk.wait([*[REFUSED] * 1000, OK])
+    assert talk.time.now_s > 2000
+
+
+def test_waited_too_long_carries_the_last_reason() -> None:
+    talk = Talk()
+    with pytest.raises(WaitedTooLong) as caught:
+        talk.wait(itertools.repeat(refusal(400)), deadline_s=1.0)
+    assert str(caught.value) == (
+        "etl:nightly on main: refused for 0.8 s of at most 1 s (3 refusals);"
+        f" the last, THRESHOLD_EXCEEDED: {bodies.REASON}; come back in 0.4 s"
+    )
+
+
+def test_no_sleep_towards_a_question_that_cannot_be_asked_in_time() -> None:
+    talk = Talk()
+    with pytest.raises(WaitedTooLong):
+        talk.wait([refusal(60_000)], deadline_s=30)
+    assert talk.time.slept == []
+
+
+def test_the_last_question_is_asked_at_the_deadline() -> None:
+    talk = Talk()
+    with pytest.raises(WaitedTooLong):
+        talk.wait(itertools.repeat(REFUSED), deadline_s=1.0)
+    assert sum(talk.time.slept) == pytest.approx(1.0)
+    assert talk.asks[-1].timeout_s == 0.05
+    assert Talk().wait([OK], deadline_s=0)
+
+
+def test_no_question_outlasts_the_wait_it_is_part_of() -> None:
+    talk = Talk(Patience(timeout_s=1.0))
+    talk.wait([refusal(600), OK], deadline_s=1.2)
+    assert [ask.timeout_s for ask in talk.asks] == pytest.approx([1.0, 0.6])
+
+
+def test_the_client_s_own_limit_is_the_default_deadline() -> None:
+    with pytest.raises(WaitedTooLong, match="at most 2 s"):
+        Talk(Patience(max_wait_s=2.0)).wait(itertools.repeat(REFUSED))
+    assert Talk(Patience(max_wait_s=0.1)).wait([*[REFUSED] * 9, OK], deadline_s=60)
+
+
+def test_every_piece_of_work_asks_anew() -> None:
+    """R30, R33: an OK is never kept."""
+    talk = Talk()
+    for _ in range(3):
+        assert talk.wait([OK])
+    assert len(talk.asks) == 3
+    with pytest.raises(WaitedTooLong):
+        talk.wait([REFUSED], deadline_s=0)
+
+
+# --- nobody answers -------------------------------------------------------------------------
+
+
+def test_silence_is_retried_up_to_the_bounded_wait_then_closed() -> None:
+    """R47, R48."""
+    talk = Talk(silence_s=1.0)
+    with pytest.raises(ThrottlerUnavailable, match=r"for 10\.\d s"):
+        talk.wait(itertools.repeat(SILENT))
+    assert 10.0 <= talk.time.now_s - 1000 <= 12.0
+    assert len(talk.asks) > 4
+
+
+def test_silence_then_open_is_marked() -> None:
+    """R47."""
+    talk = Talk(Patience(on_unavailable="open"), silence_s=1.0)
+    answer = talk.wait(itertools.repeat(SILENT))
+    assert answer
+    assert (answer.verdict, answer.unthrottled) == ("UNAVAILABLE", True)
+    assert "no agent answered at http://agent:8087" in answer.reason
+
+
+@pytest.mark.parametrize("silences", range(1, 6))
+def test_a_restart_within_the_bounded_wait_goes_unnoticed(silences: int) -> None:
+    """R49."""
+    assert Talk().wait([*[SILENT] * silences, OK]).verdict == "OK"
+
+
+def test_a_refusal_in_between_starts_the_bounded_wait_anew() -> None:
+    """R50: an agent that refuses is there."""
+    talk = Talk(Patience(on_unavailable="open", unavailable_after_s=3.0), silence_s=1.0)
+    cycles: list[Reply] = [SILENT, SILENT, refusal(2500)] * 20
+    assert talk.wait([*cycles, OK]).verdict == "OK"
+
+
+def test_refusals_never_consume_the_bounded_wait() -> None:
+    """R50: a minute of refusals, then a blip: not yet unavailable."""
+    talk = Talk(Patience(on_unavailable="open"), silence_s=1.0)
+    answer = talk.wait([*[refusal(10_000)] * 6, SILENT, SILENT, refusal(1), OK])
+    assert answer.verdict == "OK"
+
+
+def test_a_long_outage_is_waited_out_once() -> None:
+    """R49: later pieces of work ask once each, instead of standing still again."""
+    talk = Talk(Patience(on_unavailable="open"), silence_s=0.1)
+    talk.wait(itertools.repeat(SILENT))
+    before_s, asked = talk.time.now_s, len(talk.asks)
+    for _ in range(20):
+        assert talk.wait([SILENT]).unthrottled
+    assert len(talk.asks) - asked == 20
+    assert talk.time.now_s - before_s == pytest.approx(2.0)
+    assert not talk.wait([OK]).unthrottled
+
+
+def test_an_answer_ends_an_outage() -> None:
+    talk = Talk(Patience(on_unavailable="open"), silence_s=1.0)
+    talk.wait(itertools.repeat(SILENT))
+    talk.check(REFUSED)
+    assert talk.wait([SILENT, OK]).verdict == "OK"
+
+
+def test_an_outage_of_an_hour_ago_says_nothing_about_now() -> None:
+    talk = Talk(silence_s=1.0)
+    with pytest.raises(ThrottlerUnavailable):
+        talk.check(SILENT)
+    talk.time.now_s += 3600
+    assert talk.wait([SILENT, OK]).verdict == "OK"
+
+
+def test_a_deadline_before_the_bounded_wait_applies_the_policy_early() -> None:
+    closed, opened = Talk(silence_s=0.5), Talk(Patience(on_unavailable="open"), silence_s=0.5)
+    with pytest.raises(ThrottlerUnavailable):
+        closed.wait(itertools.repeat(SILENT), deadline_s=2)
+    assert opened.wait(itertools.repeat(SILENT), deadline_s=2).unthrottled
+    assert opened.time.now_s - 1000 == pytest.approx(2.5, abs=0.51)
+
+
+@pytest.mark.parametrize("on_unavailable", ["open", "closed"])
+def test_silence_after_a_refusal_does_not_lift_it(on_unavailable: Any) -> None:
+    talk = Talk(Patience(on_unavailable=on_unavailable), silence_s=0.5)
+    with pytest.raises(WaitedTooLong, match="since then no agent has answered"):
+        talk.wait([REFUSED, *[SILENT] * 50], deadline_s=2)
+
+
+def test_fail_open_periods_are_logged_with_their_length_and_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R55."""
+    talk = Talk(Patience(on_unavailable="open", unavailable_after_s=2), silence_s=1.0)
+    talk.wait(itertools.repeat(SILENT))
+    talk.wait([SILENT])
+    talk.wait([OK])
+    began, ended = caplog.messages
+    assert began.startswith("http://agent:8087 has not answered for 2.")
+    assert "work goes on unthrottled" in began
+    assert ended.endswith("pieces of work run without it: 2")
+
+
+# --- settings and properties ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"timeout_s": 0},
+        {"timeout_s": float("inf")},
+        {"max_wait_s": -1},
+        {"max_wait_s": float("nan")},
+        {"unavailable_after_s": float("inf")},
+        {"on_unavailable": "opened"},
+    ],
+)
+def test_impossible_patience_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettings, match=next(iter(settings))):
+        Patience(**settings)
+
+
+def test_an_impossible_deadline_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="deadline_s"):
+        Talk().wait([OK], deadline_s=float("nan"))
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
+def test_backoff_is_bounded(tries: int, roll: float) -> None:
+    assert 0 <= backoff_s(tries, roll) < BACKOFF_CAP_S
+
+
+replies = st.one_of(
+    st.just(SILENT),
+    st.just(response(200, b"half an ans")),
+    st.integers(0, 9000).map(refusal),
+)
+
+
+@given(
+    st.lists(replies, max_size=30),
+    st.floats(0, 60),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from(["open", "closed"]),
+)
+def test_no_wait_outlasts_its_deadline(
+    script: list[Reply], deadline_s: float, roll: float, on_unavailable: Any
+) -> None:
+    talk = Talk(Patience(on_unavailable=on_unavailable), dice=lambda: roll, silence_s=0.04)
+    try:
+        answer = talk.wait(itertools.chain(script, itertools.repeat(OK)), deadline_s)
+        assert answer.verdict == ("UNAVAILABLE" if answer.unthrottled else "OK")
+    except (WaitedTooLong, ThrottlerUnavailable):
+        pass
+    assert talk.time.now_s - 1000 <= deadline_s + 0.05

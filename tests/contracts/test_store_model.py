@@ -1,0 +1,106 @@
+"""Any sequence of operations: the store in a file says what the store in memory says."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headgate.agent.ports import Store
+from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.errors import Conflict
+from headgate.stores import MemoryStore, SqliteStore
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+few_names = st.sampled_from(["main", "replica", "é"])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+raws = st.none() | st.dictionaries(texts, json_values, max_size=3)
+minutes = st.integers(0, 20)
+tallies = st.builds(Tally, minutes, few_names, texts, few_names, few_names, st.integers(1, 2**40))
+entries = st.builds(
+    AuditEntry, st.floats(0, 1200), texts, texts, texts, json_values, json_values, st.just(0)
+)
+
+
+class BothStores(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stores: list[Store] = [
+            MemoryStore(),
+            SqliteStore(Path(self.folder.name) / "state.db"),
+        ]
+        self.alike(lambda store: store.open())
+
+    def teardown(self) -> None:
+        self.alike(lambda store: store.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+    def alike(self, operation: Callable[[Store], Awaitable[Any]]) -> Any:
+        """Both answer the same, refusals included."""
+        of_memory, of_file = (self.runner.run(outcome(operation, s)) for s in self.stores)
+        assert of_memory == of_file
+        return of_memory
+
+    @rule(database=few_names, metric=few_names, raw=raws, entry=entries, off_by=st.integers(-1, 1))
+    def put(
+        self, database: str, metric: str, raw: dict[str, Any] | None, entry: AuditEntry, off_by: int
+    ) -> None:
+        standing = {
+            (change.database, change.metric): change.revision
+            for change in self.alike(lambda store: store.metric_changes())
+        }
+        revision = standing.get((database, metric), 0) + off_by
+        change = MetricChange(database, metric, raw, revision)
+        kept = self.alike(lambda store: store.put_metric(change, entry))
+        if off_by == 0:
+            assert kept == replace(change, revision=kept.revision)
+            assert kept.revision > max(standing.values(), default=0)
+
+    @rule(batch=st.lists(tallies, max_size=6))
+    def add(self, batch: list[Tally]) -> None:
+        self.alike(lambda store: store.add_tallies(batch))
+
+    @rule(since=minutes, until=minutes, limit=st.integers(-1, 8))
+    def look(self, since: int, until: int, limit: int) -> None:
+        self.alike(lambda store: store.tallies(since_minute=since, until_minute=until, limit=limit))
+        self.alike(lambda store: store.audit(limit=limit))
+
+    @rule(minute=minutes)
+    def forget(self, minute: int) -> None:
+        self.alike(lambda store: store.forget_before(minute))
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.alike(lambda store: store.close())
+        self.alike(lambda store: store.open())
+
+    @invariant()
+    def hold_the_same(self) -> None:
+        self.alike(lambda store: store.metric_changes())
+        self.alike(lambda store: store.audit())
+        self.alike(lambda store: store.tallies(since_minute=0, until_minute=99))
+
+
+async def outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
+    try:
+        return await operation(store)
+    except Conflict as error:
+        return str(error)
+
+
+TestBothStores = BothStores.TestCase
+TestBothStores.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
