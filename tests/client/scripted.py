@@ -104,10 +104,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Tcp(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
+    request_queue_size = 128
     script: Script
 
 
 class _Unix(socketserver.ThreadingUnixStreamServer):
+    request_queue_size = 128
     script: Script
 
 

@@ -99,7 +99,7 @@ async def test_wait_asks_until_admitted(start_agent: StartAgent, make_caller: Ma
 
 async def test_waited_too_long(start_agent: StartAgent, make_caller: MakeCaller) -> None:
     gate = make_caller(start_agent(default=REFUSED).url, max_wait_s=3)
-    with pytest.raises(WaitedTooLong, match="lag is 7.2 s"):
+    with pytest.raises(WaitedTooLong, match=r"lag is 7\.2 s"):
         await gate.wait()
     with pytest.raises(WaitedTooLong, match="at most 1 s"):
         await gate.wait(deadline_s=1)
@@ -163,8 +163,6 @@ async def test_nobody_listens(socket_dir: Path, make_caller: MakeCaller) -> None
 async def test_names_are_resolved(make_caller: MakeCaller) -> None:
     with ScriptedAgent() as agent:
         assert await make_caller(agent.url.replace("127.0.0.1", "localhost")).check()
-    with pytest.raises(ThrottlerUnavailable):
-        await make_caller("http://agent.invalid:8087").check()
 
 
 async def test_fail_open_is_marked(socket_dir: Path, make_caller: MakeCaller) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.errors import StoreUnavailable
 from headgate.stores import MemoryStore
+from headgate.stores.entries import MAX_METRIC_CHANGES
 
 ENTRY = AuditEntry(0.0, "ann", "metric.set", "main/lag", None, None)
 
@@ -24,3 +28,14 @@ async def test_the_oldest_audit_entries_make_room_but_settings_stay() -> None:
         await store.put_metric(MetricChange("main", f"m{n}", {}, 0), ENTRY)
     assert [entry.id for entry in await store.audit()] == [5, 4]
     assert len(await store.metric_changes()) == 5
+
+
+async def test_ever_new_names_cannot_fill_a_store() -> None:
+    """The check is shared with the file's store (entries.py); here it costs no disk."""
+    store = MemoryStore()
+    await store.open()
+    for n in range(MAX_METRIC_CHANGES):
+        await store.put_metric(MetricChange("main", f"m{n}", None, 0), ENTRY)
+    with pytest.raises(StoreUnavailable, match="10000 changed metrics"):
+        await store.put_metric(MetricChange("main", "lag", {}, 0), ENTRY)
+    assert (await store.put_metric(MetricChange("main", "m0", {}, 1), ENTRY)).raw == {}

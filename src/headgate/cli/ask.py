@@ -10,11 +10,7 @@ import typer
 from headgate.cli.options import App, AsJson, Database, Metrics, Token, Url
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from headgate.cli.api import Answered, Api
-    from headgate.cli.documents import Answer
-    from headgate.cli.render import Canvas
 
 RETRY_S = 0.5
 """Pause before asking again an agent that did not answer, or named no time."""
@@ -43,6 +39,7 @@ def check(
     from headgate.cli.documents import Answer, read
     from headgate.cli.exits import exit_code_of_verdict
     from headgate.cli.output import show
+    from headgate.cli.pages import answer_page
 
     asked = ask_until(connect(url, token), app, database, metrics, wait_s=wait)
     answer = read(Answer, asked.document)
@@ -65,6 +62,7 @@ def explain(
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
     from headgate.cli.output import show
+    from headgate.cli.pages import explain_page
 
     api = connect(url, token)
     asked = api.ask("/v1/explain", app=app, database=database, metrics=metrics)
@@ -97,63 +95,3 @@ def _pause_s(asked: Answered) -> float:
     retry_ms = asked.document.get("retry_after_ms")
     known = isinstance(retry_ms, int | float) and retry_ms > 0
     return float(retry_ms) / 1000 if known and retry_ms is not None else RETRY_S
-
-
-# --- pages ---------------------------------------------------------------------------------
-
-
-def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    from headgate.cli.render import metric_table
-    from headgate.cli.words import plain
-    from headgate.wire.reasons import duration
-
-    who, where = plain(answer.app), plain(answer.database)
-    if answer.admitted:
-        line = Text("ADMITTED  ", style="bold green")
-        return line.append(f"{who} may work on {where}", style="default")
-    line = Text("REFUSED  ", style="bold red")
-    line.append(f"{who}: {plain(answer.reason) or answer.verdict}", style="default")
-    if answer.retry_after_ms is not None:
-        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}", style="default")
-    if not answer.metrics:
-        return line
-    return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
-
-
-def explain_page(answer: Answer, canvas: Canvas) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    from headgate.cli.render import metric_table
-    from headgate.cli.words import plain, remedies
-
-    verdict = Text("would be ADMITTED", style="bold green")
-    if not answer.admitted:
-        verdict = Text("would be REFUSED", style="bold red")
-        verdict.append(f"  {plain(answer.verdict)}", style="red")
-    head = Text(f"{plain(answer.app)} on {plain(answer.database)}  ").append_text(verdict)
-    parts: list[RenderableType] = [head]
-    if answer.metrics:
-        parts += [Text(), metric_table(answer.database, answer.metrics, canvas)]
-    parts += [Text(), _margin(answer)] if answer.admitted else [Text(), Text("To be admitted:")]
-    parts += [Text(f"  {canvas.marks.dot} {remedy}") for remedy in remedies(answer)]
-    return Group(*parts)
-
-
-def _margin(answer: Answer) -> RenderableType:
-    from rich.text import Text
-
-    from headgate.cli.bars import share_text
-    from headgate.cli.words import nearest, plain, threshold_text, value_text
-
-    metric = nearest(answer)
-    if metric is None or metric.share is None:
-        return Text("Nothing stands in the way.")
-    return Text(
-        f"Nothing stands in the way; nearest to refusing: {plain(metric.metric)} at "
-        f"{share_text(metric.share)} of its threshold "
-        f"({value_text(metric)}, refused {threshold_text(metric)})."
-    )

@@ -21,10 +21,12 @@ class Marks:
     gap: str
     nothing: str
     dot: str
+    dash: str
+    arrow: str
 
 
-UNICODE = Marks("█", "▏▎▍▌▋▊▉", "·", "▁▂▃▄▅▆▇█", " ", "–", "·")
-ASCII = Marks("#", "", ".", "_.:-=+*#", " ", "-", "-")
+UNICODE = Marks("█", "▏▎▍▌▋▊▉", "·", "▁▂▃▄▅▆▇█", " ", "–", "·", "–", "→")
+ASCII = Marks("#", "", ".", "_.:-=+*#", " ", "-", "-", "-", "->")
 
 
 def marks_for(encoding: str) -> Marks:

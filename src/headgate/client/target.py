@@ -48,8 +48,8 @@ def parse_target(url: str) -> Target:
         raise _refused(f"scheme {parts.scheme!r} is not spoken by an agent")
     if "@" in parts.netloc:
         raise _refused("it carries a user or password; give a token instead")
-    if not parts.hostname or not parts.hostname.isascii():
-        raise _refused("it names no host in ASCII")
+    if not _may_be_a_host(parts.hostname or ""):
+        raise _refused("it names no host, or not in ASCII")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise _refused("it carries a path; the SDK adds its own")
     return Target(url, host=parts.hostname, port=80 if port is None else port)
@@ -59,6 +59,12 @@ def _unix(url: str, parts: SplitResult) -> Target:
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise _refused("a socket is named by its full path")
     return Target(url, socket_path=parts.path)
+
+
+def _may_be_a_host(name: str) -> bool:
+    """What a resolver would choke on rather than not find: empty and overlong labels."""
+    labels = name.removesuffix(".").split(".")
+    return name.isascii() and all(0 < len(label) < 64 for label in labels)
 
 
 def _refused(what: str) -> InvalidSettings:

@@ -47,7 +47,7 @@ def lint_metric(
         *_cpu_percent(spec, place),
         *_lag_threshold(spec, place),
         *_sampling(spec, raw, place),
-        *_timing(spec, place),
+        *_timing(spec, raw, place),
         *_absence(spec, place),
     ]
 
@@ -119,12 +119,12 @@ def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[A
     return [Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message)]
 
 
-def _timing(spec: MetricSpec, place: str) -> list[Advice]:
+def _timing(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
     advice = []
     if spec.name == "pool_usage" and spec.interval_s > 2:
         message = f"is {spec.interval_s:g}: a pool fills up within seconds; use 1 to 2"
         advice.append(Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message))
-    if spec.timeout_s > spec.interval_s:
+    if spec.timeout_s > spec.interval_s and {"interval_s", "timeout_s"} & raw.keys():
         message = (
             f"is {spec.timeout_s:g}, above interval_s = {spec.interval_s:g}: a slow probe is never "
             "doubled, so values will come more rarely than asked for"

@@ -58,6 +58,7 @@ class OpenFile:
             with suppress(FileExistsError):
                 # SQLite gives its side files the mode of the file itself.
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            _check_writable(path)
             writer = _connect(path, busy_timeout_s, held)
             _prepare_writer(writer, path.name, max_bytes)
             reader = _connect(path, busy_timeout_s, held)
@@ -110,6 +111,14 @@ def _identity(path: Path) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
+def _check_writable(path: Path) -> None:
+    """SQLite opens what it may only read, and says so at the first change: too late for us."""
+    if not os.access(path, os.W_OK, effective_ids=True):
+        raise StoreUnavailable(
+            f"{path.name}: may only be read; let the agent's user write the file and its folder"
+        )
+
+
 # --- the lock ------------------------------------------------------------------------------
 
 
@@ -154,9 +163,6 @@ def _prepare_writer(connection: sqlite3.Connection, file_name: str, max_bytes: i
     connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
     connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // PAGE_BYTES)}")
     migrate(connection, version, [_script(step) for step in STEPS[version:]])
-    # A file that may only be read opens well: find out now, not at the first change.
-    with transaction(connection, lambda: False):
-        pass
 
 
 def _version_of_ours(connection: sqlite3.Connection, file_name: str) -> int:

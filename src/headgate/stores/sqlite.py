@@ -25,8 +25,8 @@ from headgate.stores.file import DEADLINE_OPS, OpenFile, transaction
 from headgate.stores.statements import (
     AddTallies,
     ForgetBatch,
-    Nothing,
     PutMetric,
+    Touch,
     Write,
     read_audit,
     read_metric_changes,
@@ -39,6 +39,7 @@ Query = Callable[[sqlite3.Connection], T]
 
 VACUUM_PAGES = 2000
 MAX_BYTES = 4 * 1024**3
+CLOSE_DEADLINE_S = 2.0
 
 
 class _NotOpen(StoreUnavailable):
@@ -65,7 +66,7 @@ class SqliteStore:
         if self._threads is None:
             writer = Worker(f"{self._path.name} (writing)")
             self._threads = writer, Worker(f"{self._path.name} (reading)")
-        await self._write(Nothing())
+        await self._run_writer(self._open_job)
 
     async def close(self) -> None:
         if self._threads is None:
@@ -74,7 +75,8 @@ class SqliteStore:
         try:
             # What was acknowledged is on the disk already: a disk that hangs now loses nothing.
             with suppress(StoreUnavailable):
-                await threads[0].run(self._close_job, until_mono_s=self._deadline())
+                until_mono_s = time.monotonic() + CLOSE_DEADLINE_S
+                await threads[0].run(self._close_job, until_mono_s=until_mono_s)
         finally:
             for thread in threads:
                 thread.stop()
@@ -89,8 +91,9 @@ class SqliteStore:
         return await self._read(lambda connection: read_audit(connection, limit))
 
     async def add_tallies(self, tallies: Sequence[Tally]) -> None:
+        """Of none, too, is a write: it finds out whether the file can be written again."""
         check_tallies(tallies)
-        await self._write(AddTallies(tallies))
+        await self._write(AddTallies(tallies) if tallies else Touch())
 
     async def tallies(
         self, *, since_minute: int, until_minute: int, limit: int = 10_000

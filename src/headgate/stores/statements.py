@@ -26,10 +26,12 @@ class Write(Protocol[T_co]):
         ...
 
 
-class Nothing:
-    """Takes the file's write lock and gives it back: shows that the file can be written."""
+class Touch:
+    """Write the file's version over itself: changes nothing, and shows that writing works."""
 
-    def do(self, connection: sqlite3.Connection) -> None: ...
+    def do(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute(f"PRAGMA user_version = {version:d}")
 
     def take_back(self, connection: sqlite3.Connection) -> None: ...
 

@@ -13,7 +13,14 @@ from typing import Any
 
 from headgate.client.answers import Answer
 from headgate.client.conversation import Ask, Reply, Steps
-from headgate.client.drivers.pool import READ_BYTES, Pool, no_answer
+from headgate.client.drivers.pool import (
+    FULL_QUEUE_PAUSE_S,
+    MAX_CONNECTIONS,
+    READ_BYTES,
+    Pool,
+    connect_unix,
+    no_answer,
+)
 from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
 from headgate.client.target import Target
 
@@ -23,6 +30,8 @@ class AsyncDriver:
         self._target = target
         self._sleep = sleep
         self._pool = Pool()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._semaphore = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def run(self, steps: Steps) -> Answer:
         reply: Reply | None = None
@@ -43,21 +52,31 @@ class AsyncDriver:
 
     async def _ask(self, ask: Ask) -> Reply:
         try:
-            async with asyncio.timeout(ask.timeout_s):
-                kept = self._pool.take()
-                if kept is not None:
-                    try:
-                        return await self._exchange(kept, ask.request)
-                    except ClosedUnread:
-                        pass  # closed while it lay idle: the question was not heard, ask anew
-                return await self._exchange(await self._connect(), ask.request)
+            async with asyncio.timeout(ask.timeout_s), self._turns():
+                return await self._respond(ask.request)
         except (OSError, BadResponse) as fault:
             return no_answer(fault, ask.timeout_s)
+
+    def _turns(self) -> asyncio.Semaphore:
+        """Of the running loop: a semaphore serves one loop only, a client may see several."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._semaphore = loop, asyncio.Semaphore(MAX_CONNECTIONS)
+        return self._semaphore
+
+    async def _respond(self, request: bytes) -> Response:
+        kept = self._pool.take()
+        if kept is not None:
+            try:
+                return await self._exchange(kept, request)
+            except ClosedUnread:
+                pass  # closed while it lay idle: the question was not heard, ask anew
+        return await self._exchange(await self._connect(), request)
 
     async def _connect(self) -> socket.socket:
         target = self._target
         if target.socket_path:
-            return await _connected(socket.AF_UNIX, target.socket_path)
+            return await _connected_unix(target.socket_path)
         fault = OSError("the host name has no address")
         for family, address in await _resolve(target.host, target.port):
             try:
@@ -111,6 +130,14 @@ async def _connected(family: socket.AddressFamily, address: _Address) -> socket.
         connection.close()
         raise
     return connection
+
+
+async def _connected_unix(path: str) -> socket.socket:
+    while True:
+        connection = connect_unix(path)
+        if connection is not None:
+            return connection
+        await asyncio.sleep(FULL_QUEUE_PAUSE_S)
 
 
 async def _converse(connection: socket.socket, request: bytes, reader: ResponseReader) -> Response:

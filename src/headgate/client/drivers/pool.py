@@ -7,6 +7,7 @@ is no lock to be caught held by a fork; a deque's ends are safe to push and pop.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections import deque
@@ -14,7 +15,9 @@ from collections import deque
 from headgate.client.http1 import BadResponse
 from headgate.client.replies import NoAnswer
 
-MAX_IDLE = 8
+MAX_CONNECTIONS = 8
+"""That many are kept; an event loop, whose tasks may ask by the thousand, opens no more."""
+FULL_QUEUE_PAUSE_S = 0.01
 READ_BYTES = 64 * 1024
 
 
@@ -39,7 +42,7 @@ class Pool:
 
     def give(self, connection: socket.socket) -> None:
         """For the next question, unless there are enough of them."""
-        if len(self._idle) >= MAX_IDLE:
+        if len(self._idle) >= MAX_CONNECTIONS:
             connection.close()
             return
         self._idle.append((os.getpid(), connection))
@@ -68,9 +71,27 @@ def _is_quiet(connection: socket.socket) -> bool:
     return False
 
 
+def connect_unix(path: str) -> socket.socket | None:
+    """Connected at once, or None: the server's queue is full just now.
+
+    Python and asyncio take that EAGAIN for a failure and for a success, respectively.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+    except BlockingIOError:
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def no_answer(fault: OSError | BadResponse, timeout_s: float) -> NoAnswer:
     if isinstance(fault, TimeoutError):
         return NoAnswer(f"no answer in {timeout_s:g} s")
-    if isinstance(fault, OSError):
-        return NoAnswer((fault.strerror or str(fault) or type(fault).__name__).lower())
+    if isinstance(fault, OSError) and fault.errno is not None and fault.errno in errno.errorcode:
+        return NoAnswer(os.strerror(fault.errno).lower())
     return NoAnswer(str(fault))

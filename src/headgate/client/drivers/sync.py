@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 from headgate.client.answers import Answer
 from headgate.client.conversation import Ask, Reply, Steps
-from headgate.client.drivers.pool import READ_BYTES, Pool, no_answer
+from headgate.client.drivers.pool import (
+    FULL_QUEUE_PAUSE_S,
+    READ_BYTES,
+    Pool,
+    connect_unix,
+    no_answer,
+)
 from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
 from headgate.client.target import Target
 
@@ -51,17 +57,12 @@ class SyncDriver:
 
     def _connect(self, deadline: _Deadline) -> socket.socket:
         target = self._target
-        if not target.socket_path:
-            connection = socket.create_connection((target.host, target.port), deadline.left_s())
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.socket_path:
+            while (connection := connect_unix(target.socket_path)) is None:
+                time.sleep(min(FULL_QUEUE_PAUSE_S, deadline.left_s()))
             return connection
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.settimeout(deadline.left_s())
-            connection.connect(target.socket_path)
-        except BaseException:
-            connection.close()
-            raise
+        connection = socket.create_connection((target.host, target.port), deadline.left_s())
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
     def _exchange(self, connection: socket.socket, request: bytes, deadline: _Deadline) -> Response:

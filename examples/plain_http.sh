@@ -1,0 +1,45 @@
+#!/bin/sh
+# Ask before each piece of work, with nothing but curl.
+#
+#   HEADGATE_URL=http://127.0.0.1:8087 examples/plain_http.sh APP DATABASE COMMAND [ARGUMENT...]
+#
+# Runs COMMAND once for each line of standard input, which it gets as its last argument.
+# Only status 200 admits. A refusal says in Retry-After when to come back; when nobody
+# answers for UNAVAILABLE_AFTER seconds, the work stops.
+set -eu
+
+url=${HEADGATE_URL:-http://127.0.0.1:8087}
+unavailable_after=${UNAVAILABLE_AFTER:-10}
+app=$1 database=$2
+shift 2
+
+# Prints "status retry-after"; the status is 000 when nobody answered.
+ask() {
+    curl --silent --output /dev/null --max-time 1 --get \
+        --data-urlencode "app=$app" --data-urlencode "database=$database" \
+        --write-out '%{http_code} %header{retry-after}' "$url/v1/check" || true
+}
+
+wait_for_leave() {
+    silent=0
+    while :; do
+        answer=$(ask)
+        status=${answer%% *} retry_after=${answer#* }
+        case $status in
+            200) return ;;
+            400 | 401 | 403) echo "$app: the agent refuses the question: $status" >&2; exit 2 ;;
+            404 | 417 | 429 | 500) silent=0 ;;
+            *) silent=$((silent + 1)) ;;
+        esac
+        if [ "$silent" -ge "$unavailable_after" ]; then
+            echo "$app: no agent answered at $url for $silent questions" >&2
+            exit 3
+        fi
+        sleep "${retry_after:-1}"
+    done
+}
+
+while IFS= read -r item; do
+    wait_for_leave
+    "$@" "$item" </dev/null
+done

@@ -1,0 +1,370 @@
+"""Commands that change metrics at run time: metrics add, set, remove.
+
+A change is built on the revision it saw (If-Match): what somebody else did in between is
+never overwritten, the agent answers 412 and the command says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgument, Token, Url
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Answered, Api
+
+_SOURCE = "Where its number comes from"
+_JUDGING = "When it refuses"
+_TIMING = "When it is read"
+
+
+def _option(*names: str, panel: str, metavar: str, about: str) -> Any:
+    return typer.Option(
+        *names, rich_help_panel=panel, metavar=metavar, help=about, show_default=False
+    )
+
+
+Threshold: TypeAlias = Annotated[
+    float | None,
+    _option(panel=_JUDGING, metavar="NUMBER", about="Refuse beyond this; 0 restores the default."),
+]
+Comparison: TypeAlias = Annotated[
+    str | None,
+    _option(panel=_JUDGING, metavar="'>'|'>='", about="Refuse above the threshold, or at it, too."),
+]
+Debounce: TypeAlias = Annotated[
+    str | None,
+    _option(
+        panel=_JUDGING,
+        metavar="'M of N'",
+        about="Refuse only when M of the last N values breach.",
+    ),
+]
+Absence: TypeAlias = Annotated[
+    str | None,
+    _option(
+        panel=_JUDGING,
+        metavar="reject|hold|ignore",
+        about="What a missing value means: refuse, hold the last value, or pass.",
+    ),
+]
+Hold: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--hold",
+        panel=_JUDGING,
+        metavar="SECONDS",
+        about="With --absence hold: how long the last value may stand in.",
+    ),
+]
+Interval: TypeAlias = Annotated[
+    float | None,
+    _option("--interval", panel=_TIMING, metavar="SECONDS", about="Time between two probes."),
+]
+Timeout: TypeAlias = Annotated[
+    float | None,
+    _option("--timeout", panel=_TIMING, metavar="SECONDS", about="When a probe is given up."),
+]
+MaxAge: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--max-age", panel=_TIMING, metavar="SECONDS", about="Age at which a value is stale."
+    ),
+]
+Sql: TypeAlias = Annotated[
+    str | None, _option(panel=_SOURCE, metavar="QUERY", about="One SELECT that answers one number.")
+]
+FromUrl: TypeAlias = Annotated[
+    str | None,
+    _option(
+        "--from-url",
+        panel=_SOURCE,
+        metavar="URL",
+        about="Address that answers a number, JSON or Prometheus text (--url is the agent's).",
+    ),
+]
+Pointer: TypeAlias = Annotated[
+    str | None,
+    _option(panel=_SOURCE, metavar="POINTER", about="With --from-url: JSON pointer to the number."),
+]
+Series: TypeAlias = Annotated[
+    str | None,
+    _option(panel=_SOURCE, metavar="SERIES", about="With --from-url: Prometheus series."),
+]
+Command: TypeAlias = Annotated[
+    str | None,
+    _option(
+        panel=_SOURCE,
+        metavar="'PROGRAM ARG…'",
+        about="Program that prints the number; only where the agent allows it.",
+    ),
+]
+Plugin: TypeAlias = Annotated[
+    str | None, _option(panel=_SOURCE, metavar="NAME", about="Plug-in that reads it.")
+]
+Mode: TypeAlias = Annotated[
+    str | None,
+    _option(
+        panel=_SOURCE,
+        metavar="gauge|rate",
+        about="The number as it is, or its increase per second.",
+    ),
+]
+Unit: TypeAlias = Annotated[
+    str | None, _option(panel=_SOURCE, metavar="UNIT", about="Unit to show beside the value.")
+]
+Option: TypeAlias = Annotated[
+    list[str] | None,
+    _option(
+        "--option",
+        panel=_SOURCE,
+        metavar="KEY=VALUE",
+        about="Option of the built-in metric or plug-in; repeatable. JSON, or else text.",
+    ),
+]
+Enabled: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--enabled/--disabled",
+        rich_help_panel=_JUDGING,
+        show_default=False,
+        help="Whether it takes part at all.",
+    ),
+]
+Reset: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reset", metavar="SETTING", help="Setting to restore to its default; repeatable."
+    ),
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+# Parameter of the commands below → setting that it gives.
+SETTING_OF = {
+    "threshold": "threshold",
+    "comparison": "comparison",
+    "debounce": "debounce",
+    "absence": "absence",
+    "hold": "hold_s",
+    "interval": "interval_s",
+    "timeout": "timeout_s",
+    "max_age": "max_age_s",
+    "sql": "sql",
+    "from_url": "url",
+    "pointer": "pointer",
+    "series": "series",
+    "command": "command",
+    "plugin": "plugin",
+    "mode": "mode",
+    "unit": "unit",
+    "option": "options",
+    "enabled": "enabled",
+}
+
+
+def add_metric(
+    context: typer.Context,
+    database: DatabaseArgument,
+    metric: MetricArgument,
+    threshold: Threshold = None,
+    comparison: Comparison = None,
+    debounce: Debounce = None,
+    absence: Absence = None,
+    hold: Hold = None,
+    interval: Interval = None,
+    timeout: Timeout = None,
+    max_age: MaxAge = None,
+    sql: Sql = None,
+    from_url: FromUrl = None,
+    pointer: Pointer = None,
+    series: Series = None,
+    command: Command = None,
+    plugin: Plugin = None,
+    mode: Mode = None,
+    unit: Unit = None,
+    option: Option = None,
+    enabled: Enabled = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a metric to a running agent: a built-in one, or one of your own."""
+    from headgate.cli.api import connect, metric_path
+
+    api = connect(url, token)
+    settings = settings_given(context.params)
+    _refuse_existing(api, database, metric)
+    path = metric_path(database, metric)
+    changed = api.change("PUT", path, settings, dry_run=dry_run)
+    _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
+
+
+def set_metric(
+    context: typer.Context,
+    database: DatabaseArgument,
+    metric: MetricArgument,
+    threshold: Threshold = None,
+    comparison: Comparison = None,
+    debounce: Debounce = None,
+    absence: Absence = None,
+    hold: Hold = None,
+    interval: Interval = None,
+    timeout: Timeout = None,
+    max_age: MaxAge = None,
+    sql: Sql = None,
+    from_url: FromUrl = None,
+    pointer: Pointer = None,
+    series: Series = None,
+    command: Command = None,
+    plugin: Plugin = None,
+    mode: Mode = None,
+    unit: Unit = None,
+    option: Option = None,
+    enabled: Enabled = None,
+    reset: Reset = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change some settings of a metric; the others stay."""
+    from headgate.cli.api import connect, metric_path
+
+    settings = {**settings_given(context.params), **dict.fromkeys(reset or ())}
+    if not settings:
+        raise typer.BadParameter("nothing to set: give a setting, such as --threshold 10")
+    api = connect(url, token)
+    path = metric_path(database, metric)
+    seen = api.get(path)
+    before = _settings_of(seen)
+    if option:
+        settings["options"] = {**before.get("options", {}), **settings["options"]}
+    changed = api.change("PATCH", path, settings, etag=_etag(seen), dry_run=dry_run)
+    _show_change(changed, before, database, metric, dry_run=dry_run, as_json=as_json)
+
+
+def remove_metric(
+    database: DatabaseArgument,
+    metric: MetricArgument,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a metric: from then on it refuses nobody."""
+    from headgate.cli.api import connect, metric_path
+
+    api = connect(url, token)
+    path = metric_path(database, metric)
+    seen = api.get(path)
+    if not yes and not dry_run:
+        _confirm(f"Remove {metric} from {database}? It will refuse nobody any more.")
+    changed = api.change("DELETE", path, etag=_etag(seen), dry_run=dry_run)
+    _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
+
+
+# --- from options to settings ----------------------------------------------------------------
+
+
+def settings_given(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what was said: an option that was left out changes nothing."""
+    return {
+        setting: _setting(setting, params[name])
+        for name, setting in SETTING_OF.items()
+        if params.get(name) not in (None, [], ())
+    }
+
+
+def _setting(name: str, value: Any) -> Any:
+    if name == "command":
+        import shlex
+
+        return shlex.split(value)
+    return _options(value) if name == "options" else value
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"--option {pair!r} must read KEY=VALUE")
+        options[key] = _json_or_text(value)
+    return options
+
+
+def _json_or_text(value: str) -> Any:
+    import json
+
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+
+def _refuse_existing(api: Api, database: str, metric: str) -> None:
+    from headgate.cli.api import metric_path
+    from headgate.errors import HeadgateError, InvalidRequest
+
+    try:
+        api.get(metric_path(database, metric))
+    except InvalidRequest as error:
+        if error.status != 404:
+            raise
+        return
+    raise HeadgateError(
+        f"{database}/{metric} is there already; change it with "
+        f"`headgate metrics set {database} {metric} …`"
+    )
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("this is no terminal to ask on: add --yes to confirm")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _etag(seen: Answered) -> str:
+    from headgate.cli.documents import MetricView, read
+
+    return seen.etag or f'"{read(MetricView, seen.document).revision}"'
+
+
+def _settings_of(seen: Answered) -> Mapping[str, Any]:
+    from headgate.cli.documents import MetricView, read
+
+    return read(MetricView, seen.document).settings
+
+
+def _show_change(
+    changed: Answered,
+    before: Mapping[str, Any],
+    database: str,
+    metric: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from headgate.cli.documents import MetricView, read
+    from headgate.cli.output import show
+    from headgate.cli.pages import change_page, removed_page
+
+    if "removed" in changed.document:
+        show(changed, as_json, lambda _: removed_page(database, metric, dry_run=dry_run))
+        return
+    show(
+        changed,
+        as_json,
+        lambda canvas: change_page(
+            read(MetricView, changed.document), before, canvas, dry_run=dry_run
+        ),
+    )

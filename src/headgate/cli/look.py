@@ -1,0 +1,124 @@
+"""Commands that look: status, clients, history, audit, metrics list and show."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headgate.cli.options import AsJson, DatabaseArgument, MetricArgument, Token, Url
+
+AnyDatabase = Annotated[
+    str | None, typer.Argument(metavar="DATABASE", show_default=False, help="Default: all.")
+]
+AnyApp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", show_default=False, help="One client, or one level of its name (etl)."
+    ),
+]
+Since = Annotated[str, typer.Option(metavar="TIME", help="How far back: 30m, 1h, 7d.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]
+
+
+def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
+    """Show databases, metrics against their thresholds, clients, the store, and advice."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import Status, read
+    from headgate.cli.output import show
+    from headgate.cli.render import status_page
+
+    answered = connect(url, token).get("/v1/status")
+    show(answered, as_json, lambda canvas: status_page(read(Status, answered.document), canvas))
+
+
+def clients(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
+    """List who asked lately, who is refused, since when and by what."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import Client, read_list
+    from headgate.cli.output import show
+    from headgate.cli.pages import clients_page
+
+    answered = connect(url, token).get("/v1/clients")
+    show(
+        answered,
+        as_json,
+        lambda canvas: clients_page(read_list(Client, answered.document, "clients"), canvas),
+    )
+
+
+def history(
+    app: AnyApp = None,
+    since: Since = "1h",
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sum up past decisions: who was mostly refused, when, and by what."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import Tally, read_list
+    from headgate.cli.history import summarise
+    from headgate.cli.output import show
+    from headgate.cli.pages import history_page
+
+    answered = connect(url, token).get("/v1/history", since=since, app=app)
+    show(
+        answered,
+        as_json,
+        lambda canvas: history_page(
+            summarise(read_list(Tally, answered.document, "tallies")), canvas
+        ),
+    )
+
+
+def audit(
+    limit: Limit = 100, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Show who changed what, newest first."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import AuditEntry, read_list
+    from headgate.cli.output import show
+    from headgate.cli.pages import audit_page
+
+    answered = connect(url, token).get("/v1/audit", limit=str(limit))
+    show(
+        answered,
+        as_json,
+        lambda canvas: audit_page(read_list(AuditEntry, answered.document, "audit"), canvas),
+    )
+
+
+def list_metrics(
+    database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """List metrics with value, threshold, interval, and where they were set."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import MetricView, read_list
+    from headgate.cli.output import show
+    from headgate.cli.pages import metrics_page
+
+    answered = connect(url, token).get("/v1/metrics", database=database)
+    show(
+        answered,
+        as_json,
+        lambda canvas: metrics_page(read_list(MetricView, answered.document, "metrics"), canvas),
+    )
+
+
+def show_metric(
+    database: DatabaseArgument,
+    metric: MetricArgument,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one metric: its reading, its settings, its timing."""
+    from headgate.cli.api import connect, metric_path
+    from headgate.cli.documents import MetricView, read
+    from headgate.cli.output import show
+    from headgate.cli.pages import metric_page
+
+    answered = connect(url, token).get(metric_path(database, metric))
+    show(
+        answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas)
+    )

@@ -1,0 +1,241 @@
+"""What each command shows, from its document. Pure, as render.py is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli.bars import Marks, share_text
+from headgate.cli.documents import Answer, AuditEntry, Client, MetricView
+from headgate.cli.history import ClientHistory
+from headgate.cli.render import (
+    Canvas,
+    advice_line,
+    client_table,
+    held_first,
+    metric_table,
+    plain_table,
+    state_cell,
+)
+from headgate.cli.words import (
+    absence_text,
+    age_text,
+    nearest,
+    plain,
+    remedies,
+    threshold_text,
+    value_text,
+)
+from headgate.wire.reasons import duration
+
+# --- check and explain ---------------------------------------------------------------------
+
+
+def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
+    who, where = plain(answer.app), plain(answer.database)
+    if answer.admitted:
+        line = Text("ADMITTED", style="bold green")
+        return line.append(f"  {who} may work on {where}", style="default")
+    line = Text("REFUSED", style="bold red")
+    line.append(f"  {who}: {plain(answer.reason) or answer.verdict}", style="default")
+    if answer.retry_after_ms is not None:
+        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}", style="default")
+    if not answer.metrics:
+        return line
+    return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
+
+
+def explain_page(answer: Answer, canvas: Canvas) -> RenderableType:
+    verdict = Text("would be ADMITTED", style="bold green")
+    if not answer.admitted:
+        verdict = Text("would be REFUSED", style="bold red")
+        verdict.append(f"  {plain(answer.verdict)}", style="red")
+    head = Text(f"{plain(answer.app)} on {plain(answer.database)}  ").append_text(verdict)
+    parts: list[RenderableType] = [head]
+    if answer.metrics:
+        parts += [Text(), metric_table(answer.database, answer.metrics, canvas)]
+    parts += [Text(), _margin(answer) if answer.admitted else Text("To be admitted:")]
+    parts += [Text(f"  {canvas.marks.dot} {remedy}") for remedy in remedies(answer)]
+    return Group(*parts)
+
+
+def _margin(answer: Answer) -> Text:
+    metric = nearest(answer)
+    if metric is None or metric.share is None:
+        return Text("Nothing stands in the way.")
+    return Text(
+        f"Nothing stands in the way. Nearest to refusing: {plain(metric.metric)}, at "
+        f"{share_text(metric.share)} of its threshold "
+        f"({value_text(metric)}; refused {threshold_text(metric)})."
+    )
+
+
+# --- metrics -------------------------------------------------------------------------------
+
+
+def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
+    if not views:
+        return Text("no metric is configured", style="yellow")
+    parts: list[RenderableType] = []
+    for name in dict.fromkeys(view.database for view in views):
+        mine = [view for view in views if view.database == name]
+        table = _metrics_of_one(mine, canvas)
+        parts += [Text(plain(name), style="bold"), Padding(table, (0, 0, 1, 2))]
+    parts += [advice_line(advice) for view in views for advice in view.advice]
+    return Group(*parts)
+
+
+def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
+    wide = canvas.width >= 80
+    more = ("every", "source", "set in") if wide else ()
+    table = plain_table("metric", "value", "refused", *more, "state", right=frozenset({"value"}))
+    for view in views:
+        now = view.now
+        cells = [
+            Text(plain(view.metric)),
+            Text(value_text(now) or canvas.marks.nothing),
+            Text(threshold_text(now), style="dim"),
+            Text(age_text(view.interval_s)),
+            Text(plain(view.source), style="dim"),
+            Text(_set_in(view), style="dim"),
+        ]
+        table.add_row(*(cells if wide else cells[:3]), state_cell(now, with_cause=True))
+    return table
+
+
+def _set_in(view: MetricView) -> str:
+    return "file" if view.origin == "file" else f"{plain(view.origin)}, rev {view.revision}"
+
+
+def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
+    head = Text(f"{plain(view.database)}/{plain(view.metric)}", style="bold")
+    head.append(f"  {plain(view.source)}, set in {_set_in(view)}", style="dim")
+    reading = metric_table(view.database, [view.now], canvas)
+    parts: list[RenderableType] = [head, Text(), reading, Text(), _timing_line(view, canvas)]
+    if view.settings:
+        parts += [Text(), settings_table(view.settings)]
+    return Group(*parts, *(advice_line(advice) for advice in view.advice))
+
+
+def _timing_line(view: MetricView, canvas: Canvas) -> Text:
+    facts = (
+        f"probed every {duration(view.interval_s)}",
+        f"given up after {duration(view.timeout_s)}",
+        f"stale after {duration(view.max_age_s)}",
+        f"as fine as {duration(view.granularity_s)}",
+    )
+    return Text(f" {canvas.marks.dot} ".join(facts), style="dim")
+
+
+def settings_table(settings: Mapping[str, Any]) -> Table:
+    table = plain_table("setting", "value")
+    for name in sorted(settings):
+        table.add_row(Text(plain(name)), Text(setting_text(settings[name])))
+    return table
+
+
+def setting_text(value: object) -> str:
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return plain(" ".join(shown.split()))
+
+
+def change_page(
+    view: MetricView, before: Mapping[str, Any], canvas: Canvas, *, dry_run: bool
+) -> RenderableType:
+    """A change as it is, or would be: what differs, and the reading it stands on."""
+    word = Text("WOULD BE", style="bold yellow") if dry_run else Text("SET", style="bold green")
+    word.append(f"  {plain(view.database)}/{plain(view.metric)}", style="default")
+    if dry_run:
+        word.append("  (dry run: nothing was changed)", style="dim")
+    parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas.marks)]
+    if dry_run and view.now.cause is not None:
+        message = f"a probe of it gives no value: {absence_text(view.now)}"
+        parts.append(Text(message, style="bold magenta"))
+    elif dry_run:
+        parts += [Text("a probe of it says now:"), metric_table(view.database, [view.now], canvas)]
+    return Group(*parts, *(advice_line(advice) for advice in view.advice))
+
+
+def _differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks
+) -> list[Text]:
+    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    if not changed:
+        return [Text("  nothing differs from what it was", style="dim")]
+    return [_difference(key, before, after, marks) for key in changed]
+
+
+def _difference(
+    key: str, before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks
+) -> Text:
+    old = setting_text(before[key]) if key in before else "default"
+    new = setting_text(after[key]) if key in after else "default"
+    return Text(f"  {plain(key)}: ").append(f"{old} {marks.arrow} ", style="dim").append(new)
+
+
+def removed_page(database: str, metric: str, *, dry_run: bool) -> Text:
+    if dry_run:
+        line = Text("WOULD BE REMOVED", style="bold yellow")
+    else:
+        line = Text("REMOVED", style="bold green")
+    return line.append(f"  {plain(database)}/{plain(metric)}", style="default")
+
+
+# --- clients, history, audit ---------------------------------------------------------------
+
+
+def clients_page(clients: Sequence[Client], canvas: Canvas) -> RenderableType:
+    if not clients:
+        return Text("no client has asked yet", style="dim")
+    return client_table(held_first(clients), canvas)
+
+
+def history_page(rows: Sequence[ClientHistory], canvas: Canvas) -> RenderableType:
+    if not rows:
+        return Text("no decision in this time", style="dim")
+    more = ("database",) if canvas.width >= 80 else ()
+    right = frozenset({"admitted", "refused", "share"})
+    columns = ("client", *more, "admitted", "refused", "share", "mostly refused (UTC)")
+    table = plain_table(*columns, right=right)
+    for row in rows:
+        cells = [Text(plain(row.client))]
+        if more:
+            cells.append(Text(plain(row.database), style="dim"))
+        cells += [Text(f"{row.admitted:,}"), Text(f"{row.refused:,}")]
+        share = Text(f"{row.refused_share:.0%}", style="red" if row.refused else "")
+        table.add_row(*cells, share, Text(_spans(row, canvas)))
+    return table
+
+
+def _spans(row: ClientHistory, canvas: Canvas) -> str:
+    if not row.refused:
+        return ""
+    by = ", ".join(f"{plain(name)} {share:.0%}" for name, share in row.mainly_by) or "?"
+    spans = ", ".join(f"{start}{canvas.marks.dash}{end}" for start, end in row.spans)
+    return f"{spans or 'now and then'}; by {by}"
+
+
+def audit_page(entries: Sequence[AuditEntry], canvas: Canvas) -> RenderableType:
+    if not entries:
+        return Text("nothing was changed yet", style="dim")
+    table = plain_table("when (UTC)", "who", "what", "on", "change")
+    for entry in entries:
+        at = plain(entry.at).replace("T", " ").split(".")[0].removesuffix("Z")
+        cells = [Text(at), Text(plain(entry.who)), Text(plain(entry.action))]
+        table.add_row(*cells, Text(plain(entry.target)), _audit_change(entry, canvas.marks))
+    return table
+
+
+def _audit_change(entry: AuditEntry, marks: Marks) -> Text:
+    before = entry.before if isinstance(entry.before, Mapping) else {}
+    after = entry.after if isinstance(entry.after, Mapping) else {}
+    if entry.after is None:
+        return Text("removed", style="yellow")
+    lines = [line.plain.strip() for line in _differences(before, after, marks)]
+    return Text("; ".join(lines))

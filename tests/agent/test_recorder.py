@@ -1,0 +1,101 @@
+"""Counts are exact, memory is bounded, and the store's absence loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.agent.keeper import Keeper
+from headgate.agent.recorder import OTHER, Recorder
+from headgate.core.decide import decide
+from headgate.core.decision import Decision, Verdict
+from headgate.core.records import Tally
+from headgate.core.rules import NO_RULES
+from headgate.errors import StoreUnavailable
+from headgate.stores.memory import MemoryStore
+from tests.agent.fakes import HandClock
+from tests.builders import at, check, health, metric
+
+
+def decision(app: str = "etl", lag: float = 1.0, after_s: float = 0.0) -> Decision:
+    known = health((metric("lag", max_age_s=7200), lag))
+    return decide(check(app), known, NO_RULES, now=at(after_s), roll=0.5)
+
+
+def test_counts_by_client_verdict_and_metric() -> None:
+    """R134–R136"""
+    recorder = Recorder(max_clients=10)
+    for _ in range(3):
+        recorder.record(decision())
+    recorder.record(decision(lag=9.0))
+    assert recorder.totals() == {
+        ("main", "etl", Verdict.OK, ""): 3,
+        ("main", "etl", Verdict.THRESHOLD_EXCEEDED, "lag"): 1,
+    }
+
+
+def test_a_client_that_makes_up_names_is_bounded_and_still_counted() -> None:
+    """R69, R135"""
+    recorder = Recorder(max_clients=10)
+    for number in range(1000):
+        recorder.record(decision(f"uuid{number}:etl"))
+    totals = recorder.totals()
+    assert len(totals) <= 11
+    assert sum(totals.values()) == 1000
+    assert totals[("main", OTHER, Verdict.OK, "")] == 990
+
+
+def test_tallies_fall_into_their_minutes() -> None:
+    recorder = Recorder(max_clients=10)
+    recorder.record(decision(after_s=0))
+    recorder.record(decision(after_s=60))
+    recorder.record(decision(after_s=61))
+    tallies = recorder.drain(at(62).wall_s)
+    assert sorted((t.minute - int(at(0).wall_s // 60), t.count) for t in tallies) == [
+        (0, 1),
+        (1, 2),
+    ]
+    assert recorder.drain(at(62).wall_s) == []
+    assert sum(recorder.totals().values()) == 3
+
+
+def test_how_long_a_client_has_been_held() -> None:
+    recorder = Recorder(max_clients=10)
+    recorder.record(decision(lag=9, after_s=0))
+    recorder.record(decision(lag=9, after_s=30))
+    ((_, _, record),) = recorder.clients()
+    assert record.refused_since == at(0).wall_s and record.refused_by == "lag"
+    recorder.record(decision(lag=1, after_s=31))
+    assert record.refused_since is None
+
+
+def test_a_forgotten_client_leaves_its_counts_behind() -> None:
+    recorder = Recorder(max_clients=10)
+    recorder.record(decision("old"))
+    recorder.forget_idle(at(25 * 3600).wall_s)
+    assert list(recorder.clients()) == []
+    assert recorder.totals() == {("main", OTHER, Verdict.OK, ""): 1}
+
+
+class AwayStore(MemoryStore):
+    away = True
+
+    async def add_tallies(self, tallies: Sequence[Tally]) -> None:
+        if self.away:
+            raise StoreUnavailable("disk full")
+        await super().add_tallies(tallies)
+
+
+async def test_full_disk_checks_go_on_and_nothing_is_lost() -> None:
+    recorder, store, clock = Recorder(max_clients=10), AwayStore(), HandClock()
+    await store.open()
+    keeper = Keeper(recorder, store, clock, history_days=1)
+    recorder.record(decision())
+    await keeper.flush()
+    assert keeper.fault is not None and keeper.fault.detail == "disk full"
+    recorder.record(decision())
+    store.away = False
+    await keeper.flush()
+    assert keeper.fault is None
+    minute = int(at(0).wall_s // 60)
+    kept = await store.tallies(since_minute=minute, until_minute=minute)
+    assert [t.count for t in kept] == [2]

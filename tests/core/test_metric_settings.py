@@ -1,0 +1,174 @@
+"""Settings of metrics: what is taken, what is refused, and what is advised against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.builtins import BUILTINS
+from headgate.core.lint import Severity, lint_metric
+from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
+from headgate.core.metrics import AbsencePolicy, Command, Comparison, Debounce, Engine, Http, Sql
+from headgate.errors import InvalidSettings
+
+
+def parse(name: str, engine: Engine = Engine.POSTGRES, **raw: Any) -> Any:
+    return parse_metric_settings(name, raw, engine)
+
+
+def faults(name: str, engine: Engine = Engine.POSTGRES, **raw: Any) -> str:
+    with pytest.raises(InvalidSettings) as refused:
+        parse(name, engine, **raw)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold"),
+    [
+        ("lag", 5),
+        ("pool_usage", 1.0),
+        ("commit_delay", 0.05),
+        ("loadavg", 1),
+        ("threads_running", 100),
+    ],
+)
+def test_published_defaults(name: str, threshold: float) -> None:
+    """R4"""
+    assert parse(name).threshold == threshold
+
+
+def test_zero_restores_the_default() -> None:
+    """R4"""
+    assert parse("lag", threshold=0).threshold == 5.0
+
+
+def test_a_metric_without_a_threshold_is_refused_with_the_reason() -> None:
+    """R7"""
+    told = faults("queue_depth", sql="select 1")
+    assert "metrics.queue_depth.threshold" in told and "without a threshold" in told
+
+
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        ({"threshold": float("nan")}, "NaN"),
+        ({"threshold": -1}, "at least 0"),
+        ({"threshold": "5"}, "must be a number"),
+        ({"threshold": True}, "must be a number"),
+        ({"interval_s": 0}, "at least 0.01"),
+        ({"debounce": "5 of 3"}, "1 ≤ M ≤ N"),
+        ({"debounce": 3}, "'3 of 5'"),
+        ({"absence": "shrug"}, "'reject', 'hold', 'ignore'"),
+        ({"comparison": "<"}, "'>', '>='"),
+        ({"max_age_s": 0.5}, "stale before the next"),
+        ({"treshold": 5}, "did you mean 'threshold'"),
+        ({"options": {"methud": "native"}}, "did you mean 'method'"),
+        ({"sql": "select 1"}, "built-in"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_place(raw: dict[str, Any], word: str) -> None:
+    told = faults("lag", **raw)
+    assert word in told and "metrics.lag" in told
+
+
+def test_every_fault_is_told_at_once() -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        parse("lag", treshold=1, absence="shrug", interval_s=-1)
+    assert len(refused.value.faults) == 3
+
+
+def test_an_unknown_metric_names_the_nearest() -> None:
+    assert "did you mean 'lag'" in faults("lagg")
+
+
+def test_a_metric_of_the_other_engine_is_refused() -> None:
+    assert "cannot be measured on mysql" in faults("archive_backlog", Engine.MYSQL)
+    assert "cannot be measured on postgres" in faults("history_list_length")
+
+
+def test_custom_metrics() -> None:
+    """R6"""
+    assert parse("q", sql="select count(*) from jobs;", threshold=9).source == Sql(
+        "select count(*) from jobs"
+    )
+    assert isinstance(parse("q", url="http://h/x", pointer="/a", threshold=9).source, Http)
+    assert isinstance(parse("q", command=["true"], threshold=9).source, Command)
+
+
+@pytest.mark.parametrize("query", ["delete from jobs", "", "call p()", "update x set y=1"])
+def test_a_query_that_is_no_question_is_refused(query: str) -> None:
+    assert "one SELECT" in faults("q", sql=query, threshold=1)
+
+
+def test_hold_and_debounce_are_read() -> None:
+    spec = parse("lag", absence="hold", hold_s=5, debounce="2 of 3", comparison=">=")
+    assert (spec.absence, spec.hold_s) == (AbsencePolicy.HOLD, 5)
+    assert (spec.debounce, spec.comparison) == (Debounce(2, 3), Comparison.AT_LEAST)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*METRIC_SETTINGS, "x"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=9),
+            st.lists(st.text(max_size=3), max_size=2),
+            st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+        ),
+    )
+)
+def test_any_settings_are_taken_or_refused_with_reasons(raw: dict[str, Any]) -> None:
+    try:
+        spec = parse_metric_settings("queue", raw, Engine.POSTGRES)
+    except InvalidSettings as error:
+        assert error.faults
+    else:
+        assert spec.threshold > 0
+
+
+class TestLint:
+    def advice(self, name: str, **raw: Any) -> list[str]:
+        return [a.code for a in lint_metric(parse(name, **raw), raw)]
+
+    @pytest.mark.parametrize("name", sorted(BUILTINS))
+    def test_our_own_defaults_give_no_advice(self, name: str) -> None:
+        engine = next(iter(BUILTINS[name].engines))
+        assert lint_metric(parse_metric_settings(name, {}, engine), {}) == []
+
+    def test_fixed_rate_limits(self) -> None:
+        """R8"""
+        assert self.advice("max_qps", sql="select 1", threshold=1000) == ["fixed-rate"]
+        raw = {"sql": "show global status like 'Questions'", "threshold": 1, "mode": "rate"}
+        spec = parse_metric_settings("load", raw, Engine.MYSQL)
+        assert lint_metric(spec, raw)[0].severity is Severity.ERROR
+
+    def test_cpu_percent(self) -> None:
+        """R8"""
+        assert self.advice("cpu_percent", command=["x"], threshold=80) == ["cpu-percent"]
+
+    @pytest.mark.parametrize(("threshold", "count"), [(0.5, 1), (1, 1), (5, 0), (30, 0), (31, 1)])
+    def test_lag_thresholds(self, threshold: float, count: int) -> None:
+        """R14"""
+        codes = self.advice("lag", threshold=threshold, interval_s=threshold / 5)
+        assert codes.count("lag-threshold") == count
+
+    @pytest.mark.parametrize(("interval_s", "codes"), [(1, []), (2, []), (3, ["undersampled"])])
+    def test_sampling_against_the_threshold(self, interval_s: float, codes: list[str]) -> None:
+        """R16: 5 s of lag want a probe every 1 to 2 s."""
+        assert self.advice("lag", interval_s=interval_s) == codes
+
+    def test_commit_delay_of_100_ms_wants_20_to_50_ms(self) -> None:
+        """R16"""
+        assert self.advice("commit_delay", threshold=0.1, interval_s=0.5, timeout_s=0.4) == [
+            "undersampled"
+        ]
+        assert self.advice("commit_delay", threshold=0.1, interval_s=0.04, timeout_s=0.04) == []
+
+    def test_an_ignored_absence_is_warned_about(self) -> None:
+        assert self.advice("lag", absence="ignore") == ["absence-ignored"]

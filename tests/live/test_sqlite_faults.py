@@ -1,0 +1,575 @@
+"""The state file under faults, for real: killed writers, torn logs, full and locked disks.
+
+What was acknowledged stays, what was refused is not there, nothing hangs, and the store is
+well again by itself when the fault has gone (R141).
+"""
+
+# ruff: noqa: ASYNC240 -- nothing else runs on these loops while a test looks at its files
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.errors import StoreUnavailable
+from headgate.stores import SqliteStore
+from headgate.stores.file import APPLICATION_ID, STEPS, migrate
+
+ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
+NOBODY = 65534
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: float) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, **options)  # type: ignore[arg-type]
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    async with opened(tmp_path / "state.db") as made:
+        yield made
+
+
+def batch(n: int) -> list[Tally]:
+    """Number `n` of batches that are kept whole or not at all."""
+    return [Tally(n, "main", client, "OK", "", 1) for client in ("a", "b", "c")]
+
+
+async def put(store: SqliteStore, n: int) -> MetricChange:
+    """Set main/lag to `n`, whatever it was."""
+    standing = {change.metric: change.revision for change in await store.metric_changes()}
+    change = MetricChange("main", "lag", {"n": n}, standing.get("lag", 0))
+    return await store.put_metric(change, replace(ENTRY, after={"n": n}))
+
+
+async def state(store: SqliteStore) -> tuple[int, int]:
+    """(the number main/lag was set to, how many batches are kept), both 0 when empty."""
+    changes, entries = await store.metric_changes(), await store.audit(limit=1)
+    tallies = await store.tallies(since_minute=0, until_minute=10**9, limit=10**6)
+    assert len(tallies) % 3 == 0, "a batch was kept in part"
+    assert {t.count for t in tallies} <= {1}, "a batch was kept twice"
+    number = changes[0].raw["n"] if changes and changes[0].raw else 0
+    assert (entries[0].after["n"] if entries else 0) == number, "change and audit differ"
+    return number, len(tallies) // 3
+
+
+def integrity(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
+    finally:
+        connection.close()
+
+
+# --- the process dies ----------------------------------------------------------------------
+
+
+async def _write_for_ever(path: Path, acknowledge: Connection) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    number, _ = await state(store)
+    while True:
+        number += 1
+        await put(store, number)
+        await store.add_tallies(batch(number))
+        acknowledge.send(number)
+        if number % 7 == 0:
+            await store.forget_before(0)
+
+
+def write_for_ever(path: Path, acknowledge: Connection) -> None:
+    asyncio.run(_write_for_ever(path, acknowledge))
+
+
+def kill_a_writer(path: Path, after_s: float) -> int:
+    """The last number that a writer acknowledged before it was killed."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])
+    ours, theirs = processes.Pipe(duplex=False)
+    writer = processes.Process(target=write_for_ever, args=(path, theirs), daemon=True)
+    writer.start()
+    theirs.close()
+    assert ours.poll(20), "the writer acknowledged nothing"
+    writer.join(after_s)
+    writer.kill()
+    writer.join()
+    return last_of(ours)
+
+
+def last_of(acknowledged: Connection) -> int:
+    last = 0
+    with suppress(EOFError), acknowledged:
+        while True:
+            last = acknowledged.recv()
+    return last
+
+
+async def test_kill_9_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    for _ in range(25):
+        acknowledged = await asyncio.to_thread(kill_a_writer, path, random.uniform(0, 0.05))
+        assert integrity(path) == "ok"
+        async with opened(path) as store:
+            number, batches = await state(store)
+        assert acknowledged <= number <= acknowledged + 1
+        assert batches in (number, number - 1)
+        async with opened(path) as store:
+            if batches < number:  # Killed between the two writes: even out for the next round.
+                await store.add_tallies(batch(number))
+
+
+async def test_kill_9_while_the_file_is_made_leaves_one_that_opens(tmp_path: Path) -> None:
+    """Created, switched to WAL, and no further: still ours to begin."""
+    path = tmp_path / "state.db"
+    path.touch()
+    async with opened(path) as store:
+        await put(store, 1)
+    half = tmp_path / "half.db"
+    connection = sqlite3.connect(half, isolation_level=None)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    async with opened(half) as store:
+        await put(store, 1)
+
+
+# --- the log is torn -----------------------------------------------------------------------
+
+
+async def states_in_log(folder: Path) -> tuple[Path, list[tuple[int, int]]]:
+    """A file with its whole history in the log, as a power cut finds it."""
+    path = folder / "state.db"
+    states = [(0, 0)]
+    async with opened(path) as store:
+        for n in range(1, 7):
+            await put(store, n)
+            states.append((n, n - 1))
+            await store.add_tallies(batch(n))
+            states.append((n, n))
+        return copy_state(path, folder / "copy"), states
+
+
+def copy_state(path: Path, folder: Path) -> Path:
+    folder.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", folder)
+    return folder / path.name
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "zeros"])
+async def test_a_torn_log_opens_with_what_was_committed_before(tmp_path: Path, damage: str) -> None:
+    original, states = await states_in_log(tmp_path)
+    size = Path(f"{original}-wal").stat().st_size
+    reached = -1
+    for offset in [*range(0, size, size // 40), size]:
+        path = copy_state(original, tmp_path / f"at-{offset}")
+        tear(Path(f"{path}-wal"), offset, damage)
+        async with opened(path) as store:
+            found = states.index(await state(store))
+            await put(store, 99)
+        assert integrity(path) == "ok"
+        assert found >= reached, "less damage kept less"
+        reached = found
+    assert reached == len(states) - 1
+
+
+def tear(log: Path, offset: int, damage: str) -> None:
+    content = bytearray(log.read_bytes())
+    if damage == "cut":
+        del content[offset:]
+    elif damage == "zeros":
+        content[offset:] = bytes(len(content) - offset)
+    elif offset < len(content):
+        content[offset] ^= 0xFF
+    log.write_bytes(content)
+
+
+# --- the disk is full, or may not be written -----------------------------------------------
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """Python ignores SIGXFSZ, so that a longer write fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def fill(store: SqliteStore) -> tuple[int, str]:
+    """Add batches until the store refuses one: how many it took, and what it said then."""
+    for n in range(2000):
+        big = [Tally(n, "main", f"{c}{'x' * 1000}", "OK", "", 1) for c in range(30)]
+        try:
+            await store.add_tallies(big)
+        except StoreUnavailable as error:
+            return n, str(error)
+    raise AssertionError("the disk never filled")
+
+
+async def minutes_kept(store: SqliteStore) -> list[int]:
+    tallies = await store.tallies(since_minute=0, until_minute=10**9, limit=10**6)
+    kept = sorted({tally.minute for tally in tallies})
+    assert len(tallies) == 30 * len(kept), "a batch was kept in part"
+    return kept
+
+
+async def test_a_write_that_the_disk_refuses_is_not_there_and_later_ones_are(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    await put(store, 1)
+    with files_of_at_most(300_000):
+        taken, message = await fill(store)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match=r"state\.db: .*disk"):
+                await store.add_tallies([Tally(10**6, "main", "x" * 10**6, "OK", "", 1)])
+    assert taken > 0
+    assert message.startswith("state.db: ")
+    assert "look at the disk" in message
+    assert await minutes_kept(store) == list(range(taken))
+    await put(store, 2)
+    await store.close()
+    assert integrity(tmp_path / "state.db") == "ok"
+
+
+async def test_a_full_file_refuses_whole_batches_still_reads_and_forgets_its_way_out(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path / "state.db", max_bytes=400_000) as store:
+        await put(store, 1)
+        taken, message = await fill(store)
+        assert "state.db: database or disk is full (SQLITE_FULL); make room" in message
+        assert await minutes_kept(store) == list(range(taken))
+        assert [change.raw for change in await store.metric_changes()] == [{"n": 1}]
+        await store.forget_before(taken)
+        await put(store, 2)
+        await store.add_tallies(batch(taken))
+
+
+async def test_forgetting_gives_the_disk_its_room_back(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    async with opened(path) as store:
+        for _ in range(3):
+            for hour in range(8):
+                await store.add_tallies(
+                    [Tally(hour, "main", f"client-{n}", "OK", "", 1) for n in range(4000)]
+                )
+            await store.forget_before(7)
+            sizes = [Path(f"{path}{suffix}").stat().st_size for suffix in ("", "-wal")]
+            assert sum(sizes) < 700_000, sizes
+            await store.forget_before(8)
+    assert integrity(path) == "ok"
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that a user without privileges can come to; pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@contextmanager
+def without_privileges(folder: Path) -> Iterator[None]:
+    """Root may write anything: be nobody for a while, and own `folder`."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for place in (folder, *folder.iterdir()):
+        os.chown(place, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_a_read_only_file_is_named_and_well_again_when_it_may_be_written(
+    reachable: Path,
+) -> None:
+    path = reachable / "state.db"
+    async with opened(path) as store:
+        await put(store, 1)
+    path.chmod(0o400)
+    with without_privileges(reachable):
+        store = SqliteStore(path)
+        with pytest.raises(StoreUnavailable, match=r"state\.db: .*let the agent's user write"):
+            await store.open()
+        with pytest.raises(StoreUnavailable, match=r"state\.db: "):
+            await put(store, 2)
+        path.chmod(0o600)
+        await put(store, 2)
+        assert await state(store) == (2, 0)
+        await store.close()
+
+
+async def test_a_read_only_folder_is_named_and_well_again_when_it_may_be_written(
+    reachable: Path,
+) -> None:
+    reachable.chmod(0o500)
+    with without_privileges(reachable):
+        store = SqliteStore(reachable / "state.db")
+        with pytest.raises(StoreUnavailable, match=r"state\.db: Permission denied; .*folder"):
+            await store.open()
+        reachable.chmod(0o700)
+        await put(store, 1)
+        await store.close()
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "nowhere" / "state.db")
+    with pytest.raises(StoreUnavailable, match=r"state\.db: No such file .* folder exists"):
+        await store.open()
+    (tmp_path / "nowhere").mkdir()
+    await put(store, 1)
+    await store.close()
+
+
+# --- the file is taken away ----------------------------------------------------------------
+
+
+async def test_a_file_moved_away_is_missed_and_taken_up_again_when_it_is_back(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    path, elsewhere = tmp_path / "state.db", tmp_path / "elsewhere.db"
+    await put(store, 1)
+    path.rename(elsewhere)
+    for attempt in (store.metric_changes(), store.add_tallies([]), store.forget_before(1)):
+        with pytest.raises(StoreUnavailable, match=r"state\.db: was deleted or moved while in use"):
+            await attempt
+    assert not path.exists(), "an empty file was begun without being asked for"
+    elsewhere.rename(path)
+    assert await state(store) == (1, 0)
+    await put(store, 2)
+
+
+async def test_a_file_put_in_its_place_is_taken_up_and_not_mixed_with_the_old(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    path, old, backup = (tmp_path / f"{name}.db" for name in ("state", "old", "backup"))
+    async with opened(backup) as other:
+        await put(other, 40)
+    await put(store, 1)
+    path.rename(old)
+    backup.rename(path)
+    assert await state(store) == (40, 0)
+    await put(store, 41)
+    assert integrity(path) == "ok"
+    async with opened(old) as before:
+        assert await state(before) == (1, 0), "the log did not go along with its file"
+
+
+async def test_after_a_restart_a_deleted_file_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    async with opened(path) as store:
+        await put(store, 1)
+        path.unlink()
+    async with opened(path) as store:
+        assert await state(store) == (0, 0)
+        await put(store, 2)
+
+
+# --- the file is not ours ------------------------------------------------------------------
+
+
+async def refused_untouched(path: Path, message: str) -> None:
+    before = path.read_bytes()
+    store = SqliteStore(path)
+    for attempt in (store.open, store.metric_changes):
+        with pytest.raises(StoreUnavailable, match=message):
+            await attempt()
+    await store.close()
+    assert path.read_bytes() == before
+
+
+async def test_a_text_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_text("[agent]\n" * 1000)
+    await refused_untouched(path, r"state\.db: file is not a database .* left as it is")
+
+
+async def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (a)")
+    connection.close()
+    await refused_untouched(path, r"state\.db: is a database of another program")
+
+
+async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
+    connection.close()
+    await refused_untouched(path, rf"newer Headgate \(file version {len(STEPS) + 1}, .* up to 1\)")
+
+
+async def test_a_corrupt_file_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    async with opened(path) as store:
+        await put(store, 1)
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xa5" * 3996  # The page that holds the schema.
+    path.write_bytes(content)
+    await refused_untouched(path, r"state\.db: .*malformed.* restore a copy, or move it away")
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_an_older_version_is_taken_forward_step_by_step(tmp_path: Path, start: int) -> None:
+    connection = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
+    steps = ["CREATE TABLE a (x);", "ALTER TABLE a ADD COLUMN y; -- the last word"]
+    migrate(connection, 0, steps[:start])
+    migrate(connection, start, steps[start:])
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert [row[1] for row in connection.execute("PRAGMA table_info(a)")] == ["x", "y"]
+    connection.close()
+
+
+def test_a_step_forward_that_fails_leaves_the_file_at_its_version(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        migrate(connection, 0, ["CREATE TABLE a (x);", "CREATE TABLE b (x); DROP TABLE c;"])
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("a",)]
+    connection.close()
+
+
+# --- others want it, too -------------------------------------------------------------------
+
+
+async def test_a_second_agent_is_told_who_holds_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLD, str(path), stdin=-1, stdout=-1
+    )
+    assert holder.stdin and holder.stdout
+    assert await asyncio.wait_for(holder.stdout.readline(), 20) == b"held\n"
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    second = SqliteStore(link)
+    with pytest.raises(StoreUnavailable, match=rf"agent with pid {holder.pid} holds it; stop"):
+        await second.open()
+    holder.kill()
+    await holder.wait()
+    await second.open()
+    await put(second, 1)
+    await second.close()
+
+
+HOLD = """
+import asyncio, pathlib, sys
+from headgate.stores import SqliteStore
+async def main():
+    await SqliteStore(pathlib.Path(sys.argv[1])).open()
+    print("held", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+
+async def test_two_stores_in_one_process_cannot_share_a_file(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    second = SqliteStore(tmp_path / "state.db")
+    with pytest.raises(StoreUnavailable, match=f"pid {os.getpid()} holds it"):
+        await second.open()
+    await second.close()
+    await put(store, 1)
+
+
+async def test_a_lock_that_another_program_holds_is_named_and_does_not_stop_reads(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "state.db"
+    async with opened(path, deadline_s=0.4) as store:
+        await put(store, 1)
+        intruder = sqlite3.connect(path, isolation_level=None)
+        intruder.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(store.add_tallies(batch(1)))
+        began = time.monotonic()
+        assert await state(store) == (1, 0)
+        assert time.monotonic() - began < 0.15, "a read waited for a write"
+        with pytest.raises(StoreUnavailable, match=r"state\.db: database is locked .*end that"):
+            await waiting
+        assert time.monotonic() - began < 1.0
+        intruder.execute("ROLLBACK")
+        intruder.close()
+        await store.add_tallies(batch(1))
+        assert await state(store) == (1, 1)
+
+
+async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with opened(tmp_path / "state.db") as store:
+            await put(store, 1)
+            found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert found == dict.fromkeys(
+        ("state.db", "state.db-wal", "state.db-shm", "state.db.lock"), 0o600
+    )
+
+
+# --- the disk is slow ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deadline_s", [0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003])
+async def test_what_was_refused_for_lateness_is_not_kept(tmp_path: Path, deadline_s: float) -> None:
+    """R135: counters stay exact, also when a commit lands after its caller has left."""
+    path = tmp_path / "state.db"
+    hasty = SqliteStore(path, deadline_s=deadline_s)
+    acknowledged = 0
+    with suppress(StoreUnavailable):
+        await hasty.open()
+    for _ in range(150):
+        with suppress(StoreUnavailable):
+            await hasty.add_tallies([Tally(1, "main", "a", "OK", "", 1)])
+            acknowledged += 1
+    await hasty.close()
+    async with opened(path) as store:
+        tallies = await store.tallies(since_minute=1, until_minute=1)
+    assert sum(tally.count for tally in tallies) == acknowledged
+
+
+@pytest.mark.parametrize("deadline_s", [0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003])
+async def test_a_change_refused_for_lateness_gives_no_conflict_later(
+    tmp_path: Path, deadline_s: float
+) -> None:
+    path = tmp_path / "state.db"
+    hasty = SqliteStore(path, deadline_s=deadline_s)
+    standing = MetricChange("main", "lag", None, 0)
+    acknowledged = 0
+    with suppress(StoreUnavailable):
+        await hasty.open()
+    for n in range(150):
+        with suppress(StoreUnavailable):
+            standing = await hasty.put_metric(replace(standing, raw={"n": n}), ENTRY)
+            acknowledged += 1
+    await hasty.close()
+    async with opened(path) as store:
+        assert list(await store.metric_changes()) == ([standing] if acknowledged else [])
+        assert len(await store.audit(limit=1000)) == acknowledged

@@ -1,0 +1,123 @@
+"""Imports run one way. The table below is the law; ARCHITECTURE.md draws it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "headgate"
+PURE = frozenset({"core", "traffic", "wire"})
+EDGES = frozenset({"http", "proxy", "pgext", "probes", "stores", "client"})
+
+# module → what it may import of ours (errors and version are free to all)
+LAW: Mapping[str, frozenset[str]] = {
+    "core": frozenset(),
+    "traffic": frozenset({"core"}),
+    "wire": frozenset({"core", "traffic"}),
+    "config": frozenset({"core", "traffic"}),
+    "logs": frozenset(),
+    "agent": frozenset({"core", "traffic"}),
+    "probes": frozenset({"core"}),
+    "stores": frozenset({"core", "traffic", "wire"}),
+    "client": frozenset({"core", "traffic", "wire"}),
+    "http": frozenset({"core", "traffic", "wire", "agent"}),
+    "proxy": frozenset({"core", "traffic", "wire", "agent"}),
+    "pgext": frozenset({"core", "traffic", "wire", "agent"}),
+    "cli": frozenset({"client", "config", *PURE}),
+    "main": frozenset({*PURE, *EDGES, "agent", "config", "logs"}),
+    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main"}),
+    "__main__": frozenset({"cli", "main", "demo", "config", *PURE}),
+    "__init__": frozenset({"client", "version"}),
+}
+FREE = frozenset({"errors", "version"})
+
+# core decides with values: nothing that waits, dates, throws dice, talks or logs.
+CORE_BANS = frozenset(
+    {
+        "asyncio",
+        "time",
+        "random",
+        "secrets",
+        "socket",
+        "logging",
+        "structlog",
+        "os",
+        "io",
+        "threading",
+        "subprocess",
+        "datetime",
+        "pathlib",
+    }
+)
+# What the SDK may load: the standard library, and nothing of the agent's.
+SDK_RINGS = ("client", "__init__", "errors", "version")
+
+
+def ring_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where things come from"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def offences(ring: str, source: str) -> list[str]:
+    found = []
+    for name in imports_of(ast.parse(source)):
+        parts = name.split(".")
+        if parts[0] == "headgate" and len(parts) > 1:
+            other = parts[1]
+            if other != ring and other not in FREE | LAW[ring] and _is_module(other):
+                found.append(f"{ring} imports {name}")
+        elif ring == "core" and parts[0] in CORE_BANS:
+            found.append(f"core imports {parts[0]}: time, dice and I/O are arguments")
+        elif ring in SDK_RINGS and parts[0] not in sys.stdlib_module_names | {"headgate"}:
+            found.append(f"{ring} imports {parts[0]}: the SDK needs the standard library only")
+    return found
+
+
+def _is_module(name: str) -> bool:
+    return name in LAW or (SOURCE / name).exists() or (SOURCE / f"{name}.py").exists()
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.name)
+def test_imports_run_one_way(path: Path) -> None:
+    ring = ring_of(path)
+    if ring in FREE:
+        return
+    assert ring in LAW, f"{ring} has no row in the table: give it one"
+    assert offences(ring, path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("ring", "source"),
+    [
+        ("core", "import time"),
+        ("core", "from headgate.agent.board import Board"),
+        ("core", "import asyncio.queues"),
+        ("agent", "from headgate.http import listener"),
+        ("agent", "from headgate import config"),
+        ("probes", "import headgate.stores.sqlite"),
+        ("cli", "def f():\n    from headgate.agent import board"),
+        ("client", "import msgspec"),
+        ("stores", "from headgate.agent.ports import Store"),
+    ],
+)
+def test_the_law_bites(ring: str, source: str) -> None:
+    assert offences(ring, source)
+
+
+def test_relative_imports_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        offences("core", "from . import names")
