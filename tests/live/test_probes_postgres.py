@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +21,7 @@ from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes, Probe
 from tests.fixtures.eventually import aeventually, eventually
 from tests.fixtures.servers import Pair
+from tests.probes.reading import exceeds, failure, open_sockets, stays_below, within, works
 
 ON_ANY_PRIMARY = sorted(
     row.name
@@ -53,28 +53,8 @@ async def read(probes: DatabaseProbes, name: str, **settings: Any) -> float:
     return await within(probes.probe_for(spec), spec.timeout_s)
 
 
-async def within(probe: Probe, timeout_s: float) -> float:
-    """As the sampler reads: cancelled at the metric's timeout."""
-    async with asyncio.timeout(timeout_s):
-        return await probe.read()
-
-
-async def failure(probe: Probe, timeout_s: float = 2.0) -> ProbeFailed:
-    with pytest.raises(ProbeFailed) as caught:
-        await within(probe, timeout_s)
-    return caught.value
-
-
 async def sql_failure(probes: DatabaseProbes, query: str) -> ProbeFailed:
     return await failure(probes.probe_for(spec_of("mine", sql=query, threshold=1, timeout_s=2.0)))
-
-
-async def works(probe: Probe, timeout_s: float = 1.0) -> bool:
-    try:
-        await within(probe, timeout_s)
-    except (ProbeFailed, TimeoutError):
-        return False
-    return True
 
 
 def execute(server: PostgresServer, *statements: str) -> None:
@@ -228,10 +208,6 @@ async def test_lag_grows_while_replay_is_paused_and_returns(
         await aeventually(lambda: is_current(lag))
 
 
-async def exceeds(probe: Probe, seconds: float) -> bool:
-    return await probe.read() > seconds
-
-
 async def is_current(probe: Probe) -> bool:
     try:
         return await probe.read() == 0
@@ -296,7 +272,9 @@ async def test_a_primary_without_replicas_has_no_lag_to_tell(
     fresh_postgres: Pair[PostgresServer],
 ) -> None:
     fresh_postgres.replica.stop()
-    eventually(lambda: scalar(fresh_postgres.primary, "SELECT count(*) FROM pg_stat_replication") == 0)
+    eventually(
+        lambda: scalar(fresh_postgres.primary, "SELECT count(*) FROM pg_stat_replication") == 0
+    )
     async with probes_of(fresh_postgres.primary) as probes:
         failed = await failure(probes.probe_for(spec_of("lag")))
     assert failed.cause is Cause.UNSUPPORTED
@@ -333,10 +311,6 @@ async def test_heartbeats_measure_lag_and_only_the_primary_writes_them(
         await writer.close()
         await wrong.close()
     execute(postgres_pair.primary, "DROP SCHEMA headgate CASCADE")
-
-
-async def stays_below(probe: Probe, seconds: float) -> bool:
-    return await probe.read() < seconds
 
 
 async def test_a_heartbeat_from_the_future_is_clock_skew_not_zero(
@@ -445,7 +419,7 @@ async def test_a_commit_stall_is_seen(postgres_pair: Pair[PostgresServer]) -> No
         assert await within(commit, 0.5) < 0.4
         execute(
             primary,
-            "ALTER SYSTEM SET synchronous_standby_names = 'nobody-there'",
+            "ALTER SYSTEM SET synchronous_standby_names = 'nobody_there'",
             "SELECT pg_reload_conf()",
         )
         try:
@@ -638,11 +612,6 @@ async def test_fifty_timeouts_leak_no_connection(postgres_pair: Pair[PostgresSer
         await aeventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") <= 3)
     await aeventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") == 0)
     assert open_sockets() == sockets_before
-
-
-def open_sockets() -> int:
-    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-    return sum(os.path.exists(link) is False or "socket:" in os.readlink(link) for link in links)
 
 
 async def test_a_frozen_server_times_out_and_recovers(

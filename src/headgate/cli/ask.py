@@ -32,8 +32,9 @@ def check(
 ) -> None:
     """Ask for leave to do one piece of work; the exit code is the answer.
 
-    0 admitted · 10 threshold exceeded · 11 refused by ratio · 12 client denied · 13 unknown
-    metric or database · 14 a metric cannot be read · 20 no agent answers
+    Exit codes: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
+    12 client denied, 13 unknown metric or database, 14 unreadable metric,
+    20 no agent answers.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
@@ -69,9 +70,7 @@ def explain(
     show(asked, as_json, lambda canvas: explain_page(read(Answer, asked.document), canvas))
 
 
-def ask_until(
-    api: Api, app: str, database: str, metrics: str | None, *, wait_s: float
-) -> Answered:
+def ask_until(api: Api, app: str, database: str, metrics: str | None, *, wait_s: float) -> Answered:
     """The first admission, or the last answer before `wait_s` is over."""
     from headgate.cli.exits import AgentUnreachable
 

@@ -71,9 +71,7 @@ Timeout: TypeAlias = Annotated[
 ]
 MaxAge: TypeAlias = Annotated[
     float | None,
-    _option(
-        "--max-age", panel=_TIMING, metavar="SECONDS", about="Age at which a value is stale."
-    ),
+    _option("--max-age", panel=_TIMING, metavar="SECONDS", about="Age at which a value is stale."),
 ]
 Sql: TypeAlias = Annotated[
     str | None, _option(panel=_SOURCE, metavar="QUERY", about="One SELECT that answers one number.")

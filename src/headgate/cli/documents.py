@@ -25,14 +25,6 @@ class BadDocument(HeadgateError):
         )
 
 
-def _each(kind: type) -> Any:
-    return field(metadata={"each": kind})
-
-
-def _one(kind: type) -> Any:
-    return field(metadata={"one": kind})
-
-
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric as a check sees it."""
@@ -48,6 +40,11 @@ class Metric:
     cause: str | None
     detail: str
     absent_for_ms: float | None
+
+    @property
+    def name(self) -> str:
+        """With its scope, where that is not the host's own."""
+        return self.metric if self.scope == "host" else f"{self.scope}/{self.metric}"
 
     @property
     def share(self) -> float | None:
@@ -74,7 +71,7 @@ class Answer:
     reason: str
     retry_after_ms: float | None
     rule: str | None
-    metrics: Sequence[Metric] = _each(Metric)
+    metrics: Sequence[Metric] = field(metadata={"each": Metric})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ class MetricView:
     max_age_s: float
     granularity_s: float
     advice: Sequence[str]
-    now: Metric = _one(Metric)
+    now: Metric = field(metadata={"one": Metric})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +109,7 @@ class Database:
     verdict: str
     reason: str
     healthy_s_ago: float | None
-    metrics: Sequence[Metric] = _each(Metric)
+    metrics: Sequence[Metric] = field(metadata={"each": Metric})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +129,9 @@ class Status:
     settings: str
     settings_fault: str | None
     advice: Sequence[str]
-    databases: Sequence[Database] = _each(Database)
-    clients: Sequence[Client] = _each(Client)
-    store: Store = _one(Store)
+    databases: Sequence[Database] = field(metadata={"each": Database})
+    clients: Sequence[Client] = field(metadata={"each": Client})
+    store: Store = field(metadata={"one": Store})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +194,7 @@ def _items(value: object, kind: type[T], where: str) -> tuple[T, ...]:
 
 
 @cache
-def _shape(kind: type) -> dict[str, tuple[tuple[type, ...], Mapping[str, Any]]]:
+def _shape(kind: type[Any]) -> dict[str, tuple[tuple[type, ...], Mapping[str, Any]]]:
     hints = get_type_hints(kind)
     return {f.name: (_allowed(hints[f.name]), f.metadata) for f in fields(kind)}
 

@@ -38,16 +38,17 @@ def lint(path: SettingsFile, strict: Strict = False, as_json: LintJson = False) 
 
 
 def notes_on(path: Path) -> list[Note]:
-    from headgate.config import load_settings
+    from headgate.config import _line_index, _nearest_line, load_settings
     from headgate.errors import InvalidSettings
 
     try:
         settings = load_settings(path)
     except InvalidSettings as error:
         return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+    lines = _line_index(path.read_text())
     return [
-        Note("advice", advice.line, advice.place, f"{advice.message} [{advice.code}]")
-        for advice in settings.advice
+        Note("advice", _nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
+        for a in settings.advice
     ]
 
 

@@ -119,6 +119,4 @@ def show_metric(
     from headgate.cli.pages import metric_page
 
     answered = connect(url, token).get(metric_path(database, metric))
-    show(
-        answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas)
-    )
+    show(answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas))

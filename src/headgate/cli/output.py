@@ -29,9 +29,7 @@ def canvas_of(target: Console) -> Canvas:
     return Canvas(target.width, marks_for(target.encoding))
 
 
-def show(
-    answered: Answered, as_json: bool, render: Callable[[Canvas], RenderableType]
-) -> None:
+def show(answered: Answered, as_json: bool, render: Callable[[Canvas], RenderableType]) -> None:
     if as_json:
         show_document(answered)
     else:

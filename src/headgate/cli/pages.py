@@ -43,7 +43,8 @@ def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
         line = Text("ADMITTED", style="bold green")
         return line.append(f"  {who} may work on {where}", style="default")
     line = Text("REFUSED", style="bold red")
-    line.append(f"  {who}: {plain(answer.reason) or answer.verdict}", style="default")
+    reason = plain(answer.reason).removeprefix(f"{where}: ") or plain(answer.verdict)
+    line.append(f"  {who} on {where}: {reason}", style="default")
     if answer.retry_after_ms is not None:
         line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}", style="default")
     if not answer.metrics:
@@ -70,7 +71,7 @@ def _margin(answer: Answer) -> Text:
     if metric is None or metric.share is None:
         return Text("Nothing stands in the way.")
     return Text(
-        f"Nothing stands in the way. Nearest to refusing: {plain(metric.metric)}, at "
+        f"Nothing stands in the way. Nearest to refusing: {plain(metric.name)}, at "
         f"{share_text(metric.share)} of its threshold "
         f"({value_text(metric)}; refused {threshold_text(metric)})."
     )
@@ -94,7 +95,7 @@ def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
 def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
     wide = canvas.width >= 80
     more = ("every", "source", "set in") if wide else ()
-    table = plain_table("metric", "value", "refused", *more, "state", right=frozenset({"value"}))
+    table = plain_table("metric", "value", "threshold", *more, "state", right=frozenset({"value"}))
     for view in views:
         now = view.now
         cells = [
@@ -162,9 +163,7 @@ def change_page(
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
-def _differences(
-    before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks
-) -> list[Text]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks) -> list[Text]:
     changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
     if not changed:
         return [Text("  nothing differs from what it was", style="dim")]

@@ -38,18 +38,49 @@ class Canvas:
     width: int = 100
     marks: Marks = UNICODE
 
-    @property
-    def bar_cells(self) -> int:
-        """0 where a bar would leave no room for the words."""
-        return 0 if self.width < 64 else 14 if self.width < 84 else 24
 
-    @property
-    def recent_cells(self) -> int:
-        return 0 if self.width < 84 else 14 if self.width < 110 else 30
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Widths, shared by all tables of a page so that they line up. 0: left out."""
 
-    @property
-    def has_age(self) -> bool:
-        return self.width >= 48
+    name: int
+    value: int
+    threshold: int
+    used: int
+    recent: int
+    age: int
+
+
+GAP = 2
+INDENT = 2
+STATE_CELLS = 8
+AGE_CELLS = 6
+PERCENT_CELLS = 6
+MIN_NAME_CELLS, MAX_NAME_CELLS = 6, 32
+MIN_BAR_CELLS, MAX_BAR_CELLS = 8, 24
+MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
+
+
+def columns_for(metrics: Sequence[Metric], width: int, *, recent: bool = False) -> Columns:
+    """Name, value and state always; then bar, threshold, age and sparkline, as room allows."""
+    value = max([5, *(len(value_text(m) or "") for m in metrics)])
+    longest = min(MAX_NAME_CELLS, max([6, *(len(plain(m.name)) for m in metrics)]))
+    name = max(MIN_NAME_CELLS, min(longest, width - value - STATE_CELLS - 2 * GAP))
+    threshold = max([9, *(len(threshold_text(m)) for m in metrics)])
+    room = width - name - value - STATE_CELLS - 2 * GAP
+    used, room = _fit(MIN_BAR_CELLS + PERCENT_CELLS, room)
+    threshold, room = _fit(threshold, room)
+    age, room = _fit(AGE_CELLS, room)
+    recent_cells, room = _fit(MIN_RECENT_CELLS, room) if recent else (0, room)
+    wider = min(max(room, 0), MAX_BAR_CELLS - MIN_BAR_CELLS) if used else 0
+    more_recent = min(max(room - wider, 0), MAX_RECENT_CELLS - MIN_RECENT_CELLS)
+    recent_cells += more_recent if recent_cells else 0
+    return Columns(name, value, threshold, used + wider, recent_cells, age)
+
+
+def _fit(cells: int, room: int) -> tuple[int, int]:
+    """(cells for this column, 0 if there is no room for it; room left for the others)."""
+    return (cells, room - cells - GAP) if cells + GAP <= room else (0, room)
 
 
 # --- metrics -------------------------------------------------------------------------------
@@ -57,57 +88,68 @@ class Canvas:
 
 def metric_table(
     database: str, metrics: Sequence[Metric], canvas: Canvas, recent: Recent = NO_RECENT
-) -> Table:
-    recent_cells = canvas.recent_cells if recent else 0
-    table = _metric_columns(canvas, recent_cells)
+) -> RenderableType:
+    columns = columns_for(metrics, canvas.width, recent=bool(recent))
+    return _metric_table(database, metrics, columns, canvas, recent)
+
+
+def _metric_table(
+    database: str, metrics: Sequence[Metric], columns: Columns, canvas: Canvas, recent: Recent
+) -> RenderableType:
+    table = _metric_columns(columns)
     for metric in metrics:
-        cells = [Text(_metric_name(metric)), *_number_cells(metric, canvas)]
-        if canvas.bar_cells:
-            cells.append(_bar_cell(metric, canvas))
-        if recent_cells:
-            values = recent.get((database, _metric_name(metric)), ())
-            cells.append(sparkline(values, metric.threshold, recent_cells, canvas.marks))
-        if canvas.has_age:
-            cells.append(_age_cell(metric, canvas))
-        table.add_row(*cells, state_cell(metric, with_cause=not canvas.bar_cells))
+        cells = {
+            "metric": Text(plain(metric.name)),
+            "value": _value_cell(metric, canvas),
+            "threshold": Text(threshold_text(metric), style="dim"),
+            "used": _used_cell(metric, columns.used - PERCENT_CELLS, canvas),
+            "recent": sparkline(
+                recent.get((database, metric.name), ()),
+                metric.threshold,
+                columns.recent,
+                canvas.marks,
+            ),
+            "age": _age_cell(metric, canvas),
+            "state": state_cell(metric),
+        }
+        table.add_row(*(cells[str(column.header)] for column in table.columns))
+    if columns.used:
+        return table
+    causes = (Text(f"{plain(m.name)}: {absence_text(m)}") for m in metrics if m.cause)
+    return Group(table, *causes)
+
+
+def _metric_columns(columns: Columns) -> Table:
+    table = plain_table()
+    table.add_column("metric", width=columns.name, overflow="fold")
+    table.add_column("value", width=columns.value, justify="right", no_wrap=True)
+    if columns.threshold:
+        table.add_column("threshold", width=columns.threshold, no_wrap=True)
+    if columns.used:
+        table.add_column("used", width=columns.used, overflow="fold")
+    if columns.recent:
+        table.add_column("recent", width=columns.recent, no_wrap=True, overflow="crop")
+    if columns.age:
+        table.add_column("age", width=columns.age, justify="right", no_wrap=True)
+    table.add_column("state", min_width=STATE_CELLS, overflow="fold")
     return table
 
 
-def _metric_columns(canvas: Canvas, recent_cells: int) -> Table:
-    table = _table("metric")
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("refused", no_wrap=True)
-    if canvas.bar_cells:
-        table.add_column("of its threshold", min_width=canvas.bar_cells + 5)
-    if recent_cells:
-        table.add_column("recent", width=recent_cells, no_wrap=True, overflow="crop")
-    if canvas.has_age:
-        table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold")
-    return table
+def _value_cell(metric: Metric, canvas: Canvas) -> Text:
+    value = value_text(metric)
+    if value is None or metric.state == "absent":
+        return Text(value or canvas.marks.nothing, style="dim")
+    return Text(value, style=STATE_STYLES.get(metric.state, ""))
 
 
-def _metric_name(metric: Metric) -> str:
-    name = plain(metric.metric)
-    return name if metric.scope == "host" else f"{plain(metric.scope)}/{name}"
-
-
-def _number_cells(metric: Metric, canvas: Canvas) -> list[Text]:
-    value, style = value_text(metric), STATE_STYLES.get(metric.state, "")
-    if value is None:
-        value, style = canvas.marks.nothing, "dim"
-    elif metric.state == "absent":
-        style = "dim"
-    return [Text(value, style=style), Text(threshold_text(metric), style="dim")]
-
-
-def _bar_cell(metric: Metric, canvas: Canvas) -> Text:
+def _used_cell(metric: Metric, bar_cells: int, canvas: Canvas) -> Text:
+    """A bar against the threshold; where there is no value, why."""
     share = metric.share
     if metric.cause is not None and metric.state != "held":
         return Text(absence_text(metric), style=STATE_STYLES.get(metric.state, ""))
     if share is None:
         return Text(canvas.marks.nothing, style="dim")
-    drawn = bar(share, canvas.bar_cells, canvas.marks, over=metric.over)
+    drawn = bar(share, bar_cells, canvas.marks, over=metric.over)
     drawn.append(f" {share_text(share)}", style="bold red" if metric.over else "")
     if metric.state == "held":
         drawn.append(f"\nlast value; {absence_text(metric)}", style="yellow")
@@ -131,18 +173,24 @@ def state_cell(metric: Metric, *, with_cause: bool = False) -> Text:
 # --- databases -----------------------------------------------------------------------------
 
 
-def database_block(
-    database: Database, canvas: Canvas, recent: Recent = NO_RECENT
-) -> RenderableType:
-    body: RenderableType = Text("no metric is configured here", style="yellow")
-    if database.metrics:
-        body = metric_table(database.database, database.metrics, canvas, recent)
-    return Group(_database_head(database, canvas), Padding(body, (0, 0, 0, 2)))
+def database_blocks(
+    databases: Sequence[Database], canvas: Canvas, recent: Recent = NO_RECENT
+) -> list[RenderableType]:
+    """Each after an empty line, all with the same columns."""
+    every = [metric for database in databases for metric in database.metrics]
+    columns = columns_for(every, canvas.width - INDENT, recent=bool(recent))
+    blocks: list[RenderableType] = []
+    for database in databases:
+        body: RenderableType = Text("no metric is configured here", style="yellow")
+        if database.metrics:
+            body = _metric_table(database.database, database.metrics, columns, canvas, recent)
+        blocks += [Text(), _database_head(database, canvas), Padding(body, (0, 0, 0, INDENT))]
+    return blocks
 
 
 def _database_head(database: Database, canvas: Canvas) -> Text:
     head = Text(plain(database.database), style="bold")
-    head.append(f"  {plain(database.engine)}  ", style="dim")
+    head.append(f"  {plain(database.engine)}  " if canvas.width >= 72 else "  ", style="dim")
     if database.verdict == "OK":
         return head.append("OK", style="bold green").append("  admits work", style="green")
     head.append(f"REFUSES  {plain(database.verdict)}", style="bold red")
@@ -159,7 +207,7 @@ def _database_head(database: Database, canvas: Canvas) -> Text:
 def client_table(clients: Sequence[Client], canvas: Canvas, rates: Rates | None = None) -> Table:
     wide = canvas.width >= 80
     counts = "/s" if rates is not None else ""
-    table = _table("client")
+    table = plain_table("client")
     if wide:
         table.add_column("database", no_wrap=True)
     table.add_column(f"admitted{counts}", justify="right", no_wrap=True)
@@ -212,8 +260,7 @@ def status_page(status: Status, canvas: Canvas) -> RenderableType:
     if status.settings_fault:
         message = f"settings refused at the last reload: {plain(status.settings_fault)}"
         parts.append(Text(message, style="bold red"))
-    for database in status.databases:
-        parts += [Text(), database_block(database, canvas)]
+    parts += database_blocks(status.databases, canvas)
     if not status.databases:
         parts.append(Text("no database is configured", style="yellow"))
     parts.append(Text())
@@ -246,13 +293,8 @@ def store_line(store: Store) -> Text:
 
 
 def advice_line(advice: str) -> Text:
-    return Text("advice ", style="yellow").append(plain(advice), style="default")
-
-
-def _table(first: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    table.add_column(first, overflow="fold", no_wrap=False)
-    return table
+    words = plain(advice).removeprefix("warning ")
+    return Text("advice  ", style="yellow").append(words, style="default")
 
 
 def plain_table(*columns: str, right: frozenset[str] = frozenset()) -> Table:

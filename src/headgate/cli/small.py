@@ -12,7 +12,7 @@ SmallJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for prog
 
 
 def token(
-    name: TokenName = "operator",  # noqa: S107 -- a name, not a secret
+    name: TokenName = "operator",
     role: TokenRole = "operator",
     as_json: SmallJson = False,
 ) -> None:

@@ -58,7 +58,7 @@ def remedies(answer: Answer) -> list[str]:
 
 
 def _remedy(metric: Metric) -> str:
-    name = plain(metric.metric)
+    name = plain(metric.name)
     if metric.state == "absent":
         if metric.cause == "unknown":
             return f"{name} must exist here: {plain(metric.detail)}"

@@ -48,11 +48,12 @@ def parse_target(url: str) -> Target:
         raise _refused(f"scheme {parts.scheme!r} is not spoken by an agent")
     if "@" in parts.netloc:
         raise _refused("it carries a user or password; give a token instead")
-    if not _may_be_a_host(parts.hostname or ""):
+    host = parts.hostname or ""
+    if not _may_be_a_host(host):
         raise _refused("it names no host, or not in ASCII")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise _refused("it carries a path; the SDK adds its own")
-    return Target(url, host=parts.hostname, port=80 if port is None else port)
+    return Target(url, host=host, port=80 if port is None else port)
 
 
 def _unix(url: str, parts: SplitResult) -> Target:

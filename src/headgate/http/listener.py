@@ -22,7 +22,7 @@ from typing import NamedTuple, cast
 import httptools
 import structlog
 
-from headgate.http.responses import error_reply
+from headgate.http.responses import closing, error_reply
 
 log = structlog.get_logger()
 
@@ -31,11 +31,14 @@ MAX_MEMO_BYTES = 1024
 MAX_MEMO_ENTRIES = 4096
 MAX_PIPELINED = 64
 MAX_TARGET_BYTES = 8 * 1024
+CHUNK_OVERHEAD = 8
+"""Bytes on the wire per byte of a chunked body: `1 CRLF x CRLF` is the dearest, and trailers."""
 LINGER_S = 1.0
 HEARD = -1.0
 """Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
 
 _HEAD_TOO_LARGE = f"the header section exceeds {MAX_HEADER_BYTES} bytes"
+_FAILED = "this request failed inside the agent; its log says how"
 
 Answer = Callable[[], bytes]
 """A check that is parsed and ready to be asked (again)."""
@@ -79,6 +82,8 @@ class Listener:
         self.limits = limits
         self.memo: dict[bytes, Answer] = {}
         self.connections: set[Connection] = set()
+        self.turned_away: set[Connection] = set()
+        """Told 503, and given a moment to read it; they take no seat of those served."""
         self.stopping = False
         self.refused_connections = 0
         self._servers: list[asyncio.Server] = []
@@ -96,18 +101,28 @@ class Listener:
         names = [sock.getsockname() for server in self._servers for sock in server.sockets]
         return [name[1] for name in names if isinstance(name, tuple)]
 
-    def admit(self, connection: Connection) -> None:
-        self.connections.add(connection)
-        self._empty.clear()
+    def admit(self, connection: Connection) -> bool:
+        """Whether it is served. One that is not may hear so, as long as not too many do."""
+        most = self.limits.max_connections
+        if not self.stopping and len(self.connections) < most:
+            self.connections.add(connection)
+            self._empty.clear()
+            return True
+        self.refused_connections += 1
+        if len(self.turned_away) < most:
+            self.turned_away.add(connection)
+            self._empty.clear()
+        return False
 
     def release(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        if not self.connections:
+        self.turned_away.discard(connection)
+        if not self.connections and not self.turned_away:
             self._empty.set()
 
     def tend(self, now: float) -> None:
         """Close connections whose request is overdue or who ask nothing. Called once a second."""
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.turned_away]:
             connection.tend(now)
 
     def remember(self, raw: bytes, answer: Answer) -> None:
@@ -124,12 +139,12 @@ class Listener:
         self.stopping = True
         for server in self._servers:
             server.close()
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.turned_away]:
             connection.finish()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._empty.wait()
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.turned_away]:
             connection.abort()
 
 
@@ -146,10 +161,18 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._closing = False
+        """What still comes is read and dropped."""
+        self._last_words: bytes | None = None
+        """Said after what is still to be answered: answers keep the order of the requests."""
+        self._replied = False
         self._active_at = 0.0
+        self._stalled_at: float | None = None
+        """Since when the other side does not read."""
         self._begun_at: float | None = None
         """When the first byte of the request that is arriving came."""
         self._unfinished_bytes = 0
+        self._completed = False
+        """Whether a message ended in the bytes that are being parsed."""
         self._raw: bytes | None = None
         self._reset()
 
@@ -157,13 +180,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        listener = self._listener
         self._active_at = asyncio.get_running_loop().time()
-        if listener.stopping or len(listener.connections) >= listener.limits.max_connections:
-            listener.refused_connections += 1
-            self._refuse(503, "too many connections; come back later")
+        if self._listener.admit(self):
             return
-        listener.admit(self)
+        if self in self._listener.turned_away:
+            self._refuse(503, "too many connections, or the agent is stopping; come back later")
+        else:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         # Between messages, and nothing under way: exactly these bytes were understood before.
@@ -183,24 +206,35 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def pause_writing(self) -> None:
+        """It asks and does not read: stop listening, or its answers would pile up here."""
         self._writable.clear()
+        self._stalled_at = asyncio.get_running_loop().time()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self._stalled_at = None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def tend(self, now: float) -> None:
         limits = self._listener.limits
         if self._active_at == HEARD:
             self._active_at = now
-        if self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
+        if self._stalled_at is None and self._transport.is_closing():
+            self._stalled_at = now  # Closed here, yet what was said last has not left.
+        if self._stalled_at is not None and now - self._stalled_at > limits.idle_timeout_s:
+            self.abort()
+        elif self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
             self._refuse(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
         elif self._task is None and now - self._active_at > limits.idle_timeout_s:
             self._close()
-        elif not self._writable.is_set() and now - self._active_at > limits.idle_timeout_s:
-            self.abort()  # It asks, but does not read the answers.
 
     def finish(self) -> None:
+        """End after the request that is under way; what waits behind it is not served."""
         self._closing = True
+        self._queue.clear()
         if self._task is None:
             self._close()
 
@@ -213,30 +247,43 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         if self._closing:
-            return  # Refused already: what still comes is read and dropped.
+            return
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
-        first = self._begun_at is None
-        if first:
-            self._begun_at = asyncio.get_running_loop().time()
-        self._raw = data if first and len(data) <= MAX_MEMO_BYTES else None
+        self._raw = data if self._begun_at is None and len(data) <= MAX_MEMO_BYTES else None
+        self._completed = False
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "this server speaks HTTP/1.1 and upgrades to nothing")
+            self._feed(self._parser, memoryview(data))
+        except httptools.HttpParserCallbackError:
+            log.exception("http.check_failed", target=self._target[:200])
+            self._refuse(500, _FAILED)
         except httptools.HttpParserError as error:
             self._refuse(400, f"these bytes are not HTTP: {error}")
         else:
-            self._bound_head(len(data))
+            self._bound(0 if self._completed else len(data))
 
-    def _bound_head(self, fed_bytes: int) -> None:
-        """The parser keeps an unfinished head: what it has been fed is what it may hold."""
-        if self._begun_at is None or self._headers_done:
+    def _feed(self, parser: httptools.HttpRequestParser, data: memoryview) -> None:
+        """An offer to upgrade is not taken up: what follows it is HTTP/1.1, as before."""
+        while data and not self._closing:
+            try:
+                parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+            else:
+                return
+
+    def _bound(self, fed_bytes: int) -> None:
+        """The parser keeps an unfinished line: what it has been fed is what it may hold."""
+        if self._begun_at is None or self._completed:
             self._unfinished_bytes = 0
             return
         self._unfinished_bytes += fed_bytes
-        if self._unfinished_bytes > MAX_HEADER_BYTES:
-            self._refuse(431, _HEAD_TOO_LARGE)
+        most = self._listener.limits.max_body_bytes
+        if not self._headers_done:
+            if self._unfinished_bytes > MAX_HEADER_BYTES:
+                self._refuse(431, _HEAD_TOO_LARGE)
+        elif self._unfinished_bytes > MAX_HEADER_BYTES + CHUNK_OVERHEAD * most:
+            self._refuse(413, f"the body is too large, at most {most} bytes are taken")
 
     def _reset(self) -> None:
         self._target = b""
@@ -248,8 +295,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._reset()
-        if self._begun_at is None:
-            self._begun_at = asyncio.get_running_loop().time()
+        self._begun_at = asyncio.get_running_loop().time()
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -257,20 +303,39 @@ class Connection(asyncio.Protocol):
             self._refuse(414, f"the request target exceeds {MAX_TARGET_BYTES} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
-        self._header_bytes += len(name) + len(value)
+        self._header_bytes += len(name) + len(value) + len(b": \r\n")
         if self._header_bytes > MAX_HEADER_BYTES:
             self._refuse(431, _HEAD_TOO_LARGE)
+        elif not self._headers_done:  # Trailers are counted, and mean nothing.
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._headers_done = True
+        assert self._parser is not None
+        head = {name.lower(): value for name, value in self._headers}
+        version = self._parser.get_http_version()
+        chunked = b"transfer-encoding" in head
+        body_bytes = int(head.get(b"content-length", b"0"))
         most = self._listener.limits.max_body_bytes
-        for name, value in self._headers:
-            lowered = name.lower()
-            if lowered == b"content-length" and value.isdigit() and int(value) > most:
-                self._refuse(413, f"the body has {int(value)} bytes, at most {most} are taken")
-            elif lowered == b"expect" and value.lower() == b"100-continue" and not self._closing:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if version not in ("1.0", "1.1"):
+            self._refuse(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
+        elif version == "1.0" and chunked:
+            self._refuse(400, "HTTP/1.0 knows no Transfer-Encoding")
+        elif self._parser.should_upgrade() and (chunked or body_bytes or self._is_connect()):
+            # The parser takes the body of such a request for what comes after it.
+            self._refuse(400, "this server speaks HTTP/1.1 and upgrades to nothing")
+        elif body_bytes > most:
+            self._refuse(413, f"the body has {body_bytes} bytes, at most {most} are taken")
+        elif version == "1.1" and (chunked or body_bytes):
+            self._invite_body(head.get(b"expect", b""))
+
+    def _is_connect(self) -> bool:
+        return self._parser is not None and self._parser.get_method() == b"CONNECT"
+
+    def _invite_body(self, expect: bytes) -> None:
+        idle = not self._closing and self._task is None and not self._queue
+        if idle and expect.lower() == b"100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         if self._closing:
@@ -289,9 +354,10 @@ class Connection(asyncio.Protocol):
         assert parser is not None
         self._begun_at = None
         self._active_at = HEARD
+        self._completed = True
         request = Request(
             parser.get_method().decode("latin-1"),
-            self._target,
+            _origin_form(self._target),
             tuple(self._headers),
             b"".join(self._body),
             parser.should_keep_alive(),
@@ -309,11 +375,12 @@ class Connection(asyncio.Protocol):
             self._task = asyncio.ensure_future(self._serve(request))
             return
         if isinstance(answer, bytes):
-            self._transport.write(answer)
+            data = answer
         else:
             if raw is not None and request.keep_alive and _is_one_head(raw):
                 self._listener.remember(raw, answer)
-            self._transport.write(answer())
+            data = answer()
+        self._transport.write(data if request.keep_alive else closing(data))
         if not request.keep_alive:
             self._close()
 
@@ -324,41 +391,65 @@ class Connection(asyncio.Protocol):
         self._queue.append(request)
 
     async def _serve(self, request: Request) -> None:
-        keep = False
+        keep, self._replied = False, False
         try:
             keep = await self._listener.handlers.serve(request, self._peer(), self._send)
         except Exception:
-            log.exception("http.request_failed", target=request.target[:200])
-            self._refuse(500, "this request failed inside the agent; its log says how")
+            if not self._transport.is_closing():  # A client that hung up is no fault of ours.
+                log.exception("http.request_failed", target=request.target[:200])
+                self._apologise()
         finally:
             self._task = None
-        if not keep or not request.keep_alive or self._closing:
+        self._go_on(keep=keep and request.keep_alive)
+
+    def _apologise(self) -> None:
+        """Only before a reply has begun: a second one would be taken for the next request's."""
+        if not self._replied:
+            self._transport.write(error_reply(500, _FAILED))
+
+    def _go_on(self, *, keep: bool) -> None:
+        """With what came in the meantime, or to the end of the connection."""
+        if not keep:
             self._close()
             return
         self._active_at = asyncio.get_running_loop().time()
-        while self._queue and self._task is None and not self._closing:
+        while self._queue and self._task is None:
             self._answer(self._queue.popleft(), None)
+        if self._closing and self._task is None:
+            self._hang_up()
 
     async def _send(self, data: bytes) -> None:
         """Write, and wait while the other side does not read."""
         if self._transport.is_closing():
             raise ConnectionResetError("the client is gone")
+        self._replied = True
         self._transport.write(data)
         await self._writable.wait()
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Say why, then hang up. What is still coming is drained for a moment, so that a
-        reset does not overtake the answer."""
+        """Hang up, and say why; after the answers to what came before."""
         if self._closing or self._transport.is_closing():
             return
         self._closing = True
-        self._transport.write(error_reply(status, detail))
+        self._memo = {}  # From here on, nothing is understood.
+        self._last_words = error_reply(status, detail)
+        if self._task is None:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """What is still coming is drained for a moment, so that a reset does not overtake
+        the last words."""
+        if self._last_words is None or self._transport.is_closing():
+            self._close()
+            return
+        self._transport.write(self._last_words)
         if self._transport.can_write_eof():
             self._transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
 
     def _close(self) -> None:
         self._closing = True
+        self._queue.clear()
         self._transport.close()
 
     def _peer(self) -> Peer:
@@ -378,6 +469,15 @@ def _unix_uid(transport: asyncio.Transport) -> int | None:
         return None
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return cast(int, struct.unpack("3i", raw)[1])
+
+
+def _origin_form(target: bytes) -> bytes:
+    """A target as proxies are asked, `http://host/path?query`, without the host."""
+    _, absolute, rest = target.partition(b"://")
+    if not absolute or target.startswith(b"/"):
+        return target
+    path = rest.lstrip(_AUTHORITY)
+    return path if path.startswith(b"/") else b"/" + path
 
 
 def _is_one_head(raw: bytes) -> bool:

@@ -18,8 +18,8 @@ from headgate.probes.kit import Kit, MakeReader, Options, plain
 from headgate.probes.mysql_heartbeat import MysqlBeat
 from headgate.probes.mysql_lag import lag
 from headgate.probes.mysql_replication import is_read_only
-from headgate.probes.mysql_session import MISSING_CODES, MysqlConnector, MysqlSession, code_of
-from headgate.probes.mysql_tables import create_statements, create_table, quoted
+from headgate.probes.mysql_session import MysqlConnector, MysqlSession
+from headgate.probes.mysql_tables import create_statements, create_table, may_need_table, quoted
 from headgate.probes.numbers import number_of, one_number, one_shown
 from headgate.probes.tables import split_table
 
@@ -44,6 +44,8 @@ async def pool_usage(session: MysqlSession) -> float:
 
 # Row locks from InnoDB; metadata and table locks from the process list, because
 # performance_schema is off by default in MariaDB. The two never show one session twice.
+# InnoDB renews INNODB_TRX only when nobody has read it for 0.1 s: probing these metrics
+# several times a second would read one old answer for ever.
 LOCK_WAITS = """
 SELECT COUNT(*), COALESCE(MAX(waited_s), 0) FROM (
     SELECT TIMESTAMPDIFF(MICROSECOND, trx_wait_started, NOW(6)) / 1e6 AS waited_s
@@ -112,11 +114,11 @@ class CommitDelay:
         try:
             await self._begin_and_write(session)
         except err.Error as error:
-            if code_of(error) not in MISSING_CODES:
+            if not may_need_table(error):
                 raise
             await session.run("ROLLBACK")
             columns = "server VARCHAR(255) NOT NULL PRIMARY KEY, ts DATETIME(6) NOT NULL"
-            await create_table(session, create_statements(self._table, columns))
+            await create_table(session, self._table, create_statements(self._table, columns))
             await self._begin_and_write(session)
 
     async def _begin_and_write(self, session: MysqlSession) -> None:

@@ -18,7 +18,7 @@ from headgate.errors import ProbeFailed
 from headgate.probes.heartbeats import TOLERATED_SKEW_S, lag_of
 from headgate.probes.mysql_replication import is_primary
 from headgate.probes.mysql_session import MISSING_CODES, MysqlSession, code_of
-from headgate.probes.mysql_tables import create_statements, create_table, quoted
+from headgate.probes.mysql_tables import create_statements, create_table, may_need_table, quoted
 
 RECENT_S = 60.0
 UTC, LOCAL = "utc", "local"
@@ -117,8 +117,8 @@ class MysqlBeat:
         try:
             await session.run(self._write, [session.server])
         except err.Error as error:
-            if code_of(error) not in MISSING_CODES:
+            if not may_need_table(error):
                 raise
-            await create_table(session, self.create)
+            await create_table(session, self._table, self.create)
             await session.run(self._write, [session.server])
         return True

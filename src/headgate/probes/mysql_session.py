@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import aiomysql
 from pymysql import err
-from pymysql.constants import CLIENT, CR, ER
+from pymysql.constants import CLIENT, ER
 
 from headgate.core.samples import Cause
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
@@ -191,8 +192,8 @@ class MysqlConnector:
         code = code_of(error)
         said = error.args[1] if code is not None and len(error.args) > 1 else error
         detail = f"{self.label}: {one_line(said, self._address.password)}"
-        if code == CR.CR_CONN_HOST_ERROR and error.__cause__ is not None:
-            detail += f": {one_line(error.__cause__, self._address.password)}"
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno:
+            detail += f": {os.strerror(error.__cause__.errno)}"
         return ProbeFailed(Cause.TIMED_OUT if code in TIMEOUT_CODES else Cause.FAILED, detail)
 
 

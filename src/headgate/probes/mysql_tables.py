@@ -6,7 +6,12 @@ from pymysql import err
 
 from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
-from headgate.probes.mysql_session import NOT_ALLOWED_CODES, MysqlSession, code_of
+from headgate.probes.mysql_session import (
+    MISSING_CODES,
+    NOT_ALLOWED_CODES,
+    MysqlSession,
+    code_of,
+)
 
 
 def create_statements(table: tuple[str, ...], columns: str) -> tuple[str, ...]:
@@ -15,14 +20,23 @@ def create_statements(table: tuple[str, ...], columns: str) -> tuple[str, ...]:
     return (schema, create) if len(table) == 2 else (create,)
 
 
-async def create_table(session: MysqlSession, statements: tuple[str, ...]) -> None:
+def may_need_table(error: Exception) -> bool:
+    """A server that lets us write nothing says "denied" even where there is no table."""
+    return code_of(error) in MISSING_CODES | NOT_ALLOWED_CODES
+
+
+async def create_table(
+    session: MysqlSession, table: tuple[str, ...], statements: tuple[str, ...]
+) -> None:
     try:
         for statement in statements:
             await session.run(statement)
     except err.Error as error:
         if code_of(error) not in NOT_ALLOWED_CODES:
             raise
-        message = f"{error.args[1]}; as an administrator run: {'; '.join(statements)}"
+        rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted(table)} TO {session.user}"
+        statements_to_run = "; ".join([*statements, rights])
+        message = f"{error.args[1]}; as an administrator run: {statements_to_run}"
         raise ProbeFailed(Cause.FAILED, message) from None
 
 

@@ -47,8 +47,8 @@ class OpenFile:
         self.closed = False
         self._held = held
         self._identity = _identity(path)
-        self._wal = Path(f"{path}-wal")
-        self._wal_identity = _identity(self._wal)
+        self._side_files = [Path(f"{path}{suffix}") for suffix in ("-wal", "-shm")]
+        self._side_identities = [_identity(place) for place in self._side_files]
 
     @classmethod
     def open(cls, path: Path, *, busy_timeout_s: float, max_bytes: int) -> OpenFile:
@@ -94,13 +94,15 @@ class OpenFile:
             self._held.close()
         finally:
             self.reading.release()
-        self._set_orphan_aside()
+        self._set_orphans_aside()
 
-    def _set_orphan_aside(self) -> None:
+    def _set_orphans_aside(self) -> None:
         """Keep our log from being replayed into a file that was put in our file's place."""
-        ours = self._wal_identity is not None and _identity(self._wal) == self._wal_identity
-        if ours and _identity(self.path) not in (None, self._identity):
-            self._wal.rename(f"{self._wal}.orphan")
+        if _identity(self.path) in (None, self._identity):
+            return
+        for place, identity in zip(self._side_files, self._side_identities, strict=True):
+            if identity is not None and _identity(place) == identity:
+                place.rename(f"{place}.orphan")
 
 
 def _identity(path: Path) -> Identity | None:

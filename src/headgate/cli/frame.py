@@ -1,0 +1,117 @@
+"""One frame of `top`: a view, a canvas and a height in, a renderable out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.styled import Styled
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli.documents import Database, Metric, Status
+from headgate.cli.render import (
+    Canvas,
+    advice_line,
+    agent_line,
+    client_table,
+    database_blocks,
+    held_first,
+    store_line,
+)
+from headgate.cli.trend import View
+from headgate.cli.words import plain
+from headgate.wire.reasons import duration
+
+MIN_CLIENT_LINES = 5
+
+
+def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str) -> RenderableType:
+    """`corner` stands at the top right; ages are measured with `now_s`, monotonic."""
+    parts: list[RenderableType] = [_head(view, canvas, corner)]
+    if view.lost is not None:
+        parts.append(_lost_line(view, now_s))
+    if view.status is None:
+        return Group(*parts)
+    notes = _notes(view.status)
+    body = _body(view, view.status, canvas, height - len(parts) - len(notes))
+    parts.append(body if view.lost is None else Styled(body, "dim"))
+    return Group(*parts, *notes)
+
+
+def _head(view: View, canvas: Canvas, corner: str) -> RenderableType:
+    left = Text("headgate", style="bold")
+    if view.status is not None:
+        left = agent_line(replace(view.status, settings=""), canvas)
+    left.append(f" {canvas.marks.dot} {plain(view.url)}", style="dim")
+    grid = Table.grid(expand=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_column(justify="right", no_wrap=True, min_width=len(corner) + 1)
+    grid.add_row(left, Text(corner, style="dim"))
+    return grid
+
+
+def _lost_line(view: View, now_s: float) -> Text:
+    since = duration(max(0.0, now_s - view.lost_at_s)) if view.lost_at_s is not None else "now"
+    line = Text(f"AGENT UNREACHABLE for {since}: {plain(view.lost or '')}", style="bold red")
+    if view.seen_at_s is not None:
+        ago = duration(max(0.0, now_s - view.seen_at_s))
+        line.append(f"\nbelow is what it said {ago} ago", style="default")
+    return line
+
+
+def _notes(status: Status) -> list[RenderableType]:
+    notes: list[RenderableType] = []
+    if status.settings_fault:
+        message = f"settings refused at the last reload: {plain(status.settings_fault)}"
+        notes.append(Text(message, style="bold red"))
+    if not status.store.writable:
+        notes.append(store_line(status.store))
+    return [*notes, *(advice_line(advice) for advice in status.advice[:2])]
+
+
+def _body(view: View, status: Status, canvas: Canvas, height: int) -> Group:
+    databases, left_out = fitted(status.databases, height - MIN_CLIENT_LINES)
+    parts = database_blocks(databases, canvas, view.recent)
+    if left_out:
+        parts.append(Text(f"  and {left_out} more metrics, all of them healthy", style="dim"))
+    used = sum(_lines(database) for database in databases) + bool(left_out)
+    return Group(*parts, Text(), *_clients(view, status, canvas, height - used - 1))
+
+
+def _clients(view: View, status: Status, canvas: Canvas, height: int) -> list[RenderableType]:
+    if not status.clients:
+        return [Text("no client has asked yet", style="dim")]
+    clients = held_first(status.clients)
+    shown = clients[: max(1, height - 2)]
+    parts: list[RenderableType] = [client_table(shown, canvas, view.rates)]
+    if len(shown) < len(clients):
+        parts.append(Text(f"and {len(clients) - len(shown)} more clients", style="dim"))
+    return parts
+
+
+def fitted(databases: Sequence[Database], height: int) -> tuple[list[Database], int]:
+    """What fits: where not all does, healthy metrics far from their thresholds go first."""
+    if sum(_lines(database) for database in databases) <= height:
+        return list(databases), 0
+    each = max(1, height // max(1, len(databases)) - 3)
+    shown = [replace(database, metrics=_pressing(database.metrics, each)) for database in databases]
+    # Who refuses must be on the screen, even where most of the rest is not.
+    shown.sort(key=lambda database: database.verdict == "OK")
+    before = sum(len(database.metrics) for database in databases)
+    return shown, before - sum(len(database.metrics) for database in shown)
+
+
+def _pressing(metrics: Sequence[Metric], count: int) -> list[Metric]:
+    """Everything that refuses, and of the rest as many as there is room for, in their order."""
+    by_urgency = sorted(
+        metrics, key=lambda m: (m.state not in ("breached", "absent"), -(m.share or 0.0))
+    )
+    refusing = sum(m.state in ("breached", "absent") for m in metrics)
+    kept = {m.metric for m in by_urgency[: max(count, refusing)]}
+    return [m for m in metrics if m.metric in kept]
+
+
+def _lines(database: Database) -> int:
+    return 3 + max(1, len(database.metrics))

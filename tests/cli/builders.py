@@ -1,0 +1,181 @@
+"""The agent's documents, made with the structs that the agent itself makes them with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
+
+Doc = dict[str, Any]
+
+
+def metric(name: str = "lag", **given: Any) -> Doc:
+    values: Doc = {
+        "metric": name,
+        "scope": "host",
+        "state": "healthy",
+        "value": 0.8,
+        "unit": "s",
+        "threshold": 5.0,
+        "comparison": ">",
+        "age_ms": 412,
+        "cause": None,
+        "detail": "",
+        "absent_for_ms": None,
+    }
+    return _doc(MetricDoc, values, given)
+
+
+def breached(name: str = "lag", value: float = 7.2, **given: Any) -> Doc:
+    return metric(name, **{"state": "breached", "value": value, **given})
+
+
+def absent(name: str = "threads_running", **given: Any) -> Doc:
+    values = {
+        "state": "absent",
+        "value": None,
+        "unit": "",
+        "threshold": 100.0,
+        "age_ms": None,
+        "cause": "timed_out",
+        "detail": "no answer in 0.5 s",
+        "absent_for_ms": 2210,
+    }
+    return metric(name, **{**values, **given})
+
+
+def answer(**given: Any) -> Doc:
+    values: Doc = {
+        "verdict": "OK",
+        "admitted": True,
+        "app": "etl:nightly",
+        "database": "main",
+        "reason": "",
+        "retry_after_ms": None,
+        "utilization": 0.16,
+        "rule": None,
+        "read_only": False,
+        "metrics": [],
+    }
+    return _doc(AnswerDoc, values, given)
+
+
+def refusal(verdict: str = "THRESHOLD_EXCEEDED", **given: Any) -> Doc:
+    values = {
+        "verdict": verdict,
+        "admitted": False,
+        "reason": "main: lag is 7.2 s, above its threshold of 5 s (measured 412 ms ago)",
+        "retry_after_ms": 1430,
+        "utilization": 1.44,
+        "metrics": [breached(), absent()],
+    }
+    return answer(**{**values, **given})
+
+
+def metric_view(name: str = "lag", **given: Any) -> Doc:
+    values: Doc = {
+        "database": "main",
+        "metric": name,
+        "source": "builtin",
+        "origin": "file",
+        "revision": 0,
+        "settings": {"threshold": 5},
+        "interval_s": 1.0,
+        "timeout_s": 0.5,
+        "max_age_s": 2.5,
+        "granularity_s": 1.0,
+        "now": metric(name),
+        "advice": [],
+    }
+    return _doc(MetricView, values, given)
+
+
+def client(name: str = "etl:nightly", **given: Any) -> Doc:
+    values: Doc = {
+        "client": name,
+        "database": "main",
+        "admitted": 1200,
+        "refused": 40,
+        "last_verdict": "OK",
+        "last_seen_s_ago": 0.2,
+        "refused_for_s": None,
+        "refused_by": "",
+    }
+    return _doc(ClientDoc, values, given)
+
+
+def database(name: str = "main", **given: Any) -> Doc:
+    values: Doc = {
+        "database": name,
+        "engine": "postgres",
+        "verdict": "OK",
+        "reason": "",
+        "healthy_s_ago": 0.0,
+        "metrics": [metric(), metric("threads_running", value=12.0, unit="", threshold=100.0)],
+    }
+    return _doc(DatabaseDoc, values, given)
+
+
+def status(**given: Any) -> Doc:
+    values: Doc = {
+        "agent": "db1",
+        "version": "0.1.0",
+        "uptime_s": 11_520.0,
+        "settings": "/etc/headgate/headgate.toml",
+        "settings_fault": None,
+        "databases": [database()],
+        "clients": [client()],
+        "store": {
+            "name": "sqlite",
+            "writable": True,
+            "fault": None,
+            "fault_for_s": None,
+            "tallies_waiting": 0,
+        },
+        "advice": [],
+    }
+    msgspec.convert(values["store"], StoreDoc)
+    return _doc(StatusDoc, values, given)
+
+
+def busy_status() -> Doc:
+    """3 a.m.: one database refuses, one is well, one cannot be read."""
+    main = database(
+        verdict="THRESHOLD_EXCEEDED",
+        reason="main: lag is 7.2 s, above its threshold of 5 s (measured 412 ms ago)",
+        healthy_s_ago=12.4,
+        metrics=[
+            breached(),
+            absent(),
+            metric("commit_delay", value=0.0031, threshold=0.05, age_ms=140),
+            metric("pool_usage", value=0.92, unit="ratio", threshold=1.0, comparison=">="),
+            metric("queue_depth", value=412.0, unit="", threshold=1000.0, scope="shard"),
+            metric(
+                "loadavg",
+                value=0.7,
+                unit="per core",
+                threshold=1.0,
+                state="held",
+                cause="failed",
+                detail="permission denied",
+                absent_for_ms=4000,
+                age_ms=4100,
+            ),
+        ],
+    )
+    orders = database("orders", engine="mysql")
+    clients = [
+        client("etl:nightly", refused_for_s=754.0, refused_by="lag", last_verdict="X"),
+        client("d666bbfc:vcopier:vreplication:online-ddl", admitted=88231, refused=0),
+        client("backfill:users", database="orders", refused=0, last_seen_s_ago=62.0),
+    ]
+    advice = ["warning databases.main.metrics.lag.threshold: 1 s is about as fine as it can be"]
+    return status(databases=[main, orders], clients=clients, advice=advice)
+
+
+def _doc(kind: type[Any], values: Doc, given: Doc) -> Doc:
+    built: Doc = msgspec.to_builtins(msgspec.convert({**values, **given}, kind))
+    return built

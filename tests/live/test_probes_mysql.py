@@ -1,0 +1,670 @@
+"""Every MySQL/MariaDB probe against real servers: healthy, behind, frozen, killed, locked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pymysql
+import pytest
+
+from headgate.core.builtins import BUILTINS
+from headgate.core.metric_settings import parse_metric_settings
+from headgate.core.metrics import Engine, MetricSpec
+from headgate.core.samples import Cause
+from headgate.errors import ProbeFailed
+from headgate.probes.calibrate import commit_baseline
+from headgate.probes.factory import DatabaseProbes
+from tests.fixtures.eventually import aeventually, eventually
+from tests.fixtures.mariadb import MariaDBServer
+from tests.fixtures.servers import Pair
+from tests.probes.reading import exceeds, failure, open_sockets, stays_below, within, works
+
+NEEDS_OTHERS = {"lag", "flow_control"}
+ON_ANY_PRIMARY = sorted(
+    row.name
+    for row in BUILTINS.values()
+    if Engine.MYSQL in row.engines and row.name not in NEEDS_OTHERS
+)
+NATIVE = {"method": "native"}
+HEARTBEAT = {"method": "heartbeat"}
+
+
+def spec_of(name: str, **settings: Any) -> MetricSpec:
+    return parse_metric_settings(name, settings, Engine.MYSQL)
+
+
+def dsn_of(server: MariaDBServer, user: str = "") -> str:
+    return f"mysql://{user or server.user}@{server.host}:{server.port}/"
+
+
+@asynccontextmanager
+async def probes_of(
+    server: MariaDBServer, *, dsn: str = "", max_connections: int = 3
+) -> AsyncIterator[DatabaseProbes]:
+    probes = DatabaseProbes(
+        "main", Engine.MYSQL, dsn or dsn_of(server), max_connections=max_connections
+    )
+    try:
+        yield probes
+    finally:
+        await probes.close()
+
+
+async def read(probes: DatabaseProbes, name: str, **settings: Any) -> float:
+    spec = spec_of(name, **settings)
+    return await within(probes.probe_for(spec), spec.timeout_s)
+
+
+async def sql_failure(probes: DatabaseProbes, query: str) -> ProbeFailed:
+    return await failure(probes.probe_for(spec_of("mine", sql=query, threshold=1, timeout_s=2.0)))
+
+
+def execute(server: MariaDBServer, *statements: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def scalar(server: MariaDBServer, query: str) -> Any:
+    [row] = server.query(query)
+    return next(iter(row.values()))
+
+
+def sessions(server: MariaDBServer, user: str) -> int:
+    query = f"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = '{user}'"
+    return int(scalar(server, query))
+
+
+@contextmanager
+def user(server: MariaDBServer, name: str, *grants: str) -> Iterator[str]:
+    """A user with few rights, whose sessions can be told from others'; yields its DSN."""
+    execute(server, f"CREATE USER {name}@'127.0.0.1'")
+    try:
+        for grant in grants:
+            execute(server, f"GRANT {grant} TO {name}@'127.0.0.1'")
+        yield dsn_of(server, name)
+    finally:
+        execute(server, f"DROP USER {name}@'127.0.0.1'")
+
+
+async def in_sync(pair: Pair[MariaDBServer]) -> None:
+    position = scalar(pair.primary, "SELECT @@gtid_binlog_pos")
+    wait = f"SELECT MASTER_GTID_WAIT('{position}', 5)"
+    assert await asyncio.to_thread(scalar, pair.replica, wait) == 0
+
+
+# --- healthy -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ON_ANY_PRIMARY)
+async def test_every_builtin_reads_on_a_healthy_primary(
+    mariadb_pair: Pair[MariaDBServer], name: str
+) -> None:
+    async with probes_of(mariadb_pair.primary) as probes:
+        assert 0 <= await read(probes, name, timeout_s=2.0) < 10_000
+
+
+async def test_healthy_values_are_plausible(mariadb_pair: Pair[MariaDBServer]) -> None:
+    async with probes_of(mariadb_pair.primary) as probes:
+        assert await read(probes, "threads_running") <= 3
+        assert 0.01 <= await read(probes, "pool_usage") < 0.5
+        assert 0 < await read(probes, "commit_delay", timeout_s=2.0) < 1
+        assert await read(probes, "lock_waits") == 0
+        assert await read(probes, "longest_lock_wait") == 0
+        assert 0 < await read(probes, "disk_used") <= 1
+
+
+async def test_a_read_only_server_has_no_commit_delay(mariadb_pair: Pair[MariaDBServer]) -> None:
+    """Even where the probe's user could write: the row would be the replica's own."""
+    async with probes_of(mariadb_pair.replica) as probes:
+        failed = await failure(probes.probe_for(spec_of("commit_delay")))
+    assert failed.cause is Cause.UNSUPPORTED
+    assert "read_only" in failed.detail
+
+
+async def test_flow_control_without_galera_is_unsupported(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    async with probes_of(mariadb_pair.primary) as probes:
+        failed = await failure(probes.probe_for(spec_of("flow_control")))
+    assert failed.cause is Cause.UNSUPPORTED
+
+
+async def test_history_list_grows_behind_an_open_snapshot(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    primary = mariadb_pair.primary
+    execute(primary, "CREATE OR REPLACE TABLE mysql.undone (n INT) ENGINE=InnoDB")
+    with primary.connect() as reader, primary.connect() as writer:
+        reader.query("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        for n in range(200):
+            writer.query(f"INSERT INTO mysql.undone VALUES ({n})")
+            writer.query("UPDATE mysql.undone SET n = n + 1")
+        async with probes_of(primary) as probes:
+            assert await read(probes, "history_list_length") >= 100
+            assert await read(probes, "oldest_transaction") > 0
+    execute(primary, "DROP TABLE mysql.undone")
+
+
+async def test_commit_baseline_suggests_a_threshold(mariadb_pair: Pair[MariaDBServer]) -> None:
+    """R15"""
+    async with probes_of(mariadb_pair.primary) as probes:
+        baseline = await commit_baseline(probes.probe_for(spec_of("commit_delay")), count=50)
+    assert 0 < baseline.p50_s <= baseline.p99_s
+    assert baseline.suggested_s >= 0.010
+
+
+# --- lag -----------------------------------------------------------------------------------
+
+
+async def test_native_lag_of_a_replica_in_step_is_zero(mariadb_pair: Pair[MariaDBServer]) -> None:
+    async with probes_of(mariadb_pair.replica) as probes:
+        lag = probes.probe_for(spec_of("lag", options=NATIVE))
+        await aeventually(lambda: stays_below(lag, 1))
+
+
+async def test_a_server_that_is_no_replica_has_no_native_lag(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    async with probes_of(mariadb_pair.primary) as probes:
+        failed = await failure(probes.probe_for(spec_of("lag", options=NATIVE)))
+    assert failed.cause is Cause.UNSUPPORTED
+
+
+@pytest.mark.parametrize(("thread", "said"), [("SQL", "SQL_Running"), ("IO", "IO_Running")])
+async def test_misleading_zero_lag_when_a_thread_is_stopped(
+    mariadb_pair: Pair[MariaDBServer], thread: str, said: str
+) -> None:
+    """R22: stopped replication is a failure that names the thread, never 0."""
+    replica = mariadb_pair.replica
+    async with probes_of(replica) as probes:
+        lag = probes.probe_for(spec_of("lag", options=NATIVE))
+        execute(replica, f"STOP SLAVE {thread}_THREAD")
+        try:
+            failed = await failure(lag)
+        finally:
+            execute(replica, "START SLAVE")
+        assert failed.cause is Cause.FAILED
+        assert said in failed.detail
+        await aeventually(lambda: works(lag))
+
+
+async def test_misleading_zero_lag_while_the_replica_only_tries_to_connect(
+    fresh_mariadb: Pair[MariaDBServer],
+) -> None:
+    """Seconds_Behind_Master reads 0 or NULL then; the I/O thread is what tells."""
+    async with probes_of(fresh_mariadb.replica) as probes:
+        lag = probes.probe_for(spec_of("lag", options=NATIVE))
+        assert await within(lag, 1.0) == 0
+        fresh_mariadb.primary.kill()
+        await aeventually(lambda: fails(lag))
+        assert "Slave_IO_Running is" in (await failure(lag)).detail
+        fresh_mariadb.primary.restart()
+        await aeventually(lambda: works(lag), within_s=20)
+
+
+async def fails(probe: Any) -> bool:
+    return not await works(probe)
+
+
+async def test_broken_replication_carries_the_servers_error(
+    fresh_mariadb: Pair[MariaDBServer],
+) -> None:
+    execute(fresh_mariadb.primary, "CREATE DATABASE app", "CREATE TABLE app.t (n INT PRIMARY KEY)")
+    await in_sync(fresh_mariadb)
+    execute(fresh_mariadb.replica, "SET sql_log_bin = 0", "INSERT INTO app.t VALUES (1)")
+    execute(fresh_mariadb.primary, "INSERT INTO app.t VALUES (1)")
+    async with probes_of(fresh_mariadb.replica) as probes:
+        lag = probes.probe_for(spec_of("lag", options=NATIVE))
+        await aeventually(lambda: fails(lag))
+        assert "Duplicate entry" in (await failure(lag)).detail
+
+
+async def test_native_lag_grows_behind_a_slow_statement(fresh_mariadb: Pair[MariaDBServer]) -> None:
+    """A lock on the replica holds up its SQL thread; the seconds count on, then return to 0."""
+    primary, replica = fresh_mariadb.primary, fresh_mariadb.replica
+    execute(primary, "CREATE DATABASE app", "CREATE TABLE app.t (n INT PRIMARY KEY)")
+    await in_sync(fresh_mariadb)
+    async with probes_of(replica) as probes:
+        lag = probes.probe_for(spec_of("lag", options=NATIVE))
+        with replica.connect() as blocker:
+            blocker.query("LOCK TABLES app.t READ")
+            execute(primary, "INSERT INTO app.t VALUES (1)")
+            await aeventually(lambda: exceeds(lag, 1.5), within_s=10)
+        await aeventually(lambda: stays_below(lag, 1))
+
+
+@asynccontextmanager
+async def heartbeats(pair: Pair[MariaDBServer]) -> AsyncIterator[Any]:
+    async with probes_of(pair.primary) as probes:
+        writer = probes.heartbeat_writer("headgate.heartbeat")
+        try:
+            yield writer
+        finally:
+            await writer.close()
+            execute(pair.primary, "DROP TABLE IF EXISTS headgate.heartbeat")
+
+
+async def test_heartbeat_lag_grows_while_the_replica_stands_and_returns(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    """R20–R22"""
+    replica = mariadb_pair.replica
+    async with heartbeats(mariadb_pair) as writer, probes_of(replica) as probes:
+        assert await writer.beat() is True
+        await in_sync(mariadb_pair)
+        lag = probes.probe_for(spec_of("lag"))  # auto: there is a row, so it is read
+        assert 0 <= await within(lag, 1.0) < 1
+        execute(replica, "STOP SLAVE SQL_THREAD")
+        try:
+            assert await writer.beat() is True
+            first = await lag.read()
+            await aeventually(lambda: exceeds(lag, first + 0.5))
+        finally:
+            execute(replica, "START SLAVE")
+        assert await writer.beat() is True
+        await aeventually(lambda: stays_below(lag, 0.5))
+
+
+async def test_heartbeat_writer_on_the_wrong_host_does_not_write(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    """R21: neither where read_only says so, nor on a replica that was left writable."""
+    replica = mariadb_pair.replica
+    async with probes_of(replica) as probes:
+        writer = probes.heartbeat_writer("headgate.heartbeat")
+        assert await writer.beat() is False
+        execute(replica, "SET GLOBAL read_only = 0")
+        try:
+            assert await writer.beat() is False
+        finally:
+            execute(replica, "SET GLOBAL read_only = 1")
+        await writer.close()
+
+
+async def test_without_heartbeats_auto_is_native(mariadb_pair: Pair[MariaDBServer]) -> None:
+    async with probes_of(mariadb_pair.replica) as probes:
+        lag = probes.probe_for(spec_of("lag"))
+        await aeventually(lambda: stays_below(lag, 1))
+        failed = await failure(probes.probe_for(spec_of("lag", options=HEARTBEAT)))
+    assert failed.cause is Cause.FAILED
+    assert "heartbeat_interval_s" in failed.detail
+
+
+PT_HEARTBEAT = (
+    "ts VARCHAR(26) NOT NULL, server_id INT UNSIGNED NOT NULL PRIMARY KEY,"
+    " file VARCHAR(255), position BIGINT UNSIGNED"
+)
+PT_LEGACY = "id INT NOT NULL PRIMARY KEY, ts DATETIME NOT NULL"
+PT_NOW = "DATE_FORMAT({now}, '%Y-%m-%dT%H:%i:%s.%f')"
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        (PT_HEARTBEAT, "('2001-01-01T00:00:00.000000', 1, '', 0), ({ts}, 2, '', 0)"),
+        (PT_LEGACY, "(1, {ts})"),
+    ],
+    ids=["pt-heartbeat", "legacy"],
+)
+async def test_pt_heartbeats_tables_are_read_in_both_layouts(
+    mariadb_pair: Pair[MariaDBServer], columns: str, rows: str
+) -> None:
+    ts = PT_NOW.format(now="UTC_TIMESTAMP(6) - INTERVAL 3 SECOND")
+    execute(
+        mariadb_pair.primary,
+        "CREATE DATABASE IF NOT EXISTS percona",
+        f"CREATE OR REPLACE TABLE percona.heartbeat ({columns})",
+        f"INSERT INTO percona.heartbeat VALUES {rows.format(ts=ts)}",
+    )
+    async with probes_of(mariadb_pair.primary) as probes:
+        options = {"heartbeat_table": "percona.heartbeat"}
+        assert 3 <= await read(probes, "lag", options=options) < 5
+    execute(mariadb_pair.primary, "DROP DATABASE percona")
+
+
+async def test_a_heartbeat_from_the_future_is_clock_skew_not_zero(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    """R24"""
+    async with heartbeats(mariadb_pair) as writer, probes_of(mariadb_pair.primary) as probes:
+        await writer.beat()
+        ahead = "UPDATE headgate.heartbeat SET ts = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR"
+        execute(mariadb_pair.primary, ahead)
+        failed = await failure(probes.probe_for(spec_of("lag", options=HEARTBEAT)))
+    assert failed.cause is Cause.INVALID
+    assert "NTP" in failed.detail
+
+
+# --- what only other sessions can show -----------------------------------------------------
+
+
+@contextmanager
+def waiting_statement(server: MariaDBServer, statement: str) -> Iterator[None]:
+    """`statement` runs in a thread of its own, until something lets it go on."""
+
+    def run() -> None:
+        with server.connect() as connection:
+            connection.query(statement)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(20)
+
+
+async def test_lock_waits_counts_row_and_metadata_locks_and_times_the_longest(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    primary = mariadb_pair.primary
+    execute(
+        primary,
+        "CREATE DATABASE IF NOT EXISTS app",
+        "CREATE OR REPLACE TABLE app.contended (n INT PRIMARY KEY) ENGINE=InnoDB",
+        "INSERT INTO app.contended VALUES (1)",
+    )
+    async with probes_of(primary) as probes:
+        waits = probes.probe_for(spec_of("lock_waits"))
+        longest = probes.probe_for(spec_of("longest_lock_wait"))
+        holder = primary.connect()
+        holder.query("START TRANSACTION")
+        holder.query("UPDATE app.contended SET n = n + 1")
+        with (
+            waiting_statement(primary, "UPDATE app.contended SET n = n + 10"),
+            waiting_statement(primary, "ALTER TABLE app.contended ADD COLUMN extra INT"),
+        ):
+            try:
+                await aeventually(lambda: exceeds_after_a_rest(waits, 1.5))
+                assert await waits.read() == 2
+                await aeventually(lambda: exceeds_after_a_rest(longest, 0.5))
+                assert await longest.read() < 5
+                assert await read(probes, "oldest_transaction") > 0.5
+            finally:
+                holder.rollback()
+                holder.close()
+        assert not await exceeds_after_a_rest(waits, 0)
+    execute(primary, "DROP DATABASE app")
+
+
+async def exceeds_after_a_rest(probe: Any, least: float) -> bool:
+    """InnoDB renews INNODB_TRX only when nobody has read it for 0.1 s: poll no faster."""
+    await asyncio.sleep(0.15)
+    return await exceeds(probe, least)
+
+
+async def test_a_commit_stall_is_seen(mariadb_pair: Pair[MariaDBServer]) -> None:
+    """R12: a global read lock holds every writer; lag and threads_running may miss it."""
+    primary = mariadb_pair.primary
+    async with probes_of(primary) as probes:
+        commit = probes.probe_for(spec_of("commit_delay", timeout_s=0.5))
+        await within(commit, 2.0)
+        with primary.connect() as blocker:
+            blocker.query("FLUSH TABLES WITH READ LOCK")
+            assert await stalls(commit)
+        await aeventually(lambda: works(commit))
+        await aeventually(lambda: stays_below(commit, 0.4))
+
+
+async def stalls(probe: Any) -> bool:
+    try:
+        return await within(probe, 0.5) > 0.4
+    except TimeoutError:
+        return True
+    except ProbeFailed as failed:
+        return failed.cause is Cause.TIMED_OUT
+
+
+# --- rights and secrets --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lock_waits", "longest_lock_wait", "oldest_transaction"])
+async def test_a_user_that_sees_nothing_fails_instead_of_reading_zero(
+    mariadb_pair: Pair[MariaDBServer], name: str
+) -> None:
+    primary = mariadb_pair.primary
+    with user(primary, "blind") as dsn:
+        async with probes_of(primary, dsn=dsn) as probes:
+            failed = await failure(probes.probe_for(spec_of(name)))
+    assert failed.cause is Cause.FAILED
+    assert "PROCESS" in failed.detail
+
+
+async def test_a_user_that_may_not_create_gets_the_statements_to_run(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    primary = mariadb_pair.primary
+    with user(primary, "blind", "SLAVE MONITOR ON *.*") as dsn:
+        async with probes_of(primary, dsn=dsn) as probes:
+            table = {"table": "forbidden.commit_probe"}
+            failed = await failure(probes.probe_for(spec_of("commit_delay", options=table)))
+            assert "CREATE TABLE IF NOT EXISTS `forbidden`.`commit_probe`" in failed.detail
+            writer = probes.heartbeat_writer("forbidden.heartbeat")
+            with pytest.raises(ProbeFailed, match="CREATE TABLE IF NOT EXISTS"):
+                await writer.beat()
+            await writer.close()
+
+
+async def test_secrets_stand_in_no_message(mariadb_pair: Pair[MariaDBServer]) -> None:
+    secret = "hunter2-secret"
+    port = mariadb_pair.primary.port
+    for dsn in (
+        f"mysql://nobody:{secret}@127.0.0.1:{port}/app",
+        f"mysql://nobody:{secret}@127.0.0.1:1/app",
+    ):
+        async with probes_of(mariadb_pair.primary, dsn=dsn) as probes:
+            failed = await failure(probes.probe_for(spec_of("threads_running")))
+        assert failed.cause is Cause.FAILED
+        assert "127.0.0.1" in failed.detail
+        assert secret not in repr(failed) + failed.detail
+
+
+async def test_the_unix_socket_of_a_dsn_is_used(mariadb_pair: Pair[MariaDBServer]) -> None:
+    server = mariadb_pair.primary
+    dsn = f"mysql://{server.user}@localhost/?socket={server.socket_path}"
+    async with probes_of(server, dsn=dsn) as probes:
+        assert await read(probes, "pool_usage") > 0
+
+
+# --- an operator's own query ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("SELECT 42", 42),
+        ("SELECT 1.5", 1.5),
+        ("SELECT 2.5e0 -- with a comment", 2.5),
+        ("WITH a AS (SELECT 7 AS n) SELECT n FROM a", 7),
+        ("SHOW GLOBAL STATUS LIKE 'Threads_connected'", None),
+        ("SELECT COUNT(*) FROM mysql.db WHERE Db LIKE '%' OR 1", None),
+    ],
+)
+async def test_custom_sql_answers_one_number(
+    mariadb_pair: Pair[MariaDBServer], query: str, value: float | None
+) -> None:
+    """R6"""
+    async with probes_of(mariadb_pair.primary) as probes:
+        answer = await read(probes, "mine", sql=query, threshold=1, timeout_s=2.0)
+    assert answer >= 0 if value is None else answer == value
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT NULL", "NULL"),
+        ("SELECT 1 FROM DUAL WHERE 0", "no row"),
+        ("SELECT seq FROM mysql.seq_1_to_100000000", "more than one row"),
+        ("SELECT 1, 2", "2 columns"),
+        ("SELECT 'twelve'", "text"),
+        ("SELECT '12'", "text"),
+        ("SELECT UTC_TIMESTAMP()", "datetime"),
+        ("SHOW GLOBAL STATUS LIKE 'Threads%'", "more than one row"),
+        ("SHOW GLOBAL STATUS LIKE 'no such thing'", "no row"),
+        ("SHOW GLOBAL STATUS LIKE 'Rpl_status'", "no number"),
+    ],
+)
+async def test_custom_sql_that_is_no_number_is_invalid(
+    mariadb_pair: Pair[MariaDBServer], query: str, said: str
+) -> None:
+    """R6, R9. (MySQL has no NaN: what would be one is NULL.)"""
+    async with probes_of(mariadb_pair.primary) as probes:
+        failed = await sql_failure(probes, query)
+        assert failed.cause is Cause.INVALID, failed.detail
+        assert said in failed.detail
+        assert await read(probes, "mine", sql="SELECT 1", threshold=1) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1; DELETE FROM app.kept",
+        "SELECT app.erase()",
+        "WITH a AS (SELECT 1) DELETE FROM app.kept",
+    ],
+)
+async def test_custom_sql_cannot_write(mariadb_pair: Pair[MariaDBServer], query: str) -> None:
+    primary = mariadb_pair.primary
+    execute(
+        primary,
+        "SET sql_log_bin = 0",
+        "CREATE DATABASE IF NOT EXISTS app",
+        "CREATE OR REPLACE TABLE app.kept (n INT) ENGINE=InnoDB",
+        "INSERT INTO app.kept VALUES (1)",
+        "CREATE OR REPLACE FUNCTION app.erase() RETURNS INT DETERMINISTIC MODIFIES SQL DATA"
+        " BEGIN DELETE FROM app.kept; RETURN 1; END",
+    )
+    async with probes_of(primary) as probes:
+        assert (await sql_failure(probes, query)).cause is Cause.FAILED
+        count = await read(probes, "mine", sql="SELECT COUNT(*) FROM app.kept", threshold=1)
+    execute(primary, "SET sql_log_bin = 0", "DROP DATABASE app")
+    assert count == 1
+
+
+# --- slow, frozen, killed ------------------------------------------------------------------
+
+
+async def test_a_timed_out_statement_ends_on_the_server(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    """R26, observer effect: a cancelled MySQL client alone would leave the statement running."""
+    primary = mariadb_pair.primary
+    asleep = (
+        "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT SLEEP(300)%'"
+    )
+    async with probes_of(primary) as probes:
+        slow = probes.probe_for(
+            spec_of("mine", sql="SELECT SLEEP(300)", threshold=1, timeout_s=1.0)
+        )
+        reading = asyncio.create_task(slow.read())
+        await aeventually(lambda: scalar(primary, asleep) == 1)
+        reading.cancel()
+        await asyncio.wait([reading], timeout=0.2)
+        assert reading.cancelled()
+        await aeventually(lambda: scalar(primary, asleep) == 0, within_s=2)
+
+
+async def test_a_statement_that_the_server_ends_is_a_timeout(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    async with probes_of(mariadb_pair.primary) as probes:
+        slow = spec_of("mine", sql="SELECT SLEEP(300)", threshold=1, timeout_s=0.1)
+        failed = await failure(probes.probe_for(slow), timeout_s=2)
+    assert failed.cause is Cause.TIMED_OUT, failed.detail
+
+
+async def test_fifty_timeouts_leak_no_connection(mariadb_pair: Pair[MariaDBServer]) -> None:
+    """R26"""
+    primary = mariadb_pair.primary
+    sockets_before = open_sockets()
+    with user(primary, "patient") as dsn:
+        async with probes_of(primary, dsn=dsn, max_connections=3) as probes:
+            slow = probes.probe_for(
+                spec_of("mine", sql="SELECT SLEEP(300)", threshold=1, timeout_s=0.05)
+            )
+            most = 0
+            for _ in range(10):
+                await asyncio.gather(*(works(slow, 0.04) for _ in range(5)))
+                most = max(most, sessions(primary, "patient"))
+            assert most <= 10
+            await aeventually(lambda: sessions(primary, "patient") <= 3)
+        await aeventually(lambda: sessions(primary, "patient") == 0)
+    assert open_sockets() == sockets_before
+
+
+async def test_a_frozen_server_times_out_and_recovers(fresh_mariadb: Pair[MariaDBServer]) -> None:
+    """A hung database is never healthy, and never hangs us: not a query, a connect, a close."""
+    primary = fresh_mariadb.primary
+    async with probes_of(primary) as probes, probes_of(primary) as idle:
+        running = probes.probe_for(spec_of("threads_running"))
+        await within(running, 1.0)
+        await within(idle.probe_for(spec_of("threads_running")), 1.0)
+        primary.pause()
+        try:
+            for _ in range(4):  # the first on the open connection, the others connecting anew
+                started = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    await within(running, 0.5)
+                assert time.monotonic() - started < 0.7
+            started = time.monotonic()
+            await idle.close()
+            assert time.monotonic() - started < 0.5
+        finally:
+            primary.resume()
+        await aeventually(lambda: works(running))
+
+
+async def test_a_killed_server_fails_and_recovers_after_its_restart(
+    fresh_mariadb: Pair[MariaDBServer],
+) -> None:
+    primary = fresh_mariadb.primary
+    async with probes_of(primary) as probes:
+        running = probes.probe_for(spec_of("threads_running"))
+        await within(running, 1.0)
+        primary.kill()
+        eventually(lambda: not answers(primary))
+        failed = await failure(running)
+        assert failed.cause is Cause.FAILED
+        assert f"127.0.0.1:{primary.port}" in failed.detail
+        failed = await failure(running)
+        assert "refused" in failed.detail.lower(), failed.detail
+        primary.restart()
+        assert await within(running, 2.0) >= 0
+
+
+def answers(server: MariaDBServer) -> bool:
+    try:
+        server.query("SELECT 1")
+    except pymysql.err.Error:
+        return False
+    return True
+
+
+async def test_too_many_clients_is_a_failure(fresh_mariadb: Pair[MariaDBServer]) -> None:
+    """R5: a full server refuses even the probe, unless it has its connection already."""
+    primary = fresh_mariadb.primary
+    execute(primary, "SET GLOBAL max_connections = 10")
+    with user(primary, "plain_user") as dsn:
+        async with probes_of(primary, dsn=dsn) as inside, probes_of(primary, dsn=dsn) as outside:
+            usage = inside.probe_for(spec_of("pool_usage"))
+            assert await within(usage, 1.0) < 1
+            crowd: list[Any] = []
+            with pytest.raises(pymysql.err.OperationalError):
+                while True:
+                    crowd.append(connect_as(primary, "plain_user"))
+            failed = await failure(outside.probe_for(spec_of("pool_usage")))
+            assert failed.cause is Cause.FAILED
+            assert "Too many connections" in failed.detail
+            assert await within(usage, 1.0) >= 1.0
+            for connection in crowd:
+                connection.close()
+
+
+def connect_as(server: MariaDBServer, name: str) -> Any:
+    return pymysql.connect(host=server.host, port=server.port, user=name)

@@ -1,0 +1,49 @@
+"""Read a probe the way the sampler does, and say what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ProbeFailed
+from headgate.probes.factory import Probe
+
+
+async def within(probe: Probe, timeout_s: float) -> float:
+    """Cancelled at the metric's timeout."""
+    async with asyncio.timeout(timeout_s):
+        return await probe.read()
+
+
+async def failure(probe: Probe, timeout_s: float = 2.0) -> ProbeFailed:
+    with pytest.raises(ProbeFailed) as caught:
+        await within(probe, timeout_s)
+    return caught.value
+
+
+async def works(probe: Probe, timeout_s: float = 1.0) -> bool:
+    try:
+        await within(probe, timeout_s)
+    except (ProbeFailed, TimeoutError):
+        return False
+    return True
+
+
+async def exceeds(probe: Probe, least: float) -> bool:
+    return await probe.read() > least
+
+
+async def stays_below(probe: Probe, most: float) -> bool:
+    return await probe.read() < most
+
+
+def open_sockets() -> int:
+    """Sockets that this process holds."""
+    kinds = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            kinds.append(str(fd.readlink()))
+    return sum(kind.startswith("socket:") for kind in kinds)
