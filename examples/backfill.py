@@ -12,7 +12,7 @@ import psycopg
 
 import headgate
 
-TODO = "SELECT id FROM orders WHERE total_cents IS NULL ORDER BY id"
+UNFILLED = "SELECT id FROM orders WHERE total_cents IS NULL ORDER BY id"
 FILL = "UPDATE orders SET total_cents = round(total * 100) WHERE id = ANY(%s)"
 
 
@@ -21,7 +21,7 @@ def main() -> None:
         psycopg.connect(autocommit=True) as connection,
         headgate.Client("orders-total:backfill", database="main", max_wait_s=600) as gate,
     ):
-        ids = [row[0] for row in connection.execute(TODO)]
+        ids = [row[0] for row in connection.execute(UNFILLED)]
         for chunk in gate.chunks(ids, size=500):
             connection.execute(FILL, [chunk])
 

@@ -1,3 +1,3 @@
 """Fixtures live in tests/fixtures/, by subject; this only names them to pytest."""
 
-pytest_plugins = ["tests.fixtures.servers"]
+pytest_plugins = ["tests.fixtures.agents", "tests.fixtures.servers"]

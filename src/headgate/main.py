@@ -159,8 +159,9 @@ class Agent:
         await self.stop()
 
     async def start(self) -> None:
-        await self._open_listeners()
+        await self._bind()
         await self._load(self._settings)
+        await self.listener.start()  # Nobody is told "no such database" while one is loaded.
         self._background("keeper", self.keeper.run)
         self._background("tend", self._tend)
         # What was built at start-up lives as long as the process: keep the collector off it.
@@ -305,17 +306,19 @@ class Agent:
         if self._settings_path is not None:
             self._tasks.append(asyncio.create_task(self.reload(), name="reload"))
 
-    async def _open_listeners(self) -> None:
+    async def _bind(self) -> None:
         loop, agent = asyncio.get_running_loop(), self._settings.agent
         if agent.listen is not None:
             host, port = agent.listen
             server = await loop.create_server(
-                self.listener, host, port, ssl=_tls(agent), backlog=BACKLOG
+                self.listener, host, port, ssl=_tls(agent), backlog=BACKLOG, start_serving=False
             )
             self.listener.add(server)
         if agent.socket is not None:
             sock = _unix_socket(agent.socket, int(agent.socket_mode, 8))
-            unix = await loop.create_unix_server(self.listener, sock=sock, backlog=BACKLOG)
+            unix = await loop.create_unix_server(
+                self.listener, sock=sock, backlog=BACKLOG, start_serving=False
+            )
             self.listener.add(unix)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import socketserver
+import struct
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -26,6 +28,8 @@ class Play:
     close: bool = False
     hold: bool = False
     """Say nothing more until the server is stopped."""
+    reset: bool = False
+    """Drop the connection as a crashed host does, without a word of farewell."""
 
 
 def answer(status: int, document: Any = None, *, body: bytes | None = None, **headers: str) -> Play:
@@ -89,7 +93,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(play.wire)
         if play.hold:
             script.stopping.wait(30)
-        self.close_connection = play.close or play.hold
+        if play.reset:
+            self._reset()
+        self.close_connection = play.close or play.hold or play.reset
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(self.connection.detach())
 
     do_POST = do_GET  # noqa: N815 -- the name http.server looks for
 

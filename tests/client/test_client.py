@@ -253,10 +253,20 @@ def test_a_forked_child_opens_its_own_connection(agent: ScriptedAgent) -> None:
 
 def test_one_async_client_on_several_loops(agent: ScriptedAgent) -> None:
     gate = AsyncClient("etl", database="main", url=agent.url)
+
+    async def many() -> list[headgate.Answer]:
+        return await asyncio.gather(*(gate.check() for _ in range(200)))
+
     for _ in range(3):
-        assert asyncio.run(gate.check())
+        assert all(asyncio.run(many()))
     asyncio.run(gate.close())
-    assert len(agent.heard) == 3
+    assert len(agent.heard) == 600
+
+
+async def test_a_thousand_tasks_share_a_few_connections(agent: ScriptedAgent) -> None:
+    async with AsyncClient("etl", database="main", url=agent.url, timeout_s=20) as gate:
+        assert all(await asyncio.gather(*(gate.check() for _ in range(1000))))
+    assert agent.script.connections <= 8
 
 
 async def test_a_cancelled_question_leaves_no_connection_in_doubt(agent: ScriptedAgent) -> None:

@@ -24,6 +24,7 @@ CHUNKED_OK = Play(
 )
 FAULTS = {
     "closes at once": (Play(b"", close=True), "closed without an answer"),
+    "resets": (Play(b"", reset=True), "closed without an answer"),
     "closes mid-header": (Play(HEAD[:20], close=True), "closed 20 bytes into the answer"),
     "closes mid-body": (Play(HEAD + b'{"verdict": "OK"', close=True), "bytes into the answer"),
     "garbage": (Play(b"\x00\xff" * 10 + b"\r\n\r\n", close=True), "not HTTP/1.1"),
@@ -219,11 +220,11 @@ async def test_a_connection_closed_while_idle_is_replaced(
     assert len(agent.heard) == 6
 
 
+@pytest.mark.parametrize("dropped", [Play(b"", close=True), Play(b"", reset=True)])
 async def test_a_connection_closed_under_the_question_is_replaced_once(
-    start_agent: StartAgent, make_caller: MakeCaller
+    start_agent: StartAgent, make_caller: MakeCaller, dropped: Play
 ) -> None:
     """A kept connection may end just as it is used: asked anew, on a new connection."""
-    dropped = Play(b"", close=True)
     agent = start_agent(OK, dropped, OK, dropped, dropped)
     gate = make_caller(agent.url)
     assert await gate.check()

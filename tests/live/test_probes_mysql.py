@@ -22,7 +22,7 @@ from headgate.probes.factory import DatabaseProbes
 from tests.fixtures.eventually import aeventually, eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
-from tests.probes.reading import exceeds, failure, open_sockets, stays_below, within, works
+from tests.probes.reading import becomes, exceeds, failure, open_sockets, stays_below, within, works
 
 NEEDS_OTHERS = {"lag", "flow_control"}
 ON_ANY_PRIMARY = sorted(
@@ -165,7 +165,7 @@ async def test_commit_baseline_suggests_a_threshold(mariadb_pair: Pair[MariaDBSe
 async def test_native_lag_of_a_replica_in_step_is_zero(mariadb_pair: Pair[MariaDBServer]) -> None:
     async with probes_of(mariadb_pair.replica) as probes:
         lag = probes.probe_for(spec_of("lag", options=NATIVE))
-        await aeventually(lambda: stays_below(lag, 1))
+        await becomes(lambda: stays_below(lag, 1))
 
 
 async def test_a_server_that_is_no_replica_has_no_native_lag(
@@ -191,7 +191,7 @@ async def test_misleading_zero_lag_when_a_thread_is_stopped(
             execute(replica, "START SLAVE")
         assert failed.cause is Cause.FAILED
         assert said in failed.detail
-        await aeventually(lambda: works(lag))
+        await becomes(lambda: works(lag))
 
 
 async def test_misleading_zero_lag_while_the_replica_only_tries_to_connect(
@@ -202,10 +202,10 @@ async def test_misleading_zero_lag_while_the_replica_only_tries_to_connect(
         lag = probes.probe_for(spec_of("lag", options=NATIVE))
         assert await within(lag, 1.0) == 0
         fresh_mariadb.primary.kill()
-        await aeventually(lambda: fails(lag))
+        await becomes(lambda: fails(lag))
         assert "Slave_IO_Running is" in (await failure(lag)).detail
         fresh_mariadb.primary.restart()
-        await aeventually(lambda: works(lag), within_s=20)
+        await becomes(lambda: works(lag), within_s=20)
 
 
 async def fails(probe: Any) -> bool:
@@ -221,7 +221,7 @@ async def test_broken_replication_carries_the_servers_error(
     execute(fresh_mariadb.primary, "INSERT INTO app.t VALUES (1)")
     async with probes_of(fresh_mariadb.replica) as probes:
         lag = probes.probe_for(spec_of("lag", options=NATIVE))
-        await aeventually(lambda: fails(lag))
+        await becomes(lambda: fails(lag))
         assert "Duplicate entry" in (await failure(lag)).detail
 
 
@@ -235,8 +235,8 @@ async def test_native_lag_grows_behind_a_slow_statement(fresh_mariadb: Pair[Mari
         with replica.connect() as blocker:
             blocker.query("LOCK TABLES app.t READ")
             execute(primary, "INSERT INTO app.t VALUES (1)")
-            await aeventually(lambda: exceeds(lag, 1.5), within_s=10)
-        await aeventually(lambda: stays_below(lag, 1))
+            await becomes(lambda: exceeds(lag, 1.5), within_s=10)
+        await becomes(lambda: stays_below(lag, 1))
 
 
 @asynccontextmanager
@@ -264,11 +264,11 @@ async def test_heartbeat_lag_grows_while_the_replica_stands_and_returns(
         try:
             assert await writer.beat() is True
             first = await lag.read()
-            await aeventually(lambda: exceeds(lag, first + 0.5))
+            await becomes(lambda: exceeds(lag, first + 0.5))
         finally:
             execute(replica, "START SLAVE")
         assert await writer.beat() is True
-        await aeventually(lambda: stays_below(lag, 0.5))
+        await becomes(lambda: stays_below(lag, 0.5))
 
 
 async def test_heartbeat_writer_on_the_wrong_host_does_not_write(
@@ -290,7 +290,7 @@ async def test_heartbeat_writer_on_the_wrong_host_does_not_write(
 async def test_without_heartbeats_auto_is_native(mariadb_pair: Pair[MariaDBServer]) -> None:
     async with probes_of(mariadb_pair.replica) as probes:
         lag = probes.probe_for(spec_of("lag"))
-        await aeventually(lambda: stays_below(lag, 1))
+        await becomes(lambda: stays_below(lag, 1))
         failed = await failure(probes.probe_for(spec_of("lag", options=HEARTBEAT)))
     assert failed.cause is Cause.FAILED
     assert "heartbeat_interval_s" in failed.detail
@@ -381,9 +381,9 @@ async def test_lock_waits_counts_row_and_metadata_locks_and_times_the_longest(
             waiting_statement(primary, "ALTER TABLE app.contended ADD COLUMN extra INT"),
         ):
             try:
-                await aeventually(lambda: exceeds_after_a_rest(waits, 1.5))
+                await becomes(lambda: exceeds_after_a_rest(waits, 1.5))
                 assert await waits.read() == 2
-                await aeventually(lambda: exceeds_after_a_rest(longest, 0.5))
+                await becomes(lambda: exceeds_after_a_rest(longest, 0.5))
                 assert await longest.read() < 5
                 assert await read(probes, "oldest_transaction") > 0.5
             finally:
@@ -408,8 +408,8 @@ async def test_a_commit_stall_is_seen(mariadb_pair: Pair[MariaDBServer]) -> None
         with primary.connect() as blocker:
             blocker.query("FLUSH TABLES WITH READ LOCK")
             assert await stalls(commit)
-        await aeventually(lambda: works(commit))
-        await aeventually(lambda: stays_below(commit, 0.4))
+        await becomes(lambda: works(commit))
+        await becomes(lambda: stays_below(commit, 0.4))
 
 
 async def stalls(probe: Any) -> bool:
@@ -617,7 +617,7 @@ async def test_a_frozen_server_times_out_and_recovers(fresh_mariadb: Pair[MariaD
             assert time.monotonic() - started < 0.5
         finally:
             primary.resume()
-        await aeventually(lambda: works(running))
+        await becomes(lambda: works(running))
 
 
 async def test_a_killed_server_fails_and_recovers_after_its_restart(

@@ -21,7 +21,7 @@ from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes, Probe
 from tests.fixtures.eventually import aeventually, eventually
 from tests.fixtures.servers import Pair
-from tests.probes.reading import exceeds, failure, open_sockets, stays_below, within, works
+from tests.probes.reading import becomes, exceeds, failure, open_sockets, stays_below, within, works
 
 ON_ANY_PRIMARY = sorted(
     row.name
@@ -97,7 +97,7 @@ async def test_every_builtin_reads_on_a_healthy_primary(
     spec = spec_of(name)
     async with probes_of(postgres_pair.primary) as probes:
         probe = probes.probe_for(spec)
-        await aeventually(lambda: works(probe))
+        await becomes(lambda: works(probe))
         assert 0 <= await within(probe, spec.timeout_s) < 10_000
 
 
@@ -197,15 +197,15 @@ async def test_lag_grows_while_replay_is_paused_and_returns(
     await in_sync(postgres_pair)
     async with probes_of(getattr(postgres_pair, side)) as probes:
         lag = probes.probe_for(spec_of("lag"))
-        await aeventually(lambda: is_current(lag))
+        await becomes(lambda: is_current(lag))
         with replay_paused(postgres_pair.replica):
             write(postgres_pair.primary)
             started = time.monotonic()
-            await aeventually(lambda: exceeds(lag, 0.3))
+            await becomes(lambda: exceeds(lag, 0.3))
             first = await lag.read()
-            await aeventually(lambda: exceeds(lag, 0.9))
+            await becomes(lambda: exceeds(lag, 0.9))
             assert first < await lag.read() <= time.monotonic() - started + 0.2
-        await aeventually(lambda: is_current(lag))
+        await becomes(lambda: is_current(lag))
 
 
 async def is_current(probe: Probe) -> bool:
@@ -234,13 +234,13 @@ async def test_misleading_zero_lag_when_the_primary_is_gone(
     await in_sync(fresh_postgres)
     async with probes_of(fresh_postgres.replica) as probes:
         lag = probes.probe_for(spec_of("lag"))
-        await aeventually(lambda: is_current(lag))
+        await becomes(lambda: is_current(lag))
         fresh_postgres.primary.kill()
-        await aeventually(lambda: exceeds(lag, 0.2))
+        await becomes(lambda: exceeds(lag, 0.2))
         first = await lag.read()
-        await aeventually(lambda: exceeds(lag, first + 0.2))
+        await becomes(lambda: exceeds(lag, first + 0.2))
         fresh_postgres.primary.restart()
-        await aeventually(lambda: is_current(lag), within_s=10)
+        await becomes(lambda: is_current(lag), within_s=10)
 
 
 async def test_lag_of_a_standby_that_never_replayed_is_unknown_not_zero(
@@ -259,13 +259,13 @@ async def test_a_vanished_replica_keeps_growing_on_the_primary(
 ) -> None:
     async with probes_of(fresh_postgres.primary) as probes:
         lag = probes.probe_for(spec_of("lag"))
-        await aeventually(lambda: is_current(lag))
+        await becomes(lambda: is_current(lag))
         fresh_postgres.replica.stop()
-        await aeventually(lambda: exceeds(lag, 0.4))
+        await becomes(lambda: exceeds(lag, 0.4))
         first = await lag.read()
-        await aeventually(lambda: exceeds(lag, first + 0.2))
+        await becomes(lambda: exceeds(lag, first + 0.2))
         fresh_postgres.replica.restart()
-        await aeventually(lambda: is_current(lag))
+        await becomes(lambda: is_current(lag))
 
 
 async def test_a_primary_without_replicas_has_no_lag_to_tell(
@@ -285,7 +285,7 @@ async def test_promotion_turns_standby_lag_into_primary_lag(
 ) -> None:
     async with probes_of(fresh_postgres.replica) as probes:
         lag = probes.probe_for(spec_of("lag"))
-        await aeventually(lambda: is_current(lag))
+        await becomes(lambda: is_current(lag))
         fresh_postgres.primary.stop()
         fresh_postgres.replica.promote()
         assert (await failure(lag)).cause is Cause.UNSUPPORTED
@@ -305,9 +305,9 @@ async def test_heartbeats_measure_lag_and_only_the_primary_writes_them(
         lag = down.probe_for(spec_of("lag", options=options))
         first = await lag.read()
         assert 0 <= first < 2
-        await aeventually(lambda: exceeds(lag, first + 0.3))
+        await becomes(lambda: exceeds(lag, first + 0.3))
         assert await writer.beat() is True
-        await aeventually(lambda: stays_below(lag, 0.3))
+        await becomes(lambda: stays_below(lag, 0.3))
         await writer.close()
         await wrong.close()
     execute(postgres_pair.primary, "DROP SCHEMA headgate CASCADE")
@@ -368,9 +368,9 @@ async def test_lock_waits_counts_blocked_sessions_and_times_the_longest(
     async with probes_of(primary) as probes, blocked_sessions(primary, waiting=3):
         waits = probes.probe_for(spec_of("lock_waits"))
         longest = probes.probe_for(spec_of("longest_lock_wait"))
-        await aeventually(lambda: exceeds(waits, 2.5))
+        await becomes(lambda: exceeds(waits, 2.5))
         assert await waits.read() == 3
-        await aeventually(lambda: exceeds(longest, 0.3))
+        await becomes(lambda: exceeds(longest, 0.3))
         assert await longest.read() < 5
         # Blocked statements are statements being executed.
         assert await read(probes, "threads_running") == 3
@@ -404,7 +404,7 @@ async def test_autovacuum_sees_a_worker_at_work(fresh_postgres: Pair[PostgresSer
     async with probes_of(primary) as probes:
         named = probes.probe_for(spec_of("autovacuum", options={"tables": ["public.bulk"]}))
         everywhere = probes.probe_for(spec_of("autovacuum"))
-        await aeventually(lambda: exceeds(named, 0.5), within_s=20)
+        await becomes(lambda: exceeds(named, 0.5), within_s=20)
         assert await everywhere.read() >= 1
         other = "pg_catalog.pg_class"
         assert await read(probes, "autovacuum", options={"tables": [other]}) == 0
@@ -423,12 +423,12 @@ async def test_a_commit_stall_is_seen(postgres_pair: Pair[PostgresServer]) -> No
             "SELECT pg_reload_conf()",
         )
         try:
-            await aeventually(lambda: stalls(commit))
+            await becomes(lambda: stalls(commit))
         finally:
             execute(
                 primary, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"
             )
-        await aeventually(lambda: works(commit, 0.4))
+        await becomes(lambda: works(commit, 0.4))
 
 
 async def stalls(probe: Probe) -> bool:
@@ -636,7 +636,7 @@ async def test_a_frozen_server_times_out_and_recovers(
             primary.resume()
     async with probes_of(primary) as probes:
         running = probes.probe_for(spec_of("threads_running"))
-        await aeventually(lambda: works(running))
+        await becomes(lambda: works(running))
 
 
 async def test_reads_go_on_after_a_freeze(fresh_postgres: Pair[PostgresServer]) -> None:
@@ -650,7 +650,7 @@ async def test_reads_go_on_after_a_freeze(fresh_postgres: Pair[PostgresServer]) 
                 await within(running, 0.3)
         finally:
             primary.resume()
-        await aeventually(lambda: works(running))
+        await becomes(lambda: works(running))
 
 
 async def test_a_killed_server_fails_and_recovers_after_its_restart(
@@ -704,4 +704,4 @@ async def test_waiting_for_a_connection_counts_against_the_deadline(
             await within(quick, 0.2)
         assert time.monotonic() - started < 0.4
         assert await holding is False
-        await aeventually(lambda: works(quick))
+        await becomes(lambda: works(quick))

@@ -606,3 +606,18 @@ async def test_a_change_refused_for_lateness_gives_no_conflict_later(tmp_path: P
         async with opened(path) as store:
             assert list(await store.metric_changes()) == ([standing] if acknowledged else [])
             assert len(await store.audit(limit=1000)) == acknowledged
+
+
+async def test_what_has_waited_for_hours_fits_in_one_batch(tmp_path: Path) -> None:
+    """A batch that outgrew its deadline would be offered, and refused, for ever."""
+    many = [Tally(n, "main", "etl:nightly", "OK", "", 1) for n in range(30_000)]
+    async with opened(tmp_path / "state.db") as store:
+        await put(store, 1)
+    hasty = SqliteStore(tmp_path / "state.db", deadline_s=0.05)
+    with suppress(StoreUnavailable):
+        await hasty.open()
+    await hasty.add_tallies(many)
+    await hasty.close()
+    async with opened(tmp_path / "state.db") as store:
+        kept = await store.tallies(since_minute=0, until_minute=10**6, limit=10**6)
+    assert list(kept) == many

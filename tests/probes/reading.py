@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from headgate.errors import ProbeFailed
 from headgate.probes.factory import Probe
+from tests.fixtures.eventually import aeventually
 
 
 async def within(probe: Probe, timeout_s: float) -> float:
@@ -30,6 +32,12 @@ async def works(probe: Probe, timeout_s: float = 1.0) -> bool:
     except (ProbeFailed, TimeoutError):
         return False
     return True
+
+
+async def becomes(condition: Callable[[], Awaitable[bool]], within_s: float = 5.0) -> None:
+    """`aeventually` for conditions that have to be awaited."""
+    predicate: Callable[[], bool | Awaitable[bool]] = condition
+    await aeventually(predicate, within_s)
 
 
 async def exceeds(probe: Probe, least: float) -> bool:

@@ -11,6 +11,7 @@ import structlog
 from headgate.agent.ports import Clock, Store
 from headgate.agent.recorder import Recorder
 from headgate.core.records import StoreFault
+from headgate.core.samples import Instant
 from headgate.errors import StoreUnavailable
 
 log = structlog.get_logger()
@@ -43,19 +44,23 @@ class Keeper:
         try:
             if tallies or self.fault:
                 await self._store.add_tallies(tallies)
-            await self._sweep(now.mono_s, now.wall_s)
         except StoreUnavailable as error:
             self._recorder.restore(tallies)
-            self._mark(StoreFault(now.wall_s, str(error)))
+            self.mark_fault(str(error))
+            return
+        await self._sweep(now)
+
+    async def _sweep(self, now: Instant) -> None:
+        """Forget what is too old. Its failing is a fault, too, but loses no count."""
+        try:
+            if now.mono_s - self._swept_at >= SWEEP_INTERVAL_S:
+                await self._store.forget_before(int(now.wall_s // 60) - self._kept_minutes)
+                self._recorder.forget_idle(now.wall_s)
+                self._swept_at = now.mono_s
+        except StoreUnavailable as error:
+            self.mark_fault(str(error))
         else:
             self._mark(None)
-
-    async def _sweep(self, mono_s: float, wall_s: float) -> None:
-        if mono_s - self._swept_at < SWEEP_INTERVAL_S:
-            return
-        await self._store.forget_before(int(wall_s // 60) - self._kept_minutes)
-        self._recorder.forget_idle(wall_s)
-        self._swept_at = mono_s
 
     def mark_fault(self, detail: str) -> None:
         self._mark(StoreFault(self._clock.now().wall_s, detail))

@@ -78,7 +78,9 @@ class Store(Protocol):
 
     async def tallies(
         self, *, since_minute: int, until_minute: int, limit: int = 10_000
-    ) -> Sequence[Tally]: ...
+    ) -> Sequence[Tally]:
+        """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
+        ...
 
     async def forget_before(self, minute: int) -> None:
         """Drop tallies and audit entries from before `minute`."""

@@ -30,11 +30,11 @@ def check(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for leave to do one piece of work; the exit code is the answer.
+    """Ask for leave to do one piece of work.
 
-    Exit codes: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
-    12 client denied, 13 unknown metric or database, 14 unreadable metric,
-    20 no agent answers.
+    The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
+    12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 20 no agent
+    answers.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
@@ -56,9 +56,10 @@ def explain(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a check would be answered and why, and what would have to change.
+    """Say what a check would be answered, and why.
 
-    Asks without being counted: it appears in no history and among no clients.
+    Shows every metric that is looked at, which of them decide, and what would have to
+    change. Asking this is not counted: it appears in no history and among no clients.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read

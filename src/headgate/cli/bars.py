@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,17 +37,18 @@ def marks_for(encoding: str) -> Marks:
 def bar(share: float, cells: int, marks: Marks, *, over: bool) -> Text:
     """The bar's end is the threshold. Beyond it the bar is full, red, and says how far."""
     if over:
-        return Text(marks.full * cells, style="bold red")
+        return Text().append(marks.full * cells, style="bold red")
     units = max(1, len(marks.parts) + 1)
     filled = round(min(max(share, 0.0), 1.0) * cells * units)
     whole, part = divmod(filled, units)
     drawn = marks.full * whole + (marks.parts[part - 1] if part else "")
-    text = Text(drawn, style="yellow" if share >= NEAR else "green")
+    text = Text().append(drawn, style="yellow" if share >= NEAR else "green")
     return text.append(marks.track * (cells - len(drawn)), style="dim")
 
 
 def share_text(share: float) -> str:
-    return f"{share:.0%}" if share < 99.995 else ">9999%"
+    """Rounded down: what has not reached its threshold does not read 100 %."""
+    return f"{math.floor(share * 100 + 1e-9)}%" if share < 100 else ">9999%"
 
 
 def sparkline(

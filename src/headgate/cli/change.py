@@ -17,29 +17,22 @@ from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgumen
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
 
-_SOURCE = "Where its number comes from"
-_JUDGING = "When it refuses"
-_TIMING = "When it is read"
 
-
-def _option(*names: str, panel: str, metavar: str, about: str) -> Any:
-    return typer.Option(
-        *names, rich_help_panel=panel, metavar=metavar, help=about, show_default=False
-    )
+def _option(*names: str, metavar: str, about: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=about, show_default=False)
 
 
 Threshold: TypeAlias = Annotated[
     float | None,
-    _option(panel=_JUDGING, metavar="NUMBER", about="Refuse beyond this; 0 restores the default."),
+    _option(metavar="NUMBER", about="Refuse beyond this; 0 restores the default."),
 ]
 Comparison: TypeAlias = Annotated[
     str | None,
-    _option(panel=_JUDGING, metavar="'>'|'>='", about="Refuse above the threshold, or at it, too."),
+    _option(metavar="'>'|'>='", about="Refuse above the threshold, or at it, too."),
 ]
 Debounce: TypeAlias = Annotated[
     str | None,
     _option(
-        panel=_JUDGING,
         metavar="'M of N'",
         about="Refuse only when M of the last N values breach.",
     ),
@@ -47,7 +40,6 @@ Debounce: TypeAlias = Annotated[
 Absence: TypeAlias = Annotated[
     str | None,
     _option(
-        panel=_JUDGING,
         metavar="reject|hold|ignore",
         about="What a missing value means: refuse, hold the last value, or pass.",
     ),
@@ -56,70 +48,63 @@ Hold: TypeAlias = Annotated[
     float | None,
     _option(
         "--hold",
-        panel=_JUDGING,
         metavar="SECONDS",
         about="With --absence hold: how long the last value may stand in.",
     ),
 ]
 Interval: TypeAlias = Annotated[
     float | None,
-    _option("--interval", panel=_TIMING, metavar="SECONDS", about="Time between two probes."),
+    _option("--interval", metavar="SECONDS", about="Time between two probes."),
 ]
 Timeout: TypeAlias = Annotated[
     float | None,
-    _option("--timeout", panel=_TIMING, metavar="SECONDS", about="When a probe is given up."),
+    _option("--timeout", metavar="SECONDS", about="When a probe is given up."),
 ]
 MaxAge: TypeAlias = Annotated[
     float | None,
-    _option("--max-age", panel=_TIMING, metavar="SECONDS", about="Age at which a value is stale."),
+    _option("--max-age", metavar="SECONDS", about="Age at which a value is stale."),
 ]
 Sql: TypeAlias = Annotated[
-    str | None, _option(panel=_SOURCE, metavar="QUERY", about="One SELECT that answers one number.")
+    str | None, _option(metavar="QUERY", about="One SELECT that answers one number.")
 ]
 FromUrl: TypeAlias = Annotated[
     str | None,
     _option(
         "--from-url",
-        panel=_SOURCE,
         metavar="URL",
         about="Address that answers a number, JSON or Prometheus text (--url is the agent's).",
     ),
 ]
 Pointer: TypeAlias = Annotated[
     str | None,
-    _option(panel=_SOURCE, metavar="POINTER", about="With --from-url: JSON pointer to the number."),
+    _option(metavar="POINTER", about="With --from-url: JSON pointer to the number."),
 ]
 Series: TypeAlias = Annotated[
     str | None,
-    _option(panel=_SOURCE, metavar="SERIES", about="With --from-url: Prometheus series."),
+    _option(metavar="SERIES", about="With --from-url: Prometheus series."),
 ]
 Command: TypeAlias = Annotated[
     str | None,
     _option(
-        panel=_SOURCE,
         metavar="'PROGRAM ARG…'",
         about="Program that prints the number; only where the agent allows it.",
     ),
 ]
-Plugin: TypeAlias = Annotated[
-    str | None, _option(panel=_SOURCE, metavar="NAME", about="Plug-in that reads it.")
-]
+Plugin: TypeAlias = Annotated[str | None, _option(metavar="NAME", about="Plug-in that reads it.")]
 Mode: TypeAlias = Annotated[
     str | None,
     _option(
-        panel=_SOURCE,
         metavar="gauge|rate",
         about="The number as it is, or its increase per second.",
     ),
 ]
 Unit: TypeAlias = Annotated[
-    str | None, _option(panel=_SOURCE, metavar="UNIT", about="Unit to show beside the value.")
+    str | None, _option(metavar="UNIT", about="Unit to show beside the value.")
 ]
 Option: TypeAlias = Annotated[
     list[str] | None,
     _option(
         "--option",
-        panel=_SOURCE,
         metavar="KEY=VALUE",
         about="Option of the built-in metric or plug-in; repeatable. JSON, or else text.",
     ),
@@ -128,7 +113,6 @@ Enabled: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--enabled/--disabled",
-        rich_help_panel=_JUDGING,
         show_default=False,
         help="Whether it takes part at all.",
     ),
@@ -191,7 +175,11 @@ def add_metric(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a metric to a running agent: a built-in one, or one of your own."""
+    """Add a metric, a built-in one or one of your own.
+
+    A metric of your own takes one of --sql, --from-url, --command or --plugin, and a
+    --threshold. The agent measures it at once, without a restart.
+    """
     from headgate.cli.api import connect, metric_path
 
     api = connect(url, token)
@@ -255,7 +243,7 @@ def remove_metric(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a metric: from then on it refuses nobody."""
+    """Remove a metric; it then refuses nobody."""
     from headgate.cli.api import connect, metric_path
 
     api = connect(url, token)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from headgate.errors import HeadgateError
 
@@ -161,7 +161,7 @@ def read(kind: type[T], document: object, place: str = "it") -> T:
     if not isinstance(document, Mapping):
         raise BadDocument(place, "is no object")
     values = {}
-    for name, (allowed, nested) in _shape(kind).items():
+    for name, (allowed, nested) in _shape(cast(Any, kind)).items():
         where = f"{place}.{name}" if place != "it" else name
         if name not in document:
             raise BadDocument(where, "is missing")

@@ -25,6 +25,7 @@ from headgate.cli.words import plain
 from headgate.wire.reasons import duration
 
 MIN_CLIENT_LINES = 5
+MAX_ADVICE = 2
 
 
 def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str) -> RenderableType:
@@ -41,7 +42,7 @@ def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str)
 
 
 def _head(view: View, canvas: Canvas, corner: str) -> RenderableType:
-    left = Text("headgate", style="bold")
+    left = Text().append("headgate", style="bold")
     if view.status is not None:
         left = agent_line(replace(view.status, settings=""), canvas)
     left.append(f" {canvas.marks.dot} {plain(view.url)}", style="dim")
@@ -54,10 +55,11 @@ def _head(view: View, canvas: Canvas, corner: str) -> RenderableType:
 
 def _lost_line(view: View, now_s: float) -> Text:
     since = duration(max(0.0, now_s - view.lost_at_s)) if view.lost_at_s is not None else "now"
-    line = Text(f"AGENT UNREACHABLE for {since}: {plain(view.lost or '')}", style="bold red")
+    words = f"AGENT UNREACHABLE for {since}: {plain(view.lost or '')}"
+    line = Text().append(words, style="bold red")
     if view.seen_at_s is not None:
         ago = duration(max(0.0, now_s - view.seen_at_s))
-        line.append(f"\nbelow is what it said {ago} ago", style="default")
+        line.append(f"\nbelow is what it said {ago} ago")
     return line
 
 
@@ -68,14 +70,15 @@ def _notes(status: Status) -> list[RenderableType]:
         notes.append(Text(message, style="bold red"))
     if not status.store.writable:
         notes.append(store_line(status.store))
-    return [*notes, *(advice_line(advice) for advice in status.advice[:2])]
+    notes += [advice_line(advice) for advice in status.advice[:MAX_ADVICE]]
+    return [Text(), *notes] if notes else []
 
 
 def _body(view: View, status: Status, canvas: Canvas, height: int) -> Group:
     databases, left_out = fitted(status.databases, height - MIN_CLIENT_LINES)
     parts = database_blocks(databases, canvas, view.recent)
     if left_out:
-        parts.append(Text(f"  and {left_out} more metrics, all of them healthy", style="dim"))
+        parts.append(Text(f"  and {left_out} more metrics, none of them refusing", style="dim"))
     used = sum(_lines(database) for database in databases) + bool(left_out)
     return Group(*parts, Text(), *_clients(view, status, canvas, height - used - 1))
 

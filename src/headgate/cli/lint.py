@@ -27,7 +27,7 @@ class Note:
 
 
 def lint(path: SettingsFile, strict: Strict = False, as_json: LintJson = False) -> None:
-    """Find faults and give advice on a settings file, without running anything.
+    """Judge a settings file, without running anything.
 
     Exit code 1 for faults; with --strict for advice, too.
     """
@@ -74,10 +74,10 @@ def _line(path: Path, note: Note) -> Text:
     from headgate.cli.words import plain
 
     where = f"{path}:{note.line}" if note.line else str(path)
-    text = Text(f"{where}: ", style="bold")
+    text = Text().append(f"{where}: ", style="bold")
     text.append(f"{note.level} ", style="bold red" if note.level == "fault" else "yellow")
     place = f"{note.place}: " if note.place else ""
-    return text.append(plain(place + note.message), style="default")
+    return text.append(plain(place + note.message))
 
 
 def _sum(path: Path, notes: list[Note]) -> Text:

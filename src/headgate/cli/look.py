@@ -22,7 +22,7 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest firs
 
 
 def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
-    """Show databases, metrics against their thresholds, clients, the store, and advice."""
+    """Show databases, metrics, clients, the store, and advice."""
     from headgate.cli.api import connect
     from headgate.cli.documents import Status, read
     from headgate.cli.output import show
@@ -33,7 +33,7 @@ def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
 
 
 def clients(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
-    """List who asked lately, who is refused, since when and by what."""
+    """List who asked lately, and who is refused by what."""
     from headgate.cli.api import connect
     from headgate.cli.documents import Client, read_list
     from headgate.cli.output import show
@@ -54,7 +54,7 @@ def history(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sum up past decisions: who was mostly refused, when, and by what."""
+    """Sum up who was mostly refused, when, and by what."""
     from headgate.cli.api import connect
     from headgate.cli.documents import Tally, read_list
     from headgate.cli.history import summarise
@@ -91,7 +91,7 @@ def audit(
 def list_metrics(
     database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
 ) -> None:
-    """List metrics with value, threshold, interval, and where they were set."""
+    """List metrics with values, thresholds and origins."""
     from headgate.cli.api import connect
     from headgate.cli.documents import MetricView, read_list
     from headgate.cli.output import show
@@ -112,7 +112,7 @@ def show_metric(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one metric: its reading, its settings, its timing."""
+    """Show a metric's reading, settings and timing."""
     from headgate.cli.api import connect, metric_path
     from headgate.cli.documents import MetricView, read
     from headgate.cli.output import show

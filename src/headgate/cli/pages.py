@@ -40,13 +40,13 @@ from headgate.wire.reasons import duration
 def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
     who, where = plain(answer.app), plain(answer.database)
     if answer.admitted:
-        line = Text("ADMITTED", style="bold green")
-        return line.append(f"  {who} may work on {where}", style="default")
-    line = Text("REFUSED", style="bold red")
+        line = Text().append("ADMITTED", style="bold green")
+        return line.append(f"  {who} may work on {where}")
+    line = Text().append("REFUSED", style="bold red")
     reason = plain(answer.reason).removeprefix(f"{where}: ") or plain(answer.verdict)
-    line.append(f"  {who} on {where}: {reason}", style="default")
+    line.append(f"  {who} on {where}: {reason}")
     if answer.retry_after_ms is not None:
-        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}", style="default")
+        line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}")
     if not answer.metrics:
         return line
     return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
@@ -55,7 +55,7 @@ def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
 def explain_page(answer: Answer, canvas: Canvas) -> RenderableType:
     verdict = Text("would be ADMITTED", style="bold green")
     if not answer.admitted:
-        verdict = Text("would be REFUSED", style="bold red")
+        verdict = Text().append("would be REFUSED", style="bold red")
         verdict.append(f"  {plain(answer.verdict)}", style="red")
     head = Text(f"{plain(answer.app)} on {plain(answer.database)}  ").append_text(verdict)
     parts: list[RenderableType] = [head]
@@ -115,7 +115,7 @@ def _set_in(view: MetricView) -> str:
 
 
 def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
-    head = Text(f"{plain(view.database)}/{plain(view.metric)}", style="bold")
+    head = Text().append(f"{plain(view.database)}/{plain(view.metric)}", style="bold")
     head.append(f"  {plain(view.source)}, set in {_set_in(view)}", style="dim")
     reading = metric_table(view.database, [view.now], canvas)
     parts: list[RenderableType] = [head, Text(), reading, Text(), _timing_line(view, canvas)]
@@ -150,8 +150,12 @@ def change_page(
     view: MetricView, before: Mapping[str, Any], canvas: Canvas, *, dry_run: bool
 ) -> RenderableType:
     """A change as it is, or would be: what differs, and the reading it stands on."""
-    word = Text("WOULD BE", style="bold yellow") if dry_run else Text("SET", style="bold green")
-    word.append(f"  {plain(view.database)}/{plain(view.metric)}", style="default")
+    word = Text()
+    if dry_run:
+        word.append("WOULD BE", style="bold yellow")
+    else:
+        word.append("SET", style="bold green")
+    word.append(f"  {plain(view.database)}/{plain(view.metric)}")
     if dry_run:
         word.append("  (dry run: nothing was changed)", style="dim")
     parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas.marks)]
@@ -180,10 +184,10 @@ def _difference(
 
 def removed_page(database: str, metric: str, *, dry_run: bool) -> Text:
     if dry_run:
-        line = Text("WOULD BE REMOVED", style="bold yellow")
+        line = Text().append("WOULD BE REMOVED", style="bold yellow")
     else:
-        line = Text("REMOVED", style="bold green")
-    return line.append(f"  {plain(database)}/{plain(metric)}", style="default")
+        line = Text().append("REMOVED", style="bold green")
+    return line.append(f"  {plain(database)}/{plain(metric)}")
 
 
 # --- clients, history, audit ---------------------------------------------------------------

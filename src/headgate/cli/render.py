@@ -56,6 +56,7 @@ INDENT = 2
 STATE_CELLS = 8
 AGE_CELLS = 6
 PERCENT_CELLS = 6
+MIN_VALUE_CELLS = 8
 MIN_NAME_CELLS, MAX_NAME_CELLS = 6, 32
 MIN_BAR_CELLS, MAX_BAR_CELLS = 8, 24
 MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
@@ -63,7 +64,7 @@ MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
 
 def columns_for(metrics: Sequence[Metric], width: int, *, recent: bool = False) -> Columns:
     """Name, value and state always; then bar, threshold, age and sparkline, as room allows."""
-    value = max([5, *(len(value_text(m) or "") for m in metrics)])
+    value = max([MIN_VALUE_CELLS, *(len(value_text(m) or "") for m in metrics)])
     longest = min(MAX_NAME_CELLS, max([6, *(len(plain(m.name)) for m in metrics)]))
     name = max(MIN_NAME_CELLS, min(longest, width - value - STATE_CELLS - 2 * GAP))
     threshold = max([9, *(len(threshold_text(m)) for m in metrics)])
@@ -164,9 +165,10 @@ def _age_cell(metric: Metric, canvas: Canvas) -> Text:
 
 def state_cell(metric: Metric, *, with_cause: bool = False) -> Text:
     word = plain(metric.state)
-    text = Text(word.upper() if word in _LOUD else word, style=STATE_STYLES.get(word, ""))
+    shown = word.upper() if word in _LOUD else word
+    text = Text().append(shown, style=STATE_STYLES.get(word, ""))
     if with_cause and metric.cause is not None:
-        text.append(f": {absence_text(metric)}", style="default")
+        text.append(f": {absence_text(metric)}")
     return text
 
 
@@ -189,7 +191,7 @@ def database_blocks(
 
 
 def _database_head(database: Database, canvas: Canvas) -> Text:
-    head = Text(plain(database.database), style="bold")
+    head = Text().append(plain(database.database), style="bold")
     head.append(f"  {plain(database.engine)}  " if canvas.width >= 72 else "  ", style="dim")
     if database.verdict == "OK":
         return head.append("OK", style="bold green").append("  admits work", style="green")
@@ -275,15 +277,15 @@ def status_page(status: Status, canvas: Canvas) -> RenderableType:
 
 def agent_line(status: Status, canvas: Canvas) -> Text:
     dot = canvas.marks.dot
-    line = Text(f"agent {plain(status.agent)}", style="bold")
-    line.append(f" {plain(status.version)} {dot} up {duration(status.uptime_s)}", style="default")
+    line = Text().append(f"agent {plain(status.agent)}", style="bold")
+    line.append(f" {plain(status.version)} {dot} up {duration(status.uptime_s)}")
     if status.settings:
         line.append(f" {dot} {plain(status.settings)}", style="dim")
     return line
 
 
 def store_line(store: Store) -> Text:
-    line = Text(f"store {plain(store.name)}  ", style="dim")
+    line = Text().append(f"store {plain(store.name)}  ", style="dim")
     if store.writable:
         return line.append("writable", style="green")
     since = f" for {duration(store.fault_for_s)}" if store.fault_for_s is not None else ""
@@ -294,7 +296,7 @@ def store_line(store: Store) -> Text:
 
 def advice_line(advice: str) -> Text:
     words = plain(advice).removeprefix("warning ")
-    return Text("advice  ", style="yellow").append(words, style="default")
+    return Text().append("advice  ", style="yellow").append(words)
 
 
 def plain_table(*columns: str, right: frozenset[str] = frozenset()) -> Table:

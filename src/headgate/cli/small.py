@@ -16,7 +16,10 @@ def token(
     role: TokenRole = "operator",
     as_json: SmallJson = False,
 ) -> None:
-    """Make a random token: shown once, with the lines for the agent's settings file."""
+    """Make a random token, shown once.
+
+    With the lines for the agent's settings file, which keeps only its SHA-256.
+    """
     import hashlib
     import json
     import secrets

@@ -13,7 +13,9 @@ from rich.console import Console, RenderableType
 WIDTH = 110
 HEIGHT = 40
 # A picture asks nobody for fonts: whoever views it has a monospaced one.
-_SVG = re.sub(r"@font-face\s*{{.*?}}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+_SVG = re.sub(r"@font-face\s*{{.*?}}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
+    "Fira Code, monospace", "monospace"
+)
 
 
 def save(path: Path, picture: Callable[[Console], RenderableType]) -> None:

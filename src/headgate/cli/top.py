@@ -46,7 +46,7 @@ def top(
     url: Url = None,
     token: Token = None,
 ) -> None:
-    """Watch the agent: metrics against thresholds, clients and their rates. q leaves.
+    """Watch databases, metrics and clients live; q leaves.
 
     A bar's end is the threshold; beyond it the bar is red. On a terminal without cursor
     control, and into a pipe, frames are printed one after another.

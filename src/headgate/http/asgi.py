@@ -23,6 +23,7 @@ AsgiApp = Callable[
     Awaitable[None],
 ]
 Send = Callable[[bytes], Awaitable[None]]
+_BODILESS = frozenset({204, 304})
 
 
 class AsgiBridge:
@@ -46,6 +47,7 @@ class _Exchange:
         self._body_given = False
         self._chunked = False
         self._started = False
+        self._ended = False
         self._head: bytes | None = None
         """Kept back until the first body, so that both leave in one write."""
         self.keep_alive = request.keep_alive
@@ -70,7 +72,8 @@ class _Exchange:
         for name, value in headers:
             names.add(bytes(name).lower())
             lines.append(b"%b: %b\r\n" % (name, value))
-        if b"content-length" not in names:
+        # A client that keeps no connection, HTTP/1.0 among them, reads up to its end.
+        if b"content-length" not in names and self.keep_alive and status not in _BODILESS:
             self._chunked = True
             lines.append(b"Transfer-Encoding: chunked\r\n")
         if not self.keep_alive:
@@ -79,6 +82,7 @@ class _Exchange:
         self._head = b"".join(lines)
 
     async def _body(self, body: bytes, *, more: bool) -> None:
+        self._ended = not more
         data = self._take_head()
         if self._request.method != "HEAD":
             data += self._framed(body, more)
@@ -98,6 +102,8 @@ class _Exchange:
     async def finish(self) -> None:
         if not self._started:
             raise RuntimeError("the app ended without a response")
+        if not self._ended:
+            self.keep_alive = False  # Cut short: only the end of the connection can tell.
         if self._head:
             await self._send(self._take_head())
 

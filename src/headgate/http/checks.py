@@ -50,7 +50,8 @@ class CheckRoutes:
         try:
             target = request.target.decode("ascii")
         except UnicodeDecodeError:
-            return problem_reply(400, "the request target is not ASCII; percent-encode it")
+            detail = "the request target is not ASCII; percent-encode it"
+            return problem_reply(400, detail, head_only=request.method == "HEAD")
         path, _, query = target.partition("?")
         try:
             return self._route(request, path, query)
@@ -74,7 +75,8 @@ class CheckRoutes:
         return _wrong_method(_ALLOW[path])
 
     def _freno_route(self, request: Request, path: str) -> Answer | bytes | None:
-        parts = path.removeprefix("/freno").removeprefix("/").split("/")
+        tree = path.removeprefix("/freno") if path.startswith("/freno/") else path
+        parts = tree.removeprefix("/").split("/")
         if parts[0] not in FRENO_ROUTES:
             return None
         if request.method not in GET_OR_HEAD:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -30,7 +31,10 @@ from headgate.wire.questions import parse_check_query
 
 Handler = Callable[[Request], Awaitable[Response]]
 _SINCE = re.compile(r"(\d{1,6})(s|m|h|d)")
+_LIMIT = re.compile(r"[0-9]{1,4}")
+_ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DRY_RUN = frozenset({("dry_run", "true"), ("dry_run", "false")})
 _SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -41,16 +45,21 @@ class Control:
         self._views = views
         self._book = book
         self._gatekeeper = gatekeeper
+        self._under_way: set[asyncio.Future[Proposal]] = set()
 
     def app(self) -> Starlette:
-        routes = [
-            Route(path, _guarded(getattr(self, name)), methods=[method])
-            for method, path, name in ROUTES
-        ]
-        return Starlette(
-            routes=routes,
+        by_path: dict[str, dict[str, Handler]] = {}
+        for method, path, name in ROUTES:
+            by_path.setdefault(path, {})[method] = _guarded(getattr(self, name))
+        app = Starlette(
+            routes=[
+                Route(path, _by_method(handlers), methods=list(handlers))
+                for path, handlers in by_path.items()
+            ],
             exception_handlers={HTTPException: _http_problem, Exception: _server_problem},
         )
+        app.router.redirect_slashes = False  # A redirect would repeat whatever Host was sent.
+        return app
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -66,7 +75,7 @@ class Control:
         return _json(view, headers=_etag(view.revision))
 
     async def explain(self, request: Request) -> Response:
-        check, _ = parse_check_query(request.url.query)
+        check, _ = parse_check_query(request.scope["query_string"].decode("latin-1"))
         return _json(self._views.explain(check))
 
     async def clients(self, request: Request) -> Response:
@@ -119,14 +128,23 @@ class Control:
     ) -> Response:
         peer = request.state.peer
         who = self._gatekeeper.who_changes(peer, request.headers.get("authorization"))
-        dry_run = request.query_params.get("dry_run") == "true"
-        proposal = await change(who=who, expect=_expected(request), dry_run=dry_run)
+        dry_run = _dry_run(request)
+        proposal = await self._to_the_end(
+            change(who=who, expect=_expected(request), dry_run=dry_run)
+        )
         database, metric = _path(request)
         if proposal.entry is None:
             removed = {"database": database, "metric": metric, "removed": not dry_run}
             return _json(removed)
         view = self._views.proposed(database, proposal, dry_run=dry_run)
         return _json(view, headers=_etag(proposal.entry.revision))
+
+    async def _to_the_end(self, change: Awaitable[Proposal]) -> Proposal:
+        """A client that hangs up half-way must not leave a change kept but not in force."""
+        task = asyncio.ensure_future(change)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
 
     # --- freno's read-only routes ----------------------------------------------------------
 
@@ -178,6 +196,14 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
 )
 
 
+def _by_method(handlers: dict[str, Handler]) -> Handler:
+    async def dispatch(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await handlers[method](request)
+
+    return dispatch
+
+
 def _guarded(handler: Handler) -> Handler:
     """Our own errors as problems. What is not ours is logged, and becomes a 500, further out."""
 
@@ -209,9 +235,18 @@ def parse_since(text: str) -> float:
 
 
 def _limit(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 1000:
+    if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= 1000:
         raise InvalidRequest(f"limit is {text!r}, must be from 1 to 1000", field="limit")
     return int(text)
+
+
+def _dry_run(request: Request) -> bool:
+    """Read strictly: a misspelt wish for a dry run must not become a change."""
+    given = request.query_params.multi_items()
+    if any(item not in _DRY_RUN for item in given) or len(given) > 1:
+        message = "a change takes the parameter dry_run=true or dry_run=false, and no other"
+        raise InvalidRequest(message, field="dry_run")
+    return ("dry_run", "true") in given
 
 
 def _path(request: Request) -> tuple[str, str]:
@@ -224,7 +259,7 @@ async def _object(request: Request) -> dict[str, Any]:
         raise InvalidRequest("send the settings as application/json", status=415)
     try:
         body = msgspec.json.decode(await request.body())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be an object of settings")
@@ -239,10 +274,10 @@ def _expected(request: Request) -> int | None:
     raw = request.headers.get("if-match")
     if raw is None or raw.strip() == "*":
         return None
-    digits = raw.strip().removeprefix("W/").strip('"')
-    if not digits.isdigit():
+    match = _ETAG.fullmatch(raw.strip())
+    if match is None:
         raise InvalidRequest(f"If-Match is {raw!r}, must be an ETag this server gave", status=412)
-    return int(digits)
+    return int(match[1])
 
 
 def _etag(revision: int) -> dict[str, str]:
@@ -271,7 +306,7 @@ def _problem(
 async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        detail = f"there is nothing at {request.url.path}; GET /help lists the routes"
+        detail = f"there is nothing at {request.scope['path']}; GET /help lists the routes"
         return _problem(404, detail)
     response = _problem(error.status_code, error.detail)
     response.headers.update(error.headers or {})

@@ -11,6 +11,7 @@ of an earlier one is not parsed again: pollers repeat themselves byte for byte.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from collections import deque
@@ -38,6 +39,7 @@ HEARD = -1.0
 """Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
 
 _HEAD_TOO_LARGE = f"the header section exceeds {MAX_HEADER_BYTES} bytes"
+_SCHEME_AND_HOST = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _FAILED = "this request failed inside the agent; its log says how"
 
 Answer = Callable[[], bytes]
@@ -95,6 +97,10 @@ class Listener:
 
     def add(self, server: asyncio.Server) -> None:
         self._servers.append(server)
+
+    async def start(self) -> None:
+        for server in self._servers:
+            await server.start_serving()
 
     @property
     def ports(self) -> list[int]:
@@ -473,10 +479,10 @@ def _unix_uid(transport: asyncio.Transport) -> int | None:
 
 def _origin_form(target: bytes) -> bytes:
     """A target as proxies are asked, `http://host/path?query`, without the host."""
-    _, absolute, rest = target.partition(b"://")
-    if not absolute or target.startswith(b"/"):
+    host = _SCHEME_AND_HOST.match(target)
+    if host is None:
         return target
-    path = rest.lstrip(_AUTHORITY)
+    path = target[host.end() :]
     return path if path.startswith(b"/") else b"/" + path
 
 

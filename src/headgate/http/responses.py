@@ -50,6 +50,11 @@ def error_reply(status: int, detail: str) -> bytes:
     return reply(status, body, content_type=PROBLEM, extra=b"Connection: close\r\n")
 
 
+def closing(response: bytes) -> bytes:
+    """The same response, which ends its connection."""
+    return response.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+
+
 def whole_seconds(retry_after_s: float | None) -> int | None:
     """Retry-After knows whole seconds only; rounding up keeps clients from coming too soon."""
     return None if retry_after_s is None else max(1, -int(-retry_after_s // 1))

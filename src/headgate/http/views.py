@@ -16,13 +16,13 @@ from headgate.agent.ports import Clock, Store
 from headgate.agent.recorder import ClientRecord, Recorder
 from headgate.agent.sampler import Sampler
 from headgate.core.decide import findings, judge
-from headgate.core.decision import Check
-from headgate.core.health import Window, stand
+from headgate.core.decision import Check, State
+from headgate.core.health import Health, Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity
 from headgate.core.samples import Cause, Instant
 from headgate.wire.answers import AnswerDoc, answer_doc, metric_doc
-from headgate.wire.reasons import reason_of
+from headgate.wire.reasons import describe, reason_of
 from headgate.wire.status import (
     AuditDoc,
     AuditsDoc,
@@ -228,12 +228,8 @@ class Views:
     # --- as freno shows it -----------------------------------------------------------------
 
     def aggregated_metrics(self) -> Mapping[str, str]:
-        shown = {}
-        for name, health in self.parts.board.healths.items():
-            worst = health.worst
-            value = f"{worst.sample.value:f}" if worst and worst.sample else "error: no value"
-            shown[f"mysql/{name}"] = value
-        return shown
+        now, healths = self.parts.clock.now(), self.parts.board.healths
+        return {f"mysql/{name}": _aggregated(health, now) for name, health in healths.items()}
 
     def metrics_health(self) -> Mapping[str, Any]:
         now = self.parts.clock.now()
@@ -268,6 +264,18 @@ def _client(database: str, client: str, record: ClientRecord, now: Instant) -> C
         refused_for_s=max(0.0, now.wall_s - since) if since is not None else None,
         refused_by=record.refused_by,
     )
+
+
+def _aggregated(health: Health, now: Instant) -> str:
+    """One number for a database; a metric that is lost has none, whatever it was."""
+    if health.worst is None:
+        return "error: no metric is configured"
+    for standing in health.default:
+        finding = judge(standing, now)
+        if finding.state is State.ABSENT:
+            return f"error: {describe(finding)}"
+    value = health.worst.sample.value if health.worst.sample else 0.0
+    return f"{value:f}"
 
 
 def _source_name(source: Source) -> str:

@@ -18,6 +18,7 @@ from headgate.probes.messages import one_line
 from headgate.probes.numbers import number_in_text
 
 MAX_OUTPUT_BYTES = 4096
+GONE_WITHIN_S = 0.1
 STDOUT, STDERR = 1, 2
 
 
@@ -38,7 +39,7 @@ class CommandProbe:
         try:
             await run.over
         finally:
-            _end(transport)
+            await _end(transport, run)
         return self._number(run, transport.get_returncode())
 
     async def close(self) -> None:
@@ -61,7 +62,9 @@ class Run(asyncio.SubprocessProtocol):
     """Keeps the head of stdout and the tail of stderr; `over` when both and the program ended."""
 
     def __init__(self) -> None:
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self.exited: asyncio.Future[None] = loop.create_future()
         self.overflowed = False
         self._output = {STDOUT: b"", STDERR: b""}
 
@@ -75,6 +78,9 @@ class Run(asyncio.SubprocessProtocol):
             self._finish()
         self._output[fd] = kept[-MAX_OUTPUT_BYTES:]
 
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish()
 
@@ -83,8 +89,10 @@ class Run(asyncio.SubprocessProtocol):
             self.over.set_result(None)
 
 
-def _end(transport: asyncio.SubprocessTransport) -> None:
-    """Kill the whole group and let go of its pipes; the loop reaps the program by itself."""
+async def _end(transport: asyncio.SubprocessTransport, run: Run) -> None:
+    """Kill the whole group, let go of its pipes, and see the program off."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     transport.close()
+    # Bounded: a program in uninterruptible sleep dies later, and the loop reaps it then.
+    await asyncio.wait([run.exited], timeout=GONE_WITHIN_S)

@@ -64,7 +64,7 @@ def _quota(path: Path) -> list[float]:
     try:
         quota_us, period_us = _read(path).split()
         return [int(quota_us) / int(period_us)]
-    except (ProbeFailed, ValueError):
+    except (ProbeFailed, ValueError, ZeroDivisionError):
         return []  # no such file in a root cgroup, and "max" where there is no quota
 
 

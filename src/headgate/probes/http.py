@@ -11,7 +11,7 @@ import json
 import socket
 import ssl
 from base64 import b64encode
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -73,6 +73,7 @@ class Request:
         host = url.hostname or ""
         self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         self._headers = {"User-Agent": "headgate", **_authorization(url)}
+        self._socket: socket.socket | None = None
         self._connection = (
             http.client.HTTPSConnection(host, url.port, timeout=timeout_s, context=tls)
             if url.scheme == "https"
@@ -80,26 +81,31 @@ class Request:
         )
 
     def fetch(self) -> str:
-        try:
+        with closing(self._connection):
+            self._connection.connect()
+            # Kept: http.client lets go of it once it knows that the answer ends with it.
+            self._socket = self._connection.sock
             self._connection.request("GET", self._path, headers=self._headers)
-            response = self._connection.getresponse()
-            if response.status != 200:
-                hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
-                message = f"answered {response.status} {response.reason}{hint}"
-                raise ProbeFailed(Cause.FAILED, message)
-            body = response.read(MAX_BODY_BYTES + 1)
-        finally:
-            self._connection.close()
-        if len(body) > MAX_BODY_BYTES:
-            raise ProbeFailed(Cause.INVALID, f"answered more than {MAX_BODY_BYTES} bytes")
+            with self._connection.getresponse() as response:
+                body = _body(response)
         return body.decode(errors="replace")
 
     def abort(self) -> None:
-        open_socket: socket.socket | None = self._connection.sock
-        if open_socket is not None:
+        if self._socket is not None:
             with suppress(OSError):
                 # The plain socket's own: an SSL socket's would wait for the peer's goodbye.
-                socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    if response.status != 200:
+        hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
+        message = f"answered {response.status} {response.reason}{hint}"
+        raise ProbeFailed(Cause.FAILED, message)
+    body = response.read(MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES:
+        raise ProbeFailed(Cause.INVALID, f"answered more than {MAX_BODY_BYTES} bytes")
+    return body
 
 
 def _host(url: SplitResult) -> str:

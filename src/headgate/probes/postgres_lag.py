@@ -121,8 +121,8 @@ class StandbyLag:
 
 # --- on a primary --------------------------------------------------------------------------
 
-# Only physical standbys: a logical subscriber is bound to a database, pg_receivewal and
-# pg_basebackup replay nothing.
+# Only physical standbys: a logical subscriber is bound to a database, pg_receivewal writes
+# and never replays, pg_basebackup is in another state. A new standby has no position yet.
 PRIMARY_QUERY = """
 SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::int8,
        pg_has_role('pg_read_all_stats', 'USAGE'),
@@ -130,8 +130,9 @@ SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::int8,
        pg_wal_lsn_diff(r.replay_lsn, '0/0')::int8
 FROM (SELECT 1) AS always
 LEFT JOIN (pg_stat_replication AS r JOIN pg_stat_activity AS a USING (pid))
-  ON a.datid IS NULL AND r.replay_lsn IS NOT NULL
-ORDER BY 3, 4 DESC
+  ON a.datid IS NULL AND r.state IN ('streaming', 'catchup')
+  AND (r.replay_lsn IS NOT NULL OR r.write_lsn IS NULL)
+ORDER BY 3, 4 DESC NULLS LAST
 LIMIT 256
 """
 
@@ -192,9 +193,12 @@ class PrimaryLag:
             raise ProbeFailed(Cause.FAILED, may_not_see(session, "pg_stat_replication"))
         return self.judge(flushed, _by_name(rows), monotonic())
 
-    def judge(self, flushed: int, replayed: Mapping[str, int], now_s: float) -> float:
+    def judge(self, flushed: int, replayed: Mapping[str, int | None], now_s: float) -> float:
         self._marks.note(flushed, now_s)
         self._remember(replayed, now_s)
+        if replayed and not self._seen:
+            message = f"replica {next(iter(replayed))} has just connected and not reported yet"
+            raise ProbeFailed(Cause.WARMING_UP, message)
         if not self._seen:
             raise ProbeFailed(
                 Cause.UNSUPPORTED,
@@ -203,9 +207,10 @@ class PrimaryLag:
             )
         return max(self._lag_of(name, seen, now_s) for name, seen in self._seen.items())
 
-    def _remember(self, replayed: Mapping[str, int], now_s: float) -> None:
+    def _remember(self, replayed: Mapping[str, int | None], now_s: float) -> None:
         for name, position in replayed.items():
-            self._seen[name] = Seen(position, now_s)
+            if position is not None:
+                self._seen[name] = Seen(position, now_s)
         fresh = {n: s for n, s in self._seen.items() if now_s - s.at_s <= self._remember_s}
         newest = sorted(fresh, key=lambda name: fresh[name].at_s, reverse=True)[:MAX_REPLICAS]
         self._seen = {name: fresh[name] for name in newest}
@@ -223,10 +228,10 @@ class PrimaryLag:
         return at_least_s
 
 
-def _by_name(rows: Iterable[Row]) -> dict[str, int]:
+def _by_name(rows: Iterable[Row]) -> dict[str, int | None]:
     """Standbys of one name (`walreceiver` is everybody's) are told apart by rank."""
     ranks: Counter[str] = Counter()
-    replayed = {}
+    replayed: dict[str, int | None] = {}
     for _, _, name, position in rows:
         if name is not None:
             ranks[name] += 1

@@ -40,6 +40,8 @@ Query = Callable[[sqlite3.Connection], T]
 VACUUM_PAGES = 2000
 MAX_BYTES = 4 * 1024**3
 CLOSE_DEADLINE_S = 2.0
+TALLIES_PER_S = 10_000
+"""A slow disk's pace: a batch gets a second more for each so many."""
 
 
 class _NotOpen(StoreUnavailable):
@@ -93,7 +95,9 @@ class SqliteStore:
     async def add_tallies(self, tallies: Sequence[Tally]) -> None:
         """Of none, too, is a write: it finds out whether the file can be written again."""
         check_tallies(tallies)
-        await self._write(AddTallies(tallies) if tallies else Touch())
+        # After hours away a great many come at once: they must fit, or they never will.
+        extra_s = len(tallies) // TALLIES_PER_S
+        await self._write(AddTallies(tallies) if tallies else Touch(), extra_s=extra_s)
 
     async def tallies(
         self, *, since_minute: int, until_minute: int, limit: int = 10_000
@@ -122,7 +126,7 @@ class SqliteStore:
         writer, _ = self._workers()
         await writer.run(job, until_mono_s=self._deadline())
 
-    async def _write(self, write: Write[T]) -> T:
+    async def _write(self, write: Write[T], *, extra_s: float = 0.0) -> T:
         def job(ticket: Ticket[T]) -> None:
             value = self._in_writer(ticket, lambda file: self._transact(file, ticket, write))
             if not ticket.settle(value):
@@ -131,7 +135,7 @@ class SqliteStore:
                     self._in_writer(ticket, self._pay)
 
         writer, _ = self._workers()
-        return await writer.run(job, until_mono_s=self._deadline())
+        return await writer.run(job, until_mono_s=self._deadline() + extra_s)
 
     async def _read(self, query: Query[T]) -> T:
         def job(ticket: Ticket[T]) -> None:

@@ -77,6 +77,10 @@ class FrenoDoc(msgspec.Struct, frozen=True):
 
 encode = msgspec.json.Encoder().encode
 
+# JSON knows no infinity, and its readers no integers beyond 53 bits.
+MAX_UTILIZATION = 1e9
+MAX_MS = 2**53
+
 
 def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
     """`detail` lists the metrics of an admission as well; a refusal always lists all."""
@@ -152,12 +156,16 @@ def utilization(decision: Decision) -> float:
     if health is None:
         return 0.0
     if not check.metrics:
-        return round(health.worst.utilization, 4) if health.worst else 0.0
+        return _share(health.worst.utilization) if health.worst else 0.0
     shares = [
         f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
     ]
-    return round(max(shares, default=0.0), 4)
+    return _share(max(shares, default=0.0))
+
+
+def _share(utilization: float) -> float:
+    return round(min(utilization, MAX_UTILIZATION), 4)
 
 
 def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
+    return None if seconds is None else round(min(seconds * 1000, MAX_MS))

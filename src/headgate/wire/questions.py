@@ -20,7 +20,6 @@ from headgate.errors import InvalidName, InvalidRequest
 
 MAX_METRICS = 32
 MAX_CHECKS = 64
-MAX_TARGET_CHARS = 2048
 LAG = (MetricRef("lag"),)
 
 _Metrics = Annotated[list[str], msgspec.Meta(max_length=MAX_METRICS)]

@@ -52,8 +52,8 @@ def _absence(finding: Finding) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    number = f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    if unit == "ratio":
+    number = f"{value:,.0f}" if 10_000 <= value < 1e15 else f"{value:.4g}"
+    if unit == "ratio" and value < 10_000:
         return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}"
     if unit == "s" and 0 < value < 0.1:
         return f"{value * 1000:.3g} ms"

@@ -1,0 +1,178 @@
+"""Write the reference pages from the tables in the code: scripts/generate_docs.py [--check].
+
+docs/reference/{settings,metrics,verdicts,prometheus}.md and cli.md are made here, and
+nowhere else; tests/test_docs.py fails where they are not what this would write.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from headgate import config
+from headgate.cli import reference as cli_reference
+from headgate.core.builtins import BUILTINS
+from headgate.core.decision import VERDICT_MEANINGS
+from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.core.samples import CAUSE_MEANINGS
+from headgate.core.settings import Table
+from headgate.http.exposition import SERIES
+from headgate.wire.answers import FRENO_STATUS, STATUS
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+MADE = "<!-- Made by scripts/generate_docs.py from the tables in the code. -->\n\n"
+
+
+def settings_page() -> str:
+    return "\n".join(
+        (
+            "# Settings",
+            "",
+            "One TOML file. An unknown key is an error that names the nearest known one and the",
+            "line; a file that is refused leaves the last good settings in force. `headgate lint",
+            "FILE` judges a file without starting anything; `SIGHUP` makes a running agent read",
+            "its file again.",
+            "",
+            "## [agent]",
+            "",
+            "The environment overrides each of these: `HEADGATE_LISTEN` for `listen`, and so on.",
+            "",
+            _settings(config.AGENT_SETTINGS),
+            "## [databases.NAME]",
+            "",
+            _settings(config.DATABASE_SETTINGS),
+            "## [databases.NAME.metrics.METRIC]",
+            "",
+            "The same keys are the body of a [runtime change](http.md#looking-and-changing).",
+            "",
+            _settings(METRIC_SETTINGS),
+            "## Tokens",
+            "",
+            "`[[tokens]]`, one table each. `headgate token` makes one.",
+            "",
+            _settings(config.TOKEN_SETTINGS),
+        )
+    )
+
+
+def metrics_page() -> str:
+    rows = (
+        (
+            f"`{m.name}`",
+            m.about + _options(m.options),
+            f"{m.comparison.value} {m.threshold:g} {m.unit}".rstrip(),
+            f"{m.interval_s:g} s",
+            ", ".join(sorted(engine.value for engine in m.engines)),
+            m.why,
+        )
+        for m in BUILTINS.values()
+    )
+    causes = ((f"`{cause.value}`", told) for cause, told in CAUSE_MEANINGS.items())
+    return "\n".join(
+        (
+            "# Metrics",
+            "",
+            "A metric is measured only where the settings name it:",
+            "`[databases.main.metrics.lag]`, with nothing below it, takes the defaults here.",
+            "",
+            _table(
+                ("metric", "what it measures", "refuses at", "every", "engines", "why there"),
+                rows,
+            ),
+            "Anything else is a custom metric: give `sql`, `url`, `command` or `plugin` and a",
+            "threshold, see [settings](settings.md) and",
+            "[how to measure your own](../howto/custom-metrics.md).",
+            "",
+            "## Causes of absence",
+            "",
+            "Every reading is a value with its time, or an absence with one of these causes.",
+            "None of them ever counts as healthy, unless the metric says `absence = \"ignore\"`",
+            "or `\"hold\"`.",
+            "",
+            _table(("cause", "meaning"), causes),
+        )
+    )
+
+
+def verdicts_page() -> str:
+    rows = (
+        (f"`{verdict.value}`", told, str(STATUS[verdict]), str(FRENO_STATUS[verdict]))
+        for verdict, told in VERDICT_MEANINGS.items()
+    )
+    return "\n".join(
+        (
+            "# Verdicts",
+            "",
+            "`OK` is the only answer on which work may start.",
+            "",
+            _table(("verdict", "meaning", "status", "freno's status"), rows),
+        )
+    )
+
+
+def prometheus_page() -> str:
+    rows = (
+        (f"`{s.name}`", s.kind, ", ".join(f"`{label}`" for label in s.labels), s.about)
+        for s in SERIES
+    )
+    return "\n".join(
+        (
+            "# Prometheus metrics",
+            "",
+            "At `GET /metrics`. Labels are bounded: clients by `max_clients`, the rest by the",
+            "settings and by closed lists.",
+            "",
+            _table(("name", "kind", "labels", "meaning"), rows),
+        )
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    "verdicts.md": verdicts_page,
+    "prometheus.md": prometheus_page,
+    "cli.md": cli_reference.render,
+}
+
+
+def render(name: str) -> str:
+    return MADE + PAGES[name]().rstrip() + "\n"
+
+
+def _settings(rows: Table) -> str:
+    cells = ((f"`{row.name}`", row.default_text, row.about) for row in rows.values())
+    return _table(("key", "default", "meaning"), cells)
+
+
+def _options(options: Iterable[tuple[str, str]]) -> str:
+    told = "; ".join(f"`{name}`: {about}" for name, about in options)
+    return f" Options: {told}." if told else ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    escaped = ("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |" for cells in lines)
+    return "\n".join(escaped) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    stale = [name for name in PAGES if _current(name) != render(name)]
+    if "--check" in argv:
+        for name in stale:
+            print(f"docs/reference/{name} is not what the code says: run scripts/generate_docs.py")
+        return 1 if stale else 0
+    for name in stale:
+        (REFERENCE / name).write_text(render(name))
+        print(f"wrote docs/reference/{name}")
+    return 0
+
+
+def _current(name: str) -> str:
+    path = REFERENCE / name
+    return path.read_text() if path.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""Commands that run something on this host: agent, demo, metrics calibrate.
+
+What they start is beyond this ring: __main__.py hands it in, as the context's object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from headgate.cli.options import DatabaseArgument
+
+Config = Annotated[
+    Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")
+]
+CheckConfig = Annotated[
+    bool, typer.Option("--check-config", help="Judge the settings file, and start nothing.")
+]
+DemoSeconds = Annotated[
+    float | None,
+    typer.Option(min=1, metavar="SECONDS", show_default=False, help="End after this long."),
+]
+Headless = Annotated[
+    bool, typer.Option("--headless", help="Play the scenes once; fail if one does not hold.")
+]
+CalibrateJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
+
+
+class Host(Protocol):
+    """What can be started here; each raises HeadgateError where a package for it is missing."""
+
+    def run_agent(self, settings: Path) -> int: ...
+
+    def play(self, *, seconds: float | None, headless: bool) -> int: ...
+
+    def calibrate(self, settings: Path, database: str) -> Mapping[str, Any]: ...
+
+
+def agent(context: typer.Context, config: Config, check_config: CheckConfig = False) -> None:
+    """Run the agent.
+
+    Until SIGTERM or SIGINT; SIGHUP reloads the settings file. Exit code 2 where the
+    settings are refused.
+    """
+    if not check_config:
+        raise typer.Exit(_host(context).run_agent(config))
+    from headgate.cli.lint import notes_on, show_notes
+
+    notes = notes_on(config)
+    show_notes(config, notes, as_json=False)
+    raise typer.Exit(2 if any(note.level == "fault" for note in notes) else 0)
+
+
+def demo(context: typer.Context, seconds: DemoSeconds = None, headless: Headless = False) -> None:
+    """See it work: a real Postgres, an agent, greedy jobs."""
+    raise typer.Exit(_host(context).play(seconds=seconds, headless=headless))
+
+
+def calibrate(
+    context: typer.Context,
+    database: DatabaseArgument,
+    config: Config,
+    as_json: CalibrateJson = False,
+) -> None:
+    """Propose a threshold for commit_delay.
+
+    Measures the commits of a database at rest; needs its settings, not a running agent.
+    """
+    from headgate.cli.output import show_json, show_page
+    from headgate.cli.pages import settings_table
+
+    found = _host(context).calibrate(config, database)
+    if as_json:
+        show_json(found)
+    else:
+        show_page(lambda _: settings_table(found))
+
+
+def _host(context: typer.Context) -> Host:
+    host: Host = context.obj
+    return host

@@ -1,0 +1,112 @@
+"""docs/reference/cli.md, from the commands themselves.   typer app ──render──► Markdown"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from headgate.cli.app import app
+from headgate.cli.exits import exit_code_rows
+
+COMMON = ("url", "token")
+_OPTIONS_HEAD = ("| option | meaning |", "|---|---|")
+_HEAD = """\
+# Command line
+
+Tables are for people. `--json` prints the agent's document for programs, on standard output;
+errors go to standard error. `NO_COLOR` is obeyed, and no state is told by colour alone.
+`headgate --install-completion` teaches your shell to complete commands and options;
+`headgate --show-completion` prints the script instead.
+
+The agent is found by `--url` or `HEADGATE_URL`; without one, at the Unix socket
+`$XDG_RUNTIME_DIR/headgate.sock` or `/run/headgate/agent.sock` where that exists, else at
+`http://127.0.0.1:8087`. For an `https://` agent with a private certificate authority, name
+its certificate in `SSL_CERT_FILE`.
+"""
+
+_EXAMPLES = """\
+## Examples
+
+```sh
+# One piece of work, if the database can bear it; wait up to a minute for leave.
+headgate check --app etl:nightly --database main --wait 60 && ./purge_one_batch
+
+# A metric of your own, tried first and then set.
+headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000 --dry-run
+headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000
+headgate metrics set main queue_depth --threshold 500 --debounce "3 of 5"
+
+# Why does my job wait?
+headgate explain --app etl:nightly --database main
+```
+"""
+
+
+def render() -> str:
+    root: Any = typer.main.get_command(app)
+    sections = [_section(path, command) for path, command in _commands(root, "headgate")]
+    return "\n".join([_HEAD, _exit_codes(), _EXAMPLES, _common(root), *sections]).rstrip() + "\n"
+
+
+def _common(root: Any) -> str:
+    params = {param.name: param for param in root.commands["status"].params}
+    rows = [_option(params[name]) for name in COMMON]
+    return "\n".join(["## Common options", "", *_OPTIONS_HEAD, *rows, ""])
+
+
+def _exit_codes() -> str:
+    rows = [f"| {code} | `{name}` | {meaning} |" for code, name, meaning in exit_code_rows()]
+    head = ["## Exit codes", "", "| code | answer | meaning |", "|---|---|---|"]
+    return "\n".join([*head, *rows, ""])
+
+
+def _commands(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Leaves, depth first, by name: the order of definition is nobody's business."""
+    for name, command in sorted(group.commands.items()):
+        path = f"{prefix} {name}"
+        if getattr(command, "commands", None):
+            yield from _commands(command, path)
+        else:
+            yield path, command
+
+
+def _section(path: str, command: Any) -> str:
+    params = [p for p in command.params if not getattr(p, "hidden", False) and p.name != "help"]
+    arguments = [p for p in params if p.param_type_name == "argument"]
+    options = [p for p in params if p.param_type_name == "option" and p.name not in COMMON]
+    common = [f"`--{name}`" for name in COMMON if any(p.name == name for p in params)]
+    usage = " ".join(
+        [path, *(_argument(p) for p in arguments), "[OPTIONS]" if options or common else ""]
+    )
+    lines = [f"## {path}", "", inspect.cleandoc(command.help or ""), ""]
+    lines += ["```", usage.rstrip(), "```", ""]
+    if options:
+        lines += [*_OPTIONS_HEAD, *(_option(p) for p in options), ""]
+    if common:
+        lines += [f"And {' and '.join(common)}, see [common options](#common-options).", ""]
+    return "\n".join(lines)
+
+
+def _argument(param: Any) -> str:
+    name = str(param.metavar or param.name.upper())
+    return name if param.required else f"[{name}]"
+
+
+def _option(param: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in [*param.opts, *param.secondary_opts])
+    metavar = f" `{_cell(param.metavar)}`" if param.metavar else ""
+    notes = [_cell(" ".join((param.help or "").split()))]
+    if param.required:
+        notes.append("Required.")
+    if param.envvar:
+        notes.append(f"Environment: `{param.envvar}`.")
+    if param.default not in (None, False, 0.0) and not param.required:
+        notes.append(f"Default: `{param.default}`.")
+    return f"| {names}{metavar} | {' '.join(notes)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

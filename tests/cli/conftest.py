@@ -1,0 +1,71 @@
+"""The command line as called, in this process; and agents that say what a test tells them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from headgate.__main__ import main
+from tests.cli.scripted import ScriptedAgent
+
+_AMBIENT = ("HEADGATE_URL", "HEADGATE_TOKEN", "XDG_RUNTIME_DIR", "COLUMNS", "NO_COLOR")
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _AMBIENT:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def scripted() -> Iterator[ScriptedAgent]:
+    with ScriptedAgent().serving() as agent:
+        yield agent
+
+
+@pytest.fixture
+def run(
+    scripted: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """`headgate …` against the scripted agent, in this process: real main, real sockets."""
+
+    def call(*argv: str, url: str | None = None) -> Ran:
+        monkeypatch.setenv("HEADGATE_URL", scripted.url if url is None else url)
+        monkeypatch.setattr(sys, "argv", ["headgate", *argv])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        shown = capsys.readouterr()
+        return Ran(int(code or 0), shown.out, shown.err)
+
+    return call
+
+
+def headgate(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`python -m headgate …` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "headgate", *argv],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )

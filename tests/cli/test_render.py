@@ -1,0 +1,286 @@
+"""Pages: readable at any width, in any encoding, without colour, and never fooled by names."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+from headgate.cli.bars import ASCII
+from headgate.cli.documents import Answer, AuditEntry, Client, Metric, MetricView, Status, read
+from headgate.cli.frame import fitted, frame
+from headgate.cli.history import ClientHistory
+from headgate.cli.pages import (
+    answer_page,
+    audit_page,
+    change_page,
+    clients_page,
+    explain_page,
+    history_page,
+    metric_page,
+    metrics_page,
+)
+from headgate.cli.render import Canvas, columns_for, metric_table, status_page
+from headgate.cli.trend import Trend, View
+from tests.cli import builders
+
+
+def shown(page: RenderableType, width: int = 100, **console: Any) -> str:
+    sink = io.StringIO()
+    Console(file=sink, width=width, markup=False, highlight=False, **console).print(page)
+    return sink.getvalue()
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+BUSY = read(Status, builders.busy_status())
+
+
+def test_status_tells_the_whole_story() -> None:
+    text = shown(status_page(BUSY, Canvas(120)), 120)
+    for told in (
+        "agent db1 0.1.0 · up 3.2 h",
+        "REFUSES  THRESHOLD_EXCEEDED · last healthy 12.4 s ago",
+        "144%",
+        "BREACHED",
+        "timed out for 2.2 s: no answer",
+        "shard/queue_depth",
+        "last value; failed for 4.0 s:",
+        "orders  mysql  OK  admits work",
+        "REFUSED for 13 min by lag",
+        "store sqlite  writable",
+        "advice  databases.main.metrics.lag.threshold",
+    ):
+        assert told in text
+
+
+def test_a_store_that_cannot_be_written_is_loud() -> None:
+    store = {
+        "name": "sqlite",
+        "writable": False,
+        "fault": "disk full",
+        "fault_for_s": 90.0,
+        "tallies_waiting": 12000,
+    }
+    page = status_page(read(Status, builders.status(store=store)), Canvas())
+    assert "NOT WRITABLE for 90.0 s: disk full; 12,000 counts wait" in shown(page)
+
+
+def test_a_refused_reload_is_loud() -> None:
+    status = read(Status, builders.status(settings_fault="line 3, agent.lisen: unknown"))
+    assert "settings refused at the last reload: line 3, agent.lisen" in shown(
+        status_page(status, Canvas())
+    )
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 160, 300])
+def test_no_line_is_wider_than_the_terminal_and_every_state_is_on_it(width: int) -> None:
+    text = shown(status_page(BUSY, Canvas(width)), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "BREACHED" in text
+    assert "ABSENT" in text
+    assert "timed out" in squeezed(text)
+
+
+@given(st.integers(20, 300), st.booleans())
+def test_columns_always_leave_room_for_the_state(width: int, recent: bool) -> None:
+    metrics = BUSY.databases[0].metrics
+    columns = columns_for(metrics, width, recent=recent)
+    cells = (columns.threshold, columns.used, columns.recent, columns.age)
+    needed = columns.name + columns.value + 8 + 4 + sum(c + 2 for c in cells if c)
+    assert needed <= max(width, 6 + columns.value + 8 + 4)
+
+
+def test_an_ascii_terminal_gets_ascii_marks() -> None:
+    text = shown(metric_table("main", BUSY.databases[1].metrics, Canvas(100, ASCII)))
+    assert text.isascii()
+    assert "####" in text
+
+
+def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
+    page = status_page(BUSY, Canvas(120))
+    plain = shown(page, 120)
+    colourless = shown(page, 120, force_terminal=True, no_color=True)
+    assert "\x1b[3" not in colourless
+    for word in ("BREACHED", "ABSENT", "held", "healthy", "REFUSES", "OK"):
+        assert word in plain
+
+
+def test_names_are_neither_markup_nor_escape_sequences() -> None:
+    client = builders.client("[red]x[/red]", refused_for_s=3.0, refused_by="[b]lag\x1b[2J")
+    metrics = [builders.absent("m", detail="\x1b]0;owned\x07 [bold]no[/bold]")]
+    status = builders.status(clients=[client], databases=[builders.database(metrics=metrics)])
+    text = shown(status_page(read(Status, status), Canvas(140)), 140)
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_a_refusal_says_why_and_when_to_ask_again() -> None:
+    text = squeezed(shown(answer_page(read(Answer, builders.refusal()), Canvas())))
+    assert text.startswith("REFUSED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
+    assert "ask again in 1.4 s" in text
+    assert "BREACHED" in text and "ABSENT" in text
+
+
+def test_an_admission_is_one_line() -> None:
+    text = shown(answer_page(read(Answer, builders.answer()), Canvas()))
+    assert text == "ADMITTED  etl:nightly may work on main\n"
+
+
+def test_explain_says_what_would_have_to_change() -> None:
+    """R144."""
+    text = shown(explain_page(read(Answer, builders.refusal()), Canvas()))
+    assert "would be REFUSED  THRESHOLD_EXCEEDED" in text
+    assert "To be admitted:\n  · lag must fall from 7.2 s to 5 s or below" in text
+
+
+def test_explain_of_an_admission_names_the_nearest_metric() -> None:
+    answer = builders.answer(metrics=[builders.metric(value=4.0)])
+    text = squeezed(shown(explain_page(read(Answer, answer), Canvas())))
+    assert "would be ADMITTED" in text
+    assert "Nearest to refusing: lag, at 80% of its threshold (4 s; refused > 5 s)" in text
+
+
+def test_a_change_shows_what_differs() -> None:
+    view = read(MetricView, builders.metric_view(settings={"threshold": 10, "unit": "s"}))
+    before = {"threshold": 5, "debounce": "3 of 5", "unit": "s"}
+    text = shown(change_page(view, before, Canvas(), dry_run=False))
+    assert text == "SET  main/lag\n  debounce: 3 of 5 → default\n  threshold: 5 → 10\n"
+
+
+def test_a_dry_run_shows_the_first_probe_or_why_there_is_none() -> None:
+    """R140."""
+    good = change_page(read(MetricView, builders.metric_view()), {}, Canvas(), dry_run=True)
+    assert "nothing was changed" in shown(good)
+    assert "0.8 s" in shown(good)
+    broken = builders.metric_view(now=builders.absent("lag", cause="failed", detail="no table"))
+    bad = change_page(read(MetricView, broken), {}, Canvas(), dry_run=True)
+    assert "a probe of it gives no value: failed for 2.2 s: no table" in shown(bad)
+
+
+def test_metrics_are_listed_with_their_origin_and_advice() -> None:
+    views = [
+        read(MetricView, builders.metric_view()),
+        read(
+            MetricView,
+            builders.metric_view(
+                "queue", origin="runtime", revision=3, source="sql", advice=["warning q: slow"]
+            ),
+        ),
+    ]
+    text = shown(metrics_page(views, Canvas()))
+    assert "runtime, rev 3" in text
+    assert "advice  q: slow" in text
+    assert "no metric is configured" in shown(metrics_page([], Canvas()))
+
+
+def test_one_metric_shows_timing_and_settings() -> None:
+    view = read(MetricView, builders.metric_view(settings={"sql": "select 1\n from\tx"}))
+    text = shown(metric_page(view, Canvas()))
+    assert "probed every 1.0 s · given up after 500 ms · stale after 2.5 s" in text
+    assert "select 1 from x" in text
+
+
+def test_clients_who_are_refused_longest_stand_on_top() -> None:
+    clients = [read(Client, document) for document in builders.busy_status()["clients"]]
+    text = shown(clients_page(clients[::-1], Canvas()))
+    assert text.splitlines()[1].startswith("etl:nightly")
+    assert "no client has asked yet" in shown(clients_page([], Canvas()))
+
+
+def test_history_is_readable_in_one_line() -> None:
+    row = ClientHistory("etl", "main", 25, 75, (("lag", 0.9),), (("07:00", "07:25"),))
+    assert "75%  07:00–07:25; by lag 90%" in shown(history_page([row], Canvas()))
+    rare = ClientHistory("web", "main", 99, 1, (("lag", 1.0),), ())
+    assert "now and then; by lag 100%" in shown(history_page([rare], Canvas()))
+    assert "no decision in this time" in shown(history_page([], Canvas()))
+
+
+def test_the_audit_says_who_changed_what_from_what() -> None:
+    at = "2026-03-01T07:40:12.123Z"
+    entries = [
+        AuditEntry(at, "alice", "metric.set", "main/lag", {"threshold": 5}, {"threshold": 9}),
+        AuditEntry(at, "uid:0", "metric.remove", "main/lag", {"threshold": 5}, None),
+    ]
+    text = shown(audit_page(entries, Canvas()))
+    assert "2026-03-01 07:40:12  alice  metric.set" in text
+    assert "threshold: 5 → 9" in text
+    assert "removed" in text
+    assert "nothing was changed yet" in shown(audit_page([], Canvas()))
+
+
+# --- one frame of top ------------------------------------------------------------------------
+
+
+def framed(view: View, width: int = 110, height: int = 40, now_s: float = 20.0) -> str:
+    page = frame(view, Canvas(width), height, now_s=now_s, corner="03:12:07  q leaves")
+    return shown(page, width)
+
+
+def test_a_frame_shows_databases_clients_and_rates() -> None:
+    trend = Trend("http://127.0.0.1:8087")
+    trend.take(BUSY, 10.0)
+    text = framed(trend.take(BUSY, 11.0))
+    assert "http://127.0.0.1:8087" in text.splitlines()[0]
+    assert text.splitlines()[0].endswith("03:12:07  q leaves")
+    assert "admitted/s" in text
+    assert "██" in text
+
+
+def test_an_unreachable_agent_is_said_and_its_last_words_are_dated() -> None:
+    trend = Trend("http://127.0.0.1:8087")
+    trend.take(BUSY, 10.0)
+    text = framed(trend.lose("connection refused", 15.0), now_s=18.0)
+    assert "AGENT UNREACHABLE for 3.0 s: connection refused" in text
+    assert "below is what it said 8.0 s ago" in text
+    assert "BREACHED" in text
+
+
+def test_an_agent_that_never_answered_is_said() -> None:
+    text = framed(Trend("http://x").lose("connection refused", 18.0))
+    assert "AGENT UNREACHABLE for 2.0 s: connection refused" in text
+    assert "below" not in text
+
+
+def test_before_the_first_answer_there_is_a_frame() -> None:
+    assert "headgate" in framed(View("http://x"))
+
+
+def test_on_a_low_terminal_what_refuses_stays() -> None:
+    metrics = [builders.metric(f"m{n}", value=n / 10) for n in range(30)]
+    metrics += [builders.breached("late"), builders.absent("mute")]
+    status = builders.status(databases=[builders.database(verdict="X", metrics=metrics)])
+    view = Trend("u").take(read(Status, status), 1.0)
+    text = framed(view, height=16)
+    assert "late" in text and "mute" in text
+    assert "more metrics, none of them refusing" in text
+    assert len(text.splitlines()) <= 16
+
+
+def test_where_not_all_databases_fit_the_refusing_ones_come_first() -> None:
+    databases = [builders.database(f"db{n}") for n in range(10)]
+    databases[7] = builders.database("db7", verdict="THRESHOLD_EXCEEDED")
+    status = read(Status, builders.status(databases=databases))
+    shown_databases, left_out = fitted(status.databases, 12)
+    assert shown_databases[0].database == "db7"
+    assert left_out == 10
+
+
+def test_many_clients_are_counted_not_listed() -> None:
+    clients = [builders.client(f"job{n}") for n in range(200)]
+    view = Trend("u").take(read(Status, builders.status(clients=clients)), 1.0)
+    text = framed(view, height=20)
+    assert "more clients" in text
+    assert len(text.splitlines()) <= 20
+
+
+def test_a_metric_without_threshold_has_no_bar() -> None:
+    metric = read(Metric, builders.metric(threshold=None))
+    assert "–" in shown(metric_table("main", [metric], Canvas()))

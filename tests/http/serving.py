@@ -1,0 +1,339 @@
+"""The real listener over real parts, in a thread with a loop of its own.
+
+Only the probes are scripted: a test says what the database measures, and asks over a socket.
+Tests stay synchronous, so that blocking sockets and hypothesis work as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from headgate.agent.board import Board
+from headgate.agent.checker import Checker
+from headgate.agent.clock import SystemClock
+from headgate.agent.keeper import Keeper
+from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.ports import Store
+from headgate.agent.recorder import Recorder
+from headgate.agent.sampler import Sampler
+from headgate.core.metrics import Engine, MetricSpec
+from headgate.core.rules import NO_RULES, Rule, book_of
+from headgate.core.samples import Absent, Cause, Sample
+from headgate.errors import ProbeFailed
+from headgate.http.asgi import AsgiApp, AsgiBridge
+from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.checks import CheckRoutes
+from headgate.http.control import Control
+from headgate.http.listener import Connection, Handlers, Limits, Listener
+from headgate.http.views import AgentFacts, Parts, Views
+from headgate.stores.memory import MemoryStore
+from tests.fixtures.eventually import eventually
+from tests.http.talk import Address, Reply, Talk
+
+T = TypeVar("T")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+LOOPS: dict[str, LoopFactory] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.SelectorEventLoop,
+}
+LIMITS = Limits(
+    max_connections=64, max_body_bytes=65536, request_timeout_s=10.0, idle_timeout_s=75.0
+)
+HEALTHY = {"lag": 0.25, "threads_running": 3.0, "pool_usage": 0.1}
+METRICS: Mapping[str, Mapping[str, Any]] = {name: {} for name in HEALTHY}
+OPERATOR, VIEWER = "operator-token", "viewer-token"
+TEND_EVERY_S = 0.02
+CALL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class ScriptedProbe:
+    """Reads what the script says now."""
+
+    script: Script
+    metric: str
+
+    async def read(self) -> float:
+        value = self.script.values.get(self.metric, 0.0)
+        if isinstance(value, ProbeFailed):
+            raise value
+        return value
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class Script:
+    """What each metric measures; a ProbeFailed is an absence. Also the source of its probes."""
+
+    values: dict[str, float | ProbeFailed] = field(default_factory=dict)
+
+    def probe_for(self, spec: MetricSpec) -> ScriptedProbe:
+        return ScriptedProbe(self, spec.name)
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass
+class Dice:
+    """Lands as told."""
+
+    lands: float = 0.5
+
+    def roll(self) -> float:
+        return self.lands
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to serve; the defaults suit most tests."""
+
+    limits: Limits = LIMITS
+    databases: tuple[str, ...] = ("main", "replica")
+    max_clients: int = 1000
+    anonymous_may_pass: bool = False
+    tokens: bool = True
+    store: Store | None = None
+    app: AsgiApp | None = None
+    """Instead of the control plane."""
+
+
+class Served:
+    """A running listener and its parts. Methods may be called from the test's thread."""
+
+    def __init__(self, plan: Plan, socket_path: Path) -> None:
+        self.clock = SystemClock()
+        self.store = plan.store or MemoryStore()
+        self.board = Board()
+        self.sampler = Sampler(self.board, self.clock)
+        self.recorder = Recorder(max_clients=plan.max_clients)
+        self.keeper = Keeper(self.recorder, self.store, self.clock, history_days=14)
+        self.book = MetricBook(self.board, self.sampler, self.store, self.clock)
+        self.dice = Dice()
+        self.checker = Checker(
+            self.board,
+            self.recorder,
+            self.clock,
+            self.dice.roll,
+            anonymous_may_pass=plan.anonymous_may_pass,
+        )
+        self.views = Views(
+            Parts(
+                self.board,
+                self.book,
+                self.checker,
+                self.recorder,
+                self.keeper,
+                self.sampler,
+                self.store,
+                self.clock,
+            ),
+            AgentFacts("test-agent", "0.0", self.clock.now()),
+        )
+        self.script = Script(dict(HEALTHY))
+        self.socket_path = socket_path
+        self.accidents: list[dict[str, Any]] = []
+        """What reached the loop's exception handler: there is never a reason for one."""
+        app = plan.app or Control(self.views, self.book, gatekeeper(plan)).app()
+        self.listener = Listener(
+            Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve), plan.limits
+        )
+        self._plan = plan
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
+
+    # --- on the server's loop --------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self.accidents.append(context))
+        await self.store.open()
+        await self.book.adopt(
+            [
+                DatabasePlan(name, Engine.MYSQL, METRICS, lambda: self.script)
+                for name in self._plan.databases
+            ],
+            await self.store.metric_changes(),
+        )
+        self.listener.add(await loop.create_server(self.listener, "127.0.0.1", 0, backlog=256))
+        self.listener.add(await loop.create_unix_server(self.listener, self.socket_path))
+        for database in self._plan.databases:
+            for metric in METRICS:
+                self._push(database, metric)
+
+    async def run(self) -> None:
+        """Tend, as main.py does, until told to stop."""
+        while not self._stop.is_set():
+            self.listener.tend(self._loop.time())
+            self.views.note_health()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TEND_EVERY_S):
+                    await self._stop.wait()
+
+    async def end(self) -> None:
+        await self.listener.stop(0.5)
+        await self.book.close()
+        await self.store.close()
+
+    def _push(self, database: str, metric: str) -> None:
+        value, now = self.script.values[metric], self.clock.now().mono_s
+        if isinstance(value, ProbeFailed):
+            self.board.push(database, metric, Absent(value.cause, value.detail, now))
+        else:
+            self.board.push(database, metric, Sample(value, now))
+
+    # --- from the test's thread ------------------------------------------------------------
+
+    @property
+    def address(self) -> Address:
+        return ("127.0.0.1", self.listener.ports[0])
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.ports[0]}"
+
+    def run_there(self, work: Callable[[], Awaitable[T]]) -> T:
+        async def there() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(there(), self._loop).result(CALL_TIMEOUT_S)
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        async def there() -> T:
+            return function(*args)
+
+        return self.run_there(there)
+
+    def measure(self, **values: float | ProbeFailed) -> None:
+        """From now on the probes answer this, and it has just been read."""
+        self.call(self._measure, values)
+
+    def _measure(self, values: Mapping[str, float | ProbeFailed]) -> None:
+        self.script.values.update(values)
+        for database in self._plan.databases:
+            for metric in values:
+                if metric in self.script.values:
+                    self._push(database, metric)
+
+    def lose(self, metric: str, cause: Cause = Cause.FAILED, detail: str = "refused") -> None:
+        self.measure(**{metric: ProbeFailed(cause, detail)})
+
+    def rule(self, *rules: Rule) -> None:
+        self.call(setattr, self.checker, "rules", book_of(rules) if rules else NO_RULES)
+
+    def counted(self, client: str, verdict: str | None = None) -> int:
+        totals = self.call(self.recorder.totals)
+        return sum(
+            count
+            for (_, name, told, _), count in totals.items()
+            if name == client and verdict in (None, told.value)
+        )
+
+    def tasks(self) -> int:
+        """Requests being served, changes being made: all but the probes and this call."""
+        under_way = self.call(lambda: [repr(task.get_coro()) for task in asyncio.all_tasks()])
+        return sum("Connection._serve" in coro or "MetricBook" in coro for coro in under_way)
+
+    def talk(self, *, timeout_s: float = 5.0, unix: bool = False) -> Talk:
+        return Talk(str(self.socket_path) if unix else self.address, timeout_s)
+
+    def ask(
+        self, method: str, target: str, *, body: bytes | None = None, unix: bool = False, **headers: str
+    ) -> Reply:
+        with self.talk(unix=unix) as talk:
+            return talk.ask(method, target, body=body, **headers)
+
+    def connection(self) -> Connection:
+        """The only one there is."""
+        eventually(lambda: len(self.listener.connections) == 1)
+        (only,) = self.listener.connections
+        return only
+
+    def settled(self) -> bool:
+        """No connection and no request is left."""
+        listener = self.listener
+        return not listener.connections and not listener.turned_away and not self.tasks()
+
+    def reset(self) -> None:
+        """Back to how it began, for the next test."""
+        self.dice.lands = 0.5
+        self.rule()
+        self.measure(**HEALTHY)
+        self.call(self.listener.forget)
+
+
+def gatekeeper(plan: Plan) -> Gatekeeper:
+    if not plan.tokens:
+        return Gatekeeper([])
+    return Gatekeeper(
+        [
+            Credential("ops", True, hashlib.sha256(OPERATOR.encode()).hexdigest()),
+            Credential("eve", False, hashlib.sha256(VIEWER.encode()).hexdigest()),
+        ]
+    )
+
+
+def bearer(token: str) -> str:
+    return f"Bearer {token}"
+
+
+@contextmanager
+def serving(loop: LoopFactory, directory: Path, plan: Plan | None = None) -> Iterator[Served]:
+    """Serve on loopback TCP and on a Unix socket, in a thread, until the block ends."""
+    started: list[Served | BaseException] = []
+    ready = threading.Event()
+    thread = threading.Thread(
+        target=_serve, args=(loop, plan or Plan(), directory / "s", started, ready), daemon=True
+    )
+    thread.start()
+    assert ready.wait(CALL_TIMEOUT_S)
+    served = started[0]
+    if isinstance(served, BaseException):
+        raise served
+    try:
+        yield served
+    finally:
+        served.call(served._stop.set)
+        thread.join(CALL_TIMEOUT_S)
+        assert not thread.is_alive(), "the server did not stop"
+    assert not served.accidents, served.accidents
+
+
+def _serve(
+    loop: LoopFactory,
+    plan: Plan,
+    socket_path: Path,
+    started: list[Served | BaseException],
+    ready: threading.Event,
+) -> None:
+    async def main() -> None:
+        try:
+            served = Served(plan, socket_path)
+            await served.start()
+            started.append(served)
+        except BaseException as error:
+            started.append(error)
+            raise
+        finally:
+            ready.set()
+        await served.run()
+        await served.end()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+def statuses(replies: Iterable[Reply]) -> list[int]:
+    return [reply.status for reply in replies]

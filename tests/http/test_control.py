@@ -1,0 +1,369 @@
+"""Looking and changing, over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from headgate.core.records import AuditEntry, MetricChange
+from headgate.errors import StoreUnavailable
+from headgate.stores.memory import MemoryStore
+from tests.fixtures.eventually import eventually
+from tests.http.conftest import Serve
+from tests.http.serving import OPERATOR, VIEWER, Plan, Served, bearer
+from tests.http.talk import Reply, request
+from tests.http.test_checks import CHECK, is_problem
+
+LAG = "/v1/databases/main/metrics/lag"
+CUSTOM = "/v1/databases/main/metrics/queue"
+QUERY = {"sql": "SELECT count(*) FROM queue", "threshold": 50}
+
+
+@pytest.fixture
+def own(serve: Serve) -> Served:
+    """A server of its own: changes stay."""
+    return serve(Plan())
+
+
+def change(
+    served: Served, method: str, path: str, settings: Any = None, token: str = OPERATOR, **more: str
+) -> Reply:
+    body = None if settings is None else json.dumps(settings).encode()
+    if body is not None:
+        more.setdefault("Content_Type", "application/json")
+    return served.ask(method, path, body=body, Authorization=bearer(token), **more)
+
+
+# --- looking -------------------------------------------------------------------------------
+
+
+def test_status_tells_the_whole_story(served: Served) -> None:
+    served.ask("GET", CHECK)
+    served.measure(lag=7.0)
+    status = served.ask("GET", "/v1/status").json
+    assert (status["agent"], status["version"]) == ("test-agent", "0.0")
+    databases = {database["database"]: database for database in status["databases"]}
+    assert list(databases) == ["main", "replica"]
+    assert databases["main"]["verdict"] == "THRESHOLD_EXCEEDED"
+    assert "lag is 7 s" in databases["main"]["reason"]
+    assert 0 <= databases["main"]["healthy_s_ago"] < 60
+    assert {m["metric"] for m in databases["main"]["metrics"]} == {
+        "lag",
+        "threads_running",
+        "pool_usage",
+    }
+    assert "etl:nightly" in {client["client"] for client in status["clients"]}
+    assert status["store"] == {
+        "name": "memory",
+        "writable": True,
+        "fault": None,
+        "fault_for_s": None,
+        "tallies_waiting": status["store"]["tallies_waiting"],
+    }
+
+
+def test_metrics_show_settings_and_values(served: Served) -> None:
+    every = served.ask("GET", "/v1/metrics").json["metrics"]
+    assert len(every) == 6
+    only = served.ask("GET", "/v1/metrics?database=replica").json["metrics"]
+    assert {metric["database"] for metric in only} == {"replica"}
+    assert is_problem(served.ask("GET", "/v1/metrics?database=nowhere"), 404)
+    one = served.ask("GET", LAG)
+    assert one.headers["ETag"] == '"0"'
+    assert (one.json["origin"], one.json["source"], one.json["now"]["value"]) == (
+        "file",
+        "builtin",
+        0.25,
+    )
+    assert one.json["granularity_s"] >= one.json["interval_s"]
+    assert is_problem(served.ask("GET", "/v1/databases/main/metrics/nothing"), 404)
+
+
+def test_explain_counts_nothing(served: Served) -> None:
+    """R144"""
+    before = served.counted("explain:me")
+    reply = served.ask("GET", "/v1/explain?app=explain:me&database=main&metrics=lag")
+    assert (reply.json["verdict"], [m["metric"] for m in reply.json["metrics"]]) == ("OK", ["lag"])
+    served.measure(lag=7.0)
+    refused = served.ask("GET", "/v1/explain?app=explain:me&database=main")
+    assert (refused.status, refused.json["verdict"]) == (200, "THRESHOLD_EXCEEDED")
+    assert served.counted("explain:me") == before == 0
+    assert is_problem(served.ask("GET", "/v1/explain?app=a"), 400, field="database")
+
+
+def test_clients_and_history_agree_with_the_counters(own: Served) -> None:
+    for _ in range(3):
+        own.ask("GET", "/v1/check?app=history:a&database=main")
+    own.measure(lag=7.0)
+    own.ask("GET", "/v1/check?app=history:a&database=main")
+    (client,) = own.ask("GET", "/v1/clients").json["clients"]
+    assert (client["client"], client["admitted"], client["refused"]) == ("history:a", 3, 1)
+    assert (client["last_verdict"], client["refused_by"]) == ("THRESHOLD_EXCEEDED", "lag")
+    for query in ("since=1h", "since=1h&app=history:a", "since=30m&app=history"):
+        tallies = own.ask("GET", f"/v1/history?{query}").json["tallies"]
+        counts: dict[tuple[str, str], int] = {}
+        for tally in tallies:
+            key = (tally["verdict"], tally["metric"])
+            counts[key] = counts.get(key, 0) + tally["count"]
+        assert counts == {("OK", ""): 3, ("THRESHOLD_EXCEEDED", "lag"): 1}
+    assert own.ask("GET", "/v1/history?app=somebody").json["tallies"] == []
+
+
+@pytest.mark.parametrize("since", ["", "1", "1w", "h", "-1h", "1h1h", "9999999h", "%C2%B2h"])
+def test_a_since_that_cannot_be_read_is_refused(served: Served, since: str) -> None:
+    assert is_problem(served.ask("GET", f"/v1/history?since={since}"), 400, field="since")
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "%C2%B2", "9" * 5000, "1_0"])
+def test_a_limit_that_cannot_be_read_is_refused(served: Served, limit: str) -> None:
+    assert is_problem(served.ask("GET", f"/v1/audit?limit={limit}"), 400, field="limit")
+
+
+def test_alive_and_ready(served: Served) -> None:
+    assert served.ask("GET", "/healthz").json == {"serving": True}
+    ready = served.ask("GET", "/readyz")
+    assert (ready.status, ready.json) == (200, {"ready": True, "waiting_for": []})
+
+
+def test_not_ready_while_a_metric_was_never_read_or_the_store_is_away(own: Served) -> None:
+    own.call(own.keeper.mark_fault, "disk full")
+    reply = own.ask("GET", "/readyz")
+    assert (reply.status, reply.json["waiting_for"]) == (503, ["store memory: disk full"])
+    status = own.ask("GET", "/v1/status").json["store"]
+    assert (status["writable"], status["fault"]) == (False, "disk full")
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/v1", "/v1/status/", "/%ff", "//v1/status"])
+def test_nothing_there_is_a_problem_that_points_to_help(served: Served, path: str) -> None:
+    reply = served.ask("GET", path)
+    assert is_problem(reply, 404)
+    assert "GET /help" in reply.json["detail"]
+    assert reply.headers["Location"] is None
+
+
+@pytest.mark.parametrize("host", ["[", "a b", "evil.example/x?", "\xff", ""])
+def test_a_strange_host_header_changes_nothing(served: Served, host: str) -> None:
+    with served.talk() as talk:
+        for target, status in (("/nothing", 404), ("/v1/status", 200), ("/v1/status/", 404)):
+            raw = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1")
+            assert talk.send(raw).reply().status == status
+        explain = f"GET /v1/explain?app=a&database=main HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        assert talk.send(explain.encode("latin-1")).reply().status == 200
+
+
+# --- changing ------------------------------------------------------------------------------
+
+
+def test_a_metric_is_added_changed_and_removed(own: Served) -> None:
+    """R1, R139: without a restart, and every step is in the audit."""
+    own.script.values["queue"] = 10.0
+    put = change(own, "PUT", CUSTOM, QUERY)
+    assert put.status == 200, put.body
+    assert (put.status, put.json["origin"], put.json["source"]) == (200, "runtime", "sql")
+    eventually(lambda: own.ask("GET", CHECK + "&metrics=queue").status == 200)
+    patch = change(own, "PATCH", CUSTOM, {"threshold": 5})
+    assert patch.json["settings"] == {**QUERY, "threshold": 5}
+    assert own.ask("GET", CHECK + "&metrics=queue").status == 429
+    restored = change(own, "PATCH", CUSTOM, {"threshold": 50, "comparison": None})
+    assert restored.headers["ETag"] == f'"{restored.json["revision"]}"'
+    gone = change(own, "DELETE", CUSTOM)
+    assert gone.json == {"database": "main", "metric": "queue", "removed": True}
+    assert own.ask("GET", CHECK + "&metrics=queue").status == 404
+    assert own.ask("GET", CUSTOM).status == 404
+    audit = own.ask("GET", "/v1/audit").json["audit"]
+    assert [(e["who"], e["action"], e["target"]) for e in audit] == [
+        ("ops", "metric.remove", "main/queue"),
+        ("ops", "metric.set", "main/queue"),
+        ("ops", "metric.set", "main/queue"),
+        ("ops", "metric.set", "main/queue"),
+    ]
+    assert (audit[-1]["before"], audit[-1]["after"]) == (None, QUERY)
+    assert audit[0]["after"] is None
+    assert len(own.ask("GET", "/v1/audit?limit=2").json["audit"]) == 2
+
+
+def test_null_restores_a_default(own: Served) -> None:
+    change(own, "PATCH", LAG, {"threshold": 60})
+    own.measure(lag=7.0)
+    assert own.ask("GET", CHECK).status == 200
+    assert change(own, "PATCH", LAG, {"threshold": None}).json["settings"] == {}
+    assert own.ask("GET", CHECK).status == 429
+
+
+def test_a_dry_run_tries_and_changes_nothing(own: Served) -> None:
+    """R140"""
+    own.script.values["queue"] = 77.0
+    tried = change(own, "PUT", f"{CUSTOM}?dry_run=true", QUERY)
+    assert (tried.status, tried.json["now"]["value"], tried.json["now"]["state"]) == (
+        200,
+        77.0,
+        "breached",
+    )
+    assert own.ask("GET", CUSTOM).status == 404
+    gone = change(own, "DELETE", f"{LAG}?dry_run=true")
+    assert gone.json["removed"] is False and own.ask("GET", LAG).status == 200
+    assert own.ask("GET", "/v1/audit").json["audit"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["dry_run=1", "dry_run=True", "dry_run", "dryrun=true", "dry_run=true&dry_run=false", "x=1"],
+)
+def test_a_misspelt_dry_run_is_no_change(own: Served, query: str) -> None:
+    assert is_problem(change(own, "DELETE", f"{LAG}?{query}"), 400, field="dry_run")
+    assert own.ask("GET", LAG).status == 200
+
+
+def test_two_operators_do_not_overwrite_each_other(own: Served) -> None:
+    seen = own.ask("GET", LAG).headers["ETag"]
+    first = change(own, "PATCH", LAG, {"threshold": 6}, If_Match=seen)
+    assert first.status == 200
+    second = change(own, "PATCH", LAG, {"threshold": 7}, If_Match=seen)
+    assert is_problem(second, 412)
+    assert "somebody changed it" in second.json["detail"]
+    third = change(own, "PATCH", LAG, {"threshold": 7}, If_Match=first.headers["ETag"])
+    assert third.json["settings"] == {"threshold": 7}
+    assert change(own, "DELETE", LAG, If_Match="*").status == 200
+
+
+@pytest.mark.parametrize("etag", ["x", '"x"', "\xb2", "9" * 5000, '"1", "2"', "-1"])
+def test_an_etag_of_another_server_is_a_412(own: Served, etag: str) -> None:
+    assert is_problem(change(own, "PATCH", LAG, {"threshold": 6}, If_Match=etag), 412)
+
+
+def test_refused_settings_name_every_fault_and_change_nothing(own: Served) -> None:
+    """R7, R8: validated first."""
+    reply = change(own, "PUT", CUSTOM, {"sql": "DELETE FROM t", "treshold": 5})
+    assert is_problem(reply, 422)
+    assert len(reply.json["faults"]) >= 2 and "threshold" in " ".join(reply.json["faults"])
+    assert is_problem(change(own, "PUT", CUSTOM, {"sql": "SELECT 1"}), 422)
+    command = change(own, "PUT", CUSTOM, {"command": ["/bin/true"], "threshold": 1})
+    assert is_problem(command, 422)
+    assert own.ask("GET", CUSTOM).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/databases/nowhere/metrics/lag", 404),
+        ("/v1/databases/main/metrics/LAG", 400),
+        ("/v1/databases/main/metrics/%00", 400),
+    ],
+)
+def test_a_change_of_nothing_known_is_refused(served: Served, path: str, status: int) -> None:
+    assert is_problem(change(served, "PATCH", path, {"threshold": 1}), status)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b"\xff", "application/json", 400),
+        (b"[" * 60000, "application/json", 400),
+        (b'{"a":' * 10000, "application/json", 400),
+        (b"{}", "text/plain", 415),
+        (b"{}", "", 415),
+        (b'{"threshold":1e999}', "application/json", 400),
+        (b'{"threshold":' + b"9" * 5000 + b"}", "application/json", 400),
+    ],
+)
+def test_settings_that_are_no_json_object_are_refused(
+    served: Served, body: bytes, content_type: str, status: int
+) -> None:
+    reply = served.ask(
+        "PUT", CUSTOM, body=body, Content_Type=content_type, Authorization=bearer(OPERATOR)
+    )
+    assert is_problem(reply, status)
+
+
+# --- who may -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": f"Basic {OPERATOR}"}, 401),
+        ({"Authorization": bearer(VIEWER)}, 403),
+        ({"Authorization": "Bearer \xff\xfe"}, 401),
+    ],
+)
+def test_a_change_needs_an_operators_token(
+    served: Served, headers: dict[str, str], status: int
+) -> None:
+    for method, path in (("DELETE", LAG), ("DELETE", f"{LAG}?dry_run=true")):
+        reply = served.ask(method, path, **headers)
+        assert is_problem(reply, status)
+        assert (reply.headers["WWW-Authenticate"] == "Bearer") == (status == 401)
+        assert "token" in reply.json["detail"]
+    assert served.ask("GET", LAG).status == 200
+    assert served.ask("GET", "/v1/audit").json["audit"] == []
+
+
+def test_without_tokens_nobody_changes_anything_over_tcp(serve: Serve) -> None:
+    served = serve(Plan(tokens=False))
+    assert is_problem(served.ask("DELETE", LAG), 401)
+    assert is_problem(change(served, "DELETE", LAG), 401)
+    assert served.ask("DELETE", LAG, unix=True).status == 200
+
+
+def test_the_unix_sockets_permissions_stand_in_for_a_token(own: Served) -> None:
+    assert own.ask("DELETE", LAG, unix=True).status == 200
+    (entry,) = own.ask("GET", "/v1/audit").json["audit"]
+    assert entry["who"].startswith("uid:")
+    refused = own.ask("DELETE", CUSTOM, unix=True, Authorization="Bearer wrong")
+    assert is_problem(refused, 401), "a wrong token is not overlooked, even there"
+
+
+# --- a store that fails or takes its time --------------------------------------------------
+
+
+class SlowStore(MemoryStore):
+    """Keeps a change only when told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
+        kept = await super().put_metric(change, audit)
+        self.asked.set()
+        await asyncio.get_running_loop().run_in_executor(None, self.go_on.wait, 5)
+        return kept
+
+
+def test_a_change_whose_client_hangs_up_is_made_to_the_end(serve: Serve) -> None:
+    """Else the store would hold what is not in force, and every later change would conflict."""
+    store = SlowStore()
+    served = serve(Plan(store=store))
+    with served.talk() as talk:
+        body = json.dumps({"threshold": 60}).encode()
+        headers = {"Authorization": bearer(OPERATOR), "Content_Type": "application/json"}
+        talk.send(request("PATCH", LAG, body=body, **headers))
+        assert store.asked.wait(5)
+        talk.reset()
+    eventually(lambda: not served.listener.connections)
+    store.go_on.set()
+    eventually(lambda: served.ask("GET", LAG).json["settings"] == {"threshold": 60})
+    assert change(served, "PATCH", LAG, {"threshold": 61}).status == 200
+    eventually(served.settled)
+
+
+class AwayStore(MemoryStore):
+    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
+        raise StoreUnavailable("disk full")
+
+
+def test_a_change_the_store_cannot_keep_is_not_made(serve: Serve) -> None:
+    served = serve(Plan(store=AwayStore()))
+    reply = change(served, "PATCH", LAG, {"threshold": 60})
+    assert is_problem(reply, 503)
+    assert "nothing was changed" in reply.json["detail"]
+    assert served.ask("GET", LAG).json["settings"] == {}

@@ -1,0 +1,101 @@
+"""Plug-ins as users write and install them: a function and an entry point."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from headgate.core.samples import Cause
+from headgate.errors import InvalidSettings
+from headgate.probes.plugin import PluginProbe, load_plugin
+from tests.probes.reading import failure, within
+
+EXAMPLE = """
+import asyncio, time
+
+def depth(options):
+    return options["base"] + 2
+
+async def later(options):
+    await asyncio.sleep(0)
+    return 7
+
+def broken(options):
+    raise RuntimeError("the queue is away")
+
+def word(options):
+    return "12"
+
+def stuck(options):
+    time.sleep(2)
+
+constant = 3
+"""
+_names = itertools.count()
+
+Load = Callable[..., PluginProbe]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Installs EXAMPLE as a distribution, as pip would leave it on sys.path."""
+    module = f"queue_plugin_{next(_names)}"
+    (tmp_path / f"{module}.py").write_text(EXAMPLE)
+    info = tmp_path / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    functions = ["depth", "later", "broken", "word", "stuck", "constant", "absent"]
+    entries = "\n".join(f"{name} = {module}:{name}" for name in functions)
+    lost = "lost = no_such_module_at_all:read"
+    (info / "entry_points.txt").write_text(f"[headgate.probes]\n{entries}\n{lost}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda name, **options: load_plugin("mine", name, MappingProxyType(options))
+    sys.modules.pop(module, None)
+
+
+async def test_a_function_is_enough(load: Load) -> None:
+    assert await load("depth", base=40).read() == 42
+
+
+async def test_it_may_be_a_coroutine_function(load: Load) -> None:
+    assert await load("later").read() == 7
+
+
+async def test_what_it_raises_is_a_failed_reading(load: Load) -> None:
+    failed = await failure(load("broken"))
+    assert failed.cause is Cause.FAILED
+    assert "RuntimeError: the queue is away" in failed.detail
+
+
+async def test_what_is_no_number_is_invalid(load: Load) -> None:
+    failed = await failure(load("word"))
+    assert failed.cause is Cause.INVALID
+    assert "plug-in word" in failed.detail
+
+
+async def test_a_stuck_plugin_neither_blocks_the_agent_nor_piles_up(load: Load) -> None:
+    probe = load("stuck")
+    with pytest.raises(TimeoutError):
+        await within(probe, 0.05)
+    assert (await failure(probe)).cause is Cause.TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "known: absent, broken, constant, depth"),
+        ("lost", "no_such_module_at_all"),
+        ("absent", "cannot be imported"),
+        ("constant", "is no function"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_at_once(load: Load, name: str, said: str) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        load(name)
+    assert said in str(caught.value)
+    assert "metrics.mine.plugin" in str(caught.value)

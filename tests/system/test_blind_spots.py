@@ -1,0 +1,172 @@
+"""R12, for real: what one metric misses, another sees, on both engines.
+
+Single-metric blind spots. Each test breaks a real server in one way, and shows that the
+metric which cannot see it stays healthy while the check as a whole is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from headgate.demo.postgres import PostgresServer
+from tests.fixtures.agents import AgentProcess, mysql_database, postgres_database
+from tests.fixtures.eventually import eventually
+from tests.fixtures.mariadb import MariaDBServer
+from tests.fixtures.servers import Pair
+
+FAST = "interval_s=0.1, timeout_s=0.5"
+
+
+def dsn_of(server: MariaDBServer) -> str:
+    return f"mysql://headgate_test@127.0.0.1:{server.port}/"
+
+
+@contextmanager
+def sleepers(dsn: str, count: int) -> Iterator[None]:
+    """Slow queries: `count` sessions busy at once."""
+    connections = [psycopg.connect(dsn, autocommit=True) for _ in range(count)]
+
+    def run(connection: psycopg.Connection[object]) -> None:
+        try:
+            connection.execute("select pg_sleep(30)")
+        except psycopg.Error:
+            return
+
+    threads = [threading.Thread(target=run, args=(c,)) for c in connections]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for connection in connections:
+            connection.cancel_safe(timeout=2)
+        for thread in threads:
+            thread.join()
+        for connection in connections:
+            connection.close()
+
+
+class TestPostgres:
+    def test_lag_misses_a_primary_commit_stall(
+        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    ) -> None:
+        primary = fresh_postgres.primary
+        agent.write_settings(
+            postgres_database(
+                primary.dsn(), f"lag: {FAST}; commit_delay: {FAST}; threads_running: {FAST}"
+            )
+        )
+        agent.start()
+        eventually(agent.admitted, within_s=10)
+        with psycopg.connect(primary.dsn(), autocommit=True) as connection:
+            connection.execute("alter system set synchronous_commit = on")
+            connection.execute("alter system set synchronous_standby_names = 'nobody_there'")
+            connection.execute("select pg_reload_conf()")
+            refused = eventually(lambda: _refused(agent), within_s=5)
+            assert [m["metric"] for m in refused["metrics"] if m["state"] != "healthy"] == [
+                "commit_delay"
+            ]
+            assert agent.admitted(metrics="lag")
+            connection.execute("alter system reset synchronous_standby_names")
+            connection.execute("select pg_reload_conf()")
+        eventually(agent.admitted, within_s=10)
+
+    def test_threads_running_misses_lag(
+        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    ) -> None:
+        primary, replica = fresh_postgres.primary, fresh_postgres.replica
+        metrics = f"lag: threshold=1.5, {FAST}; threads_running: {FAST}; pool_usage: {FAST}"
+        agent.write_settings(
+            postgres_database(primary.dsn(), metrics)
+            + postgres_database(replica.dsn(), f"lag: threshold=1.5, {FAST}", name="replica")
+        )
+        agent.start()
+        eventually(lambda: agent.admitted() and agent.admitted("replica"), within_s=10)
+        with (
+            psycopg.connect(replica.dsn(), autocommit=True) as on_replica,
+            psycopg.connect(primary.dsn(), autocommit=True) as on_primary,
+        ):
+            on_replica.execute("select pg_wal_replay_pause()")
+            on_primary.execute("create table t as select generate_series(1, 1000)")
+            eventually(lambda: not agent.admitted() and not agent.admitted("replica"), within_s=8)
+            assert agent.admitted(metrics="threads_running,pool_usage")
+            assert agent.metric("lag")["state"] == "breached"
+            on_replica.execute("select pg_wal_replay_resume()")
+        eventually(lambda: agent.admitted() and agent.admitted("replica"), within_s=10)
+
+    def test_pool_misses_slow_queries(
+        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    ) -> None:
+        dsn = fresh_postgres.primary.dsn()
+        metrics = f"pool_usage: {FAST}; threads_running: threshold=4, {FAST}"
+        agent.write_settings(postgres_database(dsn, metrics))
+        agent.start()
+        eventually(agent.admitted, within_s=10)
+        with sleepers(dsn, 6):
+            eventually(lambda: not agent.admitted(), within_s=5)
+            assert agent.admitted(metrics="pool_usage")
+            assert agent.metric("threads_running")["value"] >= 6
+        eventually(agent.admitted, within_s=5)
+
+
+class TestMariaDB:
+    def test_lag_misses_a_primary_commit_stall(
+        self, agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]
+    ) -> None:
+        primary, replica = fresh_mariadb.primary, fresh_mariadb.replica
+        agent.write_settings(
+            mysql_database(dsn_of(primary), f"commit_delay: {FAST}; threads_running: {FAST}")
+            + mysql_database(dsn_of(replica), f"lag: {FAST}", name="replica")
+        )
+        agent.start()
+        eventually(lambda: agent.admitted() and agent.admitted("replica"), within_s=10)
+        with primary.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH TABLES WITH READ LOCK")
+            refused = eventually(lambda: _refused(agent), within_s=5)
+            assert "commit_delay" in refused["reason"]
+            assert agent.admitted("replica", metrics="lag")
+            cursor.execute("UNLOCK TABLES")
+        eventually(agent.admitted, within_s=10)
+
+    def test_threads_running_misses_lag(
+        self, agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]
+    ) -> None:
+        replica = fresh_mariadb.replica
+        metrics = f"lag: threshold=1.5, {FAST}; threads_running: {FAST}"
+        agent.write_settings(mysql_database(dsn_of(replica), metrics))
+        agent.start()
+        eventually(agent.admitted, within_s=10)
+        replica.query("STOP SLAVE SQL_THREAD")
+        eventually(lambda: not agent.admitted(), within_s=8)
+        assert agent.admitted(metrics="threads_running")
+        assert agent.metric("lag")["value"] != 0 or agent.metric("lag")["cause"] is not None
+        replica.query("START SLAVE SQL_THREAD")
+        eventually(agent.admitted, within_s=10)
+
+    def test_pool_misses_slow_queries(
+        self, agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]
+    ) -> None:
+        primary = fresh_mariadb.primary
+        metrics = f"pool_usage: {FAST}; threads_running: threshold=4, {FAST}"
+        agent.write_settings(mysql_database(dsn_of(primary), metrics))
+        agent.start()
+        eventually(agent.admitted, within_s=10)
+        threads = [
+            threading.Thread(target=primary.query, args=("SELECT SLEEP(4)",)) for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: not agent.admitted(), within_s=4)
+        assert agent.admitted(metrics="pool_usage")
+        for thread in threads:
+            thread.join()
+        eventually(agent.admitted, within_s=5)
+
+
+def _refused(agent: AgentProcess) -> dict[str, object] | None:
+    answer = agent.check()
+    return None if answer["admitted"] else dict(answer)
