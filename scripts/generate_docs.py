@@ -87,8 +87,8 @@ def metrics_page() -> str:
             "## Causes of absence",
             "",
             "Every reading is a value with its time, or an absence with one of these causes.",
-            "None of them ever counts as healthy, unless the metric says `absence = \"ignore\"`",
-            "or `\"hold\"`.",
+            'None of them ever counts as healthy, unless the metric says `absence = "ignore"`',
+            'or `"hold"`.',
             "",
             _table(("cause", "meaning"), causes),
         )

@@ -429,7 +429,7 @@ def _metrics(
         except InvalidSettings as error:
             faults.extend(error.faults)
             continue
-        advice.extend(lint_metric(spec, raw, place=where))
+        advice.extend(lint_metric(spec, raw, engine, place=where))
         if raw.get("enabled", True):
             specs[spec.name] = spec
     return specs

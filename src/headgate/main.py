@@ -38,6 +38,7 @@ from headgate.config import (
     Settings,
     load_settings,
 )
+from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.records import MetricChange
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
 from headgate.http.asgi import AsgiBridge
@@ -47,6 +48,7 @@ from headgate.http.control import Control
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.logs import configure_logs
+from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
@@ -58,6 +60,7 @@ STOP_GRACE_S = 5.0
 STORE_RETRY_S = 5.0
 TEND_INTERVAL_S = 1.0
 BACKLOG = 1024
+CALIBRATION_TIMEOUT_S = 60.0
 
 
 def run_agent(settings_path: Path) -> int:
@@ -75,6 +78,35 @@ def run_agent(settings_path: Path) -> int:
         log.error("agent.cannot_serve", detail=str(error))
         return 1
     return 0
+
+
+def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:
+    """Measure commits of a database at rest, and propose a threshold for commit_delay (R15)."""
+    settings = load_settings(settings_path)
+    if database not in settings.databases:
+        known = ", ".join(sorted(settings.databases)) or "none"
+        message = f"no such database; configured: {known}"
+        raise InvalidSettings([Fault(f"databases.{database}", message)], str(settings_path))
+    return asyncio.run(_calibrate(settings.databases[database]))
+
+
+async def _calibrate(database: DatabaseSettings) -> dict[str, float | str]:
+    probes = probes_of(database)
+    spec = parse_metric_settings("commit_delay", {"timeout_s": 5.0}, database.engine)
+    probe = probes.probe_for(spec)
+    try:
+        async with asyncio.timeout(CALIBRATION_TIMEOUT_S):
+            found = await commit_baseline(probe)
+    finally:
+        await probe.close()
+        await probes.close()
+    return {
+        "database": database.name,
+        "commits": found.count,
+        "p50_s": found.p50_s,
+        "p99_s": found.p99_s,
+        "suggested_threshold_s": found.suggested_s,
+    }
 
 
 def _for_people(chosen: LogFormat) -> bool:

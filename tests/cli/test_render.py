@@ -79,7 +79,7 @@ def test_a_refused_reload_is_loud() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 160, 300])
+@pytest.mark.parametrize("width", [32, 40, 60, 80, 100, 160, 300])
 def test_no_line_is_wider_than_the_terminal_and_every_state_is_on_it(width: int) -> None:
     text = shown(status_page(BUSY, Canvas(width)), width)
     assert max(len(line) for line in text.splitlines()) <= width
@@ -214,6 +214,27 @@ def test_the_audit_says_who_changed_what_from_what() -> None:
     assert "threshold: 5 → 9" in text
     assert "removed" in text
     assert "nothing was changed yet" in shown(audit_page([], Canvas()))
+
+
+LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is it running?"
+
+
+def test_a_long_message_stands_once_beneath_its_table() -> None:
+    dead = [builders.absent(name, cause="failed", detail=LONG) for name in ("lag", "lock_waits")]
+    dead[1]["absent_for_ms"] = 9000
+    metrics = [read(Metric, document) for document in dead]
+    text = shown(metric_table("main", metrics, Canvas(110)), 110)
+    assert text.count("Connection refused") == 1
+    assert f"lag, lock_waits: failed: {LONG}" in text
+    assert "failed for 2.2 s" in text and "failed for 9.0 s" in text
+
+
+def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
+    dead = builders.absent("lock_waits", cause="failed", detail=LONG)
+    answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
+    line = squeezed(shown(answer_page(read(Answer, answer), Canvas(160)), 160))
+    told = "lag is 7.2 s, refused > 5 s; lock_waits has no value (failed for 2.2 s); ask again"
+    assert f"REFUSED etl:nightly on main: {told}" in line
 
 
 # --- one frame of top ------------------------------------------------------------------------

@@ -134,19 +134,19 @@ def test_any_settings_are_taken_or_refused_with_reasons(raw: dict[str, Any]) -> 
 
 class TestLint:
     def advice(self, name: str, **raw: Any) -> list[str]:
-        return [a.code for a in lint_metric(parse(name, **raw), raw)]
+        return [a.code for a in lint_metric(parse(name, **raw), raw, Engine.POSTGRES)]
 
     @pytest.mark.parametrize("name", sorted(BUILTINS))
     def test_our_own_defaults_give_no_advice(self, name: str) -> None:
         engine = next(iter(BUILTINS[name].engines))
-        assert lint_metric(parse_metric_settings(name, {}, engine), {}) == []
+        assert lint_metric(parse_metric_settings(name, {}, engine), {}, engine) == []
 
     def test_fixed_rate_limits(self) -> None:
         """R8"""
         assert self.advice("max_qps", sql="select 1", threshold=1000) == ["fixed-rate"]
         raw = {"sql": "show global status like 'Questions'", "threshold": 1, "mode": "rate"}
         spec = parse_metric_settings("load", raw, Engine.MYSQL)
-        assert lint_metric(spec, raw)[0].severity is Severity.ERROR
+        assert lint_metric(spec, raw, Engine.MYSQL)[0].severity is Severity.ERROR
 
     def test_cpu_percent(self) -> None:
         """R8"""
@@ -172,3 +172,9 @@ class TestLint:
 
     def test_an_ignored_absence_is_warned_about(self) -> None:
         assert self.advice("lag", absence="ignore") == ["absence-ignored"]
+
+    def test_innodbs_cached_view_must_not_be_read_too_often(self) -> None:
+        raw = {"interval_s": 0.1, "timeout_s": 0.1}
+        spec = parse_metric_settings("lock_waits", raw, Engine.MYSQL)
+        assert [a.code for a in lint_metric(spec, raw, Engine.MYSQL)] == ["cached-view"]
+        assert lint_metric(spec, raw, Engine.POSTGRES) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.eventually import eventually
 from tests.http.serving import LOOPS, LoopFactory, Plan, Served, serving
 
 Serve = Callable[[Plan], Served]
@@ -24,6 +25,7 @@ def _shared(
 ) -> Iterator[Served]:
     with serving(loop_factory, tmp_path_factory.mktemp("served")) as served:
         yield served
+        eventually(served.settled)
 
 
 @pytest.fixture

@@ -250,16 +250,42 @@ class Served:
         return Talk(str(self.socket_path) if unix else self.address, timeout_s)
 
     def ask(
-        self, method: str, target: str, *, body: bytes | None = None, unix: bool = False, **headers: str
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes | None = None,
+        unix: bool = False,
+        **headers: str,
     ) -> Reply:
         with self.talk(unix=unix) as talk:
             return talk.ask(method, target, body=body, **headers)
 
-    def connection(self) -> Connection:
-        """The only one there is."""
-        eventually(lambda: len(self.listener.connections) == 1)
-        (only,) = self.listener.connections
-        return only
+    def connection(self, talk: Talk) -> Connection:
+        """The server's end of a TCP connection, to hand it bytes cut as a test wants them."""
+        name = talk.sock.getsockname()
+
+        def found() -> Connection | None:
+            open_ones = self.listener.connections
+            mine = (c for c in open_ones if c._transport.get_extra_info("peername") == name)
+            return next(mine, None)
+
+        connection = self.call(found) or eventually(lambda: self.call(found))
+        assert connection is not None
+        return connection
+
+    def feed(self, connection: Connection, *pieces: bytes, turns: int = 0) -> None:
+        """As the loop does: one read each, none once it is closing; `turns` in between."""
+
+        async def one_by_one() -> None:
+            for piece in pieces:
+                if connection._transport.is_closing():
+                    return
+                connection.data_received(piece)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+        self.run_there(one_by_one)
 
     def settled(self) -> bool:
         """No connection and no request is left."""

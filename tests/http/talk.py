@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
@@ -45,7 +46,11 @@ class Talk:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.sock.settimeout(timeout_s)
-        self.sock.connect(address)
+        try:
+            self.sock.connect(address)
+        except OSError:
+            self.sock.close()
+            raise
         if family is socket.AF_INET:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = _Stream(self.sock)
@@ -80,6 +85,14 @@ class Talk:
 
     def ask(self, method: str, target: str, *, body: bytes | None = None, **headers: str) -> Reply:
         return self.send(request(method, target, body=body, **headers)).reply(method)
+
+    def all_at_once(self, requests: bytes) -> bytes:
+        """Send while reading, up to the end of the connection; the last request closes it."""
+        sender = threading.Thread(target=self.send, args=(requests,))
+        sender.start()
+        answers = self.rest()
+        sender.join()
+        return answers
 
     def rest(self) -> bytes:
         """Everything up to the end of the connection, reset or not."""

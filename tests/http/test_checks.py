@@ -59,7 +59,11 @@ def test_a_breach_refuses_with_value_threshold_and_age(served: Served) -> None:
     served.measure(lag=7.25, threads_running=500.0)
     reply = served.ask("GET", CHECK)
     answer = reply.json
-    assert (reply.status, answer["verdict"], answer["admitted"]) == (429, "THRESHOLD_EXCEEDED", False)
+    assert (reply.status, answer["verdict"], answer["admitted"]) == (
+        429,
+        "THRESHOLD_EXCEEDED",
+        False,
+    )
     assert "lag is 7.25 s, above its threshold of 5 s" in answer["reason"]
     assert "threads_running is 500" in answer["reason"]
     metrics = {metric["metric"]: metric for metric in answer["metrics"]}

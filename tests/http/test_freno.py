@@ -104,7 +104,13 @@ def test_names_in_the_path_are_unescaped(served: Served, app: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/check", "/check/a/mysql", "/check/a/mysql/main/", "/check-read/a/mysql/main", "/freno/check/a"],
+    [
+        "/check",
+        "/check/a/mysql",
+        "/check/a/mysql/main/",
+        "/check-read/a/mysql/main",
+        "/freno/check/a",
+    ],
 )
 def test_a_path_of_another_shape_is_404_with_the_right_one(served: Served, path: str) -> None:
     reply = served.ask("GET", path)

@@ -11,6 +11,7 @@ from headgate.cli.options import App, AsJson, Database, Metrics, Token, Url
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
+    from headgate.cli.documents import Answer
 
 RETRY_S = 0.5
 """Pause before asking again an agent that did not answer, or named no time."""
@@ -44,6 +45,7 @@ def check(
 
     asked = ask_until(connect(url, token), app, database, metrics, wait_s=wait)
     answer = read(Answer, asked.document)
+    refuse_incoherent(asked, answer, database)
     show(asked, as_json, lambda canvas: answer_page(answer, canvas))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
@@ -89,6 +91,18 @@ def ask_until(api: Api, app: str, database: str, metrics: str | None, *, wait_s:
             if asked.document.get("admitted") is True or time.monotonic() + pause_s > ends_s:
                 return asked
         time.sleep(pause_s)
+
+
+def refuse_incoherent(asked: Answered, answer: Answer, database: str) -> None:
+    """A leave to work that contradicts itself, or is about something else, is none (R28)."""
+    from headgate.cli.documents import BadDocument
+
+    says_ok = {answer.verdict == "OK", answer.admitted, asked.status == 200}
+    if len(says_ok) > 1:
+        said = f"status {asked.status}, verdict {answer.verdict}, admitted {answer.admitted}"
+        raise BadDocument("verdict", f"contradicts the rest ({said})")
+    if answer.database != database:
+        raise BadDocument("database", f"is {answer.database!r}, and {database!r} was asked about")
 
 
 def _pause_s(asked: Answered) -> float:

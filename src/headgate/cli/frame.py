@@ -26,6 +26,7 @@ from headgate.wire.reasons import duration
 
 MIN_CLIENT_LINES = 5
 MAX_ADVICE = 2
+LONG_CHARS = 40
 
 
 def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str) -> RenderableType:
@@ -117,4 +118,6 @@ def _pressing(metrics: Sequence[Metric], count: int) -> list[Metric]:
 
 
 def _lines(database: Database) -> int:
-    return 3 + max(1, len(database.metrics))
+    """An estimate: rows, and two lines for a message that goes beneath them."""
+    messages = {metric.detail for metric in database.metrics if len(metric.detail) > LONG_CHARS}
+    return 3 + max(1, len(database.metrics)) + 2 * len(messages)

@@ -38,6 +38,7 @@ def lint(path: SettingsFile, strict: Strict = False, as_json: LintJson = False) 
 
 
 def notes_on(path: Path) -> list[Note]:
+    # tomllib keeps no positions; config finds them again for faults, and here for advice.
     from headgate.config import _line_index, _nearest_line, load_settings
     from headgate.errors import InvalidSettings
 

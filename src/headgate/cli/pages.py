@@ -20,6 +20,7 @@ from headgate.cli.render import (
     client_table,
     held_first,
     metric_table,
+    notes_below,
     plain_table,
     state_cell,
 )
@@ -28,6 +29,7 @@ from headgate.cli.words import (
     age_text,
     nearest,
     plain,
+    refusal_text,
     remedies,
     threshold_text,
     value_text,
@@ -43,8 +45,7 @@ def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
         line = Text().append("ADMITTED", style="bold green")
         return line.append(f"  {who} may work on {where}")
     line = Text().append("REFUSED", style="bold red")
-    reason = plain(answer.reason).removeprefix(f"{where}: ") or plain(answer.verdict)
-    line.append(f"  {who} on {where}: {reason}")
+    line.append(f"  {who} on {where}: {refusal_text(answer)}")
     if answer.retry_after_ms is not None:
         line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}")
     if not answer.metrics:
@@ -62,8 +63,14 @@ def explain_page(answer: Answer, canvas: Canvas) -> RenderableType:
     if answer.metrics:
         parts += [Text(), metric_table(answer.database, answer.metrics, canvas)]
     parts += [Text(), _margin(answer) if answer.admitted else Text("To be admitted:")]
-    parts += [Text(f"  {canvas.marks.dot} {remedy}") for remedy in remedies(answer)]
-    return Group(*parts)
+    return Group(*parts, _bullets(remedies(answer), canvas))
+
+
+def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        grid.add_row(Text(f"  {canvas.marks.dot}"), Text(line))
+    return grid
 
 
 def _margin(answer: Answer) -> Text:
@@ -86,8 +93,9 @@ def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = []
     for name in dict.fromkeys(view.database for view in views):
         mine = [view for view in views if view.database == name]
-        table = _metrics_of_one(mine, canvas)
-        parts += [Text(plain(name), style="bold"), Padding(table, (0, 0, 1, 2))]
+        notes = notes_below([view.now for view in mine], 0)
+        body = Group(_metrics_of_one(mine, canvas), *(Text(n, style="magenta") for n in notes))
+        parts += [Text(plain(name), style="bold"), Padding(body, (0, 0, 1, 2))]
     parts += [advice_line(advice) for view in views for advice in view.advice]
     return Group(*parts)
 
@@ -142,6 +150,8 @@ def settings_table(settings: Mapping[str, Any]) -> Table:
 
 
 def setting_text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return plain(" ".join(shown.split()))
 
@@ -177,9 +187,11 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any], marks: Mar
 def _difference(
     key: str, before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks
 ) -> Text:
-    old = setting_text(before[key]) if key in before else "default"
-    new = setting_text(after[key]) if key in after else "default"
-    return Text(f"  {plain(key)}: ").append(f"{old} {marks.arrow} ", style="dim").append(new)
+    line = Text(f"  {plain(key)}: ")
+    if before:
+        old = setting_text(before[key]) if key in before else "default"
+        line.append(f"{old} {marks.arrow} ", style="dim")
+    return line.append(setting_text(after[key]) if key in after else "default")
 
 
 def removed_page(database: str, metric: str, *, dry_run: bool) -> Text:

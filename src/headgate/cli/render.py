@@ -7,7 +7,7 @@ elsewhere, and every cell is a Text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -16,7 +16,15 @@ from rich.text import Text
 
 from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
 from headgate.cli.documents import Client, Database, Metric, Status, Store
-from headgate.cli.words import absence_text, age_text, ago, plain, threshold_text, value_text
+from headgate.cli.words import (
+    absence_text,
+    age_text,
+    ago,
+    cause_text,
+    plain,
+    threshold_text,
+    value_text,
+)
 from headgate.wire.reasons import duration
 
 STATE_STYLES = {
@@ -114,10 +122,23 @@ def _metric_table(
             "state": state_cell(metric),
         }
         table.add_row(*(cells[str(column.header)] for column in table.columns))
-    if columns.used:
-        return table
-    causes = (Text(f"{plain(m.name)}: {absence_text(m)}") for m in metrics if m.cause)
-    return Group(table, *causes)
+    notes = notes_below(metrics, columns.used)
+    return Group(table, *(Text(note, style="magenta") for note in notes)) if notes else table
+
+
+def notes_below(metrics: Sequence[Metric], used_cells: int) -> list[str]:
+    """Messages too long for their row: beneath the table, each once, with whom it concerns."""
+    names: dict[str, list[str]] = {}
+    for metric in metrics:
+        if metric.cause is not None and not _fits_in_row(metric, used_cells):
+            # Without the time: what failed for one reason is told once.
+            why = absence_text(replace(metric, absent_for_ms=None))
+            names.setdefault(why, []).append(metric.name)
+    return [f"{plain(', '.join(who))}: {why}" for why, who in names.items()]
+
+
+def _fits_in_row(metric: Metric, used_cells: int) -> bool:
+    return len(absence_text(metric)) <= 2 * used_cells
 
 
 def _metric_columns(columns: Columns) -> Table:
@@ -146,14 +167,16 @@ def _value_cell(metric: Metric, canvas: Canvas) -> Text:
 def _used_cell(metric: Metric, bar_cells: int, canvas: Canvas) -> Text:
     """A bar against the threshold; where there is no value, why."""
     share = metric.share
+    fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
+    why = absence_text(metric) if fits else cause_text(metric)
     if metric.cause is not None and metric.state != "held":
-        return Text(absence_text(metric), style=STATE_STYLES.get(metric.state, ""))
+        return Text(why, style=STATE_STYLES.get(metric.state, ""))
     if share is None:
         return Text(canvas.marks.nothing, style="dim")
     drawn = bar(share, bar_cells, canvas.marks, over=metric.over)
     drawn.append(f" {share_text(share)}", style="bold red" if metric.over else "")
     if metric.state == "held":
-        drawn.append(f"\nlast value; {absence_text(metric)}", style="yellow")
+        drawn.append(f"\nlast value; {why}", style="yellow")
     return drawn
 
 
@@ -168,7 +191,7 @@ def state_cell(metric: Metric, *, with_cause: bool = False) -> Text:
     shown = word.upper() if word in _LOUD else word
     text = Text().append(shown, style=STATE_STYLES.get(word, ""))
     if with_cause and metric.cause is not None:
-        text.append(f": {absence_text(metric)}")
+        text.append(f": {cause_text(metric)}")
     return text
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from headgate.cli.documents import Answer, Metric
 from headgate.wire.reasons import duration, quantity
 
+MAX_SENTENCE_CHARS = 160
+
 
 def plain(text: str) -> str:
     """Without control characters: a server's message may not steer a terminal."""
@@ -25,12 +27,29 @@ def threshold_text(metric: Metric) -> str:
 
 def absence_text(metric: Metric) -> str:
     """`timed out for 2.2 s: no answer in 0.5 s`."""
-    if metric.cause is None:
-        return plain(metric.detail)
-    words = plain(metric.cause).replace("_", " ")
-    if metric.absent_for_ms is not None:
-        words += f" for {duration(metric.absent_for_ms / 1000)}"
+    words = cause_text(metric)
     return f"{words}: {plain(metric.detail)}" if metric.detail else words
+
+
+def cause_text(metric: Metric) -> str:
+    """`timed out for 2.2 s`: without the server's own words, which may be many."""
+    words = plain(metric.cause or "").replace("_", " ")
+    return f"{words} for {duration(metric.absent_for_ms / 1000)}" if metric.absent_for_ms else words
+
+
+def refusal_text(answer: Answer) -> str:
+    """The agent's sentence; where servers' messages made it a page, the gist of it."""
+    reason = plain(answer.reason).removeprefix(f"{plain(answer.database)}: ")
+    gist = "; ".join(_gist(m) for m in answer.metrics if m.state in ("breached", "absent"))
+    if len(reason) > MAX_SENTENCE_CHARS and gist:
+        return gist
+    return reason or plain(answer.verdict)
+
+
+def _gist(metric: Metric) -> str:
+    if metric.state == "absent":
+        return f"{plain(metric.name)} has no value ({cause_text(metric)})"
+    return f"{plain(metric.name)} is {value_text(metric)}, refused {threshold_text(metric)}"
 
 
 def age_text(seconds: float) -> str:

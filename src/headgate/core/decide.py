@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
 from headgate.core.health import Health, Standing
-from headgate.core.metrics import AbsencePolicy
+from headgate.core.metrics import AbsencePolicy, MetricSpec
 from headgate.core.names import ANONYMOUS, MetricRef, Scope
 from headgate.core.rules import Rule, RuleBook
 from headgate.core.samples import Cause, Instant
@@ -20,7 +20,7 @@ DENIED_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
 # Collected never, or not at all: the caller (or the clock) has to change something first.
-_UNKNOWN = frozenset({Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN})
+_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN)
 
 
 def decide(
@@ -71,41 +71,36 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
 def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -> Finding:
     """One metric, now. With `threshold`, the caller's own instead of the configured one."""
     spec, sample, absent = standing.spec, standing.sample, standing.absent
-    state = _state(standing, now, threshold)
-    cause, detail = None, ""
-    if absent is not None:
-        cause, detail = absent.cause, absent.detail
-    elif state in (State.ABSENT, State.HELD, State.IGNORED):
-        cause = Cause.STALE
-        detail = f"no probe has finished within the age limit of {spec.max_age_s:g} s"
+    limit = spec.threshold if threshold is None else threshold
+    breached = standing.breached if threshold is None else _breaches(standing, threshold)
+    age_s = max(0.0, now.mono_s - sample.taken_at) if sample is not None else None
+    if sample is not None and absent is None and now.mono_s <= sample.taken_at + spec.max_age_s:
+        state = State.BREACHED if breached else State.HEALTHY
+        return Finding(standing.ref, state, spec, sample.value, age_s, limit)
     return Finding(
-        ref=MetricRef(spec.name, spec.scope),
-        state=state,
+        ref=standing.ref,
+        state=_absent_state(standing, now, breached),
         spec=spec,
         value=sample.value if sample else None,
-        age_s=max(0.0, now.mono_s - sample.taken_at) if sample else None,
-        threshold=spec.threshold if threshold is None else threshold,
-        cause=cause,
-        detail=detail,
-        absent_for_s=_absent_for(standing, now) if cause else None,
+        age_s=age_s,
+        threshold=limit,
+        cause=absent.cause if absent else Cause.STALE,
+        detail=absent.detail if absent else _stale_detail(spec),
+        absent_for_s=_absent_for(standing, now),
     )
 
 
-def _state(standing: Standing, now: Instant, threshold: float | None) -> State:
-    spec, sample = standing.spec, standing.sample
-    fresh = (
-        standing.absent is None
-        and sample is not None
-        and now.mono_s <= sample.taken_at + spec.max_age_s
-    )
-    breached = standing.breached if threshold is None else _breaches(standing, threshold)
-    if fresh:
-        return State.BREACHED if breached else State.HEALTHY
-    if spec.absence is AbsencePolicy.IGNORE:
+def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
+    policy = standing.spec.absence
+    if policy is AbsencePolicy.IGNORE:
         return State.IGNORED
-    if spec.absence is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
+    if policy is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
         return State.BREACHED if breached else State.HELD
     return State.ABSENT
+
+
+def _stale_detail(spec: MetricSpec) -> str:
+    return f"no probe has finished within the age limit of {spec.max_age_s:g} s"
 
 
 def _breaches(standing: Standing, threshold: float) -> bool:

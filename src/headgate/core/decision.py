@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -48,11 +47,11 @@ class State(Enum):
     ABSENT = "absent"
 
 
-PASSING = frozenset({State.HEALTHY, State.HELD, State.IGNORED})
+# Tuples, not sets: an enum's hash is a call, `is` is not.
+PASSING = (State.HEALTHY, State.HELD, State.IGNORED)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One metric as this check saw it (R10)."""
 
     ref: MetricRef

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from headgate.core.metrics import AbsencePolicy, MetricSpec
+from headgate.core.names import MetricRef
 from headgate.core.samples import Absent, Cause, Reading, Sample
 
 FOREVER = float("inf")
@@ -42,6 +43,7 @@ class Standing:
     """One metric after its last reading. `passes` holds until `passes_until`."""
 
     spec: MetricSpec
+    ref: MetricRef
     sample: Sample | None
     """The value it is judged by; kept through absences for the record."""
     absent: Absent | None
@@ -61,6 +63,7 @@ def stand(spec: MetricSpec, window: Window) -> Standing:
     passes_until = _passes_until(spec, sample, absent)
     return Standing(
         spec=spec,
+        ref=MetricRef(spec.name, spec.scope),
         sample=sample,
         absent=absent,
         absent_since=window.absent_since,

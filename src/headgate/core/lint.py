@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from headgate.core.metrics import AbsencePolicy, Command, Http, MetricSpec, Mode, Source, Sql
+from headgate.core.metrics import (
+    AbsencePolicy,
+    Command,
+    Engine,
+    Http,
+    MetricSpec,
+    Mode,
+    Source,
+    Sql,
+)
 
 
 class Severity(Enum):
@@ -34,11 +43,12 @@ _RATE_NAME = re.compile(r"(^|[_-])(qps|tps|rps|iops)($|[_-])|per_sec|_rate$")
 _STATEMENT_COUNTER = re.compile(
     r"\b(questions|queries|com_\w+|handler_commit|xact_commit|xact_rollback)\b", re.IGNORECASE
 )
+_FROM_INNODB_TRX = ("lock_waits", "longest_lock_wait", "oldest_transaction")
 _CPU_PERCENT = re.compile(r"cpu[_-]?(percent|pct|util|usage|busy)|(percent|pct)[_-]?cpu|^cpu$")
 
 
 def lint_metric(
-    spec: MetricSpec, raw: Mapping[str, object], *, place: str | None = None
+    spec: MetricSpec, raw: Mapping[str, object], engine: Engine, *, place: str | None = None
 ) -> list[Advice]:
     """`raw` tells what was said outright; our own defaults are not linted."""
     place = place or f"metrics.{spec.name}"
@@ -49,6 +59,7 @@ def lint_metric(
         *_sampling(spec, raw, place),
         *_timing(spec, raw, place),
         *_absence(spec, place),
+        *_cached_view(spec, engine, place),
     ]
 
 
@@ -131,6 +142,16 @@ def _timing(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Adv
         )
         advice.append(Advice(Severity.WARNING, "slow-timeout", f"{place}.timeout_s", message))
     return advice
+
+
+def _cached_view(spec: MetricSpec, engine: Engine, place: str) -> list[Advice]:
+    if engine is not Engine.MYSQL or spec.name not in _FROM_INNODB_TRX or spec.interval_s >= 0.2:
+        return []
+    message = (
+        f"is {spec.interval_s:g}: InnoDB renews its transaction table only after 0.1 s without a "
+        "reader, so a faster probe would read one old answer for ever. Use 0.2 or more"
+    )
+    return [Advice(Severity.ERROR, "cached-view", f"{place}.interval_s", message)]
 
 
 def _absence(spec: MetricSpec, place: str) -> list[Advice]:

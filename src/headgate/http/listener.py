@@ -230,8 +230,10 @@ class Connection(asyncio.Protocol):
             self._active_at = now
         if self._stalled_at is None and self._transport.is_closing():
             self._stalled_at = now  # Closed here, yet what was said last has not left.
-        if self._stalled_at is not None and now - self._stalled_at > limits.idle_timeout_s:
-            self.abort()
+        if self._stalled_at is not None:
+            self._begun_at = self._begun_at and now  # Not heard: its request is not late.
+            if now - self._stalled_at > limits.idle_timeout_s:
+                self.abort()
         elif self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
             self._refuse(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
         elif self._task is None and now - self._active_at > limits.idle_timeout_s:

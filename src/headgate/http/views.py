@@ -268,14 +268,12 @@ def _client(database: str, client: str, record: ClientRecord, now: Instant) -> C
 
 def _aggregated(health: Health, now: Instant) -> str:
     """One number for a database; a metric that is lost has none, whatever it was."""
-    if health.worst is None:
-        return "error: no metric is configured"
     for standing in health.default:
         finding = judge(standing, now)
         if finding.state is State.ABSENT:
             return f"error: {describe(finding)}"
-    value = health.worst.sample.value if health.worst.sample else 0.0
-    return f"{value:f}"
+    sample = health.worst.sample if health.worst else None
+    return "error: no value" if sample is None else f"{sample.value:f}"
 
 
 def _source_name(source: Source) -> str:

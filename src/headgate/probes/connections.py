@@ -2,10 +2,11 @@
 
     probe.read ──► Lane.session ──► idle connection, or a new one ──► back, or thrown away
 
-Invariants: at most `limit` connections exist; waiting for one, and opening one, count
-against the deadline of the probe that waits (its caller cancels it); a connection whose
-statement did not end by itself is never used again, and closing it waits for nobody, so
-that a frozen server cannot hold up the agent.
+Invariants: we hold at most `limit` connections and open one at a time; waiting for one and
+opening one count against the deadline of the probe that waits (its caller cancels it); a
+connection whose statement did not end by itself is never used again, and closing it waits
+for nobody, so that a frozen server cannot hold up the agent. The server may see such a
+session for a little longer: until it ends the statement by the limit set for it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Lane(Generic[S]):
     def __init__(self, connector: Connector[S], limit: int) -> None:
         self._connector = connector
         self._places = asyncio.Semaphore(limit)
+        # One attempt at a time: a frozen server's queue must not fill up with ours.
+        self._door = asyncio.Lock()
         self._idle: list[S] = []
         self._closed = False
 
@@ -106,7 +109,8 @@ class Lane(Generic[S]):
                 return session
             session.discard()
         try:
-            return await self._connector.connect()
+            async with self._door:
+                return await self._connector.connect()
         except self._connector.errors as error:
             raise self._connector.explain(error) from None
 

@@ -192,9 +192,16 @@ class MysqlConnector:
         code = code_of(error)
         said = error.args[1] if code is not None and len(error.args) > 1 else error
         detail = f"{self.label}: {one_line(said, self._address.password)}"
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno:
-            detail += f": {os.strerror(error.__cause__.errno)}"
+        if isinstance(error.__cause__, OSError):
+            detail += f": {_reason(error.__cause__)}"
         return ProbeFailed(Cause.TIMED_OUT if code in TIMEOUT_CODES else Cause.FAILED, detail)
+
+
+def _reason(cause: OSError) -> str:
+    # asyncio words a refused connection its own way; TLS and name errors use other numbers.
+    if isinstance(cause, ConnectionError) and cause.errno:
+        return os.strerror(cause.errno)
+    return one_line(cause)
 
 
 def code_of(error: Exception) -> int | None:

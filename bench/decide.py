@@ -1,0 +1,100 @@
+"""`decide` in process: five metrics, four-level identity, 10 to 10,000 rules.
+
+.venv/bin/python -m bench.decide
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+from bench.load import table
+from headgate.agent.board import Board
+from headgate.agent.checker import Checker
+from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.recorder import Recorder
+from headgate.core.decide import decide
+from headgate.core.decision import Check
+from headgate.core.health import Health
+from headgate.core.metric_settings import parse_metric_settings
+from headgate.core.metrics import Engine
+from headgate.core.names import MetricRef, parse_identity
+from headgate.core.rules import Rule, RuleBook, book_of
+from headgate.core.samples import Instant, Sample
+
+METRICS = ("lag", "threads_running", "pool_usage", "commit_delay", "loadavg")
+IDENTITY = parse_identity("d666bbfc_169e_11ef_b0b3_0a43f95f28a3:vcopier:vreplication:online-ddl")
+NOW = Instant(0.5, 0.5)
+CALLS = 2_000
+BATCHES = 60
+
+
+def median_us(call: Callable[[], object]) -> float:
+    """Median over batches, of the time of one call."""
+    batches = []
+    for _ in range(BATCHES):
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        batches.append((time.perf_counter() - start) / CALLS * 1e6)
+    return statistics.median(batches)
+
+
+def board(share: float, clock: SystemClock | None = None) -> Board:
+    made = Board()
+    made.open("main", None)
+    at = clock.now().mono_s if clock else 0.0
+    for name in METRICS:
+        raw = {"max_age_s": 3600} if clock else {}
+        spec = parse_metric_settings(name, raw, Engine.POSTGRES)
+        made.place("main", spec, at=at)
+        made.push("main", name, Sample(spec.threshold * share, at))
+    return made
+
+
+def rules(count: int) -> RuleBook:
+    return book_of(Rule(f"r{i}", f"token{i}", 0.5, 1e12) for i in range(count))
+
+
+def case(check: Check, health: Health, book: RuleBook) -> float:
+    return median_us(lambda: decide(check, health, book, now=NOW, roll=0.5))
+
+
+def main() -> None:
+    healthy, breached = board(0.5).healths["main"], board(1.5).healths["main"]
+    check = Check(IDENTITY, "main")
+    named = check._replace(metrics=tuple(MetricRef(name) for name in METRICS))
+    one = board(0.5)
+    one.push("main", "lag", Sample(99.0, 0.0))
+    rows = []
+    for count in (0, 10, 1_000, 10_000):
+        book = rules(count)
+        us = [
+            case(check, healthy, book),
+            case(named, healthy, book),
+            case(check, one.healths["main"], book),
+            case(check, breached, book),
+        ]
+        rows.append((f"{count:,}", *(f"{value:.2f}" for value in us)))
+    head = (
+        "rules",
+        "admit, default set",
+        "admit, 5 named",
+        "refuse, 1 breach",
+        "refuse, 5 breaches",
+    )
+    print(table([*head[:1], *(f"{name}, µs" for name in head[1:])], rows))
+    clock = SystemClock()
+    checker = Checker(
+        board(0.5, clock), Recorder(max_clients=1000), clock, Dice().roll, anonymous_may_pass=False
+    )
+    checker.rules = rules(1_000)
+    print(
+        f"\nChecker.check (clock, dice, decide, record), 1,000 rules: "
+        f"{median_us(lambda: checker.check(check)):.2f} µs"
+    )
+
+
+if __name__ == "__main__":
+    main()

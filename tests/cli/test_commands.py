@@ -1,0 +1,415 @@
+"""The commands as they are called: exit codes, documents for programs, pages for people."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.cli.exits import EXIT_CODES
+from headgate.core.decision import Verdict
+from headgate.version import VERSION
+from headgate.wire.answers import STATUS
+from tests.cli import builders
+from tests.cli.conftest import Run, headgate
+from tests.cli.scripted import Reply, ScriptedAgent, problem
+
+CHECK = ("check", "--app", "etl:nightly", "--database", "main")
+EXPLAIN = ("explain", "--app", "etl:nightly", "--database", "main")
+QUEUE = "/v1/databases/main/metrics/queue_depth"
+REFUSED_URL = "http://127.0.0.1:1"
+
+
+def said(verdict: Verdict) -> Reply:
+    document = builders.answer() if verdict is Verdict.OK else builders.refusal(verdict.value)
+    return Reply(document, STATUS[verdict])
+
+
+# --- check -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_every_verdict_reaches_the_shell(scripted: ScriptedAgent, verdict: Verdict) -> None:
+    """R29, as a process of its own."""
+    scripted.replies["GET", "/v1/check"] = said(verdict)
+    ran = headgate(*CHECK, HEADGATE_URL=scripted.url)
+    assert ran.returncode == EXIT_CODES[verdict]
+    assert ran.stdout.startswith("ADMITTED" if verdict is Verdict.OK else "REFUSED")
+    assert ran.stderr == ""
+
+
+def test_without_an_agent_there_is_no_leave_to_work() -> None:
+    ran = headgate(*CHECK, HEADGATE_URL=REFUSED_URL)
+    assert ran.returncode == 20
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("headgate: no agent answers at http://127.0.0.1:1: connection")
+
+
+def test_a_verdict_of_a_newer_agent_is_a_refusal(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/check", builders.refusal("HELD_BY_BUDGET"), status=429)
+    assert run(*CHECK).code == 19
+
+
+@pytest.mark.parametrize(
+    ("document", "status"),
+    [
+        (builders.answer(), 429),
+        (builders.answer(admitted=False), 200),
+        (builders.refusal(admitted=True), 429),
+        (builders.answer(database="other"), 200),
+    ],
+)
+def test_an_incoherent_leave_is_none(
+    scripted: ScriptedAgent, run: Run, document: dict[str, Any], status: int
+) -> None:
+    """R28: OK is the only answer on which a client proceeds, and it must be a whole one."""
+    scripted.says("/v1/check", document, status=status)
+    ran = run(*CHECK)
+    assert ran.code == 1
+    assert "the agent's answer cannot be shown" in ran.err
+
+
+def test_check_asks_for_the_metrics_it_was_given(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/check", builders.answer())
+    run(*CHECK, "--metrics", "lag,self/threads_running")
+    assert scripted.heard[0].query["metrics"] == "lag,self/threads_running"
+
+
+def test_check_prints_the_document_as_it_came(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/check", builders.refusal(), status=429)
+    ran = run(*CHECK, "--json")
+    assert ran.code == 10
+    assert json.loads(ran.out) == builders.refusal()
+
+
+def test_check_waits_until_admitted(scripted: ScriptedAgent, run: Run) -> None:
+    replies = iter([Reply(builders.refusal(retry_after_ms=20), 429)] * 3 + [said(Verdict.OK)])
+    scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
+    assert run(*CHECK, "--wait", "20").code == 0
+    assert len(scripted.heard) == 4
+
+
+def test_check_does_not_ask_sooner_than_told_nor_wait_in_vain(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    """R143: where the agent says 60 s and 1 s is left, the answer is given now."""
+    scripted.says("/v1/check", builders.refusal(retry_after_ms=60_000), status=429)
+    started_s = time.monotonic()
+    assert run(*CHECK, "--wait", "1").code == 10
+    assert time.monotonic() - started_s < 1
+    assert len(scripted.heard) == 1
+
+
+def test_check_waits_for_an_agent_that_is_restarted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headgate.cli import ask
+
+    monkeypatch.setattr(ask, "RETRY_S", 0.02)
+    ran = run(*CHECK, "--wait", "0.1", url=f"unix://{tmp_path}/none.sock")
+    assert ran.code == 20
+
+
+def test_a_name_that_cannot_be_one_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.replies["GET", "/v1/check"] = problem(400, "client name 'a b' has odd letters")
+    ran = run("check", "--app", "a b", "--database", "main")
+    assert ran.code == 2
+    assert "the agent answers 400: client name" in ran.err
+
+
+def test_missing_options_are_a_usage_error(run: Run) -> None:
+    ran = run("check", "--app", "etl")
+    assert ran.code == 2
+    assert "--database" in ran.err
+
+
+def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.replies["GET", "/v1/status"] = problem(401, "this token is not known here")
+    for argv in (("status", "--token", "hunter2hunter2"), ("status", "--token", "hunter2 x")):
+        ran = run(*argv)
+        assert ran.code in (1, 2)
+        assert "hunter2" not in ran.out + ran.err
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+TALLY = {
+    "minute": "2026-03-01T07:00:00Z",
+    "database": "main",
+    "client": "etl:nightly",
+    "verdict": "THRESHOLD_EXCEEDED",
+    "metric": "lag",
+    "count": 7,
+}
+AUDIT = {
+    "at": "2026-03-01T07:40:12Z",
+    "who": "alice",
+    "action": "metric.set",
+    "target": "main/lag",
+    "before": None,
+    "after": {"threshold": 9},
+}
+LOOKS: list[tuple[tuple[str, ...], str, Any, str]] = [
+    (("status",), "/v1/status", builders.busy_status(), "BREACHED"),
+    (EXPLAIN, "/v1/explain", builders.refusal(), "lag must fall from 7.2 s"),
+    (("clients",), "/v1/clients", {"clients": [builders.client()]}, "etl:nightly"),
+    (("history",), "/v1/history", {"tallies": [TALLY]}, "07:00–07:01; by lag 100%"),
+    (("audit",), "/v1/audit", {"audit": [AUDIT]}, "threshold: 9"),
+    (("metrics", "list"), "/v1/metrics", {"metrics": [builders.metric_view()]}, "builtin"),
+    (("metrics", "show", "main", "queue_depth"), QUEUE, builders.metric_view(), "probed every"),
+]
+
+
+@pytest.mark.parametrize(("argv", "path", "document", "told"), LOOKS, ids=lambda a: str(a)[:24])
+def test_looking_shows_a_page_or_the_document(
+    scripted: ScriptedAgent,
+    run: Run,
+    argv: tuple[str, ...],
+    path: str,
+    document: Any,
+    told: str,
+) -> None:
+    scripted.says(path, document)
+    page = run(*argv)
+    assert (page.code, page.err) == (0, "")
+    assert told in page.out
+    raw = run(*argv, "--json")
+    assert json.loads(raw.out) == document
+
+
+def test_looking_at_an_agent_that_is_away_fails_by_name(run: Run) -> None:
+    for argv, *_ in LOOKS:
+        assert run(*argv, url=REFUSED_URL).code == 20
+
+
+def test_history_and_audit_pass_on_what_was_asked(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/history", {"tallies": []})
+    scripted.says("/v1/audit", {"audit": []})
+    run("history", "--app", "etl", "--since", "7d")
+    run("audit", "--limit", "5")
+    assert scripted.heard[0].query == {"app": "etl", "since": "7d"}
+    assert scripted.heard[1].query == {"limit": "5"}
+
+
+def test_a_document_of_another_version_is_named_not_a_traceback(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    scripted.says("/v1/status", {"agent": "db1"})
+    ran = run("status")
+    assert ran.code == 1
+    assert "the agent's answer cannot be shown: version is missing" in ran.err
+    assert run("status", "--json").code == 0
+
+
+# --- metrics ---------------------------------------------------------------------------------
+
+
+def test_add_sends_only_what_was_given(scripted: ScriptedAgent, run: Run) -> None:
+    """R1."""
+    scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PUT")
+    ran = run(
+        *("metrics", "add", "main", "queue_depth", "--sql", "select count(*) from jobs"),
+        *("--threshold", "1000", "--interval", "1", "--timeout", "0.2", "--comparison", ">="),
+        *("--debounce", "3 of 5", "--absence", "hold", "--hold", "30", "--mode", "rate"),
+        *("--max-age", "9", "--unit", "jobs"),
+    )
+    assert (ran.code, ran.err) == (0, "")
+    assert scripted.heard[-1].body == {
+        "sql": "select count(*) from jobs",
+        "threshold": 1000.0,
+        "interval_s": 1.0,
+        "timeout_s": 0.2,
+        "comparison": ">=",
+        "debounce": "3 of 5",
+        "absence": "hold",
+        "hold_s": 30.0,
+        "mode": "rate",
+        "max_age_s": 9.0,
+        "unit": "jobs",
+    }
+
+
+def test_add_takes_other_sources_and_options(scripted: ScriptedAgent, run: Run) -> None:
+    path = "/v1/databases/main/metrics/x"
+    scripted.says(path, builders.metric_view("x"), method="PUT")
+    given = {
+        ("--from-url", "http://e/m", "--series", 'up{a="b"}'): {
+            "url": "http://e/m",
+            "series": 'up{a="b"}',
+        },
+        ("--from-url", "http://e/m", "--pointer", "/a"): {"url": "http://e/m", "pointer": "/a"},
+        ("--command", "wc -l 'a b'"): {"command": ["wc", "-l", "a b"]},
+        ("--plugin", "p", "--option", "n=3", "--option", 't=["a"]', "--option", "s=x=y"): {
+            "plugin": "p",
+            "options": {"n": 3, "t": ["a"], "s": "x=y"},
+        },
+        ("--threshold", "0", "--disabled"): {"threshold": 0.0, "enabled": False},
+    }
+    for argv, body in given.items():
+        assert run("metrics", "add", "main", "x", *argv).code == 0
+        assert scripted.heard[-1].body == body
+
+
+def test_add_does_not_replace_what_is_there(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says(QUEUE, builders.metric_view("queue_depth"))
+    ran = run("metrics", "add", "main", "queue_depth", "--sql", "select 1", "--threshold", "1")
+    assert ran.code == 1
+    assert "is there already; change it with `headgate metrics set main queue_depth" in ran.err
+    assert [heard.method for heard in scripted.heard] == ["GET"]
+
+
+def test_refused_settings_are_told_with_every_fault(scripted: ScriptedAgent, run: Run) -> None:
+    faults = ["metrics.queue_depth.threshold: is missing (or 0)"]
+    scripted.replies["PUT", QUEUE] = problem(422, "these settings are refused", faults)
+    ran = run("metrics", "add", "main", "queue_depth", "--sql", "select 1")
+    assert ran.code == 1
+    assert faults[0] in ran.err
+
+
+def test_set_changes_only_what_was_given_and_builds_on_what_it_saw(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    seen = builders.metric_view("queue_depth", revision=3, settings={"threshold": 1000})
+    scripted.says(QUEUE, seen, headers={"ETag": '"3"'})
+    after = builders.metric_view("queue_depth", settings={"threshold": 500})
+    scripted.says(QUEUE, after, method="PATCH")
+    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "500", "--reset", "debounce")
+    assert "threshold: 1000 → 500" in ran.out
+    patch = scripted.heard[-1]
+    assert patch.body == {"threshold": 500.0, "debounce": None}
+    assert patch.headers["if-match"] == '"3"'
+
+
+def test_set_keeps_the_options_that_were_not_named(scripted: ScriptedAgent, run: Run) -> None:
+    settings = {"options": {"method": "native", "heartbeat_table": "a.b"}}
+    scripted.says(QUEUE, builders.metric_view(settings=settings))
+    scripted.says(QUEUE, builders.metric_view(), method="PATCH")
+    run("metrics", "set", "main", "queue_depth", "--option", "method=heartbeat")
+    merged = {"method": "heartbeat", "heartbeat_table": "a.b"}
+    assert scripted.heard[-1].body == {"options": merged}
+
+
+def test_set_without_a_setting_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
+    ran = run("metrics", "set", "main", "queue_depth")
+    assert ran.code == 2
+    assert "nothing to set" in ran.err
+    assert scripted.heard == []
+
+
+def test_a_change_that_somebody_else_made_in_between_is_not_overwritten(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    scripted.says(QUEUE, builders.metric_view(revision=3))
+    scripted.replies["PATCH", QUEUE] = problem(412, "is at revision 4, not 3: look again")
+    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "5")
+    assert ran.code == 1
+    assert "revision 4, not 3" in ran.err
+    assert scripted.heard[-1].headers["if-match"] == '"3"'
+
+
+def test_a_dry_run_says_so_and_asks_for_one(scripted: ScriptedAgent, run: Run) -> None:
+    """R140."""
+    scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PUT")
+    argv = ("metrics", "add", "main", "queue_depth", "--sql", "select 1", "--threshold", "1")
+    ran = run(*argv, "--dry-run")
+    assert "dry run: nothing was changed" in ran.out
+    assert scripted.heard[-1].query == {"dry_run": "true"}
+
+
+def test_remove_needs_a_yes(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says(QUEUE, builders.metric_view("queue_depth", revision=2))
+    removed = {"database": "main", "metric": "queue_depth", "removed": True}
+    scripted.says(QUEUE, removed, method="DELETE")
+    unsure = run("metrics", "remove", "main", "queue_depth")
+    assert unsure.code == 2
+    assert "add --yes" in unsure.err
+    assert [heard.method for heard in scripted.heard] == ["GET"]
+    sure = run("metrics", "remove", "main", "queue_depth", "--yes")
+    assert "REMOVED  main/queue_depth" in sure.out
+    assert scripted.heard[-1].headers["if-match"] == '"2"'
+
+
+def test_a_metric_that_is_not_there_cannot_be_removed(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.replies["GET", QUEUE] = problem(404, "no metric 'queue_depth' on main")
+    ran = run("metrics", "remove", "main", "queue_depth", "--yes")
+    assert ran.code == 1
+    assert "no metric 'queue_depth' on main" in ran.err
+
+
+# --- token, version, help --------------------------------------------------------------------
+
+
+def test_a_token_comes_with_settings_that_hold_only_its_digest(run: Run) -> None:
+    import hashlib
+
+    made = json.loads(run("token", "--name", "ci", "--role", "viewer", "--json").out)
+    assert made["sha256"] == hashlib.sha256(made["token"].encode()).hexdigest()
+    text = run("token", "--name", 'a "b"').out
+    [token] = [line.split(": ")[1] for line in text.splitlines() if line.startswith("token,")]
+    settings = tomllib.loads(text[text.index("[[tokens]]") :])["tokens"][0]
+    assert settings["name"] == 'a "b"'
+    assert settings["sha256"] == hashlib.sha256(token.encode()).hexdigest()
+    assert token not in text[text.index("[[tokens]]") :]
+    assert run("token", "--role", "root").code == 2
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("version").out == f"headgate {VERSION}\n"
+    assert json.loads(run("version", "--json").out) == {"version": VERSION}
+
+
+def test_help_is_quick_and_complete() -> None:
+    """A shell that completes, and a person in a hurry, wait for this."""
+    took_s = []
+    for _ in range(5):
+        started_s = time.monotonic()
+        ran = headgate("--help")
+        took_s.append(time.monotonic() - started_s)
+        assert ran.returncode == 0
+    for name in ("check", "explain", "top", "status", "metrics", "agent", "lint", "token"):
+        assert name in ran.stdout
+    assert min(took_s) < 0.25, took_s
+
+
+def test_help_loads_nothing_that_only_commands_need() -> None:
+    code = (
+        "import sys\nimport headgate.__main__\n"
+        "heavy = {'json', 'ssl', 'socket', 'rich.console', 'msgspec', 'asyncio',"
+        " 'headgate.config', 'headgate.core.decide', 'headgate.main'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_without_typer_the_remedy_is_named() -> None:
+    """The SDK installs without it, and so does the `headgate` program."""
+    code = "import sys; sys.modules['typer'] = None; import headgate.__main__"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "pip install 'headgate[cli]'" in ran.stderr
+
+
+def test_output_survives_a_terminal_that_knows_no_unicode(scripted: ScriptedAgent) -> None:
+    scripted.says("/v1/status", builders.busy_status())
+    ran = headgate("status", HEADGATE_URL=scripted.url, PYTHONIOENCODING="ascii")
+    assert ran.returncode == 0
+    assert ran.stdout.isascii()
+    assert "BREACHED" in ran.stdout
+
+
+def test_the_agent_command_judges_settings_without_starting(run: Run, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text("[agent]\n")
+    bad.write_text("[agent]\nlisen = 1\n")
+    assert run("agent", "--config", str(good), "--check-config").code == 0
+    ran = run("agent", "--config", str(bad), "--check-config")
+    assert ran.code == 2
+    assert "did you mean 'listen'" in ran.out

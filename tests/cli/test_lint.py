@@ -1,0 +1,68 @@
+"""`headgate lint`: faults and advice with their lines, offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+GOOD = """\
+[agent]
+listen = "127.0.0.1:8087"
+
+[databases.main]
+engine = "postgres"
+dsn = "postgresql://headgate@127.0.0.1/app"
+
+[databases.main.metrics.lag]
+threshold = 5
+"""
+FAULTY = GOOD.replace("listen", "lisen").replace("threshold = 5", 'threshold = "five"')
+ADVISED = GOOD.replace("threshold = 5", "threshold = 60")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    return tmp_path / "headgate.toml"
+
+
+def test_a_good_file_passes(run: Run, settings: Path) -> None:
+    settings.write_text(GOOD)
+    ran = run("lint", str(settings))
+    assert ran.code == 0
+    assert "no faults, no advice" in ran.out
+
+
+def test_faults_come_with_their_lines(run: Run, settings: Path) -> None:
+    settings.write_text(FAULTY)
+    ran = run("lint", str(settings))
+    assert ran.code == 1
+    assert f"{settings}:2: fault agent.lisen: unknown setting 'lisen'; did you mean" in ran.out
+    assert f"{settings}:9: fault databases.main.metrics.lag.threshold: must be a nu" in ran.out
+    assert ran.out.rstrip().endswith("2 faults")
+
+
+def test_advice_passes_unless_strict(run: Run, settings: Path) -> None:
+    """R14: 60 s of lag is legal, and probably not meant."""
+    settings.write_text(ADVISED)
+    ran = run("lint", str(settings))
+    assert ran.code == 0
+    assert f"{settings}:9: advice databases.main.metrics.lag.threshold: a threshold" in ran.out
+    assert run("lint", str(settings), "--strict").code == 1
+
+
+def test_findings_as_json(run: Run, settings: Path) -> None:
+    settings.write_text(ADVISED)
+    found = json.loads(run("lint", str(settings), "--json").out)
+    assert found["file"] == str(settings)
+    [note] = found["notes"]
+    assert (note["level"], note["line"]) == ("advice", 9)
+
+
+def test_a_file_that_is_not_there_is_a_fault(run: Run, settings: Path) -> None:
+    ran = run("lint", str(settings))
+    assert ran.code == 1
+    assert "cannot be read: No such file" in ran.out

@@ -1,0 +1,289 @@
+"""How connections end: slow and silent clients, too many of them, and the agent's own stop."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from headgate.http.listener import Limits
+from tests.fixtures.eventually import eventually
+from tests.http.conftest import Serve
+from tests.http.serving import OPERATOR, Plan, Served, bearer
+from tests.http.talk import Talk, get, request
+from tests.http.test_checks import CHECK, is_problem
+from tests.http.test_control import LAG, SlowStore
+
+SHORT_S = 0.1
+SLOW = Limits(8, 65536, request_timeout_s=SHORT_S, idle_timeout_s=30.0)
+IDLE = Limits(8, 65536, request_timeout_s=30.0, idle_timeout_s=SHORT_S)
+
+
+# --- slow senders --------------------------------------------------------------------------
+
+
+BEGUN = (
+    b"G",
+    b"GET /v1/check?app=a&database=main HTTP/1.1\r\nX: ",
+    b"POST /v1/check HTTP/1.1\r\nContent-Length: 10\r\n\r\n{",
+    b"POST /v1/check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+)
+
+
+def test_a_request_that_stops_half_way_is_408(serve: Serve) -> None:
+    served = serve(Plan(limits=SLOW))
+    with ExitStack() as stack:
+        talks = [stack.enter_context(served.talk()).send(begun) for begun in BEGUN]
+        for talk in talks:
+            reply = talk.reply()
+            assert is_problem(reply, 408)
+            assert "within 0.1 s" in reply.json["detail"]
+            assert talk.ended()
+
+
+def test_a_request_that_comes_byte_by_byte_is_408_all_the_same(serve: Serve) -> None:
+    """Slowloris: each byte on its own does not buy more time."""
+    served = serve(Plan(limits=SLOW))
+    began = time.monotonic()
+    with served.talk(timeout_s=0.02) as talk:
+
+        def answered() -> bool:
+            talk.send_what_goes(b"x")
+            try:
+                return bool(talk.sock.recv(1, socket.MSG_PEEK))
+            except TimeoutError:
+                return False
+
+        talk.send(b"GET / HTTP/1.1\r\nX: ")
+        eventually(answered, within_s=3)
+        talk.sock.settimeout(5)
+        assert is_problem(talk.reply(), 408)
+    assert SHORT_S <= time.monotonic() - began < 2
+
+
+def test_the_clock_of_a_request_starts_with_its_first_byte(serve: Serve) -> None:
+    """A connection that waited longer than that before asking is not late."""
+    served = serve(Plan(limits=SLOW))
+    with served.talk() as talk:
+        assert talk.ask("GET", CHECK).status == 200
+        talk.send(b"\r\n")  # Stray line ends between requests begin nothing.
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 2 * SHORT_S)
+        assert talk.ask("GET", CHECK).status == 200
+
+
+def test_a_late_second_request_does_not_spoil_the_answer_to_the_first(serve: Serve) -> None:
+    store = SlowStore()
+    served = serve(Plan(limits=SLOW, store=store))
+    with served.talk() as talk:
+        talk.send(patch_of_lag() + b"GET /never-fini")
+        assert store.asked.wait(5)
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 2 * SHORT_S)
+        store.go_on.set()
+        assert talk.reply().json["settings"] == {"threshold": 60}
+        assert is_problem(talk.reply(), 408)
+        assert talk.ended()
+
+
+def patch_of_lag() -> bytes:
+    body = json.dumps({"threshold": 60}).encode()
+    headers = {"Authorization": bearer(OPERATOR), "Content_Type": "application/json"}
+    return request("PATCH", LAG, body=body, **headers)
+
+
+# --- silent and slow readers ---------------------------------------------------------------
+
+
+def test_a_connection_that_asks_nothing_is_closed(serve: Serve) -> None:
+    served = serve(Plan(limits=IDLE))
+    with (
+        served.talk() as silent,
+        served.talk() as blank,
+        served.talk() as hot,
+        served.talk() as cold,
+    ):
+        blank.send(b"\r\n")
+        assert hot.ask("GET", CHECK).status == 200
+        assert cold.ask("GET", "/healthz").status == 200
+        for talk in (silent, blank, hot, cold):
+            assert talk.ended(), "closed without a word"
+    eventually(served.settled)
+
+
+def test_a_connection_that_asks_now_and_then_stays(serve: Serve) -> None:
+    served = serve(Plan(limits=IDLE))
+    began = time.monotonic()
+    with served.talk() as talk:
+
+        def asked_for_long() -> bool:
+            assert talk.ask("GET", CHECK).status == 200
+            return time.monotonic() - began > 3 * SHORT_S
+
+        eventually(asked_for_long)
+
+
+@pytest.mark.parametrize("target", [CHECK, "/v1/status", "/metrics"])
+def test_a_client_that_asks_and_never_reads_is_cut_off(serve: Serve, target: str) -> None:
+    """Its answers must not pile up: the agent stops listening to it, then ends it."""
+    served = serve(Plan(limits=IDLE))
+    with served.talk() as talk:
+        talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection = served.connection(talk)
+        most = flood(talk, get(target) * 20, lambda: connection._transport.get_write_buffer_size())
+        assert most < 8_000_000
+        eventually(served.settled)
+    assert served.ask("GET", CHECK).status == 200
+
+
+def flood(talk: Talk, data: bytes, buffered: object) -> int:
+    """Send until it no longer goes; the most that was ever held back on the other side."""
+    assert callable(buffered)
+    most = 0
+    talk.sock.settimeout(0.05)
+    for _ in range(20_000):
+        try:
+            talk.sock.send(data)
+        except (TimeoutError, ConnectionError):
+            break
+        most = max(most, buffered())
+    return most
+
+
+def test_a_slow_reader_gets_every_answer(serve: Serve) -> None:
+    """Held back, not cut off, as long as it reads at all."""
+    served = serve(Plan())
+    count = 20_000
+    with served.talk() as talk:
+        talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        answers = talk.all_at_once(get(CHECK) * (count - 1) + get(CHECK, Connection="close"))
+    assert answers.count(b"HTTP/1.1 200 OK\r\n") == count
+    assert served.counted("etl:nightly", "OK") == count
+
+
+# --- too many ------------------------------------------------------------------------------
+
+
+def test_too_many_connections_hear_503_and_the_seated_are_served(serve: Serve) -> None:
+    served = serve(Plan(limits=Limits(3, 65536, 10, 75)))
+    seated = [served.talk() for _ in range(3)]
+    assert [talk.ask("GET", CHECK).status for talk in seated] == [200] * 3
+    with served.talk() as late:
+        assert is_problem(late.reply(), 503)
+        assert late.ended()
+    assert served.listener.refused_connections == 1
+    assert [talk.ask("GET", CHECK).status for talk in seated] == [200] * 3
+    seated.pop().sock.close()
+    eventually(lambda: len(served.listener.connections) == 2)
+    assert served.ask("GET", CHECK).status == 200
+    for talk in seated:
+        talk.sock.close()
+    eventually(served.settled)
+
+
+def test_a_flood_of_connections_is_bounded_too(serve: Serve) -> None:
+    served = serve(Plan(limits=Limits(3, 65536, 10, 75)))
+    seated = [served.talk() for _ in range(3)]
+    assert [talk.ask("GET", CHECK).status for talk in seated] == [200] * 3
+    late = [served.talk() for _ in range(40)]
+    eventually(lambda: served.listener.refused_connections == 40)
+    assert len(served.listener.connections) == 3
+    assert len(served.listener.turned_away) <= 3
+    assert seated[0].ask("GET", CHECK).status == 200
+    for talk in [*seated, *late]:
+        talk.sock.close()
+    eventually(served.settled)
+
+
+# --- hanging up ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/sta",
+        get(CHECK),
+        get(CHECK) * 50,
+        get("/v1/status") * 30,
+        b"POST /v1/check HTTP/1.1\r\nContent-Length: 100\r\n\r\n{",
+        b"\x00garbage",
+    ],
+    ids=["nothing", "half", "check", "checks", "pipelined", "body", "garbage"],
+)
+@pytest.mark.parametrize("abrupt", [False, True], ids=["close", "reset"])
+def test_hanging_up_leaves_nothing_behind(served: Served, sent: bytes, abrupt: bool) -> None:
+    for _ in range(5):
+        talk = served.talk()
+        talk.send(sent)
+        if abrupt:
+            talk.reset()
+        talk.sock.close()
+    eventually(served.settled)
+    assert not served.accidents
+    assert served.ask("GET", CHECK).status == 200
+
+
+def test_hanging_up_while_a_request_is_served_ends_its_task(serve: Serve) -> None:
+    store = SlowStore()
+    served = serve(Plan(store=store))
+    talk = served.talk()
+    talk.send(patch_of_lag())
+    assert store.asked.wait(5)
+    talk.reset()
+    eventually(lambda: not served.listener.connections)
+    store.go_on.set()
+    eventually(served.settled)
+
+
+# --- the agent stops -----------------------------------------------------------------------
+
+
+def test_a_stop_lets_the_request_under_way_finish(serve: Serve) -> None:
+    store = SlowStore()
+    served = serve(Plan(store=store))
+    address = served.address
+    with served.talk() as busy, served.talk() as idle, served.talk() as half:
+        assert idle.ask("GET", CHECK).status == 200
+        half.send(b"GET /v1/che")
+        busy.send(patch_of_lag() + get("/healthz"))
+        assert store.asked.wait(5)
+        stopping = threading.Thread(
+            target=served.run_there, args=(lambda: served.listener.stop(5),)
+        )
+        stopping.start()
+        assert idle.ended(), "one that is kept alive is closed at once"
+        assert half.ended()
+        assert stopping.is_alive()
+        store.go_on.set()
+        assert busy.reply().json["settings"] == {"threshold": 60}
+        assert busy.ended(), "what waited behind it is not begun"
+        stopping.join(5)
+        assert not stopping.is_alive()
+    with pytest.raises(ConnectionRefusedError):
+        Talk(address)
+    assert not served.listener.connections
+
+
+def test_a_stop_does_not_wait_for_ever(serve: Serve) -> None:
+    store = SlowStore()
+    served = serve(Plan(store=store))
+    with served.talk() as busy:
+        busy.send(patch_of_lag())
+        assert store.asked.wait(5)
+        served.run_there(lambda: served.listener.stop(SHORT_S))
+        assert busy.ended()
+        store.go_on.set()
+    eventually(served.settled)
+
+
+def test_a_connection_made_while_stopping_is_turned_away(serve: Serve) -> None:
+    served = serve(Plan())
+    served.call(setattr, served.listener, "stopping", True)
+    with served.talk() as talk:
+        reply = talk.reply()
+        assert is_problem(reply, 503) and "stopping" in reply.json["detail"]

@@ -1,0 +1,163 @@
+"""Requests that repeat themselves byte for byte: parsed once, decided every time."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.core.rules import Rule
+from headgate.http.listener import MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
+from headgate.http.responses import reply
+from tests.http.conftest import Serve
+from tests.http.serving import Plan, Served
+from tests.http.talk import get, request
+from tests.http.test_checks import CHECK, FAR
+
+ASK = get(CHECK)
+VARIANTS = {
+    "native": ASK,
+    "detail": get(f"{CHECK}&detail=true"),
+    "metrics": get(f"{CHECK}&metrics=lag"),
+    "head": request("HEAD", CHECK),
+    "read": get("/v1/check-read?app=etl:nightly&database=main&threshold=5"),
+    "freno": get("/check/etl:nightly/mysql/main"),
+    "freno-head": request("HEAD", "/freno/check-if-exists/etl:nightly/mysql/main"),
+}
+
+
+@pytest.fixture(params=list(VARIANTS))
+def raw(request: pytest.FixtureRequest) -> bytes:
+    return VARIANTS[request.param]
+
+
+def method(raw: bytes) -> str:
+    return raw.split(b" ", 1)[0].decode()
+
+
+def test_every_repeat_is_counted(served: Served, raw: bytes) -> None:
+    """R135: counters are exact."""
+    before = served.counted("etl:nightly", "OK")
+    with served.talk() as talk:
+        for _ in range(50):
+            assert talk.send(raw).reply(method(raw)).status == 200
+    assert served.counted("etl:nightly", "OK") - before == 50
+    assert raw in served.listener.memo
+
+
+def test_the_very_next_repeat_after_a_breach_is_refused(served: Served, raw: bytes) -> None:
+    with served.talk() as talk:
+        for value, status in ((0.25, 200), (7.0, 429), (0.25, 200), (7.0, 429), (1.0, 200)):
+            served.measure(lag=value)
+            assert talk.send(raw).reply(method(raw)).status == status
+            assert talk.send(raw).reply(method(raw)).status == status
+
+
+def test_a_repeat_rolls_its_own_dice(served: Served, raw: bytes) -> None:
+    """R33: an OK that is kept must not skip the dice."""
+    served.rule(Rule("half", "etl", 0.5, FAR))
+    with served.talk() as talk:
+        for lands in (0.7, 0.2, 0.9, 0.4, 0.6):
+            served.dice.lands = lands
+            admitted = talk.send(raw).reply(method(raw)).status == 200
+            assert admitted == (lands >= 0.5)
+
+
+def test_a_repeat_shows_the_newest_numbers(served: Served) -> None:
+    freno, native = VARIANTS["freno"], VARIANTS["native"]
+    with served.talk() as talk:
+        for value in (0.75, 1.0, 2.5):
+            served.measure(lag=value)
+            assert talk.send(freno).reply().json["Value"] == value
+            assert talk.send(native).reply().json["utilization"] == value / 5
+
+
+def test_a_repeat_expires_with_its_sample(served: Served, raw: bytes) -> None:
+    """R18: no new reading, no new health; and yet the kept OK ends with its age limit."""
+    with served.talk() as talk:
+        assert talk.send(raw).reply(method(raw)).status == 200
+        served.lose("lag")
+        assert talk.send(raw).reply(method(raw)).status == 500
+
+
+def test_the_rule_of_an_admission_is_shown_only_while_it_stands(served: Served) -> None:
+    served.dice.lands = 0.9
+    served.rule(Rule("half", "etl", 0.5, FAR))
+    with served.talk() as talk:
+        assert talk.send(ASK).reply().json["rule"] == "half"
+        served.rule()
+        assert talk.send(ASK).reply().json["rule"] is None
+
+
+def test_forget_makes_open_connections_follow_new_handlers(serve: Serve) -> None:
+    """Reload: what the same bytes mean may have changed."""
+    served = serve(Plan())
+    with served.talk() as talk:
+        assert talk.send(ASK).reply().status == 200
+        old = served.listener.handlers
+        served.call(
+            setattr, served.listener, "handlers", Handlers(lambda _: reply(418, b""), old.serve)
+        )
+        assert talk.send(ASK).reply().status == 200, "the memo is still what it was"
+        served.call(served.listener.forget)
+        assert talk.send(ASK).reply().status == 418
+
+
+def test_the_memo_is_bounded(serve: Serve) -> None:
+    served = serve(Plan(max_clients=10))
+    asked = [get(f"/v1/check?app=c{n}&database=main") for n in range(MAX_MEMO_ENTRIES + 200)]
+    with served.talk() as talk:
+        connection = served.connection(talk)
+        for first in range(0, len(asked), 500):
+            served.feed(connection, *asked[first : first + 500])
+            assert len(served.listener.memo) <= MAX_MEMO_ENTRIES
+        assert [talk.reply().status for _ in range(10)] == [200] * 10
+    assert len(served.listener.memo) == 200
+    assert sum(served.call(served.recorder.totals).values()) == len(asked)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        get(CHECK, Connection="close"),
+        get(CHECK, X="y" * MAX_MEMO_BYTES),
+        ASK + ASK,
+        request("POST", "/v1/check", body=b"{}", Content_Type="application/json"),
+        request("GET", CHECK, body=b"body"),
+        b"GET " + CHECK.encode() + b" HTTP/1.0\r\n\r\n",
+        get("/v1/check?app=a"),
+        get("/healthz"),
+    ],
+    ids=["close", "large", "two", "post", "body", "1.0", "problem", "control"],
+)
+def test_only_whole_repeatable_checks_are_remembered(served: Served, raw: bytes) -> None:
+    with served.talk() as talk:
+        talk.send(raw).reply()
+    assert raw not in served.listener.memo
+
+
+def test_bytes_that_mean_something_else_in_their_place_are_not_taken_for_a_check(
+    served: Served,
+) -> None:
+    """The same bytes as a body, or after half a head, are what they are there."""
+    before = served.counted("etl:nightly")
+    with served.talk() as talk:
+        assert talk.send(ASK).reply().status == 200
+        talk.send(f"POST /v1/check HTTP/1.1\r\nContent-Length: {len(ASK)}\r\n\r\n".encode())
+        only = served.connection(talk)
+        served.feed(only, ASK)
+        assert talk.reply().status == 415
+        served.feed(only, b"GET /healthz HTTP/1.1\r\nX: ")
+        served.feed(only, ASK)
+        assert talk.reply().json == {"serving": True}
+    assert served.counted("etl:nightly") - before == 1
+
+
+def test_a_refused_connection_is_not_answered_from_the_memo(serve: Serve) -> None:
+    """It has been told to go: its bytes are dropped, not decided and counted."""
+    served = serve(Plan(limits=Plan().limits._replace(max_connections=1)))
+    with served.talk() as seated:
+        assert seated.send(ASK).reply().status == 200
+        with served.talk() as late:
+            late.send_what_goes(ASK * 1)
+            assert late.reply().status == 503
+            assert late.ended()
+    assert served.counted("etl:nightly") == 1

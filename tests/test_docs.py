@@ -1,0 +1,121 @@
+"""What the docs do not show does not exist: every setting, route, verdict, metric, command."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headgate import config
+from headgate.core.builtins import BUILTINS
+from headgate.core.decision import VERDICT_MEANINGS, Verdict
+from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.core.samples import Cause
+from headgate.http.control import ROUTES
+from headgate.http.exposition import SERIES
+from headgate.http.openapi import document
+from headgate.version import VERSION
+from headgate.wire.answers import FRENO_MESSAGES, FRENO_STATUS, STATUS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "generate_docs", ROOT / "scripts" / "generate_docs.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["generate_docs"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+generator = _generator()
+
+
+def page(name: str) -> str:
+    return (DOCS / "reference" / name).read_text()
+
+
+@pytest.mark.parametrize("name", sorted(generator.PAGES))
+def test_reference_pages_are_what_the_code_says(name: str) -> None:
+    assert page(name) == generator.render(name), "run scripts/generate_docs.py"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        config.AGENT_SETTINGS,
+        config.DATABASE_SETTINGS,
+        config.TOKEN_SETTINGS,
+        METRIC_SETTINGS,
+    ],
+)
+def test_every_setting_is_documented(table: config.Mapping[str, object]) -> None:
+    missing = [name for name in table if f"`{name}`" not in page("settings.md")]
+    assert missing == []
+
+
+@pytest.mark.parametrize(("method", "path"), [(m, p) for m, p, _ in ROUTES])
+def test_every_route_is_documented(method: str, path: str) -> None:
+    shown = path.replace("{database}", "D").replace("{metric}", "M")
+    assert f"`{method} {shown}" in page("http.md") or f"`{shown}`" in page("http.md"), shown
+
+
+def test_every_native_route_is_in_openapi() -> None:
+    described = document()["paths"]
+    native = [p for _, p, _ in ROUTES if p.startswith("/v1")]
+    assert [p for p in native if p not in described] == []
+
+
+def test_every_verdict_is_documented_and_translated() -> None:
+    for table in (VERDICT_MEANINGS, STATUS, FRENO_STATUS, FRENO_MESSAGES):
+        assert set(table) == set(Verdict)
+    for verdict in Verdict:
+        assert f"`{verdict.value}`" in page("verdicts.md")
+        assert f"`{verdict.value}`" in page("http.md")
+
+
+def test_every_metric_and_cause_is_documented() -> None:
+    assert [m for m in BUILTINS if f"`{m}`" not in page("metrics.md")] == []
+    assert [c for c in Cause if f"`{c.value}`" not in page("metrics.md")] == []
+    assert [s.name for s in SERIES if f"`{s.name}`" not in page("prometheus.md")] == []
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")]),
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_links_lead_somewhere(path: Path) -> None:
+    links = [m[1] for m in LINK.finditer(path.read_text()) if "://" not in m[1]]
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
+def test_every_page_is_reachable_from_the_readme(path: Path) -> None:
+    linked = {m[1] for m in LINK.finditer((ROOT / "README.md").read_text())}
+    assert str(path.relative_to(ROOT)) in linked
+
+
+TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
+
+
+def test_the_readmes_settings_are_taken() -> None:
+    block = next(m[1] for m in TOML.finditer((ROOT / "README.md").read_text()) if "[agent]" in m[1])
+    settings = config.parse_settings(block.replace("\n   ", "\n"))
+    assert settings.databases["main"].metrics["queue_depth"].threshold == 10000
+    assert settings.advice == ()
+
+
+def test_one_version() -> None:
+    assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text()
