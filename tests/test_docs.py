@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -57,7 +58,7 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
         METRIC_SETTINGS,
     ],
 )
-def test_every_setting_is_documented(table: config.Mapping[str, object]) -> None:
+def test_every_setting_is_documented(table: Mapping[str, object]) -> None:
     missing = [name for name in table if f"`{name}`" not in page("settings.md")]
     assert missing == []
 

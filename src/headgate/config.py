@@ -23,6 +23,7 @@ from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.names import parse_database, parse_metric
+from headgate.core.places import line_index, nearest_line
 from headgate.core.settings import (
     Setting,
     flag,
@@ -450,45 +451,9 @@ def _tokens(raw: object, faults: list[Fault]) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
-# --- where in the file ---------------------------------------------------------------------
-
-_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
-
-
 def _with_lines(faults: list[Fault], content: str) -> list[Fault]:
-    lines = _line_index(content)
-    return [replace(fault, line=_nearest_line(fault.place, lines)) for fault in faults]
-
-
-def _line_index(content: str) -> dict[str, int]:
-    """Dotted place → line. tomllib keeps no positions; headers and keys are easy to find again."""
-    index: dict[str, int] = {}
-    section, counts = "", dict[str, int]()
-    for line_number, line in enumerate(content.splitlines(), start=1):
-        if header := _HEADER.match(line):
-            section = _dotted(header[1])
-            if line.lstrip().startswith("[["):
-                counts[section] = counts.get(section, -1) + 1
-                section = f"{section}.{counts[section]}"
-            index.setdefault(section, line_number)
-        elif key := _KEY.match(line):
-            place = f"{section}.{_dotted(key[1])}" if section else _dotted(key[1])
-            index.setdefault(place, line_number)
-    return index
-
-
-def _dotted(raw: str) -> str:
-    return ".".join(part.strip().strip("\"'") for part in raw.split("."))
-
-
-def _nearest_line(place: str, lines: Mapping[str, int]) -> int | None:
-    """The line of the place itself, or of the nearest table around it."""
-    while place:
-        if place in lines:
-            return lines[place]
-        place = place.rpartition(".")[0]
-    return None
+    lines = line_index(content)
+    return [replace(fault, line=nearest_line(fault.place, lines)) for fault in faults]
 
 
 __all__ = [

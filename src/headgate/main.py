@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -293,7 +293,7 @@ class Agent:
                 log.info("store.changes_loaded", count=len(changes))
                 return
 
-    async def _adopt(self, settings: Settings, changes: list[MetricChange] | None) -> None:
+    async def _adopt(self, settings: Settings, changes: Sequence[MetricChange] | None) -> None:
         plans = [plan_of(database) for database in settings.databases.values()]
         await self.book.adopt(plans, changes)
         await self._restart_heartbeats(settings)

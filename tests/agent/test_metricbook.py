@@ -35,6 +35,9 @@ class World:
             "main", Engine.POSTGRES, metrics, lambda: self.probes, connection=connection
         )
 
+    def passes(self) -> bool:
+        return self.board.healths["main"].all_pass
+
     def threshold(self, metric: str = "lag") -> float:
         return self.board.healths["main"].standings[metric].spec.threshold
 
@@ -53,9 +56,9 @@ async def test_a_threshold_changes_without_a_new_probe_and_judges_at_once(world:
     """R1, R139: the value at hand is judged by the new threshold."""
     world.probes.values["lag"] = 3.0
     await world.clock.advance(1.1)
-    assert world.board.healths["main"].all_pass
+    assert world.passes()
     await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
-    assert not world.board.healths["main"].all_pass
+    assert not world.passes()
     assert len(world.probes.opened) == 2  # one running, one opened to validate
 
 
@@ -64,9 +67,9 @@ async def test_a_custom_metric_is_added_and_removed(world: World) -> None:
     raw = {"sql": "select 7", "threshold": 5}
     await world.book.put("main", "queue", raw, who="ops")
     await settle()
-    assert not world.board.healths["main"].all_pass
+    assert not world.passes()
     await world.book.remove("main", "queue", who="ops")
-    assert world.board.healths["main"].all_pass
+    assert world.passes()
     with pytest.raises(NoSuchMetric):
         world.book.entry("main", "queue")
 

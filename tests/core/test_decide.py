@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def ask(
     roll: float = 0.5,
     app: str = "etl:nightly",
     anonymous_may_pass: bool = True,
-    **more: object,
+    **more: Any,
 ) -> Decision:
     return decide(
         check(app, *metrics, **more),

@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
@@ -72,10 +73,8 @@ class Talk:
 
     def send_what_goes(self, data: bytes) -> Talk:
         """The other side may hang up meanwhile."""
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):
             self.sock.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
         return self
 
     def reply(self, method: str = "GET") -> Reply:
@@ -123,4 +122,4 @@ def request(method: str, target: str, *, body: bytes | None = None, **headers: s
 
 
 def get(target: str, **headers: str) -> bytes:
-    return request("GET", target, **headers)
+    return request("GET", target, body=None, **headers)

@@ -178,7 +178,7 @@ def test_an_app_that_says_nothing_is_a_500(serve: Serve) -> None:
         pass
 
     served = serve(Plan(app=silent))
-    with served.talk() as talk:
+    with capture_logs(), served.talk() as talk:
         assert is_problem(talk.send(get("/")).reply(), 500)
         assert talk.ended()
 

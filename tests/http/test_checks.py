@@ -9,8 +9,8 @@ import pytest
 from headgate.core.rules import Rule
 from headgate.core.samples import Cause
 from headgate.wire.problems import CONTENT_TYPE
-from tests.http.serving import Plan, Served
 from tests.http.conftest import Serve
+from tests.http.serving import Plan, Served
 from tests.http.talk import Reply
 
 CHECK = "/v1/check?app=etl:nightly&database=main"
@@ -28,7 +28,7 @@ def is_problem(reply: Reply, status: int, *, field: str | None = None) -> bool:
     assert reply.headers["Content-Type"] == CONTENT_TYPE
     document = reply.json
     assert document["status"] == status and document["title"] and document["detail"]
-    assert document.get("type", "about:blank") == "about:blank"
+    assert document["type"] == "about:blank"
     assert document.get("field") == field, document
     return True
 

@@ -35,7 +35,8 @@ def change(
     body = None if settings is None else json.dumps(settings).encode()
     if body is not None:
         more.setdefault("Content_Type", "application/json")
-    return served.ask(method, path, body=body, Authorization=bearer(token), **more)
+    headers = {"Authorization": bearer(token), **more}
+    return served.ask(method, path, body=body, unix=False, **headers)
 
 
 # --- looking -------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def test_a_change_needs_an_operators_token(
     served: Served, headers: dict[str, str], status: int
 ) -> None:
     for method, path in (("DELETE", LAG), ("DELETE", f"{LAG}?dry_run=true")):
-        reply = served.ask(method, path, **headers)
+        reply = served.ask(method, path, body=None, unix=False, **headers)
         assert is_problem(reply, status)
         assert (reply.headers["WWW-Authenticate"] == "Bearer") == (status == 401)
         assert "token" in reply.json["detail"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -107,7 +108,7 @@ def test_pipelined_in_any_grouping(
     asked = [QUESTIONS[number] for number in numbers]
     raw = b"".join(q.raw for q in asked)
     edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
-    pieces = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [raw[a:b] for a, b in pairwise(edges)]
     assert in_pieces(served, asked, pieces, turns) == whole(served, asked)
 
 

@@ -67,11 +67,14 @@ def test_an_absent_metric_has_no_value(served: Served) -> None:
     assert value(samples, "headgate_database_admitting", database="main") == 0
 
 
-@pytest.mark.parametrize("target", ["/v1/check?app=c{}:x&database=main", "/check/c{}/mysql/d{}"])
-def test_made_up_names_do_not_fill_the_memory(serve: Serve, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "count"),
+    [("/v1/check?app=c{}:x&database=main", 10_000), ("/check/c{}/mysql/d{}", 1000)],
+    ids=["client", "database"],
+)
+def test_made_up_names_do_not_fill_the_memory(serve: Serve, target: str, count: int) -> None:
     """R135: bounded series, exact sums."""
     served = serve(Plan(max_clients=100))
-    count = 10_000
     asked = [get(target.format(number, number)) for number in range(count - 1)]
     with served.talk() as talk:
         last = get(target.format("z", "z"), Connection="close")

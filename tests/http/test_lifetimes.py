@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from headgate.http.listener import Limits
+from headgate.http.listener import Connection, Limits
 from tests.fixtures.eventually import eventually
 from tests.http.conftest import Serve
 from tests.http.serving import OPERATOR, Plan, Served, bearer
@@ -127,42 +127,49 @@ def test_a_connection_that_asks_now_and_then_stays(serve: Serve) -> None:
         eventually(asked_for_long)
 
 
+# Over the Unix socket: its buffers are small and fixed, so the test knows when they are full.
+
+
 @pytest.mark.parametrize("target", [CHECK, "/v1/status", "/metrics"])
 def test_a_client_that_asks_and_never_reads_is_cut_off(serve: Serve, target: str) -> None:
     """Its answers must not pile up: the agent stops listening to it, then ends it."""
     served = serve(Plan(limits=IDLE))
-    with served.talk() as talk:
-        talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection = served.connection(talk)
-        most = flood(talk, get(target) * 20, lambda: connection._transport.get_write_buffer_size())
-        assert most < 8_000_000
+    with served.talk(unix=True, timeout_s=0.05) as talk:
+        connection = the_only(served)
+        most = 0
+        for _ in range(20_000):
+            try:
+                talk.sock.send(get(target) * 20)
+            except (TimeoutError, ConnectionError):
+                break
+            most = max(most, connection._transport.get_write_buffer_size())
+        assert most < 4_000_000
         eventually(served.settled)
     assert served.ask("GET", CHECK).status == 200
 
 
-def flood(talk: Talk, data: bytes, buffered: object) -> int:
-    """Send until it no longer goes; the most that was ever held back on the other side."""
-    assert callable(buffered)
-    most = 0
-    talk.sock.settimeout(0.05)
-    for _ in range(20_000):
-        try:
-            talk.sock.send(data)
-        except (TimeoutError, ConnectionError):
-            break
-        most = max(most, buffered())
-    return most
-
-
 def test_a_slow_reader_gets_every_answer(serve: Serve) -> None:
-    """Held back, not cut off, as long as it reads at all."""
-    served = serve(Plan())
-    count = 20_000
-    with served.talk() as talk:
-        talk.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        answers = talk.all_at_once(get(CHECK) * (count - 1) + get(CHECK, Connection="close"))
+    """Held back, not cut off; a request that is late because nobody listened is not late."""
+    served = serve(Plan(limits=SLOW))
+    count = 5000
+    with served.talk(unix=True) as talk:
+        connection = the_only(served)
+        asked = get(CHECK) * (count - 1) + get(CHECK, Connection="close")
+        sender = threading.Thread(target=talk.send, args=(asked,))
+        sender.start()
+        eventually(lambda: not connection._writable.is_set())
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > 2 * SHORT_S)
+        answers = talk.rest()
+        sender.join()
     assert answers.count(b"HTTP/1.1 200 OK\r\n") == count
     assert served.counted("etl:nightly", "OK") == count
+
+
+def the_only(served: Served) -> Connection:
+    eventually(lambda: len(served.listener.connections) == 1)
+    (connection,) = served.listener.connections
+    return connection
 
 
 # --- too many ------------------------------------------------------------------------------

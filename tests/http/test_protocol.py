@@ -7,6 +7,7 @@ import ssl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from headgate.http.listener import MAX_HEADER_BYTES, MAX_PIPELINED, MAX_TARGET_BYTES
 from tests.fixtures.eventually import eventually
@@ -310,11 +311,12 @@ def test_a_refusal_does_not_overtake_the_answer_before_it(
 def test_a_defect_in_a_check_is_a_500_not_the_clients_fault(serve: Serve) -> None:
     served = serve(Plan())
     served.call(setattr, served.dice, "lands", "not a number")
-    with served.talk() as talk:
+    with capture_logs() as logs, served.talk() as talk:
         reply = talk.send(get("/v1/check?app=a&database=nowhere")).reply()
         assert is_problem(reply, 500)
         assert "its log says how" in reply.json["detail"]
         assert talk.ended()
+    assert [line["event"] for line in logs] == ["http.check_failed"]
     served.dice.lands = 0.5
     assert served.ask("GET", CHECK).status == 200
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -161,7 +162,7 @@ class TestLife:
                 changed = f"[databases.main.metrics.lag]\nthreshold = {threshold}\n"
                 serving.settings.write_text(text.replace("[databases.main.metrics.lag]\n", changed))
                 serving.process.send_signal(signal.SIGHUP)
-                eventually(lambda t=threshold: serving.metric("lag")["threshold"] == t, within_s=5)
+                eventually(partial(_has_threshold, serving, threshold), within_s=5)
         assert failures == []
 
     def test_a_refused_reload_keeps_the_last_good_settings(self, serving: AgentProcess) -> None:
@@ -181,6 +182,10 @@ class TestLife:
         )
         assert done.returncode == 2
         assert "did you mean 'listen'" in done.stderr and "line 2" in done.stderr
+
+
+def _has_threshold(agent: AgentProcess, threshold: float) -> bool:
+    return bool(agent.metric("lag")["threshold"] == threshold)
 
 
 class TestStore:

@@ -342,7 +342,8 @@ def _entry(
     plan: DatabasePlan, metric: str, raw: Mapping[str, Any], origin: str, revision: int
 ) -> Entry:
     spec = parse_metric_settings(metric, raw, plan.engine, place=metric)
-    return Entry(spec, raw, origin, revision, tuple(lint_metric(spec, raw, plan.engine, place=metric)))
+    advice = lint_metric(spec, raw, plan.engine, place=metric)
+    return Entry(spec, raw, origin, revision, tuple(advice))
 
 
 def _same_probe(a: MetricSpec, b: MetricSpec) -> bool:

@@ -39,16 +39,17 @@ def lint(path: SettingsFile, strict: Strict = False, as_json: LintJson = False) 
 
 def notes_on(path: Path) -> list[Note]:
     # tomllib keeps no positions; config finds them again for faults, and here for advice.
-    from headgate.config import _line_index, _nearest_line, load_settings
+    from headgate.config import load_settings
+    from headgate.core.places import line_index, nearest_line
     from headgate.errors import InvalidSettings
 
     try:
         settings = load_settings(path)
     except InvalidSettings as error:
         return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
-    lines = _line_index(path.read_text())
+    lines = line_index(path.read_text())
     return [
-        Note("advice", _nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
+        Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
         for a in settings.advice
     ]
 

@@ -115,29 +115,19 @@ def _absent_for(standing: Standing, now: Instant) -> float | None:
 
 
 def _failing(check: Check, health: Health, now: Instant) -> tuple[Finding, ...]:
-    """What stands in the way. Metrics that pass are told by their standing alone: most do."""
-    found = [
-        judge(target, now, threshold=check.read_threshold)
-        if isinstance(target, Standing)
-        else _not_here(target, health)
-        for target in _selected(check, health)
-        if not _passes(target, now, check.read_threshold)
-    ]
-    return tuple(
-        finding
-        for finding in found
-        if finding.state not in PASSING
-        and not (check.ok_if_unknown and finding.cause is Cause.UNKNOWN)
-    )
-
-
-def _passes(target: Standing | MetricRef, now: Instant, read_threshold: float | None) -> bool:
-    return (
-        isinstance(target, Standing)
-        and target.passes
-        and now.mono_s <= target.passes_until
-        and read_threshold is None
-    )
+    """What stands in the way. Most metrics pass by their standing alone, unjudged."""
+    read_threshold, failing = check.read_threshold, []
+    for target in _selected(check, health):
+        if isinstance(target, MetricRef):
+            if not check.ok_if_unknown:
+                failing.append(_not_here(target, health))
+            continue
+        if read_threshold is None and target.passes and now.mono_s <= target.passes_until:
+            continue
+        finding = judge(target, now, threshold=read_threshold)
+        if finding.state not in PASSING:
+            failing.append(finding)
+    return tuple(failing)
 
 
 def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
@@ -162,11 +152,13 @@ def _not_here(ref: MetricRef, health: Health) -> Finding:
 
 def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
     """A known breach says most; then a metric that is broken; then one that is not there."""
-    if any(finding.state is State.BREACHED for finding in failing):
-        return Verdict.THRESHOLD_EXCEEDED
-    if all(finding.cause in _UNKNOWN for finding in failing):
-        return Verdict.UNKNOWN_METRIC
-    return Verdict.INTERNAL_ERROR
+    verdict = Verdict.UNKNOWN_METRIC
+    for finding in failing:
+        if finding.state is State.BREACHED:
+            return Verdict.THRESHOLD_EXCEEDED
+        if finding.cause not in _UNKNOWN:
+            verdict = Verdict.INTERNAL_ERROR
+    return verdict
 
 
 def _no_database(check: Check, now: Instant, roll: float) -> Decision:
@@ -195,8 +187,8 @@ def _refuse(
 
 def _retry_after(failing: tuple[Finding, ...], roll: float) -> float:
     """When the slowest of the failing metrics will have been read again."""
-    longest = max((f.spec.interval_s for f in failing if f.spec), default=DENIED_RETRY_S)
-    return _jittered(longest, roll)
+    longest_s = max([f.spec.interval_s for f in failing if f.spec], default=DENIED_RETRY_S)
+    return _jittered(longest_s, roll)
 
 
 def _jittered(base_s: float, roll: float) -> float:

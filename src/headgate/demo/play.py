@@ -128,6 +128,7 @@ dsn = "{dsn}"
 [databases.main.metrics.lag]
 threshold = 2.0
 interval_s = 0.25
+timeout_s = 0.25
 
 [databases.main.metrics.threads_running]
 [databases.main.metrics.pool_usage]
@@ -215,14 +216,9 @@ def _frame(stage: Stage, scene: str, done: dict[str, int]) -> Frame:
 
 
 def _hint(stage: Stage) -> None:
-    folder = "; ".join(
-        (
-            f"headgate --url {stage.url} status",
-            f"headgate --url {stage.url} top",
-            f"headgate --url {stage.url} explain --app etl:nightly --database main",
-        )
-    )
-    _say(f"meanwhile, in another terminal: {folder}")
+    _say("meanwhile, in another terminal:")
+    for words in ("top", "status", "explain --app etl:nightly --database main"):
+        _say(f"    .venv/bin/headgate {words} --url {stage.url}")
     _say("Ctrl-C ends it and leaves nothing behind.")
 
 

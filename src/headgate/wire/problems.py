@@ -10,10 +10,10 @@ CONTENT_TYPE = "application/problem+json"
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    type: str
     title: str
     status: int
     detail: str
-    type: str = "about:blank"
     field: str | None = None
     faults: list[str] | None = None
 
@@ -21,5 +21,6 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 def problem(
     status: int, detail: str, *, field: str | None = None, faults: list[str] | None = None
 ) -> bytes:
-    doc = Problem(HTTPStatus(status).phrase, status, detail, field=field, faults=faults)
+    title = HTTPStatus(status).phrase
+    doc = Problem("about:blank", title, status, detail, field=field, faults=faults)
     return msgspec.json.encode(doc)

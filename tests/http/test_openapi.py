@@ -1,0 +1,132 @@
+"""The description for programs: valid, complete, and true of what is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from headgate.http.control import ROUTES
+from headgate.http.openapi import document
+from headgate.wire.questions import FRENO_ROUTES
+from tests.http.serving import OPERATOR, Served, bearer
+from tests.http.test_checks import CHECK, post
+from tests.http.test_control import LAG
+
+METHODS = {"get", "put", "post", "patch", "delete"}
+# freno's read-only routes are for freno's own readers, who have no use for a description.
+FRENO_ONLY = {
+    "/lb-check",
+    "/_ping",
+    "/status",
+    "/leader-check",
+    "/hostname",
+    "/aggregated-metrics",
+    "/metrics-health",
+    "/recent-apps",
+    "/help",
+}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document()["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def validator(schema: dict[str, Any]) -> Any:
+    return jsonschema_rs.Draft202012Validator({**schema, "components": document()["components"]})
+
+
+def test_it_is_served_as_it_is(served: Served) -> None:
+    reply = served.ask("GET", "/openapi.json")
+    assert reply.json == json.loads(json.dumps(document()))
+    assert reply.json["openapi"].startswith("3.1.")
+    assert reply.json["info"]["title"] and reply.json["info"]["version"]
+
+
+def test_every_schema_is_a_schema() -> None:
+    for name, schema in document()["components"]["schemas"].items():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+        assert jsonschema_rs.meta.is_valid(schema), name
+
+
+def test_every_reference_leads_somewhere() -> None:
+    known = document()["components"]["schemas"]
+    for target in re.findall(r'"\$ref": "([^"]+)"', json.dumps(document())):
+        assert target.removeprefix("#/components/schemas/") in known
+
+
+def test_every_operation_is_well_formed() -> None:
+    for path, method, operation in operations():
+        assert method in METHODS
+        assert operation["summary"] and operation["responses"]
+        names = [(p["in"], p["name"]) for p in operation["parameters"]]
+        assert len(names) == len(set(names))
+        in_path = {name for place, name in names if place == "path"}
+        assert in_path == set(re.findall(r"\{(\w+)\}", path))
+        assert all(p["required"] for p in operation["parameters"] if p["in"] == "path")
+        for status, response in operation["responses"].items():
+            assert 200 <= int(status) < 600 and response["description"]
+            for content in response.get("content", {}).values():
+                assert "schema" not in content or validator(content["schema"])
+
+
+def test_every_route_is_described() -> None:
+    described = {(method.upper(), path) for path, method, _ in operations()}
+    routes = {(method, path) for method, path, _ in ROUTES if path not in FRENO_ONLY}
+    assert routes <= described
+    for route in FRENO_ROUTES:
+        assert any(path.startswith(f"/{route}/") for path in document()["paths"])
+    assert {("GET", "/v1/check"), ("POST", "/v1/check"), ("GET", "/v1/check-read")} <= described
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (CHECK, "/v1/check"),
+        (f"{CHECK}&detail=true", "/v1/check"),
+        ("/v1/check?app=a&database=nowhere", "/v1/check"),
+        ("/v1/check?app=a", "/v1/check"),
+        ("/v1/check-read?app=a&database=main&threshold=1", "/v1/check-read"),
+        ("/check/a/mysql/main", "/check/{app}/{type}/{database}"),
+        ("/v1/status", "/v1/status"),
+        ("/v1/metrics", "/v1/metrics"),
+        ("/v1/metrics?database=nowhere", "/v1/metrics"),
+        (LAG, "/v1/databases/{database}/metrics/{metric}"),
+        ("/v1/explain?app=a&database=main", "/v1/explain"),
+        ("/v1/clients", "/v1/clients"),
+        ("/v1/history", "/v1/history"),
+        ("/v1/audit", "/v1/audit"),
+        ("/v1/audit?limit=0", "/v1/audit"),
+        ("/healthz", "/healthz"),
+        ("/readyz", "/readyz"),
+    ],
+)
+@pytest.mark.parametrize("lag", [0.25, 7.0])
+def test_answers_are_as_described(served: Served, target: str, path: str, lag: float) -> None:
+    served.measure(lag=lag)
+    reply = served.ask("GET", target)
+    content = document()["paths"][path]["get"]["responses"][str(reply.status)]["content"]
+    schema = content[reply.headers["Content-Type"].split(";")[0]]["schema"]
+    validator(schema).validate(reply.json)
+
+
+def test_batches_and_changes_are_as_described(served: Served) -> None:
+    batch = post(served, {"app": "a", "checks": [{"database": "main"}]})
+    described = document()["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]
+    validator(described["application/json"]["schema"]).validate(batch.json)
+    tried = served.ask(
+        "PATCH",
+        f"{LAG}?dry_run=true",
+        body=b'{"threshold": 6}',
+        Content_Type="application/json",
+        Authorization=bearer(OPERATOR),
+    )
+    place = document()["paths"]["/v1/databases/{database}/metrics/{metric}"]
+    content = place["patch"]["responses"]["200"]["content"]["application/json"]
+    validator(content["schema"]).validate(tried.json)

@@ -1,0 +1,56 @@
+"""The API against its own description: schemathesis makes up requests, the agent answers.
+
+Crashes, statuses and bodies that are not described, and headers that are missing: none may
+show, whatever is asked. Bounded, and the same requests every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import CHECKS
+
+from headgate.http.openapi import document
+from tests.http.serving import OPERATOR, Served, bearer, serving
+
+BOUNDED = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+schema = schemathesis.openapi.from_dict(document())
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("served")
+    with serving(asyncio.SelectorEventLoop, directory) as served:
+        yield served
+        assert served.ask("GET", "/healthz").status == 200
+
+
+@schema.parametrize()
+@BOUNDED
+def test_the_agent_answers_as_described(case: Any, served: Served) -> None:
+    case.call_and_validate(base_url=served.base_url)
+
+
+@schema.include(method=["PUT", "PATCH", "DELETE"]).parametrize()
+@BOUNDED
+def test_changes_are_answered_as_described(case: Any, served: Served) -> None:
+    """With an operator's token, so that what is made up reaches the metrics."""
+    if case.path_parameters:
+        case.path_parameters["database"] = "main"
+    case.call_and_validate(
+        base_url=served.base_url,
+        headers={"Authorization": bearer(OPERATOR)},
+        excluded_checks=[CHECKS.get_one("ignored_auth")],
+    )
