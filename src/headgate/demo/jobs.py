@@ -44,7 +44,8 @@ class Job:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
         self._gate.close()
         self.connection.close()
 
