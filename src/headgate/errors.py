@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headgate.client.answers import Answer
     from headgate.core.samples import Cause
 
 
@@ -80,4 +81,7 @@ class ThrottlerUnavailable(HeadgateError):
 
 
 class WaitedTooLong(HeadgateError, TimeoutError):
-    pass
+    def __init__(self, message: str, answer: Answer | None = None) -> None:
+        super().__init__(message)
+        self.answer = answer
+        """The last refusal, with its verdict, metrics and `retry_after_s`."""

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from headgate.cli import api
-from headgate.cli.api import Endpoint, checked_token, connect, metric_path, parse_endpoint
+from headgate.cli.api import checked_token, connect, find_target, metric_path
 from headgate.cli.exits import AgentUnreachable
 from headgate.errors import HeadgateError, InvalidRequest, InvalidSettings
 from tests.cli import builders
@@ -59,16 +59,15 @@ def raw_server(answer: bytes, *, hang: bool = False) -> Iterator[str]:
     ],
 )
 def test_where_the_agent_is(url: str, host: str, port: int, path: str, tls: bool) -> None:
-    endpoint = parse_endpoint(url)
-    target = endpoint.target
+    target = find_target(url)
     assert (target.host, target.port, target.socket_path) == (host, port, path)
-    assert endpoint.tls is tls
+    assert (target.trust is not None) is tls
 
 
 @pytest.mark.parametrize("url", ["ftp://db1", "db1:8087", "http://", "https://u:secret@db1"])
 def test_an_odd_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(InvalidSettings) as refused:
-        parse_endpoint(url)
+        find_target(url)
     assert "secret" not in str(refused.value)
 
 
@@ -225,10 +224,6 @@ def test_a_hung_agent_costs_the_timeout_and_no_more() -> None:
     with raw_server(b"HTTP/1.1 200 OK\r\n", hang=True) as url, unanswered:
         connect(url, None, timeout_s=0.2).get("/v1/status")
     assert time.monotonic() - started_s < 5
-
-
-def test_an_endpoint_is_a_value() -> None:
-    assert parse_endpoint("http://db1:1") == Endpoint(parse_endpoint("http://db1:1").target)
 
 
 def test_the_scripted_agent_speaks_as_heard(scripted: ScriptedAgent) -> None:

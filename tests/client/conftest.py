@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.client.authority import Authority
 from tests.client.callers import CALLERS, Caller
 from tests.client.scripted import Play, ScriptedAgent
 
@@ -30,13 +31,27 @@ def socket_dir() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=["tcp", "unix"])
-def start_agent(request: pytest.FixtureRequest, socket_dir: Path) -> Iterator[StartAgent]:
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(params=["tcp", "unix", "tls"])
+def start_agent(
+    request: pytest.FixtureRequest,
+    socket_dir: Path,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[StartAgent]:
+    # To the machine this authority is one of its own, as to a client that is told nothing else.
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca_path))
     with ExitStack() as agents:
 
         def start(*plays: Play, **options: Any) -> ScriptedAgent:
             if request.param == "unix":
                 options["socket_path"] = socket_dir / "agent.sock"
+            if request.param == "tls":
+                options["tls"] = authority.vouches_for("127.0.0.1")
             return agents.enter_context(ScriptedAgent(plays, **options))
 
         yield start

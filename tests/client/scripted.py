@@ -1,4 +1,4 @@
-"""A real HTTP server, on loopback or a Unix socket, that answers from a script."""
+"""A real HTTP server, on loopback (TLS or not) or a Unix socket, that answers from a script."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import socketserver
+import ssl
 import struct
 import threading
 from collections import deque
@@ -105,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         # The client, or stop(), may cut the connection: that is part of the script.
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             super().handle()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- as http.server has it
@@ -116,6 +117,17 @@ class _Tcp(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 128
     script: Script
+    tls: ssl.SSLContext | None = None
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        raw, address = super().get_request()
+        # As the agent's own listener has it: TLS's first words else hold up the answer.
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is None:
+            return raw, address
+        # The handshake is left to the first read: it belongs into the connection's own thread.
+        wrapped = self.tls.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+        return wrapped, address
 
 
 class _Unix(socketserver.ThreadingUnixStreamServer):
@@ -127,10 +139,16 @@ class ScriptedAgent:
     """Started when made. `stop()` cuts all connections; `start()` listens there again."""
 
     def __init__(
-        self, plays: Iterable[Play] = (), *, default: Play = OK, socket_path: Path | None = None
+        self,
+        plays: Iterable[Play] = (),
+        *,
+        default: Play = OK,
+        socket_path: Path | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.script = Script(deque(plays), default)
         self._socket_path = socket_path
+        self._tls = tls
         self._port = 0
         self._thread: threading.Thread | None = None
         self.start()
@@ -139,7 +157,7 @@ class ScriptedAgent:
     def url(self) -> str:
         if self._socket_path is not None:
             return f"unix://{self._socket_path}"
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
 
     @property
     def heard(self) -> list[Heard]:
@@ -154,6 +172,7 @@ class ScriptedAgent:
         else:
             self._server = _Tcp(("127.0.0.1", self._port), _Handler)
             self._port = self._server.server_address[1]
+            self._server.tls = self._tls
         self._server.script = self.script
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
@@ -173,7 +192,7 @@ class ScriptedAgent:
         with self.script.lock:
             for connection in self.script.live:
                 with contextlib.suppress(OSError):  # the client was faster
-                    connection.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS
 
     def __enter__(self) -> ScriptedAgent:
         return self

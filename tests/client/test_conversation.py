@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -222,6 +223,18 @@ def test_waited_too_long_carries_the_last_reason() -> None:
         "etl:nightly on main: refused for 0.8 s of at most 1 s (3 refusals);"
         f" the last, THRESHOLD_EXCEEDED: {bodies.REASON}; come back in 0.4 s"
     )
+    answer = caught.value.answer
+    assert answer is not None
+    assert (answer.verdict, answer.retry_after_s) == ("THRESHOLD_EXCEEDED", 0.4)
+    assert answer.metrics[0].metric == "lag"
+
+
+def test_waited_too_long_goes_from_process_to_process() -> None:
+    with pytest.raises(WaitedTooLong) as caught:
+        Talk().wait([REFUSED], deadline_s=0)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.answer) == (str(caught.value), caught.value.answer)
+    assert WaitedTooLong("too long").answer is None
 
 
 def test_no_sleep_towards_a_question_that_cannot_be_asked_in_time() -> None:
@@ -260,6 +273,52 @@ def test_every_piece_of_work_asks_anew() -> None:
     assert len(talk.asks) == 3
     with pytest.raises(WaitedTooLong):
         talk.wait([REFUSED], deadline_s=0)
+
+
+# --- names that nobody knows ----------------------------------------------------------------
+
+
+def unknown(database: str = "main") -> dict[str, Any]:
+    reason = f"{database}: this agent has no such database"
+    return bodies.refusal(database, verdict="UNKNOWN_METRIC", reason=reason, retry_after_ms=1000)
+
+
+UNKNOWN = response(404, encoded(unknown()))
+
+
+def test_an_unknown_name_is_waited_on_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """R45: a new primary knows its metrics soon; a misspelt database never comes."""
+    talk = Talk(dice=lambda: 0.0)
+    assert talk.wait([*[UNKNOWN] * 60, OK]).verdict == "OK"
+    assert caplog.messages == [
+        "etl:nightly on main: for 10.0 s every answer has been UNKNOWN_METRIC, about database main"
+        " (main: this agent has no such database); still waiting: is the name right?"
+    ]
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [*[UNKNOWN] * 10, OK],
+        [*[UNKNOWN] * 9, refusal(1000), *[UNKNOWN] * 10, OK],
+    ],
+)
+def test_a_failover_passes_without_a_warning(
+    replies: list[Reply], caplog: pytest.LogCaptureFixture
+) -> None:
+    """R45."""
+    assert Talk(dice=lambda: 0.0).wait(replies)
+    assert not caplog.messages
+
+
+def test_of_several_databases_the_unknown_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    question = Question("etl", ("main", "nope"), b"POST")
+    no = response(404, encoded(bodies.batch(bodies.ok("main"), unknown("nope"))))
+    yes = response(200, encoded(bodies.batch(bodies.ok("main"), bodies.ok("nope"))))
+    talk = Talk()
+    assert talk.play(talk.conversation.wait(question), [*[no] * 20, yes])
+    (told,) = caplog.messages
+    assert "about database nope (nope: this agent has no such database)" in told
 
 
 # --- nobody answers -------------------------------------------------------------------------
@@ -303,22 +362,98 @@ def test_refusals_never_consume_the_bounded_wait() -> None:
     assert answer.verdict == "OK"
 
 
-def test_a_long_outage_is_waited_out_once() -> None:
-    """R49: later pieces of work ask once each, instead of standing still again."""
-    talk = Talk(Patience(on_unavailable="open"), silence_s=0.1)
-    talk.wait(itertools.repeat(SILENT))
+def declared(unavailable_after_s: float = 10.0, roll: float = 0.5, **settings: Any) -> Talk:
+    """A client of a black-holed agent, which has waited it out."""
+    patience = Patience(on_unavailable="open", unavailable_after_s=unavailable_after_s, **settings)
+    talk = Talk(patience, dice=lambda: roll, silence_s=patience.timeout_s)
+    assert talk.wait(itertools.repeat(SILENT)).unthrottled
+    talk.asks.clear()
+    return talk
+
+
+def test_a_closed_client_waits_a_long_outage_out_once() -> None:
+    """R49: later pieces of work ask once each; the agent may be back for any of them."""
+    talk = Talk(silence_s=0.1)
+    with pytest.raises(ThrottlerUnavailable):
+        talk.wait(itertools.repeat(SILENT))
     before_s, asked = talk.time.now_s, len(talk.asks)
     for _ in range(20):
-        assert talk.wait([SILENT]).unthrottled
+        with pytest.raises(ThrottlerUnavailable):
+            talk.wait([SILENT])
     assert len(talk.asks) - asked == 20
     assert talk.time.now_s - before_s == pytest.approx(2.0)
-    assert not talk.wait([OK]).unthrottled
+    assert talk.wait([OK])
 
 
-def test_an_answer_ends_an_outage() -> None:
-    talk = Talk(Patience(on_unavailable="open"), silence_s=1.0)
-    talk.wait(itertools.repeat(SILENT))
+@pytest.mark.parametrize(("roll", "every_s"), [(0.0, 10.0), (0.5, 12.5), (0.99, 14.95)])
+def test_a_black_holed_agent_is_asked_now_and_then(roll: float, every_s: float) -> None:
+    """R49: each question costs a whole timeout, so most pieces of work go on without one."""
+    talk = declared(roll=roll)
+    began_s, worked_s = talk.time.now_s, 0.0
+    while worked_s < 300:
+        assert talk.wait([SILENT]).unthrottled
+        talk.time.now_s += 0.5
+        worked_s += 0.5
+    lost_s = talk.time.now_s - began_s - worked_s
+    assert lost_s == pytest.approx(len(talk.asks) * 1.0)
+    assert len(talk.asks) == pytest.approx(300 / every_s, abs=2)
+
+
+def test_an_answered_probe_ends_the_outage() -> None:
+    talk = declared()
+    assert talk.wait([OK]).unthrottled
+    talk.time.now_s += 15
+    assert talk.wait([OK]).verdict == "OK"
+    assert talk.wait([OK]).verdict == "OK"
+    assert talk.wait([*[SILENT] * 3, OK]).verdict == "OK"
+    assert len(talk.asks) == 6
+
+
+def test_a_refused_probe_is_a_refusal() -> None:
+    """R50: the agent is back, and says no."""
+    talk = declared()
+    talk.time.now_s += 15
+    with pytest.raises(WaitedTooLong):
+        talk.wait([REFUSED], deadline_s=0)
+    assert talk.wait([REFUSED, OK]).verdict == "OK"
+
+
+def test_any_answered_question_ends_an_outage() -> None:
+    talk = declared()
     talk.check(REFUSED)
+    assert talk.wait([SILENT, OK]).verdict == "OK"
+
+
+def test_one_piece_of_work_probes_for_all() -> None:
+    """While its question is out, the others neither wait nor ask."""
+    talk = declared()
+    talk.time.now_s += 15
+    probe = talk.conversation.wait(QUESTION)
+    assert isinstance(next(probe), Ask)
+    assert talk.wait([]).unthrottled
+    with pytest.raises(StopIteration) as end:
+        probe.send(SILENT)
+    assert end.value.value.unthrottled
+
+
+def test_work_that_takes_minutes_is_not_held_up_anew() -> None:
+    talk = declared()
+    for _ in range(5):
+        talk.time.now_s += 300
+        assert talk.wait([SILENT]).unthrottled
+    assert len(talk.asks) == 5
+
+
+def test_a_declared_outage_is_forgotten_when_nobody_works() -> None:
+    talk = declared()
+    talk.time.now_s += 3600
+    assert talk.wait([SILENT, OK]).verdict == "OK"
+
+
+def test_silence_up_to_a_deadline_declares_nothing() -> None:
+    """A caller in a hurry says nothing about the agent: the next one asks."""
+    talk = Talk(Patience(on_unavailable="open"), silence_s=0.5)
+    assert talk.wait([SILENT], deadline_s=0.1).unthrottled
     assert talk.wait([SILENT, OK]).verdict == "OK"
 
 
@@ -349,13 +484,14 @@ def test_fail_open_periods_are_logged_with_their_length_and_work(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """R55."""
-    talk = Talk(Patience(on_unavailable="open", unavailable_after_s=2), silence_s=1.0)
-    talk.wait(itertools.repeat(SILENT))
-    talk.wait([SILENT])
+    talk = declared(unavailable_after_s=2)
+    talk.wait([])
+    talk.time.now_s += 60
     talk.wait([OK])
     began, ended = caplog.messages
     assert began.startswith("http://agent:8087 has not answered for 2.")
     assert "work goes on unthrottled" in began
+    assert "answers again after 62." in ended
     assert ended.endswith("pieces of work run without it: 2")
 
 

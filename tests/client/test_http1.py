@@ -200,3 +200,5 @@ def test_a_request_is_one_write() -> None:
     assert encode_request("POST", "/v1/check", host="h:1", body=b"{}").endswith(
         b"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
     )
+    matched = encode_request("DELETE", "/x", host="h:1", headers={"If-Match": '"7"'})
+    assert b'\r\nIf-Match: "7"\r\n' in matched

@@ -42,6 +42,15 @@ def test_a_blocking_client_loads_no_event_loop() -> None:
     assert not loaded & {"asyncio", "ssl", "http.client", "logging"}
 
 
+def test_only_https_loads_ssl() -> None:
+    """Not even then an event loop."""
+    asked = "import headgate; headgate.Client('etl', database='main', url='{}://h')"
+    assert "ssl" not in loaded_by(asked.format("http"))
+    secured = loaded_by(asked.format("https"))
+    assert "ssl" in secured
+    assert not secured & {"asyncio", "http.client", "logging"}
+
+
 def test_the_sdk_needs_the_standard_library_alone() -> None:
     loaded = loaded_by("import headgate; headgate.Client; headgate.AsyncClient; headgate.Answer")
     roots = {name.partition(".")[0] for name in loaded}

@@ -116,13 +116,14 @@ def test_a_connection_that_asks_nothing_is_closed(serve: Serve) -> None:
 
 
 def test_a_connection_that_asks_now_and_then_stays(serve: Serve) -> None:
-    served = serve(Plan(limits=IDLE))
+    idle_timeout_s = 0.25
+    served = serve(Plan(limits=IDLE._replace(idle_timeout_s=idle_timeout_s)))
     began = time.monotonic()
     with served.talk() as talk:
 
         def asked_for_long() -> bool:
             assert talk.ask("GET", CHECK).status == 200
-            return time.monotonic() - began > 3 * SHORT_S
+            return time.monotonic() - began > 2 * idle_timeout_s
 
         eventually(asked_for_long)
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from headgate.cli.exits import AgentUnreachable
+from headgate.client.drivers.pool import no_answer
+from headgate.client.drivers.sync import Deadline, converse
+from headgate.client.drivers.sync import connect as open_connection
 from headgate.client.http1 import BadResponse, Response, ResponseReader, encode_request
 from headgate.client.target import DEFAULT_URL, Target, parse_target
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
@@ -24,7 +26,6 @@ from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSetting
 DEFAULT_TIMEOUT_S = 5.0
 # A day of history of many clients is larger than any answer to a check.
 MAX_BODY_BYTES = 64 * 1024 * 1024
-READ_BYTES = 256 * 1024
 SYSTEM_SOCKET = Path("/run/headgate/agent.sock")
 
 
@@ -113,15 +114,9 @@ def metric_path(database: str, metric: str) -> str:
 # --- where the agent is --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    target: Target
-    tls: bool = False
-
-
 def connect(url: str | None, token: str | None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Api:
-    endpoint = parse_endpoint(url or default_url())
-    return Api(SocketTransport(endpoint, checked_token(token), timeout_s), endpoint.target.url)
+    target = find_target(url or default_url())
+    return Api(SocketTransport(target, checked_token(token), timeout_s), target.url)
 
 
 def default_url() -> str:
@@ -139,14 +134,9 @@ def _usual_sockets() -> Iterator[Path]:
     yield SYSTEM_SOCKET
 
 
-def parse_endpoint(url: str) -> Endpoint:
-    """As the SDK reads it, and https:// and a bare path to a socket as well."""
-    if url.startswith("/"):
-        return Endpoint(parse_target(f"unix://{url}"))
-    if not url.startswith("https://"):
-        return Endpoint(parse_target(url))
-    plain = parse_target("http" + url.removeprefix("https"))
-    return Endpoint(Target(url, host=plain.host, port=urlsplit(url).port or 443), tls=True)
+def find_target(url: str) -> Target:
+    """As the SDK reads it, and a bare path to a socket as well."""
+    return parse_target(f"unix://{url}" if url.startswith("/") else url)
 
 
 def checked_token(token: str | None) -> str | None:
@@ -164,79 +154,27 @@ def checked_token(token: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SocketTransport:
-    endpoint: Endpoint
+    target: Target
     token: str | None
     timeout_s: float
 
     def request(
         self, method: str, path: str, body: bytes = b"", *, if_match: str | None = None
     ) -> Response:
-        target = self.endpoint.target
-        host = target.host_header
-        message = encode_request(method, path, host=host, token=self.token, body=body)
-        if if_match is not None:
-            message = _with_header(message, "If-Match", if_match)
-        ends_s = time.monotonic() + self.timeout_s
+        host = self.target.host_header
+        headers = {} if if_match is None else {"If-Match": if_match}
+        message = encode_request(
+            method, path, host=host, token=self.token, body=body, headers=headers
+        )
+        reader, deadline = ResponseReader(max_body_bytes=MAX_BODY_BYTES), Deadline(self.timeout_s)
         try:
-            with self._connected(ends_s) as connection:
-                return _converse(connection, message, ends_s)
-        except TimeoutError:
-            raise self._unreachable(f"no answer in {self.timeout_s:g} s") from None
-        except OSError as fault:
-            raise self._unreachable((fault.strerror or str(fault)).lower()) from None
-        except BadResponse as fault:
-            raise self._unreachable(str(fault)) from None
-
-    def _connected(self, ends_s: float) -> socket.socket:
-        target, left_s = self.endpoint.target, _left_s(ends_s)
-        if not target.socket_path:
-            connection = socket.create_connection((target.host, target.port), left_s)
-            return _secured(connection, target.host) if self.endpoint.tls else connection
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.settimeout(left_s)
-            connection.connect(target.socket_path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            with closing(open_connection(self.target, deadline)) as connection:
+                return converse(connection, message, reader, deadline)
+        except (OSError, BadResponse) as fault:
+            raise self._unreachable(no_answer(fault, self.timeout_s).detail) from None
 
     def _unreachable(self, detail: str) -> AgentUnreachable:
         return AgentUnreachable(
-            f"no agent answers at {self.endpoint.target.url}: {detail}; start "
+            f"no agent answers at {self.target.url}: {detail}; start "
             "`headgate agent`, or point --url or HEADGATE_URL at one"
         )
-
-
-def _secured(connection: socket.socket, host: str) -> socket.socket:
-    import ssl
-
-    try:
-        return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _converse(connection: socket.socket, message: bytes, ends_s: float) -> Response:
-    reader = ResponseReader(max_body_bytes=MAX_BODY_BYTES)
-    connection.settimeout(_left_s(ends_s))
-    connection.sendall(message)
-    while True:
-        connection.settimeout(_left_s(ends_s))
-        data = connection.recv(READ_BYTES)
-        response = reader.feed(data) if data else reader.end()
-        if response is not None:
-            return response
-
-
-def _with_header(message: bytes, name: str, value: str) -> bytes:
-    request_line, rest = message.split(b"\r\n", 1)
-    return b"\r\n".join([request_line, f"{name}: {value}".encode("ascii"), rest])
-
-
-def _left_s(ends_s: float) -> float:
-    left_s = ends_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OK = "OK"
+UNKNOWN_METRIC = "UNKNOWN_METRIC"
 UNAVAILABLE = "UNAVAILABLE"
 REFUSED = "REFUSED"
 """A refusal by its HTTP status alone: whoever sent it gave no verdict."""

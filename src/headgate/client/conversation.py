@@ -7,7 +7,9 @@ event loops share every rule below:
 - one question per piece of work; an OK is never kept for another one (R30, R33);
 - a refusal is waited out with full jitter, never asking sooner than the agent said (R32);
 - no answer is not a refusal: it is retried for a bounded time, and then the client's own
-  policy decides; a refusal in between starts that time anew (R47–R50).
+  policy decides; a refusal in between starts that time anew (R47–R50);
+- who goes on without an agent asks seldom, until one answers: a question that nobody will
+  answer costs its whole timeout.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from headgate.client.answers import UNAVAILABLE, Answer
+from headgate.client.answers import UNAVAILABLE, UNKNOWN_METRIC, Answer
 from headgate.client.availability import Availability, Outage
 from headgate.client.http1 import Response
+from headgate.client.logs import warn
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer, read_reply
 from headgate.errors import Fault, InvalidSettings, ThrottlerUnavailable, WaitedTooLong
@@ -28,6 +31,8 @@ BACKOFF_BASE_S = 0.1
 BACKOFF_CAP_S = 5.0
 # The last question before a deadline is given at least this long to be answered.
 MIN_ASK_S = 0.05
+# A new primary knows its metrics within seconds (R45); a misspelt database is unknown for ever.
+UNKNOWN_WARNING_AFTER_S = 10.0
 
 OnUnavailable = Literal["closed", "open"]
 
@@ -88,6 +93,8 @@ class _Wait:
     refusal: Answer | None = None
     refusals: int = 0
     unanswered: int = 0
+    unknown_since_s: float | None = None
+    warned: bool = False
 
     def left_s(self, now_s: float) -> float:
         return self.started_s + self.limit_s - now_s
@@ -98,8 +105,28 @@ class _Wait:
         return WaitedTooLong(
             f"{self.question}: refused for {now_s - self.started_s:.1f} s of at most"
             f" {self.limit_s:g} s ({self.refusals} refusals); the last, {refusal.verdict}:"
-            f" {refusal.reason}{advice}{lost}"
+            f" {refusal.reason}{advice}{lost}",
+            refusal,
         )
+
+    def note_unknown(self, now_s: float, refusal: Answer) -> None:
+        """Goes on waiting, but not in silence, where no other answer ever came."""
+        if refusal.verdict != UNKNOWN_METRIC:
+            self.unknown_since_s = None
+            return
+        if self.unknown_since_s is None:
+            self.unknown_since_s = now_s
+        unknown_s = now_s - self.unknown_since_s
+        if unknown_s >= UNKNOWN_WARNING_AFTER_S and not self.warned:
+            self.warned = True
+            warn("%s: for %.1f s every answer has been UNKNOWN_METRIC, about database %s (%s); "
+                 "still waiting: is the name right?",
+                 self.question, unknown_s, _unknown_databases(refusal), refusal.reason)  # fmt: skip
+
+
+def _unknown_databases(refusal: Answer) -> str:
+    parts = refusal.checks or (refusal,)
+    return " and ".join(part.database for part in parts if part.verdict == UNKNOWN_METRIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +145,9 @@ class Conversation:
 
     def wait(self, question: Question, deadline_s: float | None = None) -> Steps:
         wait = _Wait(question, self.clock(), self._limit_s(deadline_s))
+        bypassed = self._bypassed(wait.started_s)
+        if bypassed is not None:
+            return self._without_throttler(question, bypassed)
         while True:
             left_s = max(MIN_ASK_S, wait.left_s(self.clock()))
             outcome = yield from self._ask(question, min(self.patience.timeout_s, left_s))
@@ -148,12 +178,22 @@ class Conversation:
         outcome = read_reply(reply, question)
         if isinstance(outcome, NoAnswer):
             return self.availability.unanswered(asked_s, self.clock(), outcome.detail)
-        self.availability.answered()
+        self.availability.answered(self.clock())
         return outcome
+
+    def _bypassed(self, now_s: float) -> Outage | None:
+        if self.availability.outage is None:
+            return None
+        return self.availability.bypassed(now_s, self._next_probe_at_s(now_s))
+
+    def _next_probe_at_s(self, now_s: float) -> float:
+        """Jittered: a herd that lost its agent at one time must not return as one."""
+        return now_s + self.patience.unavailable_after_s * (1 + self.dice() / 2)
 
     def _after_refusal(self, wait: _Wait, refusal: Answer) -> float:
         wait.refusal, wait.unanswered = refusal, 0
         now_s, advised_s = self.clock(), refusal.retry_after_s or 0.0
+        wait.note_unknown(now_s, refusal)
         jitter_s = backoff_s(wait.refusals, self.dice())
         wait.refusals += 1
         left_s = wait.left_s(now_s)
@@ -170,6 +210,7 @@ class Conversation:
         jitter_s = backoff_s(wait.unanswered, self.dice())
         wait.unanswered += 1
         if outage_left_s <= 0:
+            self._declare(outage, now_s)
             return None
         if wait_left_s <= 0:
             # Refused before: the last thing heard was a no, and silence does not lift it.
@@ -177,6 +218,11 @@ class Conversation:
                 raise wait.too_long(now_s, wait.refusal)
             return None
         return min(jitter_s, outage_left_s, wait_left_s)
+
+    def _declare(self, outage: Outage, now_s: float) -> None:
+        # A closed client asks each time: it must not fail work that would be admitted by now.
+        if self.patience.on_unavailable == "open":
+            self.availability.declare(outage, now_s, self._next_probe_at_s(now_s))
 
     def _without_throttler(self, question: Question, outage: Outage) -> Answer:
         message = self._nobody(question, outage)

@@ -28,11 +28,13 @@ class Gate(Generic[Sleeper]):
     app                  who asks, from the most to the least specific level: `job7:etl:nightly`
     database             whose health matters; of several, all must admit
     url                  the agent; by default HEADGATE_URL, else http://127.0.0.1:8087
+    tls_ca               for https://: a file with the authority to trust, instead of the system's
     metrics              which to look at; by default the database's own set
     timeout_s            how long one question may take
     max_wait_s           how long `wait` goes on being refused; None: until admitted
     on_unavailable       when no agent answers for `unavailable_after_s`: "closed" raises
-                         ThrottlerUnavailable, "open" goes on and marks the answer `unthrottled`
+                         ThrottlerUnavailable, "open" goes on and marks the answer `unthrottled`;
+                         from then on it asks once in `unavailable_after_s`, until answered
     token                sent as a bearer token
     dice, clock, sleep   chance and time, for tests
 
@@ -45,6 +47,7 @@ class Gate(Generic[Sleeper]):
         *,
         database: str | Sequence[str],
         url: str | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
         metrics: str | Sequence[str] = (),
         timeout_s: float = 1.0,
         max_wait_s: float | None = None,
@@ -56,7 +59,7 @@ class Gate(Generic[Sleeper]):
         sleep: Sleeper | None = None,
     ) -> None:
         patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
-        self._target = parse_target(url or url_from_environment() or DEFAULT_URL)
+        self._target = parse_target(url or url_from_environment() or DEFAULT_URL, tls_ca)
         self._asker = make_asker(app, database, self._target, token)
         self._may_write = self._asker.may_write(metric_names(metrics))
         availability = Availability(self._target.url, forget_after_s=unavailable_after_s)

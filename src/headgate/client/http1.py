@@ -1,12 +1,14 @@
 """HTTP/1.1 as bytes: one request out, one response in. No sockets here.
 
-A driver feeds what it read, in whatever pieces, and gets a Response once it is whole.
+A driver sends what an Exchange yields, sends it what came back, in whatever pieces, and gets
+a Response once it is whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_BODY_BYTES = 1024 * 1024
@@ -37,10 +39,31 @@ class Response:
     """Whether the connection may carry another request."""
 
 
+Exchange: TypeAlias = Generator[bytes, bytes, Response]
+"""Yields what is to be sent, takes what then came (b"": the peer closed), returns the response."""
+
+
+def exchange(request: bytes, reader: ResponseReader) -> Exchange:
+    received = yield request
+    while received:
+        response = reader.feed(received)
+        if response is not None:
+            return response
+        received = yield b""
+    return reader.end()
+
+
 def encode_request(
-    method: str, path: str, *, host: str, token: str | None = None, body: bytes = b""
+    method: str,
+    path: str,
+    *,
+    host: str,
+    token: str | None = None,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Accept: application/json"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     if token is not None:
         lines.append(f"Authorization: Bearer {token}")
     if body:

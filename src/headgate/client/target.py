@@ -1,14 +1,19 @@
-"""Where the agent is: `http://host:port` or `unix:///path/to/agent.sock`."""
+"""Where the agent is: `http(s)://host:port` or `unix:///path/to/agent.sock`."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from headgate.errors import Fault, InvalidSettings
 
+if TYPE_CHECKING:
+    from headgate.client.tls import Trust
+
 DEFAULT_URL = "http://127.0.0.1:8087"
+DEFAULT_PORTS = {"http": 80, "https": 443}
 ENV_URL = "HEADGATE_URL"
 
 
@@ -19,6 +24,8 @@ class Target:
     port: int = 0
     socket_path: str = ""
     """Set: a Unix socket, and host and port mean nothing."""
+    trust: Trust | None = None
+    """Set: spoken to over TLS, and believed with a certificate that this trusts."""
 
     @property
     def host_header(self) -> str:
@@ -36,15 +43,17 @@ def url_from_environment() -> str | None:
     return os.environ.get(ENV_URL)  # noqa: TID251 -- a library has no config file to read it from
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str, tls_ca: str | os.PathLike[str] | None = None) -> Target:
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         raise _refused("it is not a URL") from None
+    if tls_ca is not None and parts.scheme != "https":
+        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
     if parts.scheme == "unix":
         return _unix(url, parts)
-    if parts.scheme != "http":
+    if parts.scheme not in DEFAULT_PORTS:
         raise _refused(f"scheme {parts.scheme!r} is not spoken by an agent")
     if "@" in parts.netloc:
         raise _refused("it carries a user or password; give a token instead")
@@ -53,7 +62,15 @@ def parse_target(url: str) -> Target:
         raise _refused("it names no host, or not in ASCII")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise _refused("it carries a path; the SDK adds its own")
-    return Target(url, host=host, port=80 if port is None else port)
+    port = DEFAULT_PORTS[parts.scheme] if port is None else port
+    trust = _trust(host, tls_ca) if parts.scheme == "https" else None
+    return Target(url, host=host, port=port, trust=trust)
+
+
+def _trust(host: str, tls_ca: str | os.PathLike[str] | None) -> Trust:
+    from headgate.client.tls import make_trust  # here: only https needs ssl
+
+    return make_trust(host, tls_ca)
 
 
 def _unix(url: str, parts: SplitResult) -> Target:
@@ -65,10 +82,10 @@ def _unix(url: str, parts: SplitResult) -> Target:
 def _may_be_a_host(name: str) -> bool:
     """What a resolver would choke on rather than not find: empty and overlong labels."""
     labels = name.removesuffix(".").split(".")
-    return name.isascii() and all(0 < len(label) < 64 for label in labels)
+    return name.isascii() and name.isprintable() and all(0 < len(label) < 64 for label in labels)
 
 
 def _refused(what: str) -> InvalidSettings:
     # Without the URL itself: it may hold a password that was never meant to be here.
-    usage = f"write {DEFAULT_URL} or unix:///run/headgate/agent.sock"
+    usage = f"write {DEFAULT_URL}, https://db1:8087 or unix:///run/headgate/agent.sock"
     return InvalidSettings([Fault(f"url (or {ENV_URL})", f"{what}; {usage}")])

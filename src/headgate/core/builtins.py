@@ -47,6 +47,11 @@ _TABLE = (
                 "heartbeat_table",
                 "table to read, default `headgate.heartbeat`; pt-heartbeat's works",
             ),
+            (
+                "remember_s",
+                "Postgres primary: how long a replica that has vanished goes on counting, "
+                "default 600",
+            ),
         ),
     ),
     BuiltinMetric(

@@ -28,9 +28,10 @@ from headgate.http.exposition import render_metrics
 from headgate.http.views import Views
 from headgate.wire import problems
 from headgate.wire.questions import parse_check_query
+from headgate.wire.status import RemovedDoc
 
 Handler = Callable[[Request], Awaitable[Response]]
-_SINCE = re.compile(r"(\d{1,6})(s|m|h|d)")
+_SINCE = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _LIMIT = re.compile(r"[0-9]{1,4}")
 _ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -134,8 +135,7 @@ class Control:
         )
         database, metric = _path(request)
         if proposal.entry is None:
-            removed = {"database": database, "metric": metric, "removed": not dry_run}
-            return _json(removed)
+            return _json(RemovedDoc(database, metric, removed=not dry_run))
         view = self._views.proposed(database, proposal, dry_run=dry_run)
         return _json(view, headers=_etag(proposal.entry.revision))
 

@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         self._raw = data if self._begun_at is None and len(data) <= MAX_MEMO_BYTES else None
         self._completed = False
         try:
-            self._feed(self._parser, memoryview(data))
+            self._feed(self._parser, data)
         except httptools.HttpParserCallbackError:
             log.exception("http.check_failed", target=self._target[:200])
             self._refuse(500, _FAILED)
@@ -270,13 +270,13 @@ class Connection(asyncio.Protocol):
         else:
             self._bound(0 if self._completed else len(data))
 
-    def _feed(self, parser: httptools.HttpRequestParser, data: memoryview) -> None:
+    def _feed(self, parser: httptools.HttpRequestParser, data: bytes | memoryview) -> None:
         """An offer to upgrade is not taken up: what follows it is HTTP/1.1, as before."""
         while data and not self._closing:
             try:
                 parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
-                data = data[offer.args[0] :]
+                data = memoryview(data)[offer.args[0] :]
             else:
                 return
 
@@ -481,7 +481,7 @@ def _unix_uid(transport: asyncio.Transport) -> int | None:
 
 def _origin_form(target: bytes) -> bytes:
     """A target as proxies are asked, `http://host/path?query`, without the host."""
-    host = _SCHEME_AND_HOST.match(target)
+    host = None if target.startswith(b"/") else _SCHEME_AND_HOST.match(target)
     if host is None:
         return target
     path = target[host.end() :]

@@ -11,7 +11,15 @@ from headgate.core.decision import VERDICT_MEANINGS
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
 from headgate.wire.problems import CONTENT_TYPE, Problem
-from headgate.wire.questions import CheckBody
+from headgate.wire.questions import (
+    APP_SCHEMA,
+    DATABASE_SCHEMA,
+    MAX_METRICS,
+    METRIC_PATTERN,
+    METRIC_SCHEMA,
+    SCOPE_SCHEMA,
+    CheckBody,
+)
 from headgate.wire.status import (
     AuditsDoc,
     ClientsDoc,
@@ -19,8 +27,21 @@ from headgate.wire.status import (
     MetricsDoc,
     MetricView,
     ReadyDoc,
+    RemovedDoc,
     StatusDoc,
 )
+
+_STRING = {"type": "string"}
+_APP = _STRING | APP_SCHEMA
+_DATABASE = _STRING | DATABASE_SCHEMA
+_METRIC = _STRING | METRIC_SCHEMA
+_METRICS = _STRING | {"pattern": f"^({METRIC_PATTERN}(,{METRIC_PATTERN}){{0,{MAX_METRICS - 1}}})?$"}
+_SCOPE = _STRING | SCOPE_SCHEMA
+_FLAG = _STRING | {"enum": ["true", "false"]}
+_THRESHOLD = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e12}
+_SINCE = _STRING | {"pattern": "^[0-9]{1,6}[smhd]$"}
+_NULL = {"type": "null"}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000}
 
 _REF = "#/components/schemas/{name}"
 _DOCS = (
@@ -35,6 +56,7 @@ _DOCS = (
     HistoryDoc,
     AuditsDoc,
     ReadyDoc,
+    RemovedDoc,
     Problem,
 )
 
@@ -54,20 +76,20 @@ def document() -> dict[str, Any]:
 
 
 def _check_paths() -> dict[str, Any]:
-    app = _param("app", "Client name, `etl:nightly`; may be empty only where that is allowed.")
-    database = _param("database", "Database to ask about.", required=True)
-    metrics = _param("metrics", "Comma-separated; default: the database's own set.")
-    scope = _param("scope", "`host` or `shard`; outranks the scope in a metric's name.")
-    detail = _param("detail", "`true` lists the metrics of an admission, too.")
+    app = _param("app", _APP, "Client name, `etl:nightly`; may be empty only where allowed.")
+    database = _param("database", _DATABASE, "Database to ask about.", required=True)
+    metrics = _param("metrics", _METRICS, "Comma-separated; default: the database's own set.")
+    scope = _param("scope", _SCOPE, "`host` or `shard`; outranks that in a metric's name.")
+    detail = _param("detail", _FLAG, "`true` lists the metrics of an admission, too.")
     read = [
         app,
         database,
-        _param("metric", "Metric to read, default `lag`."),
-        _param("threshold", "The caller's own threshold.", required=True, kind="number"),
+        _param("metric", _METRIC, "Metric to read, default `lag`."),
+        _param("threshold", _THRESHOLD, "The caller's own threshold.", required=True),
         detail,
     ]
-    native = _answers(_one_or_many())
-    body = {"required": True, "content": {"application/json": {"schema": _schema(CheckBody)}}}
+    native = _answers(_either(AnswerDoc, BatchDoc))
+    body = {"required": True, "content": {"application/json": {"schema": _one_or_many()}}}
     freno = _answers(_schema(FrenoDoc))
     paths: dict[str, Any] = {
         "/v1/check": {
@@ -78,35 +100,35 @@ def _check_paths() -> dict[str, Any]:
     }
     for route in ("check", "check-if-exists"):
         path = f"/{route}/{{app}}/{{type}}/{{database}}"
-        places = [_place("app"), _place("type"), _place("database")]
-        paths[path] = {"get": _operation("Ask as freno is asked", freno, places)}
+        paths[path] = {"get": _operation("Ask as freno is asked", freno, _FRENO_PLACES)}
     for route in ("check-read", "check-read-if-exists"):
         path = f"/{route}/{{app}}/{{type}}/{{database}}/{{threshold}}"
-        places = [_place(name) for name in ("app", "type", "database", "threshold")]
+        places = [*_FRENO_PLACES, _place("threshold", _THRESHOLD)]
         paths[path] = {"get": _operation("Ask before a read, as freno is asked", freno, places)}
     return paths
 
 
 def _look_paths() -> dict[str, Any]:
-    database = _param("database", "Only this database.")
+    database = _param("database", _STRING, "Only this database.")
     explain = [
-        _param("app", "Client name."),
-        _param("database", "Database to ask about.", required=True),
-        _param("metrics", "Comma-separated."),
-        _param("scope", "`host` or `shard`."),
-        _param("detail", "Accepted as for /v1/check; explain always lists the metrics."),
+        _param("app", _APP, "Client name."),
+        _param("database", _DATABASE, "Database to ask about.", required=True),
+        _param("metrics", _METRICS, "Comma-separated."),
+        _param("scope", _SCOPE, "`host` or `shard`."),
+        _param("detail", _FLAG, "Accepted as for /v1/check; explain always lists the metrics."),
     ]
     history = [
-        _param("since", "Such as 30m, 1h, 7d."),
-        _param("app", "A client, or a level of it."),
+        _param("since", _SINCE, "Such as 30m, 1h, 7d."),
+        _param("app", _STRING, "A client, or a level of it."),
     ]
+    limit = [_param("limit", _LIMIT, "1 to 1000.")]
     rows: tuple[tuple[str, str, Any, list[Any]], ...] = (
         ("/v1/status", "The agent and its databases", _schema(StatusDoc), []),
         ("/v1/metrics", "Metrics with settings and values", _schema(MetricsDoc), [database]),
         ("/v1/explain", "What a check would be answered", _schema(AnswerDoc), explain),
         ("/v1/clients", "Recent clients", _schema(ClientsDoc), []),
         ("/v1/history", "Decisions per minute", _schema(HistoryDoc), history),
-        ("/v1/audit", "Who changed what", _schema(AuditsDoc), [_param("limit", "1 to 1000.")]),
+        ("/v1/audit", "Who changed what", _schema(AuditsDoc), limit),
         ("/healthz", "Whether the process serves", {"type": "object"}, []),
         ("/readyz", "Whether it can judge", _schema(ReadyDoc), []),
         ("/openapi.json", "This document", {"type": "object"}, []),
@@ -123,11 +145,13 @@ def _look_paths() -> dict[str, Any]:
 
 
 def _change_paths() -> dict[str, Any]:
-    places = [_place("database"), _place("metric")]
-    change = [*places, _param("dry_run", "`true` validates and tries, and changes nothing.")]
-    responses = {"200": _content(_schema(MetricView)), **_errors(400, 401, 403, 404, 412)}
-    responses |= _errors(415, 422, 503)
-    removed = {**responses, "200": _content({"type": "object"})}
+    places = [_place("database", _STRING), _place("metric", _STRING)]
+    dry_run = _param("dry_run", _FLAG, "`true` validates and tries, and changes nothing.")
+    change = [*places, dry_run]
+    responses = {"200": _content(_either(MetricView, RemovedDoc))}
+    responses |= _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
+    seen = {"200": _content(_schema(MetricView)), **_errors(400, 404)}
+    removed = {**responses, "200": _content(_schema(RemovedDoc))}
     content = {"application/json": {"schema": {"type": "object"}}}
     body = {"required": True, "content": content}
     security: list[dict[str, list[str]]] = [{"token": []}]
@@ -137,7 +161,7 @@ def _change_paths() -> dict[str, Any]:
 
     return {
         "/v1/databases/{database}/metrics/{metric}": {
-            "get": _operation("One metric", {"200": responses["200"], **_errors(400, 404)}, places),
+            "get": _operation("One metric", seen, places),
             "put": changing("Add or replace a metric", responses, requestBody=body),
             "patch": changing("Change a metric", responses, requestBody=body),
             "delete": changing("Remove a metric", removed),
@@ -161,7 +185,18 @@ def _answers(schema: Any) -> dict[str, Any]:
 
 
 def _one_or_many() -> dict[str, Any]:
-    return {"anyOf": [_schema(AnswerDoc), _schema(BatchDoc)]}
+    """A database, or a list of checks with everything inside."""
+    one = {"required": ["database"], "properties": {"database": _STRING, "checks": _NULL}}
+    inside = {"database": _NULL, "metrics": {"maxItems": 0}, "scope": _NULL}
+    many = {
+        "required": ["checks"],
+        "properties": {"checks": {"type": "array", "minItems": 1}, **inside},
+    }
+    return {"allOf": [_schema(CheckBody), {"oneOf": [one, many]}]}
+
+
+def _either(*docs: type) -> dict[str, Any]:
+    return {"anyOf": [_schema(doc) for doc in docs]}
 
 
 def _errors(*statuses: int) -> dict[str, Any]:
@@ -184,9 +219,8 @@ def _operation(
 
 
 def _param(
-    name: str, about: str, *, required: bool = False, kind: str = "string"
+    name: str, schema: dict[str, Any], about: str, *, required: bool = False
 ) -> dict[str, Any]:
-    schema = {"type": kind}
     return {
         "name": name,
         "in": "query",
@@ -196,5 +230,12 @@ def _param(
     }
 
 
-def _place(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+def _place(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+_FRENO_PLACES = [
+    _place("app", _APP | {"minLength": 1}),
+    _place("type", _STRING),
+    _place("database", _DATABASE),
+]

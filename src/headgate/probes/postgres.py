@@ -15,7 +15,7 @@ from headgate.probes.connections import Reader
 from headgate.probes.kit import Kit, MakeReader, Options, plain
 from headgate.probes.numbers import number_of, one_number, one_shown
 from headgate.probes.postgres_heartbeat import PostgresBeat, heartbeat_lag
-from headgate.probes.postgres_lag import NativeLag, may_not_see
+from headgate.probes.postgres_lag import REMEMBER_REPLICA_S, NativeLag, may_not_see
 from headgate.probes.postgres_session import APPLICATION_NAME, PostgresConnector, PostgresSession
 from headgate.probes.tables import split_table
 
@@ -144,6 +144,18 @@ def autovacuum(options: Options) -> Reader[PostgresSession]:
     return read if names else any_autovacuum
 
 
+def _remember_s(options: Options) -> float:
+    seconds = options.get("remember_s", REMEMBER_REPLICA_S)
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds <= 86400
+    ):
+        message = f"is {seconds!r}, must be seconds from 0 to 86400"
+        raise InvalidSettings([Fault("lag.options.remember_s", message)])
+    return float(seconds)
+
+
 def lag(options: Options) -> Reader[PostgresSession]:
     method = options.get("method", "auto")
     if method == "heartbeat":
@@ -151,7 +163,7 @@ def lag(options: Options) -> Reader[PostgresSession]:
         return heartbeat_lag(split_table(table, place="lag.options.heartbeat_table"))
     # Positions are exact and need no writes, so here `auto` means them.
     if method in ("auto", "native"):
-        return NativeLag()
+        return NativeLag(remember_s=_remember_s(options))
     message = f"is {method!r}, must be auto, native or heartbeat"
     raise InvalidSettings([Fault("lag.options.method", message)])
 

@@ -27,7 +27,8 @@ from headgate.probes.postgres_session import PostgresSession, Row
 
 MAX_MARKS = 4096
 MAX_REPLICAS = 256
-REMEMBER_REPLICA_S = 3600.0
+# Long enough for a reboot; a replica that is gone for good must not hold work for hours (R150).
+REMEMBER_REPLICA_S = 600.0
 # Lint warns about lag thresholds above this, so "at least 30 s" is a breach wherever it matters.
 TELLING_HISTORY_S = 30.0
 

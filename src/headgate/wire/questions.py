@@ -10,7 +10,9 @@ import msgspec
 
 from headgate.core.decision import Check
 from headgate.core.names import (
+    MAX_IDENTITY_CHARS,
     MetricRef,
+    Scope,
     parse_database,
     parse_identity,
     parse_metric_ref,
@@ -22,20 +24,32 @@ MAX_METRICS = 32
 MAX_CHECKS = 64
 LAG = (MetricRef("lag"),)
 
-_Metrics = Annotated[list[str], msgspec.Meta(max_length=MAX_METRICS)]
+# Names as the API's description shows them; core/names.py parses, and says what is wrong.
+_LEVEL = r"[\w.@+=/~%-]{1,128}"
+APP_SCHEMA = {"pattern": f"^({_LEVEL}(:{_LEVEL}){{0,7}})?$", "maxLength": MAX_IDENTITY_CHARS}
+DATABASE_SCHEMA = {"pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"}
+METRIC_PATTERN = r"((host|self|shard)/)?[a-z][a-z0-9_-]{0,62}"
+METRIC_SCHEMA = {"pattern": f"^{METRIC_PATTERN}$"}
+SCOPE_SCHEMA = {"enum": ["host", "self", "shard"]}
+
+_App = Annotated[str, msgspec.Meta(extra_json_schema=APP_SCHEMA)]
+_Database = Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
+_Metric = Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]
+_Metrics = Annotated[list[_Metric], msgspec.Meta(max_length=MAX_METRICS)]
+_Scope = Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)]
 
 
 class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    database: str
+    database: _Database
     metrics: _Metrics = []
-    scope: str | None = None
+    scope: _Scope | None = None
 
 
 class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    app: str = ""
-    database: str | None = None
+    app: _App = ""
+    database: _Database | None = None
     metrics: _Metrics = []
-    scope: str | None = None
+    scope: _Scope | None = None
     checks: Annotated[list[CheckPart], msgspec.Meta(max_length=MAX_CHECKS)] | None = None
     detail: bool = False
 
@@ -68,11 +82,18 @@ def build_check(app: str, database: str, metrics: list[str], *, scope: str | Non
     try:
         refs = tuple(dict.fromkeys(parse_metric_ref(name) for name in metrics))
         if scope is not None:
-            # As in Vitess, a scope on the request outranks the one in a metric's name.
-            refs = tuple(MetricRef(ref.metric, parse_scope(scope)) for ref in refs)
+            refs = _in_scope(refs, parse_scope(scope))
         return Check(parse_identity(app), parse_database(database), refs)
     except InvalidName as error:
         raise InvalidRequest(str(error)) from None
+
+
+def _in_scope(refs: tuple[MetricRef, ...], scope: Scope) -> tuple[MetricRef, ...]:
+    """As in Vitess, a scope on the request outranks the one in a metric's name."""
+    if scope is Scope.SHARD and not refs:
+        # Judged by the default set, it would be answered for the host alone.
+        raise InvalidRequest("name the metrics that shard scope is for", field="scope")
+    return tuple(dict.fromkeys(MetricRef(ref.metric, scope) for ref in refs))
 
 
 def parse_check_query(query: str) -> tuple[Check, bool]:
@@ -81,7 +102,7 @@ def parse_check_query(query: str) -> tuple[Check, bool]:
     if len(metrics) > MAX_METRICS:
         raise InvalidRequest(f"{len(metrics)} metrics, at most {MAX_METRICS}", field="metrics")
     check = build_check(given.get("app", ""), _database(given), metrics, scope=given.get("scope"))
-    return check, given.get("detail") == "true"
+    return check, _detail(given)
 
 
 def parse_read_query(query: str) -> tuple[Check, bool]:
@@ -90,7 +111,7 @@ def parse_read_query(query: str) -> tuple[Check, bool]:
         raise InvalidRequest("give the threshold to read against, in seconds", field="threshold")
     check = build_check(given.get("app", ""), _database(given), [given.get("metric", "lag")])
     check = check._replace(read_threshold=parse_read_threshold(given["threshold"]))
-    return check, given.get("detail") == "true"
+    return check, _detail(given)
 
 
 def parse_read_threshold(text: str) -> float:
@@ -117,6 +138,13 @@ def parse_freno(parts: list[str]) -> Check:
     if want == 5:
         check = check._replace(metrics=LAG, read_threshold=parse_read_threshold(parts[4]))
     return check._replace(ok_if_unknown=route.endswith("-if-exists"))
+
+
+def _detail(given: Mapping[str, str]) -> bool:
+    wish = given.get("detail", "false")
+    if wish not in ("true", "false"):
+        raise InvalidRequest(f"detail is {wish!r}, must be true or false", field="detail")
+    return wish == "true"
 
 
 def _database(given: Mapping[str, str]) -> str:

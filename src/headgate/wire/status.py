@@ -30,6 +30,15 @@ class MetricView(msgspec.Struct, frozen=True):
     advice: Sequence[str] = ()
 
 
+class RemovedDoc(msgspec.Struct, frozen=True):
+    """What DELETE answers, and a change that switches a metric off."""
+
+    database: str
+    metric: str
+    removed: bool
+    """False in a dry run."""
+
+
 class MetricsDoc(msgspec.Struct, frozen=True):
     metrics: Sequence[MetricView]
 

@@ -2,6 +2,7 @@
 
 Sockets rather than asyncio's streams: an idle connection is then registered with no loop,
 so it can be closed, or used by the next loop, whatever became of the one that opened it.
+TLS is a matter of bytes (client/tls.py) and changes nothing of that.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
     MAX_CONNECTIONS,
     READ_BYTES,
+    Connection,
     Pool,
     connect_unix,
+    connection_over,
     no_answer,
 )
 from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
@@ -73,22 +76,19 @@ class AsyncDriver:
                 pass  # closed while it lay idle: the question was not heard, ask anew
         return await self._exchange(await self._connect(), request)
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self) -> Connection:
         target = self._target
         if target.socket_path:
-            return await _connected_unix(target.socket_path)
+            return Connection(await _connected_unix(target.socket_path))
         fault = OSError("the host name has no address")
         for family, address in await _resolve(target.host, target.port):
             try:
-                connection = await _connected(family, address)
+                return connection_over(await _connected(family, address), target)
             except OSError as refused:
                 fault = refused
-                continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
         raise fault
 
-    async def _exchange(self, connection: socket.socket, request: bytes) -> Response:
+    async def _exchange(self, connection: Connection, request: bytes) -> Response:
         reader = ResponseReader()
         try:
             response = await _converse(connection, request, reader)
@@ -140,13 +140,15 @@ async def _connected_unix(path: str) -> socket.socket:
         await asyncio.sleep(FULL_QUEUE_PAUSE_S)
 
 
-async def _converse(connection: socket.socket, request: bytes, reader: ResponseReader) -> Response:
+async def _converse(connection: Connection, request: bytes, reader: ResponseReader) -> Response:
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(connection, request)
-    while True:
-        data = await loop.sock_recv(connection, READ_BYTES)
-        if not data:
-            return reader.end()
-        response = reader.feed(data)
-        if response is not None:
-            return response
+    raw, exchange = connection.raw, connection.exchange(request, reader)
+    try:
+        outgoing = next(exchange)
+        while True:
+            if outgoing:
+                await loop.sock_sendall(raw, outgoing)
+            outgoing = exchange.send(await loop.sock_recv(raw, READ_BYTES))
+    except StopIteration as end:
+        response: Response = end.value
+        return response

@@ -11,9 +11,15 @@ import errno
 import os
 import socket
 from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from headgate.client.http1 import BadResponse
+from headgate.client.http1 import BadResponse, Exchange, ResponseReader, exchange
 from headgate.client.replies import NoAnswer
+from headgate.client.target import Target
+
+if TYPE_CHECKING:
+    from headgate.client.tls import Session
 
 MAX_CONNECTIONS = 8
 """That many are kept; an event loop, whose tasks may ask by the thousand, opens no more."""
@@ -21,12 +27,31 @@ FULL_QUEUE_PAUSE_S = 0.01
 READ_BYTES = 64 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    raw: socket.socket
+    tls: Session | None = None
+
+    def exchange(self, request: bytes, reader: ResponseReader) -> Exchange:
+        plain = exchange(request, reader)
+        return plain if self.tls is None else self.tls.exchange(plain)
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+def connection_over(raw: socket.socket, target: Target) -> Connection:
+    """TLS is spoken by the first exchange, within the deadline of that."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(raw, None if target.trust is None else target.trust.session())
+
+
 class Pool:
     def __init__(self) -> None:
-        self._idle: deque[tuple[int, socket.socket]] = deque()
+        self._idle: deque[tuple[int, Connection]] = deque()
         self._closed = False
 
-    def take(self) -> socket.socket | None:
+    def take(self) -> Connection | None:
         """The connection used last that is still good, else None: open a new one."""
         if self._closed:
             raise RuntimeError("this client was closed: make another one")
@@ -35,12 +60,12 @@ class Pool:
                 pid, connection = self._idle.pop()
             except IndexError:
                 break
-            if pid == os.getpid() and _is_quiet(connection):
+            if pid == os.getpid() and _is_quiet(connection.raw):
                 return connection
             connection.close()
         return None
 
-    def give(self, connection: socket.socket) -> None:
+    def give(self, connection: Connection) -> None:
         """For the next question, unless there are enough of them."""
         if len(self._idle) >= MAX_CONNECTIONS:
             connection.close()
@@ -94,4 +119,6 @@ def no_answer(fault: OSError | BadResponse, timeout_s: float) -> NoAnswer:
         return NoAnswer(f"no answer in {timeout_s:g} s")
     if isinstance(fault, OSError) and fault.errno is not None and fault.errno in errno.errorcode:
         return NoAnswer(os.strerror(fault.errno).lower())
+    if isinstance(fault, OSError) and fault.strerror:
+        return NoAnswer(fault.strerror.lower())
     return NoAnswer(str(fault))

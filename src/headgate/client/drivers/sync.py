@@ -11,8 +11,10 @@ from headgate.client.conversation import Ask, Reply, Steps
 from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
     READ_BYTES,
+    Connection,
     Pool,
     connect_unix,
+    connection_over,
     no_answer,
 )
 from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
@@ -43,7 +45,7 @@ class SyncDriver:
         self._pool.close()
 
     def _ask(self, ask: Ask) -> Reply:
-        deadline = _Deadline(ask.timeout_s)
+        deadline = Deadline(ask.timeout_s)
         try:
             kept = self._pool.take()
             if kept is not None:
@@ -51,24 +53,14 @@ class SyncDriver:
                     return self._exchange(kept, ask.request, deadline)
                 except ClosedUnread:
                     pass  # closed while it lay idle: the question was not heard, ask anew
-            return self._exchange(self._connect(deadline), ask.request, deadline)
+            return self._exchange(connect(self._target, deadline), ask.request, deadline)
         except (OSError, BadResponse) as fault:
             return no_answer(fault, ask.timeout_s)
 
-    def _connect(self, deadline: _Deadline) -> socket.socket:
-        target = self._target
-        if target.socket_path:
-            while (connection := connect_unix(target.socket_path)) is None:
-                time.sleep(min(FULL_QUEUE_PAUSE_S, deadline.left_s()))
-            return connection
-        connection = socket.create_connection((target.host, target.port), deadline.left_s())
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _exchange(self, connection: socket.socket, request: bytes, deadline: _Deadline) -> Response:
+    def _exchange(self, connection: Connection, request: bytes, deadline: Deadline) -> Response:
         reader = ResponseReader()
         try:
-            response = _converse(connection, request, reader, deadline)
+            response = converse(connection, request, reader, deadline)
         except ConnectionError as fault:
             connection.close()
             if reader.received_bytes:
@@ -84,7 +76,7 @@ class SyncDriver:
         return response
 
 
-class _Deadline:
+class Deadline:
     """Of one question, over all of its reads and writes: dripping bytes does not extend it."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -97,16 +89,27 @@ class _Deadline:
         return left_s
 
 
-def _converse(
-    connection: socket.socket, request: bytes, reader: ResponseReader, deadline: _Deadline
+def connect(target: Target, deadline: Deadline) -> Connection:
+    if not target.socket_path:
+        raw = socket.create_connection((target.host, target.port), deadline.left_s())
+        return connection_over(raw, target)
+    while (unix := connect_unix(target.socket_path)) is None:
+        time.sleep(min(FULL_QUEUE_PAUSE_S, deadline.left_s()))
+    return Connection(unix)
+
+
+def converse(
+    connection: Connection, request: bytes, reader: ResponseReader, deadline: Deadline
 ) -> Response:
-    connection.settimeout(deadline.left_s())
-    connection.sendall(request)
-    while True:
-        connection.settimeout(deadline.left_s())
-        data = connection.recv(READ_BYTES)
-        if not data:
-            return reader.end()
-        response = reader.feed(data)
-        if response is not None:
-            return response
+    raw, exchange = connection.raw, connection.exchange(request, reader)
+    try:
+        outgoing = next(exchange)
+        while True:
+            if outgoing:
+                raw.settimeout(deadline.left_s())
+                raw.sendall(outgoing)
+            raw.settimeout(deadline.left_s())
+            outgoing = exchange.send(raw.recv(READ_BYTES))
+    except StopIteration as end:
+        response: Response = end.value
+        return response
