@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -108,6 +109,8 @@ class Plan:
     store: Store | None = None
     app: AsgiApp | None = None
     """Instead of the control plane."""
+    tls: ssl.SSLContext | None = None
+    """For the TCP listener."""
 
 
 class Served:
@@ -167,7 +170,10 @@ class Served:
             ],
             await self.store.metric_changes(),
         )
-        self.listener.add(await loop.create_server(self.listener, "127.0.0.1", 0, backlog=256))
+        tcp = await loop.create_server(
+            self.listener, "127.0.0.1", 0, backlog=256, ssl=self._plan.tls
+        )
+        self.listener.add(tcp)
         self.listener.add(await loop.create_unix_server(self.listener, self.socket_path))
         for database in self._plan.databases:
             for metric in METRICS:

@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import socket
+import ssl
 import struct
 import threading
 from contextlib import suppress
@@ -55,6 +56,12 @@ class Talk:
         if family is socket.AF_INET:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = _Stream(self.sock)
+
+    def wrapped(self, context: ssl.SSLContext) -> Talk:
+        """The same connection, with TLS on it."""
+        self.sock = context.wrap_socket(self.sock, server_hostname="localhost")
+        self._stream = _Stream(self.sock)
+        return self
 
     def __enter__(self) -> Talk:
         return self

@@ -62,15 +62,15 @@ def test_both_clients_are_admitted_over_tls(serving: AgentProcess, tmp_path: Pat
     assert "Traceback" not in serving.log()
 
 
-def test_an_agent_that_cannot_prove_itself_is_not_asked(
-    serving: AgentProcess, tmp_path: Path
-) -> None:
-    with headgate.Client("a", database="main", url=serving.url) as trusting_the_system_s:
-        with pytest.raises(headgate.ThrottlerUnavailable, match="certificate is refused"):
-            trusting_the_system_s.check()
-    with headgate.Client("a", database="main", url=serving.url.replace("https", "http")) as plain:
-        with pytest.raises(headgate.ThrottlerUnavailable):
-            plain.check()
+def test_an_agent_that_cannot_prove_itself_is_not_asked(serving: AgentProcess) -> None:
+    unproven = headgate.Client("a", database="main", url=serving.url)
+    refused = pytest.raises(headgate.ThrottlerUnavailable, match="certificate is refused")
+    with unproven, refused:
+        unproven.check()
+    plain = headgate.Client("a", database="main", url=serving.url.replace("https", "http"))
+    with plain, pytest.raises(headgate.ThrottlerUnavailable):
+        plain.check()
+    assert "a" not in {c["client"] for c in serving.get("/v1/clients").json["clients"]}
     assert "Traceback" not in serving.log()
 
 

@@ -81,7 +81,7 @@ class Worker:
         except TimeoutError:
             if ticket.abandon():
                 raise StoreUnavailable(
-                    f"{self._name}: no answer in {asked_for_s:.3g} s, so nothing was done; "
+                    f"{self._name}: no answer in {asked_for_s:.2g} s, so nothing was done; "
                     "the disk may be slow or hang"
                 ) from None
             return ticket.future.result()
