@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench.load import Run, h2load, median, need, serving, table, with_cpu, wrk
+from bench.load import Run, build_heads, h2load, heads, median, need, serving, table, with_cpu, wrk
 from headgate.demo import servers
 from headgate.demo.postgres import start_primary, start_replica
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4)
     given = parser.parse_args()
-    need("wrk", "h2load", "taskset")
+    need("wrk", "h2load", "taskset", "cc")
     with ExitStack() as cleanup:
         folder = Path(
             cleanup.enter_context(tempfile.TemporaryDirectory(dir=servers.scratch_parent()))
@@ -79,6 +79,7 @@ def _cases(cleanup: ExitStack, folder: Path, seconds: float) -> dict[str, Callab
     bare_pid = cleanup.enter_context(serving([*uvicorn, "--port", str(bare_port)], bare))
     bare_socket = f"{folder}/bare.sock"
     cleanup.enter_context(serving([*uvicorn, "--uds", bare_socket]))
+    agent_socket, program = f"{folder}/agent.sock", build_heads(folder)
     native = f"{url}/v1/check?app={APP}&database=main"
     s = seconds
     return {
@@ -92,20 +93,21 @@ def _cases(cleanup: ExitStack, folder: Path, seconds: float) -> dict[str, Callab
             agent, partial(wrk, native, connections=32, seconds=s), s
         ),
         "check, GET, 64": lambda: wrk(url + PATH, connections=64, seconds=s),
-        "bare ASGI, GET, 32 (h2load)": lambda: h2load(
-            bare, connections=32, seconds=s, method="GET"
+        "check, HEAD, 32": lambda: heads(program, PATH, str(port), connections=32, seconds=s),
+        "bare ASGI, HEAD, 32": lambda: heads(
+            program, "/", str(bare_port), connections=32, seconds=s
         ),
-        "check, HEAD, 32 (h2load)": lambda: h2load(
-            url + PATH, connections=32, seconds=s, method="HEAD"
+        "bare ASGI, GET, 32, Unix socket": lambda: h2load(
+            bare, connections=32, seconds=s, unix=bare_socket
         ),
-        "bare ASGI, GET, 32, Unix socket (h2load)": lambda: h2load(
-            bare, connections=32, seconds=s, method="GET", unix=bare_socket
+        "check, GET, 32, Unix socket": lambda: h2load(
+            url + PATH, connections=32, seconds=s, unix=agent_socket
         ),
-        "check, GET, 32, Unix socket (h2load)": lambda: h2load(
-            url + PATH, connections=32, seconds=s, method="GET", unix=f"{folder}/agent.sock"
+        "bare ASGI, HEAD, 32, Unix socket": lambda: heads(
+            program, "/", bare_socket, connections=32, seconds=s
         ),
-        "check, HEAD, 32, Unix socket (h2load)": lambda: h2load(
-            url + PATH, connections=32, seconds=s, method="HEAD", unix=f"{folder}/agent.sock"
+        "check, HEAD, 32, Unix socket": lambda: heads(
+            program, PATH, agent_socket, connections=32, seconds=s
         ),
     }
 
@@ -132,9 +134,8 @@ def _report(rounds: dict[str, list[Run]]) -> str:
 
 
 def _yardstick(name: str) -> str:
-    if "Unix" in name:
-        return "bare ASGI, GET, 32, Unix socket (h2load)"
-    return "bare ASGI, GET, 32 (h2load)" if "h2load" in name else "bare ASGI, GET, 32"
+    method = "HEAD" if "HEAD" in name else "GET"
+    return f"bare ASGI, {method}, 32" + (", Unix socket" if "Unix" in name else "")
 
 
 if __name__ == "__main__":

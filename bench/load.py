@@ -27,7 +27,7 @@ class Run:
 
 
 def need(*tools: str) -> None:
-    packages = {"wrk": "wrk", "h2load": "nghttp2-client", "taskset": "util-linux"}
+    packages = {"wrk": "wrk", "h2load": "nghttp2-client", "taskset": "util-linux", "cc": "gcc"}
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
         names = " ".join(packages[tool] for tool in missing)
@@ -78,9 +78,35 @@ def wrk(url: str, *, connections: int, seconds: float) -> Run:
     return Run(float(rate[1]), float(p99[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[p99[2]])
 
 
-def h2load(url: str, *, connections: int, seconds: float, method: str, unix: str = "") -> Run:
+def build_heads(folder: Path) -> str:
+    """bench/heads.c, compiled."""
+    program = folder / "heads"
+    source = Path(__file__).with_name("heads.c")
+    command: list[str | Path] = [
+        "cc",
+        "-O2",
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        program,
+        source,
+    ]
+    subprocess.run(command, check=True)
+    return str(program)
+
+
+def heads(program: str, path: str, target: str, *, connections: int, seconds: float) -> Run:
+    out = _load([program, str(connections), f"{seconds:g}", path, target])
+    if not re.fullmatch(r"[\d.]+\n", out):
+        sys.exit(out)
+    return Run(float(out))
+
+
+def h2load(url: str, *, connections: int, seconds: float, unix: str = "") -> Run:
     argv = ["h2load", "--h1", f"-c{connections}", "-m1", f"-D{seconds:g}", "-t1"]
-    argv += ["-H", f":method: {method}", *(["-B", f"unix:{unix}"] if unix else []), url]
+    argv += [*(["-B", f"unix:{unix}"] if unix else []), url]
     out = _load(argv)
     rate = re.search(r"finished in [\d.]+m?s, ([\d.]+) req/s", out)
     failed = re.search(r"(\d+) failed, (\d+) errored, (\d+) timeout", out)

@@ -8,10 +8,12 @@ import time
 
 from headgate.core.samples import Instant
 
+_monotonic, _wall = time.monotonic, time.time  # noqa: TID251 -- the clock
+
 
 class SystemClock:
     def now(self) -> Instant:
-        return Instant(time.monotonic(), time.time())  # noqa: TID251 -- the clock
+        return Instant(_monotonic(), _wall())
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

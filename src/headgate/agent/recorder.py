@@ -16,6 +16,7 @@ UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
 CLIENT_KEPT_S = 24 * 3600.0
 
+_OK = Verdict.OK
 Key = tuple[str, str, Verdict, str]
 """(database, client, verdict, deciding metric or rule)"""
 
@@ -23,10 +24,20 @@ Key = tuple[str, str, Verdict, str]
 class ClientRecord:
     """One client on one database, as it was last seen."""
 
-    __slots__ = ("admitted", "last_at", "last_verdict", "refused", "refused_by", "refused_since")
+    __slots__ = (
+        "admitted",
+        "admitted_told",
+        "last_at",
+        "last_verdict",
+        "refused",
+        "refused_by",
+        "refused_since",
+    )
 
     def __init__(self) -> None:
         self.admitted = 0
+        self.admitted_told = 0
+        """How many of them have been rolled over into minutes and totals."""
         self.refused = 0
         self.last_at = 0.0
         self.last_verdict = Verdict.OK
@@ -49,8 +60,9 @@ class Recorder:
     def __init__(self, *, max_clients: int) -> None:
         self._max_clients = max_clients
         self._clients: dict[tuple[str, str], ClientRecord] = {}
-        self._counts: dict[Key, int] = {}
-        """Since the last roll-over."""
+        self._refusals: dict[Key, int] = {}
+        """Since the last roll-over. Admissions, the common case, are counted in the client's
+        own record, and told apart from those rolled over already."""
         self._minute = 0
         self._minute_ends = 0.0
         self._waiting: dict[tuple[int, Key], int] = {}
@@ -67,22 +79,28 @@ class Recorder:
         if known is None:
             client, known = self._meet(database, client)
         known.last_at, known.last_verdict = wall_s, verdict
-        by = ""
-        if verdict is Verdict.OK:
+        if verdict is _OK:
             known.admitted += 1
             known.refused_since = None
-        else:
-            by = decided_by(decision)
-            _refused(known, by, wall_s)
-        counts, key = self._counts, (database, client, verdict, by)
-        counts[key] = counts.get(key, 0) + 1
+            return
+        by = decided_by(decision)
+        _refused(known, by, wall_s)
+        key = (database, client, verdict, by)
+        self._refusals[key] = self._refusals.get(key, 0) + 1
 
     def totals(self) -> dict[Key, int]:
         """Every decision since the start, by what is alike in them."""
         merged = dict(self._totals)
-        for key, count in self._counts.items():
+        for key, count in self._untold():
             merged[key] = merged.get(key, 0) + count
         return merged
+
+    def _untold(self) -> Iterator[tuple[Key, int]]:
+        """What has been counted since the last roll-over."""
+        yield from self._refusals.items()
+        for (database, client), record in self._clients.items():
+            if record.admitted > record.admitted_told:
+                yield (database, client, _OK, ""), record.admitted - record.admitted_told
 
     def clients(self) -> Iterator[tuple[str, str, ClientRecord]]:
         for (database, client), record in self._clients.items():
@@ -124,10 +142,12 @@ class Recorder:
         return client, record
 
     def _roll_over(self, wall_s: float) -> None:
-        for key, count in self._counts.items():
+        for key, count in self._untold():
             self._totals[key] = self._totals.get(key, 0) + count
             self._wait(self._minute, key, count)
-        self._counts.clear()
+        for record in self._clients.values():
+            record.admitted_told = record.admitted
+        self._refusals.clear()
         self._minute = int(wall_s // 60)
         self._minute_ends = (self._minute + 1) * 60.0
 
