@@ -15,6 +15,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -67,6 +68,7 @@ def run_agent(settings_path: Path) -> int:
     """Run until SIGTERM or SIGINT. 0: stopped as asked; 2: the settings are refused; 1: fault."""
     try:
         settings = load_settings(settings_path)
+        check_probes(settings)
     except InvalidSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
@@ -179,6 +181,7 @@ class Agent:
         self.views = Views(parts, self.facts)
         self.listener = self._listener(settings)
         self._stop = asyncio.Event()
+        self._hangup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._heartbeat_tasks: list[asyncio.Task[None]] = []
 
@@ -196,6 +199,7 @@ class Agent:
         await self.listener.start()  # Nobody is told "no such database" while one is loaded.
         self._background("keeper", self.keeper.run)
         self._background("tend", self._tend)
+        self._background("reload", self._reload_on_hangup)
         # What was built at start-up lives as long as the process: keep the collector off it.
         gc.collect()
         gc.freeze()
@@ -222,17 +226,18 @@ class Agent:
 
     async def reload(self) -> None:
         """Follow the settings file. A refused file changes nothing, and says so in status."""
-        assert self._settings_path is not None
+        if self._settings_path is None:
+            return
         try:
             settings = load_settings(self._settings_path)
-            self._check_connections(settings)
+            check_probes(settings)
         except InvalidSettings as error:
             self.facts.settings_fault = str(error)
             log.error("settings.refused", detail=str(error))
             return
         if settings.agent != self._settings.agent:
             log.warning("settings.agent_needs_restart", detail="changes in [agent] wait for one")
-        self._settings = settings
+        self._settings = replace(settings, agent=self._settings.agent)
         self._describe(settings)
         await self._adopt(settings, None)
         self.listener.handlers = self._handlers(settings)
@@ -264,13 +269,7 @@ class Agent:
         self.facts.settings_fault = None
         self.facts.advice = tuple(str(advice) for advice in settings.advice)
 
-    def _check_connections(self, settings: Settings) -> None:
-        """What only opening can tell: drivers missing, passwords unreadable, odd addresses."""
-        for database in settings.databases.values():
-            plan_of(database).open_probes()
-
     async def _load(self, settings: Settings) -> None:
-        self._check_connections(settings)
         try:
             await self.store.open()
             changes = await self.store.metric_changes()
@@ -332,11 +331,14 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
 
-    def _on_hangup(self) -> None:
-        if self._settings_path is not None:
-            self._tasks.append(asyncio.create_task(self.reload(), name="reload"))
+    async def _reload_on_hangup(self) -> None:
+        """One reload at a time; hang-ups that come meanwhile make one more."""
+        while True:
+            await self._hangup.wait()
+            self._hangup.clear()
+            await self.reload()
 
     async def _bind(self) -> None:
         loop, agent = asyncio.get_running_loop(), self._settings.agent
@@ -352,6 +354,17 @@ class Agent:
                 self.listener, sock=sock, backlog=BACKLOG, start_serving=False
             )
             self.listener.add(unix)
+
+
+def check_probes(settings: Settings) -> None:
+    """What only building the probes can tell: a driver or plug-in that is missing, a password
+    that cannot be read, an odd address. Raises InvalidSettings; connects to nothing."""
+    for database in settings.databases.values():
+        probes = probes_of(database)
+        for spec in database.metrics.values():
+            probes.probe_for(spec)
+        if database.heartbeat_interval_s:
+            probes.heartbeat_writer(database.heartbeat_table)
 
 
 def store_of(agent: AgentSettings) -> Store:

@@ -10,11 +10,12 @@ import pytest
 from headgate.agent.board import Board
 from headgate.agent.metricbook import DatabasePlan, MetricBook, NoSuchMetric
 from headgate.agent.sampler import Sampler
-from headgate.core.metrics import Engine
+from headgate.core.metrics import Engine, MetricSpec
+from headgate.core.records import MetricChange
 from headgate.core.samples import Absent, Cause, Sample
-from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable
+from headgate.errors import Conflict, Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.stores.memory import MemoryStore
-from tests.agent.fakes import FakeProbes, HandClock, settle
+from tests.agent.fakes import FakeProbe, FakeProbes, HandClock, settle
 
 
 class World:
@@ -179,3 +180,21 @@ async def test_another_source_forgets_the_old_values(world: World) -> None:
     await world.book.put("main", "q", {"sql": "select 2", "threshold": 5}, who="ops")
     window = world.board.window("main", "q")
     assert window is not None and not any(isinstance(r, Sample) for r in window.readings[:1])
+
+
+async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World) -> None:
+    """Judging without it in silence would admit what it would have refused."""
+
+    class WithoutPlugin(FakeProbes):
+        def probe_for(self, spec: MetricSpec) -> FakeProbe:
+            if spec.name == "spool":
+                raise InvalidSettings([Fault("spool.plugin", "no such plug-in")])
+            return super().probe_for(spec)
+
+    world.probes = WithoutPlugin({"lag": 1.0})
+    kept = MetricChange("main", "spool", {"plugin": "spool", "threshold": 5}, 1)
+    await world.book.adopt([world.plan(connection=2)], [kept])
+    await settle()
+    absent = world.board.healths["main"].standings["spool"].absent
+    assert absent is not None and "no such plug-in" in absent.detail
+    assert not world.passes()

@@ -18,15 +18,15 @@ from typing import Any
 import structlog
 
 from headgate.agent.board import Board
-from headgate.agent.ports import Clock, ProbeSource, Store
+from headgate.agent.ports import Clock, Probe, ProbeSource, Store
 from headgate.agent.sampler import Sampler, take
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.names import parse_metric
 from headgate.core.records import AuditEntry, MetricChange
-from headgate.core.samples import Reading
-from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
+from headgate.core.samples import Cause, Reading
+from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, ProbeFailed
 
 log = structlog.get_logger()
 
@@ -295,7 +295,7 @@ class MetricBook:
             self._board.place(plan.name, spec, at=at)
             return
         await self._sampler.stop(plan.name, spec.name)
-        probe = database.probes.probe_for(spec)
+        probe = _probe_for(database.probes, spec)
         if before is not None and _same_meaning(before.spec, spec):
             self._board.place(plan.name, spec, at=at)
         else:
@@ -313,6 +313,29 @@ class MetricBook:
         except KeyError:
             known = ", ".join(sorted(self._databases)) or "none"
             raise NoSuchMetric(f"no database {name!r}; configured: {known}") from None
+
+
+class _Unprobeable:
+    """Stands in for a probe that cannot be built: its metric is absent, and says why."""
+
+    def __init__(self, detail: str) -> None:
+        self._detail = detail
+
+    async def read(self) -> float:
+        raise ProbeFailed(Cause.FAILED, self._detail)
+
+    async def close(self) -> None:
+        pass
+
+
+def _probe_for(probes: ProbeSource, spec: MetricSpec) -> Probe:
+    """A change kept earlier may name what is gone by now (a plug-in): the metric stays, unread,
+    for a check must not be judged without it in silence."""
+    try:
+        return probes.probe_for(spec)
+    except InvalidSettings as error:
+        log.error("metric.cannot_be_probed", metric=spec.name, fault=str(error))
+        return _Unprobeable(f"it cannot be probed: {error}")
 
 
 def _by_database(changes: Iterable[MetricChange]) -> dict[str, dict[str, MetricChange]]:
