@@ -453,7 +453,7 @@ def _tokens(raw: object, faults: list[Fault]) -> tuple[Token, ...]:
 
 def _with_lines(faults: list[Fault], content: str) -> list[Fault]:
     lines = line_index(content)
-    return [replace(fault, line=nearest_line(fault.place, lines)) for fault in faults]
+    return [fault._replace(line=nearest_line(fault.place, lines)) for fault in faults]
 
 
 __all__ = [

@@ -15,8 +15,7 @@ A refusal is not an error: it is a Decision (core/decision.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from headgate.client.answers import Answer
@@ -31,8 +30,8 @@ class InvalidName(HeadgateError, ValueError):
     """Says which name, and what a name may look like."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+# A NamedTuple, not a dataclass: the SDK loads this module, and is to be cheap to import.
+class Fault(NamedTuple):
     """One thing that is wrong with given settings, and where."""
 
     place: str

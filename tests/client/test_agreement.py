@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headgate.client.answers import parse_answer
 from headgate.client.http1 import Response
+from headgate.client.parsing import parse_answer
 from headgate.client.question import Question, make_asker
 from headgate.client.replies import read_reply
 from headgate.client.target import parse_target

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.client.answers import Answer, BadAnswer, MetricAnswer, parse_answer
+from headgate.client.answers import Answer, MetricAnswer
+from headgate.client.parsing import BadAnswer, parse_answer
 from tests.client import bodies
 from tests.client.bodies import encoded
 
@@ -37,6 +41,58 @@ def test_a_refusal_keeps_all_that_was_said() -> None:
 def test_only_an_admission_is_true() -> None:
     assert parse(bodies.ok())
     assert not parse(bodies.refusal())
+
+
+@pytest.mark.parametrize("name", ["admitted", "raw", "colour"])
+def test_a_no_cannot_be_made_a_yes(name: str) -> None:
+    answer = parse(bodies.refusal())
+    with pytest.raises(AttributeError):
+        setattr(answer, name, True)
+    with pytest.raises(AttributeError):
+        delattr(answer, name)
+    with pytest.raises(AttributeError):
+        setattr(answer.metrics[0], "state", "healthy")  # noqa: B010 -- mypy would refuse it first
+    assert answer == parse(bodies.refusal())
+
+
+def test_an_answer_is_no_sequence() -> None:
+    """`for row in gate.check()` and `ok, why = gate.check()` are mistakes, and say so."""
+    answer: Any = parse(bodies.ok())
+    with pytest.raises(TypeError):
+        iter(answer)
+    with pytest.raises(TypeError):
+        len(answer)
+    assert answer != tuple(getattr(answer, name) for name in Answer.__match_args__)
+
+
+def test_the_text_of_an_answer_leaves_out_the_raw_document() -> None:
+    answer = Answer("OK", admitted=True, reason="fine", raw={"token": "hunter2"})
+    assert repr(answer) == (
+        "Answer(verdict='OK', admitted=True, reason='fine', retry_after_s=None, utilization=None, "
+        "metrics=(), database='', checks=(), read_only=False, unthrottled=False)"
+    )
+
+
+def test_answers_are_equal_by_what_was_said() -> None:
+    said, again = parse(bodies.refusal()), parse(bodies.refusal(colour="red"))
+    assert said == again
+    assert hash(said) == hash(again)
+    assert said != parse(bodies.refusal(reason="another"))
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a))]
+)
+def test_an_answer_can_be_handed_to_another_process(copied: Callable[[Answer], Answer]) -> None:
+    answer = parse(bodies.batch(bodies.ok("a"), bodies.refusal("b")), "a", "b")
+    assert copied(answer) == answer
+    assert copied(answer).raw == answer.raw
+
+
+def test_the_fields_of_an_answer_are_its_arguments_in_order() -> None:
+    values: list[Any] = [object() for _ in Answer.__match_args__]
+    answer = Answer(*values)
+    assert [getattr(answer, name) for name in Answer.__match_args__] == values
 
 
 def test_fields_of_a_newer_agent_are_ignored() -> None:

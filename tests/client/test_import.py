@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -12,6 +13,16 @@ import headgate
 
 SOURCE = str(Path(headgate.__path__[0]).parent)
 HEAVY = {"asyncio", "ssl", "http.client", "json", "socket", "logging", "dataclasses", "typing"}
+# Each costs milliseconds, and a job that asks for the class alone needs none of them.
+NEEDLESS = {
+    *("asyncio", "ssl", "http.client", "json", "socket", "logging"),
+    *("dataclasses", "inspect", "urllib.parse", "ipaddress"),
+}
+BOTH_MADE = (
+    "import headgate\n"
+    "headgate.Client('etl', database='main')\n"
+    "headgate.AsyncClient('etl', database='main')"
+)
 
 
 def run(program: str) -> str:
@@ -37,9 +48,14 @@ def test_importing_loads_nothing_heavy() -> None:
     assert not loaded_by("import headgate") & HEAVY
 
 
+@pytest.mark.parametrize("name", ["Client", "AsyncClient", "Answer", "WaitedTooLong"])
+def test_importing_a_name_loads_only_what_it_is_made_of(name: str) -> None:
+    assert not loaded_by(f"from headgate import {name}") & NEEDLESS
+
+
 def test_a_blocking_client_loads_no_event_loop() -> None:
     loaded = loaded_by("import headgate; headgate.Client('etl', database='main')")
-    assert not loaded & {"asyncio", "ssl", "http.client", "logging"}
+    assert not loaded & {"asyncio", "ssl", "http.client", "logging", "dataclasses", "inspect"}
 
 
 def test_only_https_loads_ssl() -> None:
@@ -52,13 +68,12 @@ def test_only_https_loads_ssl() -> None:
 
 
 def test_the_sdk_needs_the_standard_library_alone() -> None:
-    loaded = loaded_by("import headgate; headgate.Client; headgate.AsyncClient; headgate.Answer")
-    roots = {name.partition(".")[0] for name in loaded}
+    roots = {name.partition(".")[0] for name in loaded_by(BOTH_MADE)}
     assert roots - sys.stdlib_module_names == {"headgate"}
 
 
 def test_the_sdk_takes_only_names_from_core() -> None:
-    loaded = loaded_by("import headgate; headgate.Client; headgate.AsyncClient")
+    loaded = loaded_by(BOTH_MADE)
     ours = {name for name in loaded if name.startswith("headgate.") and ".client" not in name}
     assert ours == {"headgate.errors", "headgate.core", "headgate.core.names"}
 
@@ -77,6 +92,13 @@ def test_every_export_is_there() -> None:
     for name in headgate.__all__:
         assert getattr(headgate, name).__name__ == name
     assert set(headgate.__all__) <= set(dir(headgate))
+
+
+@pytest.mark.parametrize("client", [headgate.Client, headgate.AsyncClient])
+@pytest.mark.parametrize("method", ["__init__", "check", "check_read", "wait", "chunks", "guard"])
+def test_what_is_loaded_late_hides_no_type_from_callers(client: type, method: str) -> None:
+    """Documentation tools and containers read the hints when run."""
+    assert "return" in get_type_hints(getattr(client, method))
 
 
 def test_a_misspelt_name_is_an_attribute_error() -> None:

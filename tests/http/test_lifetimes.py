@@ -253,7 +253,7 @@ def test_a_stop_lets_the_request_under_way_finish(serve: Serve) -> None:
             target=served.run_there, args=(lambda: served.listener.stop(5),)
         )
         stopping.start()
-        assert idle.ended(), "one that is kept alive is closed at once"
+        assert idle.ended(), "one that is kept alive is closed in a moment"
         assert half.ended()
         assert stopping.is_alive()
         store.go_on.set()

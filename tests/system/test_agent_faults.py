@@ -147,7 +147,7 @@ class TestLife:
         with serving.under_load(ask) as failures:
             eventually(lambda: len(answered) > 50, within_s=5)
             assert serving.stop() == 0
-        # Refused connections after the stop are expected; half answers are not.
+        # Who was not let in any more is refused or reset; who was let in gets an answer.
         assert {type(f) for f in failures} <= {ConnectionRefusedError, ConnectionResetError}
         assert set(answered) <= {200, 503}
         assert not serving.socket.exists()

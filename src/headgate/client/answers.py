@@ -1,16 +1,9 @@
-"""What the agent said, as values.   body bytes → parse_answer → Answer
-
-Fields that this version does not know are ignored; one that it needs and does not find is
-an error, because a guess would have to be a yes or a no.
-"""
+"""What the agent said, as values. parsing.py makes them of the bytes that came."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 OK = "OK"
 UNKNOWN_METRIC = "UNKNOWN_METRIC"
@@ -18,16 +11,8 @@ UNAVAILABLE = "UNAVAILABLE"
 REFUSED = "REFUSED"
 """A refusal by its HTTP status alone: whoever sent it gave no verdict."""
 
-# A refusal may ask for patience; it may not park a client for ever.
-MAX_RETRY_AFTER_S = 3600.0
 
-
-class BadAnswer(Exception):
-    """The body is no answer; says what is missing or wrong. Never leaves client/."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricAnswer:
+class MetricAnswer(NamedTuple):
     """One metric as the agent saw it. A missing value is None, never 0 (R151)."""
 
     metric: str
@@ -43,152 +28,78 @@ class MetricAnswer:
     absent_for_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """Truthy when the work may start: one answer licenses one piece of work (R30)."""
+    """Truthy when the work may start: one answer licenses one piece of work (R30).
 
-    verdict: str
-    admitted: bool
-    reason: str
-    retry_after_s: float | None = None
-    utilization: float | None = None
-    metrics: tuple[MetricAnswer, ...] = ()
-    database: str = ""
-    """Empty where several were asked about at once: see `checks`."""
-    checks: tuple[Answer, ...] = ()
-    read_only: bool = False
-    """The answer to `check_read`; never a leave to write (R34)."""
-    unthrottled: bool = False
-    """No agent answered, and this client was told to go on without one."""
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    No NamedTuple: `for … in gate.check()` must be an error, and `raw` is no part of the value.
+    """
+
+    __match_args__ = (
+        "verdict",
+        "admitted",
+        "reason",
+        "retry_after_s",
+        "utilization",
+        "metrics",
+        "database",
+        "checks",
+        "read_only",
+        "unthrottled",
+        "raw",
+    )
+    __slots__ = __match_args__
+
+    def __init__(
+        self,
+        verdict: str,
+        admitted: bool,
+        reason: str,
+        retry_after_s: float | None = None,
+        utilization: float | None = None,
+        metrics: tuple[MetricAnswer, ...] = (),
+        database: str = "",
+        checks: tuple[Answer, ...] = (),
+        read_only: bool = False,
+        unthrottled: bool = False,
+        raw: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.verdict: Final = verdict
+        self.admitted: Final = admitted
+        self.reason: Final = reason
+        self.retry_after_s: Final = retry_after_s
+        self.utilization: Final = utilization
+        self.metrics: Final = metrics
+        self.database: Final = database
+        """Empty where several were asked about at once: see `checks`."""
+        self.checks: Final = checks
+        self.read_only: Final = read_only
+        """The answer to `check_read`; never a leave to write (R34)."""
+        self.unthrottled: Final = unthrottled
+        """No agent answered, and this client was told to go on without one."""
+        self.raw: Final[Mapping[str, Any]] = {} if raw is None else raw
 
     def __bool__(self) -> bool:
         return self.admitted
 
+    def __setattr__(self, name: str, value: object) -> None:
+        # Set once, rather than never: that is how __init__, pickle and copy fill it.
+        if hasattr(self, name):
+            raise AttributeError(f"an answer is not changed: {name!r} is what the agent said")
+        object.__setattr__(self, name, value)
 
-def parse_answer(body: bytes, databases: tuple[str, ...]) -> Answer:
-    """The answer about `databases`, in the order asked; BadAnswer for anything else."""
-    document = parse_object(body)
-    if len(databases) == 1:
-        return _single(document, databases[0])
-    return _batch(document, databases)
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"an answer is not changed: {name!r} is what the agent said")
 
+    def __eq__(self, other: object) -> bool:
+        return self._value() == other._value() if isinstance(other, Answer) else NotImplemented
 
-def parse_object(body: bytes) -> Mapping[str, Any]:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadAnswer(f"{len(body)} bytes that are not JSON") from None
-    if not isinstance(document, dict):
-        raise BadAnswer("JSON, but not an object")
-    return document
+    def __hash__(self) -> int:
+        return hash(self._value())
 
+    def __repr__(self) -> str:
+        fields = zip(self.__match_args__, self._value(), strict=False)
+        return f"Answer({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
-def _single(document: Mapping[str, Any], database: str) -> Answer:
-    verdict, admitted = _verdict(document)
-    if _text(document, "database") != database:
-        raise BadAnswer(f"it is about {document['database']!r}, and {database!r} was asked about")
-    return Answer(
-        verdict=verdict,
-        admitted=admitted,
-        reason=_text(document, "reason"),
-        retry_after_s=_retry_after_s(document),
-        utilization=_number_or_none(document, "utilization"),
-        metrics=tuple(_metric(item) for item in _objects(document, "metrics")),
-        database=database,
-        read_only=document.get("read_only") is True,
-        raw=document,
-    )
-
-
-def _batch(document: Mapping[str, Any], databases: tuple[str, ...]) -> Answer:
-    verdict, admitted = _verdict(document)
-    parts = _objects(document, "checks")
-    if len(parts) != len(databases):
-        raise BadAnswer(f"it holds {len(parts)} answers, and {len(databases)} were asked for")
-    checks = tuple(_single(part, name) for part, name in zip(parts, databases, strict=True))
-    if admitted != all(checks):
-        raise BadAnswer(f"verdict {verdict}, but its parts: {', '.join(c.verdict for c in checks)}")
-    shares = [check.utilization for check in checks if check.utilization is not None]
-    return Answer(
-        verdict=verdict,
-        admitted=admitted,
-        reason=_text(document, "reason"),
-        retry_after_s=_retry_after_s(document),
-        utilization=max(shares, default=None),
-        metrics=tuple(metric for check in checks for metric in check.metrics),
-        checks=checks,
-        read_only=any(check.read_only for check in checks),
-        raw=document,
-    )
-
-
-def _verdict(document: Mapping[str, Any]) -> tuple[str, bool]:
-    verdict, admitted = _text(document, "verdict"), _given(document, "admitted")
-    if not isinstance(admitted, bool):
-        raise BadAnswer("its field 'admitted' is neither true nor false")
-    if admitted != (verdict == OK):
-        raise BadAnswer(f"it contradicts itself: verdict {verdict!r}, admitted {admitted}")
-    return verdict, admitted
-
-
-def _metric(document: Mapping[str, Any]) -> MetricAnswer:
-    return MetricAnswer(
-        metric=_text(document, "metric"),
-        scope=_text(document, "scope"),
-        state=_text(document, "state"),
-        value=_number_or_none(document, "value"),
-        unit=_text(document, "unit"),
-        threshold=_number_or_none(document, "threshold"),
-        comparison=_text(document, "comparison"),
-        age_s=_seconds(document, "age_ms"),
-        cause=None if _given(document, "cause") is None else _text(document, "cause"),
-        detail=_text(document, "detail"),
-        absent_for_s=_seconds(document, "absent_for_ms"),
-    )
-
-
-def _retry_after_s(document: Mapping[str, Any]) -> float | None:
-    seconds = _seconds(document, "retry_after_ms")
-    return None if seconds is None else min(max(0.0, seconds), MAX_RETRY_AFTER_S)
-
-
-def _given(document: Mapping[str, Any], name: str) -> Any:
-    if name not in document:
-        raise BadAnswer(f"its field {name!r} is missing")
-    return document[name]
-
-
-def _text(document: Mapping[str, Any], name: str) -> str:
-    value = _given(document, name)
-    if not isinstance(value, str):
-        raise BadAnswer(f"its field {name!r} is not text")
-    return value
-
-
-def _number_or_none(document: Mapping[str, Any], name: str) -> float | None:
-    value = _given(document, name)
-    if value is None:
-        return None
-    # To Python true is a number, and NaN is JSON; to us neither.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadAnswer(f"its field {name!r} is not a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise BadAnswer(f"its field {name!r} is not a finite number")
-    return number
-
-
-def _seconds(document: Mapping[str, Any], name: str) -> float | None:
-    milliseconds = _number_or_none(document, name)
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _objects(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    items = _given(document, name)
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise BadAnswer(f"its field {name!r} is not a list of objects")
-    return items
+    def _value(self) -> tuple[object, ...]:
+        """All but `raw`: two agents may word one answer differently."""
+        return tuple(getattr(self, name) for name in self.__match_args__[:-1])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import inspect
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -18,7 +16,6 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from headgate.client.answers import Answer
-from headgate.client.drivers.aio import AsyncDriver
 from headgate.client.gate import DEFAULT_CHUNK_SIZE, Gate
 from headgate.client.sync_client import checked_size
 
@@ -31,6 +28,10 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
     __doc__ = Gate.__doc__
 
     def _start(self, sleep: Callable[[float], Awaitable[None]] | None) -> None:
+        import asyncio  # here: see client/__init__.py
+
+        from headgate.client.drivers.aio import AsyncDriver
+
         self._driver = AsyncDriver(self._target, sleep or asyncio.sleep)
 
     async def check(self) -> Answer:
@@ -76,6 +77,8 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         self, work: Callable[Params, Coroutine[Any, Any, Result]]
     ) -> Callable[Params, Coroutine[Any, Any, Result]]:
         """Each call of the coroutine function `work` waits to be admitted."""
+        import inspect  # here: see client/__init__.py
+
         if not inspect.iscoroutinefunction(work):
             raise TypeError(f"{work!r} is not `async def` and cannot await: use headgate.Client")
 

@@ -8,16 +8,17 @@ answers, or until nobody has wanted an answer for a while.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from headgate.client.logs import warn
 
 # A piece of work may take minutes; a declared outage is not forgotten while one runs.
 FORGET_DECLARED_AFTER_S = 600.0
 
+OnUnavailable = Literal["closed", "open"]
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+
+class Outage(NamedTuple):
     since_s: float
     """Monotonic: when the first question was asked that nobody answered."""
     last_s: float
@@ -29,8 +30,7 @@ class Outage:
         return self.last_s - self.since_s
 
 
-@dataclass(frozen=True, slots=True)
-class Bypass:
+class Bypass(NamedTuple):
     """Leave to go on without asking, in one declared outage."""
 
     since_s: float
@@ -63,7 +63,7 @@ class Availability:
         if known is None or self._is_forgotten(known, asked_s):
             outage = Outage(asked_s, now_s, 1, detail)
         else:
-            outage = replace(known, last_s=now_s, asks=known.asks + 1, detail=detail)
+            outage = known._replace(last_s=now_s, asks=known.asks + 1, detail=detail)
         self.outage = outage
         return outage
 
@@ -81,9 +81,9 @@ class Availability:
         if outage is None or bypass is None or bypass.since_s != outage.since_s:
             return None
         if now_s < bypass.probe_at_s:
-            self.bypass = replace(bypass, used_s=now_s)
+            self.bypass = bypass._replace(used_s=now_s)
             return outage
-        self.bypass = replace(bypass, probe_at_s=next_probe_at_s)
+        self.bypass = bypass._replace(probe_at_s=next_probe_at_s)
         return None
 
     def gone_ahead(self, outage: Outage) -> None:

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from headgate.client.answers import UNAVAILABLE, UNKNOWN_METRIC, Answer
-from headgate.client.availability import Availability, Outage
+from headgate.client.availability import Availability, OnUnavailable, Outage
 from headgate.client.http1 import Response
 from headgate.client.logs import warn
 from headgate.client.question import Question
@@ -34,17 +33,13 @@ MIN_ASK_S = 0.05
 # A new primary knows its metrics within seconds (R45); a misspelt database is unknown for ever.
 UNKNOWN_WARNING_AFTER_S = 10.0
 
-OnUnavailable = Literal["closed", "open"]
 
-
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     request: bytes
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(NamedTuple):
     seconds: float
 
 
@@ -52,16 +47,25 @@ Reply: TypeAlias = Response | NoAnswer
 Steps: TypeAlias = Generator[Ask | Sleep, Reply | None, Answer]
 
 
-@dataclass(frozen=True, slots=True)
 class Patience:
     """How long a client waits for what, and what it does when nobody answers (R48)."""
 
-    timeout_s: float = 1.0
-    max_wait_s: float | None = None
-    unavailable_after_s: float = 10.0
-    on_unavailable: OnUnavailable = "closed"
+    __slots__ = ("max_wait_s", "on_unavailable", "timeout_s", "unavailable_after_s")
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        timeout_s: float = 1.0,
+        max_wait_s: float | None = None,
+        unavailable_after_s: float = 10.0,
+        on_unavailable: OnUnavailable = "closed",
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.max_wait_s = max_wait_s
+        self.unavailable_after_s = unavailable_after_s
+        self.on_unavailable = on_unavailable
+        self._check()
+
+    def _check(self) -> None:
         faults = [*self._time_faults()]
         if self.on_unavailable not in ("closed", "open"):
             message = f"must be 'closed' or 'open', not {self.on_unavailable!r}"
@@ -83,18 +87,18 @@ def backoff_s(tries: int, roll: float) -> float:
     return roll * min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(tries, 16))
 
 
-@dataclass(slots=True)
 class _Wait:
     """One wait so far."""
 
-    question: Question
-    started_s: float
-    limit_s: float
-    refusal: Answer | None = None
-    refusals: int = 0
-    unanswered: int = 0
-    unknown_since_s: float | None = None
-    warned: bool = False
+    def __init__(self, question: Question, started_s: float, limit_s: float) -> None:
+        self.question = question
+        self.started_s = started_s
+        self.limit_s = limit_s
+        self.refusal: Answer | None = None
+        self.refusals = 0
+        self.unanswered = 0
+        self.unknown_since_s: float | None = None
+        self.warned = False
 
     def left_s(self, now_s: float) -> float:
         return self.started_s + self.limit_s - now_s
@@ -129,13 +133,20 @@ def _unknown_databases(refusal: Answer) -> str:
     return " and ".join(part.database for part in parts if part.verdict == UNKNOWN_METRIC)
 
 
-@dataclass(frozen=True, slots=True)
 class Conversation:
-    agent: str
-    patience: Patience
-    availability: Availability
-    clock: Callable[[], float]
-    dice: Callable[[], float]
+    def __init__(
+        self,
+        agent: str,
+        patience: Patience,
+        availability: Availability,
+        clock: Callable[[], float],
+        dice: Callable[[], float],
+    ) -> None:
+        self.agent = agent
+        self.patience = patience
+        self.availability = availability
+        self.clock = clock
+        self.dice = dice
 
     def check(self, question: Question) -> Steps:
         outcome = yield from self._ask(question, self.patience.timeout_s)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from headgate.client.availability import Availability
-from headgate.client.conversation import Conversation, OnUnavailable, Patience, Steps
-from headgate.client.question import make_asker, metric_names
-from headgate.client.target import DEFAULT_URL, parse_target, url_from_environment
+from headgate.client.availability import Availability, OnUnavailable
+
+if TYPE_CHECKING:
+    from headgate.client.conversation import Steps
 
 Sleeper = TypeVar("Sleeper")
 
@@ -58,6 +58,11 @@ class Gate(Generic[Sleeper]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleeper | None = None,
     ) -> None:
+        # Here, as in `_start`: what only a made client needs (see client/__init__.py).
+        from headgate.client.conversation import Conversation, Patience
+        from headgate.client.question import make_asker, metric_names
+        from headgate.client.target import DEFAULT_URL, parse_target, url_from_environment
+
         patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
         self._target = parse_target(url or url_from_environment() or DEFAULT_URL, tls_ca)
         self._asker = make_asker(app, database, self._target, token)

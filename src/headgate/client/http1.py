@@ -7,8 +7,7 @@ a Response once it is whole.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_BODY_BYTES = 1024 * 1024
@@ -29,8 +28,7 @@ class ClosedUnread(BadResponse):
         super().__init__("the connection was closed without an answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     status: int
     headers: Mapping[str, str]
     """Names in lower case."""
@@ -71,8 +69,7 @@ def encode_request(
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
+class _Head(NamedTuple):
     version: str
     status: int
     headers: Mapping[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote
 
 from headgate.client.http1 import encode_request
@@ -14,8 +14,7 @@ from headgate.core.names import parse_database, parse_identity, parse_metric_ref
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     app: str
     databases: tuple[str, ...]
     request: bytes
@@ -25,14 +24,18 @@ class Question:
         return f"{self.app} on {' and '.join(self.databases)}"
 
 
-@dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks whom; makes the questions."""
+    """Who asks whom; makes the questions. Holds the token, so it has no telling repr."""
 
-    app: str
-    databases: tuple[str, ...]
-    target: Target
-    token: str | None = None
+    __slots__ = ("_target", "_token", "app", "databases")
+
+    def __init__(
+        self, app: str, databases: tuple[str, ...], target: Target, token: str | None = None
+    ) -> None:
+        self.app = app
+        self.databases = databases
+        self._target = target
+        self._token = token
 
     def may_write(self, metrics: Sequence[str]) -> Question:
         if len(self.databases) > 1:
@@ -70,8 +73,8 @@ class Asker:
         return self.databases[0]
 
     def _encode(self, method: str, path: str, body: bytes = b"") -> bytes:
-        host = self.target.host_header
-        return encode_request(method, path, host=host, token=self.token, body=body)
+        host = self._target.host_header
+        return encode_request(method, path, host=host, token=self._token, body=body)
 
 
 def make_asker(app: str, database: str | Sequence[str], target: Target, token: str | None) -> Asker:

@@ -6,17 +6,11 @@ must never count as unavailability, on which a client may go ahead unthrottled (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from headgate.client.answers import (
-    MAX_RETRY_AFTER_S,
-    REFUSED,
-    Answer,
-    BadAnswer,
-    parse_answer,
-    parse_object,
-)
+from headgate.client.answers import REFUSED, Answer
 from headgate.client.http1 import Response
+from headgate.client.parsing import MAX_RETRY_AFTER_S, BadAnswer, parse_answer, parse_object
 from headgate.client.question import Question
 from headgate.errors import InvalidRequest
 
@@ -26,8 +20,7 @@ _WRONG_QUESTION = frozenset({400, 401, 403, 405, 413, 414, 415, 422, 431})
 _REFUSALS = frozenset({417, 429})
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
+class NoAnswer(NamedTuple):
     detail: str
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from headgate.client.answers import Answer
-from headgate.client.drivers.sync import SyncDriver
 from headgate.client.gate import DEFAULT_CHUNK_SIZE, Gate
 from headgate.errors import Fault, InvalidSettings
 
@@ -25,6 +23,8 @@ class Client(Gate[Callable[[float], None]]):
     __doc__ = Gate.__doc__
 
     def _start(self, sleep: Callable[[float], None] | None) -> None:
+        from headgate.client.drivers.sync import SyncDriver  # here: see client/__init__.py
+
         self._driver = SyncDriver(self._target, sleep or time.sleep)
 
     def check(self) -> Answer:
@@ -58,6 +58,8 @@ class Client(Gate[Callable[[float], None]]):
 
     def throttled(self, work: Callable[Params, Result]) -> Callable[Params, Result]:
         """Each call of `work` waits to be admitted; a coroutine function waits on its loop."""
+        import inspect  # here: see client/__init__.py
+
         if inspect.iscoroutinefunction(work):
             return self._throttled_coroutine(work)
 
@@ -69,8 +71,7 @@ class Client(Gate[Callable[[float], None]]):
         return asking
 
     def _throttled_coroutine(self, work: Callable[Params, Any]) -> Callable[Params, Any]:
-        # Not at the top: jobs without an event loop need not pay for importing one.
-        import asyncio
+        import asyncio  # here: see client/__init__.py
 
         from headgate.client.drivers.aio import AsyncDriver
 

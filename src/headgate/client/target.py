@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from headgate.errors import Fault, InvalidSettings
@@ -17,8 +16,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 ENV_URL = "HEADGATE_URL"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     url: str
     host: str = ""
     port: int = 0

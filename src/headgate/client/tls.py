@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from headgate.client.http1 import BadResponse, Exchange, Response
 from headgate.errors import Fault, InvalidSettings
@@ -25,8 +25,7 @@ class TlsFailed(BadResponse):
     """Nothing that comes over this connection is to be believed. Never leaves client/."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(NamedTuple):
     """Who may answer: `host`, with a certificate from those in `context`."""
 
     context: ssl.SSLContext

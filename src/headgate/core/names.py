@@ -8,8 +8,8 @@ name is bounded by the number of names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from headgate.errors import InvalidName
 
@@ -28,8 +28,7 @@ METRIC_ALIASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Who asks. `tokens` are the levels, in the order the client gave them."""
 
     text: str
@@ -79,8 +78,7 @@ def parse_scope(text: str) -> Scope:
         raise InvalidName(f"unknown scope {text!r}: use host (or self) or shard") from None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricRef:
+class MetricRef(NamedTuple):
     """A metric as a check names it: `lag`, `self/lag`, `shard/lag`."""
 
     metric: str

@@ -35,6 +35,7 @@ MAX_TARGET_BYTES = 8 * 1024
 CHUNK_OVERHEAD = 8
 """Bytes on the wire per byte of a chunked body: `1 CRLF x CRLF` is the dearest, and trailers."""
 LINGER_S = 1.0
+DRAIN_S = 0.2
 HEARD = -1.0
 """Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
 
@@ -168,6 +169,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._closing = False
         """What still comes is read and dropped."""
+        self._finishing = False
+        """One more answer, and the connection ends."""
         self._last_words: bytes | None = None
         """Said after what is still to be answered: answers keep the order of the requests."""
         self._replied = False
@@ -240,9 +243,15 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def finish(self) -> None:
-        """End after the request that is under way; what waits behind it is not served."""
-        self._closing = True
+        """End after the request that is under way, or after one that is on its way here: a
+        poller's next question may have been sent before it could know."""
+        self._finishing = True
+        self._memo = {}
         self._queue.clear()
+        if self._task is None:
+            asyncio.get_running_loop().call_later(DRAIN_S, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
         if self._task is None:
             self._close()
 
@@ -388,8 +397,9 @@ class Connection(asyncio.Protocol):
             if raw is not None and request.keep_alive and _is_one_head(raw):
                 self._listener.remember(raw, answer)
             data = answer()
-        self._transport.write(data if request.keep_alive else closing(data))
-        if not request.keep_alive:
+        keep = request.keep_alive and not self._finishing
+        self._transport.write(data if keep else closing(data))
+        if not keep:
             self._close()
 
     def _enqueue(self, request: Request) -> None:
@@ -417,7 +427,7 @@ class Connection(asyncio.Protocol):
 
     def _go_on(self, *, keep: bool) -> None:
         """With what came in the meantime, or to the end of the connection."""
-        if not keep:
+        if not keep or self._finishing:
             self._close()
             return
         self._active_at = asyncio.get_running_loop().time()

@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headgate.client.http1 import BadResponse, Exchange, ResponseReader, exchange
@@ -27,10 +26,12 @@ FULL_QUEUE_PAUSE_S = 0.01
 READ_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
 class Connection:
-    raw: socket.socket
-    tls: Session | None = None
+    __slots__ = ("raw", "tls")
+
+    def __init__(self, raw: socket.socket, tls: Session | None = None) -> None:
+        self.raw = raw
+        self.tls = tls
 
     def exchange(self, request: bytes, reader: ResponseReader) -> Exchange:
         plain = exchange(request, reader)
