@@ -112,9 +112,10 @@ TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 
 
 def test_the_readmes_settings_are_taken() -> None:
+    """tests/system/test_readme.py runs them, and the commands below them."""
     block = next(m[1] for m in TOML.finditer((ROOT / "README.md").read_text()) if "[agent]" in m[1])
     settings = config.parse_settings(block.replace("\n   ", "\n"))
-    assert settings.databases["main"].metrics["queue_depth"].threshold == 10000
+    assert settings.databases["main"].metrics["idle_in_transaction"].threshold == 50
     assert settings.advice == ()
 
 

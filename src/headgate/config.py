@@ -296,6 +296,8 @@ def parse_settings(
         document = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise InvalidSettings([Fault("", f"is not TOML: {error}")], source) from None
+    except RecursionError:
+        raise InvalidSettings([Fault("", "is nested too deeply")], source) from None
     try:
         settings = _read_document(document, environment)
     except InvalidSettings as error:

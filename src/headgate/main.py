@@ -182,6 +182,7 @@ class Agent:
         self.listener = self._listener(settings)
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
+        self._socket_inode: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._heartbeat_tasks: list[asyncio.Task[None]] = []
 
@@ -189,9 +190,11 @@ class Agent:
 
     async def run(self) -> None:
         self._catch_signals()
-        await self.start()
-        await self._stop.wait()
-        await self.stop()
+        try:
+            await self.start()
+            await self._stop.wait()
+        finally:
+            await self.stop()
 
     async def start(self) -> None:
         await self._bind()
@@ -220,9 +223,17 @@ class Agent:
         await self.keeper.flush()
         with suppress(StoreUnavailable):
             await self.store.close()
-        if self._settings.agent.socket is not None:
-            self._settings.agent.socket.unlink(missing_ok=True)
+        self._unlink_socket()
         log.info("agent.stopped")
+
+    def _unlink_socket(self) -> None:
+        """Only the one that was bound here, if nobody has put another in its place."""
+        path = self._settings.agent.socket
+        if path is None or self._socket_inode is None:
+            return
+        with suppress(FileNotFoundError):
+            if path.stat().st_ino == self._socket_inode:
+                path.unlink()
 
     async def reload(self) -> None:
         """Follow the settings file. A refused file changes nothing, and says so in status."""
@@ -274,13 +285,20 @@ class Agent:
             await self.store.open()
             changes = await self.store.metric_changes()
         except StoreUnavailable as error:
-            # Judge by the file until the store can be read: checks do not wait for it.
             log.error("store.unavailable", store=self.store.name, detail=str(error))
             self.keeper.mark_fault(str(error))
-            await self._adopt(settings, [])
+            await self._adopt(settings, await self._salvaged())
             self._background("store", self._load_changes)
         else:
             await self._adopt(settings, changes)
+
+    async def _salvaged(self) -> Sequence[MetricChange]:
+        """What can be read of it. Checks do not wait for the rest; the fault stays visible."""
+        try:
+            return await self.store.salvage_changes()
+        except StoreUnavailable as error:
+            log.error("store.changes_unknown", store=self.store.name, detail=str(error))
+            return []
 
     async def _load_changes(self) -> None:
         while True:
@@ -350,6 +368,7 @@ class Agent:
             self.listener.add(server)
         if agent.socket is not None:
             sock = _unix_socket(agent.socket, int(agent.socket_mode, 8))
+            self._socket_inode = agent.socket.stat().st_ino
             unix = await loop.create_unix_server(
                 self.listener, sock=sock, backlog=BACKLOG, start_serving=False
             )
@@ -388,7 +407,7 @@ def plan_of(database: DatabaseSettings) -> DatabasePlan:
         raw_metrics=database.raw_metrics,
         open_probes=lambda: probes_of(database),
         default_metrics=database.default_metrics,
-        connection=(database.engine, database.dsn, database.password_file, database.connections),
+        connection=(database.engine, database.dsn, _password(database), database.connections),
     )
 
 
@@ -407,7 +426,11 @@ def _tls(agent: AgentSettings) -> ssl.SSLContext | None:
     if agent.tls_cert is None or agent.tls_key is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(agent.tls_cert, agent.tls_key)
+    try:
+        context.load_cert_chain(agent.tls_cert, agent.tls_key)
+    except OSError as error:
+        files = f"tls_cert {agent.tls_cert} and tls_key {agent.tls_key}"
+        raise OSError(f"{files} cannot be used: {error}") from None
     return context
 
 
@@ -418,6 +441,10 @@ def _unix_socket(path: Path, mode: int) -> socket.socket:
     umask = os.umask(0o177)
     try:
         sock.bind(str(path))
+    except OSError as error:
+        sock.close()
+        remedy = f": mkdir -p {path.parent}" if not path.parent.exists() else ""
+        raise OSError(f"socket {path} cannot be made: {error.strerror or error}{remedy}") from None
     finally:
         os.umask(umask)
     path.chmod(mode)

@@ -75,6 +75,10 @@ def test_not_toml_says_where() -> None:
     assert "line 2" in refused("[agent]\nname = = 1")[0]
 
 
+def test_nesting_without_end_is_a_fault() -> None:
+    assert "nested too deeply" in refused("x = " + "[" * 100_000)[0]
+
+
 def test_lint_errors_refuse_the_file() -> None:
     custom = GOOD.replace(
         'sql = "select count(*) from jobs"',

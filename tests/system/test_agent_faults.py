@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
 import subprocess
@@ -172,6 +173,45 @@ class TestLife:
         assert "oops" in fault and re.search(r"line \d+", fault)
         assert serving.admitted()
 
+    def test_a_reload_whose_probes_cannot_be_built_changes_nothing(
+        self, serving: AgentProcess
+    ) -> None:
+        more = '\n[databases.main.metrics.spool]\nplugin = "nowhere"\nthreshold = 5\n'
+        serving.settings.write_text(serving.settings.read_text() + more)
+        serving.process.send_signal(signal.SIGHUP)
+        fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"], within_s=5)
+        assert "nowhere" in fault
+        names = [m["metric"] for m in serving.get("/v1/metrics").json["metrics"]]
+        assert "spool" not in names and "lag" in names
+
+    def test_a_reload_takes_a_new_password(
+        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    ) -> None:
+        primary = fresh_postgres.primary
+        hba = primary.data_dir / "pg_hba.conf"
+        with psycopg.connect(primary.dsn(), autocommit=True) as connection:
+            connection.execute("create role watcher login password 'old' in role pg_monitor")
+            hba.write_text("host all watcher 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
+            connection.execute("select pg_reload_conf()")
+            secret = agent.folder / "password"
+            secret.write_text("old\n")
+            dsn = primary.dsn(user="watcher")
+            agent.write_settings(
+                postgres_database(
+                    dsn, f"threads_running: {FAST}", more=f'password_file = "{secret}"'
+                )
+            )
+            agent.start()
+            eventually(agent.admitted, within_s=10)
+            connection.execute("alter role watcher password 'new'")
+            secret.write_text("new\n")
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'watcher'"
+            )
+            eventually(lambda: not agent.admitted(), within_s=5)
+            agent.process.send_signal(signal.SIGHUP)
+            eventually(agent.admitted, within_s=10)
+
     def test_refused_settings_do_not_start(self, agent: AgentProcess) -> None:
         agent.settings.write_text("[agent]\nlisen = '127.0.0.1:1'\n")
         done = subprocess.run(
@@ -217,6 +257,27 @@ class TestStore:
         assert refused.status == 503
         assert agent.metric("lag")["threshold"] == 5.0
         assert "headgate_store_writable 0.0" in agent.get("/metrics").body.decode()
+
+    @pytest.mark.parametrize("log_left_behind", [False, True])
+    def test_runtime_settings_hold_although_the_file_cannot_be_written(
+        self, serving: AgentProcess, log_left_behind: bool
+    ) -> None:
+        """An operator's stricter threshold must not be dropped with the right to write."""
+        change = {"threshold": 0.0001}
+        serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
+        assert not serving.admitted()
+        if log_left_behind:
+            serving.kill()
+        else:
+            assert serving.stop() == 0
+        # Held by somebody else: it can be read, and not be opened for writing, even by root.
+        with (serving.folder / "state.db.lock").open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            serving.start()
+            assert not serving.get("/v1/status").json["store"]["writable"]
+            eventually(lambda: serving.metric("pool_usage")["value"] is not None, within_s=5)
+            assert serving.check()["verdict"] == "THRESHOLD_EXCEEDED"
+            assert serving.metric("pool_usage")["threshold"] == 0.0001
 
     def test_history_is_kept_by_minute(self, serving: AgentProcess) -> None:
         for _ in range(7):

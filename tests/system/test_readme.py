@@ -1,69 +1,109 @@
-"""A new user's way, by the README: from settings to a refused check, and why."""
+"""A new user's way: the README's own settings and commands, run as they are printed."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
+import pytest
+
+from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
 from tests.fixtures.agents import AgentProcess, postgres_database
 from tests.fixtures.eventually import eventually
 from tests.fixtures.servers import Pair
 
-METRICS = (
-    "lag: interval_s=0.2; threads_running: interval_s=0.2; pool_usage: interval_s=0.2;"
-    " commit_delay: threshold=5, timeout_s=5"
-)
+README = (Path(__file__).parents[2] / "README.md").read_text()
+STEPS = README[README.index("## From nothing to a refused check") : README.index("## In a job")]
+SECRET = "it's a 'secret' %40"
 
 
-def headgate(agent: AgentProcess, *words: str) -> subprocess.CompletedProcess[str]:
+def block(kind: str, holding: str) -> str:
+    found: list[str] = re.findall(rf"```{kind}\n(.*?)```", STEPS, re.DOTALL)
+    return next(text.replace("\n   ", "\n") for text in found if holding in text)
+
+
+def commands(holding: str) -> list[str]:
+    lines = block("console", holding).splitlines()
+    return [line.strip().removeprefix("$ ") for line in lines if line.strip().startswith("$ ")]
+
+
+@pytest.fixture
+def folder(fresh_postgres: Pair[PostgresServer]) -> Iterator[Path]:
+    """A folder of one's own, with the settings of the README and the role it asks for."""
+    primary = fresh_postgres.primary
+    home = servers.make_folder(Path("/tmp"), "hg-")
+    with psycopg.connect(primary.dsn(), autocommit=True) as connection:
+        created = block("sql", "create role").replace("'…'", "%s")
+        quoted = psycopg.sql.Literal(SECRET).as_string(connection)
+        connection.execute(created.replace("%s", quoted))
+        connection.execute("create database app")
+    hba = primary.data_dir / "pg_hba.conf"
+    hba.write_text("host all headgate 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
+    primary.restart()
+    settings = block("toml", "[agent]").replace(
+        "host=127.0.0.1 ", f"host=127.0.0.1 port={primary.port} "
+    )
+    port = next(servers.free_ports())
+    (home / "headgate.toml").write_text(settings.replace(":8087", f":{port}"))
+    (home / "main.password").write_text(SECRET + "\n")
+    yield home
+    servers.remove_folders([home])
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    bin_dir = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{bin_dir}:{os.environ['PATH']}", "PWD": str(folder)}
+    export = commands("export HEADGATE_URL")[0]
     return subprocess.run(
-        [sys.executable, "-m", "headgate", *words, "--url", f"unix://{agent.socket}"],
+        ["bash", "-c", f"{export}; {command}"],
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=30,
     )
 
 
-def test_from_settings_to_a_refused_check_and_back(
-    agent: AgentProcess, postgres_pair: Pair[PostgresServer]
-) -> None:
-    agent.write_settings(postgres_database(postgres_pair.primary.dsn(), METRICS))
-    linted = subprocess.run(
-        [sys.executable, "-m", "headgate", "lint", str(agent.settings)],
-        capture_output=True,
-        text=True,
-    )
+def test_from_nothing_to_a_refused_check_and_back(folder: Path) -> None:
+    lint, start = commands("headgate lint")
+    linted = run(lint, folder)
     assert linted.returncode == 0, linted.stdout + linted.stderr
-    agent.start()
-    eventually(agent.admitted, within_s=10)
-    ask = ("check", "--app", "etl:nightly", "--database", "main")
-
-    assert headgate(agent, *ask).returncode == 0
-    changed = headgate(agent, "metrics", "set", "main", "commit_delay", "--threshold", "0.000001")
-    assert changed.returncode == 0, changed.stderr
-    refused = headgate(agent, *ask)
-    assert refused.returncode == 10
-    assert "commit_delay is" in refused.stdout and "above its threshold" in refused.stdout
-    explained = headgate(agent, "explain", "--app", "etl:nightly", "--database", "main")
-    assert "commit_delay must fall" in explained.stdout
-
-    assert (
-        headgate(agent, "metrics", "set", "main", "commit_delay", "--threshold", "5").returncode
-        == 0
-    )
-    eventually(lambda: headgate(agent, *ask).returncode == 0, within_s=5)
-    assert "main/commit_delay" in headgate(agent, "audit").stdout
-    assert "etl:nightly" in headgate(agent, "history", "--app", "nightly").stdout
-    for command in (("status",), ("top", "--once"), ("clients",), ("metrics", "list")):
-        assert headgate(agent, *command).returncode == 0
+    with (folder / "agent.log").open("wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", *start.split()], cwd=folder, stdout=log, stderr=log
+        )
+    try:
+        _, ask, status, top = commands("export HEADGATE_URL")
+        eventually(lambda: run(ask, folder).returncode == 0, within_s=15)
+        for command in (status, f"{top} --once"):
+            assert run(command, folder).returncode == 0, command
+        change, ask, explain, revert = commands("metrics set")
+        assert run(change, folder).returncode == 0
+        refused = run(ask, folder)
+        assert refused.returncode == 10
+        assert "commit_delay is" in refused.stdout and "above its threshold" in refused.stdout
+        assert "commit_delay must fall" in run(explain, folder).stdout
+        assert run(revert, folder).returncode == 0
+        eventually(lambda: run(ask, folder).returncode == 0, within_s=5)
+        assert "main/commit_delay" in run("headgate audit", folder).stdout
+        assert "etl:nightly" in run("headgate history --app nightly", folder).stdout
+        assert SECRET not in (folder / "agent.log").read_text()
+    finally:
+        agent.terminate()
+        agent.wait(timeout=10)
 
 
 def test_calibration_proposes_a_threshold(
     agent: AgentProcess, postgres_pair: Pair[PostgresServer]
 ) -> None:
     """R15"""
-    agent.write_settings(postgres_database(postgres_pair.primary.dsn(), METRICS))
+    agent.write_settings(postgres_database(postgres_pair.primary.dsn(), "commit_delay"))
     done = subprocess.run(
         [
             *(sys.executable, "-m", "headgate", "metrics", "calibrate", "main"),

@@ -1,10 +1,10 @@
 """The metrics in force: the settings file, and what was changed while running, on top.
 
-API ──put/patch/remove──► MetricBook ──► Store (change and audit, one transaction)
+API ──put, patch, …──► MetricBook ──► Store (change and audit, one transaction)
                               └────────► Sampler and Board, only after the store has it
 
 A change is validated first; a refused one leaves everything as it was. Runtime changes
-survive restarts and reloads of the file until they are removed.
+survive restarts and reloads of the file until they are reverted to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.ports import Clock, Probe, ProbeSource, Store
-from headgate.agent.sampler import Sampler, take
+from headgate.agent.redact import hidden_faults
+from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
@@ -31,6 +32,8 @@ from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, Pro
 log = structlog.get_logger()
 
 MAX_METRICS_PER_DATABASE = 64
+AS_IN_FILE: Mapping[str, Any] = MappingProxyType({"revert": True})
+"""Kept in the place of settings: the file's hold again. No setting has this name."""
 
 
 class NoSuchMetric(HeadgateError, LookupError):
@@ -49,16 +52,24 @@ class DatabasePlan:
     connection: object = None
     """Compared on reload: an equal one keeps its probes and connections."""
 
+    def in_default(self, metric: str) -> bool:
+        """Whether a check that names no metric is judged by this one."""
+        return not self.default_metrics or metric in self.default_metrics
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metric in force."""
+    """One metric as it is set; one that is disabled is neither probed nor judged."""
 
     spec: MetricSpec
     raw: Mapping[str, Any]
     origin: str
     revision: int
     advice: tuple[Advice, ...]
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.raw.get("enabled", True))
 
 
 @dataclass(slots=True)
@@ -101,6 +112,9 @@ class MetricBook:
     def databases(self) -> list[DatabasePlan]:
         return [database.plan for database in self._databases.values()]
 
+    def plan(self, database: str) -> DatabasePlan:
+        return self._database(database).plan
+
     def entries(self, database: str) -> Mapping[str, Entry]:
         return MappingProxyType(self._database(database).entries)
 
@@ -112,47 +126,72 @@ class MetricBook:
             message = f"no metric {metric!r} on {database}; configured: {known}"
             raise NoSuchMetric(message) from None
 
+    def removed(self, database: str) -> list[str]:
+        """Metrics that the file sets, and that were removed while running."""
+        held = self._database(database)
+        return [metric for metric in held.plan.raw_metrics if metric not in held.entries]
+
     # --- from the file ---------------------------------------------------------------------
 
     async def adopt(
         self, plans: Iterable[DatabasePlan], changes: Iterable[MetricChange] | None = None
     ) -> None:
         """Follow the settings file, with the store's changes (None: those known) on top."""
-        async with self._lock:
-            wanted = {plan.name: plan for plan in plans}
-            if changes is not None:
-                self._changes = _by_database(changes)
-            for name in [name for name in self._databases if name not in wanted]:
-                await self._close_database(name)
-            for plan in wanted.values():
-                await self._open_database(plan)
+        retired: list[ProbeSource] = []
+        try:
+            async with self._lock:
+                if changes is not None:
+                    self._changes = _by_database(changes)
+                await self._follow({plan.name: plan for plan in plans}, retired)
+        finally:
+            for probes in retired:
+                await _close_source(probes)
 
     async def close(self) -> None:
         await self._sampler.close()
         for database in self._databases.values():
             await database.probes.close()
 
-    async def _open_database(self, plan: DatabasePlan) -> None:
-        known = self._databases.get(plan.name)
-        if known is not None and known.plan.connection != plan.connection:
-            await self._close_database(plan.name)
-            known = None
-        if known is None:
-            known = self._databases[plan.name] = _Database(plan, plan.open_probes())
-        known.plan = plan
-        self._board.open(plan.name, plan.default_metrics)
+    async def _follow(self, wanted: Mapping[str, DatabasePlan], retired: list[ProbeSource]) -> None:
+        for name in [name for name in self._databases if name not in wanted]:
+            retired.append(await self._shut_database(name))
+        for plan in wanted.values():
+            known = self._databases.get(plan.name)
+            if known is None:
+                known = self._databases[plan.name] = _Database(plan, plan.open_probes())
+                self._board.open(plan.name, plan.default_metrics)
+            await self._follow_plan(known, plan, retired)
+
+    async def _follow_plan(
+        self, known: _Database, plan: DatabasePlan, retired: list[ProbeSource]
+    ) -> None:
+        """What is still wanted never leaves the board: a check would be judged without it."""
         wanted = _effective(plan, self._changes.get(plan.name, {}))
-        for metric in [metric for metric in known.entries if metric not in wanted]:
-            await self._withdraw(known, metric)
+        gone = [metric for metric in known.entries if metric not in wanted]
+        if known.plan.connection != plan.connection:
+            retired.append(await self._swap_probes(known, plan.open_probes()))
+        known.plan = plan
         for entry in wanted.values():
             await self._install(known, entry)
+        # Only now: a default set of metrics that are not placed yet would judge by none.
+        self._board.open(plan.name, plan.default_metrics)
+        for metric in gone:
+            await self._withdraw(known, metric)
 
-    async def _close_database(self, name: str) -> None:
+    async def _swap_probes(self, known: _Database, probes: ProbeSource) -> ProbeSource:
+        """Read from elsewhere from now on. Old values mean nothing there: each metric stays,
+        unread, once it is installed anew, which follows without a pause."""
+        name = known.plan.name
+        await asyncio.gather(*(self._sampler.stop(name, metric) for metric in known.entries))
+        old, known.probes, known.entries = known.probes, probes, {}
+        return old
+
+    async def _shut_database(self, name: str) -> ProbeSource:
         database = self._databases.pop(name)
         for metric in database.entries:
             await self._sampler.stop(name, metric)
         self._board.shut(name)
-        await database.probes.close()
+        return database.probes
 
     # --- at run time -----------------------------------------------------------------------
 
@@ -169,7 +208,8 @@ class MetricBook:
         """Add or replace a metric."""
         async with self._lock:
             metric = parse_metric(metric)
-            return await self._change(database, metric, raw, who, expect, dry_run)
+            entry = await self._change(database, metric, raw, who, expect, dry_run)
+        return await self._proposal(database, entry, dry_run)
 
     async def patch(
         self,
@@ -181,12 +221,13 @@ class MetricBook:
         expect: int | None = None,
         dry_run: bool = False,
     ) -> Proposal:
-        """Change some settings of a metric; a setting given as None goes back to its default."""
+        """Change some settings of a metric, and some of its options; one given as None goes
+        back to its default."""
         async with self._lock:
             metric = parse_metric(metric)
-            merged = {**self.entry(database, metric).raw, **raw}
-            kept = {key: value for key, value in merged.items() if value is not None}
-            return await self._change(database, metric, kept, who, expect, dry_run)
+            merged = _merged(self.entry(database, metric).raw, raw)
+            entry = await self._change(database, metric, merged, who, expect, dry_run)
+        return await self._proposal(database, entry, dry_run)
 
     async def remove(
         self,
@@ -202,9 +243,44 @@ class MetricBook:
             self.entry(database, metric)
             self._check_revision(database, metric, expect)
             if not dry_run:
-                await self._keep(database, metric, None, who)
+                await self._keep(database, metric, None, who, "metric.remove")
                 await self._withdraw(self._database(database), metric)
             return Proposal(None, None)
+
+    async def revert(
+        self,
+        database: str,
+        metric: str,
+        *,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> Proposal:
+        """Drop what was changed at run time: the file's settings, or none, hold again."""
+        async with self._lock:
+            metric = parse_metric(metric)
+            entry = await self._revert(database, metric, who, expect, dry_run)
+        return await self._proposal(database, entry, dry_run)
+
+    async def _revert(
+        self, database: str, metric: str, who: str, expect: int | None, dry_run: bool
+    ) -> Entry | None:
+        held = self._database(database)
+        change = self._changes.get(database, {}).get(metric)
+        if change is None or change.raw == AS_IN_FILE:
+            return self.entry(database, metric)  # As in the file already, or not there at all.
+        self._check_revision(database, metric, expect)
+        raw = held.plan.raw_metrics.get(metric)
+        entry = None if raw is None else _entry(held.plan, metric, raw, "file", change.revision)
+        if dry_run:
+            return entry
+        change = await self._keep(database, metric, AS_IN_FILE, who, "metric.revert")
+        if entry is None:
+            await self._withdraw(held, metric)
+            return None
+        entry = replace(entry, revision=change.revision)
+        await self._install(held, entry)
+        return entry
 
     async def _change(
         self,
@@ -214,27 +290,27 @@ class MetricBook:
         who: str,
         expect: int | None,
         dry_run: bool,
-    ) -> Proposal:
+    ) -> Entry:
         held = self._database(database)
         entry = self._validated(held, metric, raw)
         self._check_revision(database, metric, expect)
         if dry_run:
-            return Proposal(entry, await self._try(held.probes, entry.spec))
-        change = await self._keep(database, metric, raw, who)
-        if not raw.get("enabled", True):
-            await self._withdraw(held, metric)
-            return Proposal(None, None)
+            return entry
+        change = await self._keep(database, metric, raw, who, "metric.set")
         entry = replace(entry, revision=change.revision)
         await self._install(held, entry)
-        return Proposal(entry, None)
+        return entry
+
+    async def _proposal(self, database: str, entry: Entry | None, dry_run: bool) -> Proposal:
+        """Outside the lock: a probe that hangs until its timeout holds up no other change."""
+        if not dry_run or entry is None or not entry.enabled:
+            return Proposal(entry, None)
+        return Proposal(entry, await self._try(self._database(database).probes, entry.spec))
 
     def _validated(self, database: _Database, metric: str, raw: Mapping[str, Any]) -> Entry:
-        if "command" in raw and not self._allow_commands:
-            message = (
-                "commands may only be set in the settings file: they run as the agent's user "
-                "(allow_runtime_commands = true lifts this)"
-            )
-            raise InvalidSettings([Fault("command", message)])
+        faults = [*hidden_faults(raw), *self._command_faults(database, metric, raw)]
+        if faults:
+            raise InvalidSettings(faults)
         if metric not in database.entries and len(database.entries) >= MAX_METRICS_PER_DATABASE:
             message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
             raise InvalidSettings([Fault(metric, message)])
@@ -244,6 +320,22 @@ class MetricBook:
             raise InvalidSettings([Fault(a.place, a.message) for a in errors])
         database.probes.probe_for(entry.spec)
         return entry
+
+    def _command_faults(
+        self, database: _Database, metric: str, raw: Mapping[str, Any]
+    ) -> list[Fault]:
+        """A command comes from the file. What is there already may stay while the rest changes."""
+        if "command" not in raw or self._allow_commands:
+            return []
+        in_force = database.entries.get(metric)
+        known = (in_force.raw if in_force else {}, database.plan.raw_metrics.get(metric, {}))
+        if any(raw["command"] == settings.get("command") for settings in known):
+            return []
+        message = (
+            "commands may only be set in the settings file: they run as the agent's user "
+            "(allow_runtime_commands = true lifts this)"
+        )
+        return [Fault("command", message)]
 
     async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
         probe = probes.probe_for(spec)
@@ -262,18 +354,19 @@ class MetricBook:
             raise Conflict(message)
 
     async def _keep(
-        self, database: str, metric: str, raw: Mapping[str, Any] | None, who: str
+        self, database: str, metric: str, raw: Mapping[str, Any] | None, who: str, action: str
     ) -> MetricChange:
         held = self._database(database)
+        after = held.plan.raw_metrics.get(metric) if raw == AS_IN_FILE else raw
         before = held.entries.get(metric)
         change = MetricChange(database, metric, raw, self._revision(database, metric))
         audit = AuditEntry(
             wall_s=self._clock.now().wall_s,
             who=who,
-            action="metric.set" if raw is not None else "metric.remove",
+            action=action,
             target=f"{database}/{metric}",
             before=dict(before.raw) if before else None,
-            after=dict(raw) if raw is not None else None,
+            after=dict(after) if after is not None else None,
         )
         kept = await self._store.put_metric(change, audit)
         self._changes.setdefault(database, {})[metric] = kept
@@ -289,7 +382,12 @@ class MetricBook:
     async def _install(self, database: _Database, entry: Entry) -> None:
         plan, spec = database.plan, entry.spec
         before = database.entries.get(spec.name)
+        if not entry.enabled or (before is not None and not before.enabled):
+            await self._withdraw(database, spec.name)
+            before = None
         database.entries[spec.name] = entry
+        if not entry.enabled:
+            return
         at = self._clock.now().mono_s
         if before is not None and _same_probe(before.spec, spec):
             self._board.place(plan.name, spec, at=at)
@@ -313,6 +411,14 @@ class MetricBook:
         except KeyError:
             known = ", ".join(sorted(self._databases)) or "none"
             raise NoSuchMetric(f"no database {name!r}; configured: {known}") from None
+
+
+async def _close_source(probes: ProbeSource) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await probes.close()
+    except (TimeoutError, ProbeFailed, OSError) as error:
+        log.warning("probes.close_failed", error=str(error))
 
 
 class _Unprobeable:
@@ -348,10 +454,12 @@ def _by_database(changes: Iterable[MetricChange]) -> dict[str, dict[str, MetricC
 def _effective(plan: DatabasePlan, changes: Mapping[str, MetricChange]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for metric, raw in plan.raw_metrics.items():
-        if metric not in changes and raw.get("enabled", True):
-            entries[metric] = _entry(plan, metric, raw, "file", 0)
+        change = changes.get(metric)
+        if change is None or change.raw == AS_IN_FILE:
+            revision = change.revision if change else 0
+            entries[metric] = _entry(plan, metric, raw, "file", revision)
     for metric, change in changes.items():
-        if change.raw is None or not change.raw.get("enabled", True):
+        if change.raw is None or change.raw == AS_IN_FILE:
             continue
         try:
             entries[metric] = _entry(plan, metric, change.raw, "runtime", change.revision)
@@ -359,6 +467,18 @@ def _effective(plan: DatabasePlan, changes: Mapping[str, MetricChange]) -> dict[
             # Kept by an older version, or for another engine: say so and go on without it.
             log.error("metric.kept_change_refused", database=plan.name, fault=str(error))
     return entries
+
+
+def _merged(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """As RFC 7396 has it: tables are merged, None takes out."""
+    merged = dict(raw)
+    for key, value in patch.items():
+        if isinstance(value, Mapping):
+            known = raw.get(key)
+            merged[key] = _merged(known if isinstance(known, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def _entry(

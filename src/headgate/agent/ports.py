@@ -61,6 +61,10 @@ class Store(Protocol):
 
     async def metric_changes(self) -> Sequence[MetricChange]: ...
 
+    async def salvage_changes(self) -> Sequence[MetricChange]:
+        """The same, where the store could not be opened but what it keeps can still be read."""
+        ...
+
     async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
         """Keep `change`; its `revision` must be the one it replaces (0 for new), else Conflict.
 

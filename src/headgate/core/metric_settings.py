@@ -45,6 +45,8 @@ MAX_QUERY_CHARS = 8192
 SOURCE_KEYS = ("sql", "url", "command", "plugin")
 
 _DEBOUNCE = re.compile(r"(\d{1,2}) of (\d{1,2})")
+# `/*!` and `/*M!` are no comments: MySQL and MariaDB run what stands in them.
+_LEADING_COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*(?!M?!).*?\*/)+", re.DOTALL)
 _QUERY = re.compile(r"(select|with|show|values|table)\b", re.IGNORECASE)
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
 
@@ -61,6 +63,8 @@ def _debounce(value: object) -> Debounce:
 
 def _query(value: object) -> str:
     query = text(MAX_QUERY_CHARS)(value).strip().rstrip(";").strip()
+    if comments := _LEADING_COMMENTS.match(query):
+        query = query[comments.end() :]
     if not _QUERY.match(query):
         raise ValueError(
             "must be one SELECT, or SHOW GLOBAL STATUS LIKE …, that answers one number"

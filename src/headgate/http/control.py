@@ -124,6 +124,10 @@ class Control:
         database, metric = _path(request)
         return await self._changed(request, lambda **kw: self._book.remove(database, metric, **kw))
 
+    async def revert_metric(self, request: Request) -> Response:
+        database, metric = _path(request)
+        return await self._changed(request, lambda **kw: self._book.revert(database, metric, **kw))
+
     async def _changed(
         self, request: Request, change: Callable[..., Awaitable[Proposal]]
     ) -> Response:
@@ -176,6 +180,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("PUT", _METRIC, "put_metric"),
     ("PATCH", _METRIC, "patch_metric"),
     ("DELETE", _METRIC, "delete_metric"),
+    ("POST", f"{_METRIC}/revert", "revert_metric"),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),

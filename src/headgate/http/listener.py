@@ -36,6 +36,7 @@ CHUNK_OVERHEAD = 8
 """Bytes on the wire per byte of a chunked body: `1 CRLF x CRLF` is the dearest, and trailers."""
 LINGER_S = 1.0
 DRAIN_S = 0.2
+KEPT_SEATS = 16
 HEARD = -1.0
 """Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
 
@@ -108,10 +109,15 @@ class Listener:
         names = [sock.getsockname() for server in self._servers for sock in server.sockets]
         return [name[1] for name in names if isinstance(name, tuple)]
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether it is served. One that is not may hear so, as long as not too many do."""
+    def admit(self, connection: Connection, *, local: bool) -> bool:
+        """Whether it is served. One that is not may hear so, as long as not too many do.
+
+        Some seats are kept for the Unix socket: whoever crowds the TCP port cannot keep the
+        operator on the host from looking and changing.
+        """
         most = self.limits.max_connections
-        if not self.stopping and len(self.connections) < most:
+        seats = most if local else most - min(KEPT_SEATS, most // 8)
+        if not self.stopping and len(self.connections) < seats:
             self.connections.add(connection)
             self._empty.clear()
             return True
@@ -190,7 +196,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._active_at = asyncio.get_running_loop().time()
-        if self._listener.admit(self):
+        local = not isinstance(transport.get_extra_info("peername"), tuple)
+        if self._listener.admit(self, local=local):
             return
         if self in self._listener.turned_away:
             self._refuse(503, "too many connections, or the agent is stopping; come back later")

@@ -148,10 +148,11 @@ def _change_paths() -> dict[str, Any]:
     places = [_place("database", _STRING), _place("metric", _STRING)]
     dry_run = _param("dry_run", _FLAG, "`true` validates and tries, and changes nothing.")
     change = [*places, dry_run]
-    responses = {"200": _content(_either(MetricView, RemovedDoc))}
+    responses = {"200": _content(_schema(MetricView))}
     responses |= _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
     seen = {"200": _content(_schema(MetricView)), **_errors(400, 404)}
     removed = {**responses, "200": _content(_schema(RemovedDoc))}
+    reverted = {**responses, "200": _content(_either(MetricView, RemovedDoc))}
     content = {"application/json": {"schema": {"type": "object"}}}
     body = {"required": True, "content": content}
     security: list[dict[str, list[str]]] = [{"token": []}]
@@ -165,7 +166,10 @@ def _change_paths() -> dict[str, Any]:
             "put": changing("Add or replace a metric", responses, requestBody=body),
             "patch": changing("Change a metric", responses, requestBody=body),
             "delete": changing("Remove a metric", removed),
-        }
+        },
+        "/v1/databases/{database}/metrics/{metric}/revert": {
+            "post": changing("Drop runtime changes: the file's settings hold again", reverted),
+        },
     }
 
 

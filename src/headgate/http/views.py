@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.keeper import Keeper
-from headgate.agent.metricbook import Entry, MetricBook, NoSuchMetric, Proposal
+from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
 from headgate.agent.ports import Clock, Store
+from headgate.agent.redact import redacted
 from headgate.agent.recorder import ClientRecord, Recorder
 from headgate.agent.sampler import Sampler
 from headgate.core.decide import findings, judge
@@ -21,7 +24,7 @@ from headgate.core.health import Health, Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity
 from headgate.core.samples import Cause, Instant
-from headgate.wire.answers import AnswerDoc, answer_doc, metric_doc
+from headgate.wire.answers import AnswerDoc, MetricDoc, answer_doc, metric_doc
 from headgate.wire.reasons import describe, reason_of
 from headgate.wire.status import (
     AuditDoc,
@@ -97,18 +100,31 @@ class Views:
             uptime_s=now.mono_s - facts.started_at.mono_s,
             settings=facts.settings,
             settings_fault=facts.settings_fault,
-            databases=[self._database(plan.name) for plan in self.parts.book.databases()],
+            databases=[self._database(plan) for plan in self.parts.book.databases()],
             clients=self._clients(now),
             store=self._store(now),
-            advice=[*facts.advice, *self._heartbeat_advice()],
+            advice=[*facts.advice, *self._heartbeat_advice(), *self._file_advice()],
         )
 
     def _heartbeat_advice(self) -> list[str]:
         beats = self.facts.heartbeats
         return [f"{b.database}: the heartbeat is not written: {b.fault}" for b in beats if b.fault]
 
-    def _database(self, name: str) -> DatabaseDoc:
-        plan = next(plan for plan in self.parts.book.databases() if plan.name == name)
+    def _file_advice(self) -> list[str]:
+        """What the file says and runtime changes hide."""
+        advice = []
+        for plan in self.parts.book.databases():
+            entries = self.parts.book.entries(plan.name).values()
+            advice += [told for entry in entries for told in _hides_file(plan, entry)]
+            advice += [
+                f"{plan.name}/{metric}: removed at run time, though the file sets it; "
+                f"`headgate metrics revert {plan.name} {metric}` brings it back"
+                for metric in self.parts.book.removed(plan.name)
+            ]
+        return advice
+
+    def _database(self, plan: DatabasePlan) -> DatabaseDoc:
+        name = plan.name
         decision = self.parts.checker.explain(Check(SELF, name))
         now = decision.at.mono_s
         healthy_at = now if decision.admitted else self._healthy_at.get(name)
@@ -119,6 +135,11 @@ class Views:
             reason=reason_of(decision),
             healthy_s_ago=None if healthy_at is None else now - healthy_at,
             metrics=[metric_doc(finding) for finding in findings(decision)],
+            other_metrics=[
+                self._now(name, entry)
+                for metric, entry in self.parts.book.entries(name).items()
+                if not (entry.enabled and plan.in_default(metric))
+            ],
         )
 
     def _store(self, now: Instant) -> StoreDoc:
@@ -148,45 +169,57 @@ class Views:
         names = [plan.name for plan in self.parts.book.databases()]
         if database is not None and database not in names:
             raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
-        chosen = names if database is None else [database]
         return MetricsDoc(
             [
-                self._view(name, entry)
-                for name in chosen
-                for entry in self.parts.book.entries(name).values()
+                self._view(plan, entry)
+                for plan in self.parts.book.databases()
+                if database in (None, plan.name)
+                for entry in self.parts.book.entries(plan.name).values()
             ]
         )
 
     def metric(self, database: str, metric: str) -> MetricView:
-        return self._view(database, self.parts.book.entry(database, metric))
+        entry = self.parts.book.entry(database, metric)
+        return self._view(self.parts.book.plan(database), entry)
 
     def proposed(self, database: str, proposal: Proposal, *, dry_run: bool) -> MetricView:
         """A change as it now stands; a dry run shows what a first probe of it answered."""
         assert proposal.entry is not None
-        if not dry_run or proposal.reading is None:
-            return self._view(database, proposal.entry)
-        window = Window().push(proposal.reading, keep=1)
-        return self._view(database, proposal.entry, window)
+        plan, window = self.parts.book.plan(database), None
+        if dry_run and proposal.reading is not None:
+            window = Window().push(proposal.reading, keep=1)
+        view = self._view(plan, proposal.entry, window)
+        more = _outside_default(plan, view.metric)
+        return msgspec.structs.replace(view, advice=[*view.advice, *more])
 
-    def _view(self, database: str, entry: Entry, window: Window | None = None) -> MetricView:
-        spec, now = entry.spec, self.parts.clock.now()
-        if window is None:
-            window = self.parts.board.window(database, spec.name) or Window()
-        finding = judge(stand(spec, window), now)
+    def _view(self, plan: DatabasePlan, entry: Entry, window: Window | None = None) -> MetricView:
+        spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
+        now = self._now(plan.name, entry, window)
         return MetricView(
-            database=database,
+            database=plan.name,
             metric=spec.name,
             source=_source_name(spec.source),
             origin=entry.origin,
             revision=entry.revision,
-            settings=dict(entry.raw),
+            settings=redacted(entry.raw),
+            file=None if file is None else redacted(file),
+            in_default=plan.in_default(spec.name),
             interval_s=spec.interval_s,
             timeout_s=spec.timeout_s,
             max_age_s=spec.max_age_s,
-            granularity_s=max(spec.interval_s, finding.age_s or 0.0),
-            now=metric_doc(finding),
-            advice=[str(advice) for advice in entry.advice],
+            granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
+            now=now,
+            advice=[*map(str, entry.advice), *_hides_file(plan, entry)],
         )
+
+    def _now(self, database: str, entry: Entry, window: Window | None = None) -> MetricDoc:
+        spec = entry.spec
+        if window is None:
+            window = self.parts.board.window(database, spec.name) or Window()
+        doc = metric_doc(judge(stand(spec, window), self.parts.clock.now()))
+        if entry.enabled:
+            return doc
+        return msgspec.structs.replace(doc, state="disabled", cause=None, detail="enabled = false")
 
     # --- clients ---------------------------------------------------------------------------
 
@@ -220,7 +253,9 @@ class Views:
         entries = await self.parts.store.audit(limit=limit)
         return AuditsDoc(
             [
-                AuditDoc(_iso(e.wall_s), e.who, e.action, e.target, e.before, e.after)
+                AuditDoc(
+                    _iso(e.wall_s), e.who, e.action, e.target, _shown(e.before), _shown(e.after)
+                )
                 for e in entries
             ]
         )
@@ -250,6 +285,40 @@ class Views:
             }
             for _, client, record in self.parts.recorder.clients()
         }
+
+
+def _shown(settings: Any) -> Any:
+    return redacted(settings) if isinstance(settings, Mapping) else settings
+
+
+def _hides_file(plan: DatabasePlan, entry: Entry) -> list[str]:
+    file, name = plan.raw_metrics.get(entry.spec.name), f"{plan.name}/{entry.spec.name}"
+    if file is None or entry.origin == "file":
+        return []
+    # Switched off and on again is as it was.
+    ours, theirs = {"enabled": True, **entry.raw}, {"enabled": True, **file}
+    hidden = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    if not hidden:
+        return []
+    shown = redacted(theirs)
+    told = ", ".join(
+        f"{key} = {_setting(shown[key]) if key in shown else 'default'}" for key in hidden
+    )
+    again = f"`headgate metrics revert {plan.name} {entry.spec.name}` restores them"
+    return [f"{name}: runtime settings hide the file's: {told}; {again}"]
+
+
+def _setting(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
+    if plan.in_default(metric):
+        return []
+    return [
+        f"{plan.name}/{metric}: checks that name no metric are not judged by it; name it in a "
+        f"check, or add it to default_metrics of {plan.name} in the settings file"
+    ]
 
 
 def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:

@@ -1,13 +1,15 @@
 """A program whose standard output is one number.
 
 It runs without a shell, in a session of its own, so that it and whatever it starts can be
-killed together when time is up.
+killed together when time is up. A child may leave that session and outlive its parent; what
+it keeps is the environment it was given, so each run is marked there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +18,13 @@ from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
 from headgate.probes.messages import one_line
 from headgate.probes.numbers import number_in_text
+from headgate.probes.threads import OneThread
 
 MAX_OUTPUT_BYTES = 4096
 GONE_WITHIN_S = 0.1
+MARK = "HEADGATE_COMMAND_RUN"
+# One that forks while it is being looked for is found in the next round.
+MAX_ROUNDS = 5
 STDOUT, STDERR = 1, 2
 
 
@@ -29,9 +35,14 @@ class CommandProbe:
 
     async def read(self) -> float:
         loop = asyncio.get_running_loop()
+        mark = secrets.token_hex(16)
         try:
             transport, run = await loop.subprocess_exec(
-                Run, *self._argv, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+                Run,
+                *self._argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, MARK: mark},  # noqa: TID251 -- handed on, not read
             )
         except OSError as error:
             message = f"{self._label} cannot be started: {error.strerror}"
@@ -39,7 +50,10 @@ class CommandProbe:
         try:
             await run.over
         finally:
+            has_ended = transport.get_returncode() is not None and run.over.done()
             await _end(transport, run)
+            if not has_ended:
+                await _kill_escaped(mark)
         return self._number(run, transport.get_returncode())
 
     async def close(self) -> None:
@@ -96,3 +110,34 @@ async def _end(transport: asyncio.SubprocessTransport, run: Run) -> None:
     transport.close()
     # Bounded: a program in uninterruptible sleep dies later, and the loop reaps it then.
     await asyncio.wait([run.exited], timeout=GONE_WITHIN_S)
+
+
+async def _kill_escaped(mark: str) -> None:
+    thread: OneThread[None] = OneThread(f"end of run {mark}")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GONE_WITHIN_S):
+            await thread.run(lambda: kill_marked(mark))
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that was started with `mark`, wherever it went."""
+    line = f"{MARK}={mark}".encode()
+    for _ in range(MAX_ROUNDS):
+        found = [pid for pid in _pids() if line in _environment(pid)]
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Empty for the dead, and for those of other users."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -3,6 +3,8 @@
 Seconds_Behind_* counts whole seconds, and only from what the I/O thread has fetched: it
 reads 0 on a replica whose network is slow, and NULL or 0 on one whose threads stand. So
 both threads must run before the number counts; where more is asked, use heartbeats.
+
+Only a replica has lag: a primary would find its own heartbeat, always fresh.
 """
 
 from __future__ import annotations
@@ -38,12 +40,18 @@ def lag(options: Options) -> Reader[MysqlSession]:
     heartbeat = HeartbeatLag(split_table(table, place="lag.options.heartbeat_table"))
 
     async def auto(session: MysqlSession) -> float:
-        return await (heartbeat if await heartbeat.is_written(session) else native_lag)(session)
+        if await heartbeat.is_written(session):
+            return await heartbeat_lag(session)
+        return await native_lag(session)
+
+    async def heartbeat_lag(session: MysqlSession) -> float:
+        await _channels(session)
+        return await heartbeat(session)
 
     methods: Mapping[object, Reader[MysqlSession]] = {
         "auto": auto,
         "native": native_lag,
-        "heartbeat": heartbeat,
+        "heartbeat": heartbeat_lag,
     }
     method = options.get("method", "auto")
     if method not in methods:
@@ -54,14 +62,16 @@ def lag(options: Options) -> Reader[MysqlSession]:
 
 async def native_lag(session: MysqlSession) -> float:
     """The worst of the server's sources."""
+    return max(_seconds_behind(channel) for channel in await _channels(session))
+
+
+async def _channels(session: MysqlSession) -> list[dict[str, Any]]:
+    """One row per source, at least one."""
     channels = await replica_status(session)
     if not channels:
-        raise ProbeFailed(
-            Cause.UNSUPPORTED,
-            "this server is no replica, so it has no lag of its own: measure on its replicas, "
-            "or use the heartbeat method",
-        )
-    return max(_seconds_behind(channel) for channel in channels)
+        message = "this server is no replica, so it has no lag of its own: ask on the replica"
+        raise ProbeFailed(Cause.UNSUPPORTED, message)
+    return channels
 
 
 def _seconds_behind(channel: Mapping[str, Any]) -> float:

@@ -36,11 +36,14 @@ NOT_ALLOWED_CODES = {
 }
 MISSING_CODES = {ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR}
 
+# Far more than any row we want (the longest are replicas' GTID sets), far less than hurts.
+MAX_PACKET_BYTES = 1 << 20
+
 Row = tuple[Any, ...]
 
 
 class ProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql is untyped
-    """One statement per query, and no silent fall-back to plain text."""
+    """One statement per query, bounded packets, and no silent fall-back to plain text."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,6 +61,15 @@ class ProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql is
             message = "the server offers no TLS, but ssl_ca demands it"
             raise err.OperationalError(TLS_REFUSED, message)
         await super()._request_authentication()
+
+    async def _read_bytes(self, num_bytes: int) -> bytes:
+        # A packet's length comes before it: what is too long is never received.
+        if num_bytes > MAX_PACKET_BYTES:
+            self.close()
+            message = f"answered a row of {num_bytes} bytes or more, which is no number"
+            raise ProbeFailed(Cause.INVALID, message)
+        data: bytes = await super()._read_bytes(num_bytes)
+        return data
 
     async def show_warnings(self) -> None:
         """None: a cursor would spend a round trip on them and print them."""
@@ -80,8 +92,15 @@ class MysqlSession:
         return "mariadb" in self.version.lower()
 
     @property
-    def user(self) -> str:
-        return str(self.connection.user)
+    def schema(self) -> str | None:
+        """The one that the DSN names."""
+        return self.connection.db or None
+
+    async def account(self) -> str:
+        """As GRANT wants it: `'user'@'host'`; the user alone would mean another account."""
+        [(account,)] = await self.rows("SELECT CURRENT_USER()")
+        user, _, host = str(account).rpartition("@")
+        return "@".join("'" + part.replace("'", "''") + "'" for part in (user, host))
 
     async def introduce(self) -> None:
         await self.run(ON_CONNECT)

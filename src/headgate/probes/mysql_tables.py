@@ -34,9 +34,11 @@ async def create_table(
     except err.Error as error:
         if code_of(error) not in NOT_ALLOWED_CODES:
             raise
-        rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted(table)} TO {session.user}"
-        statements_to_run = "; ".join([*statements, rights])
-        message = f"{error.args[1]}; as an administrator run: {statements_to_run}"
+        rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted(table)}"
+        to_run = [*statements, f"{rights} TO {await session.account()}"]
+        if len(table) == 1 and session.schema:
+            to_run.insert(0, f"USE {quoted((session.schema,))}")
+        message = f"{error.args[1]}; as an administrator run: {'; '.join(to_run)}"
         raise ProbeFailed(Cause.FAILED, message) from None
 
 

@@ -23,6 +23,7 @@ A plug-in is one function. It gets the metric's options and answers a number; it
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -49,12 +50,22 @@ class PluginProbe:
             return number_of(await self._call(self._options))
         except ProbeFailed as failure:
             raise ProbeFailed(failure.cause, f"{self._label} {failure.detail}") from None
-        except Exception as error:  # others' code: whatever it raises is its failure, not ours
+        except (asyncio.CancelledError, GeneratorExit) as error:
+            if isinstance(error, GeneratorExit) or _is_being_cancelled():
+                raise
+            message = f"{self._label} raised CancelledError, though nobody has cancelled it"
+            raise ProbeFailed(Cause.FAILED, message) from error
+        except BaseException as error:  # others' code: even SystemExit is its failure, not ours
             message = f"{self._label} raised {type(error).__name__}: {one_line(error)}"
             raise ProbeFailed(Cause.FAILED, message) from error
 
     async def close(self) -> None:
         """A plug-in holds what it holds by itself."""
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def load_plugin(metric: str, name: str, options: Options) -> PluginProbe:

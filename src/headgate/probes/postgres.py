@@ -9,23 +9,41 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import psycopg
+
 from headgate.core.samples import Cause
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.probes.connections import Reader
 from headgate.probes.kit import Kit, MakeReader, Options, plain
+from headgate.probes.messages import one_line
 from headgate.probes.numbers import number_of, one_number, one_shown
 from headgate.probes.postgres_heartbeat import PostgresBeat, heartbeat_lag
 from headgate.probes.postgres_lag import REMEMBER_REPLICA_S, NativeLag, may_not_see
-from headgate.probes.postgres_session import APPLICATION_NAME, PostgresConnector, PostgresSession
+from headgate.probes.postgres_session import (
+    APPLICATION_NAME,
+    PostgresConnector,
+    PostgresSession,
+    Row,
+)
 from headgate.probes.tables import split_table
 
 NOT_OURS = f"NOT (application_name = '{APPLICATION_NAME}' AND usename = current_user)"
 MAX_CUSTOM_ROWS = 2
+MAX_CUSTOM_ROW_BYTES = 65536
+
+
+async def monitored(session: PostgresSession, query: str) -> Row:
+    """The only row of one of our own queries, which any monitoring role may ask."""
+    try:
+        return await session.row(query)
+    except psycopg.errors.InsufficientPrivilege as error:
+        message = f"{one_line(error)}: GRANT pg_monitor TO {session.user}"
+        raise ProbeFailed(Cause.FAILED, message) from None
 
 
 def scalar(expression: str) -> Reader[PostgresSession]:
     async def read(session: PostgresSession) -> float:
-        [value] = await session.row(f"SELECT ({expression})::float8")
+        [value] = await monitored(session, f"SELECT ({expression})::float8")
         return number_of(value)
 
     return read
@@ -35,8 +53,8 @@ def of_activity(expression: str) -> Reader[PostgresSession]:
     """A scalar over pg_stat_activity or a view like it, which hides others' rows."""
 
     async def read(session: PostgresSession) -> float:
-        sees_all, value = await session.row(
-            f"SELECT pg_has_role('pg_read_all_stats', 'USAGE'), ({expression})::float8"
+        sees_all, value = await monitored(
+            session, f"SELECT pg_has_role('pg_read_all_stats', 'USAGE'), ({expression})::float8"
         )
         if not sees_all:
             raise ProbeFailed(Cause.FAILED, may_not_see(session, "pg_stat_activity"))
@@ -169,23 +187,40 @@ def lag(options: Options) -> Reader[PostgresSession]:
 
 
 async def data_directory(session: PostgresSession) -> str:
-    [directory] = await session.row("SELECT current_setting('data_directory')")
+    [directory] = await monitored(session, "SELECT current_setting('data_directory')")
     return str(directory)
 
 
+# The row comes as one value, with the types of its columns in it, or not at all if it is
+# large: what has left the server must be read to its end.
+BOUNDED = f"""
+SELECT pg_column_size(headgate_row),
+       CASE WHEN pg_column_size(headgate_row) <= {MAX_CUSTOM_ROW_BYTES} THEN headgate_row END
+FROM (SELECT * FROM (
+{{query}}
+) AS headgate_query LIMIT {MAX_CUSTOM_ROWS}) AS headgate_row
+"""  # noqa: S608 -- an operator's query is meant to stand in there
+
+
 def custom(query: str) -> Reader[PostgresSession]:
-    """An operator's query: read only, one statement, and no more rows than tell one from many."""
+    """An operator's query: read only, one statement, and no more than tells one row from many."""
     is_show = query.lstrip()[:4].lower() == "show"
-    bounded = f"SELECT * FROM (\n{query}\n) AS metric LIMIT {MAX_CUSTOM_ROWS}"  # noqa: S608 -- meant
-    number = one_shown if is_show else one_number
+    bounded = BOUNDED.replace("{query}", query)
 
     async def read(session: PostgresSession) -> float:
         await session.run("BEGIN READ ONLY")
         rows = await session.rows(query if is_show else bounded)
         await session.run("ROLLBACK")
-        return number(rows)
+        return one_shown(rows) if is_show else one_number([_whole(*row) for row in rows])
 
     return read
+
+
+def _whole(size_bytes: int, row: Row | None) -> Row:
+    if row is None:
+        message = f"answered a row of {size_bytes} bytes, which is no number"
+        raise ProbeFailed(Cause.INVALID, message)
+    return row
 
 
 METRICS: Mapping[str, MakeReader[PostgresSession]] = {

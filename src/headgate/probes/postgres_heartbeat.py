@@ -2,6 +2,7 @@
 
 Lag is the replica's own clock minus the row's time, so it holds for any way of
 replicating, and grows when replication stops (R20–R24). What clock skew adds is in it.
+A server that is no replica would find its own row, always fresh, so it is not asked.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
 from headgate.probes.connections import Reader
 from headgate.probes.heartbeats import lag_of
+from headgate.probes.messages import one_line
 from headgate.probes.postgres_session import PostgresSession
 
 MISSING = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)
+
+# A logical subscriber is not in recovery; its copy of the table is fed all the same.
+IS_COPY = """
+SELECT pg_is_in_recovery()
+    OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass(%s))
+"""
 
 
 def heartbeat_lag(table: tuple[str, ...]) -> Reader[PostgresSession]:
@@ -23,24 +31,33 @@ def heartbeat_lag(table: tuple[str, ...]) -> Reader[PostgresSession]:
 
     async def read(session: PostgresSession) -> float:
         try:
-            [age_s] = await session.row(query)
+            [is_copy] = await session.row(IS_COPY, [name])
+            [age_s] = await session.row(query) if is_copy else [None]
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _needs(error, rights(table, "SELECT", session.user)) from None
         except MISSING:
             raise ProbeFailed(
                 Cause.FAILED,
                 f"there is no heartbeat table {name}: set heartbeat_interval_s on the primary's "
                 "agent, or give the option heartbeat_table",
             ) from None
+        if not is_copy:
+            message = (
+                f"this server is no replica, so the heartbeat in {name} is its own: "
+                "ask on the replica"
+            )
+            raise ProbeFailed(Cause.UNSUPPORTED, message)
         return lag_of(age_s, name)
 
     return read
 
 
 class PostgresBeat:
-    """Writes the row; answers whether it did (a standby does not)."""
+    """Writes the row; answers whether it did (a replica does not)."""
 
     def __init__(self, table: tuple[str, ...]) -> None:
         self._table = table
-        name = quoted(table)
+        self._name = name = quoted(table)
         # Local: a heartbeat that waited for a hung synchronous standby would hide the lag
         # of all the others. Not off: it should leave for the replicas at once.
         self._write = f"""
@@ -60,25 +77,36 @@ class PostgresBeat:
         return (schema if len(self._table) == 2 else "") + table
 
     async def __call__(self, session: PostgresSession) -> bool:
-        [in_recovery] = await session.row("SELECT pg_is_in_recovery()")
-        if in_recovery:
+        try:
+            return await self._beat(session)
+        except psycopg.errors.InsufficientPrivilege as error:
+            await session.run("ROLLBACK")
+            granted = rights(self._table, "SELECT, INSERT, UPDATE", session.user)
+            raise _needs(error, f"{self.create}; {granted}") from None
+
+    async def _beat(self, session: PostgresSession) -> bool:
+        [is_copy] = await session.row(IS_COPY, [self._name])
+        if is_copy:
             return False
         try:
             await session.run(self._write)
         except MISSING:
             await session.run("ROLLBACK")
-            await self._create(session)
+            await session.run(self.create)
             await session.run(self._write)
         return True
 
-    async def _create(self, session: PostgresSession) -> None:
-        try:
-            await session.run(self.create)
-        except psycopg.errors.InsufficientPrivilege as error:
-            message = f"{error}; as an administrator run: {self.create}; " + (
-                f"GRANT SELECT, INSERT, UPDATE ON {quoted(self._table)} TO {session.user}"
-            )
-            raise ProbeFailed(Cause.FAILED, message) from None
+
+def rights(table: tuple[str, ...], verbs: str, user: str) -> str:
+    grant = f"GRANT {verbs} ON {quoted(table)} TO {quoted((user,))}"
+    if len(table) == 1:
+        return grant
+    return f"GRANT USAGE ON SCHEMA {quoted(table[:1])} TO {quoted((user,))}; {grant}"
+
+
+def _needs(error: Exception, statements: str) -> ProbeFailed:
+    message = f"{one_line(error)}; as an administrator run: {statements}"
+    return ProbeFailed(Cause.FAILED, message)
 
 
 def quoted(parts: tuple[str, ...]) -> str:

@@ -128,7 +128,8 @@ class PostgresConnector:
         ended = isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable)
         detail = f"{self.label}: {one_line(error, self._secret)}"
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            detail += f" (GRANT pg_monitor TO {self._params.get('user', 'the probing role')})"
+            user = self._params.get("user", "the probing role")
+            detail += f" (grant {user} what the query reads, such as GRANT SELECT ON … TO {user})"
         return ProbeFailed(Cause.TIMED_OUT if ended else Cause.FAILED, detail)
 
 

@@ -58,6 +58,9 @@ class MemoryStore:
         ]
         return sorted(changes, key=lambda change: change.revision)
 
+    async def salvage_changes(self) -> Sequence[MetricChange]:
+        return await self.metric_changes()
+
     async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
         self._check_open()
         key = (change.database, change.metric)

@@ -10,6 +10,7 @@ operation comes next, so the store is well again as soon as the disk is.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from headgate.errors import StoreUnavailable
 from headgate.stores.entries import check_tallies
 from headgate.stores.faults import named_faults, spoils_connection
 from headgate.stores.file import DEADLINE_OPS, OpenFile, transaction
+from headgate.stores.salvage import salvage_changes
 from headgate.stores.statements import (
     AddTallies,
     ForgetBatch,
@@ -85,6 +87,14 @@ class SqliteStore:
 
     async def metric_changes(self) -> Sequence[MetricChange]:
         return await self._read(read_metric_changes)
+
+    async def salvage_changes(self) -> Sequence[MetricChange]:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await asyncio.to_thread(salvage_changes, self._path)
+        except TimeoutError:
+            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
+            raise StoreUnavailable(message) from None
 
     async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
         return await self._write(PutMetric(change, audit))

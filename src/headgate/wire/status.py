@@ -21,17 +21,23 @@ class MetricView(msgspec.Struct, frozen=True):
     """`file`, or `runtime` for one that was added or changed while running."""
     revision: int
     settings: Mapping[str, Any]
+    """As set. Passwords, tokens, and what a URL is asked with, read `…`."""
+    file: Mapping[str, Any] | None
+    """Its settings in the file, which hold once it is reverted; null for none."""
+    in_default: bool
+    """Whether a check that names no metric is judged by it."""
     interval_s: float
     timeout_s: float
     max_age_s: float
     granularity_s: float
     """How fine the value can be: the longest of probe interval and observed age (R23)."""
     now: MetricDoc
+    """Its state is `disabled` where it is switched off: neither probed nor judged."""
     advice: Sequence[str] = ()
 
 
 class RemovedDoc(msgspec.Struct, frozen=True):
-    """What DELETE answers, and a change that switches a metric off."""
+    """What DELETE answers, and a revert to a file that has no such metric."""
 
     database: str
     metric: str
@@ -69,6 +75,9 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     healthy_s_ago: float | None
     """Seconds since a check would last have been admitted; 0 while it is, null for never."""
     metrics: Sequence[MetricDoc]
+    """What such a check is judged by."""
+    other_metrics: Sequence[MetricDoc]
+    """Outside the default set (judged where a check names them), or `disabled`."""
 
 
 class StoreDoc(msgspec.Struct, frozen=True):
