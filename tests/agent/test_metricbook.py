@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 
 from headgate.agent.board import Board
 from headgate.agent.metricbook import DatabasePlan, MetricBook, NoSuchMetric
+from headgate.agent.redact import redacted, redacted_url
 from headgate.agent.sampler import Sampler
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.records import MetricChange
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.errors import Conflict, Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.stores.memory import MemoryStore
-from tests.agent.fakes import FakeProbe, FakeProbes, HandClock, settle
+from tests.agent.fakes import FakeProbe, FakeProbes, HandClock, HangingProbe, settle
 
 
 class World:
@@ -131,6 +133,193 @@ async def test_a_new_connection_reopens_the_probes(world: World) -> None:
     world.probes = FakeProbes({"lag": 2.0})
     await world.book.adopt([world.plan(connection=2)])
     assert old.closed and world.probes.opened
+
+
+class SlowToClose(FakeProbes):
+    """Its connections end only when told to."""
+
+    def __init__(self, values: dict[str, float | ProbeFailed]) -> None:
+        super().__init__(values)
+        self.may_end = asyncio.Event()
+
+    async def close(self) -> None:
+        await self.may_end.wait()
+        await super().close()
+
+
+async def test_a_database_that_moves_is_never_absent_and_refuses_until_read(world: World) -> None:
+    """In between, a check would be told "no such database", which some take for leave."""
+    old = SlowToClose({"lag": 1.0})
+    world.probes = old
+    await world.book.adopt([world.plan(connection=2)])
+    await settle()
+    assert world.passes()
+    world.probes = FakeProbes({"lag": ProbeFailed(Cause.FAILED, "not up yet")})
+    moving = asyncio.create_task(world.book.adopt([world.plan(connection=3)]))
+    for _ in range(50):
+        await asyncio.sleep(0)
+        assert "main" in world.board.healths and "lag" in world.board.healths["main"].standings
+    assert not old.closed and not world.passes()
+    old.may_end.set()
+    await moving
+    assert old.closed
+
+
+async def test_the_old_values_do_not_pass_for_those_of_a_new_connection(world: World) -> None:
+    class Hanging(FakeProbes):
+        def probe_for(self, spec: MetricSpec) -> FakeProbe:
+            return HangingProbe(lambda: 0.0)
+
+    world.probes = Hanging()
+    await world.book.adopt([world.plan(connection=2)])
+    absent = world.board.healths["main"].standings["lag"].absent
+    assert absent is not None and absent.cause is Cause.NEVER_READ
+
+
+async def test_a_new_default_set_never_judges_by_nothing(world: World) -> None:
+    seen: list[int] = []
+    real = world.board.open
+
+    def watched(database: str, default: tuple[str, ...] | None) -> None:
+        real(database, default)
+        seen.append(len(world.board.healths[database].default))
+
+    world.board.open = watched  # type: ignore[method-assign]
+    plan = DatabasePlan(
+        "main", Engine.POSTGRES, {"pool_usage": {}}, lambda: world.probes, ("pool_usage",), 1
+    )
+    await world.book.adopt([plan])
+    assert seen == [1]
+
+
+async def test_a_dry_run_that_hangs_holds_up_no_change(world: World) -> None:
+    class Hanging(FakeProbes):
+        def probe_for(self, spec: MetricSpec) -> FakeProbe:
+            return HangingProbe(lambda: 0.0) if spec.name == "slow" else super().probe_for(spec)
+
+    world.probes = Hanging({"lag": 1.0})
+    await world.book.adopt([world.plan(connection=2)])
+    raw = {"sql": "select 1", "threshold": 5, "timeout_s": 60}
+    dry = asyncio.create_task(world.book.put("main", "slow", raw, who="a", dry_run=True))
+    await settle()
+    async with asyncio.timeout(2):
+        await world.book.patch("main", "lag", {"threshold": 2}, who="b")
+    assert not dry.done()
+    dry.cancel()
+    await asyncio.wait([dry])
+
+
+# --- back to the file --------------------------------------------------------------------------
+
+
+async def test_a_reverted_metric_follows_the_file_again_after_a_restart_too(world: World) -> None:
+    """R141"""
+    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    reverted = await world.book.revert("main", "lag", who="ops", expect=1)
+    assert reverted.entry is not None and world.threshold() == 5
+    entry = (await world.store.audit())[0]
+    assert (entry.action, entry.before, entry.after) == (
+        "metric.revert",
+        {"threshold": 2},
+        {"threshold": 5},
+    )
+    await world.book.adopt([world.plan({"lag": {"threshold": 7}})])
+    assert world.threshold() == 7
+    await world.book.adopt([world.plan()], await world.store.metric_changes())
+    assert (world.threshold(), world.book.entry("main", "lag").origin) == (5, "file")
+    await world.book.patch("main", "lag", {"threshold": 3}, who="ops", expect=2)
+    assert world.threshold() == 3
+
+
+async def test_a_revert_brings_back_what_was_removed_and_takes_what_was_added(world: World) -> None:
+    await world.book.remove("main", "lag", who="ops")
+    assert world.book.removed("main") == ["lag"]
+    dry = await world.book.revert("main", "lag", who="ops", dry_run=True)
+    assert isinstance(dry.reading, Sample) and world.book.removed("main") == ["lag"]
+    await world.book.revert("main", "lag", who="ops")
+    assert world.threshold() == 5
+    await world.book.put("main", "queue", {"sql": "select 1", "threshold": 5}, who="ops")
+    assert (await world.book.revert("main", "queue", who="ops")).entry is None
+    with pytest.raises(NoSuchMetric):
+        await world.book.revert("main", "queue", who="ops")
+    assert (await world.book.revert("main", "lag", who="ops")).entry is not None
+
+
+# --- commands, secrets, switches ---------------------------------------------------------------
+
+
+async def test_the_rest_of_a_command_metric_can_be_changed(world: World) -> None:
+    """R1: the command itself is as in the file."""
+    raw = {"command": ["/bin/queue"], "threshold": 5}
+    await world.book.adopt([world.plan({"lag": {}, "queue": raw})])
+    await world.book.patch("main", "queue", {"threshold": 2}, who="ops")
+    assert world.threshold("queue") == 2
+    await world.book.put("main", "queue", {**raw, "threshold": 3}, who="ops")
+    assert world.threshold("queue") == 3
+    with pytest.raises(InvalidSettings, match="settings file"):
+        await world.book.patch("main", "queue", {"command": ["/bin/other"]}, who="ops")
+
+
+async def test_a_disabled_metric_stays_and_can_be_enabled_again(world: World) -> None:
+    await world.book.patch("main", "lag", {"enabled": False}, who="ops")
+    assert not world.book.entry("main", "lag").enabled
+    assert "lag" not in world.board.healths["main"].standings
+    reads = sum(probe.reads for probe in world.probes.opened)
+    await world.clock.advance(5)
+    assert sum(probe.reads for probe in world.probes.opened) == reads
+    await world.book.patch("main", "lag", {"enabled": True}, who="ops")
+    await settle()
+    assert world.passes()
+
+
+URL = "http://u:S3cret@h/x?token=S3cret"
+
+
+async def test_a_patch_keeps_the_secrets_it_does_not_name(world: World) -> None:
+    raw = {"plugin": "p", "threshold": 5, "options": {"token": "S3cret", "n": 1}}
+    await world.book.put("main", "queue", raw, who="ops")
+    await world.book.patch("main", "queue", {"options": {"n": 2}}, who="ops")
+    assert world.book.entry("main", "queue").raw["options"] == {"token": "S3cret", "n": 2}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"url": redacted_url(URL), "threshold": 5},
+        {"url": "http://…@other/x?a=b", "threshold": 5},
+        {"plugin": "p", "threshold": 5, "options": {"api_key": "…"}},
+    ],
+)
+async def test_a_hidden_secret_sent_back_is_not_kept(world: World, raw: Any) -> None:
+    with pytest.raises(InvalidSettings, match="not shown"):
+        await world.book.put("main", "queue", raw, who="ops")
+    assert await world.store.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (URL, "http://…@h/x?…"),
+        ("https://h:1/x", "https://h:1/x"),
+        ("http://h/x?a=1", "http://h/x?…"),
+        ("http://h/x#S3cret", "http://h/x#…"),
+        ("http://u:S3/cret@h/x", "http://…@h/x"),
+        ("http://u:S3?cret@h/x", "http://…"),
+        ("http://h/x?mail=S@3cret", "http://h/x?…"),
+    ],
+)
+def test_what_a_url_opens_doors_with_is_not_shown(url: str, shown: str) -> None:
+    assert redacted_url(url) == shown
+    assert redacted_url(shown) == shown
+
+
+def test_secrets_are_hidden_wherever_they_stand() -> None:
+    raw = {
+        "options": {"Password": "S3cret", "api_key": "S3cret", "to": URL, "n": 1},
+        "command": ["curl", URL],
+        "url": URL,
+    }
+    assert "S3cret" not in repr(redacted(raw)) and redacted(raw)["options"]["n"] == 1
 
 
 async def test_a_database_that_left_the_file_is_closed(world: World) -> None:

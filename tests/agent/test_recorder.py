@@ -103,3 +103,18 @@ async def test_full_disk_checks_go_on_and_nothing_is_lost() -> None:
 
 def _fault(keeper: Keeper) -> str | None:
     return keeper.fault.detail if keeper.fault else None
+
+
+def test_refusals_are_kept_in_full_at_most_one_a_second_of_a_client() -> None:
+    """R134, R135: every number of the decision; the counters stay exact."""
+    recorder = Recorder(max_clients=10)
+    for tenth in range(25):
+        recorder.record(decision(lag=9.0, after_s=tenth / 10))
+    recorder.record(decision("other:job", lag=9.0, after_s=2.5))
+    recorder.record(decision(after_s=2.6))
+    newest, *older = recorder.recent()
+    assert newest.check.identity.text == "other:job"
+    assert len(older) == 3
+    finding = older[0].failing[0]
+    assert (finding.ref.metric, finding.value, finding.threshold) == ("lag", 9.0, 5.0)
+    assert sum(recorder.totals().values()) == 27

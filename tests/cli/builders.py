@@ -83,6 +83,8 @@ def metric_view(name: str = "lag", **given: Any) -> Doc:
         "origin": "file",
         "revision": 0,
         "settings": {"threshold": 5},
+        "file": {"threshold": 5},
+        "in_default": True,
         "interval_s": 1.0,
         "timeout_s": 0.5,
         "max_age_s": 2.5,
@@ -115,6 +117,7 @@ def database(name: str = "main", **given: Any) -> Doc:
         "reason": "",
         "healthy_s_ago": 0.0,
         "metrics": [metric(), metric("threads_running", value=12.0, unit="", threshold=100.0)],
+        "other_metrics": [],
     }
     return _doc(DatabaseDoc, values, given)
 

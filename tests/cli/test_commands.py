@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from headgate.cli import api
+from headgate.cli.api import DEFAULT_TIMEOUT_S
+from headgate.cli.change import _patience_s
 from headgate.cli.exits import EXIT_CODES
 from headgate.core.decision import Verdict
 from headgate.version import VERSION
@@ -287,13 +290,54 @@ def test_set_changes_only_what_was_given_and_builds_on_what_it_saw(
     assert patch.headers["if-match"] == '"3"'
 
 
-def test_set_keeps_the_options_that_were_not_named(scripted: ScriptedAgent, run: Run) -> None:
-    settings = {"options": {"method": "native", "heartbeat_table": "a.b"}}
+def test_set_sends_only_the_options_that_were_named(scripted: ScriptedAgent, run: Run) -> None:
+    """The agent merges them: what it shows of a secret one must not be sent back."""
+    settings = {"options": {"method": "native", "token": "…"}}
     scripted.says(QUEUE, builders.metric_view(settings=settings))
     scripted.says(QUEUE, builders.metric_view(), method="PATCH")
     run("metrics", "set", "main", "queue_depth", "--option", "method=heartbeat")
-    merged = {"method": "heartbeat", "heartbeat_table": "a.b"}
-    assert scripted.heard[-1].body == {"options": merged}
+    assert scripted.heard[-1].body == {"options": {"method": "heartbeat"}}
+
+
+def test_revert_lets_the_file_decide_again(scripted: ScriptedAgent, run: Run) -> None:
+    seen = builders.metric_view("queue_depth", revision=3, settings={"threshold": 9})
+    scripted.says(QUEUE, seen, headers={"ETag": '"3"'})
+    after = builders.metric_view("queue_depth", revision=4, settings={"threshold": 5})
+    scripted.says(f"{QUEUE}/revert", after, method="POST")
+    ran = run("metrics", "revert", "main", "queue_depth")
+    assert "REVERTED  main/queue_depth" in ran.out and "threshold: 9 → 5" in ran.out
+    assert (scripted.heard[-1].method, scripted.heard[-1].headers["if-match"]) == ("POST", '"3"')
+
+
+def test_revert_brings_back_what_was_removed(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says(f"{QUEUE}/revert", builders.metric_view("queue_depth"), method="POST")
+    ran = run("metrics", "revert", "main", "queue_depth")
+    assert (ran.code, "if-match" in scripted.heard[-1].headers) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("given_s", "waits_s"), [(None, DEFAULT_TIMEOUT_S), (1.0, DEFAULT_TIMEOUT_S), (20.0, 22.0)]
+)
+def test_a_dry_run_waits_for_its_probe(given_s: float | None, waits_s: float) -> None:
+    assert _patience_s(given_s) == waits_s
+
+
+def test_a_dry_run_outwaits_the_timeout_the_metric_has(
+    scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given up at the usual time, the answer to `set --dry-run` would never be seen."""
+    patience_s: list[float] = []
+
+    def connect(url: str | None, token: str | None, *, timeout_s: float = 5.0) -> api.Api:
+        patience_s.append(timeout_s)
+        return real(url, token, timeout_s=timeout_s)
+
+    real = api.connect
+    monkeypatch.setattr(api, "connect", connect)
+    scripted.says(QUEUE, builders.metric_view("queue_depth", timeout_s=20.0))
+    scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PATCH")
+    run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
+    assert patience_s == [5.0, 22.0]
 
 
 def test_set_without_a_setting_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:

@@ -165,6 +165,23 @@ def test_a_dry_run_shows_the_first_probe_or_why_there_is_none() -> None:
     assert "a probe of it gives no value: failed for 2.2 s: no table" in shown(bad)
 
 
+def test_status_marks_what_guards_only_when_named() -> None:
+    """A metric that judges nothing must not look like one that does."""
+    off = builders.metric("loadavg", state="disabled", value=None, age_ms=None)
+    other = builders.database(other_metrics=[builders.metric("queue"), off])
+    text = shown(status_page(read(Status, builders.status(databases=[other])), Canvas()))
+    assert "queue*" in text and "* outside the default set" in text
+    assert "loadavg " in text and "disabled" in text
+
+
+def test_metrics_outside_the_default_set_are_marked_and_show_how_fine_they_are() -> None:
+    """R23"""
+    view = read(MetricView, builders.metric_view("queue", in_default=False, granularity_s=30.0))
+    text = shown(metrics_page([view], Canvas()))
+    assert "queue*" in text and "fine to" in text and "30" in text
+    assert "outside the default set" in shown(metric_page(view, Canvas()))
+
+
 def test_metrics_are_listed_with_their_origin_and_advice() -> None:
     views = [
         read(MetricView, builders.metric_view()),

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from headgate.agent.metricbook import DatabasePlan
+from headgate.core.metrics import Engine
 from headgate.core.records import AuditEntry, MetricChange
 from headgate.errors import StoreUnavailable
 from headgate.stores.memory import MemoryStore
@@ -185,6 +187,66 @@ def test_a_metric_is_added_changed_and_removed(own: Served) -> None:
     assert (audit[-1]["before"], audit[-1]["after"]) == (None, QUERY)
     assert audit[0]["after"] is None
     assert len(own.ask("GET", "/v1/audit?limit=2").json["audit"]) == 2
+
+
+def test_a_reverted_metric_is_as_in_the_file(own: Served) -> None:
+    change(own, "PATCH", LAG, {"threshold": 60})
+    seen = own.ask("GET", LAG).json
+    assert seen["file"] == {} and "threshold = default" in seen["advice"][-1]
+    (told,) = own.ask("GET", "/v1/status").json["advice"]
+    assert "main/lag: runtime settings hide the file's: threshold = default" in told
+    tried = change(own, "POST", f"{LAG}/revert?dry_run=true")
+    assert (tried.json["settings"], own.ask("GET", LAG).json["settings"]) == ({}, {"threshold": 60})
+    assert is_problem(change(own, "POST", f"{LAG}/revert?dry=true"), 400, field="dry_run")
+    assert is_problem(own.ask("POST", f"{LAG}/revert"), 401)
+    back = change(own, "POST", f"{LAG}/revert")
+    assert (back.json["origin"], back.json["settings"]) == ("file", {})
+    assert own.ask("GET", "/v1/audit").json["audit"][0]["action"] == "metric.revert"
+    assert own.ask("GET", "/v1/status").json["advice"] == []
+    change(own, "DELETE", LAG)
+    assert "removed at run time" in own.ask("GET", "/v1/status").json["advice"][0]
+    assert change(own, "POST", f"{LAG}/revert").json["metric"] == "lag"
+    change(own, "PUT", CUSTOM, QUERY)
+    assert change(own, "POST", f"{CUSTOM}/revert").json["removed"] is True
+
+
+def test_a_disabled_metric_is_shown_as_such_and_enabled_again(own: Served) -> None:
+    off = change(own, "PATCH", LAG, {"enabled": False})
+    assert (off.json["now"]["state"], off.json["now"]["value"]) == ("disabled", None)
+    assert own.ask("GET", LAG).json["now"]["state"] == "disabled"
+    main = own.ask("GET", "/v1/status").json["databases"][0]
+    assert "lag" not in {metric["metric"] for metric in main["metrics"]}
+    assert [metric["metric"] for metric in main["other_metrics"]] == ["lag"]
+    assert own.ask("GET", CHECK + "&metrics=lag").status == 404
+    assert change(own, "PATCH", LAG, {"enabled": True}).status == 200
+    eventually(lambda: own.ask("GET", CHECK + "&metrics=lag").status == 200)
+
+
+def test_a_metric_outside_the_default_set_says_that_it_guards_nothing_by_itself(
+    own: Served,
+) -> None:
+    raw: dict[str, dict[str, Any]] = {"lag": {}, "threads_running": {}}
+    plan = DatabasePlan("main", Engine.MYSQL, raw, lambda: own.script, ("lag",))
+    own.run_there(lambda: own.book.adopt([plan]))
+    put = change(own, "PUT", CUSTOM, QUERY)
+    assert put.json["in_default"] is False
+    assert "checks that name no metric are not judged by it" in put.json["advice"][-1]
+    assert own.ask("GET", LAG).json["in_default"] is True
+    (main,) = own.ask("GET", "/v1/status").json["databases"]
+    assert [metric["metric"] for metric in main["metrics"]] == ["lag"]
+    assert {m["metric"] for m in main["other_metrics"]} == {"threads_running", "queue"}
+
+
+def test_secrets_in_settings_are_shown_to_nobody(own: Served) -> None:
+    raw = {"url": "http://u:S3cret@h/x?token=S3cret", "threshold": 5}
+    put = change(own, "PUT", CUSTOM, raw)
+    assert put.json["settings"]["url"] == "http://…@h/x?…"
+    patched = change(own, "PATCH", CUSTOM, {"threshold": 6})
+    for reply in (put, patched, *(own.ask("GET", p) for p in ("/v1/metrics", "/v1/audit", CUSTOM))):
+        assert reply.status == 200 and b"S3cret" not in reply.body
+    assert own.call(own.book.entry, "main", "queue").raw["url"] == raw["url"]
+    sent_back = change(own, "PUT", CUSTOM, put.json["settings"])
+    assert is_problem(sent_back, 422) and "not shown" in sent_back.json["faults"][0]
 
 
 def test_null_restores_a_default(own: Served) -> None:

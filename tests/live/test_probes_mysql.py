@@ -172,12 +172,16 @@ async def test_native_lag_of_a_replica_in_step_is_zero(mariadb_pair: Pair[MariaD
         await becomes(lambda: stays_below(lag, 1))
 
 
-async def test_a_server_that_is_no_replica_has_no_native_lag(
-    mariadb_pair: Pair[MariaDBServer],
+@pytest.mark.parametrize("method", ["auto", "heartbeat", "native"])
+async def test_misleading_zero_lag_from_the_primarys_own_heartbeat(
+    mariadb_pair: Pair[MariaDBServer], method: str
 ) -> None:
-    async with probes_of(mariadb_pair.primary) as probes:
-        failed = await failure(probes.probe_for(spec_of("lag", options=NATIVE)))
+    """R22: a server that is no replica has no lag, however fresh its row."""
+    async with heartbeats(mariadb_pair) as writer, probes_of(mariadb_pair.primary) as probes:
+        assert await writer.beat() is True
+        failed = await failure(probes.probe_for(spec_of("lag", options={"method": method})))
     assert failed.cause is Cause.UNSUPPORTED
+    assert "ask on the replica" in failed.detail
 
 
 @pytest.mark.parametrize(("thread", "said"), [("SQL", "SQL_Running"), ("IO", "IO_Running")])
@@ -326,7 +330,8 @@ async def test_pt_heartbeats_tables_are_read_in_both_layouts(
         f"CREATE OR REPLACE TABLE percona.heartbeat ({columns})",
         f"INSERT INTO percona.heartbeat VALUES {rows.format(ts=ts)}",
     )
-    async with probes_of(mariadb_pair.primary) as probes:
+    await in_sync(mariadb_pair)
+    async with probes_of(mariadb_pair.replica) as probes:
         options = {"heartbeat_table": "percona.heartbeat"}
         assert 3 <= await read(probes, "lag", options=options) < 5
     execute(mariadb_pair.primary, "DROP DATABASE percona")
@@ -336,10 +341,11 @@ async def test_a_heartbeat_from_the_future_is_clock_skew_not_zero(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     """R24"""
-    async with heartbeats(mariadb_pair) as writer, probes_of(mariadb_pair.primary) as probes:
+    async with heartbeats(mariadb_pair) as writer, probes_of(mariadb_pair.replica) as probes:
         await writer.beat()
         ahead = "UPDATE headgate.heartbeat SET ts = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR"
         execute(mariadb_pair.primary, ahead)
+        await in_sync(mariadb_pair)
         failed = await failure(probes.probe_for(spec_of("lag", options=HEARTBEAT)))
     assert failed.cause is Cause.INVALID
     assert "NTP" in failed.detail
@@ -455,6 +461,46 @@ async def test_a_user_that_may_not_create_gets_the_statements_to_run(
             await writer.close()
 
 
+TO_RUN = "as an administrator run: "
+
+
+async def test_the_statements_to_run_are_all_that_is_missing(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    primary = mariadb_pair.primary
+    with user(primary, "plain_writer") as dsn:
+        async with probes_of(primary, dsn=dsn) as probes:
+            writer = probes.heartbeat_writer("made_by_hand.heartbeat")
+            for _ in range(2):  # first to look at replication, then to write
+                with pytest.raises(ProbeFailed) as caught:
+                    await writer.beat()
+                execute(primary, *caught.value.detail.partition(TO_RUN)[2].split("; "))
+            assert await writer.beat() is True
+            table = {"table": "made_by_hand.commit_probe"}
+            commit = probes.probe_for(spec_of("commit_delay", options=table))
+            failed = await failure(commit)
+            execute(primary, *failed.detail.partition(TO_RUN)[2].split("; "))
+            assert await within(commit, 2.0) > 0
+            await writer.close()
+    execute(primary, "DROP DATABASE made_by_hand")
+
+
+async def test_a_table_without_a_schema_is_made_in_that_of_the_dsn(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    primary = mariadb_pair.primary
+    execute(primary, "CREATE DATABASE plain_app", "CREATE TABLE plain_app.t (n INT)")
+    with user(primary, "plain_writer", "SLAVE MONITOR ON *.*", "SELECT ON plain_app.t") as dsn:
+        async with probes_of(primary, dsn=f"{dsn}plain_app") as probes:
+            writer = probes.heartbeat_writer("heartbeat")
+            with pytest.raises(ProbeFailed) as caught:
+                await writer.beat()
+            execute(primary, *caught.value.detail.partition(TO_RUN)[2].split("; "))
+            assert await writer.beat() is True
+            await writer.close()
+    execute(primary, "DROP DATABASE plain_app")
+
+
 async def test_secrets_stand_in_no_message(mariadb_pair: Pair[MariaDBServer]) -> None:
     secret = "hunter2-secret"
     port = mariadb_pair.primary.port
@@ -485,6 +531,8 @@ async def test_the_unix_socket_of_a_dsn_is_used(mariadb_pair: Pair[MariaDBServer
         ("SELECT 42", 42),
         ("SELECT 1.5", 1.5),
         ("SELECT 2.5e0 -- with a comment", 2.5),
+        ("-- a comment first\nSELECT 4", 4),
+        ("/* a comment\nfirst */ SHOW GLOBAL STATUS LIKE 'Threads_connected'", None),
         ("WITH a AS (SELECT 7 AS n) SELECT n FROM a", 7),
         ("SHOW GLOBAL STATUS LIKE 'Threads_connected'", None),
         ("SELECT COUNT(*) FROM mysql.db WHERE Db LIKE '%' OR 1", None),
@@ -522,6 +570,21 @@ async def test_custom_sql_that_is_no_number_is_invalid(
         failed = await sql_failure(probes, query)
         assert failed.cause is Cause.INVALID, failed.detail
         assert said in failed.detail
+        assert await read(probes, "mine", sql="SELECT 1", threshold=1) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT REPEAT('x', 12000000)", "SELECT 1 UNION ALL SELECT REPEAT('x', 12000000)"],
+)
+async def test_a_huge_value_is_refused_before_it_is_received(
+    mariadb_pair: Pair[MariaDBServer], query: str
+) -> None:
+    primary = mariadb_pair.primary
+    async with probes_of(primary) as probes:
+        failed = await sql_failure(probes, query)
+        assert failed.cause is Cause.INVALID
+        assert "bytes or more" in failed.detail
         assert await read(probes, "mine", sql="SELECT 1", threshold=1) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -323,7 +324,8 @@ async def test_a_heartbeat_from_the_future_is_clock_skew_not_zero(
         f"CREATE TABLE {table} (id int, ts timestamptz, server text)",
         f"INSERT INTO {table} VALUES (1, clock_timestamp() + interval '1 hour', 'x')",
     )
-    async with probes_of(postgres_pair.primary) as probes:
+    await in_sync(postgres_pair)
+    async with probes_of(postgres_pair.replica) as probes:
         options = {"method": "heartbeat", "heartbeat_table": table}
         failed = await failure(probes.probe_for(spec_of("lag", options=options)))
     execute(postgres_pair.primary, f"DROP TABLE {table}")
@@ -331,10 +333,55 @@ async def test_a_heartbeat_from_the_future_is_clock_skew_not_zero(
     assert "NTP" in failed.detail
 
 
+async def test_misleading_zero_lag_from_the_primarys_own_heartbeat(
+    postgres_pair: Pair[PostgresServer],
+) -> None:
+    """R22: a server that is no replica has no lag, however fresh its row."""
+    async with probes_of(postgres_pair.primary) as probes:
+        writer = probes.heartbeat_writer("own.heartbeat")
+        assert await writer.beat() is True
+        options = {"method": "heartbeat", "heartbeat_table": "own.heartbeat"}
+        failed = await failure(probes.probe_for(spec_of("lag", options=options)))
+        await writer.close()
+    execute(postgres_pair.primary, "DROP SCHEMA own CASCADE")
+    assert failed.cause is Cause.UNSUPPORTED
+    assert "ask on the replica" in failed.detail
+
+
+async def test_a_logical_subscriber_reads_the_heartbeat_and_does_not_write_it(
+    postgres_pair: Pair[PostgresServer],
+) -> None:
+    """It is not in recovery, but its rows come from elsewhere."""
+    primary = postgres_pair.primary
+    table = "CREATE TABLE public.fed (id int PRIMARY KEY, ts timestamptz, server text)"
+    never = "CONNECTION 'host=127.0.0.1 port=1' PUBLICATION fed"
+    execute(
+        primary,
+        table,
+        "INSERT INTO public.fed VALUES (1, clock_timestamp() - interval '5 s', 'x')",
+        f"CREATE SUBSCRIPTION fed {never} WITH (connect = false)",
+        "INSERT INTO pg_subscription_rel SELECT oid, 'public.fed'::regclass, 'r', NULL"
+        " FROM pg_subscription",
+    )
+    async with probes_of(primary) as probes:
+        options = {"method": "heartbeat", "heartbeat_table": "public.fed"}
+        lag_s = await read(probes, "lag", options=options)
+        writer = probes.heartbeat_writer("public.fed")
+        assert await writer.beat() is False
+        await writer.close()
+    execute(
+        primary,
+        "ALTER SUBSCRIPTION fed SET (slot_name = NONE)",
+        "DROP SUBSCRIPTION fed",
+        "DROP TABLE public.fed",
+    )
+    assert 5 <= lag_s < 10
+
+
 async def test_a_missing_heartbeat_table_says_what_to_do(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
-    async with probes_of(postgres_pair.primary) as probes:
+    async with probes_of(postgres_pair.replica) as probes:
         options = {"method": "heartbeat", "heartbeat_table": "no.where"}
         failed = await failure(probes.probe_for(spec_of("lag", options=options)))
     assert failed.cause is Cause.FAILED
@@ -468,6 +515,76 @@ async def test_a_role_that_may_not_create_gets_the_statements_to_run(
         eventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") == 0)
 
 
+TO_RUN = "as an administrator run: "
+
+
+@pytest.mark.parametrize("name", ["made_by_hand.heartbeat", "heartbeat_by_hand"])
+async def test_the_statements_to_run_are_all_that_is_missing(
+    postgres_pair: Pair[PostgresServer], name: str
+) -> None:
+    """Exactly what is printed, first to write, then for another role to read."""
+    primary, replica = postgres_pair.primary, postgres_pair.replica
+    options = {"method": "heartbeat", "heartbeat_table": name}
+    with role(primary, "plain_writer") as dsn, role(primary, "plain_reader"):
+        async with probes_of(primary, dsn=dsn) as up:
+            writer = up.heartbeat_writer(name)
+            with pytest.raises(ProbeFailed) as caught:
+                await writer.beat()
+            execute(primary, *caught.value.detail.partition(TO_RUN)[2].split("; "))
+            assert await writer.beat() is True
+            await writer.close()
+        await in_sync(postgres_pair)
+        async with probes_of(replica, dsn=replica.dsn(user="plain_reader")) as down:
+            lag = down.probe_for(spec_of("lag", options=options))
+            failed = await failure(lag)
+            assert "pg_monitor" not in failed.detail
+            execute(primary, *failed.detail.partition(TO_RUN)[2].split("; "))
+            await in_sync(postgres_pair)
+            assert await within(lag, 1.0) >= 0
+        eventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") == 0)
+        execute(primary, f"DROP TABLE {name}", "DROP SCHEMA IF EXISTS made_by_hand CASCADE")
+
+
+async def test_a_table_without_rights_for_the_writer_gets_them_printed(
+    postgres_pair: Pair[PostgresServer],
+) -> None:
+    primary = postgres_pair.primary
+    with role(primary, "plain_writer") as dsn:
+        async with probes_of(primary) as admin, probes_of(primary, dsn=dsn) as probes:
+            made = admin.heartbeat_writer("made_before.heartbeat")
+            assert await made.beat() is True
+            writer = probes.heartbeat_writer("made_before.heartbeat")
+            with pytest.raises(ProbeFailed) as caught:
+                await writer.beat()
+            execute(primary, *caught.value.detail.partition(TO_RUN)[2].split("; "))
+            assert await writer.beat() is True
+            await writer.close()
+            await made.close()
+        eventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") == 0)
+        execute(primary, "DROP SCHEMA made_before CASCADE")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("mine", {"sql": "SELECT count(*) FROM jobs", "threshold": 1}, "GRANT SELECT"),
+        ("disk_used", {}, "GRANT pg_monitor TO blind"),
+    ],
+)
+async def test_a_missing_right_is_named_as_the_one_that_helps(
+    postgres_pair: Pair[PostgresServer], name: str, settings: dict[str, Any], said: str
+) -> None:
+    primary = postgres_pair.primary
+    execute(primary, "CREATE TABLE IF NOT EXISTS jobs (n int)")
+    with role(primary, "blind") as dsn:
+        async with probes_of(primary, dsn=dsn) as probes:
+            failed = await failure(probes.probe_for(spec_of(name, **settings)))
+        eventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") == 0)
+    assert failed.cause is Cause.FAILED
+    assert said in failed.detail
+    assert ("pg_monitor" in said) == ("pg_monitor" in failed.detail)
+
+
 async def test_secrets_stand_in_no_message(postgres_pair: Pair[PostgresServer]) -> None:
     secret = "hunter2-secret"
     free = f"postgresql://someone:{secret}@127.0.0.1:1/app"
@@ -495,6 +612,9 @@ def test_a_dsn_that_cannot_be_read_is_not_quoted() -> None:
         ("SELECT 0.25::float8 -- with a comment", 0.25),
         ("WITH a AS (SELECT 7 AS n) SELECT n FROM a", 7),
         ("VALUES (3)", 3),
+        ("SELECT 5 AS headgate", 5),
+        ("-- a comment first\nSELECT 4", 4),
+        ("/* a comment\nfirst */ SHOW max_connections", 100),
         ("SHOW max_connections", 100),
         ("SELECT count(*) FROM pg_class WHERE relname LIKE 'pg%%'", None),
     ],
@@ -515,6 +635,9 @@ async def test_custom_sql_answers_one_number(
         ("SELECT 1 WHERE false", "no row"),
         ("SELECT generate_series(1, 100000000)", "more than one row"),
         ("SELECT 1, 2", "2 columns"),
+        ("SELECT 1 AS a, 2 AS a", "2 columns"),
+        ("SELECT now()", "datetime"),
+        ("SELECT", "0 columns"),
         ("SELECT 'twelve'", "text"),
         ("SELECT '12'", "text"),
         ("SELECT 'NaN'::float8", "nan"),
@@ -531,6 +654,35 @@ async def test_custom_sql_that_is_no_number_is_invalid(
         failed = await sql_failure(probes, query)
     assert failed.cause is Cause.INVALID, failed.detail
     assert said in failed.detail
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT repeat('x', 200000000)",
+        "SELECT 1, repeat('x', 200000000)",
+        "SELECT body FROM bulky",
+        "SELECT DISTINCT body FROM bulky",
+    ],
+)
+async def test_a_huge_value_stays_on_the_server(
+    postgres_pair: Pair[PostgresServer], query: str
+) -> None:
+    """The second two are stored compressed: 8 MB in less than 100 kB."""
+    primary = postgres_pair.primary
+    execute(
+        primary,
+        "CREATE TABLE IF NOT EXISTS bulky (body text)",
+        "TRUNCATE bulky",
+        "INSERT INTO bulky VALUES (repeat('x', 8000000))",
+    )
+    async with probes_of(primary) as probes:
+        peak_before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        failed = await sql_failure(probes, query)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak_before_kib + 30_000
+        assert failed.cause is Cause.INVALID, failed.detail
+        assert "bytes" in failed.detail
+        assert await read(probes, "mine", sql="SELECT 1", threshold=1) == 1
 
 
 @pytest.mark.parametrize(

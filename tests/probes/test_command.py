@@ -69,6 +69,19 @@ async def test_a_timeout_kills_the_whole_group(tmp_path: Path) -> None:
     await aeventually(lambda: all(map(is_over, both)))
 
 
+@pytest.mark.parametrize("way", ["setsid {child} &", "(setsid {child} &);"])
+async def test_a_timeout_kills_a_child_that_left_the_session(tmp_path: Path, way: str) -> None:
+    """R26: also where its parent is gone, so that nobody can tell whose child it was."""
+    pid_file, bystander = tmp_path / "pid", shell("sleep 1; echo 1")
+    child = f"sh -c 'echo $$ > {pid_file}; exec sleep 300'"
+    untouched = asyncio.create_task(bystander.read())
+    with pytest.raises(TimeoutError):
+        await within(shell(f"{way.format(child=child)} sleep 300"), 0.4)
+    pid = int(pid_file.read_text())
+    await aeventually(lambda: is_over(pid))
+    assert await untouched == 1
+
+
 async def test_a_program_that_leaves_a_child_with_its_output_times_out_and_dies() -> None:
     with pytest.raises(TimeoutError):
         await within(shell("echo 1; sleep 300 & exit 0"), 0.3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -13,10 +15,12 @@ import pytest
 from headgate.core.samples import Cause
 from headgate.errors import InvalidSettings
 from headgate.probes.plugin import PluginProbe, load_plugin
-from tests.probes.reading import failure, within
+from tests.probes.reading import becomes, failure, within, works
 
 EXAMPLE = """
-import asyncio, time
+import asyncio, sys, threading, time
+
+released = threading.Event()
 
 def depth(options):
     return options["base"] + 2
@@ -34,8 +38,31 @@ def word(options):
 def stuck(options):
     time.sleep(2)
 
+def held(options):
+    released.wait(5)
+    return 5
+
+def leaves(options):
+    sys.exit("done here")
+
+def interrupts(options):
+    raise KeyboardInterrupt
+
+def stops(options):
+    next(iter(()))
+
+async def leaves_later(options):
+    sys.exit("done here")
+
+async def cancels(options):
+    raise asyncio.CancelledError
+
+async def sleeps(options):
+    await asyncio.sleep(30)
+
 constant = 3
 """
+ROGUES = ["held", "leaves", "interrupts", "stops", "leaves_later", "cancels", "sleeps"]
 _names = itertools.count()
 
 Load = Callable[..., PluginProbe]
@@ -49,7 +76,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     info = tmp_path / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    functions = ["depth", "later", "broken", "word", "stuck", "constant", "absent"]
+    functions = ["depth", "later", "broken", "word", "stuck", "constant", "absent", *ROGUES]
     entries = "\n".join(f"{name} = {module}:{name}" for name in functions)
     lost = "lost = no_such_module_at_all:read"
     (info / "entry_points.txt").write_text(f"[headgate.probes]\n{entries}\n{lost}\n")
@@ -88,7 +115,61 @@ async def test_a_stuck_plugin_neither_blocks_the_agent_nor_piles_up(load: Load) 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nowhere", "known: absent, broken, constant, depth"),
+        ("leaves", "SystemExit: done here"),
+        ("interrupts", "KeyboardInterrupt"),
+        ("stops", "StopIteration"),
+        ("leaves_later", "SystemExit: done here"),
+        ("cancels", "CancelledError"),
+    ],
+)
+async def test_what_would_end_a_program_is_a_failed_reading_each_time(
+    load: Load, name: str, said: str
+) -> None:
+    probe = load(name)
+    for _ in range(2):
+        failed = await failure(probe)
+        assert failed.cause is Cause.FAILED
+        assert f"plug-in {name} raised" in failed.detail
+        assert said in failed.detail
+
+
+async def test_a_cancelled_read_stays_cancelled(load: Load) -> None:
+    reading = asyncio.create_task(load("sleeps").read())
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading], timeout=1)
+    assert reading.cancelled()
+
+
+async def test_a_metric_made_anew_leaves_no_hung_thread_each_time(load: Load) -> None:
+    before = threading.active_count()
+    with pytest.raises(TimeoutError):
+        await within(load("held"), 0.05)
+    for n in range(20):
+        failed = await failure(load("held", patched=n))
+        assert failed.cause is Cause.TIMED_OUT
+        assert "has not returned yet" in failed.detail
+    assert threading.active_count() <= before + 1
+    release()
+    await becomes(lambda: works(load("held")))
+
+
+async def test_metrics_of_one_plugin_are_read_at_the_same_time(load: Load) -> None:
+    readings = [asyncio.create_task(load("held", n=n).read()) for n in range(2)]
+    await asyncio.sleep(0)
+    release()
+    assert await asyncio.gather(*readings) == [5, 5]
+
+
+def release() -> None:
+    [module] = [found for name, found in sys.modules.items() if name.startswith("queue_plugin_")]
+    module.released.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "known: absent, broken, cancels, constant, depth"),
         ("lost", "no_such_module_at_all"),
         ("absent", "cannot be imported"),
         ("constant", "is no function"),

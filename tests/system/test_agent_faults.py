@@ -285,6 +285,16 @@ class TestStore:
         rows = serving.get("/v1/history?since=1h&app=nightly").json["tallies"]
         assert sum(row["count"] for row in rows) == 7
 
+    def test_a_refusal_can_be_read_in_full_afterwards(self, serving: AgentProcess) -> None:
+        """R134"""
+        change = {"threshold": 0.0001}
+        serving.request("PATCH", "/v1/databases/main/metrics/pool_usage", change, unix=True)
+        assert not serving.check(app="run7:etl:nightly")["admitted"]
+        (refusal,) = serving.get("/v1/refusals?app=etl").json["refusals"]
+        assert refusal["answer"]["app"] == "run7:etl:nightly"
+        pool = next(m for m in refusal["answer"]["metrics"] if m["metric"] == "pool_usage")
+        assert pool["value"] > pool["threshold"] == 0.0001 and pool["age_ms"] is not None
+
     def test_two_agents_cannot_share_a_state_file(
         self, serving: AgentProcess, tmp_path: Path
     ) -> None:

@@ -6,6 +6,7 @@ it is away they wait here, added up by minute, for as long as they fit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from headgate.core.decision import Decision, State, Verdict
@@ -14,6 +15,8 @@ from headgate.core.records import Tally
 OTHER = "other"
 UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
+MAX_RECENT = 512
+DETAIL_INTERVAL_S = 1.0
 CLIENT_KEPT_S = 24 * 3600.0
 
 _OK = Verdict.OK
@@ -27,6 +30,7 @@ class ClientRecord:
     __slots__ = (
         "admitted",
         "admitted_told",
+        "detailed_at",
         "last_at",
         "last_verdict",
         "refused",
@@ -39,6 +43,8 @@ class ClientRecord:
         self.admitted_told = 0
         """How many of them have been rolled over into minutes and totals."""
         self.refused = 0
+        self.detailed_at = 0.0
+        """When a refusal of it was last kept in full."""
         self.last_at = 0.0
         self.last_verdict = Verdict.OK
         self.refused_since: float | None = None
@@ -67,6 +73,9 @@ class Recorder:
         self._minute_ends = 0.0
         self._waiting: dict[tuple[int, Key], int] = {}
         self._totals: dict[Key, int] = {}
+        self._recent: deque[Decision] = deque(maxlen=MAX_RECENT)
+        """Refusals in full (R134), at most one a second of a client: counts are exact, this
+        is for reading."""
         self.dropped_tallies = 0
 
     def record(self, decision: Decision) -> None:
@@ -85,6 +94,9 @@ class Recorder:
             return
         by = decided_by(decision)
         _refused(known, by, wall_s)
+        if abs(wall_s - known.detailed_at) >= DETAIL_INTERVAL_S:
+            known.detailed_at = wall_s
+            self._recent.append(decision)
         key = (database, client, verdict, by)
         self._refusals[key] = self._refusals.get(key, 0) + 1
 
@@ -105,6 +117,10 @@ class Recorder:
     def clients(self) -> Iterator[tuple[str, str, ClientRecord]]:
         for (database, client), record in self._clients.items():
             yield database, client, record
+
+    def recent(self) -> list[Decision]:
+        """Newest first."""
+        return list(reversed(self._recent))
 
     def drain(self, wall_s: float) -> list[Tally]:
         """What the store has not got yet. Give it back with `restore` if it cannot be kept."""

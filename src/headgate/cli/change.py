@@ -1,4 +1,4 @@
-"""Commands that change metrics at run time: metrics add, set, remove.
+"""Commands that change metrics at run time: metrics add, set, remove, revert.
 
 A change is built on the revision it saw (If-Match): what somebody else did in between is
 never overwritten, the agent answers 412 and the command says so.
@@ -16,6 +16,11 @@ from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgumen
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
+    from headgate.cli.documents import MetricView
+
+
+# A dry run waits for one probe, and this for the way there and back.
+AROUND_A_PROBE_S = 2.0
 
 
 def _option(*names: str, metavar: str, about: str) -> Any:
@@ -182,8 +187,8 @@ def add_metric(
     """
     from headgate.cli.api import connect, metric_path
 
-    api = connect(url, token)
     settings = settings_given(context.params)
+    api = connect(url, token, timeout_s=_patience_s(timeout))
     _refuse_existing(api, database, metric)
     path = metric_path(database, metric)
     changed = api.change("PUT", path, settings, dry_run=dry_run)
@@ -227,11 +232,10 @@ def set_metric(
     api = connect(url, token)
     path = metric_path(database, metric)
     seen = api.get(path)
-    before = _settings_of(seen)
-    if option:
-        settings["options"] = {**before.get("options", {}), **settings["options"]}
+    before = _view_of(seen)
+    api = connect(url, token, timeout_s=_patience_s(timeout or before.timeout_s))
     changed = api.change("PATCH", path, settings, etag=_etag(seen), dry_run=dry_run)
-    _show_change(changed, before, database, metric, dry_run=dry_run, as_json=as_json)
+    _show_change(changed, before.settings, database, metric, dry_run=dry_run, as_json=as_json)
 
 
 def remove_metric(
@@ -253,6 +257,32 @@ def remove_metric(
         _confirm(f"Remove {metric} from {database}? It will refuse nobody any more.")
     changed = api.change("DELETE", path, etag=_etag(seen), dry_run=dry_run)
     _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
+
+
+def revert_metric(
+    database: DatabaseArgument,
+    metric: MetricArgument,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop runtime changes: the settings file decides again.
+
+    A metric that the file does not have is removed; one that was removed comes back.
+    """
+    from headgate.cli.api import connect, metric_path
+
+    path = metric_path(database, metric)
+    seen = _seen(connect(url, token), path)
+    before = _view_of(seen) if seen else None
+    api = connect(url, token, timeout_s=_patience_s(before.timeout_s if before else None))
+    etag = _etag(seen) if seen else None
+    changed = api.change("POST", f"{path}/revert", etag=etag, dry_run=dry_run)
+    settings = before.settings if before else {}
+    _show_change(
+        changed, settings, database, metric, dry_run=dry_run, as_json=as_json, done="REVERTED"
+    )
 
 
 # --- from options to settings ----------------------------------------------------------------
@@ -297,15 +327,29 @@ def _json_or_text(value: str) -> Any:
 # --- steps -----------------------------------------------------------------------------------
 
 
-def _refuse_existing(api: Api, database: str, metric: str) -> None:
-    from headgate.cli.api import metric_path
-    from headgate.errors import HeadgateError, InvalidRequest
+def _patience_s(timeout_s: float | None) -> float:
+    """A dry run is answered once its probe has, at the latest after the metric's timeout."""
+    from headgate.cli.api import DEFAULT_TIMEOUT_S
+
+    return max(DEFAULT_TIMEOUT_S, (timeout_s or 0.0) + AROUND_A_PROBE_S)
+
+
+def _seen(api: Api, path: str) -> Answered | None:
+    from headgate.errors import InvalidRequest
 
     try:
-        api.get(metric_path(database, metric))
+        return api.get(path)
     except InvalidRequest as error:
         if error.status != 404:
             raise
+        return None
+
+
+def _refuse_existing(api: Api, database: str, metric: str) -> None:
+    from headgate.cli.api import metric_path
+    from headgate.errors import HeadgateError
+
+    if _seen(api, metric_path(database, metric)) is None:
         return
     raise HeadgateError(
         f"{database}/{metric} is there already; change it with "
@@ -320,15 +364,13 @@ def _confirm(question: str) -> None:
 
 
 def _etag(seen: Answered) -> str:
+    return seen.etag or f'"{_view_of(seen).revision}"'
+
+
+def _view_of(seen: Answered) -> MetricView:
     from headgate.cli.documents import MetricView, read
 
-    return seen.etag or f'"{read(MetricView, seen.document).revision}"'
-
-
-def _settings_of(seen: Answered) -> Mapping[str, Any]:
-    from headgate.cli.documents import MetricView, read
-
-    return read(MetricView, seen.document).settings
+    return read(MetricView, seen.document)
 
 
 def _show_change(
@@ -339,8 +381,8 @@ def _show_change(
     *,
     dry_run: bool,
     as_json: bool,
+    done: str = "SET",
 ) -> None:
-    from headgate.cli.documents import MetricView, read
     from headgate.cli.output import show
     from headgate.cli.pages import change_page, removed_page
 
@@ -350,7 +392,5 @@ def _show_change(
     show(
         changed,
         as_json,
-        lambda canvas: change_page(
-            read(MetricView, changed.document), before, canvas, dry_run=dry_run
-        ),
+        lambda canvas: change_page(_view_of(changed), before, canvas, dry_run=dry_run, done=done),
     )

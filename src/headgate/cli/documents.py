@@ -82,6 +82,8 @@ class MetricView:
     origin: str
     revision: int
     settings: Mapping[str, Any]
+    file: Mapping[str, Any] | None
+    in_default: bool
     interval_s: float
     timeout_s: float
     max_age_s: float
@@ -110,6 +112,11 @@ class Database:
     reason: str
     healthy_s_ago: float | None
     metrics: Sequence[Metric] = field(metadata={"each": Metric})
+    other_metrics: Sequence[Metric] = field(metadata={"each": Metric})
+
+    @property
+    def every_metric(self) -> tuple[Metric, ...]:
+        return (*self.metrics, *self.other_metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,12 @@ class AuditEntry:
     target: str
     before: Any
     after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    at: str
+    answer: Mapping[str, Any]
 
 
 # --- reading -------------------------------------------------------------------------------

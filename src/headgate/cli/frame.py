@@ -100,11 +100,15 @@ def fitted(databases: Sequence[Database], height: int) -> tuple[list[Database], 
     if sum(_lines(database) for database in databases) <= height:
         return list(databases), 0
     each = max(1, height // max(1, len(databases)) - 3)
-    shown = [replace(database, metrics=_pressing(database.metrics, each)) for database in databases]
+    # What no check is judged by unless it names it goes before anything else.
+    shown = [
+        replace(database, metrics=_pressing(database.metrics, each), other_metrics=())
+        for database in databases
+    ]
     # Who refuses must be on the screen, even where most of the rest is not.
     shown.sort(key=lambda database: database.verdict == "OK")
-    before = sum(len(database.metrics) for database in databases)
-    return shown, before - sum(len(database.metrics) for database in shown)
+    before = sum(len(database.every_metric) for database in databases)
+    return shown, before - sum(len(database.every_metric) for database in shown)
 
 
 def _pressing(metrics: Sequence[Metric], count: int) -> list[Metric]:
@@ -119,5 +123,6 @@ def _pressing(metrics: Sequence[Metric], count: int) -> list[Metric]:
 
 def _lines(database: Database) -> int:
     """An estimate: rows, and two lines for a message that goes beneath them."""
-    messages = {metric.detail for metric in database.metrics if len(metric.detail) > LONG_CHARS}
-    return 3 + max(1, len(database.metrics)) + 2 * len(messages)
+    every = database.every_metric
+    messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
+    return 3 + bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages)

@@ -1,4 +1,4 @@
-"""Commands that look: status, clients, history, audit, metrics list and show."""
+"""Commands that look: status, clients, history, refusals, audit, metrics list and show."""
 
 from __future__ import annotations
 
@@ -68,6 +68,27 @@ def history(
         lambda canvas: history_page(
             summarise(read_list(Tally, answered.document, "tallies")), canvas
         ),
+    )
+
+
+def refusals(
+    app: AnyApp = None,
+    limit: Limit = 100,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show recent refusals in full, newest first."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import Refusal, read_list
+    from headgate.cli.output import show
+    from headgate.cli.pages import refusals_page
+
+    answered = connect(url, token).get("/v1/refusals", limit=str(limit), app=app)
+    show(
+        answered,
+        as_json,
+        lambda _: refusals_page(read_list(Refusal, answered.document, "refusals")),
     )
 
 

@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import Marks, share_text
-from headgate.cli.documents import Answer, AuditEntry, Client, MetricView
+from headgate.cli.documents import Answer, AuditEntry, Client, MetricView, Refusal
 from headgate.cli.history import ClientHistory
 from headgate.cli.render import (
+    OUTSIDE,
+    OUTSIDE_NOTE,
     Canvas,
     advice_line,
     client_table,
@@ -94,7 +96,11 @@ def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
     for name in dict.fromkeys(view.database for view in views):
         mine = [view for view in views if view.database == name]
         notes = notes_below([view.now for view in mine], 0)
-        body = Group(_metrics_of_one(mine, canvas), *(Text(n, style="magenta") for n in notes))
+        body = Group(
+            _metrics_of_one(mine, canvas),
+            *(Text(n, style="magenta") for n in notes),
+            *([] if all(v.in_default for v in mine) else [Text(OUTSIDE_NOTE, style="dim")]),
+        )
         parts += [Text(plain(name), style="bold"), Padding(body, (0, 0, 1, 2))]
     parts += [advice_line(advice) for view in views for advice in view.advice]
     return Group(*parts)
@@ -102,15 +108,16 @@ def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
 
 def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
     wide = canvas.width >= 80
-    more = ("every", "source", "set in") if wide else ()
+    more = ("every", "fine to", "source", "set in") if wide else ()
     table = plain_table("metric", "value", "threshold", *more, "state", right=frozenset({"value"}))
     for view in views:
         now = view.now
         cells = [
-            Text(plain(view.metric)),
+            Text(plain(view.metric) + ("" if view.in_default else OUTSIDE)),
             Text(value_text(now) or canvas.marks.nothing),
             Text(threshold_text(now), style="dim"),
             Text(age_text(view.interval_s)),
+            Text(age_text(view.granularity_s)),
             Text(plain(view.source), style="dim"),
             Text(_set_in(view), style="dim"),
         ]
@@ -129,6 +136,8 @@ def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = [head, Text(), reading, Text(), _timing_line(view, canvas)]
     if view.settings:
         parts += [Text(), settings_table(view.settings)]
+    if not view.in_default:
+        parts += [Text(), Text("outside the default set: judged only where a check names it")]
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
@@ -157,19 +166,26 @@ def setting_text(value: object) -> str:
 
 
 def change_page(
-    view: MetricView, before: Mapping[str, Any], canvas: Canvas, *, dry_run: bool
+    view: MetricView,
+    before: Mapping[str, Any],
+    canvas: Canvas,
+    *,
+    dry_run: bool,
+    done: str = "SET",
 ) -> RenderableType:
     """A change as it is, or would be: what differs, and the reading it stands on."""
     word = Text()
     if dry_run:
         word.append("WOULD BE", style="bold yellow")
     else:
-        word.append("SET", style="bold green")
+        word.append(done, style="bold green")
     word.append(f"  {plain(view.database)}/{plain(view.metric)}")
     if dry_run:
         word.append("  (dry run: nothing was changed)", style="dim")
     parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas.marks)]
-    if dry_run and view.now.cause is not None:
+    if view.now.state == "disabled":
+        parts.append(Text("disabled: neither probed nor judged", style="yellow"))
+    elif dry_run and view.now.cause is not None:
         message = f"a probe of it gives no value: {absence_text(view.now)}"
         parts.append(Text(message, style="bold magenta"))
     elif dry_run:
@@ -234,6 +250,17 @@ def _spans(row: ClientHistory, canvas: Canvas) -> str:
     by = ", ".join(f"{plain(name)} {share:.0%}" for name, share in row.mainly_by) or "?"
     spans = ", ".join(f"{start}{canvas.marks.dash}{end}" for start, end in row.spans)
     return f"{spans or 'now and then'}; by {by}"
+
+
+def refusals_page(refusals: Sequence[Refusal]) -> RenderableType:
+    if not refusals:
+        return Text("nobody was refused lately", style="dim")
+    table = plain_table("when (UTC)", "client", "verdict", "why")
+    for refusal in refusals:
+        at = plain(refusal.at).partition("T")[2].removesuffix("Z")[:12]
+        told = (str(refusal.answer.get(key) or "") for key in ("app", "verdict", "reason"))
+        table.add_row(Text(at), *(Text(plain(text)) for text in told))
+    return table
 
 
 def audit_page(entries: Sequence[AuditEntry], canvas: Canvas) -> RenderableType:

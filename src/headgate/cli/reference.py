@@ -39,6 +39,9 @@ headgate metrics add main queue_depth --sql "select count(*) from jobs" --thresh
 headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000
 headgate metrics set main queue_depth --threshold 500 --debounce "3 of 5"
 
+# Let the settings file decide about lag again.
+headgate metrics revert main lag
+
 # Why does my job wait?
 headgate explain --app etl:nightly --database main
 ```

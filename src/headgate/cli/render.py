@@ -33,12 +33,16 @@ STATE_STYLES = {
     "ignored": "yellow",
     "breached": "bold red",
     "absent": "bold magenta",
+    "disabled": "dim",
 }
 _LOUD = frozenset({"breached", "absent"})
 Key = tuple[str, str]
 Recent = Mapping[Key, Sequence[float | None]]
 Rates = Mapping[Key, tuple[float, float]]
 NO_RECENT: Recent = {}
+NOBODY: frozenset[str] = frozenset()
+OUTSIDE = "*"
+OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: judged only where a check names it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,17 @@ def metric_table(
 
 
 def _metric_table(
-    database: str, metrics: Sequence[Metric], columns: Columns, canvas: Canvas, recent: Recent
+    database: str,
+    metrics: Sequence[Metric],
+    columns: Columns,
+    canvas: Canvas,
+    recent: Recent,
+    outside: frozenset[str] = NOBODY,
 ) -> RenderableType:
     table = _metric_columns(columns)
     for metric in metrics:
         cells = {
-            "metric": Text(plain(metric.name)),
+            "metric": Text(plain(metric.name) + (OUTSIDE if metric.name in outside else "")),
             "value": _value_cell(metric, canvas),
             "threshold": Text(threshold_text(metric), style="dim"),
             "used": _used_cell(metric, columns.used - PERCENT_CELLS, canvas),
@@ -202,15 +211,39 @@ def database_blocks(
     databases: Sequence[Database], canvas: Canvas, recent: Recent = NO_RECENT
 ) -> list[RenderableType]:
     """Each after an empty line, all with the same columns."""
-    every = [metric for database in databases for metric in database.metrics]
+    every = [metric for database in databases for metric in _as_marked(database)]
     columns = columns_for(every, canvas.width - INDENT, recent=bool(recent))
     blocks: list[RenderableType] = []
     for database in databases:
         body: RenderableType = Text("no metric is configured here", style="yellow")
-        if database.metrics:
-            body = _metric_table(database.database, database.metrics, columns, canvas, recent)
+        if database.every_metric:
+            body = _database_table(database, columns, canvas, recent)
         blocks += [Text(), _database_head(database, canvas), Padding(body, (0, 0, 0, INDENT))]
     return blocks
+
+
+def _database_table(
+    database: Database, columns: Columns, canvas: Canvas, recent: Recent
+) -> RenderableType:
+    """All its metrics; those that a check has to name to be judged by them are marked."""
+    outside = _outside(database)
+    table = _metric_table(
+        database.database, database.every_metric, columns, canvas, recent, outside
+    )
+    return Group(table, Text(OUTSIDE_NOTE, style="dim")) if outside else table
+
+
+def _outside(database: Database) -> frozenset[str]:
+    return frozenset(m.name for m in database.other_metrics if m.state != "disabled")
+
+
+def _as_marked(database: Database) -> list[Metric]:
+    """For the widths of columns: names with the mark that they will be shown with."""
+    outside = _outside(database)
+    return [
+        replace(m, metric=m.metric + OUTSIDE) if m.name in outside else m
+        for m in database.every_metric
+    ]
 
 
 def _database_head(database: Database, canvas: Canvas) -> Text:

@@ -55,7 +55,7 @@ class Trend:
     def _remember(self, status: Status) -> dict[Key, tuple[float | None, ...]]:
         seen: dict[Key, deque[float | None]] = {}
         for database in status.databases:
-            for metric in database.metrics:
+            for metric in database.every_metric:
                 name = (
                     metric.metric if metric.scope == "host" else f"{metric.scope}/{metric.metric}"
                 )

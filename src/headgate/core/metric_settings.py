@@ -75,7 +75,8 @@ def _query(value: object) -> str:
 def _url(value: object) -> str:
     url = text(2048)(value)
     if not _URL.fullmatch(url):
-        raise ValueError(f"is {url!r}, must be an http:// or https:// address")
+        # Not quoted: it may hold a password.
+        raise ValueError("must be an http:// or https:// address")
     return url
 
 

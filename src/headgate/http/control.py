@@ -86,6 +86,10 @@ class Control:
         since_s = parse_since(request.query_params.get("since", "1h"))
         return _json(await self._views.history(since_s, request.query_params.get("app")))
 
+    async def refusals(self, request: Request) -> Response:
+        limit = _limit(request.query_params.get("limit", "100"))
+        return _json(self._views.refusals(limit, request.query_params.get("app")))
+
     async def audit(self, request: Request) -> Response:
         limit = _limit(request.query_params.get("limit", "100"))
         return _json(await self._views.audit(limit))
@@ -184,6 +188,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),
+    ("GET", "/v1/refusals", "refusals"),
     ("GET", "/v1/audit", "audit"),
     ("GET", "/healthz", "healthz"),
     ("GET", "/readyz", "readyz"),

@@ -27,6 +27,7 @@ from headgate.wire.status import (
     MetricsDoc,
     MetricView,
     ReadyDoc,
+    RefusalsDoc,
     RemovedDoc,
     StatusDoc,
 )
@@ -56,6 +57,7 @@ _DOCS = (
     HistoryDoc,
     AuditsDoc,
     ReadyDoc,
+    RefusalsDoc,
     RemovedDoc,
     Problem,
 )
@@ -128,6 +130,12 @@ def _look_paths() -> dict[str, Any]:
         ("/v1/explain", "What a check would be answered", _schema(AnswerDoc), explain),
         ("/v1/clients", "Recent clients", _schema(ClientsDoc), []),
         ("/v1/history", "Decisions per minute", _schema(HistoryDoc), history),
+        (
+            "/v1/refusals",
+            "Recent refusals in full",
+            _schema(RefusalsDoc),
+            [*limit, _param("app", _STRING, "A client, or a level of it.")],
+        ),
         ("/v1/audit", "Who changed what", _schema(AuditsDoc), limit),
         ("/healthz", "Whether the process serves", {"type": "object"}, []),
         ("/readyz", "Whether it can judge", _schema(ReadyDoc), []),

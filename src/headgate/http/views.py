@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -15,8 +16,8 @@ from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
 from headgate.agent.ports import Clock, Store
-from headgate.agent.redact import redacted
 from headgate.agent.recorder import ClientRecord, Recorder
+from headgate.agent.redact import redacted
 from headgate.agent.sampler import Sampler
 from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, State
@@ -36,6 +37,8 @@ from headgate.wire.status import (
     MetricsDoc,
     MetricView,
     ReadyDoc,
+    RefusalDoc,
+    RefusalsDoc,
     StatusDoc,
     StoreDoc,
     TallyDoc,
@@ -245,8 +248,14 @@ class Views:
             [
                 TallyDoc(_iso(t.minute * 60), t.database, t.client, t.verdict, t.metric, t.count)
                 for t in tallies
-                if app is None or t.client == app or app in t.client.split(":")
+                if _is_of(t.client, app)
             ]
+        )
+
+    def refusals(self, limit: int, app: str | None) -> RefusalsDoc:
+        chosen = (d for d in self.parts.recorder.recent() if _is_of(d.check.identity.text, app))
+        return RefusalsDoc(
+            [RefusalDoc(_iso(d.at.wall_s), answer_doc(d)) for d in islice(chosen, limit)]
         )
 
     async def audit(self, limit: int) -> AuditsDoc:
@@ -319,6 +328,11 @@ def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
         f"{plan.name}/{metric}: checks that name no metric are not judged by it; name it in a "
         f"check, or add it to default_metrics of {plan.name} in the settings file"
     ]
+
+
+def _is_of(client: str, app: str | None) -> bool:
+    """Whether `app` is this client, or one of its levels."""
+    return app is None or client == app or app in client.split(":")
 
 
 def _client(database: str, client: str, record: ClientRecord, now: Instant) -> ClientDoc:

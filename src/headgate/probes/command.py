@@ -132,7 +132,7 @@ def kill_marked(mark: str) -> None:
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _environment(pid: int) -> list[bytes]:

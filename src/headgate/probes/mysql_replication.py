@@ -24,6 +24,7 @@ async def replica_status(session: MysqlSession) -> list[dict[str, Any]]:
         right = "SLAVE MONITOR" if session.is_mariadb else "REPLICATION CLIENT"
         statement = f"GRANT {right} ON *.* TO {await session.account()}"
         message = f"{error.args[1]}; as an administrator run: {statement}"
+        session.discard()  # rights on *.* reach new sessions only
         raise ProbeFailed(Cause.FAILED, message) from None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.wire.answers import MetricDoc
+from headgate.wire.answers import AnswerDoc, MetricDoc
 
 
 class MetricView(msgspec.Struct, frozen=True):
@@ -113,6 +113,16 @@ class TallyDoc(msgspec.Struct, frozen=True):
 
 class HistoryDoc(msgspec.Struct, frozen=True):
     tallies: Sequence[TallyDoc]
+
+
+class RefusalDoc(msgspec.Struct, frozen=True):
+    at: str
+    """ISO 8601, UTC."""
+    answer: AnswerDoc
+
+
+class RefusalsDoc(msgspec.Struct, frozen=True):
+    refusals: Sequence[RefusalDoc]
 
 
 class AuditDoc(msgspec.Struct, frozen=True):
