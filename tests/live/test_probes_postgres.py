@@ -659,8 +659,8 @@ async def test_custom_sql_that_is_no_number_is_invalid(
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT repeat('x', 200000000)",
-        "SELECT 1, repeat('x', 200000000)",
+        "SELECT repeat('x', 60000000)",
+        "SELECT 1, repeat('x', 60000000)",
         "SELECT body FROM bulky",
         "SELECT DISTINCT body FROM bulky",
     ],
