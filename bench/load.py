@@ -67,8 +67,9 @@ def _await(url: str, process: subprocess.Popen[bytes]) -> None:
     sys.exit(f"{url} did not answer")
 
 
-def wrk(url: str, *, connections: int, seconds: float) -> Run:
+def wrk(url: str, *, connections: int, seconds: float, script: Path | None = None) -> Run:
     argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", url]
+    argv += ["-s", str(script)] if script else []
     out = _load(argv)
     if "Non-2xx" in out or "Socket errors" in out:
         sys.exit(f"not all answers were 200:\n{out}")

@@ -154,7 +154,9 @@ class Recorder:
     def _meet(self, database: str, client: str) -> tuple[str, ClientRecord]:
         if len(self._clients) >= self._max_clients:
             client = OTHER  # Made-up names share one record; they cannot push out real ones.
-        record = self._clients.setdefault((database, client), ClientRecord())
+        record = self._clients.get((database, client))
+        if record is None:
+            record = self._clients[(database, client)] = ClientRecord()
         return client, record
 
     def _roll_over(self, wall_s: float) -> None:
