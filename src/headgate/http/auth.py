@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headgate.errors import InvalidRequest
-from headgate.http.listener import Peer
+from headgate.http.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import httptools
 import structlog
 
+from headgate.http.peers import Peer, peer_of
 from headgate.http.responses import closing, error_reply
 
 log = structlog.get_logger()
@@ -61,14 +59,6 @@ class Limits(NamedTuple):
     max_body_bytes: int
     request_timeout_s: float
     idle_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end, as far as the socket tells."""
-
-    address: str
-    unix_uid: int | None
 
 
 class Handlers(NamedTuple):
@@ -479,21 +469,6 @@ class Connection(asyncio.Protocol):
 
     def _peer(self) -> Peer:
         return peer_of(self._transport)
-
-
-def peer_of(transport: asyncio.Transport) -> Peer:
-    peername = transport.get_extra_info("peername")
-    if isinstance(peername, tuple):
-        return Peer(str(peername[0]), None)
-    return Peer("unix", _unix_uid(transport))
-
-
-def _unix_uid(transport: asyncio.Transport) -> int | None:
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family != socket.AF_UNIX:
-        return None
-    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return cast(int, struct.unpack("3i", raw)[1])
 
 
 def _origin_form(target: bytes) -> bytes:
