@@ -17,7 +17,8 @@ from headgate import Client, HeadgateError
 
 ROWS = 20_000
 CHUNK_ROWS = 400
-PAUSE_S = 0.01
+# A fixed pace, so that what the jobs write does not depend on how busy this machine is.
+PERIOD_S = 0.025
 
 SCHEMA = f"""
 create table orders (id int primary key, note text not null) with (fillfactor = 50);
@@ -51,11 +52,14 @@ class Job:
 
     def _run(self) -> None:
         with suppress(psycopg.Error):  # The server goes away when the demo ends.
+            due = time.monotonic()
             while not self._stop.is_set():
-                if not self.asks or self._may_start():
-                    self._write(self)
-                    self.chunks += 1
-                    time.sleep(PAUSE_S)
+                if self.asks and not self._may_start():
+                    continue
+                self._write(self)
+                self.chunks += 1
+                due = max(due + PERIOD_S, time.monotonic())
+                time.sleep(max(0.0, due - time.monotonic()))
 
     def _may_start(self) -> bool:
         """One OK licenses one chunk. Short waits, so that the job can be stopped."""

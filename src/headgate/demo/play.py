@@ -160,7 +160,7 @@ def _get(url: str, path: str) -> dict[str, Any]:
 def _play(stage: Stage, total_s: float) -> int:
     greedy_s = min(14.0, total_s * 0.4)
     _say("")
-    _say("scene 1: two jobs write as fast as they can. They ask nobody.")
+    _say("scene 1: two jobs write 40 chunks a second each. They ask nobody.")
     for job in stage.jobs:
         job.start()
     _make_replica_small(stage)

@@ -44,10 +44,11 @@ class SmallReplica:
             if self._bytes_per_s is None:
                 allowed, before = replayed, now
                 continue
-            allowed += self._bytes_per_s * (now - before)
-            # What an idle replica does not use is not saved up.
-            allowed = min(allowed, replayed + self._bytes_per_s * 2 * TICK_S)
-            before = now
+            elapsed_s, before = now - before, now
+            # What an idle replica does not use is not saved up; what it could not use because
+            # this thread came late is.
+            saved = replayed + self._bytes_per_s * (elapsed_s + 2 * TICK_S)
+            allowed = min(allowed + self._bytes_per_s * elapsed_s, saved)
             if (replayed > allowed) is not paused:
                 paused = not paused
                 self._connection.execute(
