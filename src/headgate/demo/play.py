@@ -34,8 +34,8 @@ FRAME_S = 0.5
 SETTLE_S = 4.0
 REPLAY_SHARE = 0.75
 # While the jobs are held, the replica still works off what they wrote: what it shows then is
-# as old as it was at the threshold, divided by its share. Probes and frames come on top.
-NEAR_S = LAG_THRESHOLD_S / REPLAY_SHARE + 1.5
+# as old as it was at the threshold, divided by its share (2.7 s). Probes and frames come on top.
+NEAR_S = 2 * LAG_THRESHOLD_S
 SERVER_SETTINGS = {"max_wal_size": "256MB", "checkpoint_timeout": "30s", "shared_buffers": "64MB"}
 
 
