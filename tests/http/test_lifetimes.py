@@ -135,7 +135,7 @@ def test_a_client_that_asks_and_never_reads_is_cut_off(serve: Serve, target: str
             except (TimeoutError, ConnectionError):
                 break
             most = max(most, connection._transport.get_write_buffer_size())
-        assert most < 4_000_000
+        assert most < 1_000_000
         eventually(served.settled)
     assert served.ask("GET", CHECK).status == 200
 

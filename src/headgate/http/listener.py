@@ -30,6 +30,8 @@ MAX_MEMO_BYTES = 1024
 MAX_MEMO_ENTRIES = 4096
 MAX_PIPELINED = 64
 MAX_TARGET_BYTES = 8 * 1024
+SLICE_BYTES = 16 * 1024
+"""Parsed at a time: between two slices it is seen whether the other side still reads."""
 CHUNK_OVERHEAD = 8
 """Bytes on the wire per byte of a chunked body: `1 CRLF x CRLF` is the dearest, and trailers."""
 LINGER_S = 1.0
@@ -175,6 +177,8 @@ class Connection(asyncio.Protocol):
         """Since when the other side does not read."""
         self._begun_at: float | None = None
         """When the first byte of the request that is arriving came."""
+        self._unparsed = b""
+        """Came in one piece with what its sender does not read the answers to."""
         self._unfinished_bytes = 0
         self._completed = False
         """Whether a message ended in the bytes that are being parsed."""
@@ -196,7 +200,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         # Between messages, and nothing under way: exactly these bytes were understood before.
-        if self._begun_at is None and self._task is None:
+        if self._begun_at is None and self._task is None and not self._unparsed:
             answer = self._memo.get(data)
             if answer is not None:
                 self._active_at = HEARD
@@ -221,7 +225,10 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
         self._stalled_at = None
-        if not self._transport.is_closing():
+        if self._unparsed:
+            unparsed, self._unparsed = self._unparsed, b""
+            self._parse(unparsed)
+        if self._writable.is_set() and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def tend(self, now: float) -> None:
@@ -260,6 +267,17 @@ class Connection(asyncio.Protocol):
     # --- parsing ---------------------------------------------------------------------------
 
     def _parse(self, data: bytes) -> None:
+        """Slice by slice, for as long as the answers leave."""
+        if self._unparsed or not self._writable.is_set():
+            self._unparsed += data
+            return
+        for start in range(0, len(data), SLICE_BYTES):
+            if not self._writable.is_set():
+                self._unparsed = data[start:]
+                return
+            self._parse_slice(data[start : start + SLICE_BYTES])
+
+    def _parse_slice(self, data: bytes) -> None:
         if self._closing:
             return
         if self._parser is None:
