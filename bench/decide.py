@@ -13,7 +13,9 @@ from bench.load import table
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.demand import Demands
 from headgate.agent.recorder import Recorder
+from headgate.core.activity import Idleness
 from headgate.core.decide import decide
 from headgate.core.decision import Check
 from headgate.core.health import Health
@@ -86,8 +88,15 @@ def main() -> None:
     )
     print(table([*head[:1], *(f"{name}, µs" for name in head[1:])], rows))
     clock = SystemClock()
+    demands = Demands(clock)
+    demands.open("main", Idleness())
     checker = Checker(
-        board(0.5, clock), Recorder(max_clients=1000), clock, Dice().roll, anonymous_may_pass=False
+        board(0.5, clock),
+        Recorder(max_clients=1000),
+        demands,
+        clock,
+        Dice().roll,
+        anonymous_may_pass=False,
     )
     checker.rules = rules(1_000)
     print(

@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "headgate"
 PURE = frozenset({"core", "traffic", "wire"})
-EDGES = frozenset({"http", "proxy", "pgext", "probes", "stores", "client"})
+EDGES = frozenset({"http", "proxy", "pgext", "probes", "stores", "client", "peers"})
 
 # module → what it may import of ours (errors and version are free to all)
 LAW: Mapping[str, frozenset[str]] = {
@@ -24,12 +24,14 @@ LAW: Mapping[str, frozenset[str]] = {
     "probes": frozenset({"core"}),
     "stores": frozenset({"core", "traffic", "wire"}),
     "client": frozenset({"core", "traffic", "wire"}),
+    "peers": frozenset({"core", "traffic", "wire"}),
     "http": frozenset({"core", "traffic", "wire", "agent"}),
     "proxy": frozenset({"core", "traffic", "wire", "agent"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent"}),
     "cli": frozenset({"client", "config", *PURE}),
-    "main": frozenset({*PURE, *EDGES, "agent", "config", "logs"}),
-    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main"}),
+    "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
+    "main": frozenset({*PURE, *EDGES, "agent", "config", "logs", "wiring"}),
+    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "wiring"}),
     "__main__": frozenset({"cli", "main", "demo", "config", *PURE}),
     "__init__": frozenset({"client", "version"}),
 }
@@ -112,6 +114,8 @@ def test_imports_run_one_way(path: Path) -> None:
         ("cli", "def f():\n    from headgate.agent import board"),
         ("client", "import msgspec"),
         ("stores", "from headgate.agent.ports import Store"),
+        ("peers", "from headgate.agent.ports import PeerLink"),
+        ("http", "from headgate.peers import open_link"),
     ],
 )
 def test_the_law_bites(ring: str, source: str) -> None:

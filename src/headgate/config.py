@@ -24,6 +24,7 @@ from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.names import parse_database, parse_metric
 from headgate.core.places import line_index, nearest_line
+from headgate.core.rollup_settings import labels
 from headgate.core.settings import (
     Setting,
     flag,
@@ -36,10 +37,13 @@ from headgate.core.settings import (
     unknown,
     whole,
 )
+from headgate.core.shard import MAX_MEMBERS
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 ENVIRONMENT_PREFIX = "HEADGATE_"
+SECTIONS = frozenset({"agent", "databases", "peers", "tokens"})
+DATABASE_SECTIONS = frozenset({"metrics", "peers"})
 
 
 class Anonymous(Enum):
@@ -58,6 +62,8 @@ class LogFormat(Enum):
 class Role(Enum):
     VIEWER = "viewer"
     OPERATOR = "operator"
+    PEER = "peer"
+    """Another agent of the shard."""
 
 
 def _address(value: object) -> tuple[str, int]:
@@ -75,11 +81,48 @@ def _path(value: object) -> Path:
     return Path(raw).expanduser()
 
 
+def parse_database_text(value: object) -> str:
+    return parse_database(text(63)(value))
+
+
+def _agent_url(value: object) -> str:
+    url = text(512)(value).rstrip("/")
+    if not _AGENT_URL.fullmatch(url):
+        raise ValueError("must read like https://db1:8087, without path, user or password")
+    return url
+
+
+def _template(value: object) -> str:
+    raw = text(512)(value)
+    if not ("{host}" in raw or "{name}" in raw):
+        raise ValueError("must hold {host} or {name}, such as https://{host}:8087")
+    _agent_url(raw.replace("{host}", "db1").replace("{name}", "db1"))
+    return raw.rstrip("/")
+
+
+def _member(value: object) -> str:
+    try:
+        return parse_database(text(63)(value))
+    except InvalidName as error:
+        raise ValueError(str(error).replace("database name", "member name")) from None
+
+
 def _sha256(value: object) -> str:
     raw = text(64)(value).lower()
     if not re.fullmatch(r"[0-9a-f]{64}", raw):
         raise ValueError("must be 64 hexadecimal digits: the SHA-256 of the token, not the token")
     return raw
+
+
+_AGENT_URL = re.compile(r"https?://[^\s/@?#]+")
+_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,126}")
+
+
+def _shard(value: object) -> str:
+    name = text(127)(value)
+    if not _SHARD.fullmatch(name):
+        raise ValueError(f"is {name!r}, must be 1–127 of A–Z, a–z, 0–9, _ . : / and -")
+    return name
 
 
 AGENT_SETTINGS = table(
@@ -155,6 +198,44 @@ AGENT_SETTINGS = table(
         Setting("tls_cert", "Certificate chain (PEM) for `listen`.", _path),
         Setting("tls_key", "Private key (PEM) for `listen`.", _path),
         Setting(
+            "tls_client_ca",
+            "Authority (PEM) whose client certificates are believed: agents that show one are "
+            "peers.",
+            _path,
+        ),
+        Setting(
+            "advertise",
+            "Address of this agent as other agents and clients reach it, told to them.",
+            _agent_url,
+            shown_default="`listen`, with the scheme that it speaks",
+        ),
+        Setting(
+            "forward",
+            "true forwards questions about a shard to its primary's agent, instead of saying "
+            "where to ask.",
+            flag,
+            default=False,
+        ),
+        Setting(
+            "standby_for",
+            "Address of the agent that this one stands by for: it answers only while that one "
+            "does not.",
+            _agent_url,
+        ),
+        Setting(
+            "takeover_after_s",
+            "With standby_for: seconds without an answer after which this agent takes over.",
+            number(0.5, 300),
+            default=2.0,
+        ),
+        Setting(
+            "warm_standby",
+            "With standby_for: true goes on measuring while passive, so that taking over needs "
+            "no warming up.",
+            flag,
+            default=True,
+        ),
+        Setting(
             "allow_plaintext",
             "true lets `listen` leave loopback without TLS.",
             flag,
@@ -190,10 +271,58 @@ DATABASE_SETTINGS = table(
             shown_default="all of them",
         ),
         Setting(
+            "shard",
+            "The shard (one primary and its replicas) that this database belongs to.",
+            _shard,
+        ),
+        Setting(
+            "member",
+            "Name of this database in its shard, unlike any other member's.",
+            _member,
+            shown_default="the agent's name; NAME of the database where an agent has several",
+        ),
+        Setting(
+            "labels",
+            "Labels of this member, such as region, that roll-ups can choose by.",
+            labels,
+            default=MappingProxyType({}),
+        ),
+        Setting(
+            "discover",
+            "How the agents of replicas and upstreams found in the database are reached: an "
+            "address with {host} or {name} in it.",
+            _template,
+        ),
+        Setting(
+            "collect_interval_s",
+            "Seconds between two readings of the other members, and of the server's role.",
+            number(0.05, 60),
+            default=0.25,
+        ),
+        Setting(
+            "slow_after_s",
+            "Seconds without a question after which less is measured; 0 for never.",
+            number(0, 86400),
+            default=60.0,
+        ),
+        Setting(
+            "hibernate_after_s",
+            "Seconds without a question after which nothing is measured, until the next; 0 for "
+            "never.",
+            number(0, 30 * 86400),
+            default=600.0,
+        ),
+        Setting(
             "heartbeat_interval_s",
             "Writes a heartbeat row this often while the server is a primary; 0 writes none.",
             number(0, 60),
             default=0.0,
+        ),
+        Setting(
+            "heartbeat_lease_s",
+            "Seconds that heartbeats go on after the last question; 0 for always.",
+            number(0, 86400),
+            default=30.0,
         ),
         Setting(
             "heartbeat_table",
@@ -210,10 +339,42 @@ DATABASE_SETTINGS = table(
     )
 )
 
+PEER_SETTINGS = table(
+    (
+        Setting(
+            "url", "Address of the agent beside that member, such as https://db2:8087.", _agent_url
+        ),
+        Setting(
+            "database",
+            "What that agent calls its database.",
+            parse_database_text,
+            shown_default="the same as here",
+        ),
+    )
+)
+
+PEERS_SETTINGS = table(
+    (
+        Setting(
+            "token_file",
+            "File whose first line is the token that the agents of a shard share: shown to the "
+            "others, and taken from them.",
+            _path,
+        ),
+        Setting("ca", "Authority (PEM) that signed the others' certificates.", _path),
+        Setting("cert", "Client certificate (PEM) shown to the others.", _path),
+        Setting("key", "Private key (PEM) of `cert`.", _path),
+    )
+)
+
 TOKEN_SETTINGS = table(
     (
         Setting("name", "Who holds the token; stands in the audit.", text(63)),
-        Setting("role", "`viewer` or `operator` (may change things).", one_of(Role)),
+        Setting(
+            "role",
+            "`viewer`, `operator` (may change things) or `peer` (another agent of the shard).",
+            one_of(Role),
+        ),
         Setting("sha256", "SHA-256 of the token; see `headgate token`.", _sha256),
     )
 )
@@ -227,6 +388,25 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """Another member of a shard, and where its agent is."""
+
+    name: str
+    url: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeersSettings:
+    """How agents know each other."""
+
+    token_file: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseSettings:
     name: str
     engine: Engine
@@ -236,7 +416,16 @@ class DatabaseSettings:
     """As written: what a runtime change is merged into."""
     default_metrics: tuple[str, ...] | None = None
     password_file: Path | None = None
+    shard: str | None = None
+    member: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    discover: str | None = None
+    peers: tuple[PeerSettings, ...] = ()
+    collect_interval_s: float = 0.25
+    slow_after_s: float = 60.0
+    hibernate_after_s: float = 600.0
     heartbeat_interval_s: float = 0.0
+    heartbeat_lease_s: float = 30.0
     heartbeat_table: str = "headgate.heartbeat"
     connections: int = 3
 
@@ -258,6 +447,12 @@ class AgentSettings:
     idle_timeout_s: float = 75.0
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    advertise: str | None = None
+    forward: bool = False
+    standby_for: str | None = None
+    takeover_after_s: float = 2.0
+    warm_standby: bool = True
     allow_plaintext: bool = False
     allow_runtime_commands: bool = False
 
@@ -267,6 +462,7 @@ class Settings:
     agent: AgentSettings = AgentSettings()
     databases: Mapping[str, DatabaseSettings] = field(default_factory=lambda: MappingProxyType({}))
     tokens: tuple[Token, ...] = ()
+    peers: PeersSettings = PeersSettings()
     advice: tuple[Advice, ...] = ()
     source: str = ""
 
@@ -307,8 +503,8 @@ def parse_settings(
 
 def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
     faults: list[Fault] = []
-    for key in document.keys() - {"agent", "databases", "tokens"}:
-        faults.append(Fault(key, unknown(key, ("agent", "databases", "tokens"))))
+    for key in document.keys() - SECTIONS:
+        faults.append(Fault(key, unknown(key, sorted(SECTIONS))))
     agent = _agent(document.get("agent", {}), environment, faults)
     databases: dict[str, DatabaseSettings] = {}
     advice: list[Advice] = []
@@ -321,10 +517,13 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
         if database is not None:
             databases[name] = database
     tokens = _tokens(document.get("tokens", []), faults)
+    peers = _peers(document.get("peers", {}), faults)
+    databases = _with_member_names(databases, agent.name)
+    faults.extend(_shard_faults(databases, peers, agent))
     faults.extend(Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR)
     if faults:
         raise InvalidSettings(faults)
-    return Settings(agent, MappingProxyType(databases), tokens, tuple(advice))
+    return Settings(agent, MappingProxyType(databases), tokens, peers, tuple(advice))
 
 
 def _agent(raw: object, environment: Mapping[str, str], faults: list[Fault]) -> AgentSettings:
@@ -360,6 +559,8 @@ def _toml_value(raw: str) -> object:
 def _exposure_faults(agent: AgentSettings) -> list[Fault]:
     if (agent.tls_cert is None) != (agent.tls_key is None):
         return [Fault("agent.tls_cert", "and tls_key go together: give both or neither")]
+    if agent.tls_client_ca is not None and agent.tls_cert is None:
+        return [Fault("agent.tls_client_ca", "needs tls_cert and tls_key: certificates are TLS")]
     if not re.fullmatch(r"0?[0-7]{3}", agent.socket_mode):
         return [Fault("agent.socket_mode", "must be an octal mode such as 0660")]
     if agent.listen is None and agent.socket is None:
@@ -387,7 +588,7 @@ def _database(
     name: str, raw: Any, faults: list[Fault], advice: list[Advice]
 ) -> DatabaseSettings | None:
     place = f"databases.{name}"
-    values, found = read_table(raw, DATABASE_SETTINGS, place=place, sections=frozenset({"metrics"}))
+    values, found = read_table(raw, DATABASE_SETTINGS, place=place, sections=DATABASE_SECTIONS)
     faults.extend(found)
     try:
         parse_database(name)
@@ -413,8 +614,89 @@ def _database(
         raw_metrics=MappingProxyType({parse_metric(k): v for k, v in raw_metrics.items()})
         if not faults
         else MappingProxyType({}),
-        **values,
+        peers=_members(raw.get("peers", {}), name, f"{place}.peers", faults),
+        **{**values, "member": values["member"] or ""},
     )
+
+
+def _members(
+    raw: object, database: str, place: str, faults: list[Fault]
+) -> tuple[PeerSettings, ...]:
+    if not isinstance(raw, Mapping) or not all(isinstance(row, Mapping) for row in raw.values()):
+        message = "must hold one table per member: [databases.NAME.peers.MEMBER]"
+        faults.append(Fault(place, message))
+        return ()
+    if len(raw) > MAX_MEMBERS:
+        faults.append(Fault(place, f"has {len(raw)} members, at most {MAX_MEMBERS}"))
+        return ()
+    return tuple(
+        peer
+        for name, row in raw.items()
+        if (peer := _peer(name, row, database, f"{place}.{name}", faults)) is not None
+    )
+
+
+def _peer(
+    name: str, raw: object, database: str, place: str, faults: list[Fault]
+) -> PeerSettings | None:
+    values, found = read_table(raw, PEER_SETTINGS, place=place)
+    try:
+        _member(name)
+    except ValueError as error:
+        found.append(Fault(place, str(error)))
+    if not found and values["url"] is None:
+        found.append(Fault(f"{place}.url", "is missing"))
+    faults.extend(found)
+    return None if found else PeerSettings(name, values["url"], values["database"] or database)
+
+
+def _peers(raw: object, faults: list[Fault]) -> PeersSettings:
+    values, found = read_table(raw, PEERS_SETTINGS, place="peers")
+    faults.extend(found)
+    if found:
+        return PeersSettings()
+    peers = PeersSettings(**values)
+    if (peers.cert is None) != (peers.key is None):
+        faults.append(Fault("peers.cert", "and key go together: give both or neither"))
+    return peers
+
+
+def _with_member_names(
+    databases: Mapping[str, DatabaseSettings], agent_name: str
+) -> dict[str, DatabaseSettings]:
+    """Agents are named after hosts, so one database of an agent is called by its agent."""
+    alone = len([d for d in databases.values() if d.shard]) <= 1
+    return {
+        name: replace(d, member=d.member or (agent_name if alone else name))
+        for name, d in databases.items()
+    }
+
+
+def _shard_faults(
+    databases: Mapping[str, DatabaseSettings], peers: PeersSettings, agent: AgentSettings
+) -> list[Fault]:
+    faults = []
+    for name, database in databases.items():
+        place = f"databases.{name}"
+        if database.shard is None and (database.peers or database.discover):
+            message = "has peers, so give it the name of the shard they make up"
+            faults.append(Fault(f"{place}.shard", message))
+        names = [peer.name for peer in database.peers]
+        names += [d.member for d in databases.values() if d.shard and d.shard == database.shard]
+        for member in sorted({n for n in names if names.count(n) > 1}):
+            message = f"the shard has two members called {member!r}; give one another name"
+            faults.append(Fault(f"{place}.member", message))
+        known = peers.token_file is not None or peers.cert is not None
+        if (database.peers or database.discover) and not known:
+            message = (
+                "agents of a shard authenticate to each other: give token_file, or cert and key"
+            )
+            faults.append(Fault("peers.token_file", message))
+    return _once(faults)
+
+
+def _once(faults: list[Fault]) -> list[Fault]:
+    return list(dict.fromkeys(faults))
 
 
 def _metrics(
@@ -462,6 +744,8 @@ __all__ = [
     "AGENT_SETTINGS",
     "DATABASE_SETTINGS",
     "METRIC_SETTINGS",
+    "PEERS_SETTINGS",
+    "PEER_SETTINGS",
     "TOKEN_SETTINGS",
     "AgentSettings",
     "Anonymous",

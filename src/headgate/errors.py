@@ -7,6 +7,8 @@ HeadgateError
 ├── Conflict           a change built on a revision that is no longer the newest
 ├── StoreUnavailable   the store cannot be read or written just now
 ├── ProbeFailed        a metric could not be read; carries the cause that samples keep
+├── PeerFailed         another agent of the shard did not answer, or not as one; with the cause
+├── WrongShard         another agent asks for a shard that is not this one's
 ├── ThrottlerUnavailable   (SDK) no agent answered within the bounded wait
 └── WaitedTooLong      (SDK) the agent kept refusing past the caller's deadline
 
@@ -73,6 +75,17 @@ class ProbeFailed(HeadgateError):
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
+
+
+class PeerFailed(HeadgateError):
+    def __init__(self, cause: Cause, detail: str) -> None:
+        super().__init__(detail)
+        self.cause = cause
+        self.detail = detail
+
+
+class WrongShard(HeadgateError):
+    pass
 
 
 class ThrottlerUnavailable(HeadgateError):

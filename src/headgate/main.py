@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -23,19 +22,21 @@ import structlog
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.demand import Demands
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.keeper import Keeper
-from headgate.agent.metricbook import DatabasePlan, MetricBook
-from headgate.agent.ports import Clock, Store
+from headgate.agent.metricbook import MetricBook
+from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.recorder import Recorder
 from headgate.agent.sampler import Sampler
+from headgate.agent.shards import PEER, SKIP, Shards
+from headgate.agent.standby import LOOKS_PER_TAKEOVER, Standby
 from headgate.agent.supervise import supervised
 from headgate.config import (
     AgentSettings,
     Anonymous,
     DatabaseSettings,
     LogFormat,
-    Role,
     Settings,
     load_settings,
 )
@@ -43,17 +44,29 @@ from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.records import MetricChange
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
 from headgate.http.asgi import AsgiBridge
-from headgate.http.auth import Credential, Gatekeeper
+from headgate.http.auth import Gatekeeper
 from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control
+from headgate.http.forwarding import Forwarder
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.logs import configure_logs
+from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
-from headgate.probes.factory import DatabaseProbes
-from headgate.stores.memory import MemoryStore
-from headgate.stores.sqlite import SqliteStore
 from headgate.version import VERSION
+from headgate.wiring import (
+    advertised,
+    check_parts,
+    credentials_of,
+    idleness_of,
+    peer_access,
+    plan_of,
+    probes_of,
+    rollup_plugins,
+    shard_plans,
+    store_of,
+    tls_of,
+)
 
 log = structlog.get_logger()
 
@@ -68,7 +81,7 @@ def run_agent(settings_path: Path) -> int:
     """Run until SIGTERM or SIGINT. 0: stopped as asked; 2: the settings are refused; 1: fault."""
     try:
         settings = load_settings(settings_path)
-        check_probes(settings)
+        check_parts(settings)
     except InvalidSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
@@ -145,9 +158,11 @@ class Agent:
         self._settings = settings
         self._settings_path = settings_path
         self._clock = clock or SystemClock()
+        self._access = peer_access(settings)
         self.store = store_of(agent)
         self.board = Board()
-        self.sampler = Sampler(self.board, self._clock)
+        self.demands = Demands(self._clock)
+        self.sampler = Sampler(self.board, self._clock, self.demands)
         self.recorder = Recorder(max_clients=agent.max_clients)
         self.keeper = Keeper(
             self.recorder, self.store, self._clock, history_days=agent.history_days
@@ -162,11 +177,23 @@ class Agent:
         self.checker = Checker(
             self.board,
             self.recorder,
+            self.demands,
             self._clock,
             (dice or Dice()).roll,
             anonymous_may_pass=agent.anonymous is Anonymous.ALLOW,
         )
-        self.facts = AgentFacts(agent.name, VERSION, self._clock.now())
+        self.shards = Shards(
+            self.board,
+            self.demands,
+            self.store,
+            self._clock,
+            url=advertised(agent),
+            open_link=self._open_link,
+            aggregates=rollup_plugins(),
+        )
+        self.sampler.watch(self.shards.note_reading)
+        self.standby = self._standby(agent)
+        self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
         self._describe(settings)
         parts = Parts(
             self.board,
@@ -177,6 +204,8 @@ class Agent:
             self.sampler,
             self.store,
             self._clock,
+            self.shards,
+            self.demands,
         )
         self.views = Views(parts, self.facts)
         self.listener = self._listener(settings)
@@ -199,6 +228,9 @@ class Agent:
     async def start(self) -> None:
         await self._bind()
         await self._load(self._settings)
+        if self.standby is not None:
+            await self.standby.look_once()
+            self._background("standby", self.standby.run)
         await self.listener.start()  # Nobody is told "no such database" while one is loaded.
         self._background("keeper", self.keeper.run)
         self._background("tend", self._tend)
@@ -219,6 +251,7 @@ class Agent:
         for task in [*self._tasks, *self._heartbeat_tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._heartbeat_tasks, return_exceptions=True)
+        await self.shards.close()
         await self.book.close()
         await self.keeper.flush()
         with suppress(StoreUnavailable):
@@ -241,7 +274,7 @@ class Agent:
             return
         try:
             settings = load_settings(self._settings_path)
-            check_probes(settings)
+            check_parts(settings)
         except InvalidSettings as error:
             self.facts.settings_fault = str(error)
             log.error("settings.refused", detail=str(error))
@@ -268,12 +301,38 @@ class Agent:
         return Listener(self._handlers(settings), limits)
 
     def _handlers(self, settings: Settings) -> Handlers:
-        credentials = (
-            Credential(token.name, token.role is Role.OPERATOR, token.sha256)
-            for token in settings.tokens
+        gatekeeper = Gatekeeper(credentials_of(settings, self._access))
+        control = Control(
+            self.views, self.book, gatekeeper, shards=self.shards, demands=self.demands
         )
-        control = Control(self.views, self.book, Gatekeeper(credentials))
-        return Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(control.app()).serve)
+        routes, bridge = CheckRoutes(self.checker), AsgiBridge(control.app())
+        if self._settings.agent.forward:
+            forwarder = Forwarder(routes, bridge, self.board, self.shards)
+            return Handlers(forwarder.prepare, forwarder.serve)
+        return Handlers(routes.prepare, bridge.serve)
+
+    def _open_link(self, url: str) -> PeerLink:
+        return open_link(url, self._access, sender=self._settings.agent.name, now=self._clock.now)
+
+    def _standby(self, agent: AgentSettings) -> Standby | None:
+        if agent.standby_for is None:
+            return None
+        url = agent.standby_for
+        link = open_link(url, self._access, sender=agent.name, now=self._clock.now)
+        look_s = agent.takeover_after_s / LOOKS_PER_TAKEOVER
+
+        async def look() -> None:
+            await link.ask("GET", "/healthz", timeout_s=max(0.25, look_s))
+
+        return Standby(
+            url,
+            look,
+            self.checker,
+            self.demands,
+            self._clock,
+            takeover_after_s=agent.takeover_after_s,
+            warm=agent.warm_standby,
+        )
 
     def _describe(self, settings: Settings) -> None:
         self.facts.settings = settings.source
@@ -291,14 +350,21 @@ class Agent:
             self._background("store", self._load_changes)
         else:
             await self._adopt(settings, changes)
+            await self._load_records()
 
     async def _salvaged(self) -> Sequence[MetricChange]:
         """What can be read of it. Checks do not wait for the rest; the fault stays visible."""
         try:
+            await self.shards.load(
+                await self.store.salvage_records(SKIP), await self.store.salvage_records(PEER)
+            )
             return await self.store.salvage_changes()
         except StoreUnavailable as error:
             log.error("store.changes_unknown", store=self.store.name, detail=str(error))
             return []
+
+    async def _load_records(self) -> None:
+        await self.shards.load(await self.store.records(SKIP), await self.store.records(PEER))
 
     async def _load_changes(self) -> None:
         while True:
@@ -307,12 +373,18 @@ class Agent:
                 await self.store.open()
                 changes = await self.store.metric_changes()
                 await self._adopt(self._settings, changes)
+                await self._load_records()
                 log.info("store.changes_loaded", count=len(changes))
                 return
 
     async def _adopt(self, settings: Settings, changes: Sequence[MetricChange] | None) -> None:
         plans = [plan_of(database) for database in settings.databases.values()]
+        for database in settings.databases.values():
+            self.demands.open(database.name, idleness_of(database))
         await self.book.adopt(plans, changes)
+        await self.shards.adopt(shard_plans(settings, self.book))
+        for name in self.demands.by_database.keys() - settings.databases.keys():
+            self.demands.shut(name)
         await self._restart_heartbeats(settings)
 
     async def _restart_heartbeats(self, settings: Settings) -> None:
@@ -321,16 +393,26 @@ class Agent:
         await asyncio.gather(*self._heartbeat_tasks, return_exceptions=True)
         beats = [self._heartbeat(d) for d in settings.databases.values() if d.heartbeat_interval_s]
         self.facts.heartbeats = beats
+        for beat in beats:
+            self.shards.attach_heartbeat(beat)
         self._heartbeat_tasks = [
             asyncio.create_task(supervised(f"heartbeat {beat.database}", beat.run))
             for beat in beats
         ]
 
     def _heartbeat(self, database: DatabaseSettings) -> Heartbeat:
-        probes = probes_of(database)
-        writer = probes.heartbeat_writer(database.heartbeat_table)
+        interval_s = database.heartbeat_interval_s
+        writer = probes_of(database).heartbeat_writer(
+            database.heartbeat_table, interval_s=interval_s
+        )
         return Heartbeat(
-            database.name, writer, self._clock, interval_s=database.heartbeat_interval_s
+            database.name,
+            writer,
+            self._clock,
+            self.demands.by_database[database.name],
+            interval_s=interval_s,
+            lease_s=database.heartbeat_lease_s,
+            is_replica=lambda: self.shards.is_replica(database.name),
         )
 
     # --- loops and signals -----------------------------------------------------------------
@@ -343,6 +425,7 @@ class Agent:
         while True:
             self.listener.tend(loop.time())
             self.views.note_health()
+            self.demands.tick(self._clock.now().mono_s)
             await self._clock.sleep(TEND_INTERVAL_S)
 
     def _catch_signals(self) -> None:
@@ -363,7 +446,7 @@ class Agent:
         if agent.listen is not None:
             host, port = agent.listen
             server = await loop.create_server(
-                self.listener, host, port, ssl=_tls(agent), backlog=BACKLOG, start_serving=False
+                self.listener, host, port, ssl=tls_of(agent), backlog=BACKLOG, start_serving=False
             )
             self.listener.add(server)
         if agent.socket is not None:
@@ -373,65 +456,6 @@ class Agent:
                 self.listener, sock=sock, backlog=BACKLOG, start_serving=False
             )
             self.listener.add(unix)
-
-
-def check_probes(settings: Settings) -> None:
-    """What only building the probes can tell: a driver or plug-in that is missing, a password
-    that cannot be read, an odd address. Raises InvalidSettings; connects to nothing."""
-    for database in settings.databases.values():
-        probes = probes_of(database)
-        for spec in database.metrics.values():
-            probes.probe_for(spec)
-        if database.heartbeat_interval_s:
-            probes.heartbeat_writer(database.heartbeat_table)
-
-
-def store_of(agent: AgentSettings) -> Store:
-    return MemoryStore() if agent.state is None else SqliteStore(agent.state)
-
-
-def probes_of(database: DatabaseSettings) -> DatabaseProbes:
-    return DatabaseProbes(
-        database.name,
-        database.engine,
-        database.dsn,
-        password=_password(database),
-        max_connections=database.connections,
-    )
-
-
-def plan_of(database: DatabaseSettings) -> DatabasePlan:
-    return DatabasePlan(
-        name=database.name,
-        engine=database.engine,
-        raw_metrics=database.raw_metrics,
-        open_probes=lambda: probes_of(database),
-        default_metrics=database.default_metrics,
-        connection=(database.engine, database.dsn, _password(database), database.connections),
-    )
-
-
-def _password(database: DatabaseSettings) -> str | None:
-    path = database.password_file
-    if path is None:
-        return None
-    try:
-        return path.read_text().splitlines()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        place = f"databases.{database.name}.password_file"
-        raise InvalidSettings([Fault(place, f"no password can be read from {path}")]) from None
-
-
-def _tls(agent: AgentSettings) -> ssl.SSLContext | None:
-    if agent.tls_cert is None or agent.tls_key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(agent.tls_cert, agent.tls_key)
-    except OSError as error:
-        files = f"tls_cert {agent.tls_cert} and tls_key {agent.tls_key}"
-        raise OSError(f"{files} cannot be used: {error}") from None
-    return context
 
 
 def _unix_socket(path: Path, mode: int) -> socket.socket:

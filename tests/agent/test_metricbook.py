@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from headgate.agent.board import Board
+from headgate.agent.demand import Demands
 from headgate.agent.metricbook import DatabasePlan, MetricBook, NoSuchMetric
 from headgate.agent.redact import redacted, redacted_url
 from headgate.agent.sampler import Sampler
+from headgate.core.activity import Idleness
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.records import MetricChange
 from headgate.core.samples import Absent, Cause, Sample
@@ -24,7 +26,9 @@ class World:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.board = Board()
-        self.sampler = Sampler(self.board, self.clock)
+        demands = Demands(self.clock)
+        demands.open("main", Idleness())
+        self.sampler = Sampler(self.board, self.clock, demands)
         self.store = MemoryStore()
         self.probes = FakeProbes({"lag": 1.0})
         self.book = self.new_book()
@@ -39,7 +43,7 @@ class World:
         )
 
     def passes(self) -> bool:
-        return self.board.healths["main"].all_pass
+        return self.board.healths["main"].default.all_pass
 
     def threshold(self, metric: str = "lag") -> float:
         return self.board.healths["main"].standings[metric].spec.threshold

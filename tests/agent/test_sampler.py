@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.agent.board import Board
+from headgate.agent.demand import Demands
 from headgate.agent.sampler import Sampler, take
+from headgate.core.activity import Idleness
 from headgate.core.health import Window
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.errors import ProbeFailed
@@ -28,8 +30,15 @@ def board() -> Board:
 
 
 @pytest.fixture
-async def sampler(board: Board, clock: HandClock) -> AsyncIterator[Sampler]:
-    sampler = Sampler(board, clock)
+def demands(clock: HandClock) -> Demands:
+    demands = Demands(clock)
+    demands.open("main", Idleness())
+    return demands
+
+
+@pytest.fixture
+async def sampler(board: Board, clock: HandClock, demands: Demands) -> AsyncIterator[Sampler]:
+    sampler = Sampler(board, clock, demands)
     yield sampler
     await sampler.close()
 

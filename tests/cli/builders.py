@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.shard import MemberDoc, ShardDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
 
 Doc = dict[str, Any]
@@ -58,6 +59,7 @@ def answer(**given: Any) -> Doc:
         "utilization": 0.16,
         "rule": None,
         "read_only": False,
+        "ask": None,
         "metrics": [],
     }
     return _doc(AnswerDoc, values, given)
@@ -118,8 +120,116 @@ def database(name: str = "main", **given: Any) -> Doc:
         "healthy_s_ago": 0.0,
         "metrics": [metric(), metric("threads_running", value=12.0, unit="", threshold=100.0)],
         "other_metrics": [],
+        "role": None,
+        "activity": "normal",
+        "shard": None,
     }
     return _doc(DatabaseDoc, values, given)
+
+
+def member(name: str = "db-b", **given: Any) -> Doc:
+    values: Doc = {
+        "member": name,
+        "url": f"https://{name}:8087",
+        "here": False,
+        "role": "replica",
+        "role_detail": "",
+        "term": 3,
+        "upstream": "db-a:5432",
+        "upstream_member": "db-a",
+        "bytes_behind": 4096,
+        "labels": {"region": "eu"},
+        "activity": "normal",
+        "reachable": True,
+        "problem": "",
+        "unreachable_for_s": None,
+        "reported_s_ago": 0.1,
+        "joined_s_ago": None,
+        "asked_s_ago": 12.0,
+        "clock_ahead_s": 0.002,
+        "skip": None,
+        "readings": [metric("lag", value=0.02)],
+        "asides": {},
+    }
+    return _doc(MemberDoc, values, given)
+
+
+def primary(name: str = "db-a", **given: Any) -> Doc:
+    threads = metric("threads_running", value=12.0, unit="", threshold=100.0)
+    values: Doc = {
+        "here": True,
+        "role": "primary",
+        "upstream": "",
+        "upstream_member": None,
+        "bytes_behind": None,
+        "clock_ahead_s": None,
+        "readings": [threads],
+    }
+    return member(name, **{**values, **given})
+
+
+def shard(**given: Any) -> Doc:
+    values: Doc = {
+        "shard": "commerce/-80",
+        "database": "main",
+        "member": "db-a",
+        "standing": "leading",
+        "primary": "db-a",
+        "primary_url": None,
+        "term": 3,
+        "cause": None,
+        "detail": "",
+        "warming_up": None,
+        "members": [primary(), member()],
+        "unwatched": [],
+        "collect_interval_s": 0.25,
+        "messages_total": 1204,
+        "costs": [
+            {"state": "normal", "probes": 5120, "messages": 1204, "beats": 960},
+            {"state": "slow", "probes": 12, "messages": 3, "beats": 0},
+            {"state": "hibernating", "probes": 0, "messages": 0, "beats": 0},
+        ],
+    }
+    return _doc(ShardDoc, values, given)
+
+
+def troubled_shard() -> Doc:
+    """3 a.m.: one replica is rebuilt, one is gone, one sleeps, one is on a dead branch."""
+    why = "skipped by ops for another 20 min: rebuild"
+    return shard(
+        members=[
+            primary(),
+            member(),
+            member("db-b2", upstream="db-b:5432", upstream_member="db-b"),
+            member(
+                "db-c",
+                readings=[breached("lag", 8.1, cause="replication_stopped", detail="paused")],
+                asides={"lag": why},
+                skip={"member": "db-c", "who": "ops", "reason": "rebuild", "until_s": 1200.0},
+            ),
+            member(
+                "db-d",
+                reachable=False,
+                role=None,
+                role_detail="connection refused",
+                problem="https://db-d:8087: connection refused",
+                unreachable_for_s=42.0,
+                readings=[],
+            ),
+            member(
+                "db-e",
+                activity="hibernating",
+                readings=[absent("lag", cause="hibernating", detail="nobody asks", value=None)],
+            ),
+            member(
+                "db-f",
+                problem="it is on timeline 2, the primary on 3",
+                term=2,
+                clock_ahead_s=0.31,
+            ),
+        ],
+        unwatched=[{"name": "", "host": "10.0.0.9", "port": None, "bytes_behind": 4096}],
+    )
 
 
 def status(**given: Any) -> Doc:

@@ -140,6 +140,134 @@ def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
         assert "hunter2" not in ran.out + ran.err
 
 
+# --- scopes, and being sent elsewhere ----------------------------------------------------------
+
+
+def misdirected(ask: str | None) -> Reply:
+    return Reply(builders.refusal("MISDIRECTED", ask=ask, metrics=[]), 421)
+
+
+def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
+    """R41"""
+    scripted.says("/v1/check", builders.answer())
+    scripted.says("/v1/explain", builders.answer())
+    for argv in (CHECK, EXPLAIN):
+        assert run(*argv, "--scope", "shard").code == 0
+        assert scripted.heard[-1].query["scope"] == "shard"
+
+
+def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: Run) -> None:
+    """R37"""
+    with ScriptedAgent().serving() as primary:
+        scripted.replies["GET", "/v1/check"] = misdirected(primary.url)
+        primary.says("/v1/check", builders.answer())
+        ran = run(*CHECK, "--token", "hunter2hunter2")
+        assert (ran.code, ran.out.split()[0]) == (0, "ADMITTED")
+        assert ran.err == f"headgate: {scripted.url} sends us to {primary.url}\n"
+        assert primary.heard[0].headers["authorization"] == "Bearer hunter2hunter2"
+        assert primary.heard[0].query == scripted.heard[0].query
+
+
+@pytest.mark.parametrize("where", [None, "unix:///x", "http://u:p@h"])
+def test_check_that_is_sent_nowhere_is_refused(
+    scripted: ScriptedAgent, run: Run, where: str | None
+) -> None:
+    scripted.replies["GET", "/v1/check"] = misdirected(where)
+    ran = run(*CHECK)
+    assert (ran.code, ran.err) == (15, "")
+    assert ran.out.startswith("REFUSED")
+
+
+def test_check_does_not_run_in_circles(scripted: ScriptedAgent, run: Run) -> None:
+    with ScriptedAgent().serving() as other:
+        scripted.replies["GET", "/v1/check"] = misdirected(other.url)
+        other.replies["GET", "/v1/check"] = misdirected(scripted.url)
+        assert run(*CHECK).code == 15
+        assert (len(scripted.heard), len(other.heard)) == (2, 1)
+
+
+def test_check_that_is_sent_to_nobody_has_no_leave(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.replies["GET", "/v1/check"] = misdirected(REFUSED_URL)
+    ran = run(*CHECK)
+    assert ran.code == 20
+    assert "no agent answers at http://127.0.0.1:1" in ran.err
+
+
+# --- the shard ---------------------------------------------------------------------------------
+
+SHARD = "/v1/databases/main/shard"
+
+
+@pytest.mark.parametrize("argv", [("shard", "main"), ("shard", "show", "main")])
+def test_shard_draws_its_tree(scripted: ScriptedAgent, run: Run, argv: tuple[str, ...]) -> None:
+    scripted.says(SHARD, builders.troubled_shard())
+    ran = run(*argv)
+    assert (ran.code, ran.err) == (0, "")
+    assert "├─ db-b" in ran.out
+    for more in ((*argv, "--json"), ("shard", "--json", "main")):
+        assert json.loads(run(*more).out) == builders.troubled_shard()
+
+
+def test_shard_without_a_name_is_helpful(run: Run) -> None:
+    ran = run("shard", "--help")
+    assert ran.code == 0
+    assert "skip" in ran.out and "add-peer" in ran.out
+    assert run("shard").code in (0, 2)
+
+
+def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Run) -> None:
+    path = f"{SHARD}/skips/db-b"
+    scripted.says(path, builders.shard(), method="PUT")
+    scripted.says(path, builders.shard(), method="DELETE")
+    ran = run("shard", "skip", "main", "db-b", "--for", "2h", "--reason", "rebuild")
+    assert "SET ASIDE  db-b of main for 2h: rebuild" in ran.out
+    assert scripted.heard[-1].body == {"for": "2h", "reason": "rebuild"}
+    run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "90")
+    assert scripted.heard[-1].body == {"for": "90s", "reason": "x"}
+    ran = run("shard", "unskip", "main", "db-b")
+    assert (ran.code, scripted.heard[-1].method) == (0, "DELETE")
+    assert "COUNTS AGAIN  db-b of main" in ran.out
+
+
+def test_a_skip_needs_a_reason_and_a_time(scripted: ScriptedAgent, run: Run) -> None:
+    assert run("shard", "skip", "main", "db-b").code == 2
+    for text in ("", "soon", "-1", "1w", "1.5h", "9999999"):
+        ran = run("shard", "skip", "main", "db-b", "--reason", "x", "--for", text)
+        assert (ran.code, "such as 90s, 30m, 2h" in " ".join(ran.err.split())) == (2, True)
+    assert scripted.heard == []
+
+
+def test_peers_come_and_go(scripted: ScriptedAgent, run: Run) -> None:
+    path = f"{SHARD}/peers/db-c"
+    scripted.says(path, builders.shard(), method="PUT")
+    scripted.says(path, builders.shard(), method="DELETE")
+    assert run("shard", "add-peer", "main", "db-c", "https://db-c:8087").code == 0
+    assert scripted.heard[-1].body == {"url": "https://db-c:8087", "database": "main"}
+    run("shard", "add-peer", "main", "db-c", "https://db-c:8087", "--peer-database", "orders")
+    assert scripted.heard[-1].body == {"url": "https://db-c:8087", "database": "orders"}
+    ran = run("shard", "remove-peer", "main", "db-c")
+    assert "REMOVED  db-c from the shard of main" in ran.out
+
+
+def test_a_change_that_is_refused_says_why(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not set aside")
+    ran = run("shard", "unskip", "main", "db-z")
+    assert ran.code == 1
+    assert "db-z is not set aside" in ran.err
+
+
+def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> None:
+    """R58"""
+    woken = {"database": "main", "activity": "normal"}
+    scripted.says("/v1/databases/main/wake", woken, method="POST")
+    assert "AWAKE  main is being measured" in run("wake", "main").out
+    assert json.loads(run("wake", "main", "--json").out) == woken
+    scripted.heard.clear()
+    scripted.says("/v1/status", builders.status())
+    run("status")
+    assert [heard.method for heard in scripted.heard] == ["GET"]
+
+
 # --- looking ---------------------------------------------------------------------------------
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from headgate.cli.api import connect
+from headgate.cli.documents import Status, read
+from headgate.cli.poller import WAKE_EVERY_S, Waker
+from headgate.cli.trend import View
 from tests.cli import builders
 from tests.cli.conftest import Run, headgate
 from tests.cli.scripted import Heard, Reply, ScriptedAgent
@@ -141,6 +145,38 @@ def test_confirmation_is_asked_for_on_a_terminal(scripted: ScriptedAgent) -> Non
             shown.press(key)
             assert shown.wait() == code
         assert {heard.method for heard in scripted.heard} == methods
+
+
+# --- waking ------------------------------------------------------------------------------------
+
+
+def test_looking_wakes_every_database_again_and_again() -> None:
+    """R58: an operator who looks wants measurements."""
+    wake = [("POST", f"/v1/databases/{name}/wake") for name in ("main", "orders")]
+    agent = ScriptedAgent()
+    for method, path in wake:
+        agent.says(path, {"database": "x", "activity": "normal"}, method=method)
+    status = read(Status, builders.busy_status())
+    with agent.serving():
+        waker = Waker(connect(agent.url, None))
+        for now_s in (0.0, 1.0, WAKE_EVERY_S - 0.1, WAKE_EVERY_S):
+            waker.wake(View(agent.url, status, now_s), now_s)
+    assert [(heard.method, heard.path) for heard in agent.heard] == wake * 2
+
+
+def test_an_agent_that_knows_no_waking_is_shown_all_the_same(busy: ScriptedAgent, run: Run) -> None:
+    ran = run("top", "--once", "--interval", "0.1")
+    assert ran.code == 0 and "BREACHED" in ran.out
+    assert [h.path for h in busy.heard if h.method == "POST"] == [
+        "/v1/databases/main/wake",
+        "/v1/databases/orders/wake",
+    ]
+
+
+def test_an_agent_that_is_away_is_not_woken() -> None:
+    view = View("http://127.0.0.1:1", read(Status, builders.status()), 1.0, lost="gone")
+    Waker(connect(view.url, None)).wake(view, 1.0)
+    Waker(connect(view.url, None)).wake(View(view.url, view.status, 1.0), 1.0)
 
 
 # --- one frame -------------------------------------------------------------------------------

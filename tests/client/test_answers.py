@@ -69,7 +69,7 @@ def test_the_text_of_an_answer_leaves_out_the_raw_document() -> None:
     answer = Answer("OK", admitted=True, reason="fine", raw={"token": "hunter2"})
     assert repr(answer) == (
         "Answer(verdict='OK', admitted=True, reason='fine', retry_after_s=None, utilization=None, "
-        "metrics=(), database='', checks=(), read_only=False, unthrottled=False)"
+        "metrics=(), database='', checks=(), read_only=False, unthrottled=False, ask=None)"
     )
 
 

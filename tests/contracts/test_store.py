@@ -1,11 +1,9 @@
-"""What `Store` of agent/ports.py promises, asked of every store alike."""
+"""What `Store` of agent/ports.py promises, asked of every store alike (conftest.py)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -14,25 +12,12 @@ import pytest
 from headgate.agent.ports import Store
 from headgate.core.records import AuditEntry, MetricChange, Tally
 from headgate.errors import Conflict, StoreUnavailable
-from headgate.stores import MemoryStore, SqliteStore
 
 ENTRY = AuditEntry(1_700_000_000.5, "ann", "metric.set", "main/lag", None, {"threshold": 5})
 LAG = MetricChange("main", "lag", {"threshold": 5.0}, 0)
 ADMITTED = Tally(100, "main", "etl:nightly", "OK", "", 3)
 
 HARD_TEXTS = ["", "naïve", "名前", "🐘", "a\x00b", "'; --", "%_", "x" * 5000]
-
-
-def make_store(kind: str, folder: Path) -> Store:
-    return MemoryStore() if kind == "memory" else SqliteStore(folder / "state.db")
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made = make_store(request.param, tmp_path)
-    await made.open()
-    yield made
-    await made.close()
 
 
 async def all_tallies(store: Store) -> list[Tally]:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headgate.agent.ports import Store
-from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.core.records import AuditEntry, MetricChange, Record, Tally
 from headgate.errors import Conflict
 from headgate.stores import MemoryStore, SqliteStore
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+few_kinds = st.sampled_from(["skip", "peer"])
 few_names = st.sampled_from(["main", "replica", "é"])
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
@@ -26,6 +27,7 @@ json_values = st.recursive(
     max_leaves=5,
 )
 raws = st.none() | st.dictionaries(texts, json_values, max_size=3)
+records = st.builds(Record, few_kinds, few_names, raws, st.just(0))
 minutes = st.integers(0, 20)
 tallies = st.builds(Tally, minutes, few_names, texts, few_names, few_names, st.integers(1, 2**40))
 entries = st.builds(
@@ -42,6 +44,8 @@ class BothStores(RuleBasedStateMachine):
             MemoryStore(),
             SqliteStore(Path(self.folder.name) / "state.db"),
         ]
+        self.records: dict[tuple[str, str], Record] = {}
+        """What was put last, removals included."""
         self.alike(lambda store: store.open())
 
     def teardown(self) -> None:
@@ -70,6 +74,19 @@ class BothStores(RuleBasedStateMachine):
             assert kept == replace(change, revision=kept.revision)
             assert kept.revision > max(standing.values(), default=0)
 
+    @rule(given=records, entry=entries, off_by=st.integers(-1, 1), as_new=st.booleans())
+    def put_record(self, given: Record, entry: AuditEntry, off_by: int, as_new: bool) -> None:
+        place = (given.kind, given.key)
+        last = self.records.get(place, replace(given, value=None))
+        record = replace(given, revision=(0 if as_new else last.revision) + off_by)
+        kept = self.alike(lambda store: store.put_record(record, entry))
+        if record.revision == last.revision or (record.revision == 0 and last.value is None):
+            assert kept == replace(record, revision=kept.revision)
+            assert kept.revision > max((r.revision for r in self.records.values()), default=0)
+            self.records[place] = kept
+        else:
+            assert isinstance(kept, str), "a record replaced what it was not built on"
+
     @rule(batch=st.lists(tallies, max_size=6))
     def add(self, batch: list[Tally]) -> None:
         self.alike(lambda store: store.add_tallies(batch))
@@ -92,7 +109,14 @@ class BothStores(RuleBasedStateMachine):
     def hold_the_same(self) -> None:
         self.alike(lambda store: store.metric_changes())
         self.alike(lambda store: store.audit())
+        self.list_records("skip")
+        self.list_records("peer")
         self.alike(lambda store: store.tallies(since_minute=0, until_minute=99))
+
+    def list_records(self, kind: str) -> None:
+        put = [self.records[place] for place in sorted(self.records) if place[0] == kind]
+        listed = self.alike(lambda store: store.records(kind))
+        assert listed == [record for record in put if record.value is not None]
 
 
 async def outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:

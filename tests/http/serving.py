@@ -21,11 +21,13 @@ import uvloop
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
+from headgate.agent.demand import Demands
 from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.ports import Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.sampler import Sampler
+from headgate.core.activity import Idleness
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.rules import NO_RULES, Rule, book_of
 from headgate.core.samples import Absent, Cause, Sample
@@ -120,7 +122,10 @@ class Served:
         self.clock = SystemClock()
         self.store = plan.store or MemoryStore()
         self.board = Board()
-        self.sampler = Sampler(self.board, self.clock)
+        self.demands = Demands(self.clock)
+        for database in plan.databases:
+            self.demands.open(database, Idleness())
+        self.sampler = Sampler(self.board, self.clock, self.demands)
         self.recorder = Recorder(max_clients=plan.max_clients)
         self.keeper = Keeper(self.recorder, self.store, self.clock, history_days=14)
         self.book = MetricBook(self.board, self.sampler, self.store, self.clock)
@@ -128,6 +133,7 @@ class Served:
         self.checker = Checker(
             self.board,
             self.recorder,
+            self.demands,
             self.clock,
             self.dice.roll,
             anonymous_may_pass=plan.anonymous_may_pass,

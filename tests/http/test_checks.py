@@ -50,6 +50,7 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "utilization": 0.1,
         "rule": None,
         "read_only": False,
+        "ask": None,
         "metrics": [],
     }
 
@@ -146,7 +147,7 @@ def test_head_answers_with_the_status_alone(served: Served) -> None:
 
 def test_release_thundering_herd_is_spread_by_jitter(served: Served) -> None:
     """R143: when to come back lies between one and two probe intervals, by the dice."""
-    served.measure(lag=7.0)
+    served.measure(threads_running=500.0)
     told = []
     for lands in (0.0, 0.25, 0.999):
         served.dice.lands = lands

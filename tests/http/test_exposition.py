@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Any
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headgate.agent.demand import Work
+from headgate.agent.metricbook import NoSuchMetric
+from headgate.core.health import ShardHealth, stand
+from headgate.core.names import Scope
+from headgate.core.samples import Absent, Cause, Sample
+from headgate.core.shard import MemberView, ShardView
+from headgate.core.topology import Following
 from headgate.http.exposition import SERIES
+from tests.builders import PRIMARY, member, metric, shard_view, window
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 from tests.http.talk import get
 from tests.http.test_checks import CHECK
+
+# And heartbeats, which nobody writes here.
+ONLY_WITH_SHARDS = {
+    "headgate_heartbeats_total",
+    "headgate_role",
+    "headgate_shard_leading",
+    "headgate_shard_members",
+    "headgate_shard_metric_value",
+    "headgate_member_reading",
+    "headgate_member_clock_ahead_seconds",
+    "headgate_probes_total",
+    "headgate_peer_messages_total",
+    "headgate_heartbeat_writes_total",
+}
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -34,8 +59,7 @@ def test_it_parses_and_every_series_is_there(serve: Serve) -> None:
     served.ask("GET", CHECK)
     samples = scraped(served)
     names = {name for name, _ in samples}
-    expected = {series.name for series in SERIES} - {"headgate_heartbeats_total"}
-    assert expected <= names
+    assert {series.name for series in SERIES} - ONLY_WITH_SHARDS <= names
     assert value(samples, "headgate_metric_value", database="main", metric="lag") == 0.25
     assert value(samples, "headgate_metric_threshold", database="main", metric="lag") == 5
     assert value(samples, "headgate_database_admitting", database="main") == 1
@@ -100,3 +124,110 @@ def test_labels_are_escaped(served: Served, app: str) -> None:
         if series == "headgate_checks_total"
     }
     assert name in clients
+
+
+# --- shards ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watched:
+    """Knows one shard, of the database main."""
+
+    shard: ShardView
+
+    def view(self, database: str) -> ShardView | None:
+        return self.shard if database == "main" else None
+
+
+def watching(served: Served, *members: MemberView, **more: Any) -> None:
+    """From now on main belongs to this shard, in the server's own time."""
+    readings = {"lag": Sample(0.02, served.clock.now().mono_s)}
+    leader = member("db-a", PRIMARY, local=True, readings=readings)
+    shard = Watched(shard_view(leader, *members, **more))
+    served.call(
+        setattr,
+        served.views,
+        "parts",
+        replace(served.views.parts, shards=shard, demands=served.demands),
+    )
+
+
+def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
+    served = serve(Plan())
+    now = served.clock.now().mono_s
+    gone = Absent(Cause.UNREACHABLE, "connection refused", now)
+    watching(
+        served,
+        member("db-b", readings={"lag": Sample(0.3, now)}, clock_ahead_s=-0.25),
+        member("db-c", readings={"lag": Sample(9.0, now)}, asides={"lag": "skipped by ops"}),
+        member("db-d", lost=gone, problem="connection refused", readings={"lag": gone}),
+    )
+    standing = stand(metric("lag"), window(Sample(0.3, now)), scope=Scope.SHARD)
+    served.call(served.board.set_shard, "main", ShardHealth("commerce/-80", {"lag": standing}))
+    served.ask("GET", CHECK)
+    samples = scraped(served)
+    assert {series.name for series in SERIES} - {"headgate_heartbeats_total"} <= {
+        name for name, _ in samples
+    }
+    main = {"database": "main"}
+    assert value(samples, "headgate_role", **main, role="primary") == 1
+    assert value(samples, "headgate_shard_leading", **main) == 1
+    members = {
+        state: value(samples, "headgate_shard_members", **main, state=state)
+        for state in ("counted", "aside", "missing")
+    }
+    assert members == {"counted": 2, "aside": 1, "missing": 1}
+    assert value(samples, "headgate_shard_metric_value", **main, metric="lag") == 0.3
+    read = {"metric": "lag", **main}
+    assert value(samples, "headgate_member_reading", member="db-b", **read) == 0.3
+    assert value(samples, "headgate_member_reading", member="db-d", **read) is None, "no frozen 0"
+    skew = "headgate_member_clock_ahead_seconds"
+    assert value(samples, skew, **main, member="db-b") == -0.25
+
+
+def test_a_following_agent_counts_nobody(serve: Serve) -> None:
+    """A 0 would say that everybody is gone."""
+    served = serve(Plan())
+    watching(served, standpoint=Following("db-b", "https://db-b:8087"))
+    samples = scraped(served)
+    assert value(samples, "headgate_shard_leading", database="main") == 0
+    assert not any(name == "headgate_shard_members" for name, _ in samples)
+    assert not any(name == "headgate_shard_metric_value" for name, _ in samples)
+
+
+def test_the_cost_of_watching_is_shown_by_state(serve: Serve) -> None:
+    """R62"""
+    served = serve(Plan())
+    watching(served)
+    demand = served.demands.by_database["main"]
+    served.call(demand.costs.clear)
+    for work, times in ((Work.PROBES, 5), (Work.MESSAGES, 3), (Work.BEATS, 2)):
+        served.call(demand.count, work, times)
+    samples = scraped(served)
+    for name, asleep in (("normal", False), ("hibernating", True)):
+        where = {"database": "main", "state": name}
+        assert value(samples, "headgate_activity", **where) == (not asleep)
+        assert (value(samples, "headgate_probes_total", **where) == 0) is asleep
+        assert value(samples, "headgate_peer_messages_total", **where) == (0 if asleep else 3)
+        assert value(samples, "headgate_heartbeat_writes_total", **where) == (0 if asleep else 2)
+
+
+def test_status_shows_the_shard_and_advises(serve: Serve) -> None:
+    served = serve(Plan())
+    watching(served, member("db-b", clock_ahead_s=0.4))
+    status = served.ask("GET", "/v1/status").json
+    main, replica = status["databases"]
+    assert (main["role"], main["activity"]) == ("primary", "normal")
+    assert [member["member"] for member in main["shard"]["members"]] == ["db-a", "db-b"]
+    assert (replica["role"], replica["shard"]) == (None, None)
+    assert any("the clock of db-b is 400 ms ahead" in told for told in status["advice"])
+
+
+def test_a_database_without_a_shard_is_told_how_to_get_one(serve: Serve) -> None:
+    served = serve(Plan())
+    watching(served)
+    assert served.call(served.views.shard, "main").shard == "commerce/-80"
+    with pytest.raises(NoSuchMetric, match="replica belongs to no shard: give"):
+        served.call(served.views.shard, "replica")
+    with pytest.raises(NoSuchMetric, match="no database 'nope'; configured: main, replica"):
+        served.call(served.views.shard, "nope")

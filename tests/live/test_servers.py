@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
+import pymysql
 import pytest
 
 from headgate.demo import postgres, servers
@@ -22,8 +23,10 @@ from tests.fixtures import mariadb
 from tests.fixtures.eventually import aeventually, eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import CACHE_DIR, Pair
+from tests.fixtures.shards import NAMES, Shard, start_mariadb_shard, start_postgres_shard
 
 AnyServer = PostgresServer | MariaDBServer
+AnyShard = Shard[PostgresServer] | Shard[MariaDBServer]
 ENGINES = ["postgres", "mariadb"]
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +83,24 @@ def fresh(request: pytest.FixtureRequest) -> Pair[PostgresServer] | Pair[MariaDB
     found: Pair[PostgresServer] | Pair[MariaDBServer]
     found = request.getfixturevalue(f"fresh_{request.param}")
     return found
+
+
+@pytest.fixture(params=ENGINES)
+def shard(request: pytest.FixtureRequest) -> AnyShard:
+    found: AnyShard = request.getfixturevalue(f"{request.param}_shard")
+    return found
+
+
+@pytest.fixture(params=ENGINES)
+def cascade(request: pytest.FixtureRequest, servers_dir: Path) -> Iterator[AnyShard]:
+    """db-a → db-b → db-c."""
+    upstream = {"db-c": "db-b"}
+    if request.param == "postgres":
+        with start_postgres_shard(servers_dir, upstream=upstream) as shard:
+            yield shard
+    else:
+        with start_mariadb_shard(servers_dir, upstream=upstream) as other:
+            yield other
 
 
 class TestReplication:
@@ -237,6 +258,227 @@ class TestStart:
         ):
             assert run_sql(primary, "SHOW fsync") == [("on",)]
             assert run_sql(replica, "SHOW work_mem") == [("7MB",)]
+
+
+def takes_writes(server: AnyServer) -> bool:
+    if isinstance(server, MariaDBServer):
+        return run_sql(server, "SELECT @@read_only") == [(0,)]
+    return run_sql(server, "SELECT pg_is_in_recovery()") == [(False,)]
+
+
+def names_that_take_writes(shard: AnyShard) -> list[str]:
+    return [server.name for server in shard.servers if takes_writes(server)]
+
+
+def names_below(server: AnyServer) -> set[object]:
+    """The replicas as their own upstream lists them."""
+    if isinstance(server, MariaDBServer):
+        return {row["Host"] for row in server.query("SHOW SLAVE HOSTS")}
+    return {name for (name,) in run_sql(server, "SELECT application_name FROM pg_stat_replication")}
+
+
+def assert_row_reaches_all(shard: AnyShard, name: str) -> None:
+    table = new_table(shard.primary, name)
+    for replica in shard.replicas:
+        eventually(lambda: has_rows(replica, f"SELECT id FROM {table}"), within_s=10)  # noqa: B023
+
+
+def cut_off(replica: AnyServer) -> None:
+    """Let it receive nothing more; what it has stays."""
+    if isinstance(replica, MariaDBServer):
+        run_sql(replica, "STOP SLAVE IO_THREAD")
+        return
+    run_sql(replica, "ALTER SYSTEM SET primary_conninfo = ''")
+    run_sql(replica, "SELECT pg_reload_conf()")
+    eventually(lambda: not run_sql(replica, "SELECT 1 FROM pg_stat_wal_receiver WHERE pid > 0"))
+
+
+class TestShard:
+    def test_one_takes_writes_and_lists_the_others_by_name(self, shard: AnyShard) -> None:
+        assert [server.name for server in shard.servers] == list(NAMES)
+        assert names_that_take_writes(shard) == ["db-a"]
+        assert names_below(shard.primary) == {"db-b", "db-c"}
+        assert_row_reaches_all(shard, "first")
+
+    def test_paused_replica_catches_up(self, shard: AnyShard) -> None:
+        shard.replicas[0].pause()
+        table = new_table(shard.primary, "paused")
+        shard.replicas[0].resume()
+        eventually(lambda: has_rows(shard.replicas[0], f"SELECT id FROM {table}"), within_s=10)
+
+    def test_two_shards_are_two_clusters(
+        self, postgres_shard: Shard[PostgresServer], servers_dir: Path
+    ) -> None:
+        identifier = "SELECT system_identifier FROM pg_control_system()"
+        with start_postgres_shard(servers_dir, ["127.0.0.2", "127.0.0.3"], cluster=2) as other:
+            assert run_sql(other.primary, identifier) != run_sql(postgres_shard.primary, identifier)
+            other.switch_over()
+            assert names_that_take_writes(other) == ["127.0.0.3"]
+            assert names_below(other.primary) == {"127.0.0.2"}
+        assert names_that_take_writes(postgres_shard) == ["db-a"]
+
+    def test_a_shard_starts_without_a_cache(self, servers_dir: Path) -> None:
+        """As in the demo, where all that is known of initdb's outcome is this one."""
+        started = postgres.start_shard(servers_dir, NAMES[:2])
+        with Shard(tuple(started), started[0], postgres) as shard:
+            assert_row_reaches_all(shard, "uncached")
+
+    def test_close_leaves_no_process_and_no_folder(self, shard: AnyShard) -> None:
+        pids = [pid for server in shard.servers for pid in [server.pid, *children_of(server.pid)]]
+        shard.fail_over()
+        shard.close()
+        assert not any(map(is_alive, pids))
+        places = [server.place for server in shard.servers]
+        assert not any(place.home.exists() or place.socket_dir.exists() for place in places)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_failed_start_leaves_nothing(self, engine: str, servers_dir: Path) -> None:
+        before = set(servers_dir.iterdir())
+        with pytest.raises(servers.ServerFailed, match=r"no.such.setting"):
+            if engine == "postgres":
+                start_postgres_shard(servers_dir, settings={"no_such_setting": "1"})
+            else:
+                start_mariadb_shard(servers_dir, options=("--no-such-setting=1",))
+        assert set(servers_dir.iterdir()) == before
+
+
+class TestSwitchOver:
+    def test_the_others_and_the_old_primary_follow_the_new(self, shard: AnyShard) -> None:
+        table = new_table(shard.primary, "before")
+        old, new = shard.primary, shard.switch_over()
+        assert (old.name, new.name) == ("db-a", "db-b")
+        assert names_that_take_writes(shard) == ["db-b"]
+        assert names_below(new) == {"db-a", "db-c"}
+        assert run_sql(new, f"SELECT id FROM {table}") == [(7,)]
+        assert_row_reaches_all(shard, "after")
+
+    def test_there_and_back(self, shard: AnyShard) -> None:
+        shard.switch_over("db-c")
+        assert_row_reaches_all(shard, "there")
+        shard.switch_over("db-a")
+        assert names_that_take_writes(shard) == ["db-a"]
+        assert_row_reaches_all(shard, "back")
+
+    def test_replicas_are_not_restarted(self, shard: AnyShard) -> None:
+        pids = [replica.pid for replica in shard.replicas]
+        shard.switch_over()
+        assert [server.pid for server in shard.servers[1:]] == pids
+
+    def test_a_cascade_stays_below_its_server(self, cascade: AnyShard) -> None:
+        assert names_below(cascade.primary) == {"db-b"}
+        new = cascade.switch_over()
+        assert new.name == "db-b"
+        eventually(lambda: names_below(new) == {"db-a", "db-c"})
+        assert_row_reaches_all(cascade, "cascaded")
+
+    def test_the_end_of_a_cascade_can_take_over(self, cascade: AnyShard) -> None:
+        table = new_table(cascade.primary, "before")
+        cascade.switch_over("db-c")
+        assert names_that_take_writes(cascade) == ["db-c"]
+        assert run_sql(cascade.primary, f"SELECT id FROM {table}") == [(7,)]
+        assert_row_reaches_all(cascade, "after")
+
+    def test_a_restart_keeps_the_role(self, shard: AnyShard) -> None:
+        shard.switch_over()
+        for server in shard.servers:
+            server.restart()
+        assert names_that_take_writes(shard) == ["db-b"]
+        assert_row_reaches_all(shard, "restarted")
+
+    def test_a_replica_can_be_put_below_another(self, shard: AnyShard) -> None:
+        shard.follow("db-c", "db-b")
+        eventually(lambda: names_below(shard.primary) == {"db-b"}, within_s=10)
+        assert names_below(shard.server("db-b")) == {"db-c"}
+        assert_row_reaches_all(shard, "below")
+
+
+class TestFailOver:
+    def test_the_killed_one_rejoins(self, shard: AnyShard) -> None:
+        dead = shard.fail_over()
+        assert not dead.is_running()
+        assert [server.name for server in shard.lost] == ["db-a"]
+        assert len(shard.replicas) == 1
+        assert_row_reaches_all(shard, "while_dead")
+        shard.rejoin(dead.name)
+        assert (shard.lost, len(shard.replicas)) == ([], 2)
+        assert_row_reaches_all(shard, "rejoined")
+
+    def test_what_only_the_dead_one_had_is_gone_after_its_return(self, shard: AnyShard) -> None:
+        for replica in shard.replicas:
+            cut_off(replica)
+        table = new_table(shard.primary, "lost")
+        dead = shard.fail_over()
+        shard.rejoin(dead.name)
+        assert_row_reaches_all(shard, "kept")
+        assert not has_rows(dead, f"SELECT id FROM {table}")
+
+    def test_a_replica_with_more_than_the_new_primary_is_brought_back(
+        self, shard: AnyShard
+    ) -> None:
+        behind, ahead = shard.replicas
+        cut_off(behind)
+        table = new_table(shard.primary, "ahead")
+        eventually(lambda: has_rows(ahead, f"SELECT id FROM {table}"))
+        shard.fail_over(behind.name)
+        assert_row_reaches_all(shard, "after")
+        assert not has_rows(ahead, f"SELECT id FROM {table}")
+
+    def test_the_replica_that_has_most_takes_over(self, shard: AnyShard) -> None:
+        behind, ahead = shard.replicas
+        cut_off(behind)
+        table = new_table(shard.primary, "most")
+        eventually(lambda: has_rows(ahead, f"SELECT id FROM {table}"))
+        shard.fail_over()
+        assert shard.primary is ahead
+        assert_row_reaches_all(shard, "after")
+
+    def test_a_dead_primary_comes_back_as_one(self, shard: AnyShard) -> None:
+        """The split brain that the shard has to notice."""
+        dead = shard.fail_over()
+        dead.restart()
+        assert names_that_take_writes(shard) == ["db-a", shard.primary.name]
+        new_table(dead, "split")
+        shard.rejoin(dead.name)
+        assert names_that_take_writes(shard) == [shard.primary.name]
+        assert_row_reaches_all(shard, "healed")
+
+    def test_a_data_folder_beyond_rewinding_is_cloned_anew(
+        self, postgres_shard: Shard[PostgresServer]
+    ) -> None:
+        dead = postgres_shard.fail_over()
+        (dead.data_dir / "global" / "pg_control").unlink()
+        postgres_shard.rejoin(dead)
+        assert names_below(postgres_shard.primary) == set(NAMES) - {postgres_shard.primary.name}
+        assert_row_reaches_all(postgres_shard, "cloned")
+
+
+class TestMariaDB:
+    def test_application_cannot_write_to_a_replica(
+        self, mariadb_shard: Shard[MariaDBServer]
+    ) -> None:
+        create = "CREATE DATABASE refused"
+        with (
+            mariadb_shard.replicas[0].connect(user=mariadb.APP_USER) as connection,
+            connection.cursor() as cursor,
+            pytest.raises(pymysql.err.OperationalError, match="read-only"),
+        ):
+            cursor.execute(create)
+
+    def test_semi_sync_commit_waits_for_a_replica(
+        self, mariadb_shard: Shard[MariaDBServer]
+    ) -> None:
+        primary, replicas = mariadb_shard.primary, mariadb_shard.replicas
+        mariadb.semi_sync(primary, replicas, timeout_s=60)
+        for replica in replicas:
+            replica.pause()
+        writer = threading.Thread(target=lambda: primary.query("CREATE DATABASE slow"))
+        writer.start()
+        writer.join(0.3)
+        assert writer.is_alive()
+        for replica in replicas:
+            replica.resume()
+        writer.join(10)
+        assert not writer.is_alive()
 
 
 class TestEventually:

@@ -26,9 +26,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.records import AuditEntry, MetricChange, Tally
-from headgate.errors import StoreUnavailable
+from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores import SqliteStore
+from headgate.stores.entries import MAX_RECORDS
 from headgate.stores.file import APPLICATION_ID, STEPS, migrate
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
@@ -63,6 +64,18 @@ async def put(store: SqliteStore, n: int) -> MetricChange:
     return await store.put_metric(change, replace(ENTRY, after={"n": n}))
 
 
+async def put_skip(store: SqliteStore, n: int) -> Record:
+    """Set the one skip to `n`, whatever it was."""
+    revision = max((record.revision for record in await store.records("skip")), default=0)
+    record = Record("skip", "commerce/-80 db-b", {"n": n}, revision)
+    return await store.put_record(record, replace(ENTRY, action="skip.set", after={"n": n}))
+
+
+async def skip_number(store: SqliteStore) -> int:
+    """What the one skip was set to, 0 when there is none."""
+    return sum(record.value["n"] for record in await store.records("skip") if record.value)
+
+
 async def state(store: SqliteStore) -> tuple[int, int]:
     """(the number main/lag was set to, how many batches are kept), both 0 when empty."""
     changes, entries = await store.metric_changes(), await store.audit(limit=1)
@@ -92,6 +105,7 @@ async def _write_for_ever(path: Path, acknowledge: Connection) -> None:
     while True:
         number += 1
         await put(store, number)
+        await put_skip(store, number)
         await store.add_tallies(batch(number))
         acknowledge.send(number)
         if number % 7 == 0:
@@ -132,10 +146,15 @@ async def test_kill_9_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -
         assert integrity(path) == "ok"
         async with opened(path) as store:
             number, batches = await state(store)
+            skip = await skip_number(store)
+            entries = await store.audit(limit=10**6)
         assert acknowledged <= number <= acknowledged + 1
-        assert batches in (number, number - 1)
+        assert acknowledged <= batches <= skip <= number
+        assert len(entries) == number + skip, "a change without its audit entry, or the reverse"
         async with opened(path) as store:
-            if batches < number:  # Killed between the two writes: even out for the next round.
+            if skip < number:  # Killed between two of the writes: even out for the next round.
+                await put_skip(store, number)
+            if batches < number:
                 await store.add_tallies(batch(number))
 
 
@@ -325,6 +344,25 @@ async def test_a_read_only_file_is_named_and_well_again_when_it_may_be_written(
         await store.close()
 
 
+async def test_what_is_kept_in_a_read_only_file_is_salvaged(reachable: Path) -> None:
+    """What operators set stays in force although it cannot be changed."""
+    path = reachable / "state.db"
+    async with opened(path) as store:
+        change, skip = await put(store, 1), await put_skip(store, 2)
+    # In a thread, which loads what threads need: nobody may not be let to Python's own folder.
+    before = await asyncio.to_thread(path.read_bytes)
+    path.chmod(0o400)
+    with without_privileges(reachable):
+        store = SqliteStore(path)
+        with pytest.raises(StoreUnavailable, match="may only be read"):
+            await store.open()
+        assert list(await store.salvage_changes()) == [change]
+        assert list(await store.salvage_records("skip")) == [skip]
+        assert list(await store.salvage_records("peer")) == []
+        await store.close()
+    assert path.read_bytes() == before
+
+
 async def test_a_read_only_folder_is_named_and_well_again_when_it_may_be_written(
     reachable: Path,
 ) -> None:
@@ -345,6 +383,38 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "nowhere").mkdir()
     await put(store, 1)
     await store.close()
+
+
+async def test_a_full_kind_refuses_one_more_and_what_was_removed_makes_room(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    fill_records(tmp_path / "state.db")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"new: 10000 of kind skip are kept.*remove"):
+            await store.put_record(Record("skip", "new", {}, 0), ENTRY)
+    assert list(await store.audit()) == []
+    await store.put_record(Record("peer", "new", {}, 0), ENTRY)
+    await store.put_record(Record("skip", "db-7", None, -7), ENTRY)
+    await store.put_record(Record("skip", "new", {}, 0), ENTRY)
+    assert len(await store.records("skip")) == MAX_RECORDS
+    with pytest.raises(Conflict, match="look again and add it as new"):
+        await store.put_record(Record("skip", "db-7", {}, 2), ENTRY)
+    with pytest.raises(StoreUnavailable, match="10000 of kind skip"):
+        await store.put_record(Record("skip", "db-7", {}, 0), ENTRY)
+
+
+def fill_records(path: Path) -> None:
+    """As many skips as there may be, at once; below zero, where no revision is given."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(
+        """
+        WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)
+        INSERT INTO records (revision, kind, key, value_json, wall_s, who, action)
+        SELECT -n, 'skip', 'db-' || n, '{}', 0, 'ann', 'skip.set' FROM n
+        """,
+        (MAX_RECORDS,),
+    )
+    connection.close()
 
 
 # --- the file is taken away ----------------------------------------------------------------
@@ -433,7 +503,9 @@ async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
     connection.close()
-    await refused_untouched(path, rf"newer Headgate \(file version {len(STEPS) + 1}, .* up to 1\)")
+    await refused_untouched(
+        path, rf"newer Headgate \(file version {len(STEPS) + 1}, .* up to {len(STEPS)}\)"
+    )
 
 
 async def test_a_corrupt_file_is_named_and_left_alone(tmp_path: Path) -> None:
@@ -505,6 +577,8 @@ async def test_two_stores_in_one_process_cannot_share_a_file(
     second = SqliteStore(tmp_path / "state.db")
     with pytest.raises(StoreUnavailable, match=f"pid {os.getpid()} holds it"):
         await second.open()
+    skip = await put_skip(store, 1)
+    assert list(await second.salvage_records("skip")) == [skip], "of what is in the log alone"
     await second.close()
     await put(store, 1)
 
@@ -605,6 +679,25 @@ async def test_a_change_refused_for_lateness_gives_no_conflict_later(tmp_path: P
         await hasty.close()
         async with opened(path) as store:
             assert list(await store.metric_changes()) == ([standing] if acknowledged else [])
+            assert len(await store.audit(limit=1000)) == acknowledged
+
+
+@pytest.mark.usefixtures("sharp_timers")
+async def test_a_record_refused_for_lateness_gives_no_conflict_later(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    standing, acknowledged = Record("skip", "commerce/-80 db-b", None, 0), 0
+    for share in SHARES:
+        hasty = SqliteStore(path, deadline_s=share * await usual_latency_s(tmp_path))
+        with suppress(StoreUnavailable):
+            await hasty.open()
+        for n in range(60):
+            with suppress(StoreUnavailable):
+                value = {"n": n} if n % 3 else None
+                standing = await hasty.put_record(replace(standing, value=value), ENTRY)
+                acknowledged += 1
+        await hasty.close()
+        async with opened(path) as store:
+            assert list(await store.records("skip")) == ([standing] if standing.value else [])
             assert len(await store.audit(limit=1000)) == acknowledged
 
 

@@ -9,15 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from headgate.core.samples import Cause, Measured, Number
 from headgate.errors import ProbeFailed
 from headgate.probes.factory import Probe
+from headgate.probes.numbers import value_of
 from tests.fixtures.eventually import aeventually
 
 
 async def within(probe: Probe, timeout_s: float) -> float:
     """Cancelled at the metric's timeout."""
+    return (await measured(probe, timeout_s)).value
+
+
+async def measured(probe: Probe, timeout_s: float = 2.0) -> Measured:
+    """With what the probe says about its number."""
     async with asyncio.timeout(timeout_s):
-        return await probe.read()
+        return as_measured(await probe.read())
+
+
+def as_measured(number: Number) -> Measured:
+    return number if isinstance(number, Measured) else Measured(number)
 
 
 async def failure(probe: Probe, timeout_s: float = 2.0) -> ProbeFailed:
@@ -41,11 +52,19 @@ async def becomes(condition: Callable[[], Awaitable[bool]], within_s: float = 5.
 
 
 async def exceeds(probe: Probe, least: float) -> bool:
-    return await probe.read() > least
+    return value_of(await probe.read()) > least
 
 
 async def stays_below(probe: Probe, most: float) -> bool:
-    return await probe.read() < most
+    return value_of(await probe.read()) < most
+
+
+async def says(probe: Probe, cause: Cause | None) -> bool:
+    """Whether a number comes with `cause`, or its absence does."""
+    try:
+        return (await measured(probe)).cause is cause
+    except ProbeFailed as failed:
+        return failed.cause is cause
 
 
 def open_sockets() -> int:

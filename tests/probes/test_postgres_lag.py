@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.samples import Cause
+from headgate.core.samples import Cause, Measured
 from headgate.errors import ProbeFailed
 from headgate.probes.postgres_lag import PrimaryLag, StandbyLag, StandbyState, WalMarks
+from headgate.probes.postgres_replication import upstream_of
+from tests.probes.reading import as_measured
 
 CURRENT = StandbyState(
     has_receiver=True,
@@ -22,6 +24,7 @@ CURRENT = StandbyState(
 )
 BEHIND = replace(CURRENT, replayed_all=False)
 CUT = replace(CURRENT, has_receiver=False, status=None, silent_s=None)
+PAUSED = replace(CURRENT, paused=True)
 
 
 # --- on a standby --------------------------------------------------------------------------
@@ -37,13 +40,51 @@ def test_the_first_commit_after_a_quiet_hour_is_not_an_hour_of_lag() -> None:
     assert lag.judge(BEHIND, now_s=101.0) == 1.0
 
 
-@pytest.mark.parametrize("state", [BEHIND, CUT, replace(CURRENT, status="waiting")])
-def test_misleading_zero_lag_a_standby_that_is_not_current_grows(state: StandbyState) -> None:
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (BEHIND, None),
+        (CUT, Cause.REPLICATION_BROKEN),
+        (replace(CURRENT, status="waiting"), Cause.REPLICATION_BROKEN),
+        (PAUSED, Cause.REPLICATION_STOPPED),
+        (replace(PAUSED, replayed_all=False), Cause.REPLICATION_STOPPED),
+        (replace(CUT, paused=True), Cause.REPLICATION_BROKEN),
+        (replace(CUT, conninfo=""), None),  # fed from an archive: it has no receiver to lose
+    ],
+)
+def test_misleading_zero_lag_a_standby_that_is_not_current_grows(
+    state: StandbyState, cause: Cause | None
+) -> None:
     """R22"""
     lag = StandbyLag()
     lag.judge(CURRENT, now_s=100.0)
-    readings = [lag.judge(state, now_s=100.0 + age) for age in (1, 10, 1000)]
-    assert readings == [1.0, 10.0, 1000.0]
+    readings = [as_measured(lag.judge(state, now_s=100.0 + age)) for age in (1, 10, 1000)]
+    assert [reading.value for reading in readings] == [1.0, 10.0, 1000.0]
+    assert {reading.cause for reading in readings} == {cause}
+
+
+def test_where_a_broken_standby_gets_its_log_from_is_said_without_secrets() -> None:
+    lag = StandbyLag()
+    lag.judge(CURRENT, now_s=0.0)
+    state = replace(CUT, conninfo="host=db-a port=5433 user=r password=hunter2")
+    reading = as_measured(lag.judge(state, now_s=1.0))
+    assert "from db-a:5433 is not running" in reading.detail
+    assert "hunter2" not in reading.detail + repr(state)
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "upstream"),
+    [
+        (None, ""),
+        ("", ""),
+        ("host=db-a", "db-a:5432"),
+        ("postgresql://r:hunter2@db-a:5433/x", "db-a:5433"),
+        ("host=db-a,db-b", ""),
+        ("password='hunter2", ""),
+    ],
+)
+def test_an_upstream_is_host_and_port_and_nothing_else(conninfo: str | None, upstream: str) -> None:
+    assert upstream_of(None, None, conninfo) == upstream
 
 
 def test_a_fresh_commit_bounds_the_lag_too() -> None:
@@ -56,13 +97,25 @@ def test_a_silent_network_is_lag_once_the_receiver_should_have_heard() -> None:
     lag = StandbyLag()
     lag.judge(CURRENT, now_s=0.0)
     assert lag.judge(replace(CURRENT, silent_s=29.0), now_s=29.0) == 0
-    assert lag.judge(replace(CURRENT, silent_s=32.0), now_s=61.0) == 32.0
+    cut = lag.judge(replace(CURRENT, silent_s=32.0), now_s=61.0)
+    assert isinstance(cut, Measured)
+    assert (cut.value, cut.cause) == (32.0, Cause.REPLICATION_BROKEN)
+    assert "heard nothing for 32 s" in cut.detail
 
 
-def test_unknown_lag_is_a_failure_not_zero() -> None:
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (CUT, Cause.REPLICATION_BROKEN),
+        (PAUSED, Cause.REPLICATION_STOPPED),
+        (BEHIND, Cause.FAILED),
+    ],
+)
+def test_unknown_lag_is_a_failure_not_zero(state: StandbyState, cause: Cause) -> None:
     with pytest.raises(ProbeFailed) as caught:
-        StandbyLag().judge(replace(CUT, since_replay_s=None), now_s=1.0)
-    assert caught.value.cause is Cause.FAILED
+        StandbyLag().judge(replace(state, since_replay_s=None), now_s=1.0)
+    assert caught.value.cause is cause
+    assert "unknown" in caught.value.detail
 
 
 # --- on a primary --------------------------------------------------------------------------

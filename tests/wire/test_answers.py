@@ -29,7 +29,7 @@ from headgate.wire.answers import (
     freno_doc,
 )
 from headgate.wire.reasons import duration, quantity, reason_of
-from tests.builders import NOW, absent, at, check, health, metric, sample, window
+from tests.builders import NOW, absent, at, check, health, metric, sample, shard_health, window
 
 LAG = metric("lag")
 THREADS = metric("threads_running")
@@ -59,8 +59,8 @@ def test_every_verdict_has_its_row(table: dict[Verdict, object]) -> None:
 
 def test_the_statuses_of_the_reference() -> None:
     """R29"""
-    assert [STATUS[verdict] for verdict in Verdict] == [200, 429, 429, 417, 404, 500]
-    assert [FRENO_STATUS[verdict] for verdict in Verdict] == [200, 429, 417, 417, 404, 500]
+    assert [STATUS[verdict] for verdict in Verdict] == [200, 429, 429, 417, 404, 500, 421]
+    assert [FRENO_STATUS[verdict] for verdict in Verdict] == [200, 429, 417, 417, 404, 500, 404]
     assert [v for v, status in STATUS.items() if status == 200] == [Verdict.OK]
     assert [v for v, status in FRENO_STATUS.items() if status == 200] == [Verdict.OK]
 
@@ -93,7 +93,7 @@ def test_the_statuses_of_the_reference() -> None:
             decided(health((LAG, 1.0)), after_s=3),
             "INTERNAL_ERROR",
             "main: lag has no value for 3.0 s (stale: no probe has finished within the age limit "
-            "of 2.5 s)",
+            "of 1 s)",
         ),
         (
             decided(health((LAG, 1.0)), "nothing"),
@@ -103,8 +103,7 @@ def test_the_statuses_of_the_reference() -> None:
         (
             decided(health((LAG, 1.0)), "shard/lag"),
             "UNKNOWN_METRIC",
-            "main: shard/lag: this agent rolls up no shard; ask for host scope, or the shard's "
-            "primary",
+            "main: shard/lag: this database belongs to no shard here; ask for host scope",
         ),
         (decided(None), "UNKNOWN_METRIC", "no database 'main' is configured on this agent"),
         (
@@ -127,6 +126,93 @@ def test_the_statuses_of_the_reference() -> None:
 def test_the_reason_reads_as_a_sentence(decision: Decision, verdict: str, reason: str) -> None:
     document = rendered(decision)
     assert (document["verdict"], document["reason"]) == (verdict, reason)
+
+
+def in_shard(lag: Any, **more: Any) -> Decision:
+    """Asked about lag and threads_running, with lag in the shard's scope."""
+    known = health((LAG, 0.1), (THREADS, 3), shard=shard_health((LAG, lag), (THREADS, 3), **more))
+    return decided(known)
+
+
+ELSEWHERE = absent(Cause.ELSEWHERE, "rolled up by db-a")
+SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the primary")
+
+
+@pytest.mark.parametrize(
+    ("decision", "verdict", "reason"),
+    [
+        (
+            in_shard(sample(7.2, age_s=0.4, detail="db-b, worst of 2")),
+            "THRESHOLD_EXCEEDED",
+            "main: shard/lag is 7.2 s, above its threshold of 5 s (db-b, worst of 2, measured "
+            "400 ms ago)",
+        ),
+        (
+            in_shard(sample(7.2, cause=Cause.REPLICATION_STOPPED, detail="db-b, worst of 2")),
+            "THRESHOLD_EXCEEDED",
+            "main: shard/lag is 7.2 s, above its threshold of 5 s (replication stopped: db-b, "
+            "worst of 2, measured 0 ms ago)",
+        ),
+        (
+            in_shard(sample(7.2, detail="db-b, worst of 1; set aside: db-c (skipped by ops)")),
+            "THRESHOLD_EXCEEDED",
+            "main: shard/lag is 7.2 s, above its threshold of 5 s (db-b, worst of 1; set aside: "
+            "db-c (skipped by ops); measured 0 ms ago)",
+        ),
+        (
+            in_shard(absent(Cause.UNREACHABLE, "db-b: no answer in 0.5 s", age_s=2)),
+            "INTERNAL_ERROR",
+            "main: shard/lag has no value for 2.0 s (unreachable: db-b: no answer in 0.5 s)",
+        ),
+        (
+            in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"),
+            "MISDIRECTED",
+            "main: commerce/-80 is rolled up by db-a's agent: ask https://db-a:8087",
+        ),
+        (
+            in_shard(ELSEWHERE, primary="db-a"),
+            "MISDIRECTED",
+            "main: commerce/-80 is rolled up by db-a's agent: its address is not known here, "
+            "give it an advertise setting",
+        ),
+        (
+            in_shard(SPLIT),
+            "INTERNAL_ERROR",
+            "main: no agent may speak for commerce/-80 (split brain: db-a and db-b both say that "
+            "they are the primary)",
+        ),
+        (
+            decided(
+                health(
+                    (metric("lag", absence="hold", hold_s=60), window(sample(7.0), absent())),
+                )
+            ),
+            "THRESHOLD_EXCEEDED",
+            "main: lag is 7 s, above its threshold of 5 s (measured 0 ms ago; since then failed: "
+            "refused)",
+        ),
+    ],
+)
+def test_the_reason_names_the_shard_and_who_in_it(
+    decision: Decision, verdict: str, reason: str
+) -> None:
+    document = rendered(decision)
+    assert (document["verdict"], document["reason"]) == (verdict, reason)
+
+
+def test_what_is_wrong_with_the_shard_is_told_once_and_first() -> None:
+    known = health((LAG, 0.1), (THREADS, 500), shard=shard_health((LAG, SPLIT), (THREADS, SPLIT)))
+    told = reason_of(decided(known, "shard/lag", "shard/threads_running", "host/threads_running"))
+    assert told.count("split brain") == 1
+    assert told.index("split brain") < told.index("threads_running is 500")
+
+
+def test_a_misdirected_client_is_told_where_to_ask() -> None:
+    """R37, R38"""
+    document = rendered(in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"))
+    assert document["ask"] == "https://db-a:8087"
+    assert rendered(in_shard(ELSEWHERE))["ask"] is None
+    assert rendered(in_shard(7.0, ask="https://db-a:8087"))["ask"] is None
 
 
 def test_breaches_are_told_before_absences() -> None:

@@ -22,6 +22,8 @@ from headgate.wire.questions import (
 )
 from tests.builders import check
 
+HOST, SHARD = Scope.HOST, Scope.SHARD
+
 
 @pytest.mark.parametrize(
     ("query", "expected"),
@@ -34,10 +36,14 @@ from tests.builders import check
         ("app=a&database=main&metrics=lag,,", check("a", "lag")),
         ("app=a&database=main&metrics=", check("a")),
         ("app=a&database=main&metrics=mysqld-loadavg", check("a", "loadavg")),
-        ("app=a&database=main&metrics=lag&scope=shard", check("a", "shard/lag")),
-        ("app=a&database=main&metrics=shard/lag&scope=self", check("a", "host/lag")),
-        ("app=a&database=main&scope=self", check("a")),
-        ("app=a&database=main&metrics=lag,shard/lag&scope=host", check("a", "host/lag")),
+        ("app=a&database=main&metrics=lag&scope=shard", check("a", "shard/lag", scope=SHARD)),
+        ("app=a&database=main&metrics=shard/lag&scope=self", check("a", "host/lag", scope=HOST)),
+        ("app=a&database=main&scope=self", check("a", scope=HOST)),
+        ("app=a&database=main&scope=shard", check("a", scope=SHARD)),
+        (
+            "app=a&database=main&metrics=lag,shard/lag&scope=host",
+            check("a", "host/lag", scope=HOST),
+        ),
         ("app=%C3%BCber&database=main", check("über")),
     ],
 )
@@ -61,7 +67,6 @@ def test_no_name_is_anonymous() -> None:
         ("app=a&database=main&metrics=No", None),
         ("app=a&database=main&metrics=lag&scope=galaxy", None),
         ("app=a&database=main&scope=galaxy", None),
-        ("app=a&database=main&scope=shard", "scope"),
         ("app=a&database=main&detail=1", "detail"),
         ("app=a b&database=main", None),
         ("app=%FF&database=main", None),
@@ -97,7 +102,13 @@ def test_detail_is_a_wish_of_its_own() -> None:
         ),
         (
             {"app": "a", "database": "main", "metrics": ["lag"], "scope": "shard"},
-            [check("a", "shard/lag")],
+            [check("a", "shard/lag", scope=SHARD)],
+            False,
+            False,
+        ),
+        (
+            {"app": "a", "database": "main", "scope": "shard"},
+            [check("a", scope=SHARD)],
             False,
             False,
         ),
@@ -116,7 +127,6 @@ def test_a_body_is_one_check_or_several(
         ({"checks": []}, "checks"),
         ({"checks": [{"database": "x"}], "metrics": ["lag"]}, "checks"),
         ({"checks": [{"database": "x"}], "scope": "host"}, "checks"),
-        ({"database": "x", "scope": "shard"}, "scope"),
         ({"database": "x", "scope": "galaxy"}, None),
         ({"checks": [{"database": "x"}] * (MAX_CHECKS + 1)}, None),
         ({"checks": [{}]}, None),

@@ -5,7 +5,15 @@ One writer (the event loop) replaces frozen values; readers take whatever is the
 
 from __future__ import annotations
 
-from headgate.core.health import Health, Standing, Window, health_of, never_read, stand
+from headgate.core.health import (
+    Health,
+    ShardHealth,
+    Standing,
+    Window,
+    health_of,
+    never_read,
+    stand,
+)
 from headgate.core.metrics import MetricSpec
 from headgate.core.samples import Reading
 
@@ -18,6 +26,7 @@ class Board:
         self._default: dict[str, tuple[str, ...] | None] = {}
         self._windows: dict[tuple[str, str], Window] = {}
         self._standings: dict[str, dict[str, Standing]] = {}
+        self._shards: dict[str, ShardHealth] = {}
         self.healths: dict[str, Health] = {}
         """Read directly on the hot path: database → its newest Health."""
 
@@ -46,7 +55,17 @@ class Board:
     def shut(self, database: str) -> None:
         for metric in list(self._standings.pop(database)):
             self._windows.pop((database, metric), None)
+        self._shards.pop(database, None)
         del self._default[database], self.healths[database]
+
+    def set_shard(self, database: str, shard: ShardHealth | None) -> None:
+        """What its shard amounts to, as far as this agent may say."""
+        if shard is None:
+            self._shards.pop(database, None)
+        else:
+            self._shards[database] = shard
+        if database in self._default:
+            self._refresh(database)
 
     def push(self, database: str, metric: str, reading: Reading) -> None:
         standing = self._standings.get(database, {}).get(metric)
@@ -66,5 +85,9 @@ class Board:
         self._refresh(database)
 
     def _refresh(self, database: str) -> None:
-        standings = self._standings[database]
-        self.healths[database] = health_of(database, standings, default=self._default[database])
+        self.healths[database] = health_of(
+            database,
+            self._standings[database],
+            default=self._default[database],
+            shard=self._shards.get(database),
+        )

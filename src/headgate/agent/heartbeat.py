@@ -1,52 +1,102 @@
-"""Write the heartbeat that replicas measure their lag by.
+"""Write the heartbeat that replicas measure their lag by, while anybody wants it.
 
 The writer decides at each beat whether its server is a primary: a heartbeat written on a
-replica would hide the lag of everything below it (R21).
+replica would hide the lag of everything below it (R21). Beats are leased by demand (R60):
+binlog and log volume are the dearest thing a throttler can cost. The last beat of a lease
+says that it is the last, so that replicas do not take the silence for lag.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
+from headgate.agent.demand import NEVER, Demand, Work
 from headgate.agent.ports import Clock, HeartbeatWriter
+from headgate.core.activity import Activity
 from headgate.errors import ProbeFailed
 
 log = structlog.get_logger()
 
+FAREWELL_TRIES = 3
+
 
 class Heartbeat:
     def __init__(
-        self, database: str, writer: HeartbeatWriter, clock: Clock, *, interval_s: float
+        self,
+        database: str,
+        writer: HeartbeatWriter,
+        clock: Clock,
+        demand: Demand,
+        *,
+        interval_s: float,
+        lease_s: float,
+        is_replica: Callable[[], bool] = lambda: False,
     ) -> None:
         self.database = database
         self._writer = writer
         self._clock = clock
+        self._demand = demand
         self._interval_s = interval_s
+        self._lease_s = lease_s
+        self._is_replica = is_replica
         self._timeout_s = max(1.0, 2 * interval_s)
+        self._wanted_at = NEVER
+        self._farewells = 0
         self.fault: str | None = None
         self.beats_total = 0
+
+    def renew(self, asked_at: float) -> None:
+        """A client asked another member of the shard then."""
+        self._wanted_at = max(self._wanted_at, asked_at)
+
+    @property
+    def leased(self) -> bool:
+        if not self._lease_s or self._demand.keepers:
+            return True
+        if self._demand.state is Activity.HIBERNATING:
+            return False
+        wanted_at = max(self._wanted_at, self._demand.asked_at)
+        return self._clock.now().mono_s - wanted_at < self._lease_s
 
     async def run(self) -> None:
         try:
             while True:
-                await self._beat()
-                await self._clock.sleep(self._interval_s)
+                if not self._is_replica():
+                    await self._beat_or_rest()
+                await self._pause()
         finally:
             await self._writer.close()
 
-    async def _beat(self) -> None:
+    async def _pause(self) -> None:
+        if self._lease_s:
+            await self._demand.pause(self._interval_s)
+        else:
+            await self._clock.sleep(self._interval_s)
+
+    async def _beat_or_rest(self) -> None:
+        if self.leased:
+            self._farewells = FAREWELL_TRIES
+            await self._beat(resting=False)
+        elif self._farewells:
+            await self._beat(resting=True)
+            self._farewells = self._farewells - 1 if self.fault else 0
+
+    async def _beat(self, *, resting: bool) -> None:
         """One try. A stalled commit (semi-sync, full disk) is given up, never waited out."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                self.beats_total += await self._writer.beat()
+                written = await self._writer.beat(resting=resting)
         except ProbeFailed as error:
             self._mark(error.detail)
         except TimeoutError:
             self._mark(f"not written within {self._timeout_s:g} s")
         else:
             self._mark(None)
+            self.beats_total += written
+            self._demand.count(Work.BEATS, int(written))
 
     def _mark(self, fault: str | None) -> None:
         if fault and not self.fault:

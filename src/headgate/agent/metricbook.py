@@ -115,6 +115,10 @@ class MetricBook:
     def plan(self, database: str) -> DatabasePlan:
         return self._database(database).plan
 
+    def source(self, database: str) -> ProbeSource:
+        """Where its readings come from, just now."""
+        return self._database(database).probes
+
     def entries(self, database: str) -> Mapping[str, Entry]:
         return MappingProxyType(self._database(database).entries)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from headgate.core.metrics import MetricSpec
-from headgate.core.records import AuditEntry, MetricChange, StoreFault, Tally
-from headgate.core.samples import Instant
+from headgate.core.records import AuditEntry, MetricChange, Record, StoreFault, Tally
+from headgate.core.samples import Instant, Number
+from headgate.core.shard import Pull, Pulled
+from headgate.core.topology import RoleSeen
 
 
 class Clock(Protocol):
@@ -23,7 +26,21 @@ class Probe(Protocol):
     and leaves nothing behind that a later read would trip over.
     """
 
-    async def read(self) -> float: ...
+    async def read(self) -> Number: ...
+
+    async def close(self) -> None: ...
+
+
+class RoleProbe(Protocol):
+    """Asks a server what it is in its shard, on a connection of its own."""
+
+    async def read(self) -> RoleSeen:
+        """Or ProbeFailed with the cause."""
+        ...
+
+    async def lost(self) -> None:
+        """Returns once the server has hung up on that connection; until then, never."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -41,7 +58,38 @@ class ProbeSource(Protocol):
 class HeartbeatWriter(Protocol):
     """Writes one heartbeat if the server is a primary; says whether it did."""
 
-    async def beat(self) -> bool: ...
+    async def beat(self, *, resting: bool = False) -> bool:
+        """`resting` marks it as the last one for a while, so that nobody takes it for lag."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class PeerLink(Protocol):
+    """The way to one other agent of a shard. One request at a time; reconnects by itself."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def pull(self, ask: Pull, *, timeout_s: float) -> Pulled:
+        """Or PeerFailed with the cause, within `timeout_s`."""
+        ...
+
+    async def wake(self, shard: str, database: str, *, timeout_s: float) -> None:
+        """Have that agent's database watched, and its heartbeat written, for a while."""
+        ...
+
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        timeout_s: float,
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """Any other request: status, body and headers of the answer, or PeerFailed."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -49,7 +97,7 @@ class HeartbeatWriter(Protocol):
 class Store(Protocol):
     """Keeps what must outlive the process. Reads and writes may raise StoreUnavailable.
 
-    No check ever waits for it. `put_metric` and its audit entry are one transaction.
+    No check ever waits for it. A put and its audit entry are one transaction.
     """
 
     @property
@@ -69,6 +117,22 @@ class Store(Protocol):
         """Keep `change`; its `revision` must be the one it replaces (0 for new), else Conflict.
 
         Returns the change with its new revision.
+        """
+        ...
+
+    async def records(self, kind: str) -> Sequence[Record]:
+        """Those of one kind that stand, ordered by key; removed ones are not listed."""
+        ...
+
+    async def salvage_records(self, kind: str) -> Sequence[Record]:
+        """The same, where the store could not be opened but what it keeps can still be read."""
+        ...
+
+    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+        """Keep `record` as put_metric keeps a change: Conflict unless its `revision` stands.
+
+        Over a removed one, 0 stands as well as the revision of the removal. What is too long
+        raises ValueError. Returns the record with its new revision, higher than any before.
         """
         ...
 
@@ -96,8 +160,12 @@ __all__ = [
     "Clock",
     "HeartbeatWriter",
     "MetricChange",
+    "PeerLink",
     "Probe",
     "ProbeSource",
+    "Pulled",
+    "Record",
+    "RoleProbe",
     "Store",
     "StoreFault",
     "Tally",

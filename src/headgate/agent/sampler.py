@@ -12,7 +12,9 @@ from collections.abc import Callable
 import structlog
 
 from headgate.agent.board import Board
+from headgate.agent.demand import Demands, Work
 from headgate.agent.ports import Clock, Probe
+from headgate.core.activity import Activity
 from headgate.core.metrics import MetricSpec, Mode
 from headgate.core.rate import rate_between
 from headgate.core.samples import Absent, Cause, Reading, Sample, reading_of
@@ -21,6 +23,9 @@ from headgate.errors import ProbeFailed
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S = 2.0
+EXPECTED = (Cause.NEVER_READ, Cause.HIBERNATING)
+"""Absences that a first value ends, and that were no loss."""
+RESTING = "nobody has asked for long, so nothing is measured; this question wakes it"
 
 
 async def take(probe: Probe, spec: MetricSpec, clock: Clock) -> Reading:
@@ -28,21 +33,22 @@ async def take(probe: Probe, spec: MetricSpec, clock: Clock) -> Reading:
     started = clock.now().mono_s
     try:
         async with asyncio.timeout(spec.timeout_s):
-            value = await probe.read()
+            number = await probe.read()
     except ProbeFailed as error:
         return Absent(error.cause, error.detail, clock.now().mono_s)
     except TimeoutError:
         detail = f"no answer in {spec.timeout_s:g} s"
         return Absent(Cause.TIMED_OUT, detail, clock.now().mono_s)
-    return reading_of(value, taken_at=started)
+    return reading_of(number, taken_at=started)
 
 
 class Sampler:
     """The running probes, one task each."""
 
-    def __init__(self, board: Board, clock: Clock) -> None:
+    def __init__(self, board: Board, clock: Clock, demands: Demands) -> None:
         self._board = board
         self._clock = clock
+        self._demands = demands.by_database
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_reading: list[Callable[[str, str, Reading], None]] = []
         self.readings_total: dict[tuple[str, str, str], int] = {}
@@ -85,16 +91,22 @@ class Sampler:
             await _close(probe)
 
     async def _run(self, database: str, spec: MetricSpec, probe: Probe) -> None:
+        demand = self._demands[database]
         before: Sample | None = None
         due = self._now()
         while True:
+            demand.count(Work.PROBES)
             reading = await take(probe, spec, self._clock)
             if spec.mode is Mode.RATE and isinstance(reading, Sample):
                 before, reading = reading, rate_between(before, reading)
             self._deliver(database, spec, reading)
+            if demand.state is Activity.HIBERNATING:
+                self._deliver(database, spec, Absent(Cause.HIBERNATING, RESTING, self._now()))
+                before = None  # A rate over the time asleep would say nothing of now.
             # Missed turns are skipped, not caught up on.
-            due = max(due + spec.interval_s, self._now())
-            await self._clock.sleep(due - self._now())
+            due = max(due + demand.stretch(spec.interval_s), self._now())
+            await demand.pause(due - self._now())
+            due = min(due, self._now())
 
     def _deliver(self, database: str, spec: MetricSpec, reading: Reading) -> None:
         outcome = "value" if isinstance(reading, Sample) else reading.cause.value
@@ -110,7 +122,7 @@ class Sampler:
         before = window.latest if window else None
         was = before.cause if isinstance(before, Absent) else None
         now = reading.cause if isinstance(reading, Absent) else None
-        if was is now or (was is Cause.NEVER_READ and now is None):
+        if was is now or (was in EXPECTED and now is None) or now is Cause.HIBERNATING:
             return
         if isinstance(reading, Absent):
             cause = reading.cause.value

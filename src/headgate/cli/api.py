@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
@@ -20,7 +20,8 @@ from headgate.client.drivers.pool import no_answer
 from headgate.client.drivers.sync import Deadline, converse
 from headgate.client.drivers.sync import connect as open_connection
 from headgate.client.http1 import BadResponse, Response, ResponseReader, encode_request
-from headgate.client.target import DEFAULT_URL, Target, parse_target
+from headgate.client.routes import same_place
+from headgate.client.target import DEFAULT_URL, Target, parse_target, sent_on
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -34,6 +35,10 @@ class Transport(Protocol):
         self, method: str, path: str, body: bytes = b"", *, if_match: str | None = None
     ) -> Response:
         """The response, whatever its status; AgentUnreachable if there is none."""
+        ...
+
+    def at(self, address: object) -> Transport | None:
+        """To the agent at `address`, where it is another one that may be asked."""
         ...
 
 
@@ -62,6 +67,11 @@ class Api:
         response = self._transport.request("GET", with_query(path, query))
         return self._answered(response, accept="verdict")
 
+    def onward(self, address: object) -> Api | None:
+        """The agent that this one says to ask, with the same token and trust; None: nowhere."""
+        transport = self._transport.at(address)
+        return None if transport is None else Api(transport, str(address))
+
     def change(
         self,
         method: str,
@@ -76,6 +86,8 @@ class Api:
         return self._answered(self._transport.request(method, path, body, if_match=etag))
 
     def _answered(self, response: Response, *, accept: str | None = None) -> Answered:
+        if response.status < 300 and not response.body:
+            return Answered(response.status, {}, b"{}")  # Done, and nothing to add.
         document = _object(response.body)
         if document is None:
             raise HeadgateError(
@@ -107,8 +119,13 @@ def with_query(path: str, query: Mapping[str, str | None]) -> str:
     return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
 
 
+def database_path(database: str, *below: str) -> str:
+    """`/v1/databases/main/shard/skips/db-b` and the like."""
+    return "/".join(("/v1/databases", *(quote(part, safe="") for part in (database, *below))))
+
+
 def metric_path(database: str, metric: str) -> str:
-    return f"/v1/databases/{quote(database, safe='')}/metrics/{quote(metric, safe='')}"
+    return database_path(database, "metrics", metric)
 
 
 # --- where the agent is --------------------------------------------------------------------
@@ -172,6 +189,12 @@ class SocketTransport:
                 return converse(connection, message, reader, deadline)
         except (OSError, BadResponse) as fault:
             raise self._unreachable(no_answer(fault, self.timeout_s).detail) from None
+
+    def at(self, address: object) -> SocketTransport | None:
+        target = sent_on(self.target, address)
+        if target is None or same_place(target, self.target):
+            return None
+        return replace(self, target=target)
 
     def _unreachable(self, detail: str) -> AgentUnreachable:
         return AgentUnreachable(

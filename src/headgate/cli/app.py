@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headgate.cli import ask, change, host, lint, look, small, top
+from headgate.cli import ask, change, host, lint, look, shard, small, top
 
 # Plain help: it reads well on any terminal, and comes twice as fast as the one in boxes.
 _PLAIN = None
@@ -21,6 +21,13 @@ metrics_app = typer.Typer(
     help="List, add, change and remove metrics.", no_args_is_help=True, rich_markup_mode=_PLAIN
 )
 
+shard_app = typer.Typer(
+    cls=shard.ShowByDefault,
+    help="Look at a database's shard; set members aside, add and remove peers.",
+    no_args_is_help=True,
+    rich_markup_mode=_PLAIN,
+)
+
 app.command("check")(ask.check)
 app.command("explain")(ask.explain)
 app.command("top")(top.top)
@@ -30,6 +37,8 @@ app.command("history")(look.history)
 app.command("refusals")(look.refusals)
 app.command("audit")(look.audit)
 app.add_typer(metrics_app, name="metrics")
+app.add_typer(shard_app, name="shard")
+app.command("wake")(shard.wake)
 app.command("agent")(host.agent)
 app.command("demo")(host.demo)
 app.command("lint")(lint.lint)
@@ -43,3 +52,9 @@ metrics_app.command("set")(change.set_metric)
 metrics_app.command("remove")(change.remove_metric)
 metrics_app.command("revert")(change.revert_metric)
 metrics_app.command("calibrate")(host.calibrate)
+
+shard_app.command("show")(shard.show)
+shard_app.command("skip")(shard.skip)
+shard_app.command("unskip")(shard.unskip)
+shard_app.command("add-peer")(shard.add_peer)
+shard_app.command("remove-peer")(shard.remove_peer)

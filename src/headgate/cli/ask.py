@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headgate.cli.options import App, AsJson, Database, Metrics, Token, Url
+from headgate.cli.options import App, AsJson, Database, Metrics, Scope, Token, Url
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -26,6 +28,7 @@ def check(
     app: App,
     database: Database,
     metrics: Metrics = None,
+    scope: Scope = None,
     wait: Wait = 0.0,
     url: Url = None,
     token: Token = None,
@@ -34,8 +37,9 @@ def check(
     """Ask for leave to do one piece of work.
 
     The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
-    12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 20 no agent
-    answers.
+    12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 15 to be asked
+    elsewhere, 20 no agent answers. Where an agent says that its shard is spoken for elsewhere,
+    this asks there, and says so on standard error.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
@@ -43,7 +47,8 @@ def check(
     from headgate.cli.output import show
     from headgate.cli.pages import answer_page
 
-    asked = ask_until(connect(url, token), app, database, metrics, wait_s=wait)
+    question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
+    asked = ask_until(connect(url, token), question, wait_s=wait)
     answer = read(Answer, asked.document)
     refuse_incoherent(asked, answer, database)
     show(asked, as_json, lambda canvas: answer_page(answer, canvas))
@@ -54,6 +59,7 @@ def explain(
     app: App,
     database: Database,
     metrics: Metrics = None,
+    scope: Scope = None,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -69,18 +75,36 @@ def explain(
     from headgate.cli.pages import explain_page
 
     api = connect(url, token)
-    asked = api.ask("/v1/explain", app=app, database=database, metrics=metrics)
+    question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
+    asked = ask_following(api, "/v1/explain", question)
     show(asked, as_json, lambda canvas: explain_page(read(Answer, asked.document), canvas))
 
 
-def ask_until(api: Api, app: str, database: str, metrics: str | None, *, wait_s: float) -> Answered:
+def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:
+    """Asked where the agent sends us, as the SDK does: seldom more than once."""
+    from headgate.cli.words import plain
+    from headgate.client.routes import MAX_HOPS
+
+    asked = api.ask(path, **question)
+    for _ in range(MAX_HOPS):
+        if asked.document.get("verdict") != "MISDIRECTED":
+            break
+        onward = api.onward(asked.document.get("ask"))
+        if onward is None:
+            break
+        print(f"headgate: {api.url} sends us to {plain(onward.url)}", file=sys.stderr)
+        api, asked = onward, onward.ask(path, **question)
+    return asked
+
+
+def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) -> Answered:
     """The first admission, or the last answer before `wait_s` is over."""
     from headgate.cli.exits import AgentUnreachable
 
     ends_s = time.monotonic() + wait_s
     while True:
         try:
-            asked = api.ask("/v1/check", app=app, database=database, metrics=metrics)
+            asked = ask_following(api, "/v1/check", question)
         except AgentUnreachable:
             pause_s = RETRY_S
             if time.monotonic() + pause_s > ends_s:

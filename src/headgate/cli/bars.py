@@ -24,10 +24,24 @@ class Marks:
     dot: str
     dash: str
     arrow: str
+    branch: str
+    """Of a tree: a child with another one below it."""
+    last: str
+    """The last child."""
+    trunk: str
+    """Beside what hangs under a child that was not the last."""
+    good: str
+    bad: str
+    away: str
 
 
-UNICODE = Marks("█", "▏▎▍▌▋▊▉", "·", "▁▂▃▄▅▆▇█", " ", "–", "·", "–", "→")
-ASCII = Marks("#", "", ".", "_.:-=+*#", " ", "-", "-", "-", "->")
+UNICODE = Marks(
+    *("█", "▏▎▍▌▋▊▉", "·", "▁▂▃▄▅▆▇█", " ", "–", "·", "–", "→"),
+    *("├─ ", "└─ ", "│  ", "●", "✖", "○"),
+)
+ASCII = Marks(
+    *("#", "", ".", "_.:-=+*#", " ", "-", "-", "-", "->"), *("|- ", "`- ", "|  ", "*", "x", "o")
+)
 
 
 def marks_for(encoding: str) -> Marks:

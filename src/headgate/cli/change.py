@@ -122,6 +122,82 @@ Enabled: TypeAlias = Annotated[
         help="Whether it takes part at all.",
     ),
 ]
+ScopeSetting: TypeAlias = Annotated[
+    str | None,
+    _option(
+        "--scope",
+        metavar="host|shard",
+        about="In a shard: where a check that names no scope looks.",
+    ),
+]
+RollupBy: TypeAlias = Annotated[
+    str | None,
+    _option(
+        "--rollup",
+        metavar="max|min|sum|mean|unhealthy|quorum|NAME",
+        about="How members' values become the shard's.",
+    ),
+]
+RollupOf: TypeAlias = Annotated[
+    str | None,
+    _option("--rollup-of", metavar="replicas|all|primary", about="Whose values are rolled up."),
+]
+RollupLabel: TypeAlias = Annotated[
+    list[str] | None,
+    _option(
+        "--rollup-label",
+        metavar="KEY=VALUE",
+        about="Only members that carry this label; repeatable.",
+    ),
+]
+RollupLimit: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--rollup-limit",
+        metavar="NUMBER",
+        about="With --rollup unhealthy: how many members may be.",
+    ),
+]
+Quorum: TypeAlias = Annotated[
+    int | None,
+    _option(metavar="NUMBER", about="With --rollup quorum: how many members must be healthy."),
+]
+IgnoreHosts: TypeAlias = Annotated[
+    int | None,
+    _option("--ignore-hosts", metavar="NUMBER", about="Leave out up to so many of the worst."),
+]
+IgnoreAbove: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--ignore-above",
+        metavar="NUMBER",
+        about="With --ignore-hosts: leave out only what is above this.",
+    ),
+]
+Missing: TypeAlias = Annotated[
+    str | None,
+    _option(metavar="reject|ignore", about="What a member without a value does to its shard."),
+]
+MissingFor: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--missing-for",
+        metavar="SECONDS",
+        about="How long a missing member holds up its shard before it is set aside.",
+    ),
+]
+Empty: TypeAlias = Annotated[
+    str | None,
+    _option(metavar="reject|admit", about="When no member is left to roll up."),
+]
+Grace: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--grace",
+        metavar="SECONDS",
+        about="How long a member that has just joined may be unhealthy without counting.",
+    ),
+]
 Reset: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -150,6 +226,18 @@ SETTING_OF = {
     "unit": "unit",
     "option": "options",
     "enabled": "enabled",
+    "scope": "scope",
+    "rollup": "rollup",
+    "rollup_of": "rollup_of",
+    "rollup_label": "rollup_labels",
+    "rollup_limit": "rollup_limit",
+    "quorum": "quorum",
+    "ignore_hosts": "ignore_hosts",
+    "ignore_above": "ignore_above",
+    "missing": "missing",
+    "missing_for": "missing_for_s",
+    "empty": "empty",
+    "grace": "grace_s",
 }
 
 
@@ -175,6 +263,18 @@ def add_metric(
     unit: Unit = None,
     option: Option = None,
     enabled: Enabled = None,
+    scope: ScopeSetting = None,
+    rollup: RollupBy = None,
+    rollup_of: RollupOf = None,
+    rollup_label: RollupLabel = None,
+    rollup_limit: RollupLimit = None,
+    quorum: Quorum = None,
+    ignore_hosts: IgnoreHosts = None,
+    ignore_above: IgnoreAbove = None,
+    missing: Missing = None,
+    missing_for: MissingFor = None,
+    empty: Empty = None,
+    grace: Grace = None,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
@@ -217,6 +317,18 @@ def set_metric(
     unit: Unit = None,
     option: Option = None,
     enabled: Enabled = None,
+    scope: ScopeSetting = None,
+    rollup: RollupBy = None,
+    rollup_of: RollupOf = None,
+    rollup_label: RollupLabel = None,
+    rollup_limit: RollupLimit = None,
+    quorum: Quorum = None,
+    ignore_hosts: IgnoreHosts = None,
+    ignore_above: IgnoreAbove = None,
+    missing: Missing = None,
+    missing_for: MissingFor = None,
+    empty: Empty = None,
+    grace: Grace = None,
     reset: Reset = None,
     dry_run: DryRun = False,
     url: Url = None,
@@ -302,17 +414,19 @@ def _setting(name: str, value: Any) -> Any:
         import shlex
 
         return shlex.split(value)
-    return _options(value) if name == "options" else value
+    if name == "options":
+        return {key: _json_or_text(text) for key, text in _pairs("--option", value).items()}
+    return _pairs("--rollup-label", value) if name == "rollup_labels" else value
 
 
-def _options(pairs: list[str]) -> dict[str, Any]:
-    options = {}
-    for pair in pairs:
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = {}
+    for pair in given:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise typer.BadParameter(f"--option {pair!r} must read KEY=VALUE")
-        options[key] = _json_or_text(value)
-    return options
+            raise typer.BadParameter(f"{option} {pair!r} must read KEY=VALUE")
+        pairs[key] = value
+    return pairs
 
 
 def _json_or_text(value: str) -> Any:

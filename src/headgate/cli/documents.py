@@ -105,14 +105,86 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    who: str
+    reason: str
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a shard, as the asked agent sees it."""
+
+    member: str
+    url: str
+    here: bool
+    role: str | None
+    role_detail: str
+    term: int | None
+    upstream: str
+    upstream_member: str | None
+    bytes_behind: int | None
+    labels: Mapping[str, Any]
+    activity: str | None
+    reachable: bool
+    problem: str
+    unreachable_for_s: float | None
+    reported_s_ago: float | None
+    joined_s_ago: float | None
+    asked_s_ago: float | None
+    clock_ahead_s: float | None
+    asides: Mapping[str, Any]
+    skip: Skip | None = field(metadata={"one": Skip, "or_null": True})
+    readings: Sequence[Metric] = field(metadata={"each": Metric})
+
+
+@dataclass(frozen=True, slots=True)
+class Unwatched:
+    name: str
+    host: str
+    port: int | None
+    bytes_behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    state: str
+    probes: int
+    messages: int
+    beats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    shard: str
+    database: str
+    member: str
+    standing: str
+    primary: str | None
+    primary_url: str | None
+    term: int | None
+    cause: str | None
+    detail: str
+    warming_up: str | None
+    collect_interval_s: float
+    messages_total: int
+    members: Sequence[Member] = field(metadata={"each": Member})
+    unwatched: Sequence[Unwatched] = field(metadata={"each": Unwatched})
+    costs: Sequence[Cost] = field(metadata={"each": Cost})
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     database: str
     engine: str
     verdict: str
     reason: str
     healthy_s_ago: float | None
+    role: str | None
+    activity: str
     metrics: Sequence[Metric] = field(metadata={"each": Metric})
     other_metrics: Sequence[Metric] = field(metadata={"each": Metric})
+    shard: Shard | None = field(metadata={"one": Shard, "or_null": True})
 
     @property
     def every_metric(self) -> tuple[Metric, ...]:
@@ -192,6 +264,8 @@ def read_list(kind: type[T], document: Mapping[str, Any], name: str) -> tuple[T,
 def _value(value: object, allowed: tuple[type, ...], nested: Mapping[str, Any], where: str) -> Any:
     if "each" in nested:
         return _items(value, nested["each"], where)
+    if value is None and "or_null" in nested:
+        return None
     if "one" in nested:
         return read(nested["one"], value, where)
     fits = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)

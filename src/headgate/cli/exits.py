@@ -18,6 +18,7 @@ EXIT_CODES: dict[Verdict, int] = {
     Verdict.APP_DENIED: 12,
     Verdict.UNKNOWN_METRIC: 13,
     Verdict.INTERNAL_ERROR: 14,
+    Verdict.MISDIRECTED: 15,
 }
 
 

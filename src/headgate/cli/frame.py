@@ -27,6 +27,7 @@ from headgate.wire.reasons import duration
 MIN_CLIENT_LINES = 5
 MAX_ADVICE = 2
 LONG_CHARS = 40
+MEMBERS_A_LINE = 3
 
 
 def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str) -> RenderableType:
@@ -77,7 +78,7 @@ def _notes(status: Status) -> list[RenderableType]:
 
 def _body(view: View, status: Status, canvas: Canvas, height: int) -> Group:
     databases, left_out = fitted(status.databases, height - MIN_CLIENT_LINES)
-    parts = database_blocks(databases, canvas, view.recent)
+    parts = database_blocks(databases, canvas, view.recent, trees=False)
     if left_out:
         parts.append(Text(f"  and {left_out} more metrics, none of them refusing", style="dim"))
     used = sum(_lines(database) for database in databases) + bool(left_out)
@@ -125,4 +126,8 @@ def _lines(database: Database) -> int:
     """An estimate: rows, and two lines for a message that goes beneath them."""
     every = database.every_metric
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
-    return 3 + bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages)
+    shard = 0 if database.shard is None else 1 + len(database.shard.members) // MEMBERS_A_LINE
+    resting = database.activity != "normal"
+    told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "absent" for m in every)
+    rows = bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages) + told
+    return 3 + rows + shard + resting

@@ -44,8 +44,18 @@ Metrics: TypeAlias = Annotated[
         help="Metrics to judge by, instead of the database's default set.",
     ),
 ]
+Scope: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="host|shard",
+        show_default=False,
+        help="Whose metrics: of the agent's own server, or of its whole shard. Default: each "
+        "metric's own.",
+    ),
+]
 DatabaseArgument: TypeAlias = Annotated[str, typer.Argument(metavar="DATABASE")]
 MetricArgument: TypeAlias = Annotated[str, typer.Argument(metavar="METRIC")]
+MemberArgument: TypeAlias = Annotated[str, typer.Argument(metavar="MEMBER")]
 DryRun: TypeAlias = Annotated[
     bool,
     typer.Option("--dry-run", help="Validate and probe once, and change nothing."),

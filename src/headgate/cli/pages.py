@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import Marks, share_text
-from headgate.cli.documents import Answer, AuditEntry, Client, MetricView, Refusal
+from headgate.cli.documents import Answer, AuditEntry, Client, MetricView, Refusal, Shard
 from headgate.cli.history import ClientHistory
 from headgate.cli.render import (
     OUTSIDE,
@@ -26,6 +27,7 @@ from headgate.cli.render import (
     plain_table,
     state_cell,
 )
+from headgate.cli.tree import member_facts, shard_tree
 from headgate.cli.words import (
     absence_text,
     age_text,
@@ -216,6 +218,42 @@ def removed_page(database: str, metric: str, *, dry_run: bool) -> Text:
     else:
         line = Text().append("REMOVED", style="bold green")
     return line.append(f"  {plain(database)}/{plain(metric)}")
+
+
+# --- the shard -----------------------------------------------------------------------------
+
+
+def shard_page(shard: Shard, canvas: Canvas) -> RenderableType:
+    """The tree, then each member with all that is known of it."""
+    parts: list[RenderableType] = [shard_tree(shard, canvas.marks, canvas.width), Text()]
+    inner = replace(canvas, width=max(20, canvas.width - 2))
+    for member in shard.members:
+        facts = f" {canvas.marks.dot} ".join(member_facts(member, shard))
+        head = Text().append(plain(member.member), style="bold").append(f"  {facts}", style="dim")
+        parts.append(head)
+        if member.readings:
+            table = metric_table(shard.database, member.readings, inner)
+            parts.append(Padding(table, (0, 0, 0, 2)))
+        parts.append(Text())
+    return Group(*parts, *_costs(shard, canvas))
+
+
+def _costs(shard: Shard, canvas: Canvas) -> list[RenderableType]:
+    every = duration(shard.collect_interval_s)
+    line = Text(f"collected every {every} while asked", style="dim")
+    line.append(f" {canvas.marks.dot} {shard.messages_total:,} messages to other agents so far")
+    if not shard.costs:
+        return [line]
+    right = frozenset({"probes", "messages", "heartbeats"})
+    table = plain_table("cost so far", "probes", "messages", "heartbeats", right=right)
+    for cost in shard.costs:
+        numbers = (cost.probes, cost.messages, cost.beats)
+        table.add_row(Text(f"while {plain(cost.state)}"), *(Text(f"{n:,}") for n in numbers))
+    return [line, table]
+
+
+def done_page(done: str, told: str) -> Text:
+    return Text().append(done, style="bold green").append(f"  {plain(told)}")
 
 
 # --- clients, history, audit ---------------------------------------------------------------

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
-from headgate.cli.documents import Client, Database, Metric, Status, Store
+from headgate.cli.documents import Client, Database, Metric, Shard, Status, Store
+from headgate.cli.tree import shard_line, shard_tree
 from headgate.cli.words import (
     absence_text,
     age_text,
@@ -139,7 +140,7 @@ def notes_below(metrics: Sequence[Metric], used_cells: int) -> list[str]:
     """Messages too long for their row: beneath the table, each once, with whom it concerns."""
     names: dict[str, list[str]] = {}
     for metric in metrics:
-        if metric.cause is not None and not _fits_in_row(metric, used_cells):
+        if (metric.cause or metric.detail) and not _fits_in_row(metric, used_cells):
             # Without the time: what failed for one reason is told once.
             why = absence_text(replace(metric, absent_for_ms=None))
             names.setdefault(why, []).append(metric.name)
@@ -174,18 +175,20 @@ def _value_cell(metric: Metric, canvas: Canvas) -> Text:
 
 
 def _used_cell(metric: Metric, bar_cells: int, canvas: Canvas) -> Text:
-    """A bar against the threshold; where there is no value, why."""
+    """A bar against the threshold, and what stands behind it; where there is no value, why."""
     share = metric.share
     fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
     why = absence_text(metric) if fits else cause_text(metric)
-    if metric.cause is not None and metric.state != "held":
+    if metric.state in ("absent", "ignored", "disabled") and why:
         return Text(why, style=STATE_STYLES.get(metric.state, ""))
     if share is None:
-        return Text(canvas.marks.nothing, style="dim")
+        return Text(why or canvas.marks.nothing, style="dim")
     drawn = bar(share, bar_cells, canvas.marks, over=metric.over)
     drawn.append(f" {share_text(share)}", style="bold red" if metric.over else "")
     if metric.state == "held":
         drawn.append(f"\nlast value; {why}", style="yellow")
+    elif why:
+        drawn.append(f"\n{why}", style="magenta" if metric.cause else "dim")
     return drawn
 
 
@@ -208,9 +211,13 @@ def state_cell(metric: Metric, *, with_cause: bool = False) -> Text:
 
 
 def database_blocks(
-    databases: Sequence[Database], canvas: Canvas, recent: Recent = NO_RECENT
+    databases: Sequence[Database],
+    canvas: Canvas,
+    recent: Recent = NO_RECENT,
+    *,
+    trees: bool = True,
 ) -> list[RenderableType]:
-    """Each after an empty line, all with the same columns."""
+    """Each after an empty line, all with the same columns; shards as trees or in one line."""
     every = [metric for database in databases for metric in _as_marked(database)]
     columns = columns_for(every, canvas.width - INDENT, recent=bool(recent))
     blocks: list[RenderableType] = []
@@ -218,8 +225,26 @@ def database_blocks(
         body: RenderableType = Text("no metric is configured here", style="yellow")
         if database.every_metric:
             body = _database_table(database, columns, canvas, recent)
-        blocks += [Text(), _database_head(database, canvas), Padding(body, (0, 0, 0, INDENT))]
+        inside: list[RenderableType] = [*_resting(database), body]
+        if database.shard is not None:
+            inside.append(_shard_block(database.shard, canvas, tree=trees))
+        blocks += [Text(), _database_head(database, canvas)]
+        blocks += [Padding(part, (0, 0, 0, INDENT)) for part in inside]
     return blocks
+
+
+def _shard_block(shard: Shard, canvas: Canvas, *, tree: bool) -> RenderableType:
+    width = max(20, canvas.width - INDENT)
+    return shard_tree(shard, canvas.marks, width) if tree else shard_line(shard, canvas.marks)
+
+
+def _resting(database: Database) -> list[Text]:
+    if database.activity == "hibernating":
+        advice = f"hibernating: nobody asks; `headgate wake {plain(database.database)}`"
+        return [Text(advice, style="bold blue")]
+    if database.activity == "slow":
+        return [Text("slow: seldom asked, so measured seldom", style="blue")]
+    return []
 
 
 def _database_table(
@@ -248,7 +273,8 @@ def _as_marked(database: Database) -> list[Metric]:
 
 def _database_head(database: Database, canvas: Canvas) -> Text:
     head = Text().append(plain(database.database), style="bold")
-    head.append(f"  {plain(database.engine)}  " if canvas.width >= 72 else "  ", style="dim")
+    role = f" {plain(database.role)}" if database.role else ""
+    head.append(f"  {plain(database.engine)}{role}  " if canvas.width >= 72 else "  ", style="dim")
     if database.verdict == "OK":
         return head.append("OK", style="bold green").append("  admits work", style="green")
     head.append(f"REFUSES  {plain(database.verdict)}", style="bold red")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 TokenName = Annotated[str, typer.Option(metavar="NAME", help="Who will hold it, for the audit.")]
-TokenRole = Annotated[str, typer.Option(metavar="viewer|operator", help="What it may do.")]
+TokenRole = Annotated[str, typer.Option(metavar="viewer|operator|peer", help="What it may do.")]
 SmallJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
 
 
@@ -24,8 +24,8 @@ def token(
     import json
     import secrets
 
-    if role not in ("viewer", "operator"):
-        raise typer.BadParameter(f"--role {role!r} must be viewer or operator")
+    if role not in ("viewer", "operator", "peer"):
+        raise typer.BadParameter(f"--role {role!r} must be viewer, operator or peer")
     made = secrets.token_urlsafe(32)
     sha256 = hashlib.sha256(made.encode()).hexdigest()
     if as_json:

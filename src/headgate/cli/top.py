@@ -48,8 +48,9 @@ def top(
 ) -> None:
     """Watch databases, metrics and clients live; q leaves.
 
-    A bar's end is the threshold; beyond it the bar is red. On a terminal without cursor
-    control, and into a pipe, frames are printed one after another.
+    Looking wakes databases that nobody asks about (`headgate status` does not). A bar's end is
+    the threshold; beyond it the bar is red. On a terminal without cursor control, and into a
+    pipe, frames are printed one after another.
     """
     from headgate.cli.api import connect
     from headgate.cli.output import console
@@ -110,11 +111,12 @@ def _scroll(screen: Console, poller: Poller, interval_s: float) -> None:
 def _one_frame(api: Api, interval_s: float, snapshot: Path | None) -> None:
     from headgate.cli.exits import UNREACHABLE
     from headgate.cli.output import console
-    from headgate.cli.poller import look
+    from headgate.cli.poller import Waker, look
     from headgate.cli.trend import Trend
 
     trend = Trend(api.url)
     if look(api, trend).lost is None:
+        Waker(api).wake(trend.view, time.monotonic())
         time.sleep(interval_s)  # A rate needs a second look.
         look(api, trend)
     if snapshot is None:

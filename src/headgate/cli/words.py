@@ -27,8 +27,7 @@ def threshold_text(metric: Metric) -> str:
 
 def absence_text(metric: Metric) -> str:
     """`timed out for 2.2 s: no answer in 0.5 s`."""
-    words = cause_text(metric)
-    return f"{words}: {plain(metric.detail)}" if metric.detail else words
+    return ": ".join(part for part in (cause_text(metric), plain(metric.detail)) if part)
 
 
 def cause_text(metric: Metric) -> str:

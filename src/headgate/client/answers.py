@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 OK = "OK"
 UNKNOWN_METRIC = "UNKNOWN_METRIC"
+INTERNAL_ERROR = "INTERNAL_ERROR"
+MISDIRECTED = "MISDIRECTED"
 UNAVAILABLE = "UNAVAILABLE"
 REFUSED = "REFUSED"
 """A refusal by its HTTP status alone: whoever sent it gave no verdict."""
@@ -45,6 +47,7 @@ class Answer:
         "checks",
         "read_only",
         "unthrottled",
+        "ask",
         "raw",
     )
     __slots__ = __match_args__
@@ -61,6 +64,7 @@ class Answer:
         checks: tuple[Answer, ...] = (),
         read_only: bool = False,
         unthrottled: bool = False,
+        ask: str | None = None,
         raw: Mapping[str, Any] | None = None,
     ) -> None:
         self.verdict: Final = verdict
@@ -76,6 +80,8 @@ class Answer:
         """The answer to `check_read`; never a leave to write (R34)."""
         self.unthrottled: Final = unthrottled
         """No agent answered, and this client was told to go on without one."""
+        self.ask: Final = ask
+        """With MISDIRECTED: the agent to ask instead, where that is known."""
         self.raw: Final[Mapping[str, Any]] = {} if raw is None else raw
 
     def __bool__(self) -> bool:

@@ -9,7 +9,9 @@ event loops share every rule below:
 - no answer is not a refusal: it is retried for a bounded time, and then the client's own
   policy decides; a refusal in between starts that time anew (R47–R50);
 - who goes on without an agent asks seldom, until one answers: a question that nobody will
-  answer costs its whole timeout.
+  answer costs its whole timeout;
+- "ask there" is neither a refusal nor silence: the client asks there, MAX_HOPS times at most
+  for one question, and ends up refused where agents only point at each other (R37).
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from headgate.client.answers import UNAVAILABLE, UNKNOWN_METRIC, Answer
 from headgate.client.availability import Availability, OnUnavailable, Outage
 from headgate.client.http1 import Response
 from headgate.client.logs import warn
+from headgate.client.parsing import merged
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer, read_reply
+from headgate.client.routes import MAX_HOPS, Routes, is_dead_end
+from headgate.client.target import Target
 from headgate.errors import Fault, InvalidSettings, ThrottlerUnavailable, WaitedTooLong
 
 BACKOFF_BASE_S = 0.1
@@ -37,6 +42,8 @@ UNKNOWN_WARNING_AFTER_S = 10.0
 class Ask(NamedTuple):
     request: bytes
     timeout_s: float
+    target: Target | None = None
+    """None: the client's own agent."""
 
 
 class Sleep(NamedTuple):
@@ -45,6 +52,7 @@ class Sleep(NamedTuple):
 
 Reply: TypeAlias = Response | NoAnswer
 Steps: TypeAlias = Generator[Ask | Sleep, Reply | None, Answer]
+Replying: TypeAlias = Generator[Ask | Sleep, Reply | None, Answer | NoAnswer]
 
 
 class Patience:
@@ -87,6 +95,13 @@ def backoff_s(tries: int, roll: float) -> float:
     return roll * min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(tries, 16))
 
 
+class _Hops:
+    """How often this question may still be sent on."""
+
+    def __init__(self, left: int = MAX_HOPS) -> None:
+        self.left = left
+
+
 class _Wait:
     """One wait so far."""
 
@@ -100,8 +115,12 @@ class _Wait:
         self.unknown_since_s: float | None = None
         self.warned = False
 
+    @property
+    def ends_s(self) -> float:
+        return self.started_s + self.limit_s
+
     def left_s(self, now_s: float) -> float:
-        return self.started_s + self.limit_s - now_s
+        return self.ends_s - now_s
 
     def too_long(self, now_s: float, refusal: Answer) -> WaitedTooLong:
         advice = f"; come back in {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
@@ -133,6 +152,13 @@ def _unknown_databases(refusal: Answer) -> str:
     return " and ".join(part.database for part in parts if part.verdict == UNKNOWN_METRIC)
 
 
+def _together(outcomes: list[Answer | NoAnswer]) -> Answer | NoAnswer:
+    """A no is a no, whoever else is silent (R50); else silence is silence."""
+    answers = tuple(one for one in outcomes if isinstance(one, Answer))
+    lost = next((one for one in outcomes if isinstance(one, NoAnswer)), None)
+    return lost if lost is not None and all(answers) else merged(answers)
+
+
 class Conversation:
     def __init__(
         self,
@@ -141,15 +167,18 @@ class Conversation:
         availability: Availability,
         clock: Callable[[], float],
         dice: Callable[[], float],
+        routes: Routes | None = None,
     ) -> None:
         self.agent = agent
+        self.routes = routes
+        """None: whoever is asked, nobody is followed."""
         self.patience = patience
         self.availability = availability
         self.clock = clock
         self.dice = dice
 
     def check(self, question: Question) -> Steps:
-        outcome = yield from self._ask(question, self.patience.timeout_s)
+        outcome = yield from self._ask(question, math.inf)
         if isinstance(outcome, Outage):
             raise ThrottlerUnavailable(self._nobody(question, outcome))
         return outcome
@@ -160,8 +189,7 @@ class Conversation:
         if bypassed is not None:
             return self._without_throttler(question, bypassed)
         while True:
-            left_s = max(MIN_ASK_S, wait.left_s(self.clock()))
-            outcome = yield from self._ask(question, min(self.patience.timeout_s, left_s))
+            outcome = yield from self._ask(question, wait.ends_s)
             if isinstance(outcome, Outage):
                 pause_s = self._after_no_answer(wait, outcome)
                 if pause_s is None:
@@ -181,15 +209,70 @@ class Conversation:
         return limit_s
 
     def _ask(
-        self, question: Question, timeout_s: float
+        self, question: Question, ends_s: float
     ) -> Generator[Ask | Sleep, Reply | None, Answer | Outage]:
         asked_s = self.clock()
-        reply = yield Ask(question.request, timeout_s)
-        assert reply is not None, "a driver sends a reply to every Ask"
-        outcome = read_reply(reply, question)
+        outcome = yield from self._answer(question, ends_s)
         if isinstance(outcome, NoAnswer):
             return self.availability.unanswered(asked_s, self.clock(), outcome.detail)
         self.availability.answered(self.clock())
+        return outcome
+
+    def _answer(self, question: Question, ends_s: float) -> Replying:
+        if self.routes is None:
+            return (yield from self._put(question, None, ends_s))
+        if question.parts:
+            return (yield from self._each(question, self.routes, ends_s))
+        return (yield from self._found(question, self.routes, ends_s))
+
+    def _found(self, question: Question, routes: Routes, ends_s: float) -> Replying:
+        """Asked where it was answered last; where that leads nowhere, at home again."""
+        hops, known = _Hops(), routes.to(question)
+        outcome = yield from self._follow(question, routes, known, hops, ends_s)
+        if known is not None and is_dead_end(outcome):
+            outcome = yield from self._follow(question, routes, None, hops, ends_s)
+        return outcome
+
+    def _follow(
+        self, question: Question, routes: Routes, at: Target | None, hops: _Hops, ends_s: float
+    ) -> Replying:
+        while True:
+            outcome = yield from self._put(question, at, ends_s)
+            onward = routes.onward(outcome, at)
+            if onward is None or not hops.left:
+                routes.settle(question, at, outcome)
+                return outcome
+            hops.left -= 1
+            at = onward
+
+    def _each(self, question: Question, routes: Routes, ends_s: float) -> Replying:
+        """About several databases: in one question, until one of them is answered elsewhere."""
+        outcomes: list[Answer | NoAnswer] = []
+        if any(routes.to(part) for part in question.parts):
+            for part in question.parts:
+                outcomes.append((yield from self._found(part, routes, ends_s)))
+            return _together(outcomes)
+        whole = yield from self._put(question, None, ends_s)
+        if isinstance(whole, NoAnswer) or whole.admitted:
+            return whole
+        for check, part in zip(whole.checks, question.parts, strict=False):
+            outcome: Answer | NoAnswer = check
+            onward = routes.onward(check, None)
+            if onward is not None:
+                hops = _Hops(MAX_HOPS - 1)
+                outcome = yield from self._follow(part, routes, onward, hops, ends_s)
+            outcomes.append(outcome)
+        return _together(outcomes) if outcomes != list(whole.checks) else whole
+
+    def _put(self, question: Question, at: Target | None, ends_s: float) -> Replying:
+        """One question to one agent."""
+        left_s = max(MIN_ASK_S, ends_s - self.clock())
+        timeout_s = min(self.patience.timeout_s, left_s)
+        reply = yield Ask(question.request_for(at), timeout_s, at)
+        assert reply is not None, "a driver sends a reply to every Ask"
+        outcome = read_reply(reply, question)
+        if isinstance(outcome, NoAnswer) and at is not None:
+            return NoAnswer(f"{at}, where an agent said to ask: {outcome.detail}")
         return outcome
 
     def _bypassed(self, now_s: float) -> Outage | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from headgate.client.availability import Availability, OnUnavailable
 
@@ -30,7 +30,10 @@ class Gate(Generic[Sleeper]):
     url                  the agent; by default HEADGATE_URL, else http://127.0.0.1:8087
     tls_ca               for https://: a file with the authority to trust, instead of the system's
     metrics              which to look at; by default the database's own set
-    timeout_s            how long one question may take
+    scope                "host": of that agent's own server, "shard": of the whole shard; by
+                         default each metric's own
+    follow               whether to ask where an agent says that the shard is spoken for
+    timeout_s            how long one agent may take to answer one question
     max_wait_s           how long `wait` goes on being refused; None: until admitted
     on_unavailable       when no agent answers for `unavailable_after_s`: "closed" raises
                          ThrottlerUnavailable, "open" goes on and marks the answer `unthrottled`;
@@ -49,6 +52,8 @@ class Gate(Generic[Sleeper]):
         url: str | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         metrics: str | Sequence[str] = (),
+        scope: Literal["host", "shard"] | None = None,
+        follow: bool = True,
         timeout_s: float = 1.0,
         max_wait_s: float | None = None,
         on_unavailable: OnUnavailable = "closed",
@@ -61,14 +66,18 @@ class Gate(Generic[Sleeper]):
         # Here, as in `_start`: what only a made client needs (see client/__init__.py).
         from headgate.client.conversation import Conversation, Patience
         from headgate.client.question import make_asker, metric_names
+        from headgate.client.routes import Routes
         from headgate.client.target import DEFAULT_URL, parse_target, url_from_environment
 
         patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
         self._target = parse_target(url or url_from_environment() or DEFAULT_URL, tls_ca)
-        self._asker = make_asker(app, database, self._target, token)
+        self._asker = make_asker(app, database, self._target, token, scope)
         self._may_write = self._asker.may_write(metric_names(metrics))
         availability = Availability(self._target.url, forget_after_s=unavailable_after_s)
-        self._conversation = Conversation(self._target.url, patience, availability, clock, dice)
+        routes = Routes(self._target) if follow else None
+        self._conversation = Conversation(
+            self._target.url, patience, availability, clock, dice, routes
+        )
         self._start(sleep)
 
     def _start(self, sleep: Sleeper | None) -> None:

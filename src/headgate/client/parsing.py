@@ -52,6 +52,7 @@ def _single(document: Mapping[str, Any], database: str) -> Answer:
         metrics=tuple(_metric(item) for item in _objects(document, "metrics")),
         database=database,
         read_only=document.get("read_only") is True,
+        ask=_address(document.get("ask")),
         raw=document,
     )
 
@@ -64,18 +65,41 @@ def _batch(document: Mapping[str, Any], databases: tuple[str, ...]) -> Answer:
     checks = tuple(_single(part, name) for part, name in zip(parts, databases, strict=True))
     if admitted != all(checks):
         raise BadAnswer(f"verdict {verdict}, but its parts: {', '.join(c.verdict for c in checks)}")
+    return _whole(checks, verdict, _text(document, "reason"), _retry_after_s(document), document)
+
+
+def merged(checks: tuple[Answer, ...]) -> Answer:
+    """Answers that came one by one, as one: all must admit, and the first that does not speaks."""
+    first = next((check for check in checks if not check.admitted), checks[0])
+    waits = [check.retry_after_s for check in checks if check.retry_after_s is not None]
+    raw = {"checks": [check.raw for check in checks]}
+    return _whole(checks, first.verdict, first.reason, max(waits, default=None), raw)
+
+
+def _whole(
+    checks: tuple[Answer, ...],
+    verdict: str,
+    reason: str,
+    retry_after_s: float | None,
+    raw: Mapping[str, Any],
+) -> Answer:
     shares = [check.utilization for check in checks if check.utilization is not None]
     return Answer(
         verdict=verdict,
-        admitted=admitted,
-        reason=_text(document, "reason"),
-        retry_after_s=_retry_after_s(document),
+        admitted=all(checks),
+        reason=reason,
+        retry_after_s=retry_after_s,
         utilization=max(shares, default=None),
         metrics=tuple(metric for check in checks for metric in check.metrics),
         checks=checks,
         read_only=any(check.read_only for check in checks),
-        raw=document,
+        raw=raw,
     )
+
+
+def _address(value: object) -> str | None:
+    """Agents that know no shards do not send it."""
+    return value if isinstance(value, str) and value else None
 
 
 def _verdict(document: Mapping[str, Any]) -> tuple[str, bool]:

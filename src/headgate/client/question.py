@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
 from headgate.client.http1 import encode_request
 from headgate.client.target import Target
-from headgate.core.names import parse_database, parse_identity, parse_metric_ref
+from headgate.core.names import (
+    Scope,
+    parse_database,
+    parse_identity,
+    parse_metric_ref,
+    parse_scope,
+)
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 
@@ -19,6 +25,16 @@ class Question(NamedTuple):
     databases: tuple[str, ...]
     request: bytes
     read_only: bool = False
+    encode: Callable[[str], bytes] | None = None
+    """The same request, for another host."""
+    parts: tuple[Question, ...] = ()
+    """Of a question about several databases: the same about each of them."""
+
+    def request_for(self, target: Target | None) -> bytes:
+        """None: the client's own agent."""
+        if target is None or self.encode is None:
+            return self.request
+        return self.encode(target.host_header)
 
     def __str__(self) -> str:
         return f"{self.app} on {' and '.join(self.databases)}"
@@ -27,39 +43,52 @@ class Question(NamedTuple):
 class Asker:
     """Who asks whom; makes the questions. Holds the token, so it has no telling repr."""
 
-    __slots__ = ("_target", "_token", "app", "databases")
+    __slots__ = ("_scope", "_target", "_token", "app", "databases")
 
     def __init__(
-        self, app: str, databases: tuple[str, ...], target: Target, token: str | None = None
+        self,
+        app: str,
+        databases: tuple[str, ...],
+        target: Target,
+        token: str | None = None,
+        scope: Scope | None = None,
     ) -> None:
         self.app = app
         self.databases = databases
         self._target = target
         self._token = token
+        self._scope = scope
 
     def may_write(self, metrics: Sequence[str]) -> Question:
-        if len(self.databases) > 1:
-            return self._several(metrics)
-        path = f"/v1/check?{self._who(self.databases[0])}"
+        each = tuple(self._about(name, metrics) for name in self.databases)
+        return each[0] if len(each) == 1 else self._several(metrics)._replace(parts=each)
+
+    def _about(self, database: str, metrics: Sequence[str]) -> Question:
+        path = f"/v1/check?{self._who(database)}"
         if metrics:
             path += f"&metrics={','.join(quote(name) for name in metrics)}"
-        return Question(self.app, self.databases, self._encode("GET", path))
+        if self._scope is not None:
+            path += f"&scope={self._scope.value}"
+        return self._question((database,), "GET", path)
 
     def may_read(self, threshold_s: float, metric: str, database: str | None) -> Question:
         if not (math.isfinite(threshold_s) and threshold_s > 0):
             raise _fault("threshold_s", f"must be seconds above 0, not {threshold_s!r}")
-        name = self._one_database(database)
+        name, ref = self._one_database(database), parse_metric_ref(metric)
+        ref = ref._replace(scope=ref.scope or self._scope)
         path = (
             f"/v1/check-read?{self._who(name)}"
-            f"&threshold={float(threshold_s)!r}&metric={quote(str(parse_metric_ref(metric)))}"
+            f"&threshold={float(threshold_s)!r}&metric={quote(str(ref))}"
         )
-        return Question(self.app, (name,), self._encode("GET", path), read_only=True)
+        return self._question((name,), "GET", path)._replace(read_only=True)
 
     def _several(self, metrics: Sequence[str]) -> Question:
-        selected = {"metrics": list(metrics)} if metrics else {}
+        selected: dict[str, object] = {"metrics": list(metrics)} if metrics else {}
+        if self._scope is not None:
+            selected["scope"] = self._scope.value
         checks = [{"database": name, **selected} for name in self.databases]
         body = json.dumps({"app": self.app, "checks": checks}).encode()
-        return Question(self.app, self.databases, self._encode("POST", "/v1/check", body))
+        return self._question(self.databases, "POST", "/v1/check", body)
 
     def _who(self, database: str) -> str:
         return f"app={quote(self.app, safe='')}&database={quote(database)}"
@@ -72,12 +101,23 @@ class Asker:
             raise _fault("database", f"a read check is about one of {known}: say which")
         return self.databases[0]
 
-    def _encode(self, method: str, path: str, body: bytes = b"") -> bytes:
-        host = self._target.host_header
-        return encode_request(method, path, host=host, token=self._token, body=body)
+    def _question(
+        self, databases: tuple[str, ...], method: str, path: str, body: bytes = b""
+    ) -> Question:
+        def encode(host: str) -> bytes:
+            return encode_request(method, path, host=host, token=self._token, body=body)
+
+        request = encode(self._target.host_header)
+        return Question(self.app, databases, request, encode=encode)
 
 
-def make_asker(app: str, database: str | Sequence[str], target: Target, token: str | None) -> Asker:
+def make_asker(
+    app: str,
+    database: str | Sequence[str],
+    target: Target,
+    token: str | None,
+    scope: str | None = None,
+) -> Asker:
     if not app:
         raise InvalidName("app is empty: say who asks, such as etl:nightly")
     databases = tuple(parse_database(name) for name in one_or_more(database))
@@ -85,7 +125,8 @@ def make_asker(app: str, database: str | Sequence[str], target: Target, token: s
         raise _fault("database", f"must name one or more, each once, not {database!r}")
     if token is not None and not _fits_a_header(token):
         raise _fault("token", "must be printable ASCII without spaces (it is not shown here)")
-    return Asker(parse_identity(app).text, databases, target, token)
+    wanted = None if scope is None else parse_scope(scope)
+    return Asker(parse_identity(app).text, databases, target, token, wanted)
 
 
 def metric_names(metrics: str | Sequence[str]) -> tuple[str, ...]:

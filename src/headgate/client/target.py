@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -42,13 +43,17 @@ def url_from_environment() -> str | None:
 
 
 def parse_target(url: str, tls_ca: str | os.PathLike[str] | None = None) -> Target:
+    if tls_ca is not None and not url.lower().startswith("https:"):
+        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
+    return _parsed(url, lambda host: _trust(host, tls_ca))
+
+
+def _parsed(url: str, trust_in: Callable[[str], Trust]) -> Target:
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         raise _refused("it is not a URL") from None
-    if tls_ca is not None and parts.scheme != "https":
-        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
     if parts.scheme == "unix":
         return _unix(url, parts)
     if parts.scheme not in DEFAULT_PORTS:
@@ -61,8 +66,28 @@ def parse_target(url: str, tls_ca: str | os.PathLike[str] | None = None) -> Targ
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise _refused("it carries a path; the SDK adds its own")
     port = DEFAULT_PORTS[parts.scheme] if port is None else port
-    trust = _trust(host, tls_ca) if parts.scheme == "https" else None
+    trust = trust_in(host) if parts.scheme == "https" else None
     return Target(url, host=host, port=port, trust=trust)
+
+
+def sent_on(home: Target, address: object) -> Target | None:
+    """Where an agent says to ask instead of `home`; None for what is no place to go.
+
+    Never from TLS to plain text: whoever could make us go there could read the rest. Whom to
+    trust stays as the caller set it.
+    """
+    if not isinstance(address, str) or not address.startswith(("http://", "https://")):
+        return None
+    if home.trust is not None and address.startswith("http://"):
+        return None
+    try:
+        return _parsed(address, lambda host: _trusted_alike(home, host))
+    except InvalidSettings:
+        return None
+
+
+def _trusted_alike(home: Target, host: str) -> Trust:
+    return _trust(host, None) if home.trust is None else home.trust._replace(host=host)
 
 
 def _trust(host: str, tls_ca: str | os.PathLike[str] | None) -> Trust:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.core.metrics import Comparison, Engine
+from headgate.core.metrics import Comparison, Engine, RollupOf
+from headgate.core.names import Scope
 
 BOTH = frozenset({Engine.POSTGRES, Engine.MYSQL})
 POSTGRES = frozenset({Engine.POSTGRES})
@@ -31,6 +32,8 @@ class BuiltinMetric:
     options: tuple[tuple[str, str], ...] = ()
     """(name, meaning) of the options it takes."""
     needs_database: bool = True
+    scope: Scope = Scope.HOST
+    rollup_of: RollupOf = RollupOf.ALL
 
 
 _TABLE = (
@@ -41,6 +44,9 @@ _TABLE = (
         "s",
         5.0,
         "what large fleets run with; readers rarely notice less",
+        interval_s=0.25,
+        scope=Scope.SHARD,
+        rollup_of=RollupOf.REPLICAS,
         options=(
             ("method", "`auto` (default), `native` (positions) or `heartbeat` (a replicated row)"),
             (

@@ -6,10 +6,10 @@ the check's only dice throw, uniform in [0, 1), however many metrics and rules t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
-from headgate.core.health import Health, Standing
+from headgate.core.health import Health, Selection, Standing
 from headgate.core.metrics import AbsencePolicy, MetricSpec
 from headgate.core.names import ANONYMOUS, MetricRef, Scope
 from headgate.core.rules import Rule, RuleBook
@@ -20,7 +20,7 @@ DENIED_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
 # Collected never, or not at all: the caller (or the clock) has to change something first.
-_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN)
+_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN, Cause.HIBERNATING)
 
 
 def decide(
@@ -39,20 +39,53 @@ def decide(
     rule = rules.match(check.identity, wall_s=now.wall_s)
     if rule is not None and roll < rule.ratio:
         return _refused_by(rule, check, now, health, roll)
-    if not check.metrics and health.all_pass and now.mono_s <= health.all_pass_until:
-        return Decision(Verdict.OK, check, now, health, (), rule)
-    if not check.metrics and not health.default:
-        return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=_NO_METRICS_NOTE)
+    if not check.metrics:
+        chosen = health.default if check.scope is None else _chosen(check.scope, health)
+        if chosen.all_pass and now.mono_s <= chosen.all_pass_until:
+            return Decision(Verdict.OK, check, now, health, (), rule)
+        if not chosen.standings:
+            note = _nothing_to_judge_by(check, health)
+            return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
     failing = _failing(check, health, now)
     if not failing:
         return Decision(Verdict.OK, check, now, health, (), rule)
-    return Decision(
-        _verdict_of(failing), check, now, health, failing, rule, _retry_after(failing, roll)
-    )
+    verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
+    ask = health.shard.ask if health.shard and verdict is Verdict.MISDIRECTED else ""
+    return Decision(verdict, check, now, health, failing, rule, wait_s, ask=ask)
+
+
+def misdirected(
+    check: Check, health: Health | None, ask: str, *, now: Instant, roll: float
+) -> Decision:
+    """The answer of an agent that stands by: another one answers for this host."""
+    note = f"this agent stands by for the one at {ask}, which answers; ask there"
+    wait_s = _jittered(MIN_RETRY_S, roll)
+    return Decision(Verdict.MISDIRECTED, check, now, health, (), None, wait_s, note, ask)
 
 
 _ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
 _NO_METRICS_NOTE = "no metric is configured on this database, so nothing shows that it is healthy"
+_NO_SHARD = "this database belongs to no shard here; ask for host scope"
+
+
+def _chosen(scope: Scope, health: Health) -> Selection:
+    return health.host if scope is Scope.HOST else health.whole
+
+
+def _nothing_to_judge_by(check: Check, health: Health) -> str:
+    if check.scope is Scope.SHARD and health.shard is None:
+        return _NO_SHARD
+    return _NO_METRICS_NOTE
+
+
+def asks_shard(check: Check, health: Health) -> bool:
+    """Whether the answer rests on the shard, or would if this agent could speak for it."""
+    if health.shard is None:
+        return False
+    return any(
+        (target.ref if isinstance(target, Standing) else target).scope is Scope.SHARD
+        for target in _selected(check, health)
+    )
 
 
 def findings(decision: Decision) -> tuple[Finding, ...]:
@@ -76,7 +109,9 @@ def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -
     age_s = max(0.0, now.mono_s - sample.taken_at) if sample is not None else None
     if sample is not None and absent is None and now.mono_s <= sample.taken_at + spec.max_age_s:
         state = State.BREACHED if breached else State.HEALTHY
-        return Finding(standing.ref, state, spec, sample.value, age_s, limit)
+        return Finding(
+            standing.ref, state, spec, sample.value, age_s, limit, sample.cause, sample.detail
+        )
     return Finding(
         ref=standing.ref,
         state=_absent_state(standing, now, breached),
@@ -133,17 +168,30 @@ def _failing(check: Check, health: Health, now: Instant) -> tuple[Finding, ...]:
 def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
     """The standings a check asks for; what is not here stays a name."""
     if not check.metrics:
-        return health.default
-    standings = health.standings
-    return [
-        standings.get(ref.metric, ref) if ref.scope is not Scope.SHARD else ref
-        for ref in check.metrics
-    ]
+        scope = check.scope
+        return (health.default if scope is None else _chosen(scope, health)).standings
+    shard = health.shard
+    if shard is None:
+        standings = health.standings
+        return [
+            standings.get(ref.metric, ref) if ref.scope is not Scope.SHARD else ref
+            for ref in check.metrics
+        ]
+    return [_named(ref, health.standings, shard.standings) for ref in check.metrics]
+
+
+def _named(
+    ref: MetricRef, host: Mapping[str, Standing], shard: Mapping[str, Standing]
+) -> Standing | MetricRef:
+    here = host.get(ref.metric)
+    scope = ref.scope or (here.spec.scope if here else Scope.HOST)
+    found = here if scope is Scope.HOST else shard.get(ref.metric)
+    return ref if found is None else found
 
 
 def _not_here(ref: MetricRef, health: Health) -> Finding:
-    if ref.scope is Scope.SHARD:
-        detail = "this agent rolls up no shard; ask for host scope, or the shard's primary"
+    if ref.scope is Scope.SHARD and health.shard is None:
+        detail = _NO_SHARD
     else:
         known = ", ".join(sorted(health.standings)) or "none"
         detail = f"no such metric on {health.database}; configured: {known}"
@@ -151,14 +199,19 @@ def _not_here(ref: MetricRef, health: Health) -> Finding:
 
 
 def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
-    """A known breach says most; then a metric that is broken; then one that is not there."""
-    verdict = Verdict.UNKNOWN_METRIC
+    """Asked in the wrong place is said first; then a known breach says most; then a metric
+    that is broken; then one that is not there."""
+    breached = broken = False
     for finding in failing:
+        if finding.cause is Cause.ELSEWHERE:
+            return Verdict.MISDIRECTED
         if finding.state is State.BREACHED:
-            return Verdict.THRESHOLD_EXCEEDED
-        if finding.cause not in _UNKNOWN:
-            verdict = Verdict.INTERNAL_ERROR
-    return verdict
+            breached = True
+        elif finding.cause not in _UNKNOWN:
+            broken = True
+    if breached:
+        return Verdict.THRESHOLD_EXCEEDED
+    return Verdict.INTERNAL_ERROR if broken else Verdict.UNKNOWN_METRIC
 
 
 def _no_database(check: Check, now: Instant, roll: float) -> Decision:

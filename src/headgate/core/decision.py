@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headgate.core.health import Health
 from headgate.core.metrics import MetricSpec
-from headgate.core.names import Identity, MetricRef
+from headgate.core.names import Identity, MetricRef, Scope
 from headgate.core.rules import Rule
 from headgate.core.samples import Cause, Instant
 
@@ -21,6 +21,7 @@ class Verdict(Enum):
     APP_DENIED = "APP_DENIED"
     UNKNOWN_METRIC = "UNKNOWN_METRIC"
     INTERNAL_ERROR = "INTERNAL_ERROR"
+    MISDIRECTED = "MISDIRECTED"
 
 
 VERDICT_MEANINGS: dict[Verdict, str] = {
@@ -31,7 +32,9 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
     "or was never collected",
     Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
-    "invalid or stale",
+    "invalid or stale; or nobody may speak for its shard",
+    Verdict.MISDIRECTED: "the question is for the shard, whose primary's agent is elsewhere: "
+    "ask there",
 }
 
 
@@ -72,6 +75,8 @@ class Check(NamedTuple):
     database: str
     metrics: tuple[MetricRef, ...] = ()
     """Empty: the database's default set."""
+    scope: Scope | None = None
+    """With no metric named: all of the default set in this scope, instead of each in its own."""
     read_threshold: float | None = None
     """Set: a read check of the named metrics against the caller's own threshold; never a
     leave to write (R34)."""
@@ -88,6 +93,8 @@ class Decision(NamedTuple):
     rule: Rule | None = None
     retry_after_s: float | None = None
     note: str = ""
+    ask: str = ""
+    """With MISDIRECTED: the address of the agent to ask, as far as it is known."""
 
     @property
     def admitted(self) -> bool:

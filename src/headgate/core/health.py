@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from headgate.core.metrics import AbsencePolicy, MetricSpec
-from headgate.core.names import MetricRef
+from headgate.core.names import MetricRef, Scope
 from headgate.core.samples import Absent, Cause, Reading, Sample
 
 FOREVER = float("inf")
@@ -55,23 +55,36 @@ class Standing:
     """Value as a share of the threshold; 0 where there is no value to compare."""
 
 
-def stand(spec: MetricSpec, window: Window) -> Standing:
-    """What `window` amounts to under `spec`. Total: every window has a standing."""
+def stand(
+    spec: MetricSpec, window: Window, *, scope: Scope = Scope.HOST, until: float = FOREVER
+) -> Standing:
+    """What `window` amounts to under `spec`, for no longer than `until`.
+
+    Total: every window has a standing.
+    """
     latest, sample = window.latest, window.last_sample
     absent = latest if isinstance(latest, Absent) else None
     breached = _breached(spec, window)
-    passes_until = _passes_until(spec, sample, absent)
+    passes_until = min(until, _passes_until(spec, sample, absent))
     return Standing(
         spec=spec,
-        ref=MetricRef(spec.name, spec.scope),
+        ref=MetricRef(spec.name, scope),
         sample=sample,
         absent=absent,
         absent_since=window.absent_since,
         breached=breached,
         passes=not breached and passes_until > -FOREVER,
         passes_until=passes_until,
-        utilization=sample.value / spec.threshold if sample else 0.0,
+        utilization=_utilization(spec, sample),
     )
+
+
+def _utilization(spec: MetricSpec, sample: Sample | None) -> float:
+    if sample is None:
+        return 0.0
+    if not spec.threshold:  # "None may be": the first one is all of it.
+        return sample.value
+    return sample.value / spec.threshold
 
 
 def _breached(spec: MetricSpec, window: Window) -> bool:
@@ -96,31 +109,88 @@ def _passes_until(spec: MetricSpec, sample: Sample | None, absent: Absent | None
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """The standings that a check is judged by when it names no metric."""
+
+    standings: tuple[Standing, ...]
+    all_pass: bool
+    all_pass_until: float
+    worst: Standing | None
+    """The one nearest to its threshold: what a one-number answer shows."""
+
+
+def select(standings: Iterable[Standing]) -> Selection:
+    chosen = tuple(standings)
+    return Selection(
+        standings=chosen,
+        all_pass=all(standing.passes for standing in chosen),
+        all_pass_until=min((standing.passes_until for standing in chosen), default=-FOREVER),
+        worst=max(chosen, key=lambda standing: standing.utilization, default=None),
+    )
+
+
+NO_STANDINGS: Mapping[str, Standing] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHealth:
+    """A shard's standings, as far as this agent may speak for it."""
+
+    shard: str
+    standings: Mapping[str, Standing]
+    """Of every metric; absent ones where this agent may not speak."""
+    primary: str = ""
+    ask: str = ""
+    """Where the shard's primary can be asked, if that is not here."""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """A database's standings, as one value that is replaced whole."""
 
     database: str
     standings: Mapping[str, Standing]
-    default: tuple[Standing, ...]
-    """What a check that names no metric is judged by."""
-    all_pass: bool
-    all_pass_until: float
-    worst: Standing | None
-    """The default metric nearest to its threshold: what a one-number answer shows."""
+    """This host's."""
+    default: Selection
+    """What a check without metric and scope is judged by: each metric in its own scope."""
+    host: Selection
+    """The same metrics, all of this host."""
+    whole: Selection
+    """The same metrics, all of the shard."""
+    shard: ShardHealth | None = None
 
 
 def health_of(
-    database: str, standings: Mapping[str, Standing], *, default: Iterable[str] | None = None
+    database: str,
+    standings: Mapping[str, Standing],
+    *,
+    default: Iterable[str] | None = None,
+    shard: ShardHealth | None = None,
 ) -> Health:
-    chosen = tuple(standings[name] for name in (default or standings) if name in standings)
+    names = [name for name in (default or standings) if name in standings]
+    host = [standings[name] for name in names]
+    whole = [shard.standings[name] for name in names if name in shard.standings] if shard else []
     return Health(
         database=database,
         standings=MappingProxyType(dict(standings)),
-        default=chosen,
-        all_pass=all(standing.passes for standing in chosen),
-        all_pass_until=min((standing.passes_until for standing in chosen), default=-FOREVER),
-        worst=max(chosen, key=lambda standing: standing.utilization, default=None),
+        default=select(_in_own_scope(standing, shard) for standing in host),
+        host=select(host),
+        whole=select(whole),
+        shard=shard,
     )
+
+
+def _in_own_scope(standing: Standing, shard: ShardHealth | None) -> Standing:
+    if shard is None or standing.spec.scope is Scope.HOST:
+        return standing
+    return shard.standings.get(standing.spec.name) or _not_rolled_up(standing.spec)
+
+
+def _not_rolled_up(spec: MetricSpec) -> Standing:
+    """The host's own value is no stand-in for the shard's."""
+    absent = Absent(Cause.WARMING_UP, "it has not been rolled up yet", 0.0)
+    refusing = replace(spec, absence=AbsencePolicy.REJECT)
+    return stand(refusing, Window((absent,)), scope=Scope.SHARD)
 
 
 def never_read(spec: MetricSpec, *, at: float) -> Window:

@@ -27,6 +27,7 @@ from headgate.core.metrics import (
     Sql,
 )
 from headgate.core.names import parse_metric
+from headgate.core.rollup_settings import ROLLUP_SETTINGS, rollup_faults, rollup_of, scope_of
 from headgate.core.settings import (
     Setting,
     flag,
@@ -175,6 +176,7 @@ METRIC_SETTINGS = table(
             "options", "Options of the built-in metric or of the plug-in.", mapping, default={}
         ),
         Setting("enabled", "false leaves the metric out.", flag, default=True),
+        *ROLLUP_SETTINGS,
     )
 )
 
@@ -196,6 +198,7 @@ def parse_metric_settings(
         *_source_faults(name, values, builtin, engine, place),
         *_option_faults(values["options"], builtin, place),
         *_threshold_faults(values, builtin, place),
+        *rollup_faults(values, place),
     ]
     if faults:
         raise InvalidSettings(faults)
@@ -227,6 +230,8 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
         debounce=values["debounce"],
         absence=absence,
         hold_s=hold_s if absence is AbsencePolicy.HOLD else 0.0,
+        scope=scope_of(values, builtin),
+        rollup=rollup_of(values, builtin),
         options=MappingProxyType({k: _option(v) for k, v in values["options"].items()}),
     )
 

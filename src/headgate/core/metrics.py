@@ -82,6 +82,56 @@ class Debounce:
     readings: int = 1
 
 
+class RollupOf(Enum):
+    """Whose values a shard's value is made of."""
+
+    REPLICAS = "replicas"
+    ALL = "all"
+    PRIMARY = "primary"
+
+
+class MissingPolicy(Enum):
+    """What a member without a usable value does to the shard's."""
+
+    REJECT = "reject"
+    """Its absence is the shard's, for `missing_for_s`; then it is set aside, visibly."""
+    IGNORE = "ignore"
+    """Set aside at once."""
+
+
+class EmptyPolicy(Enum):
+    """What the shard's value is when no member is left to make it of. Never 0."""
+
+    REJECT = "reject"
+    ADMIT = "admit"
+
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """How members' values become the shard's (R40–R43, R150)."""
+
+    by: str = "max"
+    """A row of rollup.AGGREGATES, or a plug-in."""
+    of: RollupOf = RollupOf.ALL
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    """Only members that carry all of these."""
+    limit: float = 0.0
+    """With `unhealthy`: how many members may be."""
+    quorum: int = 0
+    """With `quorum`: how many members must be healthy."""
+    ignore_hosts: int = 0
+    ignore_above: float | None = None
+    """Of the worst members, only those above this are ignored."""
+    missing: MissingPolicy = MissingPolicy.REJECT
+    missing_for_s: float = 600.0
+    empty: EmptyPolicy = EmptyPolicy.REJECT
+    grace_s: float = 0.0
+    """How long a member that has just joined may be unhealthy without counting."""
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
     name: str
@@ -97,6 +147,8 @@ class MetricSpec:
     absence: AbsencePolicy = AbsencePolicy.REJECT
     hold_s: float = 0.0
     scope: Scope = Scope.HOST
+    """Where a check that names no scope looks, in a database that belongs to a shard."""
+    rollup: Rollup = field(default_factory=Rollup)
     options: Mapping[str, Option] = field(default_factory=lambda: NO_OPTIONS)
 
     def breaches(self, value: float) -> bool:

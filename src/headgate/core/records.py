@@ -18,6 +18,18 @@ class MetricChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """Something an operator set, kept as it was said: `value` None means removed."""
+
+    kind: str
+    """Such as `skip` or `peer`."""
+    key: str
+    """Such as `commerce/-80 db-b`."""
+    value: Mapping[str, Any] | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEntry:
     wall_s: float
     who: str

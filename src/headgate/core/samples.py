@@ -29,6 +29,16 @@ class Cause(Enum):
     HIBERNATING = "hibernating"
     UNSUPPORTED = "unsupported"
     UNKNOWN = "unknown"
+    REPLICATION_STOPPED = "replication_stopped"
+    REPLICATION_BROKEN = "replication_broken"
+    HEARTBEAT_RESTING = "heartbeat_resting"
+    HEARTBEAT_DEAD = "heartbeat_dead"
+    CLOCK_SKEW = "clock_skew"
+    UNREACHABLE = "unreachable"
+    EMPTY_SHARD = "empty_shard"
+    NO_PRIMARY = "no_primary"
+    SPLIT_BRAIN = "split_brain"
+    ELSEWHERE = "elsewhere"
 
 
 CAUSE_MEANINGS: dict[Cause, str] = {
@@ -42,13 +52,38 @@ CAUSE_MEANINGS: dict[Cause, str] = {
     Cause.HIBERNATING: "probing rests because nobody asks",
     Cause.UNSUPPORTED: "this server or host does not have what the metric measures",
     Cause.UNKNOWN: "no metric of this name is configured on this database",
+    Cause.REPLICATION_STOPPED: "replication was stopped, or replay paused, on purpose; lag grows",
+    Cause.REPLICATION_BROKEN: "replication ended with an error, or cannot reach its primary",
+    Cause.HEARTBEAT_RESTING: "the primary's agent writes no heartbeat because nobody asks",
+    Cause.HEARTBEAT_DEAD: "replication runs, but no heartbeat is written: its writer is gone",
+    Cause.CLOCK_SKEW: "the clocks of two hosts disagree by more than can be corrected",
+    Cause.UNREACHABLE: "the agent of a member of the shard does not answer",
+    Cause.EMPTY_SHARD: "no member of the shard is left to roll up",
+    Cause.NO_PRIMARY: "no member of the shard is known to be its primary",
+    Cause.SPLIT_BRAIN: "two members of the shard both say that they are its primary",
+    Cause.ELSEWHERE: "the shard is rolled up by its primary's agent, not by this one",
 }
+
+
+class Measured(NamedTuple):
+    """A number with something to say about it: lag that grows because replication stopped."""
+
+    value: float
+    cause: Cause | None = None
+    detail: str = ""
+
+
+Number = float | Measured
+"""What a probe may return."""
 
 
 class Sample(NamedTuple):
     value: float
     taken_at: float
     """Monotonic seconds at which the measured state held: the start of the probe."""
+    cause: Cause | None = None
+    """What stands behind the value, where the probe knows; never a reason to doubt it."""
+    detail: str = ""
 
 
 class Absent(NamedTuple):
@@ -61,12 +96,13 @@ class Absent(NamedTuple):
 Reading = Sample | Absent
 
 
-def reading_of(value: float, *, taken_at: float) -> Reading:
+def reading_of(number: Number, *, taken_at: float) -> Reading:
     """A finite number that is not negative, or an INVALID absence (R9)."""
+    value, cause, detail = number if isinstance(number, Measured) else (number, None, "")
     if math.isnan(value):
         return Absent(Cause.INVALID, "the probe answered NaN", taken_at)
     if math.isinf(value):
         return Absent(Cause.INVALID, "the probe answered infinity", taken_at)
     if value < 0:
         return Absent(Cause.INVALID, f"the probe answered {value:g}, below 0", taken_at)
-    return Sample(value, taken_at)
+    return Sample(value, taken_at, cause, detail)

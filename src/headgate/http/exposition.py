@@ -1,11 +1,12 @@
 """Prometheus text.   One row of SERIES a metric: name, kind, labels, meaning.
 
 Labels are bounded: clients by `max_clients` (then `other`), databases and metrics by the
-settings, verdicts and causes by closed types.
+settings, members by 256 a shard, verdicts, causes and states by closed types.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,14 +15,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from headgate.core.activity import Activity
 from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.samples import Instant
+from headgate.wire.shard import CostDoc, MemberDoc
 
 if TYPE_CHECKING:
     from headgate.http.views import Views
 
 Row = tuple[tuple[str, ...], float]
+Rows = Callable[["Views", Instant], Iterator[Row]]
+MEMBER_STATES = ("counted", "aside", "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Series:
     kind: str
     labels: tuple[str, ...]
     about: str
-    rows: Callable[[Views, Instant], Iterator[Row]]
+    rows: Rows
 
 
 def _build(views: Views, now: Instant) -> Iterator[Row]:
@@ -72,7 +77,8 @@ def _metric_healthy(views: Views, now: Instant) -> Iterator[Row]:
 
 def _admitting(views: Views, now: Instant) -> Iterator[Row]:
     for name, health in views.parts.board.healths.items():
-        yield (name,), float(health.all_pass and now.mono_s <= health.all_pass_until)
+        chosen = health.default
+        yield (name,), float(chosen.all_pass and now.mono_s <= chosen.all_pass_until)
 
 
 def _readings(views: Views, now: Instant) -> Iterator[Row]:
@@ -83,6 +89,78 @@ def _readings(views: Views, now: Instant) -> Iterator[Row]:
 def _beats(views: Views, now: Instant) -> Iterator[Row]:
     for beat in views.facts.heartbeats:
         yield (beat.database,), float(beat.beats_total)
+
+
+# --- shards ------------------------------------------------------------------------------------
+
+
+def _role(views: Views, now: Instant) -> Iterator[Row]:
+    for shard in views.shards(now):
+        for member in shard.members:
+            if member.member == shard.member and member.role is not None:
+                yield (shard.database, member.role), 1.0
+
+
+def _leading(views: Views, now: Instant) -> Iterator[Row]:
+    for shard in views.shards(now):
+        yield (shard.database,), float(shard.standing == "leading")
+
+
+def _members(views: Views, now: Instant) -> Iterator[Row]:
+    for shard in views.shards(now):
+        # Who does not roll up counts nobody: a 0 would say that everybody is gone.
+        if shard.standing == "leading":
+            states = Counter(_member_state(member) for member in shard.members)
+            for state in MEMBER_STATES:
+                yield (shard.database, state), float(states[state])
+
+
+def _member_state(member: MemberDoc) -> str:
+    if member.skip is not None or member.asides:
+        return "aside"
+    return "counted" if member.reachable and not member.problem else "missing"
+
+
+def _shard_values(views: Views, now: Instant) -> Iterator[Row]:
+    for name, health in views.parts.board.healths.items():
+        for metric, standing in health.shard.standings.items() if health.shard else ():
+            finding = judge(standing, now)
+            if finding.value is not None and finding.state is not State.ABSENT:
+                yield (name, metric), finding.value
+
+
+def _member_readings(views: Views, now: Instant) -> Iterator[Row]:
+    for shard in views.shards(now):
+        for member in shard.members:
+            for reading in member.readings:
+                if reading.value is not None and reading.state != State.ABSENT.value:
+                    yield (shard.database, member.member, reading.metric), reading.value
+
+
+def _member_clocks(views: Views, now: Instant) -> Iterator[Row]:
+    for shard in views.shards(now):
+        for member in shard.members:
+            if member.clock_ahead_s is not None:
+                yield (shard.database, member.member), member.clock_ahead_s
+
+
+def _activity(views: Views, now: Instant) -> Iterator[Row]:
+    for plan in views.parts.book.databases():
+        current = views.activity(plan.name)
+        for state in Activity:
+            yield (plan.name, state.value), float(state is current)
+
+
+def _cost(of: Callable[[CostDoc], int]) -> Rows:
+    def rows(views: Views, now: Instant) -> Iterator[Row]:
+        for plan in views.parts.book.databases():
+            for cost in views.costs(plan.name):
+                yield (plan.name, cost.state), float(of(cost))
+
+    return rows
+
+
+# --- the store ---------------------------------------------------------------------------------
 
 
 def _store_writable(views: Views, now: Instant) -> Iterator[Row]:
@@ -149,6 +227,76 @@ SERIES = (
         _readings,
     ),
     Series("headgate_heartbeats_total", "counter", ("database",), "Heartbeats written.", _beats),
+    Series(
+        "headgate_role",
+        "gauge",
+        ("database", "role"),
+        "1 for the role that the database's own server says it has; missing while unknown.",
+        _role,
+    ),
+    Series(
+        "headgate_activity",
+        "gauge",
+        ("database", "state"),
+        "1 for the state it is in (`normal`, `slow`, `hibernating`), 0 for the others.",
+        _activity,
+    ),
+    Series(
+        "headgate_shard_leading",
+        "gauge",
+        ("database",),
+        "1 while this agent rolls up the database's shard, 0 while it may not.",
+        _leading,
+    ),
+    Series(
+        "headgate_shard_members",
+        "gauge",
+        ("database", "state"),
+        "Members by `counted`, `aside` (from any metric) and `missing`; only while leading.",
+        _members,
+    ),
+    Series(
+        "headgate_shard_metric_value",
+        "gauge",
+        ("database", "metric"),
+        "The shard's value, rolled up. Missing while there is none, or it is rolled up elsewhere.",
+        _shard_values,
+    ),
+    Series(
+        "headgate_member_reading",
+        "gauge",
+        ("database", "member", "metric"),
+        "A member's value as it goes into the roll-up; at most 256 members.",
+        _member_readings,
+    ),
+    Series(
+        "headgate_member_clock_ahead_seconds",
+        "gauge",
+        ("database", "member"),
+        "The clock of a member's database minus the primary's; lag is corrected for it.",
+        _member_clocks,
+    ),
+    Series(
+        "headgate_probes_total",
+        "counter",
+        ("database", "state"),
+        "Probes run, by the state they were run in: none while hibernating.",
+        _cost(lambda cost: cost.probes),
+    ),
+    Series(
+        "headgate_peer_messages_total",
+        "counter",
+        ("database", "state"),
+        "Messages sent to agents of other members, by state: none while hibernating.",
+        _cost(lambda cost: cost.messages),
+    ),
+    Series(
+        "headgate_heartbeat_writes_total",
+        "counter",
+        ("database", "state"),
+        "Heartbeats written, by state: none while hibernating but the one that says so.",
+        _cost(lambda cost: cost.beats),
+    ),
     Series(
         "headgate_store_writable",
         "gauge",

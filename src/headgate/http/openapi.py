@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 
 from headgate.core.decision import VERDICT_MEANINGS
+from headgate.http.peering import PeerBody, SkipBody, WokenDoc
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
+from headgate.wire.peers import PullDoc, ReportDoc, WakeDoc
 from headgate.wire.problems import CONTENT_TYPE, Problem
 from headgate.wire.questions import (
     APP_SCHEMA,
@@ -20,6 +22,7 @@ from headgate.wire.questions import (
     SCOPE_SCHEMA,
     CheckBody,
 )
+from headgate.wire.shard import ShardDoc
 from headgate.wire.status import (
     AuditsDoc,
     ClientsDoc,
@@ -59,6 +62,13 @@ _DOCS = (
     ReadyDoc,
     RefusalsDoc,
     RemovedDoc,
+    ShardDoc,
+    SkipBody,
+    PeerBody,
+    WokenDoc,
+    PullDoc,
+    ReportDoc,
+    WakeDoc,
     Problem,
 )
 
@@ -69,10 +79,19 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headgate agent", "version": VERSION},
-        "paths": {**_check_paths(), **_look_paths(), **_change_paths()},
+        "paths": {
+            **_check_paths(),
+            **_look_paths(),
+            **_change_paths(),
+            **_shard_paths(),
+            **_peer_paths(),
+        },
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "certificate": {"type": "mutualTLS"},
+            },
         },
     }
 
@@ -179,6 +198,56 @@ def _change_paths() -> dict[str, Any]:
             "post": changing("Drop runtime changes: the file's settings hold again", reverted),
         },
     }
+
+
+def _shard_paths() -> dict[str, Any]:
+    database = [_place("database", _STRING)]
+    places = [*database, _place("member", _STRING)]
+    shard = {"200": _content(_schema(ShardDoc)), **_errors(400, 404)}
+    changed = {**shard, **_errors(400, 401, 403, 404, 409, 412, 413, 415, 503)}
+    woken = {"200": _content(_schema(WokenDoc)), **_errors(400, 404)}
+    security: list[dict[str, list[str]]] = [{"token": []}]
+
+    def changing(summary: str, body: type | None = None) -> dict[str, Any]:
+        operation = {**_operation(summary, changed, places), "security": security}
+        return operation if body is None else {**operation, "requestBody": _body(body)}
+
+    return {
+        "/v1/databases/{database}/shard": {
+            "get": _operation("The shard, as this agent sees it", shard, database)
+        },
+        "/v1/databases/{database}/shard/skips/{member}": {
+            "put": changing("Set a member aside for a while", SkipBody),
+            "delete": changing("Count it again"),
+        },
+        "/v1/databases/{database}/shard/peers/{member}": {
+            "put": changing("Add a member behind another agent", PeerBody),
+            "delete": changing("Remove one that was added at run time"),
+        },
+        "/v1/databases/{database}/wake": {
+            "post": _operation("Have it measured, as a check would", woken, database)
+        },
+    }
+
+
+def _peer_paths() -> dict[str, Any]:
+    """Between agents. One of another version may send fields that are not described here."""
+    errors = _errors(400, 401, 403, 404, 409, 413, 415)
+    security: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
+
+    def between(summary: str, asked: type, answered: type) -> dict[str, Any]:
+        responses = {"200": _content(_schema(answered)), **errors}
+        operation = {**_operation(summary, responses), "security": security}
+        return {"post": {**operation, "requestBody": _body(asked)}}
+
+    return {
+        "/v1/peer/pull": between("A member of a shard reports", PullDoc, ReportDoc),
+        "/v1/peer/wake": between("A member of a shard is woken", WakeDoc, WokenDoc),
+    }
+
+
+def _body(doc: type) -> dict[str, Any]:
+    return {"required": True, "content": {"application/json": {"schema": _schema(doc)}}}
 
 
 def _answers(schema: Any) -> dict[str, Any]:

@@ -5,21 +5,42 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     address: str
     unix_uid: int | None
+    certified: str | None = None
+    """The name in a client certificate that the listener has verified."""
 
 
 def peer_of(transport: asyncio.Transport) -> Peer:
     peername = transport.get_extra_info("peername")
     if isinstance(peername, tuple):
-        return Peer(str(peername[0]), None)
+        return Peer(str(peername[0]), None, _certified(transport))
     return Peer("unix", _unix_uid(transport))
+
+
+def _certified(transport: asyncio.Transport) -> str | None:
+    ssl_object = transport.get_extra_info("ssl_object")
+    if ssl_object is None:
+        return None
+    # Empty where there is none, and where the listener was not told whom to believe.
+    certificate = ssl_object.getpeercert()
+    return _name_in(certificate) if certificate else None
+
+
+def _name_in(certificate: Mapping[str, Any]) -> str:
+    """The common name, else the first other one; a verified certificate always gives one."""
+    subject = [pair for part in certificate.get("subject", ()) for pair in part]
+    for kind, name in [*subject, *certificate.get("subjectAltName", ())]:
+        if kind in ("commonName", "DNS", "URI", "IP Address"):
+            return str(name)
+    return f"certificate {certificate.get('serialNumber', 'without a name')}"
 
 
 def _unix_uid(transport: asyncio.Transport) -> int | None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
+from headgate.agent.demand import Demands, Work
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
@@ -19,14 +20,19 @@ from headgate.agent.ports import Clock, Store
 from headgate.agent.recorder import ClientRecord, Recorder
 from headgate.agent.redact import redacted
 from headgate.agent.sampler import Sampler
+from headgate.agent.standby import Standby
+from headgate.core.activity import Activity
 from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, State
 from headgate.core.health import Health, Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity
 from headgate.core.samples import Cause, Instant
+from headgate.core.shard import ShardView
 from headgate.wire.answers import AnswerDoc, MetricDoc, answer_doc, metric_doc
 from headgate.wire.reasons import describe, reason_of
+from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
+from headgate.wire.shard_advice import shard_advice
 from headgate.wire.status import (
     AuditDoc,
     AuditsDoc,
@@ -60,6 +66,13 @@ class AgentFacts:
     settings_fault: str | None = None
     advice: tuple[str, ...] = ()
     heartbeats: list[Heartbeat] = field(default_factory=list)
+    standby: Standby | None = None
+
+
+class ShardSource(Protocol):
+    """As much of agent/shards.Shards as is looked at."""
+
+    def view(self, database: str) -> ShardView | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,8 @@ class Parts:
     sampler: Sampler
     store: Store
     clock: Clock
+    shards: ShardSource | None = None
+    demands: Demands | None = None
 
 
 class Views:
@@ -81,6 +96,7 @@ class Views:
         self.parts = parts
         self.facts = facts
         self._healthy_at: dict[str, float] = {}
+        self._shards_at: tuple[Instant, list[ShardDoc]] | None = None
 
     @property
     def agent_name(self) -> str:
@@ -92,21 +108,26 @@ class Views:
         """Called about once a second: remembers when each database last let work through."""
         now = self.parts.clock.now()
         for name, health in self.parts.board.healths.items():
-            if health.all_pass and now.mono_s <= health.all_pass_until:
+            if health.default.all_pass and now.mono_s <= health.default.all_pass_until:
                 self._healthy_at[name] = now.mono_s
 
     def status(self) -> StatusDoc:
         facts, now = self.facts, self.parts.clock.now()
+        uptime_s = now.mono_s - facts.started_at.mono_s
+        databases = [self._database(plan) for plan in self.parts.book.databases()]
+        shards = [shown.shard for shown in databases if shown.shard is not None]
+        about_shards = [told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)]
+        own = [*self._heartbeat_advice(), *self._file_advice()]
         return StatusDoc(
             agent=facts.name,
             version=facts.version,
-            uptime_s=now.mono_s - facts.started_at.mono_s,
+            uptime_s=uptime_s,
             settings=facts.settings,
             settings_fault=facts.settings_fault,
-            databases=[self._database(plan) for plan in self.parts.book.databases()],
+            databases=databases,
             clients=self._clients(now),
             store=self._store(now),
-            advice=[*facts.advice, *self._heartbeat_advice(), *self._file_advice()],
+            advice=[*facts.advice, *about_shards, *own],
         )
 
     def _heartbeat_advice(self) -> list[str]:
@@ -131,6 +152,7 @@ class Views:
         decision = self.parts.checker.explain(Check(SELF, name))
         now = decision.at.mono_s
         healthy_at = now if decision.admitted else self._healthy_at.get(name)
+        shard = self._shard(name, decision.at)
         return DatabaseDoc(
             database=name,
             engine=plan.engine.value,
@@ -143,6 +165,9 @@ class Views:
                 for metric, entry in self.parts.book.entries(name).items()
                 if not (entry.enabled and plan.in_default(metric))
             ],
+            role=_own_role(shard),
+            activity=self.activity(name).value,
+            shard=shard,
         )
 
     def _store(self, now: Instant) -> StoreDoc:
@@ -158,13 +183,64 @@ class Views:
     def ready(self) -> ReadyDoc:
         waiting = []
         for name, health in self.parts.board.healths.items():
-            for standing in health.default:
+            for standing in health.default.standings:
                 if standing.absent and standing.absent.cause is Cause.NEVER_READ:
                     waiting.append(f"{name}/{standing.spec.name}: no probe has finished yet")
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")
         return ReadyDoc(ready=not waiting, waiting_for=waiting)
+
+    # --- the shard -------------------------------------------------------------------------
+
+    def shard(self, database: str) -> ShardDoc:
+        names = [plan.name for plan in self.parts.book.databases()]
+        if database not in names:
+            raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(names)}")
+        doc = self._shard(database, self.parts.clock.now())
+        if doc is None:
+            raise NoSuchMetric(
+                f"{database} belongs to no shard: give [databases.{database}] a shard and a "
+                "member in the settings file, and SIGHUP the agent"
+            )
+        return doc
+
+    def _shard(self, database: str, now: Instant) -> ShardDoc | None:
+        shards, health = self.parts.shards, self.parts.board.healths.get(database)
+        view = shards.view(database) if shards is not None else None
+        if view is None:
+            return None
+        specs = {name: s.spec for name, s in health.standings.items()} if health else {}
+        return shard_doc(view, specs, now, self.costs(database))
+
+    def shards(self, now: Instant) -> list[ShardDoc]:
+        """Made once for all who look at one instant, as the series of a scrape do."""
+        if self._shards_at is None or self._shards_at[0] != now:
+            found = (self._shard(plan.name, now) for plan in self.parts.book.databases())
+            self._shards_at = (now, [doc for doc in found if doc is not None])
+        return self._shards_at[1]
+
+    def activity(self, database: str) -> Activity:
+        demands = self.parts.demands
+        demand = demands.by_database.get(database) if demands is not None else None
+        return demand.state if demand is not None else Activity.NORMAL
+
+    def costs(self, database: str) -> list[CostDoc]:
+        """What watching it has cost, by state (R62)."""
+        demands = self.parts.demands
+        demand = demands.by_database.get(database) if demands is not None else None
+        if demand is None:
+            return []
+        cost = demand.costs
+        return [
+            CostDoc(
+                state=state.value,
+                probes=cost[(state, Work.PROBES)],
+                messages=cost[(state, Work.MESSAGES)],
+                beats=cost[(state, Work.BEATS)],
+            )
+            for state in Activity
+        ]
 
     # --- metrics ---------------------------------------------------------------------------
 
@@ -296,6 +372,11 @@ class Views:
         }
 
 
+def _own_role(shard: ShardDoc | None) -> str | None:
+    mine = (member for member in shard.members if member.member == shard.member) if shard else ()
+    return next((member.role for member in mine), None)
+
+
 def _shown(settings: Any) -> Any:
     return redacted(settings) if isinstance(settings, Mapping) else settings
 
@@ -351,11 +432,12 @@ def _client(database: str, client: str, record: ClientRecord, now: Instant) -> C
 
 def _aggregated(health: Health, now: Instant) -> str:
     """One number for a database; a metric that is lost has none, whatever it was."""
-    for standing in health.default:
+    for standing in health.default.standings:
         finding = judge(standing, now)
         if finding.state is State.ABSENT:
             return f"error: {describe(finding)}"
-    sample = health.worst.sample if health.worst else None
+    worst = health.default.worst
+    sample = worst.sample if worst else None
     return "error: no value" if sample is None else f"{sample.value:f}"
 
 

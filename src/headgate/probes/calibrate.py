@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headgate.core.samples import Number
+from headgate.probes.numbers import value_of
+
 # Five times the slowest one in a hundred: noise stays below it, a stalled disk does not.
 HEADROOM = 5.0
 # Below this, what is measured is the scheduler of the agent's host.
@@ -14,7 +17,7 @@ LEAST_S = 0.010
 
 
 class Readable(Protocol):
-    async def read(self) -> float: ...
+    async def read(self) -> Number: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Baseline:
 
 async def commit_baseline(probe: Readable, count: int = 200) -> Baseline:
     """Reads `count` times, one after the other; raises what the probe raises."""
-    values_s = sorted([await probe.read() for _ in range(count)])
+    values_s = sorted([value_of(await probe.read()) for _ in range(count)])
     p99_s = percentile(values_s, 0.99)
     return Baseline(count, percentile(values_s, 0.5), p99_s, suggested_threshold(p99_s))
 

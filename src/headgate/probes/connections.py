@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, Protocol, TypeVar
 
-from headgate.core.samples import Cause
+from headgate.core.samples import Cause, Number
 from headgate.errors import ProbeFailed
 
 LEAVE_WITHIN_S = 0.2
@@ -25,6 +25,14 @@ LEAVE_WITHIN_S = 0.2
 class Session(Protocol):
     def is_gone(self) -> bool:
         """Whether the server has hung up, as far as what has arrived tells."""
+        ...
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        ...
+
+    def has_hung_up(self) -> bool:
+        """The same, having taken in what a server may say unasked; not while a query runs."""
         ...
 
     async def limit(self, timeout_s: float) -> None:
@@ -42,7 +50,7 @@ class Session(Protocol):
 
 S = TypeVar("S", bound=Session)
 Opened = TypeVar("Opened", bound=Session, covariant=True)
-Reader = Callable[[S], Awaitable[float]]
+Reader = Callable[[S], Awaitable[Number]]
 """Reads one metric over a session. Where it raises ProbeFailed, it leaves no transaction open."""
 
 
@@ -98,7 +106,7 @@ class Lane(Generic[S]):
     async def close(self) -> None:
         self._closed = True
         idle, self._idle = self._idle, []
-        await asyncio.gather(*(_part(session) for session in idle))
+        await asyncio.gather(*(part(session) for session in idle))
 
     async def _take(self) -> S:
         if self._closed:
@@ -121,7 +129,8 @@ class Lane(Generic[S]):
             self._idle.append(session)
 
 
-async def _part(session: Session) -> None:
+async def part(session: Session) -> None:
+    """Close, politely if that can be had at once."""
     try:
         async with asyncio.timeout(LEAVE_WITHIN_S):
             await session.leave()
@@ -137,7 +146,7 @@ class SessionProbe(Generic[S]):
         self._reader = reader
         self._timeout_s = timeout_s
 
-    async def read(self) -> float:
+    async def read(self) -> Number:
         async with self._lane.session(self._timeout_s) as session:
             return await self._reader(session)
 

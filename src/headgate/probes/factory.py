@@ -10,17 +10,20 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from headgate.core.metrics import Builtin, Command, Engine, Http, MetricSpec, Plugin, Sql
+from headgate.core.samples import Number
 from headgate.errors import Fault, InvalidSettings
 from headgate.probes.command import CommandProbe
 from headgate.probes.connections import Lane, SessionProbe
 from headgate.probes.disk import DiskProbe
-from headgate.probes.heartbeats import Writer
+from headgate.probes.heartbeats import ClockSkew, Writer
 from headgate.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
 from headgate.probes.kit import Kit
 from headgate.probes.plugin import load_plugin
+from headgate.probes.roles import RoleProbe
 from headgate.probes.tables import split_table
 
 HEARTBEAT_TIMEOUT_S = 1.0
+ROLE_TIMEOUT_S = 0.5
 
 # Imported when used: nobody needs the driver of an engine that is not there.
 KITS = {
@@ -30,7 +33,7 @@ KITS = {
 
 
 class Probe(Protocol):
-    async def read(self) -> float: ...
+    async def read(self) -> Number: ...
 
     async def close(self) -> None: ...
 
@@ -38,7 +41,7 @@ class Probe(Protocol):
 class DatabaseProbes:
     """The probes of one database share at most `max_connections` connections.
 
-    A heartbeat writer has one more to itself.
+    A heartbeat writer has one more to itself, and so has a role probe.
     """
 
     def __init__(
@@ -52,7 +55,9 @@ class DatabaseProbes:
         host_files: HostFiles = HERE,
     ) -> None:
         self._engine = engine
-        self._kit = _kit(name, engine, dsn, password)
+        self.skew = ClockSkew()
+        """Set by whoever compares this database's clock with its primary's."""
+        self._kit = _kit(name, engine, dsn, password, self.skew)
         self._lane = Lane(self._kit.connector, max_connections)
         self._host_files = host_files
 
@@ -71,13 +76,19 @@ class DatabaseProbes:
                 return load_plugin(spec.name, name, spec.options)
 
     def heartbeat_writer(
-        self, table: str, *, timeout_s: float = HEARTBEAT_TIMEOUT_S
+        self, table: str, *, interval_s: float = 1.0, timeout_s: float = HEARTBEAT_TIMEOUT_S
     ) -> Writer[Any]:
+        """`interval_s` is how often it is going to be called; it is written into the row."""
         parts = split_table(table, place="heartbeat_table")
-        return Writer(Lane(self._kit.connector, 1), self._kit.beat(parts), timeout_s)
+        beat = self._kit.beat(parts, interval_s)
+        return Writer(Lane(self._kit.connector, 1), beat, timeout_s, self._kit.enders)
+
+    def role_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> RoleProbe[Any]:
+        return RoleProbe(Lane(self._kit.connector, 1), self._kit.role(), timeout_s)
 
     async def close(self) -> None:
         await self._lane.close()
+        await self._kit.enders.close()
 
     def _builtin(self, name: str, spec: MetricSpec) -> Probe:
         if name in HOST_METRICS:
@@ -102,7 +113,7 @@ class DatabaseProbes:
         return DiskProbe(self._lane.label, directory)
 
 
-def _kit(name: str, engine: Engine, dsn: str, password: str | None) -> Kit[Any]:
+def _kit(name: str, engine: Engine, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Any]:
     module_name, extra = KITS[engine]
     try:
         module = import_module(module_name)
@@ -111,7 +122,7 @@ def _kit(name: str, engine: Engine, dsn: str, password: str | None) -> Kit[Any]:
             f"{engine.value} needs {error.name}, which is not installed: pip install '{extra}'"
         )
         raise InvalidSettings([Fault(f"databases.{name}.engine", message)]) from None
-    kit: Kit[Any] = module.kit(name, dsn, password)
+    kit: Kit[Any] = module.kit(name, dsn, password, skew)
     return kit
 
 

@@ -8,6 +8,8 @@ from typing import Generic
 
 from headgate.core.metrics import Option
 from headgate.probes.connections import Connector, Reader, S
+from headgate.probes.heartbeats import Beat, Enders
+from headgate.probes.roles import RoleReader
 
 Options = Mapping[str, Option]
 MakeReader = Callable[[Options], Reader[S]]
@@ -20,8 +22,11 @@ class Kit(Generic[S]):
     custom: Callable[[str], Reader[S]]
     """The reader of an operator's own query."""
     data_directory: Callable[[S], Awaitable[str]]
-    beat: Callable[[tuple[str, ...]], Callable[[S], Awaitable[bool]]]
-    """The writer of a heartbeat into a table."""
+    beat: Callable[[tuple[str, ...], float], Beat[S]]
+    """The writer of a heartbeat into a table, every so many seconds."""
+    enders: Enders[S]
+    """For writes that were given up while the server still holds them."""
+    role: Callable[[], RoleReader[S]]
 
 
 def plain(reader: Reader[S]) -> MakeReader[S]:

@@ -6,6 +6,7 @@ heartbeats, write access to the schema `headgate` can read all of them.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 
@@ -14,10 +15,12 @@ from pymysql import err
 from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
 from headgate.probes.connections import Reader
+from headgate.probes.heartbeats import ClockSkew, Enders
 from headgate.probes.kit import Kit, MakeReader, Options, plain
-from headgate.probes.mysql_heartbeat import MysqlBeat
+from headgate.probes.mysql_heartbeat import MysqlBeat, end_write
 from headgate.probes.mysql_lag import lag
 from headgate.probes.mysql_replication import is_read_only
+from headgate.probes.mysql_role import MysqlRole
 from headgate.probes.mysql_session import MysqlConnector, MysqlSession
 from headgate.probes.mysql_tables import create_statements, create_table, may_need_table, quoted
 from headgate.probes.numbers import number_of, one_number, one_shown
@@ -95,7 +98,8 @@ async def history_list_length(session: MysqlSession) -> float:
 class CommitDelay:
     """The round trip of COMMIT alone, for a transaction that writes one row."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, enders: Enders[MysqlSession]) -> None:
+        self._enders = enders
         name = str(options.get("table", "headgate.commit_probe"))
         self._table = split_table(name, place="commit_delay.options.table")
         # A row per server: in a Galera cluster the nodes' probes must not collide.
@@ -107,7 +111,11 @@ class CommitDelay:
             raise ProbeFailed(Cause.UNSUPPORTED, message)
         await self._begin(session)
         started_s = time.perf_counter()
-        await session.run("COMMIT")
+        try:
+            await session.run("COMMIT")
+        except asyncio.CancelledError:
+            self._enders.give_up(session)
+            raise
         return time.perf_counter() - started_s
 
     async def _begin(self, session: MysqlSession) -> None:
@@ -167,9 +175,7 @@ def custom(query: str) -> Reader[MysqlSession]:
 
 
 METRICS: Mapping[str, MakeReader[MysqlSession]] = {
-    "lag": lag,
     "threads_running": plain(threads_running),
-    "commit_delay": CommitDelay,
     "pool_usage": plain(pool_usage),
     "lock_waits": plain(lock_waits),
     "longest_lock_wait": plain(longest_lock_wait),
@@ -179,11 +185,19 @@ METRICS: Mapping[str, MakeReader[MysqlSession]] = {
 }
 
 
-def kit(name: str, dsn: str, password: str | None) -> Kit[MysqlSession]:
+def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[MysqlSession]:
+    connector = MysqlConnector(name, dsn, password)
+    enders = Enders(connector, end_write)
     return Kit(
-        connector=MysqlConnector(name, dsn, password),
-        metrics=METRICS,
+        connector=connector,
+        metrics={
+            **METRICS,
+            "lag": lambda options: lag(options, skew),
+            "commit_delay": lambda options: CommitDelay(options, enders),
+        },
         custom=custom,
         data_directory=data_directory,
         beat=MysqlBeat,
+        enders=enders,
+        role=MysqlRole,
     )

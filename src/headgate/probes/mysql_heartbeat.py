@@ -1,7 +1,7 @@
 """The replicated heartbeat row in MySQL and MariaDB: ours, or one of pt-heartbeat's.
 
-    headgate.heartbeat   id, ts datetime(6) in UTC, server
-    pt-heartbeat         ts varchar(26), server_id, …   (a row per server; the newest counts)
+    headgate.heartbeat     id, ts datetime(6) in UTC, server, interval_s, resting
+    pt-heartbeat           ts varchar(26), server_id, …   (a row per server; the newest counts)
     pt-heartbeat --legacy  id, ts datetime
 
 pt-heartbeat writes local time unless told --utc, and the row does not say which. Until
@@ -11,17 +11,23 @@ could turn a replica that stopped hours ago into one that is current.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pymysql import err
+from pymysql.constants import ER
 
 from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
-from headgate.probes.heartbeats import TOLERATED_SKEW_S, lag_of
+from headgate.probes import heartbeats
+from headgate.probes.heartbeats import UTC, Heartbeat, zone_of
 from headgate.probes.mysql_replication import is_primary
-from headgate.probes.mysql_session import MISSING_CODES, MysqlSession, code_of
+from headgate.probes.mysql_session import (
+    MISSING_CODES,
+    NOT_ALLOWED_CODES,
+    MysqlSession,
+    code_of,
+)
 from headgate.probes.mysql_tables import create_statements, create_table, may_need_table, quoted
-
-RECENT_S = 60.0
-UTC, LOCAL = "utc", "local"
 
 COLUMNS = """
 SELECT LOWER(column_name) FROM information_schema.columns
@@ -29,63 +35,64 @@ WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s LIMIT 64
 """
 
 
-class HeartbeatLag:
-    """Age of the newest row, by the server's own clock."""
+class HeartbeatTable:
+    """Reads the newest row. Autocommit: each read is a snapshot of its own (R24)."""
 
     def __init__(self, table: tuple[str, ...]) -> None:
-        self._table = table
         self._name = quoted(table)
         self._zone: str | None = None
-        newest = "CAST(MAX(ts) AS DATETIME(6))"
         ages = ", ".join(
-            f"TIMESTAMPDIFF(MICROSECOND, {newest}, {now}) / 1e6"
-            for now in ("UTC_TIMESTAMP(6)", "NOW(6)")
+            f"TIMESTAMPDIFF(MICROSECOND, CAST(ts AS DATETIME(6)), {now}) / 1e6 AS {name}"
+            for name, now in (("utc_age_s", "UTC_TIMESTAMP(6)"), ("local_age_s", "NOW(6)"))
         )
-        self._query = f"SELECT {ages} FROM {self._name}"  # noqa: S608 -- quoted
+        # All columns: not every layout has all of ours.
+        self._query = f"SELECT h.*, {ages} FROM {self._name} AS h ORDER BY ts DESC LIMIT 1"  # noqa: S608
 
-    async def __call__(self, session: MysqlSession) -> float:
+    async def newest(self, session: MysqlSession) -> Heartbeat:
         try:
-            [(utc_age_s, local_age_s)] = await session.rows(self._query)
-        except err.ProgrammingError as error:
+            rows = await session.dicts(self._query)
+        except err.Error as error:
             if code_of(error) not in MISSING_CODES:
                 raise
-            message = f"there is no heartbeat table {self._name}: set heartbeat_interval_s on the "
-            message += "primary's agent, or give the option heartbeat_table"
-            raise ProbeFailed(Cause.FAILED, message) from None
-        if utc_age_s is None:
-            return lag_of(None, self._name)
+            raise heartbeats.missing(self._name) from None
+        if not rows:
+            raise heartbeats.empty(self._name)
+        return self._heartbeat({name.lower(): value for name, value in rows[0].items()})
+
+    async def newest_if_any(self, session: MysqlSession) -> Heartbeat | None:
+        """None where nobody writes heartbeats, or not for us to read."""
+        try:
+            rows = await session.dicts(self._query)
+        except err.Error as error:
+            if code_of(error) not in MISSING_CODES | NOT_ALLOWED_CODES | {ER.BAD_FIELD_ERROR}:
+                raise
+            return None
+        return self._heartbeat({n.lower(): v for n, v in rows[0].items()}) if rows else None
+
+    def _heartbeat(self, row: dict[str, Any]) -> Heartbeat:
+        utc_age_s, local_age_s = row["utc_age_s"], row["local_age_s"]
+        if utc_age_s is None or local_age_s is None:
+            message = f"the newest ts in {self._name} is no time: {row['ts']!r}"
+            raise ProbeFailed(Cause.INVALID, message)
         if self._zone is None:
-            columns = await self._columns(session)
-            self._zone = UTC if "server" in columns else zone_of(utc_age_s, local_age_s)
-        return lag_of(utc_age_s if self._zone == UTC else local_age_s, self._name)
-
-    async def is_written(self, session: MysqlSession) -> bool:
-        if "ts" not in await self._columns(session):
-            return False
-        return bool(await session.rows(f"SELECT 1 FROM {self._name} LIMIT 1"))  # noqa: S608
-
-    async def _columns(self, session: MysqlSession) -> set[str]:
-        schema = self._table[0] if len(self._table) == 2 else None
-        rows = await session.rows(COLUMNS, [schema, self._table[-1]])
-        return {name for [name] in rows}
+            ours = "server" in row
+            self._zone = UTC if ours else zone_of(float(utc_age_s), float(local_age_s))
+        return Heartbeat(
+            self._name,
+            float(utc_age_s if self._zone == UTC else local_age_s),
+            row.get("interval_s"),
+            bool(row.get("resting")),
+            str(row.get("server", "")),
+        )
 
 
-def zone_of(utc_age_s: float, local_age_s: float) -> str:
-    """Which clock pt-heartbeat wrote by."""
-    if utc_age_s == local_age_s:
-        return UTC
-    recent = [
-        zone
-        for zone, age_s in ((UTC, utc_age_s), (LOCAL, local_age_s))
-        if -TOLERATED_SKEW_S <= age_s <= RECENT_S
-    ]
-    if len(recent) == 1:
-        return recent[0]
-    raise ProbeFailed(
-        Cause.INVALID,
-        f"the heartbeat is {utc_age_s:.1f} s old if written in UTC and {local_age_s:.1f} s old if "
-        "in local time, and neither is recent enough to tell: look whether pt-heartbeat runs",
-    )
+OUR_COLUMNS = {"id", "ts", "server"}
+ADDED_COLUMNS = {
+    "interval_s": "interval_s DOUBLE NULL",
+    "resting": "resting BOOLEAN NOT NULL DEFAULT FALSE",
+}
+# By this a statement of ours is known in the process list.
+MARK = "/* headgate heartbeat */"
 
 
 class MysqlBeat:
@@ -95,30 +102,84 @@ class MysqlBeat:
     and below it. Of two servers that replicate from each other neither writes.
     """
 
-    def __init__(self, table: tuple[str, ...]) -> None:
+    def __init__(self, table: tuple[str, ...], interval_s: float) -> None:
         self._table = table
-        name = quoted(table)
-        self._write = (
-            f"INSERT INTO {name} (id, ts, server) VALUES (1, UTC_TIMESTAMP(6), %s)"  # noqa: S608
-            " ON DUPLICATE KEY UPDATE ts = VALUES(ts), server = VALUES(server)"
+        self._name = quoted(table)
+        self._interval_s = interval_s
+        self._narrow = self._insert("server")
+        self._wide = self._insert("server", *ADDED_COLUMNS)
+        self._keeps_narrow = False
+        """The table has the earlier layout, and the user may not change it."""
+
+    def _insert(self, *columns: str) -> str:
+        renewed = ", ".join(f"{name} = VALUES({name})" for name in ("ts", *columns))
+        return (
+            f"INSERT {MARK} INTO {self._name} (id, ts, {', '.join(columns)})"  # noqa: S608
+            f" VALUES (1, UTC_TIMESTAMP(6){', %s' * len(columns)})"
+            f" ON DUPLICATE KEY UPDATE {renewed}"
         )
 
     @property
     def create(self) -> tuple[str, ...]:
         columns = (
-            "id INT NOT NULL PRIMARY KEY DEFAULT 1,"
-            " ts DATETIME(6) NOT NULL, server VARCHAR(255) NOT NULL"
+            "id INT NOT NULL PRIMARY KEY DEFAULT 1, ts DATETIME(6) NOT NULL,"
+            f" server VARCHAR(255) NOT NULL, {', '.join(ADDED_COLUMNS.values())}"
         )
         return create_statements(self._table, columns)
 
-    async def __call__(self, session: MysqlSession) -> bool:
+    async def __call__(self, session: MysqlSession, resting: bool) -> bool:
         if not await is_primary(session):
             return False
+        if self._keeps_narrow and not resting:
+            await session.run(self._narrow, [session.server])
+            return True
+        values = [session.server, self._interval_s, resting]
         try:
-            await session.run(self._write, [session.server])
+            await session.run(self._wide, values)
         except err.Error as error:
-            if not may_need_table(error):
+            if code_of(error) == ER.BAD_FIELD_ERROR:
+                await self._beat_in_earlier_layout(session, values)
+            elif may_need_table(error):
+                await create_table(session, self._table, self.create)
+                await session.run(self._wide, values)
+            else:
                 raise
-            await create_table(session, self._table, self.create)
-            await session.run(self._write, [session.server])
+        else:
+            self._keeps_narrow = False
         return True
+
+    async def _beat_in_earlier_layout(self, session: MysqlSession, values: list[Any]) -> None:
+        *_, resting = values
+        columns = await self._columns(session)
+        if not columns >= OUR_COLUMNS:
+            raise heartbeats.not_ours(self._name)
+        lacking = [added for name, added in ADDED_COLUMNS.items() if name not in columns]
+        widen = f"ALTER TABLE {self._name} ADD COLUMN {', ADD COLUMN '.join(lacking)}"
+        try:
+            await session.run(widen)
+        except err.Error as error:
+            if code_of(error) not in NOT_ALLOWED_CODES:
+                raise
+            if resting:
+                message = f"{error.args[1]}; as an administrator run: {widen}"
+                raise ProbeFailed(Cause.FAILED, message) from None
+            self._keeps_narrow = True
+            await session.run(self._narrow, [session.server])
+        else:
+            await session.run(self._wide, values)
+
+    async def _columns(self, session: MysqlSession) -> set[str]:
+        schema = self._table[0] if len(self._table) == 2 else None
+        rows = await session.rows(COLUMNS, [schema, self._table[-1]])
+        return {name for [name] in rows}
+
+
+async def end_write(fresh: MysqlSession, stuck: MysqlSession) -> None:
+    """KILL the connection of a write that was given up, if that is what its number still is."""
+    rows = await fresh.rows(
+        "SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %s"
+        " AND USER = SUBSTRING_INDEX(USER(), '@', 1) AND (INFO = 'COMMIT' OR INFO LIKE %s)",
+        [stuck.connection.thread_id(), f"INSERT {MARK}%"],
+    )
+    if rows:
+        await fresh.run(f"KILL {int(stuck.connection.thread_id())}")

@@ -74,6 +74,10 @@ class ProbeConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql is
     async def show_warnings(self) -> None:
         """None: a cursor would spend a round trip on them and print them."""
 
+    def fileno(self) -> int:
+        fd: int = self._writer.get_extra_info("socket").fileno()
+        return fd
+
     def has_hung_up(self) -> bool:
         # Not at_eof(): a server may send a last error packet before it closes.
         return self.closed or self._reader.eof_received or self._reader.exception() is not None
@@ -109,6 +113,12 @@ class MysqlSession:
         )
 
     def is_gone(self) -> bool:
+        return self.connection.has_hung_up()
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def has_hung_up(self) -> bool:
         return self.connection.has_hung_up()
 
     async def limit(self, timeout_s: float) -> None:

@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import NoReturn
 
-from headgate.core.samples import Cause
+from headgate.core.samples import Cause, Measured, Number
 from headgate.errors import ProbeFailed
 
 MAX_SHOWN_CHARS = 80
+
+
+def value_of(number: Number) -> float:
+    """What was measured, without what is said about it."""
+    return number.value if isinstance(number, Measured) else number
 
 
 def number_of(value: object) -> float:

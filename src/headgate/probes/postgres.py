@@ -11,14 +11,17 @@ from collections.abc import Mapping
 
 import psycopg
 
-from headgate.core.samples import Cause
+from headgate.core.samples import Cause, Number
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.probes.connections import Reader
+from headgate.probes.heartbeats import ClockSkew, Enders
 from headgate.probes.kit import Kit, MakeReader, Options, plain
 from headgate.probes.messages import one_line
 from headgate.probes.numbers import number_of, one_number, one_shown
-from headgate.probes.postgres_heartbeat import PostgresBeat, heartbeat_lag
-from headgate.probes.postgres_lag import REMEMBER_REPLICA_S, NativeLag, may_not_see
+from headgate.probes.postgres_heartbeat import HeartbeatLag, PostgresBeat
+from headgate.probes.postgres_lag import REMEMBER_REPLICA_S, NativeLag
+from headgate.probes.postgres_replication import may_not_see
+from headgate.probes.postgres_role import PostgresRole
 from headgate.probes.postgres_session import (
     APPLICATION_NAME,
     PostgresConnector,
@@ -90,7 +93,7 @@ _longest_lock_wait = scalar("""
     FROM pg_locks WHERE NOT granted""")
 
 
-async def longest_lock_wait(session: PostgresSession) -> float:
+async def longest_lock_wait(session: PostgresSession) -> Number:
     if session.version < 140000:
         raise ProbeFailed(
             Cause.UNSUPPORTED, "Postgres tells since when a lock is awaited from version 14 on"
@@ -117,7 +120,7 @@ async def commit_delay(session: PostgresSession) -> float:
     return time.perf_counter() - started_s
 
 
-async def archive_backlog(session: PostgresSession) -> float:
+async def archive_backlog(session: PostgresSession) -> Number:
     [mode] = await session.row("SELECT current_setting('archive_mode')")
     if mode == "off":
         raise ProbeFailed(Cause.UNSUPPORTED, "archive_mode is off: there is nothing to archive")
@@ -174,11 +177,11 @@ def _remember_s(options: Options) -> float:
     return float(seconds)
 
 
-def lag(options: Options) -> Reader[PostgresSession]:
+def lag(options: Options, skew: ClockSkew) -> Reader[PostgresSession]:
     method = options.get("method", "auto")
     if method == "heartbeat":
         table = str(options.get("heartbeat_table", "headgate.heartbeat"))
-        return heartbeat_lag(split_table(table, place="lag.options.heartbeat_table"))
+        return HeartbeatLag(split_table(table, place="lag.options.heartbeat_table"), skew)
     # Positions are exact and need no writes, so here `auto` means them.
     if method in ("auto", "native"):
         return NativeLag(remember_s=_remember_s(options))
@@ -224,7 +227,6 @@ def _whole(size_bytes: int, row: Row | None) -> Row:
 
 
 METRICS: Mapping[str, MakeReader[PostgresSession]] = {
-    "lag": lag,
     "threads_running": plain(threads_running),
     "commit_delay": plain(commit_delay),
     "pool_usage": plain(pool_usage),
@@ -236,11 +238,15 @@ METRICS: Mapping[str, MakeReader[PostgresSession]] = {
 }
 
 
-def kit(name: str, dsn: str, password: str | None) -> Kit[PostgresSession]:
+def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[PostgresSession]:
+    connector = PostgresConnector(name, dsn, password)
     return Kit(
-        connector=PostgresConnector(name, dsn, password),
-        metrics=METRICS,
+        connector=connector,
+        metrics={**METRICS, "lag": lambda options: lag(options, skew)},
         custom=custom,
         data_directory=data_directory,
         beat=PostgresBeat,
+        # None needed: statement_timeout ends what we leave behind, a synchronous commit as well.
+        enders=Enders(connector, None),
+        role=PostgresRole,
     )

@@ -1,7 +1,8 @@
 """How far a Postgres replica is behind, from write-ahead-log positions.
 
 On a standby: 0 while it streams and has replayed all it received; otherwise the time
-since it was last known to be current, which grows while nothing is replayed (R22).
+since it was last known to be current, which grows while nothing is replayed (R22). With a
+paused replay or a lost primary the number says so.
 
 On a primary: when did the primary pass the position that a standby has replayed? Each
 read marks (time, position); the answer is the age of the first mark beyond the standby's
@@ -19,10 +20,11 @@ import bisect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from headgate.core.samples import Cause
+from headgate.core.samples import Cause, Measured, Number
 from headgate.errors import ProbeFailed
+from headgate.probes.postgres_replication import PRIMARY_CONNINFO, may_not_see, upstream_of
 from headgate.probes.postgres_session import PostgresSession, Row
 
 MAX_MARKS = 4096
@@ -45,7 +47,7 @@ class NativeLag:
         self._monotonic = monotonic
         self._role: StandbyLag | PrimaryLag | None = None
 
-    async def __call__(self, session: PostgresSession) -> float:
+    async def __call__(self, session: PostgresSession) -> Number:
         [in_recovery] = await session.row("SELECT pg_is_in_recovery()")
         wanted = StandbyLag if in_recovery else PrimaryLag
         # A promoted or demoted server starts anew: what was seen in the other role is void.
@@ -56,15 +58,17 @@ class NativeLag:
 
 # --- on a standby --------------------------------------------------------------------------
 
-STANDBY_QUERY = """
+STANDBY_QUERY = f"""
 SELECT r.pid IS NOT NULL, r.status,
        pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn(),
        extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8,
        extract(epoch FROM clock_timestamp() - r.last_msg_receipt_time)::float8,
-       extract(epoch FROM current_setting('wal_receiver_timeout')::interval)::float8
+       extract(epoch FROM current_setting('wal_receiver_timeout')::interval)::float8,
+       CASE WHEN pg_is_in_recovery() THEN pg_is_wal_replay_paused() ELSE false END,
+       r.sender_host, r.sender_port, {PRIMARY_CONNINFO}
 FROM (SELECT 1) AS always LEFT JOIN pg_stat_wal_receiver AS r ON true
 LIMIT 1
-"""
+"""  # noqa: S608 -- constants only
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,20 @@ class StandbyState:
     """Age of the last replayed commit; on an idle primary that says nothing about lag."""
     silent_s: float | None
     receiver_timeout_s: float
+    paused: bool = False
+    sender_host: str | None = None
+    sender_port: int | None = None
+    conninfo: str | None = field(default=None, repr=False)
+    """None where the role may not see it; empty on a standby that is fed from an archive."""
 
     @property
     def is_current(self) -> bool:
-        return self.status == "streaming" and self.replayed_all and not self.is_cut_off
+        # One that is paused misses what comes next: it is stopped, even with nothing to replay.
+        return not self.paused and self.replayed_all and self.streams
+
+    @property
+    def streams(self) -> bool:
+        return self.status == "streaming" and not self.is_cut_off
 
     @property
     def is_cut_off(self) -> bool:
@@ -88,21 +102,47 @@ class StandbyState:
             return False
         return self.silent_s > self.receiver_timeout_s / 2 + 1.0
 
+    @property
+    def trouble(self) -> tuple[Cause, str] | None:
+        """Why it falls behind, where that is not just the work."""
+        if not self.streams and (self.has_receiver or self.conninfo != ""):
+            return Cause.REPLICATION_BROKEN, self._broken
+        if self.paused:
+            message = "replay is paused: SELECT pg_wal_replay_resume() on the replica"
+            return Cause.REPLICATION_STOPPED, message
+        return None
+
+    @property
+    def _broken(self) -> str:
+        upstream = upstream_of(self.sender_host, self.sender_port, self.conninfo)
+        source = f" from {upstream}" if upstream else ""
+        what = f"the WAL receiver{source} is {self.status or 'not running'}"
+        if self.status == "streaming":
+            what = f"the WAL receiver{source} has heard nothing for {self.silent_s:.0f} s"
+        paused = "; replay is paused, too" if self.paused else ""
+        return f"{what}{paused}; look at the primary, primary_conninfo and the server's log"
+
 
 class StandbyLag:
     def __init__(self) -> None:
         self._current_at: float | None = None
 
-    async def read(self, session: PostgresSession, monotonic: Monotonic) -> float:
+    async def read(self, session: PostgresSession, monotonic: Monotonic) -> Number:
         state = StandbyState(*await session.row(STANDBY_QUERY))
         if state.has_receiver and state.status is None:
             raise ProbeFailed(Cause.FAILED, may_not_see(session, "pg_stat_wal_receiver"))
         return self.judge(state, monotonic())
 
-    def judge(self, state: StandbyState, now_s: float) -> float:
+    def judge(self, state: StandbyState, now_s: float) -> Number:
         if state.is_current:
             self._current_at = now_s
             return 0.0
+        lag_s = self._bound_s(state, now_s)
+        if state.trouble is None:
+            return lag_s
+        return Measured(lag_s, *state.trouble)
+
+    def _bound_s(self, state: StandbyState, now_s: float) -> float:
         # Each is an upper bound: no commit newer than the last replayed one is missing for
         # longer than that one's age, and nothing was missing when we saw it current. The
         # second keeps the first commit after a quiet hour from reading as an hour of lag.
@@ -111,12 +151,9 @@ class StandbyLag:
             bounds.append(now_s - self._current_at)
         known = [bound for bound in bounds if bound is not None]
         if not known:
-            raise ProbeFailed(
-                Cause.FAILED,
-                f"the WAL receiver is {state.status or 'not running'} and nothing has been "
-                "replayed since the server started, so the lag is unknown; "
-                "look at primary_conninfo and the server's log",
-            )
+            cause, why = state.trouble or (Cause.FAILED, "it replays what it has received")
+            message = "nothing has been replayed since the server started, so the lag is unknown"
+            raise ProbeFailed(cause, f"{message}: {why}")
         return max(0.0, min(known))
 
 
@@ -238,10 +275,3 @@ def _by_name(rows: Iterable[Row]) -> dict[str, int | None]:
             ranks[name] += 1
             replayed[f"{name}#{ranks[name]}"] = position
     return replayed
-
-
-def may_not_see(session: PostgresSession, view: str) -> str:
-    return (
-        f"role {session.user} may not see other sessions in {view}, and what it cannot see is "
-        f"not 0: GRANT pg_monitor TO {session.user}"
-    )

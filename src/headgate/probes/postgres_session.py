@@ -72,6 +72,17 @@ class PostgresSession:
         poller.register(self._connection.fileno(), select.POLLIN)
         return bool(poller.poll(0))
 
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def has_hung_up(self) -> bool:
+        """Takes in what an idle server may say: a changed setting, or that it is going."""
+        try:
+            self._connection.pgconn.consume_input()
+        except psycopg.Error:
+            return True
+        return bool(self._connection.closed)
+
     async def limit(self, timeout_s: float) -> None:
         limit_ms = max(1, math.ceil(timeout_s * 1000))
         if limit_ms == self._limit_ms:

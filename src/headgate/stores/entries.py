@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.core.records import AuditEntry, MetricChange, Tally
-from headgate.errors import Conflict, StoreUnavailable
+from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+from headgate.errors import Conflict, Fault, InvalidSettings, StoreUnavailable
 
 MAX_METRIC_CHANGES = 10_000
 """Changed metrics kept, removed ones included: a removal must outlive the settings file."""
 
+MAX_RECORDS = 10_000
+"""Of each kind. Removed ones count only until their room is needed."""
+MAX_KIND_CHARS = 32
+MAX_KEY_CHARS = 512
+MAX_VALUE_BYTES = 64 * 1024
+"""As JSON in ASCII."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is kept of one metric now, and who put it there."""
+    """What is kept of one metric or record now, and who put it there."""
 
     raw_json: str | None
     revision: int
@@ -26,14 +33,19 @@ class Standing:
     action: str
 
 
-def standing_of(change: MetricChange, audit: AuditEntry, revision: int) -> Standing:
-    raw_json = None if change.raw is None else to_json(change.raw)
+def standing_of(raw: Mapping[str, Any] | None, audit: AuditEntry, revision: int) -> Standing:
+    raw_json = None if raw is None else to_json(raw)
     return Standing(raw_json, revision, audit.wall_s, audit.who, audit.action)
 
 
 def change_of(database: str, metric: str, raw_json: str | None, revision: int) -> MetricChange:
     raw = None if raw_json is None else json.loads(raw_json)
     return MetricChange(database, metric, raw, revision)
+
+
+def record_of(kind: str, key: str, value_json: str | None, revision: int) -> Record:
+    value = None if value_json is None else json.loads(value_json)
+    return Record(kind, key, value, revision)
 
 
 def to_json(value: Any) -> str:
@@ -67,6 +79,52 @@ def _what_happened(revision: int, standing: Standing | None) -> str:
     return (
         f"the change was built on {built_on}, but {standing.who} made revision "
         f"{standing.revision} at {when} ({standing.action}); look again and repeat"
+    )
+
+
+def check_record(record: Record) -> None:
+    """Raise InvalidSettings for what is too long, or is no text that a file can hold."""
+    _check_text("kind", record.kind, MAX_KIND_CHARS)
+    _check_text(f"{record.kind} key", record.key, MAX_KEY_CHARS)
+    size_bytes = 0 if record.value is None else len(to_json(record.value))
+    if size_bytes > MAX_VALUE_BYTES:
+        place = f"{record.kind} {record.key}"
+        message = f"its value takes {size_bytes} bytes as JSON, may take {MAX_VALUE_BYTES}"
+        raise InvalidSettings([Fault(place, message)])
+
+
+def _check_text(place: str, text: str, max_chars: int) -> None:
+    if len(text) > max_chars:
+        beginning = f"{text[:MAX_KIND_CHARS]}…"
+        message = f"{beginning!a} has {len(text)} characters, may have {max_chars}"
+        raise InvalidSettings([Fault(place, message)])
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        message = f"{text!a} holds half of a surrogate pair, which is no character"
+        raise InvalidSettings([Fault(place, message)]) from None
+
+
+def check_record_replaces(record: Record, standing: Standing | None) -> None:
+    """Raise Conflict unless `record` was built on what stands.
+
+    Who looked after a removal saw nothing there, who made it has its revision: both know.
+    """
+    if standing is None:
+        current = {0}
+    elif standing.raw_json is None:
+        current = {0, standing.revision}
+    else:
+        current = {standing.revision}
+    if record.revision not in current:
+        happened = _what_happened(record.revision, standing)
+        raise Conflict(f"{record.kind} {record.key}: {happened}")
+
+
+def too_many_records(record: Record) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{record.kind} {record.key}: {MAX_RECORDS} of kind {record.kind} are kept, the most "
+        "there may be; remove some that are no longer needed"
     )
 
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.core.records import AuditEntry, MetricChange, Record, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores.entries import (
+    MAX_RECORDS,
     Standing,
     change_of,
+    check_record,
+    check_record_replaces,
     check_replaces,
     check_tallies,
+    record_of,
     standing_of,
     to_json,
+    too_many_records,
 )
 
 MAX_AUDIT_ENTRIES = 10_000
@@ -34,6 +40,8 @@ class MemoryStore:
         self, *, max_audit_entries: int = MAX_AUDIT_ENTRIES, max_tallies: int = MAX_TALLIES
     ) -> None:
         self._metrics: dict[tuple[str, str], Standing] = {}
+        self._records: dict[str, dict[str, Standing]] = {}
+        """By kind and key."""
         self._audit: deque[AuditEntry] = deque(maxlen=max_audit_entries)
         self._minutes: dict[int, dict[_Alike, int]] = {}
         self._max_tallies = max_tallies
@@ -65,12 +73,32 @@ class MemoryStore:
         self._check_open()
         key = (change.database, change.metric)
         check_replaces(change, self._metrics.get(key), kept=len(self._metrics))
-        revision = self._revision + 1
-        standing = standing_of(change, audit, revision)
-        entry = replace(_copied(audit), id=revision)
-        self._metrics[key], self._revision = standing, revision
-        self._audit.append(entry)
-        return change_of(*key, standing.raw_json, revision)
+        standing = self._audited(change.raw, audit)
+        self._metrics[key] = standing
+        return change_of(*key, standing.raw_json, standing.revision)
+
+    async def records(self, kind: str) -> Sequence[Record]:
+        self._check_open()
+        return [
+            record_of(kind, key, standing.raw_json, standing.revision)
+            for key, standing in sorted(self._records.get(kind, {}).items())
+            if standing.raw_json is not None
+        ]
+
+    async def salvage_records(self, kind: str) -> Sequence[Record]:
+        return await self.records(kind)
+
+    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+        self._check_open()
+        check_record(record)
+        of_kind = self._records.setdefault(record.kind, {})
+        check_record_replaces(record, of_kind.get(record.key))
+        giving_way = _giving_way_to(record, of_kind)
+        standing = self._audited(record.value, audit)
+        for key in giving_way:
+            del of_kind[key]
+        of_kind[record.key] = standing
+        return record_of(record.kind, record.key, standing.raw_json, standing.revision)
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         self._check_open()
@@ -109,10 +137,29 @@ class MemoryStore:
         if not self._is_open:
             raise StoreUnavailable("the store in memory is not open")
 
+    def _audited(self, raw: Mapping[str, Any] | None, audit: AuditEntry) -> Standing:
+        """`raw` under a new revision, with its audit entry; neither if either is no JSON."""
+        revision = self._revision + 1
+        standing = standing_of(raw, audit, revision)
+        entry = replace(_copied(audit), id=revision)
+        self._revision = revision
+        self._audit.append(entry)
+        return standing
+
     def _make_room(self) -> None:
         kept = sum(map(len, self._minutes.values()))
         while kept > self._max_tallies:
             kept -= len(self._minutes.pop(min(self._minutes)))
+
+
+def _giving_way_to(record: Record, of_kind: Mapping[str, Standing]) -> list[str]:
+    """Where its kind is full, the oldest removed one; raises if there is none."""
+    if record.key in of_kind or len(of_kind) < MAX_RECORDS:
+        return []
+    removed = [key for key, standing in of_kind.items() if standing.raw_json is None]
+    if not removed:
+        raise too_many_records(record)
+    return [min(removed, key=lambda key: of_kind[key].revision)]
 
 
 def _copied(entry: AuditEntry) -> AuditEntry:

@@ -1,7 +1,7 @@
 """The store in one SQLite file: WAL, one thread that writes, one that reads.
 
-put_metric, add_tallies … ──► writer thread ──┐
-metric_changes, tallies … ──► reader thread ──┴──► OpenFile (file.py)
+put_metric, put_record … ──► writer thread ──┐
+metric_changes, records … ──► reader thread ──┴──► OpenFile (file.py)
 
 StoreUnavailable means that nothing was kept: a commit that lands after its caller was told
 so is taken back before the next write. After a fault the file is opened anew by whichever
@@ -18,20 +18,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.core.records import AuditEntry, MetricChange, Tally
+from headgate.core.records import AuditEntry, MetricChange, Record, Tally
 from headgate.errors import StoreUnavailable
-from headgate.stores.entries import check_tallies
+from headgate.stores.entries import check_record, check_tallies
 from headgate.stores.faults import named_faults, spoils_connection
 from headgate.stores.file import DEADLINE_OPS, OpenFile, transaction
-from headgate.stores.salvage import salvage_changes
+from headgate.stores.puts import (
+    PutMetric,
+    PutRecord,
+    read_audit,
+    read_metric_changes,
+    read_records,
+)
+from headgate.stores.salvage import salvage, salvageable_records
 from headgate.stores.statements import (
     AddTallies,
     ForgetBatch,
-    PutMetric,
     Touch,
     Write,
-    read_audit,
-    read_metric_changes,
     read_tallies,
 )
 from headgate.stores.worker import Ticket, Worker
@@ -89,15 +93,20 @@ class SqliteStore:
         return await self._read(read_metric_changes)
 
     async def salvage_changes(self) -> Sequence[MetricChange]:
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                return await asyncio.to_thread(salvage_changes, self._path)
-        except TimeoutError:
-            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
-            raise StoreUnavailable(message) from None
+        return await self._salvage(read_metric_changes)
 
     async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
         return await self._write(PutMetric(change, audit))
+
+    async def records(self, kind: str) -> Sequence[Record]:
+        return await self._read(lambda connection: read_records(connection, kind))
+
+    async def salvage_records(self, kind: str) -> Sequence[Record]:
+        return await self._salvage(lambda connection: salvageable_records(connection, kind))
+
+    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+        check_record(record)
+        return await self._write(PutRecord(record, audit))
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
@@ -158,6 +167,14 @@ class SqliteStore:
         except _NotOpen:
             await writer.run(self._open_job, until_mono_s=until_mono_s)
             return await reader.run(job, until_mono_s=until_mono_s)
+
+    async def _salvage(self, query: Query[list[T]]) -> list[T]:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await asyncio.to_thread(salvage, self._path, query)
+        except TimeoutError:
+            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
+            raise StoreUnavailable(message) from None
 
     # --- in the writer thread --------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.core.decide import findings
-from headgate.core.decision import Decision, Finding, Verdict
+from headgate.core.decision import Check, Decision, Finding, Verdict
+from headgate.core.health import Health, Selection
 from headgate.core.names import Scope
 from headgate.wire.reasons import reason_of
 
@@ -18,10 +19,15 @@ STATUS: dict[Verdict, int] = {
     Verdict.APP_DENIED: 417,
     Verdict.UNKNOWN_METRIC: 404,
     Verdict.INTERNAL_ERROR: 500,
+    Verdict.MISDIRECTED: 421,
 }
 
-# freno knows no ratio: what a rule refuses is an app denied there.
-FRENO_STATUS: dict[Verdict, int] = {**STATUS, Verdict.REJECT_BY_RATIO: 417}
+# freno knows no ratio: what a rule refuses is an app denied there. Nor does it know shards.
+FRENO_STATUS: dict[Verdict, int] = {
+    **STATUS,
+    Verdict.REJECT_BY_RATIO: 417,
+    Verdict.MISDIRECTED: 404,
+}
 
 FRENO_MESSAGES: dict[Verdict, str] = {
     Verdict.OK: "",
@@ -30,6 +36,7 @@ FRENO_MESSAGES: dict[Verdict, str] = {
     Verdict.APP_DENIED: "App denied",
     Verdict.UNKNOWN_METRIC: "No such metric",
     Verdict.INTERNAL_ERROR: "Internal error",
+    Verdict.MISDIRECTED: "No such metric",
 }
 
 
@@ -57,6 +64,8 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     utilization: float
     rule: str | None
     read_only: bool
+    ask: str | None
+    """With MISDIRECTED: where to ask instead; null where that is not known."""
     metrics: Sequence[MetricDoc]
 
 
@@ -95,6 +104,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
         read_only=check.read_threshold is not None,
+        ask=decision.ask or None,
         metrics=[metric_doc(f) for f in findings(decision)] if refused or detail else (),
     )
 
@@ -124,7 +134,7 @@ def _one_number(decision: Decision) -> tuple[float, float]:
     for finding in decision.failing:
         if finding.value is not None and finding.threshold is not None:
             return finding.value, finding.threshold
-    worst = decision.health.worst if decision.health else None
+    worst = decision.health.default.worst if decision.health else None
     if worst is None or worst.sample is None:
         return 0.0, 0.0
     return worst.sample.value, worst.spec.threshold
@@ -156,11 +166,18 @@ def utilization(decision: Decision) -> float:
     if health is None:
         return 0.0
     if not check.metrics:
-        return _share(health.worst.utilization) if health.worst else 0.0
+        worst = _selection(check, health).worst
+        return _share(worst.utilization) if worst else 0.0
     shares = [
         f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
     ]
     return _share(max(shares, default=0.0))
+
+
+def _selection(check: Check, health: Health) -> Selection:
+    if check.scope is None:
+        return health.default
+    return health.host if check.scope is Scope.HOST else health.whole
 
 
 def _share(utilization: float) -> float:

@@ -81,18 +81,16 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
 def build_check(app: str, database: str, metrics: list[str], *, scope: str | None = None) -> Check:
     try:
         refs = tuple(dict.fromkeys(parse_metric_ref(name) for name in metrics))
-        if scope is not None:
-            refs = _in_scope(refs, parse_scope(scope))
-        return Check(parse_identity(app), parse_database(database), refs)
+        wanted = parse_scope(scope) if scope is not None else None
+        if wanted is not None:
+            refs = _in_scope(refs, wanted)
+        return Check(parse_identity(app), parse_database(database), refs, wanted)
     except InvalidName as error:
         raise InvalidRequest(str(error)) from None
 
 
 def _in_scope(refs: tuple[MetricRef, ...], scope: Scope) -> tuple[MetricRef, ...]:
     """As in Vitess, a scope on the request outranks the one in a metric's name."""
-    if scope is Scope.SHARD and not refs:
-        # Judged by the default set, it would be answered for the host alone.
-        raise InvalidRequest("name the metrics that shard scope is for", field="scope")
     return tuple(dict.fromkeys(MetricRef(ref.metric, scope) for ref in refs))
 
 

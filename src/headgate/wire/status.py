@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.shard import ShardDoc
 
 
 class MetricView(msgspec.Struct, frozen=True):
@@ -78,6 +79,12 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     """What such a check is judged by."""
     other_metrics: Sequence[MetricDoc]
     """Outside the default set (judged where a check names them), or `disabled`."""
+    role: str | None = None
+    """`primary` or `replica`, as its server says; null outside a shard, or where unknown."""
+    activity: str = "normal"
+    """`normal`, `slow` (seldom asked) or `hibernating` (nobody asks, nothing is measured)."""
+    shard: ShardDoc | None = None
+    """Null where it belongs to none."""
 
 
 class StoreDoc(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from headgate.client.drivers.pool import (
     READ_BYTES,
     Connection,
     Pool,
+    Pools,
     connect_unix,
     connection_over,
     no_answer,
@@ -32,7 +33,7 @@ class AsyncDriver:
     def __init__(self, target: Target, sleep: Callable[[float], Awaitable[None]]) -> None:
         self._target = target
         self._sleep = sleep
-        self._pool = Pool()
+        self._pools = Pools()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._semaphore = asyncio.Semaphore(MAX_CONNECTIONS)
 
@@ -51,12 +52,12 @@ class AsyncDriver:
                 await self._sleep(step.seconds)
 
     def close(self) -> None:
-        self._pool.close()
+        self._pools.close()
 
     async def _ask(self, ask: Ask) -> Reply:
         try:
             async with asyncio.timeout(ask.timeout_s), self._turns():
-                return await self._respond(ask.request)
+                return await self._respond(ask.request, ask.target or self._target)
         except (OSError, BadResponse) as fault:
             return no_answer(fault, ask.timeout_s)
 
@@ -67,45 +68,47 @@ class AsyncDriver:
             self._loop, self._semaphore = loop, asyncio.Semaphore(MAX_CONNECTIONS)
         return self._semaphore
 
-    async def _respond(self, request: bytes) -> Response:
-        kept = self._pool.take()
+    async def _respond(self, request: bytes, target: Target) -> Response:
+        pool = self._pools.of(target)
+        kept = pool.take()
         if kept is not None:
             try:
-                return await self._exchange(kept, request)
+                return await _exchange(pool, kept, request)
             except ClosedUnread:
                 pass  # closed while it lay idle: the question was not heard, ask anew
-        return await self._exchange(await self._connect(), request)
+        return await _exchange(pool, await _connect(target), request)
 
-    async def _connect(self) -> Connection:
-        target = self._target
-        if target.socket_path:
-            return Connection(await _connected_unix(target.socket_path))
-        fault = OSError("the host name has no address")
-        for family, address in await _resolve(target.host, target.port):
-            try:
-                return connection_over(await _connected(family, address), target)
-            except OSError as refused:
-                fault = refused
-        raise fault
 
-    async def _exchange(self, connection: Connection, request: bytes) -> Response:
-        reader = ResponseReader()
+async def _connect(target: Target) -> Connection:
+    if target.socket_path:
+        return Connection(await _connected_unix(target.socket_path))
+    fault = OSError("the host name has no address")
+    for family, address in await _resolve(target.host, target.port):
         try:
-            response = await _converse(connection, request, reader)
-        except ConnectionError as fault:
-            connection.close()
-            if reader.received_bytes:
-                raise
-            raise ClosedUnread from fault
-        except BaseException:
-            # A cancelled question may still be answered: its connection must not be reused.
-            connection.close()
+            return connection_over(await _connected(family, address), target)
+        except OSError as refused:
+            fault = refused
+    raise fault
+
+
+async def _exchange(pool: Pool, connection: Connection, request: bytes) -> Response:
+    reader = ResponseReader()
+    try:
+        response = await _converse(connection, request, reader)
+    except ConnectionError as fault:
+        connection.close()
+        if reader.received_bytes:
             raise
-        if response.keep_alive:
-            self._pool.give(connection)
-        else:
-            connection.close()
-        return response
+        raise ClosedUnread from fault
+    except BaseException:
+        # A cancelled question may still be answered: its connection must not be reused.
+        connection.close()
+        raise
+    if response.keep_alive:
+        pool.give(connection)
+    else:
+        connection.close()
+    return response
 
 
 _Address = str | tuple[Any, ...]

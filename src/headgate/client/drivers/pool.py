@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 8
 """That many are kept; an event loop, whose tasks may ask by the thousand, opens no more."""
+MAX_AGENTS = 16
 FULL_QUEUE_PAUSE_S = 0.01
 READ_BYTES = 64 * 1024
 
@@ -48,9 +49,9 @@ def connection_over(raw: socket.socket, target: Target) -> Connection:
 
 
 class Pool:
-    def __init__(self) -> None:
+    def __init__(self, *, closed: bool = False) -> None:
         self._idle: deque[tuple[int, Connection]] = deque()
-        self._closed = False
+        self._closed = closed
 
     def take(self) -> Connection | None:
         """The connection used last that is still good, else None: open a new one."""
@@ -77,12 +78,44 @@ class Pool:
 
     def close(self) -> None:
         self._closed = True
+        self.empty()
+
+    def empty(self) -> None:
         while self._idle:
             try:
                 _, connection = self._idle.pop()
             except IndexError:
                 break
             connection.close()
+
+
+class Pools:
+    """One for each agent: the client's own, and those that it was sent to."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[object, ...], Pool] = {}
+        self._closed = False
+
+    def of(self, target: Target) -> Pool:
+        key = (target.host, target.port, target.socket_path, target.trust is None)
+        pool = self._pools.get(key)
+        if pool is None:
+            if len(self._pools) >= MAX_AGENTS:
+                self._forget()
+            pool = self._pools.setdefault(key, Pool(closed=self._closed))
+        return pool
+
+    def close(self) -> None:
+        self._closed = True
+        for pool in tuple(self._pools.values()):
+            pool.close()
+
+    def _forget(self) -> None:
+        """Failed over that often, the first ones are not asked again. Emptied, not closed:
+        another thread may be about to ask there."""
+        for pool in tuple(self._pools.values()):
+            pool.empty()
+        self._pools.clear()
 
 
 def _is_quiet(connection: socket.socket) -> bool:

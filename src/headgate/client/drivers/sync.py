@@ -13,6 +13,7 @@ from headgate.client.drivers.pool import (
     READ_BYTES,
     Connection,
     Pool,
+    Pools,
     connect_unix,
     connection_over,
     no_answer,
@@ -25,7 +26,7 @@ class SyncDriver:
     def __init__(self, target: Target, sleep: Callable[[float], None]) -> None:
         self._target = target
         self._sleep = sleep
-        self._pool = Pool()
+        self._pools = Pools()
 
     def run(self, steps: Steps) -> Answer:
         reply: Reply | None = None
@@ -42,38 +43,40 @@ class SyncDriver:
                 self._sleep(step.seconds)
 
     def close(self) -> None:
-        self._pool.close()
+        self._pools.close()
 
     def _ask(self, ask: Ask) -> Reply:
-        deadline = Deadline(ask.timeout_s)
+        deadline, target = Deadline(ask.timeout_s), ask.target or self._target
+        pool = self._pools.of(target)
         try:
-            kept = self._pool.take()
+            kept = pool.take()
             if kept is not None:
                 try:
-                    return self._exchange(kept, ask.request, deadline)
+                    return _exchange(pool, kept, ask.request, deadline)
                 except ClosedUnread:
                     pass  # closed while it lay idle: the question was not heard, ask anew
-            return self._exchange(connect(self._target, deadline), ask.request, deadline)
+            return _exchange(pool, connect(target, deadline), ask.request, deadline)
         except (OSError, BadResponse) as fault:
             return no_answer(fault, ask.timeout_s)
 
-    def _exchange(self, connection: Connection, request: bytes, deadline: Deadline) -> Response:
-        reader = ResponseReader()
-        try:
-            response = converse(connection, request, reader, deadline)
-        except ConnectionError as fault:
-            connection.close()
-            if reader.received_bytes:
-                raise
-            raise ClosedUnread from fault
-        except BaseException:
-            connection.close()
+
+def _exchange(pool: Pool, connection: Connection, request: bytes, deadline: Deadline) -> Response:
+    reader = ResponseReader()
+    try:
+        response = converse(connection, request, reader, deadline)
+    except ConnectionError as fault:
+        connection.close()
+        if reader.received_bytes:
             raise
-        if response.keep_alive:
-            self._pool.give(connection)
-        else:
-            connection.close()
-        return response
+        raise ClosedUnread from fault
+    except BaseException:
+        connection.close()
+        raise
+    if response.keep_alive:
+        pool.give(connection)
+    else:
+        connection.close()
+    return response
 
 
 class Deadline:

@@ -1,0 +1,113 @@
+"""Watch what one server is in its shard.   role probe ──► RoleWatcher ──► Shard
+
+Asked every `interval_s` while anybody wants to know. A connection that the server closes
+voids the role at once: a primary that goes away is no primary from that moment on, not
+from the next question on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from headgate.agent.demand import Demand, Work
+from headgate.agent.ports import Clock, RoleProbe
+from headgate.core.activity import Activity
+from headgate.core.samples import Absent, Cause
+from headgate.core.topology import RoleSeen
+from headgate.errors import ProbeFailed
+
+log = structlog.get_logger()
+
+CLOSE_TIMEOUT_S = 1.0
+
+
+class RoleWatcher:
+    def __init__(
+        self,
+        database: str,
+        probe: RoleProbe,
+        clock: Clock,
+        demand: Demand,
+        *,
+        interval_s: float,
+        timeout_s: float,
+    ) -> None:
+        self.database = database
+        self._probe = probe
+        self._clock = clock
+        self._demand = demand
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self.seen: RoleSeen | Absent = Absent(
+            Cause.NEVER_READ, "the server's role has not been read yet", clock.now().mono_s
+        )
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each reading, changed or not: ages count."""
+
+    @property
+    def max_age_s(self) -> float:
+        """A role that was not confirmed for longer than this is not known any more."""
+        return 2 * self._demand.stretch(self._interval_s) + self._timeout_s
+
+    @property
+    def strict_age_s(self) -> float:
+        """And no answer rests on one that was not confirmed for longer than this."""
+        return 2 * self._interval_s + self._timeout_s
+
+    async def run(self) -> None:
+        try:
+            while True:
+                self._publish(await self._read())
+                await self._pause()
+        finally:
+            await self._close()
+
+    async def _read(self) -> RoleSeen | Absent:
+        self._demand.count(Work.PROBES)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._probe.read()
+        except ProbeFailed as error:
+            return Absent(error.cause, error.detail, self._now())
+        except TimeoutError:
+            detail = f"the server did not tell its role in {self._timeout_s:g} s"
+            return Absent(Cause.TIMED_OUT, detail, self._now())
+
+    async def _pause(self) -> None:
+        """Until the next reading is due; a lost connection is read again at once."""
+        lost = asyncio.ensure_future(self._probe.lost())
+        pause = asyncio.ensure_future(self._demand.pause(self._demand.stretch(self._interval_s)))
+        try:
+            await asyncio.wait({lost, pause}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and not pause.done():
+                self._publish(Absent(Cause.UNREACHABLE, "the server has hung up", self._now()))
+                if self._demand.state is Activity.HIBERNATING:
+                    await pause
+        finally:
+            lost.cancel()
+            pause.cancel()
+
+    def _publish(self, seen: RoleSeen | Absent) -> None:
+        before, self.seen = self.seen, seen
+        if _words(before) != _words(seen):
+            log.info("role.changed", database=self.database, was=_words(before), now=_words(seen))
+        self.on_change()
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._probe.close()
+        except (TimeoutError, ProbeFailed, OSError) as error:
+            log.warning("role.close_failed", database=self.database, error=str(error))
+
+    def _now(self) -> float:
+        return self._clock.now().mono_s
+
+
+def _words(seen: RoleSeen | Absent) -> str:
+    if isinstance(seen, Absent):
+        return f"unknown ({seen.cause.value})"
+    return seen.role.value if seen.term is None else f"{seen.role.value}, timeline {seen.term}"

@@ -1,0 +1,416 @@
+"""All shards of this agent, and what operators set for them.
+
+settings ──adopt──► Shards ──► Shard (one each) ──► Board
+other agents ──answer, woken──►│        operators ──skip, add_peer──► Store, then here
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from headgate.agent.board import Board
+from headgate.agent.demand import Demands
+from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.members import LocalMember, RemoteMember
+from headgate.agent.ports import Clock, PeerLink, RoleProbe, Store
+from headgate.agent.roles import RoleWatcher
+from headgate.agent.shard import Shard
+from headgate.agent.supervise import supervised
+from headgate.core.records import AuditEntry, Record
+from headgate.core.rollup import AGGREGATES, Aggregate
+from headgate.core.samples import Reading
+from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S, Pull, ShardView, Skip
+from headgate.core.topology import Downstream, Following, MemberReport
+from headgate.errors import HeadgateError, InvalidRequest, WrongShard
+
+log = structlog.get_logger()
+
+SKIP, PEER = "skip", "peer"
+FOLLOWED_S = 10.0
+"""How long a member stays as awake as the primary's agent last was."""
+MAX_HOLD_S = 30.0
+ROLE_TIMEOUT_S = 0.5
+
+
+class NoSuchShard(HeadgateError, LookupError):
+    pass
+
+
+class NoSuchMember(HeadgateError, LookupError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPlan:
+    name: str
+    url: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One database's place in its shard, as main.py hands it over."""
+
+    database: str
+    shard: str
+    member: str
+    labels: Mapping[str, str]
+    peers: tuple[PeerPlan, ...]
+    discover: str | None
+    collect_interval_s: float
+    open_role_probe: Callable[[], RoleProbe]
+    correct_clock: Callable[[float, float], None]
+    connection: object = None
+    """Compared on reload: an equal plan keeps its watcher and links."""
+
+    def key(self) -> tuple[object, ...]:
+        return (
+            self.shard,
+            self.member,
+            tuple(sorted(self.labels.items())),
+            self.peers,
+            self.discover,
+            self.collect_interval_s,
+            self.connection,
+        )
+
+
+class Shards:
+    def __init__(
+        self,
+        board: Board,
+        demands: Demands,
+        store: Store,
+        clock: Clock,
+        *,
+        url: str,
+        open_link: Callable[[str], PeerLink],
+        aggregates: Mapping[str, Aggregate] = AGGREGATES,
+    ) -> None:
+        self._board = board
+        self._demands = demands
+        self._store = store
+        self._clock = clock
+        self._url = url
+        self._open_link = open_link
+        self._aggregates = aggregates
+        self._plans: dict[str, ShardPlan] = {}
+        self._shards: dict[str, Shard] = {}
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._skips: dict[tuple[str, str], Skip] = {}
+        self._peers: dict[tuple[str, str], Record] = {}
+        self._lock = asyncio.Lock()
+
+    # --- from the file and the store -------------------------------------------------------
+
+    async def adopt(self, plans: Sequence[ShardPlan]) -> None:
+        """Follow the settings. A shard none of whose plans changed goes on undisturbed."""
+        async with self._lock:
+            wanted = {plan.database: plan for plan in plans}
+            changed = {
+                plan.shard
+                for plan in [*self._plans.values(), *plans]
+                if _key(self._plans.get(plan.database)) != _key(wanted.get(plan.database))
+            }
+            for name in changed & self._shards.keys():
+                await self._close_shard(name)
+            for database in self._plans.keys() - wanted.keys():
+                self._board.set_shard(database, None)
+            self._plans = wanted
+            for name in sorted(changed):
+                self._open_shard(name)
+
+    async def load(self, skips: Sequence[Record], peers: Sequence[Record]) -> None:
+        """What operators set before, as the store kept it."""
+        self._skips = {(s.shard, s.member): s for s in map(_skip_of, skips)}
+        self._peers = {_split(record.key): record for record in peers}
+        for shard in self._shards.values():
+            self._set_skips(shard)
+            self._add_kept_peers(shard)
+
+    async def close(self) -> None:
+        for name in list(self._shards):
+            await self._close_shard(name)
+
+    def _open_shard(self, name: str) -> None:
+        plans = [plan for plan in self._plans.values() if plan.shard == name]
+        if not plans:
+            return
+        shard = self._shards[name] = Shard(
+            name,
+            self._board,
+            self._clock,
+            collect_interval_s=min(plan.collect_interval_s for plan in plans),
+            url=self._url,
+            aggregates=self._aggregates,
+        )
+        for plan in plans:
+            self._add_local(shard, plan)
+        for peer in {peer.name: peer for plan in plans for peer in plan.peers}.values():
+            self._add_remote(shard, peer, "file")
+        self._add_kept_peers(shard)
+        self._set_skips(shard)
+        shard.on_downstream = lambda: self._discover(shard)
+        shard.look_again()  # From now on the host's values are no longer the shard's.
+
+    def _add_local(self, shard: Shard, plan: ShardPlan) -> None:
+        demand = self._demands.by_database[plan.database]
+        watcher = RoleWatcher(
+            plan.database,
+            plan.open_role_probe(),
+            self._clock,
+            demand,
+            interval_s=plan.collect_interval_s,
+            timeout_s=ROLE_TIMEOUT_S,
+        )
+        shard.add_local(
+            LocalMember(
+                plan.database,
+                plan.member,
+                plan.labels,
+                watcher,
+                demand,
+                correct_clock=plan.correct_clock,
+            )
+        )
+        self._watching[plan.database] = asyncio.create_task(
+            supervised(f"role {plan.database}", watcher.run)
+        )
+
+    def _add_remote(self, shard: Shard, peer: PeerPlan, source: str) -> None:
+        link = self._open_link(peer.url)
+        shard.add_remote(RemoteMember(peer.name, peer.database, link, source, self._clock))
+
+    def _add_kept_peers(self, shard: Shard) -> None:
+        for (name, member), record in self._peers.items():
+            if name == shard.name and member not in shard.remotes and record.value is not None:
+                peer = PeerPlan(member, str(record.value["url"]), str(record.value["database"]))
+                self._add_remote(shard, peer, "runtime")
+
+    async def _close_shard(self, name: str) -> None:
+        shard = self._shards.pop(name)
+        tasks = [self._watching.pop(database) for database in shard.locals]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await shard.close()
+
+    def _discover(self, shard: Shard) -> None:
+        """Add the agents of replicas that the server lists, and of the server it follows."""
+        for local in shard.locals.values():
+            plan = self._plans[local.database]
+            if plan.discover is None or local.role is None:
+                continue
+            found = list(local.role.downstream)
+            if host := local.role.upstream.rpartition(":")[0]:
+                found.append(Downstream("", host.strip("[]")))
+            for downstream in found:
+                self._add_found(shard, plan, downstream)
+
+    def _add_found(self, shard: Shard, plan: ShardPlan, found: Downstream) -> None:
+        assert plan.discover is not None
+        name, host = found.name or found.host, found.host or found.name
+        if not name or len(shard.remotes) >= MAX_MEMBERS:
+            return
+        shown = f"[{host}]" if ":" in host else host
+        url = plan.discover.replace("{host}", shown).replace("{name}", name)
+        known = {self._url, *(remote.url for remote in shard.remotes.values())}
+        if url in known or name in shard.remotes:
+            return
+        log.info("member.found", shard=shard.name, member=name, url=url)
+        self._add_remote(shard, PeerPlan(name, url, plan.database), "database")
+
+    # --- for other parts of the agent ------------------------------------------------------
+
+    def note_reading(self, database: str, metric: str, reading: Reading) -> None:
+        """A callback of the sampler."""
+        plan = self._plans.get(database)
+        if plan is not None and plan.shard in self._shards:
+            self._shards[plan.shard].local_read(database, reading)
+
+    def attach_heartbeat(self, heartbeat: Heartbeat) -> None:
+        plan = self._plans.get(heartbeat.database)
+        if plan is not None:
+            self._shards[plan.shard].locals[heartbeat.database].heartbeat = heartbeat
+
+    def is_replica(self, database: str) -> bool:
+        """Known to be one, just now."""
+        plan = self._plans.get(database)
+        if plan is None or plan.shard not in self._shards:
+            return False
+        local = self._shards[plan.shard].locals[database]
+        return local.role is not None and not local.is_primary(self._clock.now().mono_s)
+
+    def primary_link(self, database: str) -> PeerLink | None:
+        """The way to the agent that speaks for this database's shard, where that is another."""
+        shard = self._shard_of(database)
+        if not isinstance(shard.point, Following):
+            return None
+        remote = shard.remotes.get(shard.point.primary)
+        return remote.link if remote else None
+
+    # --- for other agents ------------------------------------------------------------------
+
+    async def answer(self, pull: Pull) -> MemberReport:
+        shard = self._asked(pull.shard, pull.database)
+        local = shard.locals[pull.database]
+        now = self._clock.now().mono_s
+        local.demand.follow(pull.activity, now=now, for_s=FOLLOWED_S)
+        shard.claimed(pull.sender, pull.role, pull.url)
+        if pull.clock_ahead_s is not None:
+            local.correct_clock(pull.clock_ahead_s, pull.clock_error_s)
+        if pull.wait_s > 0:
+            await local.hold(min(pull.wait_s, MAX_HOLD_S))
+        return local.report(self._board, self._clock.now().mono_s, self._url)
+
+    def woken(self, shard: str, database: str, by: str) -> None:
+        local = self._asked(shard, database).locals[database]
+        log.info("database.woken", database=database, by=by)
+        local.demand.wake(self._clock.now().mono_s)
+
+    def _asked(self, shard: str, database: str) -> Shard:
+        """No talk across shards: not even by a mistake in somebody's settings (R39)."""
+        plan = self._plans.get(database)
+        if plan is None:
+            known = ", ".join(sorted(self._plans)) or "none"
+            raise InvalidRequest(f"no database {database!r} in a shard here: {known}", status=404)
+        if plan.shard != shard:
+            raise WrongShard(f"{database} belongs to shard {plan.shard!r} here, not to {shard!r}")
+        return self._shards[shard]
+
+    # --- for operators ---------------------------------------------------------------------
+
+    def views(self) -> list[ShardView]:
+        return [view for plan in self._plans.values() if (view := self.view(plan.database))]
+
+    def view(self, database: str) -> ShardView | None:
+        plan = self._plans.get(database)
+        if plan is None:
+            return None
+        shard = self._shards[plan.shard]
+        return shard.view(shard.locals[database])
+
+    def skips(self, database: str) -> list[Skip]:
+        name, wall_s = self._shard_of(database).name, self._clock.now().wall_s
+        return [s for (shard, _), s in self._skips.items() if shard == name and s.holds(wall_s)]
+
+    async def skip(
+        self, database: str, member: str, *, for_s: float, reason: str, who: str
+    ) -> Skip:
+        """Set a member aside, for a while. It is kept before it takes effect."""
+        shard = self._with_member(database, member)
+        if not 0 < for_s <= MAX_SKIP_S:
+            most_days = MAX_SKIP_S / 86400
+            raise InvalidRequest(f"a skip lasts at most {most_days:g} days", field="for")
+        wall_s = self._clock.now().wall_s
+        async with self._lock:
+            before = self._skips.get((shard.name, member))
+            skip = Skip(shard.name, member, wall_s + for_s, who, reason, wall_s)
+            value = _skip_value(skip)
+            revision = before.revision if before else 0
+            kept = await self._keep(SKIP, shard.name, member, value, revision, who)
+            self._skips[(shard.name, member)] = skip = _skip_of(kept)
+            self._set_skips(shard)
+        return skip
+
+    async def unskip(self, database: str, member: str, *, who: str) -> None:
+        shard = self._shard_of(database)
+        async with self._lock:
+            skip = self._skips.get((shard.name, member))
+            if skip is None:
+                raise NoSuchMember(f"{member} is not set aside in {shard.name}")
+            await self._keep(SKIP, shard.name, member, None, skip.revision, who)
+            del self._skips[(shard.name, member)]
+            self._set_skips(shard)
+
+    async def add_peer(
+        self, database: str, member: str, *, url: str, peer_database: str, who: str
+    ) -> None:
+        shard = self._shard_of(database)
+        async with self._lock:
+            if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
+                raise InvalidRequest(f"{shard.name} has a member {member!r} already", status=409)
+            if len(shard.remotes) >= MAX_MEMBERS:
+                raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
+            value = {"url": url, "database": peer_database}
+            kept = await self._keep(PEER, shard.name, member, value, 0, who)
+            self._peers[(shard.name, member)] = kept
+            self._add_remote(shard, PeerPlan(member, url, peer_database), "runtime")
+
+    async def remove_peer(self, database: str, member: str, *, who: str) -> None:
+        shard = self._with_member(database, member)
+        async with self._lock:
+            record = self._peers.get((shard.name, member))
+            if record is not None:
+                await self._keep(PEER, shard.name, member, None, record.revision, who)
+                del self._peers[(shard.name, member)]
+            elif shard.remotes[member].source == "file":
+                message = f"{member} stands in the settings file; take it out there and reload"
+                raise InvalidRequest(message, status=409)
+            await shard.remove_remote(member)
+
+    def _shard_of(self, database: str) -> Shard:
+        plan = self._plans.get(database)
+        if plan is None:
+            raise NoSuchShard(f"{database} belongs to no shard here; give it one in the settings")
+        return self._shards[plan.shard]
+
+    def _with_member(self, database: str, member: str) -> Shard:
+        shard = self._shard_of(database)
+        if member not in shard.remotes and member not in {m.name for m in shard.locals.values()}:
+            names = [*shard.remotes, *(m.name for m in shard.locals.values())]
+            known = ", ".join(sorted(names))
+            raise NoSuchMember(f"{shard.name} has no member {member!r}; it has {known}")
+        return shard
+
+    def _set_skips(self, shard: Shard) -> None:
+        shard.skips = MappingProxyType(
+            {member: skip for (name, member), skip in self._skips.items() if name == shard.name}
+        )
+        shard.look_again()
+
+    async def _keep(
+        self,
+        kind: str,
+        shard: str,
+        member: str,
+        value: Mapping[str, Any] | None,
+        revision: int,
+        who: str,
+    ) -> Record:
+        action = f"{kind}.{'removed' if value is None else 'set'}"
+        audit = AuditEntry(self._clock.now().wall_s, who, action, f"{shard} {member}", None, value)
+        record = Record(kind, f"{shard} {member}", value, revision)
+        kept: Awaitable[Record] = self._store.put_record(record, audit)
+        log.info("shard.changed", action=action, shard=shard, member=member, who=who)
+        return await kept
+
+
+def _key(plan: ShardPlan | None) -> tuple[object, ...] | None:
+    return plan.key() if plan else None
+
+
+def _split(key: str) -> tuple[str, str]:
+    shard, _, member = key.rpartition(" ")
+    return shard, member
+
+
+def _skip_value(skip: Skip) -> Mapping[str, Any]:
+    return {
+        "until_wall_s": skip.until_wall_s,
+        "who": skip.who,
+        "reason": skip.reason,
+        "set_wall_s": skip.set_wall_s,
+    }
+
+
+def _skip_of(record: Record) -> Skip:
+    shard, member = _split(record.key)
+    assert record.value is not None
+    return Skip(shard, member, revision=record.revision, **record.value)

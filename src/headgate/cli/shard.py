@@ -1,0 +1,165 @@
+"""Commands about shards: shard, shard skip, unskip, add-peer, remove-peer, and wake."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from headgate.cli.options import AsJson, DatabaseArgument, MemberArgument, Token, Url
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Answered
+
+For = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        help="How long: 90s, 30m, 2h, 1d; 7d at most. It then counts again.",
+    ),
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; shown in status and in answers.")]
+PeerUrl = Annotated[
+    str, typer.Argument(metavar="URL", help="Of the member's agent: https://host:port.")
+]
+PeerDatabase = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="What that agent calls the database. Default: as this one does.",
+    ),
+]
+
+
+class ShowByDefault(TyperGroup):
+    """`headgate shard main` is `headgate shard show main`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """An option before the database is the command's, but for the group's own help."""
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+def show(
+    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Draw the shard of a database, with every detail.
+
+    `headgate shard DATABASE` is short for it.
+    """
+    from headgate.cli.api import connect, database_path
+    from headgate.cli.documents import Shard, read
+    from headgate.cli.output import show as show_answer
+    from headgate.cli.pages import shard_page
+
+    answered = connect(url, token).get(database_path(database, "shard"))
+    show_answer(
+        answered, as_json, lambda canvas: shard_page(read(Shard, answered.document), canvas)
+    )
+
+
+def skip(
+    database: DatabaseArgument,
+    member: MemberArgument,
+    reason: Reason,
+    duration: For = "30m",
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a member aside from its shard, for a while and for a reason.
+
+    The others are then judged without it; every answer and `headgate status` say so.
+    """
+    from headgate.cli.api import connect, database_path
+
+    settings = {"for": time_of(duration), "reason": reason}
+    path = database_path(database, "shard", "skips", member)
+    changed = connect(url, token).change("PUT", path, settings)
+    told = f"{member} of {database} for {settings['for']}: {reason}"
+    _show(changed, "SET ASIDE", told, as_json)
+
+
+def unskip(
+    database: DatabaseArgument,
+    member: MemberArgument,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a member count again that was set aside."""
+    from headgate.cli.api import connect, database_path
+
+    path = database_path(database, "shard", "skips", member)
+    changed = connect(url, token).change("DELETE", path)
+    _show(changed, "COUNTS AGAIN", f"{member} of {database}", as_json)
+
+
+def add_peer(
+    database: DatabaseArgument,
+    member: MemberArgument,
+    peer_url: PeerUrl,
+    peer_database: PeerDatabase = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a member to the shard of a database, without a restart."""
+    from headgate.cli.api import connect, database_path
+
+    path = database_path(database, "shard", "peers", member)
+    settings = {"url": peer_url, "database": peer_database or database}
+    changed = connect(url, token).change("PUT", path, settings)
+    _show(changed, "ADDED", f"{member} at {peer_url} to the shard of {database}", as_json)
+
+
+def remove_peer(
+    database: DatabaseArgument,
+    member: MemberArgument,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a member that was added at run time; it then counts nowhere."""
+    from headgate.cli.api import connect, database_path
+
+    path = database_path(database, "shard", "peers", member)
+    changed = connect(url, token).change("DELETE", path)
+    _show(changed, "REMOVED", f"{member} from the shard of {database}", as_json)
+
+
+def wake(
+    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Wake a database that hibernates, and its shard, as a client's check would."""
+    from headgate.cli.api import connect, database_path
+
+    changed = connect(url, token).change("POST", database_path(database, "wake"))
+    _show(changed, "AWAKE", f"{database} is being measured", as_json)
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+
+def time_of(text: str) -> str:
+    """As the agent reads it: `30m` and the like; a bare number is seconds."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h", "d") else (text, "s")
+    if not (number.isascii() and number.isdigit() and 0 < len(number) <= 6):
+        raise typer.BadParameter(f"--for {text!r} must be a time such as 90s, 30m, 2h; 7d at most")
+    return f"{number}{unit}"
+
+
+def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:
+    from headgate.cli.output import show
+    from headgate.cli.pages import done_page
+
+    show(changed, as_json, lambda _: done_page(done, told))

@@ -1,0 +1,62 @@
+"""Where questions are put instead of the client's own agent, as agents said.
+
+Only the shard's primary's agent may speak for a shard, and which one that is changes. Who is
+asked in the wrong place says where to ask; the client goes there, and asks there first the
+next time. What it learnt is a shortcut, never the only way: when it fails, the client's own
+agent is asked again.
+"""
+
+from __future__ import annotations
+
+from headgate.client.answers import INTERNAL_ERROR, MISDIRECTED, UNKNOWN_METRIC, Answer
+from headgate.client.question import Question
+from headgate.client.replies import NoAnswer
+from headgate.client.target import Target, sent_on
+
+MAX_HOPS = 2
+MAX_LEARNT = 64
+# From an agent that may not be the one to ask any more: better to begin at home again.
+_DOUBTFUL = frozenset({MISDIRECTED, UNKNOWN_METRIC, INTERNAL_ERROR})
+
+
+class Routes:
+    """Shared by threads without a lock: each change is one operation on a dict."""
+
+    def __init__(self, home: Target) -> None:
+        self.home = home
+        self._learnt: dict[bytes, Target] = {}
+
+    def to(self, question: Question) -> Target | None:
+        """None: the client's own agent. By the whole question: at host scope the same database
+        is asked about at home, although its shard is asked about elsewhere."""
+        return self._learnt.get(question.request)
+
+    def onward(self, answer: Answer | NoAnswer, here: Target | None) -> Target | None:
+        """Where `answer` sends us, if it does and that is somewhere else."""
+        if isinstance(answer, NoAnswer) or answer.verdict != MISDIRECTED:
+            return None
+        target = sent_on(self.home, answer.ask)
+        if target is None or same_place(target, here or self.home):
+            return None
+        return target
+
+    def settle(self, question: Question, at: Target | None, answer: Answer | NoAnswer) -> None:
+        """Remember where this was answered, or forget where it was not."""
+        doubtful = isinstance(answer, NoAnswer) or answer.verdict in _DOUBTFUL
+        if at is None or doubtful or same_place(at, self.home):
+            self.forget(question)
+            return
+        if len(self._learnt) >= MAX_LEARNT and question.request not in self._learnt:
+            self._learnt.clear()
+        self._learnt[question.request] = at
+
+    def forget(self, question: Question) -> None:
+        self._learnt.pop(question.request, None)
+
+
+def is_dead_end(answer: Answer | NoAnswer) -> bool:
+    return isinstance(answer, NoAnswer) or answer.verdict == MISDIRECTED
+
+
+def same_place(one: Target, other: Target) -> bool:
+    return one[1:4] == other[1:4] and (one.trust is None) == (other.trust is None)

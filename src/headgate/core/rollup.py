@@ -1,0 +1,267 @@
+"""A shard's value of a metric, made of its members' (R40–R43, R150).
+
+members' readings ──roll_up──► Rolled (one Reading, who counted, who was set aside and why)
+
+Pure and total. Whatever is missing has a stated policy; nothing missing ever becomes 0, and
+nobody is left out silently: the answer says whom, why, and for how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from headgate.core.metrics import (
+    Comparison,
+    EmptyPolicy,
+    MetricSpec,
+    MissingPolicy,
+    Rollup,
+    RollupOf,
+)
+from headgate.core.names import Scope
+from headgate.core.samples import Absent, Cause, Reading, Sample
+from headgate.core.shard import Skip
+from headgate.core.topology import Role
+
+UNHEALTHY = "unhealthy"
+QUORUM = "quorum"
+COUNTING = (UNHEALTHY, QUORUM)
+"""Judge each member by itself, and count: one that is missing is one that is not healthy."""
+
+Aggregate = Callable[[Mapping[str, float]], float | bool]
+"""Members' values by name → the shard's. A bool is a predicate: whether the shard is healthy."""
+
+
+def _mean(values: Mapping[str, float]) -> float:
+    return sum(values.values()) / len(values)
+
+
+AGGREGATES: Mapping[str, Aggregate] = MappingProxyType(
+    {
+        "max": lambda values: max(values.values()),
+        "min": lambda values: min(values.values()),
+        "sum": lambda values: sum(values.values()),
+        "mean": _mean,
+    }
+)
+ROLLUP_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "max": "the highest value of any member",
+        "min": "the lowest value of any member",
+        "sum": "the sum over all members",
+        "mean": "the mean over all members",
+        UNHEALTHY: "how many members breach their threshold, or are missing; `rollup_limit` may be",
+        QUORUM: "how many members are short of the `quorum` that must be healthy",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReading:
+    """One member's part."""
+
+    name: str
+    role: Role | None
+    reading: Reading
+    labels: Mapping[str, str]
+    missing_since: float | None = None
+    """Since when it has had no usable value; None while it has one."""
+    joined_at: float | None = None
+    """When it joined or came back, if that is what a grace should count from."""
+    skip: Skip | None = None
+
+
+class Aside(NamedTuple):
+    member: str
+    why: str
+
+
+class Rolled(NamedTuple):
+    reading: Reading
+    excused: bool = False
+    """Absent, and the policy lets that pass."""
+    counted: tuple[str, ...] = ()
+    asides: tuple[Aside, ...] = ()
+
+
+def shard_spec(spec: MetricSpec, *, collect_s: float) -> MetricSpec:
+    """What the shard's value is judged by. Its age adds up over both ways of polling (R18)."""
+    rollup = spec.rollup
+    aged = replace(spec, scope=Scope.SHARD, max_age_s=spec.max_age_s + collect_s)
+    if rollup.by == UNHEALTHY:
+        return _counting(aged, rollup.limit, "unhealthy members")
+    if rollup.by == QUORUM:
+        return _counting(aged, 0.0, f"short of a quorum of {rollup.quorum}")
+    return aged
+
+
+def _counting(spec: MetricSpec, threshold: float, unit: str) -> MetricSpec:
+    return replace(spec, threshold=threshold, comparison=Comparison.ABOVE, unit=unit)
+
+
+def roll_up(
+    spec: MetricSpec,
+    members: Sequence[MemberReading],
+    *,
+    now: float,
+    wall_s: float,
+    aggregates: Mapping[str, Aggregate] = AGGREGATES,
+) -> Rolled:
+    """`spec` is the metric's own, as the primary's agent has it."""
+    rollup = spec.rollup
+    chosen = [member for member in members if _takes_part(member, rollup)]
+    asides = {m.name: why for m in chosen if (why := _set_aside(m, spec, now, wall_s))}
+    counted = [member for member in chosen if member.name not in asides]
+    told = tuple(Aside(name, why) for name, why in asides.items())
+    if not counted:
+        return _empty(rollup, chosen, told, now)
+    if rollup.by in COUNTING:
+        return _count(spec, counted, told, now)
+    missing = [member for member in counted if isinstance(member.reading, Absent)]
+    if missing:
+        return Rolled(_missing(missing, now), counted=_names(counted), asides=told)
+    return _aggregate(spec, counted, told, aggregates)
+
+
+# --- who takes part --------------------------------------------------------------------------
+
+
+def _takes_part(member: MemberReading, rollup: Rollup) -> bool:
+    """One whose role nobody knows may be a replica: leaving it out would be guessing."""
+    if rollup.of is RollupOf.REPLICAS and member.role is Role.PRIMARY:
+        return False
+    if rollup.of is RollupOf.PRIMARY and member.role is not Role.PRIMARY:
+        return False
+    return all(member.labels.get(key) == value for key, value in rollup.labels.items())
+
+
+def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> str | None:
+    rollup, skip = spec.rollup, member.skip
+    if skip is not None and skip.holds(wall_s):
+        left_s = skip.until_wall_s - wall_s
+        return f"skipped by {skip.who} for another {_time(left_s)}: {skip.reason}"
+    absent = isinstance(member.reading, Absent)
+    if rollup.grace_s and member.joined_at is not None and (absent or _unhealthy(member, spec)):
+        left_s = member.joined_at + rollup.grace_s - now
+        if left_s > 0:
+            return f"joined {_time(now - member.joined_at)} ago, {_time(left_s)} of grace left"
+    if not isinstance(member.reading, Absent):
+        return None
+    if member.reading.cause is Cause.UNSUPPORTED and rollup.of is RollupOf.ALL:
+        return f"has no such metric: {member.reading.detail}"
+    if rollup.missing is MissingPolicy.IGNORE:
+        return f"missing, which is ignored here: {member.reading.detail}"
+    if member.missing_since is not None and now - member.missing_since >= rollup.missing_for_s:
+        return f"missing for {_time(now - member.missing_since)}: {member.reading.detail}"
+    return None
+
+
+def _unhealthy(member: MemberReading, spec: MetricSpec) -> bool:
+    return isinstance(member.reading, Absent) or spec.breaches(member.reading.value)
+
+
+# --- what comes out --------------------------------------------------------------------------
+
+
+def _empty(
+    rollup: Rollup, chosen: Sequence[MemberReading], asides: tuple[Aside, ...], now: float
+) -> Rolled:
+    if asides:
+        told = "; ".join(f"{aside.member}: {aside.why}" for aside in asides)
+        detail = f"every member is set aside ({told})"
+    else:
+        wanted = " with these labels" if rollup.labels else ""
+        whom = {RollupOf.REPLICAS: "replica", RollupOf.ALL: "member", RollupOf.PRIMARY: "primary"}
+        detail = f"the shard has no {whom[rollup.of]}{wanted}"
+    absent = Absent(Cause.EMPTY_SHARD, detail, now)
+    return Rolled(absent, excused=rollup.empty is EmptyPolicy.ADMIT, asides=asides)
+
+
+def _missing(missing: Sequence[MemberReading], now: float) -> Absent:
+    """The first one's cause speaks; all of them are named."""
+    first = missing[0].reading
+    assert isinstance(first, Absent)
+    told = "; ".join(
+        f"{member.name}: {member.reading.detail}"
+        for member in missing
+        if isinstance(member.reading, Absent)
+    )
+    return Absent(first.cause, told, now)
+
+
+def _aggregate(
+    spec: MetricSpec,
+    counted: Sequence[MemberReading],
+    asides: tuple[Aside, ...],
+    aggregates: Mapping[str, Aggregate],
+) -> Rolled:
+    samples = {m.name: m.reading for m in counted if isinstance(m.reading, Sample)}
+    ignored = _worst_ignored(spec.rollup, samples)
+    kept = {name: sample for name, sample in samples.items() if name not in ignored}
+    value = aggregates[spec.rollup.by]({name: sample.value for name, sample in kept.items()})
+    if isinstance(value, bool):
+        value = 0.0 if value else spec.threshold + 1.0
+    speaker, sample = max(kept.items(), key=lambda item: item[1].value)
+    asides = (*asides, *ignored.values())
+    return Rolled(
+        Sample(
+            value,
+            min(kept_sample.taken_at for kept_sample in kept.values()),
+            sample.cause,
+            _told(spec.rollup.by, speaker, sample.detail, len(kept), asides),
+        ),
+        counted=tuple(kept),
+        asides=asides,
+    )
+
+
+def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, Aside]:
+    """Up to `ignore_hosts` of the worst, never the last one."""
+    if not rollup.ignore_hosts:
+        return {}
+    worst = sorted(samples.items(), key=lambda item: item[1].value, reverse=True)
+    most = min(rollup.ignore_hosts, len(worst) - 1)
+    return {
+        name: Aside(name, f"among the worst {rollup.ignore_hosts}, which are ignored here")
+        for name, sample in worst[:most]
+        if rollup.ignore_above is None or sample.value > rollup.ignore_above
+    }
+
+
+def _count(
+    spec: MetricSpec, counted: Sequence[MemberReading], asides: tuple[Aside, ...], now: float
+) -> Rolled:
+    unhealthy = [member for member in counted if _unhealthy(member, spec)]
+    value = float(len(unhealthy))
+    if spec.rollup.by == QUORUM:
+        value = float(max(0, spec.rollup.quorum - (len(counted) - len(unhealthy))))
+    taken = [m.reading.taken_at for m in counted if isinstance(m.reading, Sample)]
+    named = ", ".join(member.name for member in unhealthy) or "none"
+    detail = f"{len(unhealthy)} of {len(counted)} unhealthy: {named}{_aside_words(asides)}"
+    sample = Sample(value, min(taken, default=now), None, detail)
+    return Rolled(sample, counted=_names(counted), asides=asides)
+
+
+def _told(by: str, speaker: str, said: str, count: int, asides: tuple[Aside, ...]) -> str:
+    whose = {"max": f"{speaker}, worst of {count}", "min": f"least of {count}"}
+    words = whose.get(by, f"{by} of {count}, {speaker} highest")
+    return f"{words}{': ' + said if said else ''}{_aside_words(asides)}"
+
+
+def _aside_words(asides: tuple[Aside, ...]) -> str:
+    if not asides:
+        return ""
+    return "; set aside: " + "; ".join(f"{aside.member} ({aside.why})" for aside in asides)
+
+
+def _names(members: Sequence[MemberReading]) -> tuple[str, ...]:
+    return tuple(member.name for member in members)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,158 @@
+"""How a metric is rolled up over its shard, as it is written down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from headgate.core.builtins import BuiltinMetric
+from headgate.core.metrics import EmptyPolicy, MissingPolicy, Rollup, RollupOf
+from headgate.core.names import Scope, parse_scope
+from headgate.core.rollup import QUORUM, ROLLUP_MEANINGS, UNHEALTHY
+from headgate.core.settings import Setting, number, one_of, text, whole
+from headgate.errors import Fault
+
+_AGGREGATE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+MAX_LABELS = 16
+
+
+def _scope(value: object) -> Scope:
+    return parse_scope(text(16)(value))
+
+
+def _aggregate(value: object) -> str:
+    name = text(63)(value)
+    if not _AGGREGATE.fullmatch(name):
+        known = ", ".join(ROLLUP_MEANINGS)
+        raise ValueError(f"is {name!r}, must be one of {known}, or the name of a plug-in")
+    return name
+
+
+def labels(value: object) -> Mapping[str, str]:
+    """Also those of a database."""
+    if not isinstance(value, Mapping) or len(value) > MAX_LABELS:
+        raise ValueError(f"must be a table of at most {MAX_LABELS} labels, such as region = 'eu'")
+    for key, word in value.items():
+        if not isinstance(key, str) or not isinstance(word, str) or len(key) + len(word) > 128:
+            raise ValueError(f"label {key!r} must be text, at most 128 characters with its name")
+    return MappingProxyType(dict(value))
+
+
+ROLLUP_SETTINGS = (
+    Setting(
+        "scope",
+        "Where a check that names no scope looks, in a database that belongs to a shard: `host` "
+        "(also `self`) or `shard`.",
+        _scope,
+        shown_default="`shard` for lag, else `host`",
+    ),
+    Setting(
+        "rollup",
+        "How members' values become the shard's: `max`, `min`, `sum`, `mean`, `unhealthy`, "
+        "`quorum`, or a plug-in of the group `headgate.rollups`.",
+        _aggregate,
+        default="max",
+    ),
+    Setting(
+        "rollup_of",
+        "Whose values: `replicas`, `all` or `primary`.",
+        one_of(RollupOf),
+        shown_default="`replicas` for lag, else `all`",
+    ),
+    Setting(
+        "rollup_labels",
+        "Only members that carry all these labels.",
+        labels,
+        default=MappingProxyType({}),
+        shown_default="any member",
+    ),
+    Setting(
+        "rollup_limit",
+        "With rollup = `unhealthy`: how many members may be unhealthy.",
+        number(0, 256),
+        default=0.0,
+    ),
+    Setting(
+        "quorum",
+        "With rollup = `quorum`: how many members must be healthy.",
+        whole(1, 256),
+        shown_default="none; required there",
+    ),
+    Setting(
+        "ignore_hosts",
+        "Leave out up to this many of the worst members, never the last one.",
+        whole(0, 256),
+        default=0,
+    ),
+    Setting(
+        "ignore_above",
+        "With ignore_hosts: leave a member out only if its value is above this.",
+        number(0, 1e18),
+        shown_default="any value",
+    ),
+    Setting(
+        "missing",
+        "A member without a usable value: `reject` for missing_for_s, then set it aside; or "
+        "`ignore` it at once.",
+        one_of(MissingPolicy),
+        default=MissingPolicy.REJECT,
+    ),
+    Setting(
+        "missing_for_s",
+        "Seconds that a missing member holds up its shard before it is set aside.",
+        number(0, 30 * 86400),
+        default=600.0,
+    ),
+    Setting(
+        "empty",
+        "When no member is left to roll up: `reject`, or `admit` by this metric.",
+        one_of(EmptyPolicy),
+        default=EmptyPolicy.REJECT,
+    ),
+    Setting(
+        "grace_s",
+        "Seconds that a member which has just joined or come back may be unhealthy without "
+        "counting.",
+        number(0, 7 * 86400),
+        default=0.0,
+    ),
+)
+
+
+def rollup_of(values: Mapping[str, Any], builtin: BuiltinMetric | None) -> Rollup:
+    return Rollup(
+        by=values["rollup"],
+        of=values["rollup_of"] or (builtin.rollup_of if builtin else RollupOf.ALL),
+        labels=values["rollup_labels"],
+        limit=values["rollup_limit"],
+        quorum=values["quorum"] or 0,
+        ignore_hosts=values["ignore_hosts"],
+        ignore_above=values["ignore_above"],
+        missing=values["missing"],
+        missing_for_s=values["missing_for_s"],
+        empty=values["empty"],
+        grace_s=values["grace_s"],
+    )
+
+
+def scope_of(values: Mapping[str, Any], builtin: BuiltinMetric | None) -> Scope:
+    scope: Scope | None = values["scope"]
+    return scope or (builtin.scope if builtin else Scope.HOST)
+
+
+def rollup_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
+    by, faults = values["rollup"], []
+    if by == QUORUM and not values["quorum"]:
+        message = "is missing: rollup = 'quorum' needs to know how many members must be healthy"
+        faults.append(Fault(f"{place}.quorum", message))
+    if by != QUORUM and values["quorum"]:
+        faults.append(Fault(f"{place}.quorum", "says something only with rollup = 'quorum'"))
+    if by != UNHEALTHY and values["rollup_limit"]:
+        message = "says something only with rollup = 'unhealthy'"
+        faults.append(Fault(f"{place}.rollup_limit", message))
+    if values["ignore_above"] is not None and not values["ignore_hosts"]:
+        message = "says something only with ignore_hosts"
+        faults.append(Fault(f"{place}.ignore_above", message))
+    return faults

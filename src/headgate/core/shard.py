@@ -1,0 +1,100 @@
+"""What agents of one shard say to each other, and what operators set for its members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headgate.core.activity import Activity
+from headgate.core.samples import Absent, Reading
+from headgate.core.topology import Downstream, Member, MemberReport, RoleSeen, Standpoint
+
+MAX_SKIP_S = 7 * 86400.0
+MAX_MEMBERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The question a primary's agent puts to a member's, about once per collect interval.
+
+    The answer may be held back for `wait_s`, or until something changes between passing and
+    not passing; so a breach is heard of at once, at one message per interval.
+    """
+
+    shard: str
+    database: str
+    """The member's name for its own database, as its agent calls it."""
+    sender: str
+    """Name of the asking member."""
+    url: str
+    """Where the asking agent can be asked; empty where it does not say."""
+    role: RoleSeen | None
+    activity: Activity
+    wait_s: float
+    clock_ahead_s: float | None = None
+    """The member's database clock minus the sender's, as last measured; None for not yet."""
+    clock_error_s: float = 0.0
+    """How far that may be off: half the round trip it was measured with."""
+
+
+class Pulled(NamedTuple):
+    """What a pull brought: the report, dated by our own clock, and how the clocks compare."""
+
+    report: MemberReport
+    wall_ahead_s: float
+    """The other agent's wall clock minus ours, at the middle of the exchange."""
+    error_s: float
+    """How far that may be off: half the round trip, without the time the answer was held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A member set aside by an operator, for a while and for a reason."""
+
+    shard: str
+    member: str
+    until_wall_s: float
+    who: str
+    reason: str
+    set_wall_s: float
+    revision: int = 0
+
+    def holds(self, wall_s: float) -> bool:
+        return wall_s < self.until_wall_s
+
+
+# --- what is shown of it -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    member: Member
+    problem: str
+    """Why it cannot be counted now: unreachable, follows somebody else; empty for nothing."""
+    skip: Skip | None
+    readings: Mapping[str, Reading]
+    """As they go into the roll-up."""
+    asides: Mapping[str, str]
+    """Metric → why this member is set aside from it."""
+    clock_ahead_s: float | None
+    """Its database's clock minus the primary's; None where it has not been measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """A shard as one agent sees it, for one of its own databases."""
+
+    shard: str
+    database: str
+    member: str
+    """This database's own name in the shard."""
+    standpoint: Standpoint
+    warming_up: Absent | None
+    """Leading, but not yet able to speak for all."""
+    members: tuple[MemberView, ...]
+    unwatched: tuple[Downstream, ...]
+    """Replicas that the primary's server lists and no member answers for."""
+    collect_interval_s: float
+    messages_total: int
+    """Pulls sent to other agents for this shard."""

@@ -1,0 +1,263 @@
+"""A shard as a document.   ShardView ──shard_doc──► ShardDoc, for status, the CLI and programs"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from headgate.core.decide import judge
+from headgate.core.health import Window, stand
+from headgate.core.metrics import Debounce, MetricSpec
+from headgate.core.samples import Absent, Instant, Reading
+from headgate.core.shard import MemberView, ShardView, Skip
+from headgate.core.topology import Downstream, Following, Leading, RoleSeen, Unled
+from headgate.wire.answers import MetricDoc, metric_doc
+from headgate.wire.upstreams import bytes_behind, upstream_members
+
+Specs = Mapping[str, MetricSpec]
+
+
+class SkipDoc(msgspec.Struct, frozen=True):
+    """A member set aside by an operator."""
+
+    member: str
+    who: str
+    reason: str
+    until_s: float
+    """Seconds from now until it counts again."""
+
+
+class MemberDoc(msgspec.Struct, frozen=True):
+    member: str
+    url: str
+    """Of its agent; empty for a database of this very agent that does not advertise one."""
+    here: bool
+    """Whether it is a database of this very agent."""
+    role: str | None
+    """`primary` or `replica`, as its server says; null where that is not known."""
+    role_detail: str
+    """Why there is no role, where there is none."""
+    term: int | None
+    """Grows with each promotion: Postgres's timeline; null where the engine has none."""
+    upstream: str
+    """host:port that it replicates from; empty on a primary."""
+    upstream_member: str | None
+    """The member that it replicates from, where one could be recognised."""
+    bytes_behind: int | None
+    """Log that it has not replayed yet, as its upstream's server counts it."""
+    labels: Mapping[str, str]
+    activity: str | None
+    """`normal`, `slow` or `hibernating`; null where it has not reported."""
+    reachable: bool
+    problem: str
+    """Why it cannot be counted now: unreachable, follows somebody else; empty for nothing."""
+    unreachable_for_s: float | None
+    reported_s_ago: float | None
+    joined_s_ago: float | None
+    """Since it became, or came back as, a member; null where it always was."""
+    asked_s_ago: float | None
+    """Since a client last asked its agent; null for not within memory."""
+    clock_ahead_s: float | None
+    """Its database's clock minus the primary's; null where that was not measured."""
+    skip: SkipDoc | None
+    readings: Sequence[MetricDoc]
+    asides: Mapping[str, str]
+    """Metric → why this member is set aside from it."""
+
+
+class UnwatchedDoc(msgspec.Struct, frozen=True):
+    """A replica that the primary's server lists, and no member answers for."""
+
+    name: str
+    host: str
+    port: int | None
+    bytes_behind: int | None
+
+
+class CostDoc(msgspec.Struct, frozen=True):
+    """What watching this database has cost in one state of activity (R62)."""
+
+    state: str
+    probes: int
+    messages: int
+    """To agents of other members."""
+    beats: int
+    """Heartbeats written."""
+
+
+class ShardDoc(msgspec.Struct, frozen=True):
+    """A shard as one agent sees it, for one of its own databases."""
+
+    shard: str
+    database: str
+    member: str
+    """This database's own name in the shard."""
+    standing: str
+    """`leading`: this agent rolls it up; `following`: another one does; `unled`: nobody may."""
+    primary: str | None
+    primary_url: str | None
+    """Where to ask at shard scope; null where that is here, or not known."""
+    term: int | None
+    cause: str | None
+    """Why nobody may speak for it, where nobody may."""
+    detail: str
+    warming_up: str | None
+    """Leading, but not yet able to speak for all: what is still awaited."""
+    members: Sequence[MemberDoc]
+    unwatched: Sequence[UnwatchedDoc]
+    collect_interval_s: float
+    messages_total: int
+    costs: Sequence[CostDoc]
+
+
+def shard_doc(
+    view: ShardView, specs: Specs, now: Instant, costs: Sequence[CostDoc] = ()
+) -> ShardDoc:
+    stands = _standing(view)
+    above, behind = upstream_members(view.members), bytes_behind(view.members)
+    return ShardDoc(
+        shard=view.shard,
+        database=view.database,
+        member=view.member,
+        standing=stands.standing,
+        primary=stands.primary,
+        primary_url=stands.url,
+        term=stands.term,
+        cause=stands.cause,
+        detail=stands.detail,
+        warming_up=view.warming_up.detail if view.warming_up else None,
+        members=[
+            _member(
+                member,
+                _Beside(above.get(member.member.name), behind.get(member.member.name)),
+                readings_of(member, specs, now, collect_s=view.collect_interval_s),
+                now,
+            )
+            for member in view.members
+        ],
+        unwatched=[_unwatched(replica) for replica in view.unwatched],
+        collect_interval_s=view.collect_interval_s,
+        messages_total=view.messages_total,
+        costs=costs,
+    )
+
+
+class _Stands(msgspec.Struct, frozen=True):
+    standing: str
+    primary: str | None = None
+    url: str | None = None
+    term: int | None = None
+    cause: str | None = None
+    detail: str = ""
+
+
+def _standing(view: ShardView) -> _Stands:
+    match view.standpoint:
+        case Leading(primary=primary, term=term):
+            return _Stands("leading", primary, term=term)
+        case Following(primary=primary, url=url):
+            return _Stands("following", primary, url or None)
+        case Unled(absent=absent):
+            return _Stands("unled", cause=absent.cause.value, detail=absent.detail)
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    """What other members tell about one."""
+
+    upstream: str | None
+    bytes_behind: int | None
+
+
+def _member(
+    view: MemberView, beside: _Beside, readings: Sequence[MetricDoc], now: Instant
+) -> MemberDoc:
+    member, report = view.member, view.member.report
+    seen: RoleSeen | None = report.role if report and member.lost is None else None
+    return MemberDoc(
+        member=member.name,
+        url=(report.url if report else "") or member.url,
+        here=member.local,
+        role=seen.role.value if seen else None,
+        role_detail=_no_role(view) if seen is None else "",
+        term=seen.term if seen else None,
+        upstream=seen.upstream if seen else "",
+        upstream_member=beside.upstream,
+        bytes_behind=beside.bytes_behind,
+        labels=report.labels if report else {},
+        activity=report.activity.value if report else None,
+        reachable=member.lost is None,
+        problem=view.problem,
+        unreachable_for_s=_since(member.lost_since, now) if member.lost else None,
+        reported_s_ago=_since(report.at, now) if report else None,
+        joined_s_ago=_since(member.joined_at or None, now),
+        asked_s_ago=report.asked_s_ago if report else None,
+        clock_ahead_s=view.clock_ahead_s,
+        skip=_skip(view.skip, now),
+        readings=readings,
+        asides=view.asides,
+    )
+
+
+def _no_role(view: MemberView) -> str:
+    member = view.member
+    if member.lost is not None:
+        return member.lost.detail
+    if member.report is None:
+        return "not heard of yet"
+    absent = member.report.role_absent
+    return absent.detail if absent else "its server has not told its role"
+
+
+def _skip(skip: Skip | None, now: Instant) -> SkipDoc | None:
+    if skip is None or not skip.holds(now.wall_s):
+        return None
+    return SkipDoc(skip.member, skip.who, skip.reason, skip.until_wall_s - now.wall_s)
+
+
+def _unwatched(replica: Downstream) -> UnwatchedDoc:
+    return UnwatchedDoc(replica.name, replica.host, replica.port, replica.bytes_behind)
+
+
+def readings_of(
+    view: MemberView, specs: Specs, now: Instant, *, collect_s: float
+) -> list[MetricDoc]:
+    """Each judged by this agent's own threshold; one without a threshold here is only shown."""
+    return [
+        _reading(name, reading, specs.get(name), now, collect_s)
+        for name, reading in sorted(view.readings.items())
+    ]
+
+
+def _reading(
+    name: str, reading: Reading, spec: MetricSpec | None, now: Instant, collect_s: float
+) -> MetricDoc:
+    if spec is None:
+        return _unjudged(name, reading, now)
+    # One value, as it came: what debounce looks back on is the shard's, not the member's.
+    alone = replace(spec, max_age_s=spec.max_age_s + collect_s, debounce=Debounce())
+    return metric_doc(judge(stand(alone, Window().push(reading, keep=1)), now))
+
+
+def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
+    absent = reading if isinstance(reading, Absent) else None
+    at = reading.at if isinstance(reading, Absent) else reading.taken_at
+    age_ms = round(max(0.0, now.mono_s - at) * 1000)
+    return MetricDoc(
+        metric=name,
+        scope="host",
+        state="absent" if absent else "healthy",
+        value=None if isinstance(reading, Absent) else reading.value,
+        unit="",
+        threshold=None,
+        comparison="",
+        age_ms=None if absent else age_ms,
+        cause=reading.cause.value if reading.cause else None,
+        detail=reading.detail,
+        absent_for_ms=age_ms if absent else None,
+    )
+
+
+def _since(at: float | None, now: Instant) -> float | None:
+    return None if at is None else max(0.0, now.mono_s - at)

@@ -1,0 +1,91 @@
+"""What an operator should know of a shard without being asked.   ShardDoc ──► lines of advice"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headgate.wire.answers import MetricDoc
+from headgate.wire.reasons import duration, quantity
+from headgate.wire.shard import MemberDoc, ShardDoc, UnwatchedDoc
+
+SKEW_S = 0.1
+"""Clocks that differ by more are worth a word, although lag is corrected for it."""
+JUST_JOINED_S = 900.0
+SETTLING_S = 30.0
+
+
+def shard_advice(doc: ShardDoc, *, uptime_s: float) -> list[str]:
+    return [f"{doc.database}: {told}" for told in _told(doc, uptime_s)]
+
+
+def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
+    if doc.cause == "split_brain":
+        yield f"split brain in {doc.shard}, all of it is refused at shard scope: {doc.detail}"
+    for replica in doc.unwatched:
+        yield _unwatched(doc, replica)
+    for member in doc.members:
+        yield from _skewed(member)
+        yield from _aside(doc, member)
+        # To an agent that has just started, everybody has just joined.
+        if (member.joined_s_ago or 0.0) < uptime_s - SETTLING_S:
+            yield from _newcomer(doc, member)
+
+
+def _unwatched(doc: ShardDoc, replica: UnwatchedDoc) -> str:
+    called = replica_name(replica)
+    return (
+        f"replica {called} of {doc.shard} is not watched, and its lag counts nowhere: run an "
+        f"agent for it and `headgate shard add-peer {doc.database} {replica.name or 'NAME'} "
+        f"https://{replica.host or 'HOST'}:8087`, or set discover"
+    )
+
+
+def replica_name(replica: UnwatchedDoc) -> str:
+    if replica.name and replica.host and replica.name != replica.host:
+        return f"{replica.name} ({replica.host})"
+    return replica.name or replica.host or "without a name"
+
+
+def _skewed(member: MemberDoc) -> Iterator[str]:
+    ahead_s = member.clock_ahead_s
+    if ahead_s is not None and abs(ahead_s) > SKEW_S:
+        side = "ahead of" if ahead_s > 0 else "behind"
+        yield (
+            f"the clock of {member.member} is {duration(abs(ahead_s))} {side} the primary's; "
+            "lag is corrected for it, but set both by NTP"
+        )
+
+
+def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
+    skip = member.skip
+    if skip is not None:
+        yield (
+            f"{member.member} is set aside: skipped by {skip.who} for another "
+            f"{duration(skip.until_s)}: {skip.reason}; "
+            f"`headgate shard unskip {doc.database} {member.member}` ends that"
+        )
+        return
+    metrics_by_why: dict[str, list[str]] = {}
+    for metric, why in member.asides.items():
+        metrics_by_why.setdefault(why, []).append(metric)
+    for why, metrics in metrics_by_why.items():
+        yield f"{member.member} is set aside from {', '.join(sorted(metrics))}: {why}"
+
+
+def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
+    """It holds up everybody while it catches up, and nobody meant it to."""
+    joined_s = member.joined_s_ago
+    if joined_s is None or joined_s > JUST_JOINED_S or member.role != "replica":
+        return
+    for reading in member.readings:
+        if reading.state == "breached" and reading.metric not in member.asides:
+            yield (
+                f"{member.member} joined {duration(joined_s)} ago and its {reading.metric} is "
+                f"{_value(reading)}, which holds up the shard: `headgate shard skip "
+                f"{doc.database} {member.member} --for 30m --reason catching-up`, or give "
+                f"{reading.metric} a grace_s"
+            )
+
+
+def _value(reading: MetricDoc) -> str:
+    return "unknown" if reading.value is None else quantity(reading.value, reading.unit)

@@ -1,0 +1,176 @@
+"""Settings in, parts out: what main.py puts together, each built from its own settings.
+
+Reads files that settings name (passwords, tokens, certificates); connects to nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.ports import Store
+from headgate.agent.shards import PeerPlan, ShardPlan
+from headgate.config import AgentSettings, DatabaseSettings, Settings
+from headgate.core.activity import Idleness
+from headgate.core.rollup import AGGREGATES, COUNTING, Aggregate
+from headgate.core.settings import unknown
+from headgate.errors import Fault, InvalidSettings
+from headgate.http.auth import Credential
+from headgate.peers import PeerAccess, load_access
+from headgate.probes.factory import DatabaseProbes
+from headgate.stores.memory import MemoryStore
+from headgate.stores.sqlite import SqliteStore
+
+ROLLUP_GROUP = "headgate.rollups"
+
+
+def check_parts(settings: Settings) -> None:
+    """What only building the parts can tell: a driver or plug-in that is missing, a password
+    that cannot be read, an odd address. Raises InvalidSettings; connects to nothing."""
+    peer_access(settings)
+    aggregates = rollup_plugins()
+    for database in settings.databases.values():
+        probes = probes_of(database)
+        for spec in database.metrics.values():
+            probes.probe_for(spec)
+            if spec.rollup.by not in aggregates and spec.rollup.by not in COUNTING:
+                place = f"databases.{database.name}.metrics.{spec.name}.rollup"
+                words = unknown(spec.rollup.by, [*aggregates, *COUNTING])
+                raise InvalidSettings([Fault(place, words.replace("setting", "roll-up"))])
+        if database.heartbeat_interval_s:
+            probes.heartbeat_writer(database.heartbeat_table)
+
+
+def store_of(agent: AgentSettings) -> Store:
+    return MemoryStore() if agent.state is None else SqliteStore(agent.state)
+
+
+def probes_of(database: DatabaseSettings) -> DatabaseProbes:
+    return DatabaseProbes(
+        database.name,
+        database.engine,
+        database.dsn,
+        password=_password(database),
+        max_connections=database.connections,
+    )
+
+
+def plan_of(database: DatabaseSettings) -> DatabasePlan:
+    return DatabasePlan(
+        name=database.name,
+        engine=database.engine,
+        raw_metrics=database.raw_metrics,
+        open_probes=lambda: probes_of(database),
+        default_metrics=database.default_metrics,
+        connection=_connection(database),
+    )
+
+
+def idleness_of(database: DatabaseSettings) -> Idleness:
+    return Idleness(database.slow_after_s, database.hibernate_after_s)
+
+
+# --- the shard -------------------------------------------------------------------------------
+
+
+def shard_plans(settings: Settings, book: MetricBook) -> list[ShardPlan]:
+    return [
+        shard_plan_of(database, database.shard, book)
+        for database in settings.databases.values()
+        if database.shard is not None
+    ]
+
+
+def shard_plan_of(database: DatabaseSettings, shard: str, book: MetricBook) -> ShardPlan:
+    def correct_clock(ahead_s: float, error_s: float) -> None:
+        source = book.source(database.name)
+        if isinstance(source, DatabaseProbes):
+            source.skew.ahead_s, source.skew.error_s = ahead_s, error_s
+
+    return ShardPlan(
+        database=database.name,
+        shard=shard,
+        member=database.member,
+        labels=database.labels,
+        peers=tuple(PeerPlan(p.name, p.url, p.database) for p in database.peers),
+        discover=database.discover,
+        collect_interval_s=database.collect_interval_s,
+        open_role_probe=lambda: probes_of(database).role_probe(),
+        correct_clock=correct_clock,
+        connection=_connection(database),
+    )
+
+
+def peer_access(settings: Settings) -> PeerAccess:
+    peers = settings.peers
+    return load_access(token_file=peers.token_file, ca=peers.ca, cert=peers.cert, key=peers.key)
+
+
+def advertised(agent: AgentSettings) -> str:
+    """Where this agent is, as far as it can tell others."""
+    if agent.advertise is not None:
+        return agent.advertise
+    if agent.listen is None:
+        return ""
+    host, port = agent.listen
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if agent.tls_cert else 'http'}://{shown}:{port}"
+
+
+def rollup_plugins() -> Mapping[str, Aggregate]:
+    """The built-in ones, and those that packages bring; a built-in cannot be replaced."""
+    found = {point.name: point.load() for point in entry_points(group=ROLLUP_GROUP)}
+    return {**found, **AGGREGATES}
+
+
+# --- who may come in -------------------------------------------------------------------------
+
+
+def credentials_of(settings: Settings, access: PeerAccess) -> Iterator[Credential]:
+    for token in settings.tokens:
+        yield Credential(token.name, token.role.value, token.sha256)
+    if access.token is not None:
+        digest = hashlib.sha256(access.token.encode()).hexdigest()
+        yield Credential("peers", "peer", digest)
+
+
+def tls_of(agent: AgentSettings) -> ssl.SSLContext | None:
+    if agent.tls_cert is None or agent.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(agent.tls_cert, agent.tls_key)
+    except OSError as error:
+        files = f"tls_cert {agent.tls_cert} and tls_key {agent.tls_key}"
+        raise OSError(f"{files} cannot be used: {error}") from None
+    if agent.tls_client_ca is not None:
+        _believe_clients(context, agent.tls_client_ca)
+    return context
+
+
+def _believe_clients(context: ssl.SSLContext, path: Path) -> None:
+    """Clients need not show a certificate; one that is shown must be good."""
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError as error:
+        raise OSError(f"tls_client_ca {path} cannot be used: {error}") from None
+    context.verify_mode = ssl.CERT_OPTIONAL
+
+
+def _connection(database: DatabaseSettings) -> object:
+    return (database.engine, database.dsn, _password(database), database.connections)
+
+
+def _password(database: DatabaseSettings) -> str | None:
+    path = database.password_file
+    if path is None:
+        return None
+    try:
+        return path.read_text().splitlines()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        place = f"databases.{database.name}.password_file"
+        raise InvalidSettings([Fault(place, f"no password can be read from {path}")]) from None

@@ -1,0 +1,182 @@
+"""The shard as a tree: everybody is on it, at any width, and what is wrong is said in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.cli.bars import ASCII, UNICODE
+from headgate.cli.documents import Shard, Status, read
+from headgate.cli.frame import frame
+from headgate.cli.pages import shard_page
+from headgate.cli.render import Canvas, status_page
+from headgate.cli.tree import shard_line, shard_tree
+from headgate.cli.trend import View
+from tests.cli import builders
+from tests.cli.test_render import shown, squeezed
+
+TROUBLED = read(Shard, builders.troubled_shard())
+
+
+def drawn(width: int = 80, **given_: Any) -> str:
+    return shown(shard_tree(read(Shard, builders.shard(**given_)), UNICODE, width), width)
+
+
+def test_the_tree() -> None:
+    assert shown(shard_tree(TROUBLED, UNICODE, 80), 80).splitlines() == [
+        "shard commerce/-80  ● leading, timeline 3",
+        "├─ db-a      primary  threads_running 12 ●  this agent",
+        "├─ db-b      replica  lag 20 ms ●",
+        "│  └─ db-b2  replica  lag 20 ms ●",
+        "├─ db-c      replica  lag 8.1 s ✖ above 5 s",
+        "│     set aside: skipped by ops for another 20 min: rebuild",
+        "│     lag: replication stopped: paused",
+        "├─ db-d      ?",
+        "│     ○ UNREACHABLE for 42.0 s: https://db-d:8087: connection refused",
+        "├─ db-e      replica  hibernating: nobody asks, nothing is measured",
+        "├─ db-f      replica  lag 20 ms ●",
+        "│     ✖ NOT COUNTED: it is on timeline 2, the primary on 3",
+        "│     its clock is 310 ms ahead of the primary's",
+        "└─ 10.0.0.9  ○ NOT WATCHED: no agent answers for it, 4,096 bytes behind",
+    ]
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 160, 300])
+def test_no_line_is_wider_than_the_terminal_and_everybody_is_on_it(width: int) -> None:
+    text = shown(shard_tree(TROUBLED, UNICODE, width), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for member in TROUBLED.members:
+        assert member.member in text
+    for word in ("UNREACHABLE", "set aside", "hibernating", "NOT COUNTED", "NOT WATCHED"):
+        assert word in squeezed(text.replace("│", ""))
+
+
+def test_an_ascii_terminal_gets_an_ascii_tree() -> None:
+    text = shown(shard_tree(TROUBLED, ASCII, 80), 80)
+    assert text.isascii()
+    assert "|- db-b " in text and "`- 10.0.0.9" in text
+
+
+def test_split_brain_is_loud_and_both_are_shown() -> None:
+    """R53"""
+    text = drawn(
+        standing="unled",
+        cause="split_brain",
+        primary=None,
+        detail="db-a and db-b both say that they are the primary",
+        members=[builders.primary(), builders.primary("db-b", here=False)],
+    )
+    assert "✖ SPLIT BRAIN: db-a and db-b both say" in squeezed(text)
+    assert text.count("  primary  ") == 2
+
+
+def test_who_follows_says_where_to_ask() -> None:
+    text = drawn(standing="following", primary="db-a", primary_url="https://db-a:8087")
+    assert "→ following db-a: ask https://db-a:8087 at shard scope" in text
+
+
+def test_warming_up_is_said() -> None:
+    assert "WARMING UP: db-b has not answered yet" in squeezed(
+        drawn(warming_up="db-b has not answered yet")
+    )
+
+
+def test_an_absent_reading_is_no_number() -> None:
+    """R151"""
+    gone = builders.absent("lag", cause="replication_broken", detail="error 1062", unit="s")
+    assert "lag ✖ ABSENT: replication broken for 2.2 s" in drawn(
+        members=[builders.member(readings=[gone])]
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abcdef"),
+            st.sampled_from(["a", "b", "c", "d", "x", None]),
+            st.booleans(),
+        ),
+        max_size=8,
+        unique_by=lambda row: row[0],
+    )
+)
+def test_whoever_follows_whom_nobody_is_lost_or_drawn_twice(
+    rows: list[tuple[str, str | None, bool]],
+) -> None:
+    """Circles, unknown upstreams, several primaries: servers may tell anything."""
+    members = [
+        builders.member(f"db-{n}-", upstream_member=f"db-{u}-" if u else None)
+        | {"role": "primary" if leads else "replica"}
+        for n, u, leads in rows
+    ]
+    text = drawn(120, members=members)
+    for name, _, _ in rows:
+        assert text.count(f"db-{name}- ") == 1
+
+
+def test_names_are_neither_markup_nor_escape_sequences() -> None:
+    rude = "\x1b[2J[red]x[/red]"
+    skip = {"member": rude, "who": rude, "reason": rude, "until_s": 60.0}
+    member = builders.member(rude, problem=rude, labels={rude: rude}, asides={rude: rude})
+    members = [member, builders.member("db-z", skip=skip, reachable=False, role_detail=rude)]
+    shard = read(Shard, builders.shard(shard=rude, members=members, warming_up=rude))
+    for page in (
+        shard_tree(shard, UNICODE, 100),
+        shard_line(shard, UNICODE),
+        shard_page(shard, Canvas()),
+    ):
+        text = shown(page)
+        assert "\x1b" not in text
+        assert "[red]x[/red]" in squeezed(text)
+
+
+# --- where it is shown -------------------------------------------------------------------------
+
+
+def a_status(**database: Any) -> Status:
+    return read(Status, builders.status(databases=[builders.database(**database)]))
+
+
+def test_status_draws_the_tree_below_its_database() -> None:
+    status = a_status(role="primary", shard=builders.troubled_shard())
+    text = shown(status_page(status, Canvas(80)), 80)
+    assert "main  postgres primary  OK  admits work" in text
+    assert "  ├─ db-b      replica  lag 20 ms ●" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_status_says_who_spoke_for_the_shard() -> None:
+    lag = builders.breached(scope="shard", detail="db-b, worst of 2")
+    text = shown(status_page(a_status(metrics=[lag]), Canvas(100)))
+    assert "shard/lag" in text and "db-b, worst of 2" in text
+
+
+def test_status_of_a_hibernating_database_says_how_to_wake_it() -> None:
+    """R56"""
+    text = shown(status_page(a_status(activity="hibernating"), Canvas()))
+    assert "hibernating: nobody asks; `headgate wake main`" in text
+    assert "slow: seldom asked" in shown(status_page(a_status(activity="slow"), Canvas()))
+
+
+def test_the_page_of_a_shard_shows_all_that_is_known() -> None:
+    text = squeezed(shown(shard_page(TROUBLED, Canvas(120)), 120))
+    for told in (
+        "db-b agent https://db-b:8087 · timeline 3 · from db-a:5432 · 4,096 bytes behind",
+        "region=eu · clock +2 ms · heard 100ms ago · asked 12.0s ago",
+        "collected every 250 ms while asked · 1,204 messages to other agents so far",
+        "while normal 5,120 1,204 960",
+        "while hibernating 0 0 0",
+    ):
+        assert told in text
+
+
+def test_top_has_the_shard_in_a_line() -> None:
+    status = a_status(role="primary", shard=builders.troubled_shard())
+    view = View("http://h", status, 1.0)
+    text = squeezed(shown(frame(view, Canvas(100), 40, now_s=1.0, corner="")))
+    assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
+    assert "db-c lag 8.1 s ✖ above 5 s set aside · db-d ○ UNREACHABLE" in text
+    assert "├─" not in text
