@@ -37,9 +37,10 @@ class StandIn:
         return True
 
     def _report(self, pull: Pull) -> MemberReport:
-        now, theirs = self._now().mono_s, pull.role
-        assert theirs is not None
-        role = RoleSeen(Role.REPLICA, now, theirs.cluster, theirs.term, clock_ahead_s=0.0)
+        """A replica of whoever asks."""
+        now, primary = self._now().mono_s, pull.role
+        cluster, term = (primary.cluster, primary.term) if primary else ("", None)
+        role = RoleSeen(Role.REPLICA, now, cluster, term, clock_ahead_s=0.0)
         readings = {metric: Sample(0.1, now) for metric in METRICS}
         return MemberReport(self._name, now, role, readings=readings)
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from tests.fixtures.shard_agents import ShardAgents, agents_for, shard_agents
@@ -104,17 +105,19 @@ class Asking:
     def __init__(self, port: int, metric: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         self._ask = ASK.format(metric=metric)
+        self.said: Any = None
 
     def once(self) -> bool:
         self._connection.request("GET", self._ask)
-        return bool(json.loads(self._connection.getresponse().read())["admitted"])
+        self.said = json.loads(self._connection.getresponse().read())
+        return bool(self.said["admitted"])
 
     def until(self, *, admitted: bool, within_s: float) -> float:
         """When the answer was first that."""
         deadline = time.monotonic() + within_s
         while self.once() is not admitted:
             if time.monotonic() > deadline:
-                sys.exit(f"the answer was not admitted={admitted} within {within_s:g} s")
+                sys.exit(f"not admitted={admitted} within {within_s:g} s: {self.said}")
             time.sleep(0.001)
         return time.monotonic()
 

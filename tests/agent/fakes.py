@@ -1,14 +1,19 @@
-"""A clock that is wound by hand, and probes that say what they are told."""
+"""A clock that is wound by hand; probes, servers and other agents that say what they are told."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
+from headgate.core.activity import Activity
 from headgate.core.metrics import MetricSpec
-from headgate.core.samples import Instant
-from headgate.errors import ProbeFailed
+from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
+from headgate.core.shard import Pull, Pulled
+from headgate.core.topology import MemberReport, Role, RoleSeen
+from headgate.errors import PeerFailed, ProbeFailed
 from tests.builders import NOW
 
 
@@ -100,6 +105,158 @@ class FakeProbes:
         if isinstance(value, ProbeFailed):
             raise value
         return value
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+PRIMARY, REPLICA = Role.PRIMARY, Role.REPLICA
+
+
+def primary(term: int | None = 1, **more: Any) -> RoleSeen:
+    """Dated when it is read."""
+    return RoleSeen(PRIMARY, 0.0, term=term, **more)
+
+
+def replica(term: int | None = 1, **more: Any) -> RoleSeen:
+    return RoleSeen(REPLICA, 0.0, term=term, **more)
+
+
+@dataclass
+class FakeRole:
+    """A server that says what it is."""
+
+    clock: HandClock
+    says: RoleSeen | ProbeFailed | None = field(default_factory=primary)
+    """None hangs."""
+    reads: int = 0
+    closed: int = 0
+    _hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def read(self) -> RoleSeen:
+        self.reads += 1
+        self._hung_up.clear()
+        said = self.says
+        if said is None:
+            await asyncio.Event().wait()
+            raise AssertionError("it hangs")
+        if isinstance(said, ProbeFailed):
+            raise said
+        return replace(said, taken_at=self.clock.now().mono_s)
+
+    def hang_up(self) -> None:
+        self._hung_up.set()
+
+    async def lost(self) -> None:
+        await self._hung_up.wait()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+UNREACHABLE = PeerFailed(Cause.UNREACHABLE, "connection refused")
+
+
+@dataclass
+class FakeAgent:
+    """Another agent of the shard, at the far end of a link."""
+
+    clock: HandClock
+    name: str
+    says: RoleSeen | None = field(default_factory=replica)
+    values: dict[str, float | Absent] = field(default_factory=lambda: {"lag": 0.5})
+    labels: Mapping[str, str] = field(default_factory=dict)
+    asked_s_ago: float | None = None
+    fault: PeerFailed | None = None
+    hangs: bool = False
+    url: str = ""
+    """Told in its reports."""
+    wall_ahead_s: float = 0.0
+    news: bool = False
+    """Never holds an answer back."""
+    pulls: list[tuple[float, Pull]] = field(default_factory=list)
+    wakes: int = 0
+    closed: bool = False
+
+    async def pull(self, ask: Pull, timeout_s: float) -> Pulled:
+        self.pulls.append((self.clock.now().mono_s, ask))
+        if self.hangs:
+            await self.clock.sleep(timeout_s)
+            raise PeerFailed(Cause.TIMED_OUT, f"no answer in {timeout_s:g} s")
+        if self.fault is not None:
+            raise self.fault
+        if not self.news and ask.wait_s:
+            await self.clock.sleep(ask.wait_s)
+        if self.fault is not None:
+            raise self.fault
+        return Pulled(self.report(), self.wall_ahead_s, 0.001)
+
+    def report(self) -> MemberReport:
+        now = self.clock.now().mono_s
+        readings: dict[str, Reading] = {
+            metric: Sample(value, now) if isinstance(value, float | int) else value
+            for metric, value in self.values.items()
+        }
+        return MemberReport(
+            self.name,
+            now,
+            replace(self.says, taken_at=now) if self.says else None,
+            None if self.says else Absent(Cause.FAILED, "server down", now),
+            readings,
+            self.labels,
+            Activity.NORMAL,
+            self.asked_s_ago,
+            self.url,
+        )
+
+
+@dataclass
+class FakeLink:
+    url: str
+    agent: FakeAgent
+    closed: bool = False
+
+    async def pull(self, ask: Pull, *, timeout_s: float) -> Pulled:
+        return await self.agent.pull(ask, timeout_s)
+
+    async def wake(self, shard: str, database: str, *, timeout_s: float) -> None:
+        self.agent.wakes += 1
+        if self.agent.fault is not None:
+            raise self.agent.fault
+
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        timeout_s: float,
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        raise PeerFailed(Cause.FAILED, "nothing else is scripted")
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class FakeWriter:
+    """A heartbeat's: what it wrote, and what goes wrong."""
+
+    beats: list[bool] = field(default_factory=list)
+    """`resting` of each try."""
+    fault: ProbeFailed | None = None
+    hangs: bool = False
+    is_primary: bool = True
+    closed: bool = False
+
+    async def beat(self, *, resting: bool = False) -> bool:
+        self.beats.append(resting)
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.fault is not None:
+            raise self.fault
+        return self.is_primary
 
     async def close(self) -> None:
         self.closed = True

@@ -186,7 +186,7 @@ async def test_a_new_default_set_never_judges_by_nothing(world: World) -> None:
 
     def watched(database: str, default: tuple[str, ...] | None) -> None:
         real(database, default)
-        seen.append(len(world.board.healths[database].default))
+        seen.append(len(world.board.healths[database].default.standings))
 
     world.board.open = watched  # type: ignore[method-assign]
     plan = DatabasePlan(

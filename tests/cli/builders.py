@@ -60,6 +60,7 @@ def answer(**given: Any) -> Doc:
         "rule": None,
         "read_only": False,
         "ask": None,
+        "ask_database": None,
         "metrics": [],
     }
     return _doc(AnswerDoc, values, given)

@@ -60,6 +60,15 @@ def test_an_ascii_terminal_gets_an_ascii_tree() -> None:
     assert "|- db-b " in text and "`- 10.0.0.9" in text
 
 
+def test_the_branches_are_dim_and_what_is_wrong_is_not() -> None:
+    """As a terminal gets it: a style that leaks would make everything as dim as the branches."""
+    page = shard_tree(TROUBLED, UNICODE, 80)
+    text = shown(page, 80, force_terminal=True, color_system="standard")
+    assert "\x1b[2m├─ \x1b[0m\x1b[1mdb-b" in text
+    assert "\x1b[1;31m○ UNREACHABLE" in text
+    assert "\x1b[2mdb-e" in text, "who sleeps is dim"
+
+
 def test_split_brain_is_loud_and_both_are_shown() -> None:
     """R53"""
     text = drawn(
@@ -71,6 +80,19 @@ def test_split_brain_is_loud_and_both_are_shown() -> None:
     )
     assert "✖ SPLIT BRAIN: db-a and db-b both say" in squeezed(text)
     assert text.count("  primary  ") == 2
+
+
+def test_a_shard_without_a_primary_is_told_once() -> None:
+    """By its members, each of which says why it is none."""
+    detail = "no member is known to be the primary (db-a: connection refused)"
+    lost = builders.member("db-a", role=None, role_detail="connection refused", readings=[])
+    shard = builders.shard(
+        standing="unled", cause="no_primary", primary=None, detail=detail, members=[lost]
+    )
+    lag = builders.absent("lag", scope="shard", cause="no_primary", detail=detail)
+    text = squeezed(shown(status_page(a_status(metrics=[lag], shard=shard), Canvas(80)), 80))
+    assert "✖ NO PRIMARY, so nobody may speak for it" in text
+    assert text.count("connection refused") == 1
 
 
 def test_who_follows_says_where_to_ask() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config import Anonymous, load_settings, parse_settings
+from headgate.config import Anonymous, PeerSettings, Role, load_settings, parse_settings
 from headgate.errors import InvalidSettings
 
 GOOD = """
@@ -115,3 +115,138 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 def test_a_disabled_metric_is_left_out() -> None:
     off = GOOD.replace("threshold = 100", "threshold = 100\nenabled = false")
     assert "queue_depth" not in parse_settings(off).databases["main"].metrics
+
+
+# --- the shard ---------------------------------------------------------------------------------
+
+SHARDED = """
+[agent]
+name = "db-a"
+advertise = "https://db-a:8087/"
+
+[peers]
+token_file = "/etc/headgate/peers.token"
+
+[databases.main]
+engine = "postgres"
+dsn = "host=/tmp"
+shard = "commerce/-80"
+labels = { region = "eu" }
+discover = "https://{host}:8087"
+
+[databases.main.peers.db-b]
+url = "https://db-b:8087"
+
+[databases.main.peers.db-c]
+url = "http://127.0.0.1:9"
+database = "other"
+"""
+
+
+def test_a_shard_in_the_file() -> None:
+    """R36"""
+    settings = parse_settings(SHARDED)
+    main = settings.databases["main"]
+    assert (main.shard, main.member, dict(main.labels)) == (
+        "commerce/-80",
+        "db-a",
+        {"region": "eu"},
+    )
+    assert main.peers == (
+        PeerSettings("db-b", "https://db-b:8087", "main"),
+        PeerSettings("db-c", "http://127.0.0.1:9", "other"),
+    )
+    assert settings.agent.advertise == "https://db-a:8087"
+    assert (main.slow_after_s, main.hibernate_after_s, main.heartbeat_lease_s) == (60, 600, 30)
+    assert main.collect_interval_s == 0.25
+
+
+def test_a_database_without_a_shard_has_none() -> None:
+    main = parse_settings(GOOD).databases["main"]
+    assert main.shard is None and main.peers == () and main.heartbeat_interval_s == 0
+
+
+def test_a_singular_agent_names_its_members_after_its_databases() -> None:
+    """R52"""
+    three = "".join(
+        f"[databases.{name}]\nengine='postgres'\ndsn='x'\nshard='s'\n" for name in ("a", "b", "c")
+    )
+    databases = parse_settings(three).databases
+    assert [d.member for d in databases.values()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('shard = "commerce/-80"\n', "", "databases.main.shard: has peers, so give it the name"),
+        ("commerce/-80", "com merce", "line 12, databases.main.shard"),
+        ("commerce/-80", "", "databases.main.shard"),
+        ("commerce/-80", "s" * 128, "at most 127"),
+        ("peers.db-b", "peers.db-a", "two members called 'db-a'"),
+        ("peers.db-b", "peers.'-x'", "member name '-x'"),
+        ('url = "https://db-b:8087"', "", "databases.main.peers.db-b.url: is missing"),
+        ("https://db-b:8087", "https://u:pw@db-b:8087", "without path, user or password"),
+        ("https://db-b:8087", "https://db-b:8087/v1", "must read like https://db1:8087"),
+        ("https://db-b:8087", "db-b:8087", "must read like https://db1:8087"),
+        ("https://{host}:8087", "https://db-x:8087", "must hold {host} or {name}"),
+        ("https://{host}:8087", "ftp://{host}", "must read like"),
+        ('token_file = "/etc/headgate/peers.token"', "", "authenticate to each other"),
+        ('token_file = "/etc/headgate/peers.token"', "cert = 'c'", "and key go together"),
+        ("[peers]", "[peer]", "did you mean 'peers'"),
+        ('database = "other"', 'databse = "other"', "did you mean 'database'"),
+        ('{ region = "eu" }', '"eu"', "table of at most 16 labels"),
+        ("[peers]", "[databases.main.peers]\nx = 1\n[peers]", "one table per member"),
+    ],
+)
+def test_a_fault_in_a_shard_names_its_place(old: str, new: str, told: str) -> None:
+    assert any(told in fault for fault in refused(SHARDED.replace(old, new))), told
+
+
+def test_a_password_in_a_peers_address_is_not_repeated() -> None:
+    for fault in refused(SHARDED.replace("https://db-b", "https://u:hunter2@db-b")):
+        assert "hunter2" not in fault
+
+
+def test_too_many_members_are_refused() -> None:
+    many = SHARDED + "".join(
+        f"[databases.main.peers.m{i}]\nurl='http://127.0.0.1:{i + 1}'\n" for i in range(256)
+    )
+    assert any("258 members, at most 256" in fault for fault in refused(many))
+
+
+def test_members_may_be_known_by_certificates_instead_of_a_token() -> None:
+    mutual = SHARDED.replace(
+        'token_file = "/etc/headgate/peers.token"', "ca = 'ca'\ncert = 'cert'\nkey = 'key'"
+    )
+    assert str(parse_settings(mutual).peers.cert) == "cert"
+
+
+def test_client_certificates_need_tls() -> None:
+    exposed = SHARDED.replace("[agent]", "[agent]\ntls_client_ca = 'ca'")
+    assert any("needs tls_cert and tls_key" in fault for fault in refused(exposed))
+
+
+def test_a_token_may_be_another_agents() -> None:
+    peer = GOOD.replace('role = "operator"', 'role = "peer"')
+    assert parse_settings(peer).tokens[0].role is Role.PEER
+
+
+def test_a_standby_in_the_file() -> None:
+    """R52"""
+    standby = GOOD.replace("[agent]", "[agent]\nstandby_for = 'http://127.0.0.1:1'")
+    agent = parse_settings(standby).agent
+    assert agent.standby_for == "http://127.0.0.1:1"
+    assert agent.takeover_after_s == 2.0 and agent.warm_standby and not agent.forward
+    hasty = standby.replace("[agent]", "[agent]\ntakeover_after_s = 0.1")
+    assert any("takeover_after_s" in fault for fault in refused(hasty))
+
+
+@pytest.mark.parametrize(
+    "setting", ["slow_after_s", "hibernate_after_s", "heartbeat_lease_s", "heartbeat_interval_s"]
+)
+def test_0_is_never_or_always(setting: str) -> None:
+    """R56, R60"""
+    changed = SHARDED.replace('dsn = "host=/tmp"', f'dsn = "host=/tmp"\n{setting} = 0')
+    assert getattr(parse_settings(changed).databases["main"], setting) == 0
+    below = changed.replace(f"{setting} = 0", f"{setting} = -1")
+    assert any(setting in fault for fault in refused(below))

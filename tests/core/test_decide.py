@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.decide import decide, findings, judge
+from headgate.core.decide import asks_shard, decide, findings, judge, misdirected
 from headgate.core.decision import PASSING, Decision, State, Verdict
-from headgate.core.health import Health
-from headgate.core.metrics import AbsencePolicy
+from headgate.core.health import FOREVER, Health, ShardHealth, Standing, health_of, stand
+from headgate.core.metrics import AbsencePolicy, MetricSpec
+from headgate.core.names import Scope
 from headgate.core.rules import NO_RULES, Rule, RuleBook, book_of
-from headgate.core.samples import Cause, Reading
+from headgate.core.samples import Absent, Cause, Reading
 from tests.builders import NOW, absent, at, check, health, metric, sample, window
 
 LAG = metric("lag")
@@ -74,7 +75,12 @@ def test_the_boundary_is_explicit_per_metric(spec: object, value: float, verdict
 def test_no_absence_is_ever_healthy(cause: Cause) -> None:
     """R9, R151: whatever the cause, and although an earlier value was fine."""
     decision = ask(health((LAG, window(sample(0.0, age_s=1), absent(cause)))))
-    assert decision.verdict in (Verdict.INTERNAL_ERROR, Verdict.UNKNOWN_METRIC)
+    assert decision.verdict in (
+        Verdict.INTERNAL_ERROR,
+        Verdict.UNKNOWN_METRIC,
+        Verdict.MISDIRECTED,
+    )
+    assert (decision.verdict is Verdict.MISDIRECTED) is (cause is Cause.ELSEWHERE)
     assert decision.failing[0].cause is cause
     assert not decision.admitted
 
@@ -157,7 +163,9 @@ def test_an_unknown_metric_is_not_healthy_and_says_what_is_known() -> None:
 def test_shard_scope_is_refused_where_nothing_is_rolled_up() -> None:
     decision = ask(health((LAG, 1.0)), "shard/lag")
     assert decision.verdict is Verdict.UNKNOWN_METRIC
-    assert "rolls up no shard" in decision.failing[0].detail
+    assert "belongs to no shard" in decision.failing[0].detail
+    whole = ask(health((LAG, 1.0)), scope=Scope.SHARD)
+    assert whole.verdict is Verdict.UNKNOWN_METRIC and "belongs to no shard" in whole.note
 
 
 def test_an_unknown_database_is_refused() -> None:
@@ -289,3 +297,244 @@ def test_decide_never_raises_and_admits_only_what_every_judgement_passes(
     assert decision.admitted is expected
     assert decision.admitted or decision.retry_after_s is not None
     assert NOW.mono_s == 1000.0
+
+
+# --- the shard's scope ------------------------------------------------------------------------
+
+HOST, SHARD = Scope.HOST, Scope.SHARD
+
+
+def standing(spec: MetricSpec, reading: Reading | float, *, until_s: float = FOREVER) -> Standing:
+    """Of the shard, good for `until_s` from now on."""
+    given_reading = sample(reading) if isinstance(reading, int | float) else reading
+    return stand(spec, window(given_reading), scope=SHARD, until=NOW.mono_s + until_s)
+
+
+def in_shard(host: Health, *standings: Standing, ask_at: str = "", default: Any = None) -> Health:
+    shard = ShardHealth("s", {s.spec.name: s for s in standings}, "db-a", ask_at)
+    return health_of("main", host.standings, default=default, shard=shard)
+
+
+def without_speaker(host: Health, cause: Cause, *, ask_at: str = "") -> Health:
+    """As agent/shard.py says it: whatever a metric's own policy on absence."""
+    nobody = absent(cause, "nobody speaks")
+    refusing = [standing(metric(name, absence="reject"), nobody) for name in host.standings]
+    return in_shard(host, *refusing, ask_at=ask_at)
+
+
+FOLLOWING = {"cause": Cause.ELSEWHERE, "ask_at": "https://db-a:8087"}
+
+
+class TestShardScope:
+    """R37, R41: whose metrics a check reads, and who may speak for them."""
+
+    def test_each_metric_in_its_own_scope_by_default(self) -> None:
+        """R41: lag of the shard, threads of the host."""
+        known = in_shard(
+            health((LAG, 9.0), (THREADS, 3)), standing(LAG, 1.0), standing(THREADS, 500)
+        )
+        assert ask(known).admitted
+        assert [str(f.ref) for f in findings(ask(known))] == ["shard/lag", "host/threads_running"]
+
+    def test_massive_primary_write_is_seen_by_the_shards_lag(self) -> None:
+        """R38"""
+        known = in_shard(health((LAG, 0.0)), standing(LAG, 9.0))
+        for decision in (ask(known), ask(known, "lag"), ask(known, "shard/lag")):
+            assert decision.verdict is Verdict.THRESHOLD_EXCEEDED
+            assert decision.failing[0].ref.scope is SHARD
+
+    @pytest.mark.parametrize("name", ["self/lag", "host/lag"])
+    def test_massive_read_on_one_replica_asks_that_host_only(self, name: str) -> None:
+        """R38"""
+        ours_lags = in_shard(health((LAG, 9.0)), standing(LAG, 1.0))
+        shard_lags = in_shard(health((LAG, 1.0)), standing(LAG, 9.0))
+        assert not ask(ours_lags, name).admitted
+        assert ask(shard_lags, name).admitted
+        assert not asks_shard(check("a", name), shard_lags)
+
+    def test_a_scope_for_the_whole_default_set(self) -> None:
+        """R41"""
+        host_lags = in_shard(
+            health((LAG, 9.0), (THREADS, 3)), standing(LAG, 1.0), standing(THREADS, 3)
+        )
+        assert not ask(host_lags, scope=HOST).admitted
+        assert ask(host_lags, scope=SHARD).admitted
+        shard_busy = in_shard(
+            health((LAG, 1.0), (THREADS, 3)), standing(LAG, 1.0), standing(THREADS, 500)
+        )
+        assert ask(shard_busy, scope=HOST).admitted and ask(shard_busy).admitted
+        assert not ask(shard_busy, scope=SHARD).admitted
+
+    def test_a_check_may_name_several_scopes(self) -> None:
+        known = in_shard(health((LAG, 9.0), (THREADS, 3)), standing(LAG, 1.0))
+        assert ask(known, "shard/lag", "self/threads_running").admitted
+        decision = ask(known, "shard/lag", "self/lag", "threads_running")
+        assert [str(f.ref) for f in decision.failing] == ["host/lag"]
+
+    @pytest.mark.parametrize("names", [(), ("lag",), ("shard/lag",), ("self/lag", "shard/lag")])
+    def test_a_question_asked_of_a_replicas_agent_is_answered_with_where_to_ask(
+        self, names: tuple[str, ...]
+    ) -> None:
+        """R37"""
+        decision = ask(without_speaker(health((LAG, 1.0)), **FOLLOWING), *names)  # type: ignore[arg-type]
+        assert decision.verdict is Verdict.MISDIRECTED
+        assert decision.ask == "https://db-a:8087"
+        assert decision.retry_after_s is not None
+
+    def test_a_breach_here_does_not_hide_where_to_ask(self) -> None:
+        known = without_speaker(health((LAG, 1.0), (THREADS, 500)), **FOLLOWING)  # type: ignore[arg-type]
+        decision = ask(known)
+        assert decision.verdict is Verdict.MISDIRECTED
+        assert {f.ref.metric for f in decision.failing} == {"lag", "threads_running"}
+
+    def test_shard_primary_spof_host_scope_goes_on(self) -> None:
+        """R51"""
+        for cause in (Cause.NO_PRIMARY, Cause.SPLIT_BRAIN, Cause.ELSEWHERE, Cause.WARMING_UP):
+            known = without_speaker(health((LAG, 1.0), (THREADS, 3)), cause)
+            assert ask(known, "self/lag").admitted and ask(known, scope=HOST).admitted
+            assert ask(known, "threads_running").admitted
+            assert not ask(known).admitted and not ask(known, scope=SHARD).admitted
+
+    @pytest.mark.parametrize("cause", [Cause.NO_PRIMARY, Cause.SPLIT_BRAIN, Cause.EMPTY_SHARD])
+    def test_nobody_speaks_for_a_shard_without_one_primary(self, cause: Cause) -> None:
+        """R43, R53"""
+        decision = ask(without_speaker(health((LAG, 0.0)), cause))
+        assert decision.verdict is Verdict.INTERNAL_ERROR
+        assert decision.failing[0].cause is cause and not decision.ask
+
+    def test_cold_start_on_stale_data_a_new_primary_is_warming_up(self) -> None:
+        """R45"""
+        decision = ask(without_speaker(health((LAG, 0.0)), Cause.WARMING_UP))
+        assert decision.verdict is Verdict.UNKNOWN_METRIC
+        assert decision.failing[0].cause is Cause.WARMING_UP
+
+    @pytest.mark.parametrize("policy", ["ignore", "hold", "reject"])
+    @pytest.mark.parametrize("cause", [Cause.NO_PRIMARY, Cause.ELSEWHERE, Cause.WARMING_UP])
+    def test_no_policy_on_absence_lets_a_shard_without_a_speaker_pass(
+        self, policy: str, cause: Cause
+    ) -> None:
+        """R9: the host's own value may be ignored or held; the shard's has no speaker."""
+        host = health((metric("lag", absence=policy), window(sample(0.1), absent(Cause.FAILED))))
+        known = without_speaker(host, cause)
+        for decision in (ask(known), ask(known, "lag"), ask(known, "shard/lag")):
+            assert not decision.admitted
+        assert not ask(known, scope=SHARD).admitted
+        assert not ask(in_shard(host)).admitted, "not rolled up yet"
+
+    def test_not_rolled_up_yet_is_warming_up_not_the_hosts_value(self) -> None:
+        """R45"""
+        known = in_shard(health((LAG, 0.0)))
+        decision = ask(known)
+        assert decision.verdict is Verdict.UNKNOWN_METRIC
+        assert decision.failing[0].cause is Cause.WARMING_UP
+        assert decision.failing[0].ref.scope is SHARD
+
+    def test_a_metric_that_is_not_rolled_up_yet_is_not_left_out_of_the_whole(self) -> None:
+        """R43: one that was added a moment ago; scope=shard asks for all of the default set."""
+        known = in_shard(health((LAG, 0.0), (THREADS, 500)), standing(LAG, 0.0))
+        assert not ask(known, scope=SHARD).admitted
+
+    def test_a_metric_that_is_not_rolled_up_yet_is_not_an_unknown_one(self) -> None:
+        """`ok_if_unknown` is for names that nobody configured."""
+        known = in_shard(health((LAG, 0.0)))
+        assert not ask(known, "lag", ok_if_unknown=True).admitted
+        assert not ask(known, "shard/lag", ok_if_unknown=True).admitted
+        assert asks_shard(check("a", "lag"), known)
+
+    def test_a_role_that_is_not_confirmed_in_time_speaks_for_nobody(self) -> None:
+        """R45, R53: however fresh the members' values are."""
+        slow = metric("lag", max_age_s=60)
+        known = in_shard(health((slow, 1.0)), standing(slow, 1.0, until_s=1.0))
+        assert ask(known, after_s=1.0).admitted
+        for names in ((), ("lag",), ("shard/lag",)):
+            assert not ask(known, *names, after_s=1.001).admitted
+        assert not ask(known, "shard/lag", after_s=1.001, read_threshold=3.0).admitted
+
+    @pytest.mark.parametrize("policy", ["ignore", "hold"])
+    def test_no_policy_on_absence_outlives_the_role(self, policy: str) -> None:
+        """R53: a shard that was rolled up once, and whose agent has heard nothing since."""
+        lenient = metric("lag", absence=policy)
+        known = in_shard(health((lenient, 1.0)), standing(lenient, 1.0, until_s=1.0))
+        assert not ask(known, after_s=3600).admitted
+        empty = in_shard(
+            health((lenient, 1.0)), standing(lenient, absent(Cause.EMPTY_SHARD), until_s=1.0)
+        )
+        assert not ask(empty, after_s=3600).admitted
+
+    def test_a_read_check_of_the_shard_uses_the_shards_value(self) -> None:
+        """R34"""
+        known = in_shard(health((LAG, 0.0)), standing(LAG, 3.0))
+        assert ask(known, "shard/lag", read_threshold=4.0).admitted
+        assert not ask(known, "shard/lag", read_threshold=2.5).admitted
+        assert ask(known, "self/lag", read_threshold=2.5).admitted
+
+    def test_what_counts_as_a_question_about_the_shard(self) -> None:
+        """R58, R60"""
+        known = without_speaker(health((LAG, 1.0), (THREADS, 3)), **FOLLOWING)  # type: ignore[arg-type]
+        asked = [(), ("lag",), ("shard/threads_running",), ("self/lag", "shard/lag")]
+        assert all(asks_shard(check("a", *names), known) for names in asked)
+        hosts = [("self/lag",), ("threads_running",), ("nonsense",)]
+        assert not any(asks_shard(check("a", *names), known) for names in hosts)
+        assert asks_shard(check("a", scope=SHARD), known)
+        assert not asks_shard(check("a", scope=HOST), known)
+        assert not asks_shard(check("a", "shard/lag"), health((LAG, 1.0)))
+
+    def test_an_unknown_metric_of_the_shard_says_what_is_known(self) -> None:
+        decision = ask(in_shard(health((LAG, 1.0)), standing(LAG, 1.0)), "shard/queue")
+        assert decision.verdict is Verdict.UNKNOWN_METRIC
+        assert "configured: lag" in decision.failing[0].detail
+
+
+def test_a_standby_sends_everybody_to_the_active_agent() -> None:
+    """R52"""
+    known = health((LAG, 0.0))
+    decision = misdirected(check(), known, "https://active:1", now=NOW, roll=0.5)
+    assert decision.verdict is Verdict.MISDIRECTED and not decision.admitted
+    assert decision.ask == "https://active:1" and "https://active:1" in decision.note
+    assert decision.retry_after_s is not None and decision.retry_after_s > 0
+
+
+CAUSES = st.sampled_from(list(Cause))
+shard_readings = st.none() | st.floats(0, 20).map(sample) | st.builds(absent, CAUSES)
+
+
+@given(
+    lag=shard_readings,
+    threads=shard_readings,
+    host_lag=st.floats(0, 4),
+    host_threads=st.floats(0, 90),
+    names=st.sampled_from([(), ("lag",), ("shard/lag",), ("shard/threads_running", "lag")]),
+    scope=st.sampled_from([None, SHARD]),
+    policy=st.sampled_from(list(AbsencePolicy)),
+    ok_if_unknown=st.booleans(),
+)
+def test_a_hosts_value_never_stands_in_for_the_shards(
+    lag: Reading | None,
+    threads: Reading | None,
+    host_lag: float,
+    host_threads: float,
+    names: tuple[str, ...],
+    scope: Scope | None,
+    policy: AbsencePolicy,
+    ok_if_unknown: bool,
+) -> None:
+    """R37, R43: the host is healthy throughout; what is asked of the shard is the shard's."""
+    lenient = metric("lag", absence=policy.value)
+    rolled = [(lenient, lag), (THREADS, threads)]
+    standings = [standing(_refusing(spec, r), r) for spec, r in rolled if r is not None]
+    known = in_shard(health((lenient, host_lag), (THREADS, host_threads)), *standings)
+    decision = ask(known, *names, scope=scope, ok_if_unknown=ok_if_unknown)
+    asked = {"lag": lag}
+    if "shard/threads_running" in names or (scope is SHARD and not names):
+        asked["threads_running"] = threads
+    limits = {"lag": 5.0, "threads_running": 100.0}
+    fine = all(
+        isinstance(r, tuple) and not isinstance(r, Absent) and r.value <= limits[name]
+        for name, r in asked.items()
+    )
+    assert decision.admitted is fine
+
+
+def _refusing(spec: MetricSpec, reading: Reading) -> MetricSpec:
+    """As agent/shard.py: an absence that is left after the roll-up refuses."""
+    return metric(spec.name, absence="reject") if isinstance(reading, Absent) else spec

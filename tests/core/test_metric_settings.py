@@ -5,13 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.core.builtins import BUILTINS
 from headgate.core.lint import Severity, lint_metric
 from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
-from headgate.core.metrics import AbsencePolicy, Command, Comparison, Debounce, Engine, Http, Sql
+from headgate.core.metrics import (
+    AbsencePolicy,
+    Command,
+    Comparison,
+    Debounce,
+    EmptyPolicy,
+    Engine,
+    Http,
+    MissingPolicy,
+    Rollup,
+    RollupOf,
+    Sql,
+)
+from headgate.core.names import Scope
 from headgate.errors import InvalidSettings
 
 
@@ -63,7 +76,7 @@ def test_a_metric_without_a_threshold_is_refused_with_the_reason() -> None:
         ({"debounce": 3}, "'3 of 5'"),
         ({"absence": "shrug"}, "'reject', 'hold', 'ignore'"),
         ({"comparison": "<"}, "'>', '>='"),
-        ({"max_age_s": 0.5}, "stale before the next"),
+        ({"max_age_s": 0.2}, "stale before the next"),
         ({"treshold": 5}, "did you mean 'threshold'"),
         ({"options": {"methud": "native"}}, "did you mean 'method'"),
         ({"sql": "select 1"}, "built-in"),
@@ -178,3 +191,107 @@ class TestLint:
         spec = parse_metric_settings("lock_waits", raw, Engine.MYSQL)
         assert [a.code for a in lint_metric(spec, raw, Engine.MYSQL)] == ["cached-view"]
         assert lint_metric(spec, raw, Engine.POSTGRES) == []
+
+
+# --- how it is rolled up -----------------------------------------------------------------------
+
+
+def test_each_metric_has_a_default_scope() -> None:
+    """R41: lag of the shard's replicas, everything else of the host."""
+    lag = parse("lag")
+    assert lag.scope is Scope.SHARD and lag.rollup.of is RollupOf.REPLICAS
+    for name in ("threads_running", "loadavg", "pool_usage"):
+        assert parse(name).scope is Scope.HOST and parse(name).rollup.of is RollupOf.ALL
+    custom = parse("queue", sql="select 1", threshold=1)
+    assert custom.scope is Scope.HOST and custom.rollup == Rollup()
+
+
+def test_safe_defaults_of_a_roll_up() -> None:
+    """R42, R43: nothing is left out, nothing empty passes."""
+    rollup = parse("lag").rollup
+    assert (rollup.by, rollup.ignore_hosts, rollup.grace_s) == ("max", 0, 0)
+    assert rollup.missing is MissingPolicy.REJECT and rollup.missing_for_s == 600
+    assert rollup.empty is EmptyPolicy.REJECT
+
+
+@pytest.mark.parametrize(
+    ("word", "scope"), [("self", Scope.HOST), ("host", Scope.HOST), ("shard", Scope.SHARD)]
+)
+def test_a_scope_can_be_set_in_vitess_words_as_well(word: str, scope: Scope) -> None:
+    """R41"""
+    assert parse("threads_running", scope=word).scope is scope
+    assert parse("lag", scope=word).scope is scope
+
+
+def test_a_roll_up_as_it_is_written() -> None:
+    rollup = parse(
+        "lag",
+        rollup="quorum",
+        quorum=2,
+        rollup_of="all",
+        rollup_labels={"region": "eu"},
+        ignore_hosts=1,
+        ignore_above=60,
+        missing="ignore",
+        missing_for_s=30,
+        empty="admit",
+        grace_s=3600,
+    ).rollup
+    assert rollup == Rollup(
+        "quorum",
+        RollupOf.ALL,
+        {"region": "eu"},
+        quorum=2,
+        ignore_hosts=1,
+        ignore_above=60.0,
+        missing=MissingPolicy.IGNORE,
+        missing_for_s=30.0,
+        empty=EmptyPolicy.ADMIT,
+        grace_s=3600.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        ({"rollup": "quorum"}, "quorum: is missing"),
+        ({"quorum": 2}, "only with rollup = 'quorum'"),
+        ({"rollup_limit": 1}, "only with rollup = 'unhealthy'"),
+        ({"ignore_above": 9}, "only with ignore_hosts"),
+        ({"rollup": "quorum", "quorum": 0}, "from 1 to 256"),
+        ({"rollup": "quorum", "quorum": 1.5}, "whole number"),
+        ({"rollup": "No Name"}, "or the name of a plug-in"),
+        ({"rollup_of": "everybody"}, "'replicas', 'all', 'primary'"),
+        ({"scope": "cell"}, "use host (or self) or shard"),
+        ({"missing": "hold"}, "'reject', 'ignore'"),
+        ({"missing_for_s": -1}, "at least 0"),
+        ({"missing_for_s": float("nan")}, "NaN"),
+        ({"empty": "pass"}, "'reject', 'admit'"),
+        ({"ignore_hosts": -1}, "from 0 to 256"),
+        ({"grace_s": 8 * 86400}, "at most 604800"),
+        ({"rollup_labels": ["eu"]}, "table of at most 16 labels"),
+        ({"rollup_labels": {"region": 1}}, "must be text"),
+        ({"rollup_labels": {str(n): "" for n in range(17)}}, "at most 16"),
+        ({"rollup_labels": {"a": "x" * 128}}, "at most 128"),
+    ],
+)
+def test_a_roll_up_that_says_nothing_is_refused_with_the_place(
+    raw: dict[str, Any], word: str
+) -> None:
+    told = faults("lag", **raw)
+    assert word in told and "metrics.lag." in told
+
+
+def test_a_name_that_is_nearly_a_built_in_roll_up_is_taken_for_a_plug_in() -> None:
+    """Whether it is installed is known where the plug-ins are."""
+    assert parse("lag", rollup="p99_of_replicas").rollup.by == "p99_of_replicas"
+
+
+@settings(max_examples=30)
+@given(st.recursive(st.none() | st.text() | st.floats() | st.booleans(), st.lists))
+def test_no_roll_up_setting_raises_anything_but_a_fault(value: Any) -> None:
+    for name in ("scope", "rollup", "rollup_of", "rollup_labels", "quorum", "missing_for_s"):
+        try:
+            parse("lag", **{name: value})
+        except InvalidSettings as error:
+            assert error.faults

@@ -51,6 +51,7 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "rule": None,
         "read_only": False,
         "ask": None,
+        "ask_database": None,
         "metrics": [],
     }
 

@@ -10,11 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.agent.demand import Work
 from headgate.agent.metricbook import NoSuchMetric
+from headgate.agent.standby import Standby
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.core.shard import MemberView, ShardView
 from headgate.core.topology import Following
+from headgate.errors import PeerFailed
 from headgate.http.exposition import SERIES
 from tests.builders import PRIMARY, member, metric, shard_view, window
 from tests.http.conftest import Serve
@@ -221,6 +223,32 @@ def test_status_shows_the_shard_and_advises(serve: Serve) -> None:
     assert [member["member"] for member in main["shard"]["members"]] == ["db-a", "db-b"]
     assert (replica["role"], replica["shard"]) == (None, None)
     assert any("the clock of db-b is 400 ms ahead" in told for told in status["advice"])
+
+
+def test_a_standby_says_which_of_the_two_it_is(serve: Serve) -> None:
+    """R52, R53: never silently active."""
+    served = serve(Plan())
+    answers = [None, PeerFailed(Cause.UNREACHABLE, "connection refused")]
+
+    async def look() -> None:
+        if (fault := answers.pop(0)) is not None:
+            raise fault
+
+    standby = Standby(
+        "https://db-a:8087",
+        look,
+        served.checker,
+        served.demands,
+        served.clock,
+        takeover_after_s=0.0,
+        warm=False,
+    )
+    served.call(setattr, served.views.facts, "standby", standby)
+    for told in ("stands by for https://db-a:8087", "stands in for https://db-a:8087, which"):
+        served.run_there(standby.look_once)
+        [line] = served.ask("GET", "/v1/status").json["advice"]
+        assert told in line
+    assert line.endswith("connection refused")
 
 
 def test_a_database_without_a_shard_is_told_how_to_get_one(serve: Serve) -> None:

@@ -191,7 +191,7 @@ class Agent:
         shards = self.shards if plan.in_shard else None
         parts = Parts(
             board, self._book, checker, self.recorder, keeper, sampler, store, plan.clock,
-            shards, self.demands,  # type: ignore[arg-type]  # as much of Shards as is looked at
+            shards, self.demands,
         )  # fmt: skip
         views = Views(parts, AgentFacts("agent-b", "0.0", plan.clock.now()))
         control = Control(views, self._book, gatekeeper(plan), shards=shards, demands=self.demands)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -301,8 +300,8 @@ def test_a_peer_that_comes_back_is_pulled_again(serve: Serve, run: Run) -> None:
             await link.pull(question(), timeout_s=5)
             agent.stop()
 
-            lost: Callable[[], Awaitable[bool]] = partial(is_lost, link)
-            await aeventually(lost)
+            while not await is_lost(link):
+                pass
             again = serve(Plan(port=port))
             await link.pull(question(), timeout_s=5)
             assert len(again.shards.asked) == 1

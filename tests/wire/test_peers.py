@@ -75,7 +75,7 @@ texts = st.text(max_size=40)
 ages = st.floats(0, 1e6)
 skews = st.none() | st.floats(-1e6, 1e6)
 counts = st.none() | st.integers(0, 2**63 - 1)
-names = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)
+names = st.text(min_size=1, max_size=40).filter(str.isprintable)
 downstreams = st.builds(Downstream, texts, texts, st.none() | st.integers(0, 65535), counts)
 roles = st.builds(
     RoleSeen,
@@ -138,7 +138,8 @@ def test_a_report_arrives_as_it_left(report: MemberReport) -> None:
 @given(pulls)
 def test_a_pull_arrives_as_it_left(pull: Pull) -> None:
     body = encode_pull(pull, now=THERE)
-    role = pull.role and replace(pull.role, taken_at=HERE.mono_s)
+    # Who follows the sender is for its own agent; it would make a pull long.
+    role = pull.role and replace(pull.role, taken_at=HERE.mono_s, downstream=())
     assert decode_pull(body, received=HERE) == replace(pull, role=role)
 
 
@@ -349,7 +350,7 @@ def test_what_is_too_much_to_tell_is_cut_to_what_is_taken() -> None:
     assert told.role.clock_ahead_s is None
     assert told.readings["m0"] == Absent(Cause.FAILED, "x" * 499 + "…", HERE.mono_s)
     asked = encode_pull(replace(PULL, role=role, wait_s=1e9), now=THERE)
-    assert len(asked) < 64 * 1024, "what a listener takes by default"
+    assert len(asked) < 4096, "it is sent four times a second to each member"
     assert decode_pull(asked, received=HERE).wait_s == peers.MAX_WAIT_S
 
 

@@ -81,6 +81,8 @@ class Demand:
 
     def follow(self, activity: Activity, *, now: float, for_s: float) -> None:
         """The shard's primary wants us as awake as it is itself, for a while."""
+        if activity is Activity.HIBERNATING:
+            return  # It only looks for the primary, and wants nothing of us.
         self._followed, self._followed_until = activity, now + for_s
         self.refresh(now)
 
@@ -163,6 +165,7 @@ class Demands:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._keepers: set[str] = set()
         self.by_database: dict[str, Demand] = {}
         """Read directly on the hot path."""
 
@@ -171,6 +174,7 @@ class Demands:
         demand = self.by_database.get(database)
         if demand is None:
             demand = self.by_database[database] = Demand(database, idleness, self._clock)
+            demand.keepers |= self._keepers
         demand.idleness = idleness
         return demand
 
@@ -192,5 +196,7 @@ class Demands:
         return self.by_database[database].state
 
     def keep_awake(self, reason: str, *, on: bool = True) -> None:
+        """All databases, those to come as well."""
+        (self._keepers.add if on else self._keepers.discard)(reason)
         for demand in self.by_database.values():
             demand.keep_awake(reason, on=on)

@@ -20,7 +20,7 @@ from headgate.errors import ProbeFailed
 
 log = structlog.get_logger()
 
-FAREWELL_TRIES = 3
+FAREWELL_TRIES = 10
 
 
 class Heartbeat:
@@ -71,7 +71,7 @@ class Heartbeat:
             await self._writer.close()
 
     async def _pause(self) -> None:
-        if self._lease_s:
+        if self._lease_s and (self.leased or not self._farewells):
             await self._demand.pause(self._interval_s)
         else:
             await self._clock.sleep(self._interval_s)

@@ -200,6 +200,8 @@ class RemoteMember:
         if self.lost is not None:
             log.info("member.back", member=self.name, url=self.url)
         self._roleless_since = None if report.role else (self._roleless_since or now)
+        if report.role is None and self.claim is not None and self.claim.taken_at < report.at:
+            self.claim = None  # It has since lost what it told us then.
         self.report, self.lost, self.lost_since = report, None, None
         self.clock_ahead_s, self.clock_error_s = pulled.wall_ahead_s, pulled.error_s
         if report.role is not None:

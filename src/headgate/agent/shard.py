@@ -93,6 +93,8 @@ class Shard:
         self._windows: dict[str, Window] = {}
         self._missing_since: dict[tuple[str, str], float] = {}
         self._rivals: dict[str, RoleSeen] = {}
+        self._reigns: dict[str, tuple[int | None, float]] = {}
+        """Of each member that now says it is the primary: its term, and since when it says so."""
         self._searched_at = self._woke_at = NEVER
         self._errands: set[asyncio.Future[None]] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -298,7 +300,39 @@ class Shard:
             return point if rival is None else Unled(rival)
         if isinstance(point, Unled) and point.absent.cause is Cause.NO_PRIMARY:
             return self._hint(point, now)
+        if isinstance(point, Unled) and point.absent.cause is Cause.SPLIT_BRAIN:
+            return self._succession(point, members, now)
         return point
+
+    def _succession(self, point: Unled, members: list[Member], now: float) -> Standpoint:
+        """One primary after another is no split brain, unless the first says it again."""
+        primaries = self._note_reigns(members, now)
+        newest = max(primaries, key=lambda name: self._reigns[name][1])
+        began_at = self._reigns[newest][1]
+        before = {name: role for name, (_, role) in primaries.items() if name != newest}
+        if any(role.taken_at >= began_at for role in before.values()):
+            return point
+        member = primaries[newest][0]
+        if not member.local:
+            return Following(newest, (member.report.url if member.report else "") or member.url)
+        detail = f"{newest} follows {', '.join(before)} as the primary, and waits for its word"
+        return Unled(Absent(Cause.WARMING_UP, detail, now))
+
+    def _note_reigns(self, members: list[Member], now: float) -> dict[str, tuple[Member, RoleSeen]]:
+        """Who says now that it is the primary, by name."""
+        found = {
+            member.name: (member, member.report.role)
+            for member in members
+            if member.report is not None
+            and member.report.role is not None
+            and member.role_of(now=now, max_age_s=self._role_max_age_s) is Role.PRIMARY
+        }
+        for name in self._reigns.keys() - found.keys():
+            del self._reigns[name]
+        for name, (_, role) in found.items():
+            if name not in self._reigns or self._reigns[name][0] != role.term:
+                self._reigns[name] = (role.term, role.taken_at)
+        return found
 
     def _rival(self, point: Leading, now: float) -> Absent | None:
         """Another primary that we have seen beside our own, and that nobody saw step down."""
@@ -359,6 +393,7 @@ class Shard:
         now = self._now()
         self._note_rivals(now.mono_s)
         members = self._members(now.mono_s)
+        self._note_reigns(members, now.mono_s)
         point = self._stand(members, now.mono_s)
         self._move_to(point, now.mono_s)
         warming = self.warming_up()
@@ -421,7 +456,9 @@ class Shard:
             detail = f"the shard is rolled up by the agent of its primary, {point.primary}"
             absent = Absent(Cause.ELSEWHERE, f"{detail}: ask {point.url}", now.mono_s)
             standings = self._all_absent(specs, absent)
-            return ShardHealth(self.name, standings, point.primary, point.url)
+            remote = self.remotes.get(point.primary)
+            database = remote.database if remote else local.database
+            return ShardHealth(self.name, standings, point.primary, point.url, database)
         absent_all = point.absent if isinstance(point, Unled) else warming
         assert absent_all is not None, "leading and warm is rolled up"
         return ShardHealth(self.name, self._all_absent(specs, absent_all))

@@ -42,6 +42,7 @@ Recent = Mapping[Key, Sequence[float | None]]
 Rates = Mapping[Key, tuple[float, float]]
 NO_RECENT: Recent = {}
 NOBODY: frozenset[str] = frozenset()
+UNSPOKEN = frozenset({"no_primary", "split_brain", "elsewhere"})
 OUTSIDE = "*"
 OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: judged only where a check names it"
 
@@ -252,10 +253,15 @@ def _database_table(
 ) -> RenderableType:
     """All its metrics; those that a check has to name to be judged by them are marked."""
     outside = _outside(database)
-    table = _metric_table(
-        database.database, database.every_metric, columns, canvas, recent, outside
-    )
+    metrics = [_without_what_the_tree_tells(metric, database) for metric in database.every_metric]
+    table = _metric_table(database.database, metrics, columns, canvas, recent, outside)
     return Group(table, Text(OUTSIDE_NOTE, style="dim")) if outside else table
+
+
+def _without_what_the_tree_tells(metric: Metric, database: Database) -> Metric:
+    """Why nobody may speak for the shard is said once, with the shard."""
+    told = database.shard is not None and metric.cause in UNSPOKEN
+    return replace(metric, detail="") if told else metric
 
 
 def _outside(database: Database) -> frozenset[str]:

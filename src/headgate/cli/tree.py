@@ -39,7 +39,9 @@ def shard_tree(shard: Shard, marks: Marks, width: int) -> RenderableType:
 
 
 def shard_head(shard: Shard, marks: Marks) -> Text:
-    head = Text("shard ", style="dim").append(plain(shard.shard), style="bold").append("  ")
+    head = (
+        Text().append("shard ", style="dim").append(plain(shard.shard), style="bold").append("  ")
+    )
     if shard.standing == "leading":
         term = f", timeline {shard.term}" if shard.term is not None else ""
         head.append(f"{marks.good} leading{term}", style="green")
@@ -52,7 +54,9 @@ def shard_head(shard: Shard, marks: Marks) -> Text:
         return head.append(f"{where} at shard scope")
     cause = plain(shard.cause or "unled").replace("_", " ").upper()
     head.append(f"{marks.bad} {cause}", style="bold red")
-    return head.append(f": {plain(shard.detail)}", style="red")
+    # Why none of the members is the primary, each of them says below.
+    told = "" if shard.cause == "no_primary" and shard.members else plain(shard.detail)
+    return head.append(f": {told}" if told else ", so nobody may speak for it", style="red")
 
 
 def shard_line(shard: Shard, marks: Marks) -> Text:
@@ -223,7 +227,7 @@ def _drawn(
         last = index == len(leaves) - 1
         branch = marks.last if last else marks.branch
         beneath = prefix + (" " * len(marks.trunk) if last else marks.trunk)
-        line = Text(prefix + branch, style="dim")
+        line = Text().append(prefix + branch, style="dim")
         pad = " " * (2 + max(0, name_cells - cell_len(leaf.name)))
         line.append(leaf.name + pad, style=leaf.name_style).append_text(leaf.facts)
         trunk = marks.trunk if leaf.below else " " * len(marks.trunk)
@@ -240,9 +244,9 @@ def _with_notes(line: Text, notes: Sequence[Text], width: int, beneath: str) -> 
     yield from _wrapped(line, width, beneath)
     for note in rest:
         first, *more = _wrapped(note, max(20, width - len(beneath)), "")
-        yield Text(beneath, style="dim").append_text(first)
+        yield Text().append(beneath, style="dim").append_text(first)
         for piece in more:
-            yield Text(beneath, style="dim").append_text(piece)
+            yield Text().append(beneath, style="dim").append_text(piece)
 
 
 def _wrapped(line: Text, width: int, beneath: str) -> list[Text]:
@@ -255,7 +259,7 @@ def _wrapped(line: Text, width: int, beneath: str) -> list[Text]:
         return [first, *rest]
     left = Text(" ").join(rest)
     again = left.wrap(ruler, max(20, width - len(beneath)))
-    return [first, *(Text(beneath, style="dim").append_text(piece) for piece in again)]
+    return [first, *(Text().append(beneath, style="dim").append_text(piece) for piece in again)]
 
 
 # --- everything there is -----------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Answer:
         "read_only",
         "unthrottled",
         "ask",
+        "ask_database",
         "raw",
     )
     __slots__ = __match_args__
@@ -65,6 +66,7 @@ class Answer:
         read_only: bool = False,
         unthrottled: bool = False,
         ask: str | None = None,
+        ask_database: str | None = None,
         raw: Mapping[str, Any] | None = None,
     ) -> None:
         self.verdict: Final = verdict
@@ -82,6 +84,8 @@ class Answer:
         """No agent answered, and this client was told to go on without one."""
         self.ask: Final = ask
         """With MISDIRECTED: the agent to ask instead, where that is known."""
+        self.ask_database: Final = ask_database
+        """And what that agent calls the database."""
         self.raw: Final[Mapping[str, Any]] = {} if raw is None else raw
 
     def __bool__(self) -> bool:

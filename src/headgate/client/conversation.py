@@ -268,9 +268,10 @@ class Conversation:
         """One question to one agent."""
         left_s = max(MIN_ASK_S, ends_s - self.clock())
         timeout_s = min(self.patience.timeout_s, left_s)
-        reply = yield Ask(question.request_for(at), timeout_s, at)
+        asked = question.put_to(at)
+        reply = yield Ask(asked.request, timeout_s, at)
         assert reply is not None, "a driver sends a reply to every Ask"
-        outcome = read_reply(reply, question)
+        outcome = read_reply(reply, asked)
         if isinstance(outcome, NoAnswer) and at is not None:
             return NoAnswer(f"{at}, where an agent said to ask: {outcome.detail}")
         return outcome

@@ -53,6 +53,7 @@ def _single(document: Mapping[str, Any], database: str) -> Answer:
         database=database,
         read_only=document.get("read_only") is True,
         ask=_address(document.get("ask")),
+        ask_database=_address(document.get("ask_database")),
         raw=document,
     )
 

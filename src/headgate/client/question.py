@@ -25,16 +25,19 @@ class Question(NamedTuple):
     databases: tuple[str, ...]
     request: bytes
     read_only: bool = False
-    encode: Callable[[str], bytes] | None = None
-    """The same request, for another host."""
+    encode: Callable[[str, str], bytes] | None = None
+    """The same request, for another host and about a database of another name."""
     parts: tuple[Question, ...] = ()
     """Of a question about several databases: the same about each of them."""
 
-    def request_for(self, target: Target | None) -> bytes:
-        """None: the client's own agent."""
+    def put_to(self, target: Target | None) -> Question:
+        """As another agent is asked; None: the client's own."""
         if target is None or self.encode is None:
-            return self.request
-        return self.encode(target.host_header)
+            return self
+        name = target.database or self.databases[0]
+        request = self.encode(target.host_header, name)
+        databases = self.databases if len(self.databases) > 1 else (name,)
+        return self._replace(request=request, databases=databases)
 
     def __str__(self) -> str:
         return f"{self.app} on {' and '.join(self.databases)}"
@@ -64,23 +67,23 @@ class Asker:
         return each[0] if len(each) == 1 else self._several(metrics)._replace(parts=each)
 
     def _about(self, database: str, metrics: Sequence[str]) -> Question:
-        path = f"/v1/check?{self._who(database)}"
-        if metrics:
-            path += f"&metrics={','.join(quote(name) for name in metrics)}"
+        selected = f"&metrics={','.join(quote(name) for name in metrics)}" if metrics else ""
         if self._scope is not None:
-            path += f"&scope={self._scope.value}"
-        return self._question((database,), "GET", path)
+            selected += f"&scope={self._scope.value}"
+        return self._question(
+            (database,), "GET", lambda name: f"/v1/check?{self._who(name)}{selected}"
+        )
 
     def may_read(self, threshold_s: float, metric: str, database: str | None) -> Question:
         if not (math.isfinite(threshold_s) and threshold_s > 0):
             raise _fault("threshold_s", f"must be seconds above 0, not {threshold_s!r}")
         name, ref = self._one_database(database), parse_metric_ref(metric)
         ref = ref._replace(scope=ref.scope or self._scope)
-        path = (
-            f"/v1/check-read?{self._who(name)}"
-            f"&threshold={float(threshold_s)!r}&metric={quote(str(ref))}"
+        selected = f"&threshold={float(threshold_s)!r}&metric={quote(str(ref))}"
+        question = self._question(
+            (name,), "GET", lambda known_as: f"/v1/check-read?{self._who(known_as)}{selected}"
         )
-        return self._question((name,), "GET", path)._replace(read_only=True)
+        return question._replace(read_only=True)
 
     def _several(self, metrics: Sequence[str]) -> Question:
         selected: dict[str, object] = {"metrics": list(metrics)} if metrics else {}
@@ -88,7 +91,7 @@ class Asker:
             selected["scope"] = self._scope.value
         checks = [{"database": name, **selected} for name in self.databases]
         body = json.dumps({"app": self.app, "checks": checks}).encode()
-        return self._question(self.databases, "POST", "/v1/check", body)
+        return self._question(self.databases, "POST", lambda _: "/v1/check", body)
 
     def _who(self, database: str) -> str:
         return f"app={quote(self.app, safe='')}&database={quote(database)}"
@@ -102,12 +105,17 @@ class Asker:
         return self.databases[0]
 
     def _question(
-        self, databases: tuple[str, ...], method: str, path: str, body: bytes = b""
+        self,
+        databases: tuple[str, ...],
+        method: str,
+        path_about: Callable[[str], str],
+        body: bytes = b"",
     ) -> Question:
-        def encode(host: str) -> bytes:
+        def encode(host: str, database: str) -> bytes:
+            path = path_about(database)
             return encode_request(method, path, host=host, token=self._token, body=body)
 
-        request = encode(self._target.host_header)
+        request = encode(self._target.host_header, databases[0])
         return Question(self.app, databases, request, encode=encode)
 
 

@@ -38,7 +38,8 @@ class Routes:
         target = sent_on(self.home, answer.ask)
         if target is None or same_place(target, here or self.home):
             return None
-        return target
+        name = answer.ask_database
+        return target if name in (None, answer.database) else target._replace(database=name)
 
     def settle(self, question: Question, at: Target | None, answer: Answer | NoAnswer) -> None:
         """Remember where this was answered, or forget where it was not."""

@@ -25,6 +25,8 @@ class Target(NamedTuple):
     """Set: a Unix socket, and host and port mean nothing."""
     trust: Trust | None = None
     """Set: spoken to over TLS, and believed with a certificate that this trusts."""
+    database: str = ""
+    """Set: what the agent there calls the database that it is asked about."""
 
     @property
     def host_header(self) -> str:

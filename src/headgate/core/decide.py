@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
-from headgate.core.health import Health, Selection, Standing
+from headgate.core.health import Health, Selection, Standing, not_rolled_up
 from headgate.core.metrics import AbsencePolicy, MetricSpec
 from headgate.core.names import ANONYMOUS, MetricRef, Scope
 from headgate.core.rules import Rule, RuleBook
@@ -50,8 +50,10 @@ def decide(
     if not failing:
         return Decision(Verdict.OK, check, now, health, (), rule)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
-    ask = health.shard.ask if health.shard and verdict is Verdict.MISDIRECTED else ""
-    return Decision(verdict, check, now, health, failing, rule, wait_s, ask=ask)
+    decision = Decision(verdict, check, now, health, failing, rule, wait_s)
+    if verdict is not Verdict.MISDIRECTED or health.shard is None:
+        return decision
+    return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
 
 
 def misdirected(
@@ -60,7 +62,9 @@ def misdirected(
     """The answer of an agent that stands by: another one answers for this host."""
     note = f"this agent stands by for the one at {ask}, which answers; ask there"
     wait_s = _jittered(MIN_RETRY_S, roll)
-    return Decision(Verdict.MISDIRECTED, check, now, health, (), None, wait_s, note, ask)
+    return Decision(
+        Verdict.MISDIRECTED, check, now, health, (), None, wait_s, note, ask, check.database
+    )
 
 
 _ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
@@ -107,6 +111,11 @@ def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -
     limit = spec.threshold if threshold is None else threshold
     breached = standing.breached if threshold is None else _breaches(standing, threshold)
     age_s = max(0.0, now.mono_s - sample.taken_at) if sample is not None else None
+    if now.mono_s > standing.valid_until:
+        return Finding(
+            standing.ref, State.ABSENT, spec, sample.value if sample else None, age_s, limit,
+            Cause.STALE, _UNCONFIRMED, max(0.0, now.mono_s - standing.valid_until),
+        )  # fmt: skip
     if sample is not None and absent is None and now.mono_s <= sample.taken_at + spec.max_age_s:
         state = State.BREACHED if breached else State.HEALTHY
         return Finding(
@@ -123,6 +132,9 @@ def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -
         detail=absent.detail if absent else _stale_detail(spec),
         absent_for_s=_absent_for(standing, now),
     )
+
+
+_UNCONFIRMED = "that this agent's server is the primary has not been confirmed in time"
 
 
 def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
@@ -185,8 +197,9 @@ def _named(
 ) -> Standing | MetricRef:
     here = host.get(ref.metric)
     scope = ref.scope or (here.spec.scope if here else Scope.HOST)
-    found = here if scope is Scope.HOST else shard.get(ref.metric)
-    return ref if found is None else found
+    if scope is Scope.HOST or here is None:
+        return here or ref
+    return shard.get(ref.metric) or not_rolled_up(here.spec)
 
 
 def _not_here(ref: MetricRef, health: Health) -> Finding:

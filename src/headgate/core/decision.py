@@ -95,6 +95,8 @@ class Decision(NamedTuple):
     note: str = ""
     ask: str = ""
     """With MISDIRECTED: the address of the agent to ask, as far as it is known."""
+    ask_database: str = ""
+    """And what that agent calls the database."""
 
     @property
     def admitted(self) -> bool:

@@ -53,6 +53,8 @@ class Standing:
     passes_until: float
     utilization: float
     """Value as a share of the threshold; 0 where there is no value to compare."""
+    valid_until: float = FOREVER
+    """After this it says nothing, whatever the policy: who made it may no longer speak."""
 
 
 def stand(
@@ -76,6 +78,7 @@ def stand(
         passes=not breached and passes_until > -FOREVER,
         passes_until=passes_until,
         utilization=_utilization(spec, sample),
+        valid_until=until,
     )
 
 
@@ -142,6 +145,8 @@ class ShardHealth:
     primary: str = ""
     ask: str = ""
     """Where the shard's primary can be asked, if that is not here."""
+    ask_database: str = ""
+    """What the agent there calls its database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,7 @@ def health_of(
 ) -> Health:
     names = [name for name in (default or standings) if name in standings]
     host = [standings[name] for name in names]
-    whole = [shard.standings[name] for name in names if name in shard.standings] if shard else []
+    whole = [shard.standings.get(s.spec.name) or not_rolled_up(s.spec) for s in host if shard]
     return Health(
         database=database,
         standings=MappingProxyType(dict(standings)),
@@ -183,10 +188,10 @@ def health_of(
 def _in_own_scope(standing: Standing, shard: ShardHealth | None) -> Standing:
     if shard is None or standing.spec.scope is Scope.HOST:
         return standing
-    return shard.standings.get(standing.spec.name) or _not_rolled_up(standing.spec)
+    return shard.standings.get(standing.spec.name) or not_rolled_up(standing.spec)
 
 
-def _not_rolled_up(spec: MetricSpec) -> Standing:
+def not_rolled_up(spec: MetricSpec) -> Standing:
     """The host's own value is no stand-in for the shard's."""
     absent = Absent(Cause.WARMING_UP, "it has not been rolled up yet", 0.0)
     refusing = replace(spec, absence=AbsencePolicy.REJECT)

@@ -8,6 +8,7 @@ nobody is left out silently: the answer says whom, why, and for how long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -122,8 +123,8 @@ def roll_up(
         return _count(spec, counted, told, now)
     missing = [member for member in counted if isinstance(member.reading, Absent)]
     if missing:
-        return Rolled(_missing(missing, now), counted=_names(counted), asides=told)
-    return _aggregate(spec, counted, told, aggregates)
+        return Rolled(_missing(missing, told, now), counted=_names(counted), asides=told)
+    return _aggregate(spec, counted, told, aggregates, now)
 
 
 # --- who takes part --------------------------------------------------------------------------
@@ -180,7 +181,7 @@ def _empty(
     return Rolled(absent, excused=rollup.empty is EmptyPolicy.ADMIT, asides=asides)
 
 
-def _missing(missing: Sequence[MemberReading], now: float) -> Absent:
+def _missing(missing: Sequence[MemberReading], asides: tuple[Aside, ...], now: float) -> Absent:
     """The first one's cause speaks; all of them are named."""
     first = missing[0].reading
     assert isinstance(first, Absent)
@@ -189,7 +190,7 @@ def _missing(missing: Sequence[MemberReading], now: float) -> Absent:
         for member in missing
         if isinstance(member.reading, Absent)
     )
-    return Absent(first.cause, told, now)
+    return Absent(first.cause, told + _aside_words(asides), now)
 
 
 def _aggregate(
@@ -197,15 +198,17 @@ def _aggregate(
     counted: Sequence[MemberReading],
     asides: tuple[Aside, ...],
     aggregates: Mapping[str, Aggregate],
+    now: float,
 ) -> Rolled:
     samples = {m.name: m.reading for m in counted if isinstance(m.reading, Sample)}
     ignored = _worst_ignored(spec.rollup, samples)
     kept = {name: sample for name, sample in samples.items() if name not in ignored}
-    value = aggregates[spec.rollup.by]({name: sample.value for name, sample in kept.items()})
-    if isinstance(value, bool):
-        value = 0.0 if value else spec.threshold + 1.0
-    speaker, sample = max(kept.items(), key=lambda item: item[1].value)
     asides = (*asides, *ignored.values())
+    value = _made_of({name: sample.value for name, sample in kept.items()}, spec, aggregates)
+    if isinstance(value, NoValue):
+        absent = Absent(value.cause, value.why + _aside_words(asides), now)
+        return Rolled(absent, counted=tuple(kept), asides=asides)
+    speaker, sample = max(kept.items(), key=lambda item: item[1].value)
     return Rolled(
         Sample(
             value,
@@ -216,6 +219,30 @@ def _aggregate(
         counted=tuple(kept),
         asides=asides,
     )
+
+
+class NoValue(NamedTuple):
+    cause: Cause
+    why: str
+
+
+def _made_of(
+    values: Mapping[str, float], spec: MetricSpec, aggregates: Mapping[str, Aggregate]
+) -> float | NoValue:
+    """A number that can be compared, or why there is none: plug-ins are others' code."""
+    by = spec.rollup.by
+    if by not in aggregates:
+        why = f"no plug-in {by!r} is installed in the group headgate.rollups"
+        return NoValue(Cause.FAILED, why)
+    try:
+        value = aggregates[by](values)
+    except Exception as error:
+        return NoValue(Cause.FAILED, f"the roll-up {by} raised {type(error).__name__}: {error}")
+    if isinstance(value, bool):
+        return 0.0 if value else 2 * spec.threshold
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return NoValue(Cause.INVALID, f"the roll-up {by} answered {value!r}, no measurement")
+    return float(value)
 
 
 def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, Aside]:

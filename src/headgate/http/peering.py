@@ -20,7 +20,6 @@ from headgate.core.topology import MemberReport
 from headgate.errors import InvalidName, InvalidRequest
 from headgate.http.auth import Gatekeeper
 from headgate.http.documents import (
-    SECURITY_HEADERS,
     UnderWay,
     expect_json,
     json_response,
@@ -108,7 +107,7 @@ class Peering:
         pull = decode_pull(await request.body(), received=received)
         report = await self._shards.answer(pull)
         body = encode_report(report, received=received, now=self._views.parts.clock.now())
-        return Response(body, media_type="application/json", headers=SECURITY_HEADERS)
+        return Response(body, media_type="application/json")
 
     async def peer_wake(self, request: Request) -> Response:
         self._admit(request)

@@ -30,7 +30,7 @@ from headgate.core.names import Identity
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
 from headgate.wire.answers import AnswerDoc, MetricDoc, answer_doc, metric_doc
-from headgate.wire.reasons import describe, reason_of
+from headgate.wire.reasons import describe, duration, reason_of
 from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
 from headgate.wire.shard_advice import shard_advice
 from headgate.wire.status import (
@@ -117,7 +117,7 @@ class Views:
         databases = [self._database(plan) for plan in self.parts.book.databases()]
         shards = [shown.shard for shown in databases if shown.shard is not None]
         about_shards = [told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)]
-        own = [*self._heartbeat_advice(), *self._file_advice()]
+        own = [*self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
         return StatusDoc(
             agent=facts.name,
             version=facts.version,
@@ -129,6 +129,18 @@ class Views:
             store=self._store(now),
             advice=[*facts.advice, *about_shards, *own],
         )
+
+    def _standby_advice(self, now: Instant) -> list[str]:
+        standby = self.facts.standby
+        if standby is None:
+            return []
+        if standby.passive:
+            return [f"this agent stands by for {standby.url}, and sends checks there"]
+        since = duration(max(0.0, now.mono_s - standby.since.mono_s))
+        return [
+            f"this agent stands in for {standby.url}, which it has not seen for {since}: "
+            f"{standby.fault or 'not asked yet'}"
+        ]
 
     def _heartbeat_advice(self) -> list[str]:
         beats = self.facts.heartbeats

@@ -5,7 +5,6 @@ What goes wrong is told with its cause, in words that name the agent and never a
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 import ssl
@@ -126,8 +125,7 @@ class HttpPeerLink:
         self, line: Line, compose: Callable[[Instant], bytes], timeout_s: float
     ) -> Answer:
         try:
-            async with asyncio.timeout(timeout_s):
-                return await line.exchange(compose)
+            return await line.exchange(compose, timeout_s)
         except TimeoutError:
             message = f"no answer in {timeout_s:g} s (waited {line.doing or 'for its turn'})"
             raise self._failed(Cause.TIMED_OUT, message) from None

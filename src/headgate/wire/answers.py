@@ -66,6 +66,8 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     read_only: bool
     ask: str | None
     """With MISDIRECTED: where to ask instead; null where that is not known."""
+    ask_database: str | None
+    """What that agent calls the database."""
     metrics: Sequence[MetricDoc]
 
 
@@ -105,6 +107,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         rule=decision.rule.id if decision.rule else None,
         read_only=check.read_threshold is not None,
         ask=decision.ask or None,
+        ask_database=decision.ask_database or None,
         metrics=[metric_doc(f) for f in findings(decision)] if refused or detail else (),
     )
 

@@ -25,8 +25,6 @@ from headgate.errors import InvalidName, InvalidRequest, PeerFailed
 VERSION = 1
 MAX_METRICS = 256
 MAX_DOWNSTREAMS = 256
-MAX_DOWNSTREAMS_ASKING = 64
-"""In a pull, which has to fit into a request: the whole list is for its own agent."""
 MAX_LABELS = 16
 MAX_NAME_CHARS = 128
 MAX_TEXT_CHARS = 255
@@ -38,9 +36,7 @@ MAX_COUNT = 2**63 - 1
 _MAX_PORT = 65535
 _MAX_WALL_S = 1e11
 
-_Name = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$")
-]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
 _Detail = Annotated[str, msgspec.Meta(max_length=MAX_DETAIL_CHARS)]
@@ -174,7 +170,7 @@ def encode_pull(pull: Pull, *, now: Instant, skew: Skew | None = None) -> bytes:
             wait_s=min(max(0.0, pull.wait_s), MAX_WAIT_S),
             sent_wall_s=now.wall_s,
             url=pull.url,
-            role=_role_doc(pull.role, now.mono_s, MAX_DOWNSTREAMS_ASKING) if pull.role else None,
+            role=_role_doc(pull.role, now.mono_s) if pull.role else None,
             wall_ahead_s=ahead_s,
             wall_error_s=error_s,
             clock_ahead_s=_finite(pull.clock_ahead_s),
@@ -240,7 +236,8 @@ def _absent_doc(absent: Absent, now_s: float) -> AbsentDoc:
     return AbsentDoc(absent.cause.value, _age(now_s - absent.at), detail)
 
 
-def _role_doc(seen: RoleSeen, now_s: float, most: int) -> RoleDoc:
+def _role_doc(seen: RoleSeen, now_s: float, downstreams: int = 0) -> RoleDoc:
+    """A pull leaves out who follows the sender: that is for its own agent, and long."""
     return RoleDoc(
         role=seen.role.value,
         age_s=_age(now_s - seen.taken_at),
@@ -249,7 +246,7 @@ def _role_doc(seen: RoleSeen, now_s: float, most: int) -> RoleDoc:
         server_id=_clip(seen.server_id),
         upstream_id=_clip(seen.upstream_id),
         upstream=_clip(seen.upstream),
-        downstream=[_downstream_doc(d) for d in seen.downstream[:most]],
+        downstream=[_downstream_doc(d) for d in seen.downstream[:downstreams]],
         clock_ahead_s=_finite(seen.clock_ahead_s),
     )
 
@@ -283,6 +280,7 @@ def decode_pull(body: bytes, *, received: Instant) -> Pull:
     """Or InvalidRequest. A question that lay about before it was read is that much older."""
     try:
         doc = _decode_pull(body)
+        _expect_names(doc.shard, doc.database, doc.sender)
     except _UNREADABLE as error:
         raise InvalidRequest(f"the body is no pull: {error}") from None
     role, _ = _role(doc.role, received.mono_s - _late_s(doc, received))
@@ -310,9 +308,11 @@ def _late_s(doc: PullDoc, received: Instant) -> float:
 
 def decode_wake(body: bytes) -> WakeDoc:
     try:
-        return _decode_wake(body)
+        doc = _decode_wake(body)
+        _expect_names(doc.shard, doc.database, doc.sender)
     except _UNREADABLE as error:
         raise InvalidRequest(f"the body is no wake-up call: {error}") from None
+    return doc
 
 
 def decode_report(body: bytes, *, sent: Instant, received: Instant) -> Pulled:
@@ -324,11 +324,19 @@ def decode_report(body: bytes, *, sent: Instant, received: Instant) -> Pulled:
     """
     try:
         doc = _decode_report(body)
+        _expect_names(doc.name)
     except _UNREADABLE as error:
         raise PeerFailed(Cause.INVALID, f"answered no report: {error}") from None
     trip_s = max(0.0, received.mono_s - sent.mono_s - doc.held_s)
     ahead_s = doc.sent_wall_s + trip_s / 2 - received.wall_s
     return Pulled(_report(doc, received.mono_s - trip_s), ahead_s, trip_s / 2)
+
+
+def _expect_names(*names: str) -> None:
+    """They are shown and logged as they are."""
+    for name in names:
+        if not name.isprintable():
+            raise msgspec.ValidationError(f"a name that cannot be printed: {name!r}")
 
 
 def _report(doc: ReportDoc, left_at: float) -> MemberReport:

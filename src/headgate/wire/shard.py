@@ -185,7 +185,7 @@ def _member(
         upstream=seen.upstream if seen else "",
         upstream_member=beside.upstream,
         bytes_behind=beside.bytes_behind,
-        labels=report.labels if report else {},
+        labels=dict(report.labels) if report else {},
         activity=report.activity.value if report else None,
         reachable=member.lost is None,
         problem=view.problem,

@@ -7,7 +7,7 @@ is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from headgate.core.shard import MemberView
@@ -16,79 +16,69 @@ from headgate.core.topology import Downstream, RoleSeen
 
 def upstream_members(members: Sequence[MemberView]) -> dict[str, str]:
     """Replica → the member that it replicates from."""
+    roles, listed = _roles(members), _listings(members)
+    by_server_id = _unique((role.server_id, name) for name, role in roles.items())
+    by_place = _unique([*_hosts(members), *((view.member.name,) * 2 for view in members)])
     found = {}
-    for view in members:
-        above = _by_identity(view, members) or _by_its_list(view, members)
-        above = above or _by_address(view, members)
-        if above is not None and above != view.member.name:
-            found[view.member.name] = above
+    for name, role in roles.items():
+        above = by_server_id.get(role.upstream_id)
+        if above is None and name in listed:
+            above, _ = listed[name]
+        if above is None:
+            above = by_place.get(_host(role.upstream))
+        if above is not None and above != name:
+            found[name] = above
     return found
 
 
 def bytes_behind(members: Sequence[MemberView]) -> dict[str, int]:
     """Replica → bytes, from the list of whichever member's server has it."""
-    found: dict[str, int] = {}
-    for view in members:
-        for lister in members:
-            listed = _listed(view, lister, members)
-            if listed is not None and listed.bytes_behind is not None:
-                found.setdefault(view.member.name, listed.bytes_behind)
-    return found
+    return {
+        name: replica.bytes_behind
+        for name, (_, replica) in _listings(members).items()
+        if replica.bytes_behind is not None
+    }
 
 
-def _by_identity(view: MemberView, members: Sequence[MemberView]) -> str | None:
-    role = _role(view)
-    if role is None or not role.upstream_id:
-        return None
-    return _only(members, lambda other: _server_id(other) == role.upstream_id)
+def _listings(members: Sequence[MemberView]) -> dict[str, tuple[str, Downstream]]:
+    """Member → who lists it, and as what: by its own name, else by an address of its own."""
+    hosts = _unique(_hosts(members))
+    found: dict[str, list[tuple[str, Downstream]]] = {}
+    names = {view.member.name for view in members}
+    for lister, role in _roles(members).items():
+        for replica in role.downstream:
+            known = hosts.get(replica.name) or hosts.get(replica.host)
+            member = replica.name if replica.name in names else known
+            if member is not None and member != lister:
+                found.setdefault(member, []).append((lister, replica))
+    return {member: places[0] for member, places in found.items() if len(places) == 1}
 
 
-def _by_its_list(view: MemberView, members: Sequence[MemberView]) -> str | None:
-    return _only(members, lambda other: _listed(view, other, members) is not None)
+def _unique(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Key → value, where the key is not empty and has one value only."""
+    values: dict[str, set[str]] = {}
+    for key, value in pairs:
+        values.setdefault(key, set()).add(value)
+    return {key: held.pop() for key, held in values.items() if key and len(held) == 1}
 
 
-def _by_address(view: MemberView, members: Sequence[MemberView]) -> str | None:
-    role = _role(view)
-    if role is None or not role.upstream:
-        return None
-    host = role.upstream.rpartition(":")[0].strip("[]") or role.upstream
-    return _only(members, lambda other: host in (other.member.name, host_of(other)))
+def _roles(members: Sequence[MemberView]) -> Mapping[str, RoleSeen]:
+    reports = ((view.member.name, view.member.report) for view in members)
+    return {name: report.role for name, report in reports if report and report.role}
 
 
-def _listed(
-    view: MemberView, lister: MemberView, members: Sequence[MemberView]
-) -> Downstream | None:
-    """This member, as `lister`'s server lists it: by its name, else by an address of its own."""
-    role = _role(lister)
-    if role is None or lister is view:
-        return None
-    named = [one for one in role.downstream if one.name and one.name == view.member.name]
-    if named:
-        return named[0] if len(named) == 1 else None
-    host = host_of(view)
-    if not host or _only(members, lambda other: host_of(other) == host) is None:
-        return None
-    there = [one for one in role.downstream if host in (one.host, one.name)]
-    return there[0] if len(there) == 1 else None
+def _hosts(members: Sequence[MemberView]) -> list[tuple[str, str]]:
+    return [(_host_of(view), view.member.name) for view in members]
 
 
-def _only(members: Iterable[MemberView], fits: Callable[[MemberView], bool]) -> str | None:
-    names = [view.member.name for view in members if fits(view)]
-    return names[0] if len(names) == 1 else None
-
-
-def _role(view: MemberView) -> RoleSeen | None:
-    return view.member.report.role if view.member.report else None
-
-
-def _server_id(view: MemberView) -> str:
-    role = _role(view)
-    return role.server_id if role else ""
-
-
-def host_of(view: MemberView) -> str:
+def _host_of(view: MemberView) -> str:
     report = view.member.report
     try:
         return urlsplit((report.url if report else "") or view.member.url).hostname or ""
     except ValueError:
         return ""
+
+
+def _host(place: str) -> str:
+    """Of host:port."""
+    return (place.rpartition(":")[0] or place).strip("[]")

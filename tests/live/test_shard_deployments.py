@@ -1,0 +1,430 @@
+"""Ways to deploy a shard, over real Postgres servers: found by the database, one agent for
+all, two for one host, mutual TLS, several shards on a machine, a shard that nobody asks about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import trustme
+
+from headgate.demo import postgres, servers
+from headgate.demo.postgres import PostgresServer
+from tests.fixtures.agents import AgentProcess, postgres_database
+from tests.fixtures.eventually import eventually
+from tests.fixtures.failovers import Promotions, watching
+from tests.fixtures.shard_agents import (
+    SHARD,
+    ShardAgents,
+    agents_for,
+    because,
+    dsns_of,
+    execute,
+    frozen,
+    hosted_agents,
+    paused_replay,
+    running,
+    shard_agents,
+)
+from tests.fixtures.shards import Shard, start_postgres_shard
+
+LAG = "lag: threshold=0.5"
+
+
+@pytest.fixture(scope="module")
+def shard(servers_dir: Path) -> Iterator[Shard[PostgresServer]]:
+    """Shared: roles may change, but two replicas follow one primary when a test ends."""
+    with start_postgres_shard(servers_dir) as shard:
+        yield shard
+
+
+# --- found by the database -------------------------------------------------------------------
+
+
+def test_replicas_are_found_by_their_primary_and_the_unwatched_are_named(
+    servers_dir: Path, tmp_path: Path
+) -> None:
+    """R36, R44: no peers in the settings; who joins later is found, too."""
+    hosts = ["127.0.0.2", "127.0.0.3"]
+    with ExitStack() as ends:
+        found = ends.enter_context(start_postgres_shard(servers_dir, hosts, cluster=2))
+        agents = hosted_agents([*hosts, "127.0.0.4"], tmp_path, metrics=LAG, peers=_no_peers())
+        port = agents["127.0.0.2"].port
+        agents.database = f'discover = "http://{{name}}:{port}"'
+        agents.more_agent = {name: f'advertise = "{agents[name].url}"' for name in agents.agents}
+        dsns = {**dsns_of(found), "127.0.0.4": ("postgres", found.primary.dsn())}
+        late = agents.agents.pop("127.0.0.4")
+        agents.write_settings(dsns)
+        ends.enter_context(running(agents))
+        agents.await_lead("127.0.0.2")
+        assert "127.0.0.3, worst of 1" in agents.check_shard("127.0.0.2")["metrics"][0]["detail"]
+        assert agents.check_shard("127.0.0.3")["ask"] == agents["127.0.0.2"].url
+
+        joined = ends.enter_context(
+            postgres.start_replica(found.primary, servers_dir, name="127.0.0.4")
+        )
+        agents.await_refusal("127.0.0.2", because("unreachable", "127.0.0.4"))
+        agents.agents["127.0.0.4"] = late
+        agents.write_settings({**dsns_of(found), "127.0.0.4": ("postgres", joined.dsn())})
+        late.start()
+        agents.await_lead("127.0.0.2")
+        eventually(lambda: "worst of 2" in _detail(agents, "127.0.0.2"))
+
+
+def _no_peers() -> Mapping[str, list[str]]:
+    return {f"127.0.0.{n}": [] for n in (2, 3, 4)}
+
+
+def _detail(agents: ShardAgents, name: str) -> str:
+    return str(agents.check_shard(name)["metrics"][0]["detail"])
+
+
+def test_a_replica_that_no_agent_watches_is_named(
+    shard: Shard[PostgresServer], tmp_path: Path
+) -> None:
+    """R44: its lag counts nowhere, and the operator is told so."""
+    lead, watched, unwatched = (s.name for s in [shard.primary, *shard.replicas])
+    agents = shard_agents([lead, watched], tmp_path, metrics=LAG)
+    agents.write_settings(dsns_of(shard))
+    with running(agents):
+        agents.await_lead(lead)
+        assert [u["name"] for u in agents.shard_of(lead)["unwatched"]] == [unwatched]
+        advice = agents[lead].get("/v1/status").json["advice"]
+        assert any(f"replica {unwatched} " in told and "not watched" in told for told in advice)
+
+
+# --- no replicas at all ----------------------------------------------------------------------
+
+
+def test_an_empty_shard_is_refused_unless_told_otherwise(servers_dir: Path, tmp_path: Path) -> None:
+    """R43: no replica is no lag of 0; whoever runs without replicas says so."""
+    with (
+        start_postgres_shard(servers_dir, ["db-a"]) as alone,
+        agents_for(alone, tmp_path, metrics=LAG) as agents,
+    ):
+        answer = agents.await_refusal("db-a", because("empty_shard", "no replica"))
+        assert answer["metrics"][0]["value"] is None
+        agents.change("db-a", "PATCH", "metrics/lag", {"empty": "admit"})
+        agents.await_lead("db-a")
+        [lag] = agents.check_shard("db-a")["metrics"]
+        assert lag["value"] is None and lag["cause"] == "empty_shard"
+        assert lag["state"] == "ignored"
+
+
+# --- several shards --------------------------------------------------------------------------
+
+
+@contextmanager
+def connections_of(agents: Mapping[str, AgentProcess]) -> Iterator[dict[str, set[int]]]:
+    """Ports that each agent was ever seen connected to, by agent; looked at without a pause."""
+    seen: dict[str, set[int]] = {name: set() for name in agents}
+    looked, stop = threading.Event(), threading.Event()
+
+    def look() -> None:
+        processes = {name: psutil.Process(agent.process.pid) for name, agent in agents.items()}
+        while not stop.is_set():
+            for name, process in processes.items():
+                seen[name] |= {c.raddr.port for c in process.net_connections("tcp") if c.raddr}
+            looked.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        assert looked.wait(5)
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_no_message_ever_crosses_from_one_shard_to_another(
+    shard: Shard[PostgresServer], servers_dir: Path, tmp_path: Path
+) -> None:
+    """R39: under load, and whoever of the other shard is asked; one by mistake is refused."""
+    with ExitStack() as ends:
+        other = ends.enter_context(start_postgres_shard(servers_dir, ["ot-a", "ot-b"], cluster=2))
+        groups = []
+        for name, members in (("one", shard), ("two", other)):
+            (tmp_path / name).mkdir()
+            made = agents_for(members, tmp_path / name, metrics=LAG, shard=f"commerce/{name}")
+            groups.append((ends.enter_context(made), members))
+        for agents, members in groups:
+            agents.await_lead(members.primary.name)
+        everybody = {n: a for agents, _ in groups for n, a in agents.agents.items()}
+        ports = {name: agent.port for name, agent in everybody.items()}
+        with watching(ports) as watch, connections_of(everybody) as seen:
+            began_at = time.monotonic()
+            for agents, members in groups:
+                with paused_replay(members.replicas[0]):
+                    agents.await_refusal(members.primary.name, because("replication_stopped"))
+                agents.await_lead(members.primary.name)
+            eventually(lambda: time.monotonic() - began_at > 2.0)
+        assert {told.agent for told in watch.admitted} == {m.primary.name for _, m in groups}
+        for agents, members in groups:
+            own = {agent.port for agent in agents.agents.values()}
+            for name in agents.agents:
+                assert not seen[name] & (set(ports.values()) - own), name
+            lead = members.primary.name
+            assert seen[lead] >= own - {ports[lead]}  # It would have been seen.
+        _refused_stray(*(agents for agents, _ in groups), shard.primary.name)
+
+
+def _refused_stray(one: ShardAgents, two: ShardAgents, lead: str) -> None:
+    """The agents of both must know each other's token for the shard to be the obstacle."""
+    settings = two["ot-b"].settings
+    digest = hashlib.sha256(one.token.encode()).hexdigest()
+    known = f'[[tokens]]\nname = "one"\nrole = "peer"\nsha256 = "{digest}"\n'
+    settings.write_text(settings.read_text() + known)
+    two["ot-b"].process.send_signal(signal.SIGHUP)
+    peer = {"url": two["ot-b"].url, "database": "main"}
+    one.change(lead, "PUT", "shard/peers/stray", peer)
+    one.await_refusal(lead, because("failed", "stray", "commerce/two", "commerce/one"))
+
+
+# --- mutual TLS ------------------------------------------------------------------------------
+
+
+def _certified(authority: trustme.CA, folder: Path, name: str) -> tuple[Path, Path]:
+    issued = authority.issue_cert("127.0.0.1", common_name=name)
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    cert.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    return cert, key
+
+
+def _pull_as(agent: AgentProcess, tls: ssl.SSLContext) -> int:
+    connection = http.client.HTTPSConnection("127.0.0.1", agent.port, timeout=5, context=tls)
+    question = (
+        f'{{"version":1,"shard":"{SHARD}","database":"main","sender":"x",'
+        '"activity":"normal","wait_s":0,"sent_wall_s":0}'
+    )
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/peer/pull", question, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    finally:
+        connection.close()
+
+
+def test_agents_know_each_other_by_certificate_and_a_foreign_one_is_no_peer(
+    shard: Shard[PostgresServer], tmp_path: Path
+) -> None:
+    """No token at all: mTLS in both directions; who is signed by somebody else stays out."""
+    ours, foreign = trustme.CA(), trustme.CA()
+    ca = tmp_path / "ca.pem"
+    ours.cert_pem.write_to_path(str(ca))
+    lead, friend, stranger = (s.name for s in [shard.primary, *shard.replicas])
+    agents = shard_agents([lead, friend, stranger], tmp_path, metrics=LAG)
+    more_agent, shown = {}, {}
+    for name in (lead, friend, stranger):
+        signer = foreign if name == stranger else ours
+        cert, key = _certified(signer, tmp_path, name)
+        more_agent[name] = (
+            f'tls_cert = "{cert}"\ntls_key = "{key}"\ntls_client_ca = "{ca}"'
+        )
+        shown[name] = f'ca = "{ca}"\ncert = "{cert}"\nkey = "{key}"'
+        agents[name].tls = True
+    agents.more_agent, agents.shown = more_agent, shown
+    agents.write_settings(dsns_of(shard))
+    with running(agents):
+        agents.await_refusal(lead, lambda m: stranger in m["detail"] and "certificate" in m["detail"])
+        assert agents.member_of(lead, friend)["reachable"]
+        skip = {"for": "1h", "reason": "unknown authority"}
+        agents.change(lead, "PUT", f"shard/skips/{stranger}", skip)
+        agents.await_lead(lead)
+        nobody = ssl.create_default_context(cafile=str(ca))
+        assert _pull_as(agents[friend], nobody) == 401
+        nobody.load_cert_chain(*_certified(ours, tmp_path, "db-x"))
+        assert _pull_as(agents[friend], nobody) == 200
+        impostor = ssl.create_default_context(cafile=str(ca))
+        impostor.load_cert_chain(*_certified(foreign, tmp_path, "db-y"))
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            _pull_as(agents[friend], impostor)
+
+
+# --- one agent for a whole shard -------------------------------------------------------------
+
+
+def test_one_agent_speaks_for_a_whole_shard_and_through_a_promotion(
+    shard: Shard[PostgresServer], agent: AgentProcess
+) -> None:
+    """R52: no agents on the replicas; each database can be asked about the shard."""
+    agent.write_settings(
+        "".join(
+            postgres_database(server.dsn(), LAG, name=server.name, more=f'shard = "{SHARD}"')
+            for server in shard.servers
+        )
+    )
+    agent.start()
+
+    def admitted() -> bool:
+        """By whichever database of the shard one asks."""
+        return all(agent.admitted(s.name, metrics="shard/lag") for s in shard.servers)
+
+    eventually(admitted, within_s=10)
+    [replica, _] = shard.replicas
+    with paused_replay(replica):
+        eventually(lambda: not agent.admitted(shard.primary.name, metrics="shard/lag"))
+        [lag] = agent.check(shard.primary.name, metrics="shard/lag")["metrics"]
+        assert lag["cause"] == "replication_stopped" and replica.name in lag["detail"]
+    eventually(admitted)
+    promotions = Promotions(shard)
+    old = shard.primary.name
+    promotions.switch_over()
+    eventually(admitted, within_s=10)
+    view = agent.get(f"/v1/databases/{old}/shard").json
+    assert view["primary"] == shard.primary.name and view["standing"] == "leading"
+    assert {m["member"]: m["role"] for m in view["members"]}[old] == "replica"
+
+
+# --- two agents for one host -----------------------------------------------------------------
+
+
+def test_a_standby_takes_over_from_a_dead_and_from_a_frozen_agent_and_steps_back(
+    shard: Shard[PostgresServer], tmp_path: Path
+) -> None:
+    """R52, R53: within takeover_after_s and a second; both say what they are."""
+    takeover_s = 0.8
+    active, standby = _two_agents(tmp_path)
+    database = postgres_database(shard.primary.dsn(), "threads_running: interval_s=0.1")
+    active.write_settings(database)
+    standby.write_settings(
+        database, f'standby_for = "{active.url}"\ntakeover_after_s = {takeover_s}'
+    )
+    try:
+        active.start()
+        eventually(active.admitted)
+        standby.start()
+        _stands_by(standby, active)
+
+        active.kill()
+        _takes_over(standby, takeover_s + 1)
+        active.start()
+        _stands_by(standby, active)
+
+        with frozen(active):
+            _takes_over(standby, takeover_s + 1)
+        _stands_by(standby, active)
+    finally:
+        for process in (active, standby):
+            if hasattr(process, "process"):
+                process.kill()
+
+
+def _two_agents(folder: Path) -> tuple[AgentProcess, AgentProcess]:
+    ports = servers.free_ports()
+    for name in ("active", "standby"):
+        (folder / name).mkdir()
+    return (
+        AgentProcess(folder / "active", next(ports)),
+        AgentProcess(folder / "standby", next(ports)),
+    )
+
+
+def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
+    answer = eventually(lambda: (a := standby.check())["verdict"] == "MISDIRECTED" and a)
+    assert answer["ask"] == active.url
+    eventually(active.admitted)
+    assert any("stands by for" in told for told in standby.get("/v1/status").json["advice"])
+
+
+def _takes_over(standby: AgentProcess, within_s: float) -> None:
+    eventually(standby.admitted, within_s=within_s)
+    assert any("stands in for" in told for told in standby.get("/v1/status").json["advice"])
+
+
+# --- nobody asks -----------------------------------------------------------------------------
+
+ASLEEP = "slow_after_s = 0.5\nhibernate_after_s = 1\nheartbeat_interval_s = 0.2"
+WORK = """SELECT pid, query_start FROM pg_stat_activity
+          WHERE application_name = 'headgate' ORDER BY 1"""
+
+
+@pytest.fixture
+def sleepy(shard: Shard[PostgresServer], tmp_path: Path) -> Iterator[ShardAgents]:
+    with agents_for(shard, tmp_path, metrics=LAG, database=ASLEEP) as agents:
+        agents.await_lead(shard.primary.name)
+        yield agents
+
+
+def _activity(agents: ShardAgents) -> dict[str, str]:
+    """By looking at status, which wakes nobody."""
+    return {
+        name: agent.get("/v1/status").json["databases"][0]["activity"]
+        for name, agent in agents.agents.items()
+    }
+
+
+def _asleep(agents: ShardAgents) -> bool:
+    return set(_activity(agents).values()) == {"hibernating"}
+
+
+def _work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str, Any]:
+    """All that was done so far: queries, messages, heartbeats."""
+    done: dict[str, Any] = {}
+    for server in shard.servers:
+        view = agents.shard_of(server.name)
+        done[server.name] = (execute(server, WORK), view["messages_total"], view["costs"])
+    done["beats"] = execute(shard.primary, "SELECT * FROM headgate.heartbeat ORDER BY 1")
+    return done
+
+
+def test_a_shard_that_nobody_asks_about_costs_nothing_and_wakes_as_a_whole(
+    shard: Shard[PostgresServer], sleepy: ShardAgents
+) -> None:
+    """R56–R59, R62: no query, message or beat; the first answer is honest, OK within 2 s."""
+    eventually(lambda: _asleep(sleepy), within_s=20)
+    before, since = _settled_work(shard, sleepy), time.monotonic()
+    for agent in sleepy.agents.values():  # Looked at, scraped, explained: nobody asks.
+        for path in ("/metrics", "/v1/status", "/v1/explain?app=a&database=main", "/readyz"):
+            agent.get(path)
+    eventually(lambda: time.monotonic() - since > 1.5)
+    assert _work(shard, sleepy) == before
+    assert _asleep(sleepy)
+
+    lead = shard.primary.name
+    first = sleepy.check_shard(lead)
+    asked_at = time.monotonic()
+    assert not first["admitted"]
+    assert first["metrics"][0]["cause"] in ("hibernating", "warming_up", "stale", "no_primary")
+    sleepy.await_lead(lead, within_s=2.0)
+    assert time.monotonic() - asked_at < 2.0
+    assert "hibernating" not in _activity(sleepy).values()
+
+
+def _settled_work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str, Any]:
+    """Once what was under way has ended: a farewell beat, a last reading."""
+    last: dict[str, Any] = {}
+
+    def still() -> bool:
+        nonlocal last
+        before, last = last, _work(shard, agents)
+        return before == last
+
+    eventually(still)
+    return last
+
+
+def test_a_question_about_one_replica_wakes_only_that_one(
+    shard: Shard[PostgresServer], sleepy: ShardAgents
+) -> None:
+    """R58: hosts sleep and wake one by one."""
+    eventually(lambda: _asleep(sleepy), within_s=20)
+    lead, asked, other = (s.name for s in [shard.primary, *shard.replicas])
+    eventually(lambda: sleepy[asked].admitted(metrics="host/lag"), within_s=2.0)
+    assert _activity(sleepy)[asked] != "hibernating"
+    assert _activity(sleepy)[other] == "hibernating"
+    assert lead in _activity(sleepy)

@@ -1,0 +1,414 @@
+"""A shard of real Postgres servers, one agent each: what its replicas' faults do to it.
+
+The servers and agents are shared: each test leaves them as it found them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headgate
+from headgate.demo import postgres
+from headgate.demo.postgres import PostgresServer
+from tests.fixtures.agents import AgentProcess
+from tests.fixtures.eventually import eventually
+from tests.fixtures.shard_agents import (
+    SHARD,
+    ShardAgents,
+    agents_for,
+    because,
+    dsns_of,
+    execute,
+    frozen,
+    paused_replay,
+    running,
+    shard_agents,
+)
+from tests.fixtures.shards import Shard, start_postgres_shard
+
+VIEWER = "the-viewers-token"
+METRICS = (
+    "lag: threshold=0.5, missing_for_s=600;"
+    'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=0.3'
+)
+TAIL = f"""
+[[tokens]]
+name = "eve"
+role = "viewer"
+sha256 = "{hashlib.sha256(VIEWER.encode()).hexdigest()}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    shard: Shard[PostgresServer]
+    agents: ShardAgents
+    primary: str = "db-a"
+    replica: str = "db-b"
+    forwarding: str = "db-c"
+    """Another replica, whose agent forwards."""
+
+    @property
+    def lead(self) -> AgentProcess:
+        return self.agents[self.primary]
+
+    def ok(self) -> None:
+        self.agents.await_lead(self.primary)
+
+
+@pytest.fixture(scope="module")
+def deployment(servers_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with (
+        start_postgres_shard(servers_dir) as shard,
+        agents_for(
+            shard,
+            tmp_path_factory.mktemp("agents"),
+            metrics=METRICS,
+            more_agent={"db-c": "forward = true"},
+            tail=TAIL,
+        ) as agents,
+    ):
+        yield Deployment(shard, agents)
+
+
+@pytest.fixture
+def shared(deployment: Deployment) -> Iterator[Deployment]:
+    deployment.ok()
+    yield deployment
+    deployment.ok()
+
+
+@contextmanager
+def ended(agent: AgentProcess) -> Iterator[None]:
+    """By SIGKILL; started again afterwards."""
+    agent.kill()
+    try:
+        yield
+    finally:
+        agent.start()
+
+
+# --- lag -------------------------------------------------------------------------------------
+
+
+def test_a_paused_replica_refuses_the_shard_and_itself_but_not_the_primarys_host(
+    shared: Deployment,
+) -> None:
+    """R22, R37, R38: Vitess's TestLag."""
+    agents = shared.agents
+    with paused_replay(shared.shard.server(shared.replica)):
+        answer = agents.await_refusal(shared.primary, because("replication_stopped", "db-b"))
+        assert answer["verdict"] == "THRESHOLD_EXCEEDED"
+        assert "db-b" in answer["reason"] and "paused" in answer["reason"]
+        assert shared.lead.admitted(metrics="host/queue")
+        itself = agents[shared.replica].check(metrics="host/lag")
+        assert itself["verdict"] == "THRESHOLD_EXCEEDED"
+        assert itself["metrics"][0]["cause"] == "replication_stopped"
+        assert agents[shared.forwarding].admitted(metrics="host/lag")
+    agents.await_lead(shared.primary)
+    eventually(lambda: agents[shared.replica].admitted(metrics="host/lag"))
+
+
+def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) -> None:
+    """R38: what is written while one replica does not replay is its lag, in seconds."""
+    primary, replica = shared.shard.primary, shared.shard.server(shared.replica)
+    execute(primary, "CREATE TABLE IF NOT EXISTS work (n int)")
+    with paused_replay(replica):
+        execute(primary, "INSERT INTO work SELECT generate_series(1, 1000)")
+        found = shared.agents.await_refusal(shared.primary, lambda m: m["state"] == "breached")
+        assert found["metrics"][0]["value"] > 0.5
+        assert shared.agents.member_of(shared.primary, "db-b")["bytes_behind"] > 0
+
+
+def test_self_and_shard_are_understood_as_vitess_writes_them(shared: Deployment) -> None:
+    """R41: lag looks at the shard unless told otherwise, other metrics at the host."""
+    metrics = shared.lead.check(metrics="lag,queue,self/lag,shard/queue")["metrics"]
+    assert [(m["metric"], m["scope"]) for m in metrics] == [
+        ("lag", "shard"), ("queue", "host"), ("lag", "host"), ("queue", "shard")
+    ]  # fmt: skip
+
+
+# --- hung, failing, stale and missing metrics ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause", "words"),
+    [
+        ({"sql": "SELECT 1 FROM pg_sleep(30)"}, "timed_out", ""),
+        ({"sql": "SELECT 1 / 0"}, "failed", "division by zero"),
+        ({"sql": "SELECT 1 WHERE false"}, "invalid", ""),
+        ({"sql": "SELECT 1", "interval_s": 600}, "stale", ""),
+        ({"enabled": False}, "unknown", "not configured"),
+    ],
+    ids=["hangs", "fails", "answers nothing", "stale", "switched off"],
+)
+def test_a_metric_that_a_replica_cannot_read_refuses_the_shard(
+    shared: Deployment, settings: dict[str, Any], cause: str, words: str
+) -> None:
+    """R43, R151: no failure of a member becomes health, and the cause comes through."""
+    agents, metric = shared.agents, "metrics/queue"
+    agents.change(shared.replica, "PATCH", metric, settings)
+    try:
+        answer = agents.await_refusal(shared.primary, because(cause, "db-b", words), "queue")
+        [queue] = answer["metrics"]
+        assert queue["state"] == "absent"
+        assert shared.lead.admitted(metrics="host/queue")
+        assert shared.lead.admitted(metrics="shard/lag")
+    finally:
+        agents.change(shared.replica, "POST", f"{metric}/revert")
+    eventually(lambda: agents.check_shard(shared.primary, "queue")["admitted"])
+
+
+def test_a_metric_that_is_removed_on_a_replica_refuses_the_shard(shared: Deployment) -> None:
+    """R43."""
+    agents = shared.agents
+    agents.change(shared.replica, "DELETE", "metrics/queue")
+    try:
+        agents.await_refusal(
+            shared.primary, because("unknown", "db-b", "not configured there"), "queue"
+        )
+    finally:
+        agents.change(shared.replica, "POST", "metrics/queue/revert")
+    eventually(lambda: agents.check_shard(shared.primary, "queue")["admitted"])
+
+
+# --- agents that go away -----------------------------------------------------------------------
+
+
+def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
+    shared: Deployment,
+) -> None:
+    """R42, R150: visibly, for a limited time, audited, and through a restart."""
+    agents, lead, skip = shared.agents, shared.primary, "shard/skips/db-b"
+    with ended(agents[shared.replica]):
+        answer = agents.await_refusal(lead, because("unreachable", "db-b"))
+        first = answer["metrics"][0]
+        assert "db-b" in answer["reason"] and " for " in answer["reason"]
+        later = agents.await_refusal(lead, lambda m: m["absent_for_ms"] > first["absent_for_ms"])
+        assert later["verdict"] == "INTERNAL_ERROR"
+        assert agents.member_of(lead, "db-b")["unreachable_for_s"] > 0
+        assert agents[shared.primary].admitted(metrics="host/queue")
+
+        agents.change(lead, "PUT", skip, {"for": "1h", "reason": "its host is being replaced"})
+        _shown_aside(shared)
+        audit = shared.lead.get("/v1/audit").json["audit"]
+        assert [a["target"] for a in audit if a["action"] == "skip.set"] == [f"{SHARD} db-b"]
+
+        shared.lead.kill()
+        shared.lead.start()
+        agents.await_lead(lead)
+        _shown_aside(shared)
+
+        agents.change(lead, "PUT", skip, {"for": "1s", "reason": "nearly done"})
+        agents.await_refusal(lead, because("unreachable", "db-b"))
+        assert agents.member_of(lead, "db-b")["skip"] is None
+    agents.await_lead(lead)
+
+
+def _shown_aside(shared: Deployment) -> None:
+    """In the answer, and in the view of the shard."""
+    answer = shared.agents.check_shard(shared.primary)
+    assert answer["admitted"]
+    assert "set aside: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
+    member = shared.agents.member_of(shared.primary, "db-b")
+    assert member["skip"]["reason"] == "its host is being replaced"
+    assert 0 < member["skip"]["until_s"] <= 3600
+    assert "skipped by" in member["asides"]["lag"]
+    assert any("db-b is set aside" in told for told in shared.lead.get("/v1/status").json["advice"])
+
+
+def test_a_replicas_frozen_agent_refuses_its_shard_within_two_seconds(shared: Deployment) -> None:
+    """R42: it accepts connections and says nothing; what it said last grows old."""
+    with frozen(shared.agents[shared.replica]):
+        answer = shared.agents.await_refusal(
+            shared.primary, lambda m: m["state"] == "absent" and "db-b" in m["detail"], within_s=2.0
+        )
+        assert answer["metrics"][0]["cause"] in ("stale", "timed_out", "unreachable")
+    shared.agents.await_lead(shared.primary)
+
+
+def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
+    """R43: misleading zero. Nor is it one when all of them are set aside."""
+    agents, lead = shared.agents, shared.primary
+    with ended(agents["db-b"]), ended(agents["db-c"]):
+        answer = agents.await_refusal(lead, because("unreachable", "db-b", "db-c"))
+        assert answer["metrics"][0]["state"] == "absent"
+        for member in ("db-b", "db-c"):
+            skip = {"for": "1h", "reason": "gone"}
+            agents.change(lead, "PUT", f"shard/skips/{member}", skip)
+        agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "set aside"))
+        for member in ("db-b", "db-c"):
+            agents.change(lead, "DELETE", f"shard/skips/{member}")
+        agents.await_refusal(lead, because("unreachable"))
+
+
+def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> None:
+    """R51: with its agent dead, hosts are still answered for, and the shard honestly not."""
+    agents = shared.agents
+    with ended(shared.lead):
+        for name in (shared.replica, shared.forwarding):
+            assert agents[name].admitted(metrics="host/lag,host/queue")
+            answer = agents.check_shard(name)
+            assert not answer["admitted"]
+            assert answer["ask"] == shared.lead.url or "no primary" in answer["reason"]
+        # Forwarding falls back to saying where to ask.
+        question = "/v1/check?app=test:job&database=main&metrics=shard/lag"
+        assert agents[shared.forwarding].get(question).status in (421, 500)
+        gate = headgate.Client(
+            "test:job", database="main", url=agents["db-b"].url, scope="shard", metrics="lag"
+        )
+        with gate, suppress(headgate.ThrottlerUnavailable):
+            assert not gate.check()
+        assert agents[shared.replica].admitted(metrics="host/lag")
+
+
+# --- databases that go away --------------------------------------------------------------------
+
+
+def test_a_replicas_frozen_database_refuses_its_shard(shared: Deployment) -> None:
+    """R42, R151: its agent answers, and says that its server does not."""
+    replica = shared.shard.server(shared.replica)
+    replica.pause()
+    try:
+        shared.agents.await_refusal(shared.primary, because("timed_out", "db-b"), within_s=3.0)
+        eventually(lambda: not shared.agents[shared.replica].admitted(metrics="host/lag"))
+    finally:
+        replica.resume()
+    postgres.await_following(replica)
+    shared.agents.await_lead(shared.primary)
+
+
+def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
+    shared: Deployment,
+) -> None:
+    """R42, R150: a stated policy, and visible."""
+    agents, lead, replica = shared.agents, shared.primary, shared.shard.server(shared.replica)
+    replica.kill()
+    try:
+        agents.await_refusal(lead, lambda m: m["state"] == "absent" and "db-b" in m["detail"])
+        agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
+        agents.await_lead(lead)
+        detail = agents.check_shard(lead)["metrics"][0]["detail"]
+        assert "set aside: db-b (missing for" in detail
+        assert "missing for" in agents.member_of(lead, "db-b")["asides"]["lag"]
+    finally:
+        agents.change(lead, "POST", "metrics/lag/revert")
+        replica.start()
+    postgres.await_following(replica)
+    agents.await_lead(lead)
+    eventually(lambda: not agents.member_of(lead, "db-b")["asides"])
+
+
+# --- asked in the wrong place ------------------------------------------------------------------
+
+
+def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
+    """R37."""
+    path = "/v1/check?app=test:job&database=main&metrics=shard/lag"
+    response = shared.agents[shared.replica].get(path)
+    assert response.status == 421
+    assert response.json["verdict"] == "MISDIRECTED"
+    assert response.json["ask"] == shared.lead.url
+
+
+def test_an_agent_that_forwards_answers_as_the_primarys_does(shared: Deployment) -> None:
+    """R37: also with the primary's refusal; the primary's agent counts it."""
+    agents = shared.agents
+    answer = agents.check_shard(shared.forwarding)
+    assert answer["admitted"] and "worst of 2" in answer["metrics"][0]["detail"]
+    with paused_replay(shared.shard.server(shared.replica)):
+        agents.await_refusal(shared.forwarding, because("replication_stopped", "db-b"))
+
+
+def test_the_sdk_follows_to_the_primarys_agent(shared: Deployment) -> None:
+    """R37: one that asks a replica's agent about the shard."""
+    url = shared.agents[shared.replica].url
+    with headgate.Client(
+        "test:sdk", database="main", url=url, scope="shard", metrics="lag"
+    ) as gate:
+        assert gate.check()
+        assert gate.wait(deadline_s=5).verdict == "OK"
+    clients = {c["client"]: c for c in shared.lead.get("/v1/clients").json["clients"]}
+    assert clients["test:sdk"]["admitted"] == 2
+
+
+# --- who may pull ------------------------------------------------------------------------------
+
+
+def _pull(agent: AgentProcess, token: str | None) -> tuple[int, str]:
+    question = {
+        "version": 1, "shard": SHARD, "database": "main", "sender": "db-x",
+        "activity": "normal", "wait_s": 0, "sent_wall_s": 0,
+    }  # fmt: skip
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    answer = agent.request("POST", "/v1/peer/pull", question, headers)
+    return answer.status, str(answer.json.get("detail", ""))
+
+
+def test_pulling_without_a_peers_token_is_refused(shared: Deployment) -> None:
+    agent = shared.agents[shared.replica]
+    assert _pull(agent, shared.agents.token) == (200, "")
+    status, told = _pull(agent, None)
+    assert status == 401 and "token_file" in told
+    assert _pull(agent, "not the token")[0] == 401
+    status, told = _pull(agent, VIEWER)
+    assert status == 403 and "role peer" in told
+
+
+def test_a_peer_of_another_shard_is_refused_with_words(shared: Deployment) -> None:
+    """R39: not even by a mistake in somebody's settings."""
+    body = {
+        "version": 1, "shard": "commerce/80-", "database": "main", "sender": "db-x",
+        "activity": "normal", "wait_s": 0, "sent_wall_s": 0,
+    }  # fmt: skip
+    headers = {"Authorization": f"Bearer {shared.agents.token}"}
+    answer = shared.agents["db-b"].request("POST", "/v1/peer/pull", body, headers)
+    assert answer.status == 409
+    assert SHARD in answer.json["detail"] and "commerce/80-" in answer.json["detail"]
+
+
+@pytest.mark.parametrize(("shown", "status"), [("wrong", 401), (VIEWER, 403)])
+def test_an_agent_that_shows_the_wrong_token_sees_its_members_as_failed(
+    shared: Deployment, tmp_path: Path, shown: str, status: int
+) -> None:
+    """And is told what to do; nothing is rolled up without them."""
+    token = tmp_path / "token"
+    token.write_text(shown)
+    outsider = shard_agents(["db-a"], tmp_path, metrics="lag", tail=_peers_of(shared))
+    outsider.shown = {"db-a": f'token_file = "{token}"'}
+    outsider.write_settings({"db-a": dsns_of(shared.shard)["db-a"]})
+    with running(outsider):
+        answer = outsider.await_refusal("db-a", because("failed", "db-b", "db-c", str(status)))
+        assert "token_file" in answer["reason"]
+        assert not outsider.member_of("db-a", "db-b")["reachable"]
+
+
+def _peers_of(shared: Deployment) -> str:
+    return "".join(
+        f'[databases.main.peers.{name}]\nurl = "{shared.agents[name].url}"\n'
+        for name in ("db-b", "db-c")
+    )
+
+
+def test_nothing_but_checks_is_seen_by_who_forwards(shared: Deployment) -> None:
+    """Forwarding touches questions about the shard alone: anything else is answered here."""
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", shared.agents[shared.forwarding].port, timeout=5
+    )
+    try:
+        connection.request("GET", "/v1/status")
+        status = json.loads(connection.getresponse().read())
+        assert status["agent"] == shared.forwarding
+        connection.request("GET", "/v1/check?app=test:job&database=main&metrics=host/lag")
+        assert json.loads(connection.getresponse().read())["verdict"] == "OK"
+    finally:
+        connection.close()
