@@ -226,8 +226,16 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._stalled_at = None
         if self._unparsed:
-            unparsed, self._unparsed = self._unparsed, b""
-            self._parse(unparsed)
+            # Not from here: a transport that is closed while it calls this ends twice.
+            asyncio.get_running_loop().call_soon(self._parse_rest)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _parse_rest(self) -> None:
+        if not self._writable.is_set():
+            return
+        unparsed, self._unparsed = self._unparsed, b""
+        self._parse(unparsed)
         if self._writable.is_set() and not self._transport.is_closing():
             self._transport.resume_reading()
 
