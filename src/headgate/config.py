@@ -686,6 +686,9 @@ def _shard_faults(
         for member in sorted({n for n in names if names.count(n) > 1}):
             message = f"the shard has two members called {member!r}; give one another name"
             faults.append(Fault(f"{place}.member", message))
+        if database.shard and agent.advertise is None and _is_anywhere(agent):
+            message = "is needed: others cannot be told to ask at an address that means any"
+            faults.append(Fault("agent.advertise", message))
         known = peers.token_file is not None or peers.cert is not None
         if (database.peers or database.discover) and not known:
             message = (
@@ -693,6 +696,10 @@ def _shard_faults(
             )
             faults.append(Fault("peers.token_file", message))
     return _once(faults)
+
+
+def _is_anywhere(agent: AgentSettings) -> bool:
+    return agent.listen is not None and agent.listen[0] in ("", "0.0.0.0", "::")  # noqa: S104
 
 
 def _once(faults: list[Fault]) -> list[Fault]:

@@ -281,7 +281,9 @@ class Agent:
             return
         if settings.agent != self._settings.agent:
             log.warning("settings.agent_needs_restart", detail="changes in [agent] wait for one")
-        self._settings = replace(settings, agent=self._settings.agent)
+        if settings.peers != self._settings.peers:
+            log.warning("settings.peers_needs_restart", detail="changes in [peers] wait for one")
+        self._settings = replace(settings, agent=self._settings.agent, peers=self._settings.peers)
         self._describe(settings)
         await self._adopt(settings, None)
         self.listener.handlers = self._handlers(settings)
@@ -324,7 +326,7 @@ class Agent:
         async def look() -> None:
             await link.ask("GET", "/healthz", timeout_s=max(0.25, look_s))
 
-        return Standby(
+        standby = Standby(
             url,
             look,
             self.checker,
@@ -333,6 +335,11 @@ class Agent:
             takeover_after_s=agent.takeover_after_s,
             warm=agent.warm_standby,
         )
+        # While passive, whoever is sent to this host is sent to the agent that answers for it.
+        standby.on_change = lambda: self.shards.speak_at(
+            self.checker.active_agent or advertised(agent)
+        )
+        return standby
 
     def _describe(self, settings: Settings) -> None:
         self.facts.settings = settings.source
@@ -412,8 +419,13 @@ class Agent:
             self.demands.by_database[database.name],
             interval_s=interval_s,
             lease_s=database.heartbeat_lease_s,
-            is_replica=lambda: self.shards.is_replica(database.name),
+            stands_aside=lambda: self._beats_elsewhere(database.name),
         )
+
+    def _beats_elsewhere(self, database: str) -> bool:
+        """On a replica, and on a standby whose active agent beats already."""
+        passive = self.standby is not None and self.standby.passive
+        return passive or self.shards.is_replica(database)
 
     # --- loops and signals -----------------------------------------------------------------
 

@@ -16,9 +16,14 @@ OpenWorld = Callable[..., Awaitable[ShardWorld]]
 async def open_world() -> AsyncIterator[OpenWorld]:
     opened: list[ShardWorld] = []
 
-    async def open_one(*peers: str, **more: Any) -> ShardWorld:
-        opened.append(ShardWorld(*peers, **more))
-        return await opened[-1].start()
+    async def open_one(
+        *peers: str, prepare: Callable[[ShardWorld], None] | None = None, **more: Any
+    ) -> ShardWorld:
+        world = ShardWorld(*peers, **more)
+        opened.append(world)
+        if prepare is not None:
+            prepare(world)
+        return await world.start()
 
     yield open_one
     for world in opened:

@@ -163,8 +163,8 @@ class FakeAgent:
 
     clock: HandClock
     name: str
-    says: RoleSeen | None = field(default_factory=replica)
-    values: dict[str, float | Absent] = field(default_factory=lambda: {"lag": 0.5})
+    says: RoleSeen | None = field(default_factory=lambda: replica(term=None))
+    values: dict[str, Reading | float] = field(default_factory=lambda: {"lag": 0.5})
     labels: Mapping[str, str] = field(default_factory=dict)
     asked_s_ago: float | None = None
     fault: PeerFailed | None = None
@@ -194,7 +194,7 @@ class FakeAgent:
     def report(self) -> MemberReport:
         now = self.clock.now().mono_s
         readings: dict[str, Reading] = {
-            metric: Sample(value, now) if isinstance(value, float | int) else value
+            metric: value if isinstance(value, Sample | Absent) else Sample(value, now)
             for metric, value in self.values.items()
         }
         return MemberReport(

@@ -20,6 +20,7 @@ from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Cause
 from headgate.core.shard import MemberView, Pull, ShardView
 from headgate.core.topology import Leading, MemberReport, RoleSeen, Unled
+from headgate.errors import ProbeFailed
 from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import FakeAgent, FakeLink, FakeProbe, FakeRole, HandClock, primary, settle
 from tests.builders import check, metric
@@ -37,7 +38,7 @@ class Server:
     """A database of this agent."""
 
     role: FakeRole
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float | ProbeFailed] = field(default_factory=dict)
     clock_corrections: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -202,6 +203,9 @@ class ShardWorld:
     def demand(self) -> Demand:
         return self.demands.by_database["main"]
 
+    def state(self) -> Activity:
+        return self.demand.state
+
     def view(self, database: str = "main") -> ShardView:
         view = self.shards.view(database)
         assert view is not None
@@ -227,4 +231,10 @@ def dated(role: RoleSeen, at: float) -> RoleSeen:
 
 
 def _probe(server: Server, name: str) -> FakeProbe:
-    return FakeProbe(lambda: server.values[name])
+    def answer() -> float:
+        value = server.values[name]
+        if isinstance(value, ProbeFailed):
+            raise value
+        return value
+
+    return FakeProbe(answer)

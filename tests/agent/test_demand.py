@@ -135,7 +135,7 @@ async def test_cold_start_on_stale_data_the_first_check_is_refused_and_wakes(wor
     """R58, R59: within one interval a retrying client is admitted."""
     world.probes["threads_running"].answer = lambda: 1.0
     await world.until(HIBERNATING)
-    await world.clock.advance(100)
+    await world.clock.advance(20)
     assert not world.checker.check(check()).admitted
     assert world.demand.state is NORMAL
     await world.clock.advance(0.25)
@@ -182,7 +182,7 @@ async def test_a_rate_over_the_time_asleep_says_nothing_of_now() -> None:
     """R59: warming up, then a value."""
     world = World(metric("bytes", sql="select 1", threshold=9, mode="rate", interval_s=0.25))
     await world.until(HIBERNATING)
-    await world.clock.advance(1000)
+    await world.clock.advance(100)
     world.checker.check(check())
     await settle()
     reading = world.reading("bytes")
@@ -197,10 +197,10 @@ async def test_whatever_depends_on_it_keeps_it_awake(world: World) -> None:
     """R61: enforcement, a live rule, an exemption, a warm standby."""
     world.demand.keep_awake("rule r1")
     world.demand.keep_awake("standby")
-    await world.clock.advance(100)
+    await world.clock.advance(20)
     assert world.demand.state is NORMAL
     world.demand.keep_awake("rule r1", on=False)
-    await world.clock.advance(100)
+    await world.clock.advance(20)
     assert world.demand.state is NORMAL
     world.demand.keep_awake("standby", on=False)
     assert world.demand.state is HIBERNATING
@@ -317,7 +317,7 @@ class TestTheShards:
 
     async def test_keepers_keep_the_shard_awake(self, world: World, demand: Demand) -> None:
         demand.keep_awake("rule r1")
-        await world.clock.advance(100)
+        await world.clock.advance(20)
         assert demand.shard_state(world.clock.now().mono_s) is NORMAL
 
 

@@ -66,6 +66,21 @@ async def test_it_asks_where_it_is_sent_and_remembers(
     assert {heard.connection for heard in primary.heard} == {1}, "kept alive, as at home"
 
 
+async def test_the_database_may_have_another_name_there(
+    agents: list[ScriptedAgent], make_caller: MakeCaller
+) -> None:
+    """An agent that probes a whole shard calls its databases by other names than the primary's."""
+    home, primary, _ = agents
+    says(home, always=answer(421, misdirected(primary.url, ask_database="orders")))
+    says(primary, always=answer(200, bodies.ok("orders")))
+    caller = make_caller(home.url)
+    for _ in range(2):
+        assert (await caller.check()).verdict == "OK"
+    assert counts(agents) == [1, 2, 0]
+    assert "database=orders" in primary.heard[0].line
+    assert "database=main" in home.heard[0].line
+
+
 async def test_a_redirect_is_neither_a_refusal_nor_silence(
     agents: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:

@@ -287,7 +287,7 @@ def test_a_name_that_is_nearly_a_built_in_roll_up_is_taken_for_a_plug_in() -> No
     assert parse("lag", rollup="p99_of_replicas").rollup.by == "p99_of_replicas"
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.recursive(st.none() | st.text() | st.floats() | st.booleans(), st.lists))
 def test_no_roll_up_setting_raises_anything_but_a_fault(value: Any) -> None:
     for name in ("scope", "rollup", "rollup_of", "rollup_labels", "quorum", "missing_for_s"):

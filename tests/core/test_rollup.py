@@ -40,13 +40,14 @@ def member(
     missing_for_s: float | None = None,
     joined_s_ago: float | None = None,
     skip: Skip | None = None,
+    unheard: bool = False,
     **labels: str,
 ) -> MemberReading:
     return MemberReading(
         name,
         role,
         reading if isinstance(reading, Sample | Absent) else sample(reading),
-        labels,
+        None if unheard else labels,
         None if missing_for_s is None else MONO - missing_for_s,
         None if joined_s_ago is None else MONO - joined_s_ago,
         skip,
@@ -123,7 +124,7 @@ def test_a_number_of_members_may_be_unhealthy(
     values: tuple[float, ...], limit: int, passes: bool
 ) -> None:
     """R40"""
-    settings = {"rollup": "unhealthy", "rollup_limit": limit}
+    settings: dict[str, Any] = {"rollup": "unhealthy", "rollup_limit": limit}
     rolled = roll(*(member(f"m{i}", v) for i, v in enumerate(values)), **settings)
     assert refuses(rolled, **settings) is not passes
 
@@ -144,20 +145,20 @@ def test_a_number_of_members_may_be_unhealthy(
 )
 def test_a_quorum_of_two_of_three(readings: tuple[Reading | float, ...], passes: bool) -> None:
     """R40, R43: one that is missing is one that is not healthy."""
-    settings = {"rollup": "quorum", "quorum": 2}
+    settings: dict[str, Any] = {"rollup": "quorum", "quorum": 2}
     rolled = roll(*(member(f"m{i}", r) for i, r in enumerate(readings)), **settings)
     assert refuses(rolled, **settings) is not passes
 
 
 def test_a_quorum_is_not_met_by_setting_the_sick_aside() -> None:
-    settings = {"rollup": "quorum", "quorum": 2}
+    settings: dict[str, Any] = {"rollup": "quorum", "quorum": 2}
     rolled = roll(member("b", 1.0), member("c", 9.0, skip=skip(60)), **settings)
     assert value(rolled) == 1.0 and refuses(rolled, **settings)
     assert "c (skipped by ops" in rolled.reading.detail
 
 
 def test_counting_says_who_is_unhealthy_and_what_the_number_means() -> None:
-    settings = {"rollup": "unhealthy"}
+    settings: dict[str, Any] = {"rollup": "unhealthy"}
     rolled = roll(member("b", 9.0), member("c", absent()), member("d", 1.0), **settings)
     assert value(rolled) == 2.0
     assert "2 of 3 unhealthy: b, c" in rolled.reading.detail
@@ -284,6 +285,13 @@ def test_labels_choose_members() -> None:
     assert "with these labels" in missing(nobody).detail
 
 
+def test_labels_that_nobody_has_told_yet_may_be_the_ones() -> None:
+    """R42: one that was never heard of is missing, not left out."""
+    parts = [member("b", 1.0, region="eu"), member("c", absent(Cause.NEVER_READ), unheard=True)]
+    rolled = roll(*parts, rollup_labels={"region": "eu"})
+    assert missing(rolled).cause is Cause.NEVER_READ
+
+
 # --- set aside, visibly and for a bounded time ------------------------------------------------
 
 
@@ -340,7 +348,7 @@ def test_ignoring_the_worst_never_drops_the_last(ignored: int) -> None:
 
 def test_only_members_far_off_are_ignored() -> None:
     """R42: freno's IgnoreHostsThreshold."""
-    settings = {"ignore_hosts": 2, "ignore_above": 100}
+    settings: dict[str, Any] = {"ignore_hosts": 2, "ignore_above": 100}
     rolled = roll(member("b", 5000), member("c", 60.0), member("d", 1.0), **settings)
     assert value(rolled) == 60.0 and rolled.counted == ("c", "d")
     at_it = roll(member("b", 100.0), member("c", 1.0), **settings)
@@ -362,7 +370,7 @@ def predicate(answer: bool) -> dict[str, Aggregate]:
 @pytest.mark.parametrize("threshold", [1e-9, 1.0, 5.0, 1e9, 1e16, 1e18])
 def test_a_predicate_refuses_by_any_threshold(threshold: float) -> None:
     """R40: topology health is a predicate."""
-    settings = {"rollup": "spread", "threshold": threshold}
+    settings: dict[str, Any] = {"rollup": "spread", "threshold": threshold}
     sick = roll(member("b", 1.0), aggregates=predicate(False), **settings)
     fine = roll(member("b", 1.0), aggregates=predicate(True), **settings)
     assert refuses(sick, **settings) and not refuses(fine, **settings)
@@ -406,6 +414,11 @@ def test_a_plug_in_that_is_not_installed_becomes_an_absence() -> None:
 
 # --- whatever is absent ---------------------------------------------------------------------
 
+
+def _labels(eu: bool) -> dict[str, Any]:
+    return {"region": "eu"} if eu else {}
+
+
 names = st.sampled_from(["b", "c", "d", "e"])
 readings = st.one_of(
     st.builds(sample, st.floats(0, 1e6), age_s=st.floats(0, 100)),
@@ -419,7 +432,7 @@ members = st.builds(
         missing_for_s=missing_s if isinstance(reading, Absent) else None,
         joined_s_ago=joined_s,
         skip=None if left_s is None else skip(left_s, name),
-        **({"region": "eu"} if eu else {}),
+        **_labels(eu),
     ),
     names,
     readings,
@@ -452,7 +465,7 @@ def spec_of(policy: dict[str, Any]) -> MetricSpec:
 
 def whole(check: Callable[..., None]) -> Any:
     given_parts = st.lists(members, max_size=4, unique_by=lambda part: part.name)
-    return settings(max_examples=60)(given(parts=given_parts, policy=policies)(check))
+    return settings(max_examples=40)(given(parts=given_parts, policy=policies)(check))
 
 
 @whole
@@ -485,7 +498,7 @@ def test_nobody_is_left_out_silently(parts: list[MemberReading], policy: dict[st
         left_out = (
             (spec.rollup.of is RollupOf.REPLICAS and part.role is PRIMARY)
             or (spec.rollup.of is RollupOf.PRIMARY and part.role is not PRIMARY)
-            or any(part.labels.get(k) != v for k, v in spec.rollup.labels.items())
+            or any((part.labels or {}).get(k) != v for k, v in spec.rollup.labels.items())
         )
         assert (part.name in aside or part.name in rolled.counted) is not left_out
     for name, why in aside.items():

@@ -86,6 +86,11 @@ class Demand:
         self._followed, self._followed_until = activity, now + for_s
         self.refresh(now)
 
+    def unfollow(self, now: float) -> None:
+        """The shard's primary goes to rest."""
+        self._followed_until = NEVER
+        self.refresh(now)
+
     def keep_awake(self, reason: str, *, on: bool = True) -> None:
         (self.keepers.add if on else self.keepers.discard)(reason)
         self.refresh(self._clock.now().mono_s)
@@ -114,6 +119,9 @@ class Demand:
 
     def watch(self, callback: Callable[[], None]) -> None:
         self._watchers.append(callback)
+
+    def unwatch(self, callback: Callable[[], None]) -> None:
+        self._watchers.remove(callback)
 
     def stretch(self, interval_s: float) -> float:
         return interval_s * (self.idleness.slow_factor if self.state is Activity.SLOW else 1.0)
@@ -191,6 +199,10 @@ class Demands:
 
     def wake(self, database: str, now: float) -> None:
         self.by_database[database].wake(now)
+
+    def wake_all(self, now: float) -> None:
+        for demand in self.by_database.values():
+            demand.wake(now)
 
     def state(self, database: str) -> Activity:
         return self.by_database[database].state

@@ -33,7 +33,7 @@ class Heartbeat:
         *,
         interval_s: float,
         lease_s: float,
-        is_replica: Callable[[], bool] = lambda: False,
+        stands_aside: Callable[[], bool] = lambda: False,
     ) -> None:
         self.database = database
         self._writer = writer
@@ -41,7 +41,8 @@ class Heartbeat:
         self._demand = demand
         self._interval_s = interval_s
         self._lease_s = lease_s
-        self._is_replica = is_replica
+        self._stands_aside = stands_aside
+        """True where it is known that a beat is not ours to write, without asking the server."""
         self._timeout_s = max(1.0, 2 * interval_s)
         self._wanted_at = NEVER
         self._farewells = 0
@@ -64,7 +65,9 @@ class Heartbeat:
     async def run(self) -> None:
         try:
             while True:
-                if not self._is_replica():
+                if self._stands_aside():
+                    self.fault = None  # Whatever went wrong, it is no longer ours to write.
+                else:
                     await self._beat_or_rest()
                 await self._pause()
         finally:

@@ -30,6 +30,10 @@ AWAY_S = 10.0
 """One that was away for longer has come back, and may need to catch up (R150)."""
 
 
+FOUND = "database"
+"""Source of a member that is known from the database, or from its own pulls, alone."""
+
+
 @dataclass(slots=True)
 class LocalMember:
     database: str
@@ -134,10 +138,14 @@ class RemoteMember:
         """When the last attempt that has ended began."""
         self.wanted = False
         """One attempt is wanted, whoever leads."""
+        self.kept_awake = False
+        """Our last question asked it to stay awake."""
         self.clock_ahead_s: float | None = None
         """Its agent's wall clock minus ours."""
         self.clock_error_s = 0.0
         self.messages_total = 0
+        self.is_new = False
+        """It was added to a shard that was rolled up already."""
         self._roleless_since: float | None = None
 
     @property
@@ -211,5 +219,7 @@ class RemoteMember:
         """After a time away, or without a server: not merely after our own first look."""
         if report.role is None:
             return False
+        if self.is_new and self.report is None:
+            return True
         since = self.lost_since if self.lost is not None else self._roleless_since
         return since is not None and now - since >= AWAY_S

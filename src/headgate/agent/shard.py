@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from headgate.agent.board import READINGS_KEPT, Board
-from headgate.agent.demand import NEVER, Demand, Work
-from headgate.agent.members import LINK_TIMEOUT_S, LocalMember, RemoteMember
+from headgate.agent.demand import NEVER, Demand, Work, first_of
+from headgate.agent.members import FOUND, LINK_TIMEOUT_S, LocalMember, RemoteMember
 from headgate.agent.ports import Clock
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity, most_awake
@@ -81,6 +81,8 @@ class Shard:
         """By database."""
         self.remotes: dict[str, RemoteMember] = {}
         """By member name."""
+        self.aliases: set[str] = set()
+        """Further addresses of members that are known by another."""
         self.skips: Mapping[str, Skip] = MappingProxyType({})
         self.point: Standpoint = Unled(
             Absent(Cause.WARMING_UP, "the shard has not been looked at yet", self._now().mono_s)
@@ -91,6 +93,8 @@ class Shard:
         self._leading_since: float | None = None
         self._was_pulling = False
         self._windows: dict[str, Window] = {}
+        self._made_at: dict[str, float] = {}
+        """When what the newest value of a metric is made of was read: R11 counts readings."""
         self._missing_since: dict[tuple[str, str], float] = {}
         self._rivals: dict[str, RoleSeen] = {}
         self._reigns: dict[str, tuple[int | None, float]] = {}
@@ -110,13 +114,16 @@ class Shard:
         local.demand.on_shard_asked = self.wanted
 
     def add_remote(self, remote: RemoteMember) -> None:
+        remote.is_new = self._leading_since is not None and self.warming_up() is None
         self.remotes[remote.name] = remote
         self._tasks[remote.name] = asyncio.create_task(
             supervised(f"member {remote.name}", lambda: self._pull_loop(remote))
         )
 
     async def remove_remote(self, name: str) -> None:
-        remote = self.remotes.pop(name)
+        remote = self.remotes.pop(name, None)
+        if remote is None:
+            return
         task = self._tasks.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -131,6 +138,9 @@ class Shard:
             self._roll_handle.cancel()
         for errand in self._errands:
             errand.cancel()
+        for local in self.locals.values():
+            local.demand.unwatch(self._stir)
+            local.demand.on_shard_asked = lambda: None
 
     # --- events ----------------------------------------------------------------------------
 
@@ -182,7 +192,8 @@ class Shard:
 
     def claimed(self, sender: str, role: RoleSeen | None, url: str) -> None:
         """Another member pulled from us, and said what it is."""
-        remote = self.remotes.get(sender)
+        by_url = (remote for remote in self.remotes.values() if url and remote.url == url)
+        remote = self.remotes.get(sender) or next(by_url, None)
         if remote is None:
             return
         remote.claimed(role, url)
@@ -195,13 +206,15 @@ class Shard:
 
     async def _pull_loop(self, remote: RemoteMember) -> None:
         while True:
-            if not (remote.wanted or self._pulls()):
+            if not self._is_due(remote):
                 self._stirred.clear()
                 await self._stirred.wait()
                 continue
-            began = self._now().mono_s
-            await remote.try_once(self._question(remote))
+            began, question = self._now().mono_s, self._question(remote)
+            await remote.try_once(question)
+            remote.kept_awake = question.activity is not Activity.HIBERNATING
             self._own_demand().count(Work.MESSAGES)
+            self._drop_double(remote)
             self._renew_beats(remote)
             self._soon()
             await self._pace(remote, self._now().mono_s - began)
@@ -209,13 +222,49 @@ class Shard:
     async def _pace(self, remote: RemoteMember, spent_s: float) -> None:
         now = self._now().mono_s
         if self._activity(now) is not Activity.NORMAL:
-            demand = self._own_demand()
-            await demand.pause(self.collect_interval_s * demand.idleness.slow_factor)
+            await self._rest(self.collect_interval_s * self._own_demand().idleness.slow_factor)
             return
         # An early answer means news; news may not come faster than this.
         least_s = self.collect_interval_s / (1 if remote.lost is not None else 4)
         if spent_s < least_s:
             await self._clock.sleep(least_s - spent_s)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until then, or until somebody wants to know more of the shard than before."""
+        self._stirred.clear()
+        stirred = asyncio.ensure_future(self._until_stirred())
+        try:
+            await first_of(self._clock, seconds, stirred)
+        finally:
+            stirred.cancel()
+
+    async def _until_stirred(self) -> None:
+        await self._stirred.wait()
+
+    def _is_due(self, remote: RemoteMember) -> bool:
+        """Once more when we go to rest, so that it need not stay awake for us."""
+        if remote.wanted or self._pulls():
+            return True
+        # However old our role is by now: it is not read again while we rest.
+        roles = (local.role for local in self.locals.values())
+        ours = any(role is not None and role.role is Role.PRIMARY for role in roles)
+        return remote.kept_awake and ours
+
+    def _drop_double(self, remote: RemoteMember) -> None:
+        """A server may be found by two names: the one that its own agent gives it is kept."""
+        name = remote.report.name if remote.report else remote.name
+        others = {*self.remotes, *(local.name for local in self.locals.values())}
+        if remote.source == FOUND and name != remote.name and name in others:
+            log.info("member.double", shard=self.name, member=remote.name, called=name)
+            self.aliases.add(remote.url)
+            self._background(self.remove_remote(remote.name))
+
+    def forget_unheard(self, urls: set[str]) -> None:
+        """Found once, never heard of, and not listed by our server any more: `urls` are (R44)."""
+        for remote in list(self.remotes.values()):
+            unheard = remote.report is None and remote.claim is None and remote.lost is not None
+            if remote.source == FOUND and unheard and remote.url not in urls:
+                self._background(self.remove_remote(remote.name))
 
     def _own_demand(self) -> Demand:
         return next(iter(self.locals.values())).demand
@@ -271,7 +320,7 @@ class Shard:
             return
         for local in self.locals.values():
             if local.heartbeat is not None:
-                local.heartbeat.renew(self._now().mono_s - report.asked_s_ago)
+                local.heartbeat.renew(report.at - report.asked_s_ago)
 
     # --- standpoint ------------------------------------------------------------------------
 
@@ -283,7 +332,15 @@ class Shard:
             Member(local.name, "", True, local.report(self._board, now, self.url))
             for local in self.locals.values()
         ]
-        return [*ours, *(remote.member() for remote in self.remotes.values())]
+        return [*ours, *(remote.member() for remote in self._distinct())]
+
+    def _distinct(self) -> Iterator[RemoteMember]:
+        """Without those that turn out to be another one by a second name."""
+        names = {*self.remotes, *(local.name for local in self.locals.values())}
+        for remote in self.remotes.values():
+            called = remote.report.name if remote.report else remote.name
+            if called == remote.name or called not in names:
+                yield remote
 
     @property
     def _role_max_age_s(self) -> float:
@@ -354,7 +411,7 @@ class Shard:
                 self._rivals.pop(name, None)
             elif ours is not None and now - role.taken_at <= self._role_max_age_s:
                 self._rivals[name] = role
-        if ours is None:
+        if all(local.role and local.role.role is Role.REPLICA for local in self.locals.values()):
             self._rivals.clear()
 
     def _hint(self, point: Unled, now: float) -> Standpoint:
@@ -426,6 +483,7 @@ class Shard:
         if leads and (self._leading_since is None or (pulls and not self._was_pulling)):
             self._leading_since = now
             self._windows.clear()
+            self._missing_since.clear()
             self._stir()
         elif not leads:
             self._leading_since = None
@@ -491,8 +549,9 @@ class Shard:
         rolled: dict[str, Rolled] = {}
         until = primary.leads_until
         problems = self.problems(members)
+        counted = [member for member in members if not self._is_former(member, primary.name)]
         for name, spec in specs.items():
-            parts = [self._part(member, spec, problems, now) for member in members]
+            parts = [self._part(member, spec, problems, now) for member in counted]
             rolled[name] = outcome = roll_up(
                 spec, parts, now=now.mono_s, wall_s=now.wall_s, aggregates=self._aggregates
             )
@@ -504,7 +563,9 @@ class Shard:
         window = self._windows.get(spec.name, Window())
         if window.latest != rolled.reading:
             keep = max(READINGS_KEPT, spec.debounce.readings)
-            window = self._windows[spec.name] = window.push(rolled.reading, keep=keep)
+            same = self._made_at.get(spec.name) == rolled.made_at and window.latest is not None
+            window = (window.without_latest() if same else window).push(rolled.reading, keep=keep)
+            self._windows[spec.name], self._made_at[spec.name] = window, rolled.made_at
         if rolled.excused:
             spec = replace(spec, absence=AbsencePolicy.IGNORE)
         elif isinstance(rolled.reading, Absent):
@@ -526,18 +587,23 @@ class Shard:
             name=member.name,
             role=self._counted_role(member),
             reading=reading,
-            labels=report.labels if report else MappingProxyType({}),
+            labels=report.labels if report else None,
             missing_since=self._missing_since.get(key),
             joined_at=member.joined_at or None,
             skip=self.skips.get(member.name),
         )
 
     def _counted_role(self, member: Member) -> Role | None:
-        """What it is, or was last. A former primary that is gone was never a replica (R44)."""
-        if member.report is not None and member.report.role is not None:
-            return member.report.role.role
+        """What it is, or was last."""
         remote = self.remotes.get(member.name)
-        return remote.last_role if remote else None
+        if remote is not None:
+            return remote.last_role
+        role = member.report.role if member.report else None
+        return role.role if role else None
+
+    def _is_former(self, member: Member, primary: str) -> bool:
+        """A primary before ours that is gone: it was never a replica, nor is it one now (R44)."""
+        return member.name != primary and self._counted_role(member) is Role.PRIMARY
 
     def _reading(
         self, member: Member, spec: MetricSpec, problems: Mapping[str, str], now: float
@@ -622,12 +688,17 @@ class Shard:
                 yield from local.role.downstream
 
     def unwatched(self) -> Iterator[Downstream]:
-        names = {*self.remotes, *(local.name for local in self.locals.values())}
-        hosts = {urlsplit(remote.url).hostname for remote in self.remotes.values()}
+        """Each member answers for one replica: that of its name, or else one of its host."""
         if len(self.locals) > 1:
             return  # This agent probes the shard directly; what it is to watch, it was told.
-        for found in self.downstream():
-            if found.name not in names and found.host not in hosts:
+        own = {local.name for local in self.locals.values()}
+        hosts = {remote.name: urlsplit(remote.url).hostname for remote in self.remotes.values()}
+        listed = {(found.name, found.host): found for found in self.downstream()}.values()
+        for found in [found for found in listed if not hosts.pop(found.name, None)]:
+            beside = next((name for name, host in hosts.items() if host == found.host), None)
+            if beside is not None:
+                del hosts[beside]
+            elif found.name not in own:
                 yield found
 
     def _now(self) -> Instant:

@@ -7,7 +7,7 @@ other agents ──answer, woken──►│        operators ──skip, add_pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -17,16 +17,17 @@ import structlog
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.heartbeat import Heartbeat
-from headgate.agent.members import LocalMember, RemoteMember
+from headgate.agent.members import FOUND, LocalMember, RemoteMember
 from headgate.agent.ports import Clock, PeerLink, RoleProbe, Store
 from headgate.agent.roles import RoleWatcher
 from headgate.agent.shard import Shard
 from headgate.agent.supervise import supervised
+from headgate.core.activity import Activity
 from headgate.core.records import AuditEntry, Record
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S, Pull, ShardView, Skip
-from headgate.core.topology import Downstream, Following, MemberReport
+from headgate.core.topology import Downstream, Following, MemberReport, Role
 from headgate.errors import HeadgateError, InvalidRequest, WrongShard
 
 log = structlog.get_logger()
@@ -36,6 +37,8 @@ FOLLOWED_S = 10.0
 """How long a member stays as awake as the primary's agent last was."""
 MAX_HOLD_S = 30.0
 ROLE_TIMEOUT_S = 0.5
+NAMELESS = ("", "walreceiver")
+"""What Postgres calls a replica that was given no name."""
 
 
 class NoSuchShard(HeadgateError, LookupError):
@@ -210,21 +213,18 @@ class Shards:
             found = list(local.role.downstream)
             if host := local.role.upstream.rpartition(":")[0]:
                 found.append(Downstream("", host.strip("[]")))
-            for downstream in found:
-                self._add_found(shard, plan, downstream)
+            peers = [peer for one in found if (peer := _found_peer(plan, plan.discover, one))]
+            for peer in peers:
+                self._add_found(shard, peer)
+            shard.forget_unheard({peer.url for peer in peers})
 
-    def _add_found(self, shard: Shard, plan: ShardPlan, found: Downstream) -> None:
-        assert plan.discover is not None
-        name, host = found.name or found.host, found.host or found.name
-        if not name or len(shard.remotes) >= MAX_MEMBERS:
+    def _add_found(self, shard: Shard, peer: PeerPlan) -> None:
+        known = {self._url, *shard.aliases, *(remote.url for remote in shard.remotes.values())}
+        names = {*shard.remotes, *(local.name for local in shard.locals.values())}
+        if peer.url in known or peer.name in names or len(shard.remotes) >= MAX_MEMBERS:
             return
-        shown = f"[{host}]" if ":" in host else host
-        url = plan.discover.replace("{host}", shown).replace("{name}", name)
-        known = {self._url, *(remote.url for remote in shard.remotes.values())}
-        if url in known or name in shard.remotes:
-            return
-        log.info("member.found", shard=shard.name, member=name, url=url)
-        self._add_remote(shard, PeerPlan(name, url, plan.database), "database")
+        log.info("member.found", shard=shard.name, member=peer.name, url=peer.url)
+        self._add_remote(shard, peer, FOUND)
 
     # --- for other parts of the agent ------------------------------------------------------
 
@@ -240,12 +240,12 @@ class Shards:
             self._shards[plan.shard].locals[heartbeat.database].heartbeat = heartbeat
 
     def is_replica(self, database: str) -> bool:
-        """Known to be one, just now."""
+        """By the last that was seen of it."""
         plan = self._plans.get(database)
         if plan is None or plan.shard not in self._shards:
             return False
-        local = self._shards[plan.shard].locals[database]
-        return local.role is not None and not local.is_primary(self._clock.now().mono_s)
+        role = self._shards[plan.shard].locals[database].role
+        return role is not None and role.role is Role.REPLICA
 
     def primary_link(self, database: str) -> PeerLink | None:
         """The way to the agent that speaks for this database's shard, where that is another."""
@@ -253,7 +253,14 @@ class Shards:
         if not isinstance(shard.point, Following):
             return None
         remote = shard.remotes.get(shard.point.primary)
-        return remote.link if remote else None
+        # Where the database has another name, the question would have to be another one.
+        return remote.link if remote and remote.database == database else None
+
+    def speak_at(self, url: str) -> None:
+        """Where others are told to ask, from now on."""
+        self._url = url
+        for shard in self._shards.values():
+            shard.url = url
 
     # --- for other agents ------------------------------------------------------------------
 
@@ -262,12 +269,21 @@ class Shards:
         local = shard.locals[pull.database]
         now = self._clock.now().mono_s
         local.demand.follow(pull.activity, now=now, for_s=FOLLOWED_S)
+        leads = pull.role is not None and pull.role.role is Role.PRIMARY
+        if leads and pull.activity is Activity.HIBERNATING:
+            local.demand.unfollow(now)
+        self._meet(shard, pull)
         shard.claimed(pull.sender, pull.role, pull.url)
         if pull.clock_ahead_s is not None:
             local.correct_clock(pull.clock_ahead_s, pull.clock_error_s)
         if pull.wait_s > 0:
             await local.hold(min(pull.wait_s, MAX_HOLD_S))
         return local.report(self._board, self._clock.now().mono_s, self._url)
+
+    def _meet(self, shard: Shard, pull: Pull) -> None:
+        """A primary that nobody told us of: whom it pulls from has to know it as well."""
+        if pull.role is not None and pull.role.role is Role.PRIMARY and pull.url:
+            self._add_found(shard, PeerPlan(pull.sender, pull.url, pull.database))
 
     def woken(self, shard: str, database: str, by: str) -> None:
         local = self._asked(shard, database).locals[database]
@@ -313,8 +329,8 @@ class Shards:
             before = self._skips.get((shard.name, member))
             skip = Skip(shard.name, member, wall_s + for_s, who, reason, wall_s)
             value = _skip_value(skip)
-            revision = before.revision if before else 0
-            kept = await self._keep(SKIP, shard.name, member, value, revision, who)
+            record = _skip_record(before) if before else None
+            kept = await self._keep(SKIP, shard.name, member, value, record, who)
             self._skips[(shard.name, member)] = skip = _skip_of(kept)
             self._set_skips(shard)
         return skip
@@ -325,7 +341,7 @@ class Shards:
             skip = self._skips.get((shard.name, member))
             if skip is None:
                 raise NoSuchMember(f"{member} is not set aside in {shard.name}")
-            await self._keep(SKIP, shard.name, member, None, skip.revision, who)
+            await self._keep(SKIP, shard.name, member, None, _skip_record(skip), who)
             del self._skips[(shard.name, member)]
             self._set_skips(shard)
 
@@ -339,7 +355,7 @@ class Shards:
             if len(shard.remotes) >= MAX_MEMBERS:
                 raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
             value = {"url": url, "database": peer_database}
-            kept = await self._keep(PEER, shard.name, member, value, 0, who)
+            kept = await self._keep(PEER, shard.name, member, value, None, who)
             self._peers[(shard.name, member)] = kept
             self._add_remote(shard, PeerPlan(member, url, peer_database), "runtime")
 
@@ -348,12 +364,21 @@ class Shards:
         async with self._lock:
             record = self._peers.get((shard.name, member))
             if record is not None:
-                await self._keep(PEER, shard.name, member, None, record.revision, who)
+                await self._keep(PEER, shard.name, member, None, record, who)
                 del self._peers[(shard.name, member)]
-            elif shard.remotes[member].source == "file":
-                message = f"{member} stands in the settings file; take it out there and reload"
-                raise InvalidRequest(message, status=409)
+            elif why := self._why_it_stays(shard, member):
+                raise InvalidRequest(f"{member} {why}", status=409)
             await shard.remove_remote(member)
+
+    def _why_it_stays(self, shard: Shard, member: str) -> str | None:
+        remote = shard.remotes.get(member)
+        if remote is None:
+            return "is this agent's own; take the database out of the settings, and reload"
+        if remote.source == "file":
+            return "stands in the settings file; take it out there, and reload"
+        if any(member in (found.name, found.host) for found in shard.downstream()):
+            return "is a replica that the database lists; set it aside with a skip"
+        return None
 
     def _shard_of(self, database: str) -> Shard:
         plan = self._plans.get(database)
@@ -381,15 +406,27 @@ class Shards:
         shard: str,
         member: str,
         value: Mapping[str, Any] | None,
-        revision: int,
+        before: Record | None,
         who: str,
     ) -> Record:
-        action = f"{kind}.{'removed' if value is None else 'set'}"
-        audit = AuditEntry(self._clock.now().wall_s, who, action, f"{shard} {member}", None, value)
-        record = Record(kind, f"{shard} {member}", value, revision)
-        kept: Awaitable[Record] = self._store.put_record(record, audit)
+        action, key = f"{kind}.{'removed' if value is None else 'set'}", f"{shard} {member}"
+        was = before.value if before else None
+        audit = AuditEntry(self._clock.now().wall_s, who, action, key, was, value)
+        record = Record(kind, key, value, before.revision if before else 0)
+        kept = await self._store.put_record(record, audit)
         log.info("shard.changed", action=action, shard=shard, member=member, who=who)
-        return await kept
+        return kept
+
+
+def _found_peer(plan: ShardPlan, template: str, found: Downstream) -> PeerPlan | None:
+    """By its own name, where it has one that is not everybody's."""
+    own = "" if found.name in NAMELESS else found.name
+    name, host = own or found.host, found.host or own
+    if not name:
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    url = template.replace("{host}", shown).replace("{name}", name)
+    return PeerPlan(name, url, plan.database)
 
 
 def _key(plan: ShardPlan | None) -> tuple[object, ...] | None:
@@ -399,6 +436,10 @@ def _key(plan: ShardPlan | None) -> tuple[object, ...] | None:
 def _split(key: str) -> tuple[str, str]:
     shard, _, member = key.rpartition(" ")
     return shard, member
+
+
+def _skip_record(skip: Skip) -> Record:
+    return Record(SKIP, f"{skip.shard} {skip.member}", _skip_value(skip), skip.revision)
 
 
 def _skip_value(skip: Skip) -> Mapping[str, Any]:

@@ -51,6 +51,7 @@ class Standby:
         self.fault = ""
         """Why the active agent did not answer last."""
         self.takeovers_total = 0
+        self.on_change: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         """Active until the other has been seen: a host without an answer is the worse mistake."""
@@ -81,9 +82,11 @@ class Standby:
         if self.passive and silent_s >= self._takeover_after_s:
             self.takeovers_total += 1
             self._become(passive=False)
+            self._demands.wake_all(self._clock.now().mono_s)  # Its clients are on their way.
 
     def _become(self, *, passive: bool) -> None:
         log.warning("standby.changed", passive=passive, active=self.url, detail=self.fault)
         self.passive, self.since = passive, self._clock.now()
         self._checker.active_agent = self.url if passive else ""
         self._demands.keep_awake(KEEPER, on=passive and self._warm)
+        self.on_change()

@@ -33,6 +33,9 @@ class Window:
         since = self.absent_since if self.absent_since is not None else reading.at
         return replace(self, readings=readings, absent_since=since)
 
+    def without_latest(self) -> Window:
+        return replace(self, readings=self.readings[:-1])
+
     @property
     def latest(self) -> Reading | None:
         return self.readings[-1] if self.readings else None

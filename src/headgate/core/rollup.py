@@ -67,7 +67,8 @@ class MemberReading:
     name: str
     role: Role | None
     reading: Reading
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] | None
+    """None where nobody knows them."""
     missing_since: float | None = None
     """Since when it has had no usable value; None while it has one."""
     joined_at: float | None = None
@@ -86,6 +87,8 @@ class Rolled(NamedTuple):
     """Absent, and the policy lets that pass."""
     counted: tuple[str, ...] = ()
     asides: tuple[Aside, ...] = ()
+    made_at: float = 0.0
+    """When the reading that decides was taken: two roll-ups of one reading are one."""
 
 
 def shard_spec(spec: MetricSpec, *, collect_s: float) -> MetricSpec:
@@ -131,12 +134,13 @@ def roll_up(
 
 
 def _takes_part(member: MemberReading, rollup: Rollup) -> bool:
-    """One whose role nobody knows may be a replica: leaving it out would be guessing."""
+    """One whose role or labels nobody knows may belong: leaving it out would be guessing."""
     if rollup.of is RollupOf.REPLICAS and member.role is Role.PRIMARY:
         return False
     if rollup.of is RollupOf.PRIMARY and member.role is not Role.PRIMARY:
         return False
-    return all(member.labels.get(key) == value for key, value in rollup.labels.items())
+    labels = member.labels
+    return labels is None or all(labels.get(key) == word for key, word in rollup.labels.items())
 
 
 def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> str | None:
@@ -218,7 +222,14 @@ def _aggregate(
         ),
         counted=tuple(kept),
         asides=asides,
+        made_at=_made_at(spec.rollup.by, value, kept),
     )
+
+
+def _made_at(by: str, value: float, kept: Mapping[str, Sample]) -> float:
+    if by in ("max", "min"):
+        return max(sample.taken_at for sample in kept.values() if sample.value == value)
+    return max(sample.taken_at for sample in kept.values())
 
 
 class NoValue(NamedTuple):
@@ -269,7 +280,8 @@ def _count(
     named = ", ".join(member.name for member in unhealthy) or "none"
     detail = f"{len(unhealthy)} of {len(counted)} unhealthy: {named}{_aside_words(asides)}"
     sample = Sample(value, min(taken, default=now), None, detail)
-    return Rolled(sample, counted=_names(counted), asides=asides)
+    made_at = max(taken, default=now)
+    return Rolled(sample, counted=_names(counted), asides=asides, made_at=made_at)
 
 
 def _told(by: str, speaker: str, said: str, count: int, asides: tuple[Aside, ...]) -> str:

@@ -1,24 +1,32 @@
 """Two jobs that would hurt the database, and learn to ask.
 
-Each loops over chunks of real writes. Told to ask, it lets the SDK hold it before each
-chunk; nothing else about it changes.
+Each loops over chunks of real writes, on whichever server is the primary. Told to ask, it
+lets the SDK hold it before each chunk by the health of the whole shard; nothing else about
+it changes. It knows one agent; where that one sends it on, the SDK goes.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import psycopg
 
 from headgate import Client, HeadgateError
+from headgate.client.answers import Answer
+from headgate.demo.agents import Agent
+from headgate.demo.postgres import PostgresServer
+from headgate.errors import WaitedTooLong
 
 ROWS = 20_000
-CHUNK_ROWS = 400
+CHUNK_ROWS = 100
 # A fixed pace, so that what the jobs write does not depend on how busy this machine is.
 PERIOD_S = 0.025
+LONGEST_WAIT_S = 0.5
+RETRY_S = 0.1
 
 SCHEMA = f"""
 create table orders (id int primary key, note text not null) with (fillfactor = 50);
@@ -27,17 +35,45 @@ insert into orders select i, repeat('x', 400) from generate_series(1, {ROWS}) i;
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a job was told when it wanted to start a chunk."""
+
+    asked_at: float
+    heard_at: float
+    admitted: bool
+    verdict: str
+    reason: str = ""
+    cause: str = ""
+
+
+def primary_dsn(shard: Sequence[PostgresServer]) -> str:
+    """Of whichever of them takes writes: the driver tries each."""
+    hosts = ",".join("127.0.0.1" for _ in shard)
+    ports = ",".join(str(server.port) for server in shard)
+    return (
+        f"host={hosts} port={ports} dbname=postgres user=postgres"
+        " target_session_attrs=read-write connect_timeout=2"
+    )
+
+
 class Job:
     """A writer in a thread of its own."""
 
-    def __init__(self, name: str, dsn: str, url: str, write: Callable[[Job], None]) -> None:
+    def __init__(self, name: str, dsn: str, home: Agent, write: Callable[[Job], None]) -> None:
         self.name = name
+        self.home = home
         self.chunks = 0
         self.asks = False
-        self._gate = Client(name, database="main", url=url, timeout_s=2.0)
+        self.heard: deque[Heard] = deque(maxlen=20_000)
+        self.refused_since: float | None = None
+        self._gate = Client(
+            name, database="main", url=home.url, metrics="lag", scope="shard", timeout_s=2.0
+        )
+        self._dsn = dsn
         self._write = write
         self._stop = threading.Event()
-        self.connection = psycopg.connect(dsn, autocommit=True, application_name=name)
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -48,31 +84,67 @@ class Job:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._gate.close()
-        self.connection.close()
+
+    def execute(self, statement: str, values: tuple[object, ...] = ()) -> None:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self._dsn, autocommit=True, application_name=self.name
+            )
+        self._connection.execute(statement.encode(), values)
 
     def _run(self) -> None:
-        with suppress(psycopg.Error):  # The server goes away when the demo ends.
-            due = time.monotonic()
-            while not self._stop.is_set():
-                if self.asks and not self._may_start():
-                    continue
-                self._write(self)
-                self.chunks += 1
+        due = time.monotonic()
+        while not self._stop.is_set():
+            if self.asks and not self._may_start():
+                continue
+            if self._chunk():
                 due = max(due + PERIOD_S, time.monotonic())
-                time.sleep(max(0.0, due - time.monotonic()))
+                self._stop.wait(max(0.0, due - time.monotonic()))
+        if self._connection is not None:
+            self._connection.close()
+
+    def _chunk(self) -> bool:
+        """A chunk that fails is done again: the primary may be another one by then."""
+        try:
+            self._write(self)
+        except psycopg.Error:
+            self._stop.wait(RETRY_S)
+            return False
+        self.chunks += 1
+        return True
 
     def _may_start(self) -> bool:
         """One OK licenses one chunk. Short waits, so that the job can be stopped."""
+        asked_at = time.monotonic()
         try:
-            return self._gate.wait(deadline_s=0.5).admitted
-        except HeadgateError:
-            return False
+            self._note(_heard(asked_at, self._gate.wait(deadline_s=LONGEST_WAIT_S)))
+            return True
+        except WaitedTooLong as refused:
+            assert refused.answer is not None
+            self._note(_heard(asked_at, refused.answer))
+            self._stop.wait(refused.answer.retry_after_s or RETRY_S)
+        except HeadgateError as error:
+            self._note(Heard(asked_at, time.monotonic(), False, "UNAVAILABLE", str(error)))
+        return False
+
+    def _note(self, heard: Heard) -> None:
+        self.heard.append(heard)
+        if heard.admitted:
+            self.refused_since = None
+        elif self.refused_since is None:
+            self.refused_since = heard.asked_at
+
+
+def _heard(asked_at: float, answer: Answer) -> Heard:
+    cause = next((metric.cause for metric in answer.metrics if metric.cause), "")
+    now = time.monotonic()
+    return Heard(asked_at, now, answer.admitted, answer.verdict, answer.reason, cause or "")
 
 
 def backfill(job: Job) -> None:
     """Rewrites the orders, a chunk at a time, for ever."""
     first = 1 + job.chunks * CHUNK_ROWS % ROWS
-    job.connection.execute(
+    job.execute(
         "update orders set note = repeat(chr(97 + %s), 400) where id between %s and %s",
         (job.chunks % 26, first, first + CHUNK_ROWS - 1),
     )
@@ -81,8 +153,8 @@ def backfill(job: Job) -> None:
 def etl(job: Job) -> None:
     """Loads events, and empties the table now and then so that the demo needs little disk."""
     if job.chunks % 200 == 199:
-        job.connection.execute("truncate events")
-    job.connection.execute(
+        job.execute("truncate events")
+    job.execute(
         "insert into events (payload) select repeat('e', 400) from generate_series(1, %s)",
         (CHUNK_ROWS,),
     )

@@ -18,9 +18,10 @@ import importlib.util
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal
@@ -402,6 +403,15 @@ TIMELINE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(
 AHEAD = ("before current recovery point", "is not in this server's history")
 
 
+class Step(Enum):
+    """Of a change of primary, as it happens."""
+
+    GONE = "the old primary is gone"
+    PROMOTING = "the new one is told to take over"
+    PROMOTED = "the new one takes writes"
+    REJOINED = "all others follow the new one"
+
+
 class Diverged(ServerFailed):
     """A replica holds what its new primary never had: only `rejoin` helps."""
 
@@ -431,25 +441,42 @@ def rejoin(server: PostgresServer, primary: PostgresServer) -> None:
 
 
 def switch_over(
-    primary: PostgresServer, to: PostgresServer, others: Sequence[PostgresServer] = ()
+    primary: PostgresServer,
+    to: PostgresServer,
+    others: Sequence[PostgresServer] = (),
+    *,
+    tell: Callable[[Step], None] = lambda step: None,
 ) -> None:
     """An operator's change of primary: nothing is lost, and the old one follows the new."""
     primary.stop()
+    tell(Step.GONE)
     received = max(_received(replica) for replica in (to, *others))
     servers.wait_until(lambda: _received(to) >= received, what=f"{to} has all of the WAL")
-    to.promote()
+    _promote(to, tell)
     _repoint_all(others, old=primary, new=to)
     rejoin(primary, to)
     for replica in others:
         _settle(replica)
+    tell(Step.REJOINED)
+
+
+def _promote(to: PostgresServer, tell: Callable[[Step], None]) -> None:
+    tell(Step.PROMOTING)
+    to.promote()
+    tell(Step.PROMOTED)
 
 
 def fail_over(
-    primary: PostgresServer, to: PostgresServer, others: Sequence[PostgresServer] = ()
+    primary: PostgresServer,
+    to: PostgresServer,
+    others: Sequence[PostgresServer] = (),
+    *,
+    tell: Callable[[Step], None] = lambda step: None,
 ) -> None:
     """The primary dies by SIGKILL and stays dead; what it had not sent yet is lost."""
     primary.kill()
-    to.promote()
+    tell(Step.GONE)
+    _promote(to, tell)
     _repoint_all(others, old=primary, new=to)
     for replica in others:
         _settle(replica)

@@ -178,19 +178,20 @@ class ServerSpec:
     log_path: Path
     folders: Sequence[Path]
     quit_signal: signal.Signals = signal.SIGKILL
-    env: Mapping[str, str] = field(default_factory=lambda: dict(BASE_ENV))
+    env: Mapping[str, str] | None = field(default_factory=lambda: dict(BASE_ENV))
+    """None for our own."""
+    user: ServiceUser = field(default_factory=service_user)
 
     def as_json(self) -> str:
-        user = service_user()
         return json.dumps(
             {
                 "argv": list(self.argv),
                 "cwd": str(self.cwd),
                 "folders": [str(folder) for folder in self.folders],
                 "quit_signal": int(self.quit_signal),
-                "env": dict(self.env),
-                "uid": user.uid,
-                "gid": user.gid,
+                "env": None if self.env is None else dict(self.env),
+                "uid": self.user.uid,
+                "gid": self.user.gid,
             }
         )
 

@@ -1,63 +1,86 @@
-"""One line a moment: lag against its threshold, and who is held. Time runs downwards."""
+"""A line a moment: the lag of each server, who leads, who is held by what. Time runs downwards."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 
 from rich.console import Console
 from rich.text import Text
 
-SCALE_S = 6.0
-WIDEST_BAR = 36
-JOB_WIDTH = 34
+from headgate.demo.agents import LAG_THRESHOLD_S
+from headgate.demo.stage import Desk, Frame, Seat
+
+SCALE_S = 5.0
+BAR = 10
+MARK = int(LAG_THRESHOLD_S / SCALE_S * BAR)
+SEAT_WIDTH = 2 + 7 + BAR
+DESK_WIDTH = 29
 _console = Console(highlight=False, soft_wrap=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    scene: str
-    at: float
-    lag_s: float | None
-    held: dict[str, tuple[float, str]]
-    """client → (seconds refused without a break, by what)"""
-    done: dict[str, int]
-    """client → chunks since the last frame"""
 
 
 def show(text: Text) -> None:
     _console.print(text)
 
 
-def header(threshold_s: float) -> Text:
-    return Text(f"{'lag':>8}  {' ' * _mark(threshold_s)}▼ threshold {threshold_s:g} s", "bold")
-
-
-def line(frame: Frame, threshold_s: float) -> Text:
-    width, mark = _width(), _mark(threshold_s)
-    lag_s = frame.lag_s
-    filled = 0 if lag_s is None else min(width, round(lag_s / SCALE_S * width))
-    cells = ("█" * filled).ljust(width)
-    if filled <= mark:
-        cells = cells[:mark] + "│" + cells[mark + 1 :]
-    over = lag_s is None or lag_s > threshold_s
-    text = Text(f"{'no value' if lag_s is None else f'{lag_s:.2f} s':>8}  ")
-    text.append(cells, "red" if over else "green")
-    for name in frame.done:
-        text.append("  ")
-        text.append(*_job(name, frame))
+def header(frame: Frame) -> Text:
+    text = Text()
+    for seat in frame.seats:
+        # The mark stands over the threshold of the bars below it.
+        text.append(f"{seat.name:<{7 + MARK}}▼ {LAG_THRESHOLD_S:g} s".ljust(SEAT_WIDTH), "bold")
+    for desk in frame.desks:
+        text.append(desk.name.ljust(DESK_WIDTH), "bold")
     return text
 
 
-def _job(name: str, frame: Frame) -> tuple[str, str]:
-    if name in frame.held:
-        seconds, by = frame.held[name]
-        return f"{name} HELD {seconds:.1f} s by {by}".ljust(JOB_WIDTH), "yellow"
-    return f"{name} {frame.done[name]} chunks".ljust(JOB_WIDTH), ""
+def line(frame: Frame) -> Text:
+    text = Text()
+    for seat in frame.seats:
+        cell = seat_words(seat, BAR)
+        cell.truncate(SEAT_WIDTH - 1)
+        cell.pad_right(SEAT_WIDTH - cell.cell_len)
+        text.append_text(cell)
+    for desk in frame.desks:
+        cell = desk_words(desk)
+        cell.pad_right(max(0, DESK_WIDTH - cell.cell_len))
+        text.append_text(cell)
+    text.rstrip()
+    return text
 
 
-def _mark(threshold_s: float) -> int:
-    return int(threshold_s / SCALE_S * _width())
+def seat_words(seat: Seat, cells: int) -> Text:
+    if seat.role == "primary":
+        if seat.leads:
+            return Text("primary, speaks", "bold green")
+        return Text("primary, " + ("warming up" if seat.warming_up else "silent"), "yellow")
+    if seat.role is None:
+        return Text("does not answer", "bold magenta")
+    if seat.lag_s is None:
+        return Text(f"lag: {seat.why or 'no value yet'}", "magenta")
+    return Text(f"{seat.lag_s:4.2f} s ").append_text(bar(seat.lag_s, cells))
 
 
-def _width() -> int:
-    return max(15, min(WIDEST_BAR, _console.width - 10 - 2 * (JOB_WIDTH + 2)))
+def bar(lag_s: float, cells: int) -> Text:
+    mark = int(LAG_THRESHOLD_S / SCALE_S * cells)
+    filled = min(cells, round(lag_s / SCALE_S * cells))
+    drawn = ("█" * filled).ljust(cells)
+    if filled <= mark:
+        drawn = f"{drawn[:mark]}│{drawn[mark + 1 :]}"
+    return Text(drawn, "red" if lag_s > LAG_THRESHOLD_S else "green")
+
+
+def desk_words(desk: Desk) -> Text:
+    if desk.refused_for_s is None:
+        by = f", OK by {desk.told_by}" if desk.asks and desk.told_by else ""
+        return Text(f"{desk.chunks} chunks{by}", "" if desk.asks else "dim")
+    return Text(f"HELD {desk.refused_for_s:.1f} s: {refusal_words(desk)}", "yellow")
+
+
+def refusal_words(desk: Desk) -> str:
+    """Why, in few words: the whole reason is too long for a line."""
+    heard = desk.heard
+    if heard is None:
+        return ""
+    if heard.verdict == "THRESHOLD_EXCEEDED":
+        found = re.search(r"\(.*?(db-\w)", heard.reason)
+        return f"lag of {found[1]}" if found else "lag"
+    return (heard.cause or heard.verdict).replace("_", " ")

@@ -1,0 +1,187 @@
+"""Change the primary under load, and keep the truth about it.
+
+Pollers ask every agent about its shard without a pause. An OK is wrong if, for the whole
+time between asking and hearing it, the server of the agent that gave it was not the primary:
+after the old one was gone, or before the new one was told to take over.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from headgate.demo import postgres
+from headgate.demo.agents import TIMEOUT_S, Agent
+from headgate.demo.postgres import PostgresServer, Step
+from headgate.demo.stage import SHARD_DOC, Stage
+
+ASK = "/v1/check?app=demo:witness&database=main&metrics=shard/lag"
+PAUSE_S = 0.03
+LEAD_WITHIN_S = 2.0
+DEAD_FOR_S = 3.0
+SPEAKS_WITHIN_S = 20.0
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    agent: str
+    asked_at: float
+    heard_at: float
+    verdict: str
+    why: str
+    leads: bool
+
+
+@dataclass(slots=True)
+class Witness:
+    told: list[Told] = field(default_factory=list)
+
+    def poll(self, agent: Agent, stop: threading.Event) -> None:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", agent.port, timeout=TIMEOUT_S)
+        ) as line:
+            while not stop.wait(PAUSE_S):
+                try:
+                    self.told.append(_ask(agent, line))
+                except (OSError, http.client.HTTPException):
+                    line.close()
+
+    @contextmanager
+    def watching(self, agents: list[Agent]) -> Iterator[None]:
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=self.poll, args=(agent, stop), daemon=True) for agent in agents
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def _ask(agent: Agent, line: http.client.HTTPConnection) -> Told:
+    asked_at = time.monotonic()
+    line.request("GET", ASK)
+    answer = json.loads(line.getresponse().read())
+    heard_at = time.monotonic()
+    line.request("GET", SHARD_DOC)
+    doc = json.loads(line.getresponse().read())
+    why = next((str(m["cause"]) for m in answer["metrics"] if m["cause"]), "")
+    leads = doc["standing"] == "leading" and doc["warming_up"] is None
+    return Told(agent.name, asked_at, heard_at, answer["verdict"], why, leads)
+
+
+@dataclass(slots=True)
+class Handover:
+    """One change of primary; times are monotonic, and NEVER until they come."""
+
+    old: PostgresServer
+    new: PostgresServer
+    gone_at: float = NEVER
+    promoting_at: float = NEVER
+    promoted_at: float = NEVER
+    led_at: float = NEVER
+    """When the new primary's agent first said that it leads."""
+    admits_at: float = NEVER
+    """When it first gave an OK."""
+    rejoined_at: float = NEVER
+    witness: Witness = field(default_factory=Witness)
+
+    def tell(self, step: Step) -> None:
+        now = time.monotonic()
+        match step:
+            case Step.GONE:
+                self.gone_at = min(self.gone_at, now)  # A dead one may be killed again.
+            case Step.PROMOTING:
+                self.promoting_at = now
+            case Step.PROMOTED:
+                self.promoted_at = now
+            case Step.REJOINED:
+                self.rejoined_at = now
+
+    @property
+    def leads_after_s(self) -> float:
+        return max(0.0, self.led_at - self.promoted_at)
+
+    @property
+    def wrong(self) -> list[Told]:
+        return [told for told in self.witness.told if told.verdict == "OK" and self._is_wrong(told)]
+
+    def _is_wrong(self, told: Told) -> bool:
+        if told.agent == self.old.name:
+            return told.asked_at > self.gone_at
+        return told.agent != self.new.name or told.heard_at < self.promoting_at
+
+    @property
+    def between(self) -> list[Told]:
+        """What was asked after the old primary was gone, and before the new one led."""
+        return [
+            t for t in self.witness.told if self.gone_at < t.asked_at and t.heard_at < self.led_at
+        ]
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """What was told in between, in words."""
+        return Counter(_words(told) for told in self.between if told.verdict != "OK")
+
+    def settled(self) -> bool:
+        """Notes what the witness has heard; True once the new primary's agent admits."""
+        mine = [t for t in self.witness.told if t.agent == self.new.name]
+        later = [t for t in mine if t.heard_at >= self.promoting_at]
+        self.led_at = next((t.heard_at for t in later if t.leads), NEVER)
+        self.admits_at = next((t.heard_at for t in later if t.verdict == "OK"), NEVER)
+        return self.admits_at < NEVER and self.rejoined_at < NEVER
+
+
+def _words(told: Told) -> str:
+    if told.verdict == "MISDIRECTED":
+        return "ask elsewhere"
+    return (told.why or told.verdict).replace("_", " ")
+
+
+def switch_over(stage: Stage, handover: Handover) -> None:
+    """An operator's change: the old one stops, the new one takes over, all others follow."""
+    _change(
+        stage,
+        handover,
+        lambda others: postgres.switch_over(handover.old, handover.new, others, tell=handover.tell),
+    )
+
+
+def fail_over(stage: Stage, handover: Handover) -> None:
+    """The primary dies by SIGKILL. It is noticed after a while, and it comes back later."""
+
+    def change(others: list[PostgresServer]) -> None:
+        handover.old.kill()
+        handover.tell(Step.GONE)
+        stage.leaving.wait(DEAD_FOR_S)
+        postgres.fail_over(handover.old, handover.new, others, tell=handover.tell)
+        stage.leaving.wait(DEAD_FOR_S)
+        postgres.rejoin(handover.old, handover.new)
+        handover.tell(Step.REJOINED)
+
+    _change(stage, handover, change)
+
+
+def _change(
+    stage: Stage, handover: Handover, change: Callable[[list[PostgresServer]], None]
+) -> None:
+    stage.release()  # A replica that is held back could not be promoted in time.
+    others = [server for server in stage.replicas if server is not handover.new]
+    with handover.witness.watching(list(stage.agents.values())):
+        change(others)
+        stage.primary = handover.new
+        deadline = time.monotonic() + SPEAKS_WITHIN_S
+        while not handover.settled() and time.monotonic() < deadline:
+            if stage.leaving.wait(PAUSE_S):
+                return

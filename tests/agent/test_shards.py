@@ -1,0 +1,483 @@
+"""All shards of an agent: what is found, what operators set, and who may talk to whom."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.shard import Shard
+from headgate.agent.shards import NoSuchMember, NoSuchShard
+from headgate.core.activity import Activity, Idleness
+from headgate.core.decision import Verdict
+from headgate.core.records import AuditEntry, Record
+from headgate.core.samples import Cause
+from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
+from headgate.core.topology import Downstream, Leading
+from headgate.errors import Conflict, HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
+from headgate.stores.memory import MemoryStore
+from tests.agent.conftest import OpenWorld
+from tests.agent.fakes import FakeWriter, primary, replica, settle
+from tests.agent.shard_world import SHARD, url
+from tests.builders import metric
+
+HOSTS = "https://{host}:8087"
+
+
+# --- no talk across shards ---------------------------------------------------------------------
+
+
+async def test_a_pull_for_another_shard_is_refused_and_changes_nothing(
+    open_world: OpenWorld,
+) -> None:
+    """R39"""
+    world = await open_world("db-b", role=replica())
+    with pytest.raises(WrongShard, match="'commerce/-80' here, not to 'commerce/80-'"):
+        await world.answer("db-b", primary(), shard="commerce/80-")
+    assert world.unled() is Cause.NO_PRIMARY
+    with pytest.raises(WrongShard):
+        world.shards.woken("other", "main", "db-b")
+
+
+async def test_a_pull_for_a_database_that_is_not_here_says_what_is(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    with pytest.raises(InvalidRequest, match="no database 'nope' in a shard here: main") as error:
+        await world.answer("db-b", primary(), database="nope")
+    assert error.value.status == 404
+
+
+async def test_no_message_crosses_shards(open_world: OpenWorld) -> None:
+    """R39: two shards on one agent, each pulls its own members only."""
+    world = await open_world(databases={"one": primary(), "two": primary()})
+    plans = [
+        world.plan("one", shard="s1", peers=world.plan("one").peers),
+        world.plan("two", shard="s2"),
+    ]
+    await world.shards.adopt(plans)
+    await world.shards.add_peer("one", "db-b", url=url("db-b"), peer_database="main", who="ops")
+    await world.shards.add_peer("two", "db-c", url=url("db-c"), peer_database="main", who="ops")
+    await world.pass_s(3, every_s=0.5)
+    assert {pull.shard for _, pull in world.agents["db-b"].pulls} == {"s1"}
+    assert {pull.shard for _, pull in world.agents["db-c"].pulls} == {"s2"}
+    assert {pull.sender for _, pull in world.agents["db-c"].pulls} == {"two"}
+    messages = {view.shard: view.messages_total for view in world.shards.views()}
+    assert messages == {
+        "s1": len(world.agents["db-b"].pulls),
+        "s2": len(world.agents["db-c"].pulls),
+    }
+
+
+async def test_a_pull_keeps_a_member_as_awake_as_the_primary(open_world: OpenWorld) -> None:
+    """R58"""
+    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    world = await open_world("db-b", role=replica(), idleness=idleness)
+    await world.pass_s(8)
+    assert world.state() is Activity.HIBERNATING
+    await world.answer("db-b", primary())
+    assert world.state() is Activity.NORMAL
+    for _ in range(6):
+        await world.answer("db-b", primary(), activity=Activity.SLOW)
+        await world.pass_s(2.5, every_s=0.5)
+    assert world.state() is Activity.SLOW
+    await world.pass_s(12, every_s=1)
+    assert world.state() is Activity.HIBERNATING
+
+
+async def test_a_wake_wakes(open_world: OpenWorld) -> None:
+    """R58"""
+    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    world = await open_world("db-b", idleness=idleness)
+    await world.pass_s(8)
+    before = world.pulls()
+    world.shards.woken(SHARD, "main", "db-b")
+    await world.pass_s(1)
+    assert world.state() is Activity.NORMAL and world.pulls() > before
+
+
+# --- discovery ---------------------------------------------------------------------------------
+
+
+async def test_replicas_are_found_in_the_database(open_world: OpenWorld) -> None:
+    """R44: the roster refreshes itself."""
+    world = await open_world(role=primary(), discover=HOSTS)
+    await world.pass_s(0.5)
+    listed = (Downstream("db-b", "10.0.0.2"), Downstream("db-c", "10.0.0.3"))
+    world.role.says = primary(downstream=listed)
+    await world.pass_s(1)
+    members = {view.member.name: view.member.url for view in world.view().members}
+    assert members == {"db-a": "", "db-b": url("10.0.0.2"), "db-c": url("10.0.0.3")}
+    assert world.ask().admitted
+    assert len(world.links) == 2, "each is found once"
+
+
+async def test_the_upstream_is_found_in_the_database(open_world: OpenWorld) -> None:
+    """R37: a replica that is asked knows at least whom it follows."""
+    world = await open_world(role=replica(upstream="10.0.0.1:5432"), discover=HOSTS)
+    world.agents["10.0.0.1"].says = primary()
+    world.ask()
+    await world.pass_s(0.5)
+    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().ask == url("10.0.0.1")
+
+
+async def test_an_address_of_version_6_is_put_in_brackets(open_world: OpenWorld) -> None:
+    world = await open_world(role=replica(upstream="[fd00::1]:5432"), discover=HOSTS)
+    assert [link.url for link in world.links] == ["https://[fd00::1]:8087"]
+
+
+async def test_a_template_may_go_by_name(open_world: OpenWorld) -> None:
+    listed = (Downstream("db-b", "10.0.0.2"), Downstream("", "10.0.0.3"), Downstream("", ""))
+    world = await open_world(
+        role=primary(downstream=listed), discover="https://{name}.example:8087"
+    )
+    assert [link.url for link in world.links] == [
+        "https://db-b.example:8087",
+        "https://10.0.0.3.example:8087",
+    ]
+
+
+async def test_two_replicas_of_one_default_name_are_two_members(open_world: OpenWorld) -> None:
+    """Postgres calls every replica `walreceiver` that was given no name: none is left out."""
+    listed = (Downstream("walreceiver", "10.0.0.2"), Downstream("walreceiver", "10.0.0.3"))
+    world = await open_world(role=primary(downstream=listed), discover=HOSTS)
+    await world.pass_s(0.5)
+    assert {link.url for link in world.links} == {url("10.0.0.2"), url("10.0.0.3")}
+    world.agents["10.0.0.3"].values["lag"] = 900.0
+    await world.pass_s(1)
+    assert not world.ask().admitted
+
+
+async def test_a_member_in_the_file_is_not_found_again(open_world: OpenWorld) -> None:
+    listed = (Downstream("db-b", "10.0.0.2"), Downstream("walreceiver", "db-c"))
+    world = await open_world("db-b", "db-c", role=primary(downstream=listed), discover=HOSTS)
+    await world.pass_s(1)
+    assert len(world.links) == 2
+
+
+async def test_discovery_is_bounded(open_world: OpenWorld) -> None:
+    listed = tuple(Downstream(f"m{i}", f"10.0.{i // 250}.{i % 250}") for i in range(300))
+    world = await open_world(role=primary(downstream=listed), discover=HOSTS)
+    await settle()
+    assert len(world.links) == MAX_MEMBERS
+    assert len(world.view().unwatched) == 300 - MAX_MEMBERS
+
+
+async def test_without_a_template_nothing_is_found(open_world: OpenWorld) -> None:
+    world = await open_world(role=primary(downstream=(Downstream("db-b", "10.0.0.2"),)))
+    await world.pass_s(0.5)
+    assert world.links == [] and len(world.view().unwatched) == 1
+
+
+async def test_a_discovered_member_that_was_removed_does_not_come_back_by_itself(
+    open_world: OpenWorld,
+) -> None:
+    """Either the removal holds, or it is refused with the reason."""
+    listed = (Downstream("db-b", "10.0.0.2"), Downstream("db-c", "10.0.0.3"))
+    world = await open_world(role=primary(downstream=listed), discover=HOSTS)
+    await world.pass_s(0.5)
+    try:
+        await world.shards.remove_peer("main", "db-c", who="ops")
+    except InvalidRequest:
+        return
+    await world.pass_s(1)
+    assert "db-c" not in {view.member.name for view in world.view().members}
+
+
+# --- what operators set ------------------------------------------------------------------------
+
+
+async def test_a_skip_is_kept_and_survives_a_restart(open_world: OpenWorld) -> None:
+    """R150"""
+    world = await open_world("db-b", "db-c")
+    skip = await world.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    assert (skip.who, skip.reason) == ("ops", "restoring") and skip.revision
+    again = await open_world("db-b", "db-c", store=world.store)
+    assert again.shards.skips("main") == [skip]
+    again.agents["db-c"].values["lag"] = 900.0
+    await again.pass_s(1)
+    assert again.ask().admitted and again.member("db-c").skip == skip
+
+
+async def test_a_skip_ends_with_its_time_also_after_a_restart(open_world: OpenWorld) -> None:
+    """R150: by the clock on the wall."""
+    world = await open_world("db-b", "db-c")
+    await world.shards.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
+    again = await open_world("db-b", "db-c", store=world.store)
+    again.agents["db-c"].values["lag"] = 900.0
+    await again.pass_s(11, "shard/lag")
+    assert not again.ask().admitted and again.shards.skips("main") == []
+
+
+async def test_a_skip_is_taken_back(open_world: OpenWorld) -> None:
+    world = await open_world("db-b", "db-c")
+    world.agents["db-c"].values["lag"] = 900.0
+    await world.pass_s(1)
+    await world.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    assert world.ask().admitted
+    await world.shards.unskip("main", "db-c", who="ops")
+    assert not world.ask().admitted, "at once"
+    await world.shards.skip("main", "db-c", for_s=60, reason="again", who="ops")
+    await world.shards.skip("main", "db-c", for_s=90, reason="longer", who="ops")
+    assert [skip.reason for skip in world.shards.skips("main")] == ["longer"]
+
+
+@pytest.mark.parametrize("for_s", [0, -1, MAX_SKIP_S + 1, float("inf"), float("nan")])
+async def test_a_skip_is_for_a_bounded_time(open_world: OpenWorld, for_s: float) -> None:
+    """R150: a member must not be forgotten."""
+    world = await open_world("db-b")
+    with pytest.raises(InvalidRequest, match="at most 7 days"):
+        await world.shards.skip("main", "db-b", for_s=for_s, reason="x", who="ops")
+    assert await world.store.audit() == []
+
+
+async def test_who_does_not_exist_cannot_be_skipped(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    with pytest.raises(NoSuchMember, match="it has db-a, db-b"):
+        await world.shards.skip("main", "db-x", for_s=9, reason="x", who="ops")
+    with pytest.raises(NoSuchMember, match="not set aside"):
+        await world.shards.unskip("main", "db-b", who="ops")
+    with pytest.raises(NoSuchShard, match="belongs to no shard"):
+        await world.shards.skip("elsewhere", "db-b", for_s=9, reason="x", who="ops")
+
+
+async def test_what_operators_set_is_audited(open_world: OpenWorld) -> None:
+    """R141: who, what, when; and what stood before."""
+    world = await open_world("db-b")
+    shards = world.shards
+    await shards.skip("main", "db-b", for_s=60, reason="restoring", who="ann")
+    await shards.unskip("main", "db-b", who="bob")
+    await shards.add_peer("main", "db-c", url=url("db-c"), peer_database="app", who="ann")
+    await shards.remove_peer("main", "db-c", who="bob")
+    entries = list(reversed(await world.store.audit()))
+    assert [(e.who, e.action) for e in entries] == [
+        ("ann", "skip.set"),
+        ("bob", "skip.removed"),
+        ("ann", "peer.set"),
+        ("bob", "peer.removed"),
+    ]
+    assert {e.target for e in entries} == {f"{SHARD} db-b", f"{SHARD} db-c"}
+    assert entries[0].after["reason"] == "restoring"
+    assert entries[2].after == {"url": url("db-c"), "database": "app"}
+    assert entries[1].before["reason"] == "restoring"
+    assert entries[3].before == {"url": url("db-c"), "database": "app"}
+
+
+async def test_an_added_member_counts_at_once_and_survives_a_restart(
+    open_world: OpenWorld,
+) -> None:
+    world = await open_world("db-b")
+    await world.pass_s(1)
+    assert world.ask().admitted
+    await world.shards.add_peer("main", "db-c", url=url("db-c"), peer_database="app", who="ops")
+    world.agents["db-c"].values["lag"] = 9.0
+    assert not (await world.pass_s(0.75, "shard/lag"))[-1].admitted
+    assert world.agents["db-c"].pulls[0][1].database == "app"
+    again = await open_world("db-b", store=world.store)
+    again.agents["db-c"].values["lag"] = 9.0
+    await again.pass_s(1)
+    assert not again.ask().admitted
+
+
+async def test_a_member_that_was_added_is_waited_for(open_world: OpenWorld) -> None:
+    """R45: no OK in between that it had no part in."""
+    world = await open_world("db-b")
+    await world.pass_s(1)
+    world.agents.setdefault("db-c", world.agents["db-b"])
+    await world.shards.add_peer("main", "db-c", url=url("db-x"), peer_database="main", who="ops")
+    world.agents["db-x"].hangs = True
+    answers = await world.pass_s(2, "shard/lag")
+    assert not any(answer.admitted for answer in answers[2:])
+
+
+async def test_an_added_member_can_be_removed_and_added_again(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    for _ in range(2):
+        await world.shards.add_peer(
+            "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
+        )
+        with pytest.raises(InvalidRequest, match="has a member 'db-c' already"):
+            await world.shards.add_peer(
+                "main", "db-c", url=url("db-c"), peer_database="main", who="ops"
+            )
+        await world.shards.remove_peer("main", "db-c", who="ops")
+        assert world.links[-1].closed
+    before = len(world.agents["db-c"].pulls)
+    await world.pass_s(2)
+    assert len(world.agents["db-c"].pulls) == before
+    again = await open_world("db-b", store=world.store)
+    assert "db-c" not in {view.member.name for view in again.view().members}
+
+
+async def test_a_member_of_the_file_is_removed_in_the_file(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    with pytest.raises(InvalidRequest, match="stands in the settings file"):
+        await world.shards.remove_peer("main", "db-b", who="ops")
+    with pytest.raises(NoSuchMember):
+        await world.shards.remove_peer("main", "db-x", who="ops")
+
+
+async def test_our_own_member_cannot_be_removed(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    with pytest.raises(HeadgateError):
+        await world.shards.remove_peer("main", "db-a", who="ops")
+
+
+async def test_our_own_member_cannot_be_added(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    with pytest.raises(InvalidRequest) as error:
+        await world.shards.add_peer("main", "db-a", url=url("x"), peer_database="main", who="ops")
+    assert error.value.status == 409
+
+
+class Away(MemoryStore):
+    """Cannot be written."""
+
+    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+        raise StoreUnavailable("disk full")
+
+
+async def test_what_cannot_be_kept_takes_no_effect(open_world: OpenWorld) -> None:
+    """It would be gone after a restart, and nobody would know."""
+    world = await open_world("db-b", "db-c", store=Away())
+    world.agents["db-c"].values["lag"] = 900.0
+    await world.pass_s(1)
+    with pytest.raises(StoreUnavailable):
+        await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
+    with pytest.raises(StoreUnavailable):
+        await world.shards.add_peer("main", "db-d", url=url("d"), peer_database="main", who="ops")
+    assert world.shards.skips("main") == [] and not world.ask().admitted
+    assert len(world.view().members) == 3
+
+
+async def test_a_skip_that_another_agent_of_the_store_replaced_is_a_conflict(
+    open_world: OpenWorld,
+) -> None:
+    store = MemoryStore()
+    first = await open_world("db-b", store=store)
+    second = await open_world("db-b", store=store)
+    await first.shards.skip("main", "db-b", for_s=60, reason="x", who="ann")
+    with pytest.raises(Conflict):
+        await second.shards.skip("main", "db-b", for_s=60, reason="y", who="bob")
+
+
+# --- reload ------------------------------------------------------------------------------------
+
+
+async def test_a_reload_leaves_an_unchanged_shard_undisturbed(open_world: OpenWorld) -> None:
+    world = await open_world("db-b", "db-c")
+    await world.pass_s(1)
+    opened = len(world.links)
+    await world.shards.adopt(world.plans())
+    assert world.ask().admitted, "no warming up"
+    assert len(world.links) == opened and world.role_probes_opened == 1
+    assert not any(link.closed for link in world.links)
+
+
+async def test_a_reload_that_changes_a_shard_opens_it_anew_and_never_admits_in_between(
+    open_world: OpenWorld,
+) -> None:
+    world = await open_world("db-b", "db-c")
+    await world.pass_s(1)
+    world.agents["db-c"].hangs = True
+    await world.shards.adopt(world.plans(labels={"region": "eu"}))
+    assert not world.ask().admitted
+    assert sum(link.closed for link in world.links) == 2 and world.role.closed == 1
+    answers = await world.pass_s(0.75, "shard/lag")
+    assert not any(answer.admitted for answer in answers)
+
+
+async def test_a_reload_that_moves_a_database_to_another_shard(open_world: OpenWorld) -> None:
+    """R39"""
+    world = await open_world("db-b")
+    await world.pass_s(1)
+    await world.shards.adopt(world.plans(shard="other"))
+    world.agents["db-b"].pulls.clear()
+    await world.pass_s(1)
+    assert {pull.shard for _, pull in world.agents["db-b"].pulls} == {"other"}
+    assert [view.shard for view in world.shards.views()] == ["other"]
+    with pytest.raises(WrongShard):
+        await world.answer("db-b", primary())
+
+
+async def test_a_reload_that_takes_a_database_out_of_its_shard(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    await world.pass_s(1)
+    await world.shards.adopt([])
+    before = world.pulls()
+    await world.pass_s(1)
+    assert world.pulls() == before and world.shards.views() == []
+    assert world.ask("lag").admitted, "the host's again"
+    decision = world.ask("shard/lag")
+    assert not decision.admitted and "belongs to no shard" in decision.failing[0].detail
+
+
+async def test_a_reload_keeps_what_operators_set(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    await world.shards.add_peer("main", "db-c", url=url("db-c"), peer_database="main", who="ops")
+    await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
+    await world.shards.adopt(world.plans(labels={"region": "eu"}))
+    assert {view.member.name for view in world.view().members} == {"db-a", "db-b", "db-c"}
+    assert world.member("db-c").skip is not None
+
+
+async def test_reloads_leave_no_old_shard_behind(open_world: OpenWorld) -> None:
+    """Nothing unbounded: an agent lives through thousands of reloads."""
+    world = await open_world("db-b")
+    gc.collect()
+    before = sum(isinstance(thing, Shard) for thing in gc.get_objects())
+    for i in range(5):
+        await world.shards.adopt(world.plans(labels={"round": str(i)}))
+        await settle()
+    gc.collect()
+    after = sum(isinstance(thing, Shard) for thing in gc.get_objects())
+    assert after - before <= 1
+
+
+# --- for the heartbeat -------------------------------------------------------------------------
+
+
+async def test_a_replica_is_known_as_one_and_a_primary_is_not(open_world: OpenWorld) -> None:
+    """R21"""
+    world = await open_world("db-b")
+    assert not world.shards.is_replica("main") and not world.shards.is_replica("elsewhere")
+    world.role.says = replica(term=2)
+    await world.pass_s(0.5)
+    assert world.shards.is_replica("main")
+
+
+async def test_a_primary_that_nobody_asks_about_is_not_taken_for_a_replica(
+    open_world: OpenWorld,
+) -> None:
+    """R60: a lease of 0 beats for ever, although roles are no longer read when it hibernates."""
+    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    world = await open_world("db-b", idleness=idleness)
+    await world.pass_s(30, every_s=1)
+    assert world.state() is Activity.HIBERNATING
+    assert not world.shards.is_replica("main")
+
+
+async def test_a_heartbeat_is_attached_to_its_database(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    world.agents["db-b"].asked_s_ago = 0.0
+    heart = Heartbeat("main", FakeWriter(), world.clock, world.demand, interval_s=1, lease_s=1)
+    world.shards.attach_heartbeat(heart)
+    await world.pass_s(3)
+    assert heart.leased, "a client of db-b asked"
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+async def test_a_metric_added_while_leading_is_rolled_up_with_the_next_word_of_everybody(
+    open_world: OpenWorld,
+) -> None:
+    world = await open_world("db-b")
+    await world.pass_s(1)
+    world.board.place("main", metric("threads_running"), at=world.clock.now().mono_s)
+    assert not world.ask("shard/threads_running").admitted
+    world.agents["db-b"].values["threads_running"] = 1.0
+    await world.pass_s(0.5)
+    decision = world.ask("shard/threads_running")
+    assert decision.failing[0].cause is Cause.NEVER_READ, "our own is not read yet"
+    assert isinstance(world.view().standpoint, Leading)

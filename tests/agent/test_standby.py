@@ -1,0 +1,205 @@
+"""Active–passive: a standby sends everybody away until nobody else answers (R52, R53)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headgate.agent.board import Board
+from headgate.agent.checker import Checker
+from headgate.agent.demand import Demands
+from headgate.agent.recorder import Recorder
+from headgate.agent.standby import Standby
+from headgate.core.activity import Activity, Idleness
+from headgate.core.decision import Verdict
+from headgate.core.samples import Sample
+from headgate.errors import PeerFailed
+from tests.agent.fakes import UNREACHABLE, HandClock, settle
+from tests.builders import check, metric
+
+ACTIVE = "http://127.0.0.1:9"
+
+
+class World:
+    def __init__(self, *, warm: bool = True, active_answers: bool = True) -> None:
+        self.clock = HandClock()
+        self.board = Board()
+        self.demands = Demands(self.clock)
+        self.demand = self.demands.open("main", Idleness(slow_after_s=2, hibernate_after_s=5))
+        self.board.open("main", None)
+        self.board.place("main", metric("loadavg", max_age_s=7200), at=self.clock.now().mono_s)
+        self.board.push("main", "loadavg", Sample(0.1, self.clock.now().mono_s))
+        self.recorder = Recorder(max_clients=10)
+        self.checker = Checker(
+            self.board,
+            self.recorder,
+            self.demands,
+            self.clock,
+            lambda: 0.5,
+            anonymous_may_pass=True,
+        )
+        self.fault: PeerFailed | None = None if active_answers else UNREACHABLE
+        self.looks = 0
+        self.standby = Standby(
+            ACTIVE,
+            self._look,
+            self.checker,
+            self.demands,
+            self.clock,
+            takeover_after_s=2.0,
+            warm=warm,
+        )
+        self.task = asyncio.create_task(self.standby.run())
+
+    async def _look(self) -> None:
+        self.looks += 1
+        if self.fault is not None:
+            raise self.fault
+
+    def passive(self) -> bool:
+        return self.standby.passive
+
+    def verdict(self) -> Verdict:
+        return self.checker.check(check()).verdict
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    await settle()
+    yield world
+    await world.close()
+
+
+async def test_a_standby_sends_everybody_to_the_active_agent(world: World) -> None:
+    decision = world.checker.check(check())
+    assert decision.verdict is Verdict.MISDIRECTED and decision.ask == ACTIVE
+    assert world.passive() and world.standby.takeovers_total == 0
+
+
+async def test_a_standby_is_active_until_the_other_was_seen() -> None:
+    """A host without an answer is the worse mistake."""
+    world = World(active_answers=False)
+    assert world.verdict() is Verdict.OK, "before the first look"
+    await world.clock.advance(60)
+    assert world.verdict() is Verdict.OK and not world.passive()
+    assert world.standby.takeovers_total == 0, "it never was passive"
+    world.fault = None
+    await world.clock.advance(1)
+    assert world.verdict() is Verdict.MISDIRECTED
+    await world.close()
+
+
+async def test_it_takes_over_after_its_time_and_not_before(world: World) -> None:
+    """R52"""
+    await world.clock.advance(10)
+    world.fault = UNREACHABLE
+    await world.clock.advance(1.9)
+    assert world.verdict() is Verdict.MISDIRECTED
+    await world.clock.advance(1.1)
+    assert world.verdict() is Verdict.OK
+    assert not world.passive() and world.standby.takeovers_total == 1
+    assert world.standby.fault == "connection refused"
+
+
+async def test_one_lost_answer_is_no_takeover(world: World) -> None:
+    for _ in range(20):
+        world.fault = UNREACHABLE
+        await world.clock.advance(1.0)
+        world.fault = None
+        await world.clock.advance(0.5)
+        assert world.passive()
+    assert world.standby.takeovers_total == 0
+
+
+async def test_it_steps_back_after_two_answers(world: World) -> None:
+    world.fault = UNREACHABLE
+    await world.clock.advance(5)
+    assert not world.passive()
+    world.fault = None
+    before = world.looks
+    await world.clock.advance(0.5)
+    assert world.looks == before + 1 and not world.passive()
+    await world.clock.advance(0.5)
+    assert world.passive() and world.verdict() is Verdict.MISDIRECTED
+    assert world.standby.fault == ""
+
+
+async def test_an_active_agent_that_flaps_does_not_get_its_clients_back_for_one_answer(
+    world: World,
+) -> None:
+    """Oscillation"""
+    world.fault = UNREACHABLE
+    await world.clock.advance(5)
+    for _ in range(10):
+        world.fault = None
+        await world.clock.advance(0.5)
+        world.fault = UNREACHABLE
+        await world.clock.advance(0.5)
+        assert not world.passive()
+    assert world.standby.takeovers_total == 1
+
+
+async def test_each_takeover_is_counted_and_dated(world: World) -> None:
+    """R53: both may answer for a moment; both show it."""
+    for takeovers in (1, 2, 3):
+        world.fault = UNREACHABLE
+        await world.clock.advance(5)
+        assert world.standby.takeovers_total == takeovers
+        assert world.clock.now().mono_s - world.standby.since.mono_s <= 3.1
+        world.fault = None
+        await world.clock.advance(2)
+        assert world.passive()
+
+
+async def test_a_warm_standby_stays_awake_while_it_is_passive(world: World) -> None:
+    """R61: taking over needs no warming up."""
+    for _ in range(20):
+        await world.clock.advance(1)
+        world.demands.tick(world.clock.now().mono_s)
+    assert world.demand.state is Activity.NORMAL
+    assert world.demand.keepers
+
+
+async def test_a_cold_standby_hibernates() -> None:
+    """R57"""
+    world = World(warm=False)
+    await world.clock.advance(20)
+    world.demands.tick(world.clock.now().mono_s)
+    assert world.passive() and world.demand.state is Activity.HIBERNATING
+    await world.close()
+
+
+async def test_after_a_takeover_demand_alone_decides(world: World) -> None:
+    """R57"""
+    world.fault = UNREACHABLE
+    await world.clock.advance(30)
+    world.demands.tick(world.clock.now().mono_s)
+    assert not world.demand.keepers and world.demand.state is Activity.HIBERNATING
+
+
+async def test_a_takeover_of_a_warm_standby_finds_it_awake(world: World) -> None:
+    """R52, R59: a moment after the keeper is gone, idleness counts from the takeover."""
+    await world.clock.advance(100)
+    world.fault = UNREACHABLE
+    await world.clock.advance(3)
+    assert not world.passive()
+    assert world.demand.state is Activity.NORMAL
+
+
+async def test_what_is_sent_away_is_no_decision_of_ours(world: World) -> None:
+    """Counted where it is decided."""
+    for _ in range(3):
+        world.verdict()
+    assert world.recorder.totals() == {}
+
+
+async def test_explaining_goes_on_while_passive(world: World) -> None:
+    """An operator may look at a standby."""
+    assert world.checker.explain(check()).verdict is Verdict.OK

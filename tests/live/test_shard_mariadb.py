@@ -1,0 +1,660 @@
+"""A shard of real MariaDB servers, one agent each: heartbeats, roles, and rest.
+
+The servers are shared by all tests here, the agents by those of one class; each test leaves
+the shard whole, whoever is its primary then. The agents' user may not write past read_only.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from tests.fixtures import mariadb
+from tests.fixtures.agents import AgentProcess
+from tests.fixtures.eventually import eventually
+from tests.fixtures.failovers import Watch, watching
+from tests.fixtures.mariadb import APP_USER, MariaDBServer
+from tests.fixtures.shard_agents import (
+    SHARD,
+    ShardAgents,
+    because,
+    frozen,
+    running,
+    shard_agents,
+)
+from tests.fixtures.shards import Shard, start_mariadb_shard
+
+T = TypeVar("T")
+
+TABLE = "headgate.heartbeat"
+EVERY = "heartbeat_interval_s = 0.1"
+LEASE_S = 1.0
+TAKEOVER_S = 2.0
+BLIND_S = 1.0
+"""How long after a demotion by hand its agent may be wrong: a role is read every 0.25 s."""
+NOT_LEADING = {"elsewhere", "no_primary", "split_brain"}
+
+
+def lag_by(method: str, threshold: float = 1.0) -> str:
+    how = f'interval_s=0.1, timeout_s=0.5, options={{method="{method}"}}'
+    return f"lag: threshold={threshold}, {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    shard: Shard[MariaDBServer]
+    agents: ShardAgents
+
+    @property
+    def primary(self) -> MariaDBServer:
+        return self.shard.primary
+
+    @property
+    def lead(self) -> AgentProcess:
+        return self.agents[self.primary.name]
+
+    @property
+    def replicas(self) -> list[MariaDBServer]:
+        return self.shard.replicas
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {name: agent.port for name, agent in self.agents.agents.items()}
+
+    def await_whole(self) -> None:
+        """The primary's agent admits, and by both replicas."""
+        eventually(lambda: self.counted() == 2, within_s=15)
+
+    def counted(self) -> int:
+        answer = self.agents.check_shard(self.primary.name)
+        told = answer["metrics"][0]["detail"].partition("worst of ")[2]
+        return int(told[:1] or 0) if answer["admitted"] else 0
+
+    def refusal(self, fits: Callable[[Any], bool], within_s: float = 5.0) -> Any:
+        return self.agents.await_refusal(self.primary.name, fits, within_s=within_s)
+
+    def host_lag(self, server: MariaDBServer) -> Any:
+        """As a client who asks that server's agent is told."""
+        return self.agents[server.name].check(metrics="host/lag")["metrics"][0]
+
+    def await_host(self, server: MariaDBServer, fits: Callable[[Any], bool]) -> Any:
+        def told() -> Any:
+            metric = self.host_lag(server)
+            return metric if fits(metric) else None
+
+        return eventually(told)
+
+    def seen_lag(self, server: MariaDBServer) -> Any:
+        """As the primary's agent shows it, which is no question."""
+        [lag] = self.agents.member_of(self.primary.name, server.name)["readings"]
+        return lag
+
+
+@pytest.fixture(scope="module")
+def servers(servers_dir: Path) -> Iterator[Shard[MariaDBServer]]:
+    with start_mariadb_shard(servers_dir) as shard:
+        yield shard
+
+
+@contextmanager
+def deployed(
+    shard: Shard[MariaDBServer], folder: Path, metrics: str, database: str
+) -> Iterator[Deployment]:
+    """Agents that write heartbeats, as a user that read_only stops."""
+    names = [server.name for server in shard.servers]
+    agents = shard_agents(names, folder, metrics=metrics, database=f"{EVERY}\n{database}")
+    agents.write_settings({server.name: ("mysql", _dsn(server)) for server in shard.servers})
+    with running(agents):
+        yield Deployment(shard, agents)
+
+
+@pytest.fixture(scope="class")
+def deployment(
+    request: pytest.FixtureRequest,
+    servers: Shard[MariaDBServer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Deployment]:
+    """Agents with the METRICS and DATABASE of the class that asks."""
+    folder, settings = tmp_path_factory.mktemp("agents"), request.cls
+    with deployed(servers, folder, settings.METRICS, settings.DATABASE) as deployment:
+        yield deployment
+
+
+def _dsn(server: MariaDBServer) -> str:
+    return f"mysql://{APP_USER}@127.0.0.1:{server.port}/"
+
+
+@contextmanager
+def whole(deployment: Deployment) -> Iterator[Deployment]:
+    deployment.await_whole()
+    yield deployment
+    deployment.await_whole()
+
+
+# --- what the servers themselves tell --------------------------------------------------------
+
+
+class Row(NamedTuple):
+    ts: Any
+    port: int
+    """Of the server whose agent wrote it."""
+    resting: bool
+
+
+def row_on(server: MariaDBServer) -> Row:
+    [row] = server.query(f"SELECT ts, server, resting FROM {TABLE}")
+    return Row(row["ts"], int(row["server"].rpartition(":")[2]), bool(row["resting"]))
+
+
+def written_by(server: MariaDBServer) -> int:
+    """The number of the last transaction that began on this very server."""
+    [row] = server.query("SELECT @@gtid_binlog_state AS state")
+    gtids = (gtid.split("-") for gtid in row["state"].split(",") if gtid)
+    numbers = {int(origin): int(number) for _, origin, number in gtids}
+    return numbers.get(server.server_id, 0)
+
+
+def holds(predicate: Callable[[], bool], for_s: float) -> bool:
+    """Looked at again and again, not only at the end."""
+    until = time.monotonic() + for_s
+
+    def is_over() -> bool:
+        assert predicate()
+        return time.monotonic() >= until
+
+    return eventually(is_over, within_s=for_s + 5)
+
+
+def settles(look: Callable[[], T], *, for_s: float, within_s: float) -> T:
+    """What is seen, once it has not changed for so long."""
+    last, since = look(), time.monotonic()
+
+    def is_settled() -> bool:
+        nonlocal last, since
+        if (now := look()) != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since >= for_s
+
+    eventually(is_settled, within_s=within_s)
+    return last
+
+
+@contextmanager
+def stopped(replica: MariaDBServer) -> Iterator[None]:
+    replica.query("STOP SLAVE SQL_THREAD")
+    try:
+        yield
+    finally:
+        replica.query("START SLAVE")
+
+
+def unlogged(server: MariaDBServer, *statements: str) -> None:
+    """Nobody replicates them."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in ("SET SESSION sql_log_bin = 0", *statements):
+            cursor.execute(statement)
+
+
+@contextmanager
+def broken(replica: MariaDBServer, primary: MariaDBServer) -> Iterator[None]:
+    """A row that somebody wrote on the replica, and the primary writes, too."""
+    primary.query("CREATE DATABASE IF NOT EXISTS app")
+    primary.query("CREATE OR REPLACE TABLE app.orders (id INT PRIMARY KEY)")
+    eventually(lambda: replica.query("SHOW TABLES FROM app LIKE 'orders'"))
+    unlogged(replica, "INSERT INTO app.orders VALUES (1)")
+    primary.query("INSERT INTO app.orders VALUES (1)")
+    try:
+        yield
+    finally:
+        unlogged(replica, "DELETE FROM app.orders")
+        replica.query("START SLAVE")
+
+
+class Moved(NamedTuple):
+    gone_at: float
+    """The old primary took no more writes since."""
+    promoted_at: float
+    beats: int
+    """What the old one had written."""
+
+
+def step_down(old: MariaDBServer, new: MariaDBServer) -> None:
+    """By hand: it lives on, read-only, and the new one has all it had."""
+    old.query("SET GLOBAL read_only = ON")
+
+
+def crash(old: MariaDBServer, new: MariaDBServer) -> None:
+    old.kill()
+
+
+def promote(shard: Shard[MariaDBServer], new: MariaDBServer, leave: Callable[..., None]) -> Moved:
+    """Nobody else is told: see follow_all."""
+    old, beats = shard.primary, 0
+    leave(old, new)
+    gone_at = time.monotonic()
+    if old.is_running():
+        beats = written_by(old)
+        [row] = old.query("SELECT @@gtid_binlog_pos AS position")
+        assert new.query(f"SELECT MASTER_GTID_WAIT('{row['position']}', 10) AS missed")
+    new.promote()
+    shard.primary = new
+    return Moved(gone_at, time.monotonic(), beats)
+
+
+def follow_all(shard: Shard[MariaDBServer]) -> None:
+    for replica in shard.replicas:
+        if replica.upstream is not shard.primary:
+            mariadb.rejoin(replica, shard.primary)
+
+
+# --- faults of replicas and changes of role --------------------------------------------------
+
+
+class TestShard:
+    METRICS = lag_by("heartbeat")
+    DATABASE = "heartbeat_lease_s = 0"
+
+    @pytest.fixture
+    def shared(self, deployment: Deployment) -> Iterator[Deployment]:
+        with whole(deployment):
+            yield deployment
+
+    def test_lag_by_heartbeat_is_a_fraction_of_a_second(self, shared: Deployment) -> None:
+        """R20: and the clocks of one machine agree."""
+        [replica, _] = shared.replicas
+        value = shared.host_lag(replica)["value"]
+        assert 0 < value < 0.5
+        member = shared.agents.member_of(shared.primary.name, replica.name)
+        assert abs(member["clock_ahead_s"]) < 0.2
+
+    def test_misleading_zero_lag_a_stopped_replica_refuses_its_shard_and_lags_ever_more(
+        self, shared: Deployment
+    ) -> None:
+        """R22, R25, R38."""
+        [replica, other] = shared.replicas
+        with stopped(replica):
+            answer = shared.refusal(because("replication_stopped", replica.name))
+            assert answer["verdict"] == "THRESHOLD_EXCEEDED"
+            assert replica.name in answer["reason"]
+            first = answer["metrics"][0]["value"]
+            assert first > 1
+            shared.refusal(lambda lag: lag["value"] > first + 0.5)
+            itself = shared.host_lag(replica)
+            assert itself["cause"] == "replication_stopped" and itself["value"] > first
+            assert shared.agents[other.name].admitted(metrics="host/lag")
+
+    def test_a_broken_replica_refuses_its_shard_with_the_servers_own_words(
+        self, shared: Deployment
+    ) -> None:
+        """R25."""
+        [replica, _] = shared.replicas
+        with broken(replica, shared.primary):
+            answer = shared.refusal(because("replication_broken", replica.name, "Duplicate entry"))
+            first = answer["metrics"][0]["value"]
+            shared.refusal(lambda lag: lag["value"] > first)
+            assert shared.host_lag(replica)["cause"] == "replication_broken"
+
+    def test_a_dead_writer_is_no_lag_and_no_rest(self, shared: Deployment) -> None:
+        """R25: its agent dies while replication runs; then it lives, and does not write."""
+        lead = shared.lead
+        settings = lead.settings.read_text()
+        lead.kill()
+        try:
+            for replica in shared.replicas:
+                lag = shared.await_host(replica, because("heartbeat_dead"))
+                assert lag["state"] == "absent" and str(shared.primary.port) in lag["detail"]
+            lead.settings.write_text(settings.replace(EVERY, "heartbeat_interval_s = 0"))
+            lead.start()
+            answer = shared.refusal(because("heartbeat_dead", "its writer is gone"))
+            assert all(replica.name in answer["reason"] for replica in shared.replicas)
+        finally:
+            lead.settings.write_text(settings)
+            lead.process.send_signal(signal.SIGHUP)
+
+    @pytest.mark.parametrize("leave", [step_down, crash])
+    def test_heartbeat_writer_on_the_wrong_host_a_new_primary_takes_over(
+        self, shared: Deployment, leave: Callable[..., None]
+    ) -> None:
+        """R21, R45, R53: within two seconds; and the old one's agent writes and admits no more."""
+        shard, old = shared.shard, shared.primary
+        new = mariadb.most_advanced(shared.replicas)
+        with watching(shared.ports) as watch:
+            moved = promote(shard, new, leave)
+            eventually(lambda: row_on(new).port == new.port)
+            beat_at = time.monotonic()
+            follow_all(shard)
+            shared.await_whole()
+            _spoke_for_the_shard(watch, moved, old.name, new.name)
+        assert beat_at - moved.promoted_at < TAKEOVER_S
+        if leave is step_down:
+            assert written_by(old) == moved.beats
+        before = written_by(old)
+        assert holds(lambda: row_on(old).port == new.port, for_s=0.5)
+        assert written_by(old) == before
+        assert shared.agents.shard_of(old.name)["primary"] == new.name
+
+    def test_a_replica_of_the_old_primary_does_not_follow_the_new_one(
+        self, shared: Deployment
+    ) -> None:
+        """R44, R53: it replicates, without lag, what nobody writes to any more."""
+        shard, old = shared.shard, shared.primary
+        [new, left] = shared.replicas
+        try:
+            promote(shard, new, step_down)
+            problem = eventually(lambda: shared.agents.member_of(new.name, left.name)["problem"])
+            assert f"{left.name} does not follow {new.name}" in problem
+            assert str(old.server_id) in problem
+            shared.refusal(lambda lag: problem in lag["detail"])
+            mariadb.follow(old, new)  # With which the one that was left follows it, too.
+            shared.await_whole()
+        finally:
+            follow_all(shard)
+
+    def test_a_replica_of_a_replica_counts_and_is_drawn_below_it(self, shared: Deployment) -> None:
+        """R38, R40: and lags with what is above it."""
+        shard = shared.shard
+        [middle, last] = shared.replicas
+        shard.follow(last, middle)
+        try:
+            eventually(lambda: self._upstream(shared, last) == middle.name)
+            assert self._upstream(shared, middle) == shared.primary.name
+            shared.await_whole()
+            with stopped(last):
+                shared.refusal(because("replication_stopped", last.name))
+            shared.await_whole()
+            with stopped(middle):
+                shared.refusal(lambda lag: middle.name in lag["detail"])
+                eventually(lambda: not shared.agents[last.name].admitted(metrics="host/lag"))
+        finally:
+            shard.follow(last, shared.primary)
+
+    @staticmethod
+    def _upstream(shared: Deployment, server: MariaDBServer) -> Any:
+        return shared.agents.member_of(shared.primary.name, server.name)["upstream_member"]
+
+    @pytest.mark.parametrize("layout", ["pt-heartbeat", "legacy"])
+    def test_the_heartbeats_of_pt_heartbeat_are_read_instead_of_ours(
+        self, shared: Deployment, layout: str
+    ) -> None:
+        """R23: at shard scope. Where it stops, ours is no stand-in."""
+        primary, agents = shared.primary, shared.agents
+        write = make_pt_table(primary, layout)
+        options = {"method": "heartbeat", "heartbeat_table": "percona.heartbeat"}
+        try:
+            for name in agents.agents:
+                agents.change(name, "PATCH", "metrics/lag", {"options": options})
+            eventually(lambda: (write(), shared.counted() == 2)[1])
+            lag = agents.check_shard(primary.name)["metrics"][0]
+            assert lag["value"] < 1
+            answer = shared.refusal(lambda lag: lag["value"] > 1)
+            assert answer["verdict"] == "THRESHOLD_EXCEEDED"
+            assert row_on(primary).port == primary.port
+        finally:
+            for name in agents.agents:
+                agents.change(name, "POST", "metrics/lag/revert")
+            primary.query("DROP DATABASE percona")
+
+    def test_clocks_that_disagree_are_corrected_by_what_the_primarys_agent_measured(
+        self, shared: Deployment
+    ) -> None:
+        """R24: a primary whose clock is an hour behind, or ahead, and never a comfortable 0.
+
+        Servers of one machine share its clock: the hour is written into the heartbeat, and
+        said in a pull, in the place of the primary's agent.
+        """
+        [replica, _] = shared.replicas
+        with frozen(shared.lead):
+            lag = _skewed(shared, replica, ahead_s=-3600, told_s=None)
+            assert lag["state"] == "absent"
+            for ahead_s, side in ((-3600, "behind"), (7200, "ahead of")):
+                lag = _skewed(shared, replica, ahead_s=ahead_s, told_s=ahead_s)
+                assert lag["state"] == "healthy" and 0 <= lag["value"] < 1
+                assert f"{abs(ahead_s)}.000 s {side} the primary's" in lag["detail"]
+        shared.await_host(replica, lambda lag: lag["state"] == "healthy" and not lag["cause"])
+
+
+def _spoke_for_the_shard(watch: Watch, moved: Moved, old: str, new: str) -> None:
+    told = watch.by(new, since=moved.gone_at)
+    leading = next(t for t in told if t.cause not in NOT_LEADING)
+    assert leading.heard_at - moved.promoted_at < TAKEOVER_S
+    assert [t for t in told if t.verdict == "OK"]
+    assert not [t for t in watch.by(old, since=moved.gone_at + BLIND_S) if t.verdict == "OK"]
+    assert not watch.unanswered
+
+
+def make_pt_table(primary: MariaDBServer, layout: str) -> Callable[[], object]:
+    """Writes to it as `pt-heartbeat --utc` does, one beat a call."""
+    now = "DATE_FORMAT(UTC_TIMESTAMP(6), '%Y-%m-%dT%H:%i:%s.%f')"
+    columns, row = {
+        "pt-heartbeat": ("ts VARCHAR(26) NOT NULL, server_id INT PRIMARY KEY", f"{now}, 7"),
+        "legacy": ("ts DATETIME(6) NOT NULL, id INT PRIMARY KEY", "UTC_TIMESTAMP(6), 1"),
+    }[layout]
+    primary.query("CREATE DATABASE percona")
+    primary.query(f"CREATE TABLE percona.heartbeat ({columns})")
+    return lambda: primary.query(f"REPLACE INTO percona.heartbeat VALUES ({row})")
+
+
+def _skewed(
+    shared: Deployment, replica: MariaDBServer, *, ahead_s: float, told_s: float | None
+) -> Any:
+    """The replica's lag once it knows of clocks that differ: its own is `ahead_s` ahead."""
+    beat = f"UPDATE {TABLE} SET ts = UTC_TIMESTAMP(6) - INTERVAL {ahead_s} SECOND"
+    pull = {
+        "version": 1, "shard": SHARD, "database": "main", "sender": shared.primary.name,
+        "activity": "normal", "wait_s": 0, "sent_wall_s": time.time(), "clock_error_s": 0.001,
+    }  # fmt: skip
+    if told_s is not None:
+        pull["clock_ahead_s"] = told_s
+    bearer = {"Authorization": f"Bearer {shared.agents.token}"}
+
+    def told() -> Any:
+        shared.primary.query(beat)
+        answer = shared.agents[replica.name].request("POST", "/v1/peer/pull", pull, bearer)
+        assert answer.status == 200, answer.body
+        lag = shared.host_lag(replica)
+        expected = "NTP" if told_s is None else f"{abs(told_s)}.000 s"
+        return lag if lag["cause"] == "clock_skew" and expected in lag["detail"] else None
+
+    return eventually(told)
+
+
+# --- leases ----------------------------------------------------------------------------------
+
+
+class TestLease:
+    """Nobody asks in between: what is looked at here is no question."""
+
+    METRICS = lag_by("auto")
+    DATABASE = f"heartbeat_lease_s = {LEASE_S}"
+
+    @pytest.fixture
+    def resting(self, deployment: Deployment) -> Iterator[Deployment]:
+        deployment.await_whole()
+        self.await_rest(deployment)
+        yield deployment
+        deployment.await_whole()
+
+    @staticmethod
+    def await_rest(deployment: Deployment) -> None:
+        eventually(lambda: row_on(deployment.primary).resting, within_s=LEASE_S + 3)
+        eventually(lambda: _seen_causes(deployment) == {"heartbeat_resting"})
+
+    def test_binlog_bloat_the_last_beat_of_a_lease_is_the_last(self, resting: Deployment) -> None:
+        """R60: looking at agents renews nothing, and replicas know that it rests."""
+        primary = resting.primary
+
+        def look() -> tuple[Row, int]:
+            for agent in resting.agents.agents.values():
+                assert agent.get("/v1/status").status == agent.get("/metrics").status == 200
+            return row_on(primary), written_by(primary)
+
+        # Replicas that were just started count as just asked, and want beats for a while.
+        last, _ = settles(look, for_s=1.5 * LEASE_S, within_s=15)
+        assert last.resting
+        for replica in resting.replicas:
+            lag = resting.seen_lag(replica)
+            assert lag["state"] == "healthy" and lag["value"] < 1
+            assert "native" in lag["detail"]
+
+    def test_beats_go_on_while_the_shard_is_asked_about(self, resting: Deployment) -> None:
+        """R60: the first leave to work comes within two seconds; no refusal is about lag."""
+        primary = resting.primary
+        since = time.monotonic()
+        verdicts = [resting.agents.check_shard(primary.name)["verdict"]]
+        while verdicts[-1] != "OK":
+            assert verdicts[-1] != "THRESHOLD_EXCEEDED" and time.monotonic() - since < 2
+            verdicts.append(resting.agents.check_shard(primary.name)["verdict"])
+        eventually(lambda: not row_on(primary).resting, within_s=1)
+        number = written_by(primary)
+        assert holds(
+            lambda: resting.agents.leads(primary.name) and not row_on(primary).resting,
+            for_s=1.5 * LEASE_S,
+        )
+        assert written_by(primary) > number + 5
+        assert resting.agents.check_shard(primary.name)["metrics"][0]["cause"] is None
+        self.await_rest(resting)
+
+    def test_a_question_to_a_replica_wakes_the_primarys_heartbeat(
+        self, resting: Deployment
+    ) -> None:
+        """R60: honest leave to work within three seconds, and beats for as long as it asks."""
+        [replica, _] = resting.replicas
+        agent = resting.agents[replica.name]
+        since = time.monotonic()
+        assert agent.check(metrics="host/lag")["verdict"] != "THRESHOLD_EXCEEDED"
+        lag = resting.await_host(
+            replica, lambda lag: lag["state"] == "healthy" and not lag["cause"]
+        )
+        assert time.monotonic() - since < 3 and lag["value"] < 1
+        assert holds(lambda: not resting.host_lag(replica)["cause"], for_s=3 * LEASE_S)
+        assert not row_on(resting.primary).resting
+        self.await_rest(resting)
+
+    def test_an_idle_shard_does_not_look_lagged_when_it_is_asked_again(
+        self, resting: Deployment
+    ) -> None:
+        """R57: neither to the first who asks, nor while the heartbeat comes back."""
+        asked = [resting.agents[s.name] for s in resting.replicas]
+        verdicts: list[str] = []
+
+        def is_back() -> bool:
+            verdicts.extend(agent.check(metrics="host/lag")["verdict"] for agent in asked)
+            verdicts.append(resting.agents.check_shard(resting.primary.name)["verdict"])
+            return not any(resting.host_lag(replica)["cause"] for replica in resting.replicas)
+
+        eventually(is_back)
+        assert set(verdicts) == {"OK"}
+
+    def test_binlog_bloat_the_last_word_of_a_dead_replicas_agent_renews_nothing(
+        self, resting: Deployment
+    ) -> None:
+        """R60: it was asked just before it died, and is asked no more."""
+        [replica, _] = resting.replicas
+        agent = resting.agents[replica.name]
+        resting.await_host(replica, lambda lag: lag["state"] == "healthy" and not lag["cause"])
+        eventually(lambda: not row_on(resting.primary).resting)
+        agent.kill()
+        try:
+            eventually(lambda: row_on(resting.primary).resting, within_s=3 * LEASE_S)
+        finally:
+            agent.start()
+
+
+def _seen_causes(deployment: Deployment) -> set[str | None]:
+    return {deployment.seen_lag(replica)["cause"] for replica in deployment.replicas}
+
+
+# --- hibernation -----------------------------------------------------------------------------
+
+
+class TestHibernation:
+    METRICS = lag_by("auto")
+    DATABASE = "heartbeat_lease_s = 0.5\nslow_after_s = 0.5\nhibernate_after_s = 1"
+
+    def test_throttler_self_load_a_hibernating_shard_costs_nothing_and_wakes_as_one(
+        self, deployment: Deployment
+    ) -> None:
+        """R56–R59, R62: no query, no message, no heartbeat; a question brings all of it back."""
+        for server in deployment.shard.servers:
+            server.query("SET GLOBAL userstat = ON")
+        deployment.await_whole()
+        settles(lambda: _costs(deployment), for_s=2.0, within_s=25)
+        assert _activities(deployment) == {"hibernating"}
+        assert row_on(deployment.primary).resting
+        since = time.monotonic()
+        first = deployment.agents.check_shard(deployment.primary.name)
+        assert first["verdict"] == "INTERNAL_ERROR" and not first["admitted"]
+        eventually(lambda: deployment.counted() == 2)
+        assert time.monotonic() - since < 2
+        assert _activities(deployment) == {"normal"}
+        eventually(lambda: not row_on(deployment.primary).resting)
+
+
+def _activities(deployment: Deployment) -> set[str]:
+    statuses = [agent.get("/v1/status").json for agent in deployment.agents.agents.values()]
+    return {status["databases"][0]["activity"] for status in statuses}
+
+
+def _costs(deployment: Deployment) -> dict[str, tuple[int, ...]]:
+    """What the agents' user has done on each server, by the server's own count, and messages."""
+    return {server.name: _costs_on(deployment, server) for server in deployment.shard.servers}
+
+
+def _costs_on(deployment: Deployment, server: MariaDBServer) -> tuple[int, ...]:
+    [row] = server.query(
+        "SELECT SELECT_COMMANDS, UPDATE_COMMANDS, OTHER_COMMANDS, TOTAL_CONNECTIONS"
+        f" FROM information_schema.USER_STATISTICS WHERE USER = '{APP_USER}'"
+    )
+    messages = deployment.agents.shard_of(server.name)["messages_total"]
+    return (*map(int, row.values()), int(messages), written_by(server))
+
+
+# --- commits that nobody acknowledges --------------------------------------------------------
+
+
+@contextmanager
+def stalled(primary: MariaDBServer) -> Iterator[None]:
+    """Semi-sync without a replica: each commit would wait for ten minutes."""
+    primary.query("SET GLOBAL rpl_semi_sync_master_timeout = 600000")
+    primary.query("SET GLOBAL rpl_semi_sync_master_wait_no_slave = ON")
+    primary.query("SET GLOBAL rpl_semi_sync_master_enabled = ON")
+    try:
+        yield
+    finally:
+        primary.query("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+        primary.query("SET GLOBAL read_only = OFF")
+
+
+class TestStall:
+    METRICS = f"{lag_by('heartbeat')}; commit_delay: threshold=1, interval_s=0.1, timeout_s=0.5"
+    DATABASE = "heartbeat_lease_s = 0"
+
+    def test_a_semi_sync_stall_hangs_neither_the_agent_nor_a_demotion(
+        self, deployment: Deployment
+    ) -> None:
+        """R25, R26: it is told, answers go on, and `read_only` is not held up by our commits."""
+        deployment.await_whole()
+        primary, lead = deployment.primary, deployment.lead
+        with stalled(primary):
+            eventually(lambda: any("heartbeat" in told for told in _advice(lead)), within_s=4)
+            eventually(lambda: lead.metric("commit_delay")["state"] != "healthy")
+            deployment.refusal(lambda lag: lag["state"] != "healthy")
+            asked_at = time.monotonic()
+            assert lead.check(metrics="host/commit_delay")
+            assert time.monotonic() - asked_at < 0.5
+            since = time.monotonic()
+            primary.query("SET GLOBAL read_only = ON", read_timeout_s=10)
+            assert time.monotonic() - since < 3
+            eventually(lambda: not _advice(lead))
+        deployment.await_whole()
+
+
+def _advice(agent: AgentProcess) -> list[str]:
+    return [told for told in agent.get("/v1/status").json["advice"] if "not written" in told]
