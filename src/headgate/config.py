@@ -12,12 +12,13 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
@@ -520,6 +521,7 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
     peers = _peers(document.get("peers", {}), faults)
     databases = _with_member_names(databases, agent.name)
     faults.extend(_shard_faults(databases, peers, agent))
+    advice.extend(_plain_peers(databases, peers))
     faults.extend(Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR)
     if faults:
         raise InvalidSettings(faults)
@@ -696,6 +698,20 @@ def _shard_faults(
             )
             faults.append(Fault("peers.token_file", message))
     return _once(faults)
+
+
+def _plain_peers(
+    databases: Mapping[str, DatabaseSettings], peers: PeersSettings
+) -> Iterator[Advice]:
+    if peers.token_file is None:
+        return
+    for name, database in databases.items():
+        for peer in database.peers:
+            host = urlsplit(peer.url).hostname or ""
+            if peer.url.startswith("http://") and not is_loopback(host):
+                place = f"databases.{name}.peers.{peer.name}.url"
+                message = "sends the shared token in plain text over a network; use https"
+                yield Advice(Severity.WARNING, "plain-peer", place, message)
 
 
 def _is_anywhere(agent: AgentSettings) -> bool:

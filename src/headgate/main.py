@@ -154,7 +154,7 @@ class Agent:
         clock: Clock | None = None,
         dice: Dice | None = None,
     ) -> None:
-        agent = settings.agent
+        agent, aggregates = settings.agent, rollup_plugins()
         self._settings = settings
         self._settings_path = settings_path
         self._clock = clock or SystemClock()
@@ -173,6 +173,7 @@ class Agent:
             self.store,
             self._clock,
             allow_commands=agent.allow_runtime_commands,
+            rollups=aggregates,
         )
         self.checker = Checker(
             self.board,
@@ -189,7 +190,7 @@ class Agent:
             self._clock,
             url=advertised(agent),
             open_link=self._open_link,
-            aggregates=rollup_plugins(),
+            aggregates=aggregates,
         )
         self.sampler.watch(self.shards.note_reading)
         self.standby = self._standby(agent)
@@ -247,6 +248,7 @@ class Agent:
 
     async def stop(self) -> None:
         log.info("agent.stopping")
+        self.shards.let_go()
         await self.listener.stop(STOP_GRACE_S)
         for task in [*self._tasks, *self._heartbeat_tasks]:
             task.cancel()

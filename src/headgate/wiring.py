@@ -16,8 +16,8 @@ from headgate.agent.ports import Store
 from headgate.agent.shards import PeerPlan, ShardPlan
 from headgate.config import AgentSettings, DatabaseSettings, Settings
 from headgate.core.activity import Idleness
-from headgate.core.rollup import AGGREGATES, COUNTING, Aggregate
-from headgate.core.settings import unknown
+from headgate.core.rollup import AGGREGATES, Aggregate
+from headgate.core.rollup_settings import plugin_faults
 from headgate.errors import Fault, InvalidSettings
 from headgate.http.auth import Credential
 from headgate.peers import PeerAccess, load_access
@@ -37,10 +37,9 @@ def check_parts(settings: Settings) -> None:
         probes = probes_of(database)
         for spec in database.metrics.values():
             probes.probe_for(spec)
-            if spec.rollup.by not in aggregates and spec.rollup.by not in COUNTING:
-                place = f"databases.{database.name}.metrics.{spec.name}.rollup"
-                words = unknown(spec.rollup.by, [*aggregates, *COUNTING])
-                raise InvalidSettings([Fault(place, words.replace("setting", "roll-up"))])
+            place = f"databases.{database.name}.metrics.{spec.name}"
+            if faults := plugin_faults(spec.rollup, aggregates, place):
+                raise InvalidSettings(faults)
         if database.heartbeat_interval_s:
             probes.heartbeat_writer(database.heartbeat_table)
 

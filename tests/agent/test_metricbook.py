@@ -391,3 +391,10 @@ async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World
     absent = world.board.healths["main"].standings["spool"].absent
     assert absent is not None and "no such plug-in" in absent.detail
     assert not world.passes()
+
+
+async def test_a_roll_up_nobody_has_is_refused_and_nothing_changes(world: World) -> None:
+    """R140: at run time as in the file."""
+    with pytest.raises(InvalidSettings, match="unknown roll-up 'mox'; did you mean 'max'"):
+        await world.book.patch("main", "lag", {"rollup": "mox"}, who="ops")
+    assert world.board.healths["main"].standings["lag"].spec.rollup.by == "max"

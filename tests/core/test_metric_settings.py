@@ -226,8 +226,7 @@ def test_a_scope_can_be_set_in_vitess_words_as_well(word: str, scope: Scope) -> 
 def test_a_roll_up_as_it_is_written() -> None:
     rollup = parse(
         "lag",
-        rollup="quorum",
-        quorum=2,
+        rollup="mean",
         rollup_of="all",
         rollup_labels={"region": "eu"},
         ignore_hosts=1,
@@ -238,10 +237,9 @@ def test_a_roll_up_as_it_is_written() -> None:
         grace_s=3600,
     ).rollup
     assert rollup == Rollup(
-        "quorum",
+        "mean",
         RollupOf.ALL,
         {"region": "eu"},
-        quorum=2,
         ignore_hosts=1,
         ignore_above=60.0,
         missing=MissingPolicy.IGNORE,
@@ -251,6 +249,10 @@ def test_a_roll_up_as_it_is_written() -> None:
     )
 
 
+def test_a_quorum_as_it_is_written() -> None:
+    assert parse("lag", rollup="quorum", quorum=2).rollup.quorum == 2
+
+
 @pytest.mark.parametrize(
     ("raw", "word"),
     [
@@ -258,6 +260,7 @@ def test_a_roll_up_as_it_is_written() -> None:
         ({"quorum": 2}, "only with rollup = 'quorum'"),
         ({"rollup_limit": 1}, "only with rollup = 'unhealthy'"),
         ({"ignore_above": 9}, "only with ignore_hosts"),
+        ({"rollup": "quorum", "quorum": 2, "ignore_hosts": 1}, "that counts members"),
         ({"rollup": "quorum", "quorum": 0}, "from 1 to 256"),
         ({"rollup": "quorum", "quorum": 1.5}, "whole number"),
         ({"rollup": "No Name"}, "or the name of a plug-in"),

@@ -317,8 +317,8 @@ def gatekeeper(plan: Plan) -> Gatekeeper:
         return Gatekeeper([])
     return Gatekeeper(
         [
-            Credential("ops", True, hashlib.sha256(OPERATOR.encode()).hexdigest()),
-            Credential("eve", False, hashlib.sha256(VIEWER.encode()).hexdigest()),
+            Credential("ops", "operator", hashlib.sha256(OPERATOR.encode()).hexdigest()),
+            Credential("eve", "viewer", hashlib.sha256(VIEWER.encode()).hexdigest()),
         ]
     )
 

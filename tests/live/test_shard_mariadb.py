@@ -357,6 +357,43 @@ class TestShard:
         finally:
             follow_all(shard)
 
+    def test_a_new_primary_takes_over_though_nobody_asks(self, shared: Deployment) -> None:
+        """R45: and what its predecessor said before is no split brain."""
+        shard, [new, _] = shared.shard, shared.replicas
+        causes: set[str | None] = set()
+
+        def leads() -> bool:
+            seen = shared.agents.shard_of(new.name)
+            causes.add(seen["cause"])
+            return bool(seen["standing"] == "leading" and not seen["warming_up"])
+
+        try:
+            moved = promote(shard, new, step_down)
+            eventually(leads)
+            assert time.monotonic() - moved.promoted_at < TAKEOVER_S
+            assert "split_brain" not in causes
+        finally:
+            follow_all(shard)
+
+    def test_a_primary_that_died_with_its_agent_is_no_rival_of_the_next_one(
+        self, shared: Deployment
+    ) -> None:
+        """R44, R53: nobody will ever hear from it that it has stepped down."""
+        shard, gone = shared.shard, shared.lead
+        new = mariadb.most_advanced(shared.replicas)
+        [left] = [replica for replica in shared.replicas if replica is not new]
+        gone.kill()
+        try:
+            with watching({new.name: shared.agents[new.name].port}) as watch:
+                moved = promote(shard, new, crash)
+                mariadb.follow(left, new)
+                eventually(lambda: shared.counted() == 1)
+            told = watch.by(new.name, since=moved.gone_at)
+            assert "split_brain" not in {answer.cause for answer in told}
+        finally:
+            follow_all(shard)
+            gone.start()
+
     def test_a_replica_of_a_replica_counts_and_is_drawn_below_it(self, shared: Deployment) -> None:
         """R38, R40: and lags with what is above it."""
         shard = shared.shard
@@ -425,6 +462,7 @@ def _spoke_for_the_shard(watch: Watch, moved: Moved, old: str, new: str) -> None
     leading = next(t for t in told if t.cause not in NOT_LEADING)
     assert leading.heard_at - moved.promoted_at < TAKEOVER_S
     assert [t for t in told if t.verdict == "OK"]
+    assert "split_brain" not in {t.cause for t in told}
     assert not [t for t in watch.by(old, since=moved.gone_at + BLIND_S) if t.verdict == "OK"]
     assert not watch.unanswered
 

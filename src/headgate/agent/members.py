@@ -87,6 +87,10 @@ class LocalMember:
         if fingerprint == self._fingerprint:
             return
         self._fingerprint = fingerprint
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of every answer that is held."""
         for future in self._held:
             if not future.done():
                 future.set_result(None)
@@ -105,7 +109,7 @@ class LocalMember:
 
 
 def readings_of(board: Board, database: str, now: float) -> dict[str, Reading]:
-    """The newest reading of each metric; a value that has aged out is an absence."""
+    """The newest reading of each metric, with its time: whoever gets it judges its age."""
     health = board.healths.get(database)
     readings: dict[str, Reading] = {}
     for name, standing in (health.standings if health else {}).items():

@@ -10,7 +10,7 @@ survive restarts and reloads of the file until they are reverted to it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,8 @@ from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.names import parse_metric
 from headgate.core.records import AuditEntry, MetricChange
+from headgate.core.rollup import AGGREGATES
+from headgate.core.rollup_settings import plugin_faults
 from headgate.core.samples import Cause, Reading
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, ProbeFailed
 
@@ -96,12 +98,14 @@ class MetricBook:
         clock: Clock,
         *,
         allow_commands: bool = False,
+        rollups: Collection[str] = frozenset(AGGREGATES),
     ) -> None:
         self._board = board
         self._sampler = sampler
         self._store = store
         self._clock = clock
         self._allow_commands = allow_commands
+        self._rollups = rollups
         self._databases: dict[str, _Database] = {}
         self._changes: dict[str, dict[str, MetricChange]] = {}
         """What the store holds on top of the file, by database and metric."""
@@ -322,6 +326,8 @@ class MetricBook:
         errors = [a for a in entry.advice if a.severity is Severity.ERROR]
         if errors:
             raise InvalidSettings([Fault(a.place, a.message) for a in errors])
+        if missing := plugin_faults(entry.spec.rollup, self._rollups, metric):
+            raise InvalidSettings(missing)
         database.probes.probe_for(entry.spec)
         return entry
 

@@ -82,6 +82,8 @@ class RoleWatcher:
         pause = asyncio.ensure_future(self._demand.pause(self._demand.stretch(self._interval_s)))
         try:
             await asyncio.wait({lost, pause}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and lost.exception() is not None:
+                log.error("role.watch_failed", database=self.database, error=str(lost.exception()))
             if lost.done() and not pause.done():
                 self._publish(Absent(Cause.UNREACHABLE, "the server has hung up", self._now()))
                 if self._demand.state is Activity.HIBERNATING:

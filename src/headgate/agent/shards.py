@@ -137,6 +137,12 @@ class Shards:
             self._set_skips(shard)
             self._add_kept_peers(shard)
 
+    def let_go(self) -> None:
+        """Answer what is held: the agent is about to stop."""
+        for shard in self._shards.values():
+            for local in shard.locals.values():
+                local.let_go()
+
     async def close(self) -> None:
         for name in list(self._shards):
             await self._close_shard(name)

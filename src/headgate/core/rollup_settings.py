@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from headgate.core.builtins import BuiltinMetric
 from headgate.core.metrics import EmptyPolicy, MissingPolicy, Rollup, RollupOf
 from headgate.core.names import Scope, parse_scope
-from headgate.core.rollup import QUORUM, ROLLUP_MEANINGS, UNHEALTHY
-from headgate.core.settings import Setting, number, one_of, text, whole
+from headgate.core.rollup import COUNTING, QUORUM, ROLLUP_MEANINGS, UNHEALTHY
+from headgate.core.settings import Setting, number, one_of, text, unknown, whole
 from headgate.errors import Fault
 
 _AGGREGATE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -142,6 +142,14 @@ def scope_of(values: Mapping[str, Any], builtin: BuiltinMetric | None) -> Scope:
     return scope or (builtin.scope if builtin else Scope.HOST)
 
 
+def plugin_faults(rollup: Rollup, installed: Collection[str], place: str) -> list[Fault]:
+    """What only who knows the plug-ins can tell."""
+    if rollup.by in installed or rollup.by in COUNTING:
+        return []
+    words = unknown(rollup.by, [*installed, *COUNTING]).replace("setting", "roll-up")
+    return [Fault(f"{place}.rollup", words)]
+
+
 def rollup_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
     by, faults = values["rollup"], []
     if by == QUORUM and not values["quorum"]:
@@ -155,4 +163,7 @@ def rollup_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
     if values["ignore_above"] is not None and not values["ignore_hosts"]:
         message = "says something only with ignore_hosts"
         faults.append(Fault(f"{place}.ignore_above", message))
+    if by in COUNTING and values["ignore_hosts"]:
+        message = f"says nothing with rollup = {by!r}: that counts members; use its own limit"
+        faults.append(Fault(f"{place}.ignore_hosts", message))
     return faults

@@ -12,13 +12,17 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import psycopg
 
 from headgate.demo import postgres
 from headgate.demo.agents import TIMEOUT_S, Agent
 from headgate.demo.postgres import PostgresServer, Step
+from headgate.demo.servers import ServerFailed
 from headgate.demo.stage import SHARD_DOC, Stage
 
 ASK = "/v1/check?app=demo:witness&database=main&metrics=shard/lag"
@@ -39,34 +43,33 @@ class Told:
     leads: bool
 
 
-@dataclass(slots=True)
-class Witness:
-    told: list[Told] = field(default_factory=list)
+Hear: TypeAlias = Callable[[Told], None]
 
-    def poll(self, agent: Agent, stop: threading.Event) -> None:
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", agent.port, timeout=TIMEOUT_S)
-        ) as line:
-            while not stop.wait(PAUSE_S):
-                try:
-                    self.told.append(_ask(agent, line))
-                except (OSError, http.client.HTTPException):
-                    line.close()
 
-    @contextmanager
-    def watching(self, agents: list[Agent]) -> Iterator[None]:
-        stop = threading.Event()
-        threads = [
-            threading.Thread(target=self.poll, args=(agent, stop), daemon=True) for agent in agents
-        ]
+@contextmanager
+def watching(agents: Iterable[Agent], hear: Hear) -> Iterator[None]:
+    """Each agent is asked by a thread of its own until the end of the block."""
+    stop = threading.Event()
+    threads = [
+        threading.Thread(target=_poll, args=(agent, hear, stop), daemon=True) for agent in agents
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
         for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+            thread.join()
+
+
+def _poll(agent: Agent, hear: Hear, stop: threading.Event) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", agent.port, timeout=TIMEOUT_S)) as line:
+        while not stop.wait(PAUSE_S):
+            try:
+                hear(_ask(agent, line))
+            except (OSError, http.client.HTTPException):
+                line.close()
 
 
 def _ask(agent: Agent, line: http.client.HTTPConnection) -> Told:
@@ -95,10 +98,13 @@ class Handover:
     admits_at: float = NEVER
     """When it first gave an OK."""
     rejoined_at: float = NEVER
-    witness: Witness = field(default_factory=Witness)
+    told: list[Told] = field(default_factory=list)
+    on_step: Callable[[Step], None] = lambda step: None
 
     def tell(self, step: Step) -> None:
         now = time.monotonic()
+        if step is not Step.GONE or self.gone_at == NEVER:
+            self.on_step(step)
         match step:
             case Step.GONE:
                 self.gone_at = min(self.gone_at, now)  # A dead one may be killed again.
@@ -115,7 +121,7 @@ class Handover:
 
     @property
     def wrong(self) -> list[Told]:
-        return [told for told in self.witness.told if told.verdict == "OK" and self._is_wrong(told)]
+        return [told for told in self.told if told.verdict == "OK" and self._is_wrong(told)]
 
     def _is_wrong(self, told: Told) -> bool:
         if told.agent == self.old.name:
@@ -125,21 +131,24 @@ class Handover:
     @property
     def between(self) -> list[Told]:
         """What was asked after the old primary was gone, and before the new one led."""
-        return [
-            t for t in self.witness.told if self.gone_at < t.asked_at and t.heard_at < self.led_at
-        ]
+        return [t for t in self.told if self.gone_at < t.asked_at and t.heard_at < self.led_at]
 
     @property
     def refusals(self) -> Counter[str]:
         """What was told in between, in words."""
         return Counter(_words(told) for told in self.between if told.verdict != "OK")
 
-    def settled(self) -> bool:
-        """Notes what the witness has heard; True once the new primary's agent admits."""
-        mine = [t for t in self.witness.told if t.agent == self.new.name]
-        later = [t for t in mine if t.heard_at >= self.promoting_at]
-        self.led_at = next((t.heard_at for t in later if t.leads), NEVER)
-        self.admits_at = next((t.heard_at for t in later if t.verdict == "OK"), NEVER)
+    def hear(self, told: Told) -> None:
+        self.told.append(told)
+        if told.agent != self.new.name or told.heard_at < self.promoting_at:
+            return
+        if told.leads:
+            self.led_at = min(self.led_at, told.heard_at)
+        if told.verdict == "OK":
+            self.admits_at = min(self.admits_at, told.heard_at)
+
+    @property
+    def is_over(self) -> bool:
         return self.admits_at < NEVER and self.rejoined_at < NEVER
 
 
@@ -178,10 +187,37 @@ def _change(
 ) -> None:
     stage.release()  # A replica that is held back could not be promoted in time.
     others = [server for server in stage.replicas if server is not handover.new]
-    with handover.witness.watching(list(stage.agents.values())):
+    with watching(stage.agents.values(), handover.hear):
         change(others)
         stage.primary = handover.new
         deadline = time.monotonic() + SPEAKS_WITHIN_S
-        while not handover.settled() and time.monotonic() < deadline:
+        while not handover.is_over and time.monotonic() < deadline:
             if stage.leaving.wait(PAUSE_S):
                 return
+
+
+How: TypeAlias = Callable[[Stage, Handover], None]
+
+
+class Change(threading.Thread):
+    """A change of primary beside whoever shows it."""
+
+    def __init__(self, how: How, stage: Stage, handover: Handover) -> None:
+        super().__init__(name="change of primary", daemon=True)
+        self.handover = handover
+        self._how = how
+        self._stage = stage
+        self._failure: ServerFailed | psycopg.Error | None = None
+
+    def run(self) -> None:
+        try:
+            self._how(self._stage, self.handover)
+        except (ServerFailed, psycopg.Error) as failure:
+            self._failure = failure
+
+    def finish(self) -> None:
+        """Waits for it, and tells how it failed if it did."""
+        self.join()
+        if self._failure is not None:
+            names = f"{self.handover.old.name} to {self.handover.new.name}"
+            raise ServerFailed(f"the change from {names} failed: {self._failure}")

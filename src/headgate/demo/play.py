@@ -7,7 +7,7 @@ plays the scenes once, and fails if what they promise did not happen.
 from __future__ import annotations
 
 import signal
-import sys
+from contextlib import suppress
 from types import FrameType
 
 from headgate.demo import live, script, servers
@@ -44,7 +44,5 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _say(text: str) -> None:
-    try:
+    with suppress(OSError):  # The terminal may be gone; what is left then is to clean up.
         print(text, flush=True)
-    except OSError:  # The terminal is gone; what is left is to clean up.
-        sys.stdout = None  # type: ignore[assignment]

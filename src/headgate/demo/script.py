@@ -5,13 +5,12 @@ healthy → a replica falls behind → the jobs ask and are held → it recovers
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headgate.demo.agents import LAG_THRESHOLD_S
-from headgate.demo.handover import LEAD_WITHIN_S, NEVER, Handover, switch_over
+from headgate.demo.handover import LEAD_WITHIN_S, NEVER, Change, Handover, switch_over
 from headgate.demo.show import header, line, show
 from headgate.demo.stage import Frame, Stage
 
@@ -21,7 +20,9 @@ REPLAY_SHARE = 0.75
 # While the jobs are held, the replica still works off what they wrote: what it shows then is
 # as old as it was at the threshold, divided by its share (2.7 s). Probes and frames come on top.
 NEAR_S = 2 * LAG_THRESHOLD_S
-GREEDY_S, ASKING_S, PROMOTION_S = 14.0, 20.0, 8.0
+GREEDY_S, ASKING_S, PROMOTION_S = 14.0, 20.0, 6.0
+ELSE_S = 2.0
+"""About what the other scenes take."""
 GREEDY_SHARE = 0.36
 RECOVER_S = 10.0
 
@@ -57,7 +58,7 @@ class Play:
 def play(stage: Stage, total_s: float) -> int:
     """Returns 0 if the scenes did what they promise."""
     greedy_s = min(GREEDY_S, total_s * GREEDY_SHARE)
-    asking_s = min(ASKING_S, total_s - greedy_s - PROMOTION_S)
+    asking_s = min(ASKING_S, total_s - greedy_s - PROMOTION_S - ELSE_S)
     run, began_at = Play(stage), time.monotonic()
     _healthy(run)
     _greedy(run, greedy_s)
@@ -122,15 +123,16 @@ def _promotion(run: Play, seconds: float) -> None:
     _say("", f"scene 4: under load, {handover.old.name} stops, {handover.new.name} is promoted,")
     _say(f"{stage.replicas[1].name} follows it, and {handover.old.name} comes back as a replica.")
     show(header(stage.look()))
-    change = threading.Thread(target=switch_over, args=(stage, handover), daemon=True)
+    change = Change(switch_over, stage, handover)
     change.start()
     try:
         while change.is_alive() or time.monotonic() < ends:
             time.sleep(FRAME_S / 2 if change.is_alive() else FRAME_S)
             run.frame("promotion")
     finally:
-        stage.leaving.set()
-        change.join()
+        if change.is_alive():
+            stage.leaving.set()
+        change.finish()
 
 
 # --- promises ------------------------------------------------------------------------------
@@ -186,15 +188,14 @@ def _promotion_promises(run: Play) -> Iterator[tuple[str, bool]]:
     refusals = ", ".join(f"{why} {count}" for why, count in handover.refusals.most_common())
     yield f"while nobody led, checks were refused: {refusals}", bool(handover.refusals)
     wrong = len(handover.wrong) + len(_wrong_to_jobs(run, handover))
-    answers = len(handover.witness.told)
+    answers = len(handover.told)
     yield f"of {answers} answers watched, {wrong} were an OK from the wrong view", wrong == 0
     roles = {seat.name: seat.role for seat in frames[-1].seats}
     yield f"{old} is a replica again", roles[old] == "replica"
-    last = frames[-1]
-    yield (
-        f"both jobs went on, told so by {last.desks[0].told_by}",
-        all(desk.chunks and desk.told_by == new for desk in last.desks),
-    )
+    desks = [desk for frame in frames if frame.at > handover.admits_at for desk in frame.desks]
+    went_on = {desk.name for desk in desks if desk.chunks and desk.told_by == new}
+    told = ", ".join(sorted(went_on)) or "none"
+    yield f"both jobs went on, with an OK of {new}'s agent: {told}", len(went_on) == 2
 
 
 def _wrong_to_jobs(run: Play, handover: Handover) -> list[float]:

@@ -71,7 +71,9 @@ def bar(lag_s: float, cells: int) -> Text:
 def desk_words(desk: Desk) -> Text:
     if desk.refused_for_s is None:
         by = f", OK by {desk.told_by}" if desk.asks and desk.told_by else ""
-        return Text(f"{desk.chunks} chunks{by}", "" if desk.asks else "dim")
+        return Text(
+            f"{desk.chunks} chunk{'' if desk.chunks == 1 else 's'}{by}", "" if desk.asks else "dim"
+        )
     return Text(f"HELD {desk.refused_for_s:.1f} s: {refusal_words(desk)}", "yellow")
 
 

@@ -23,7 +23,7 @@ from headgate.demo import postgres, servers
 from headgate.demo.agents import Agent, run_agents
 from headgate.demo.jobs import SCHEMA, Heard, Job, backfill, etl, primary_dsn
 from headgate.demo.postgres import PostgresServer
-from headgate.demo.replica import Brake, written_bytes
+from headgate.demo.replica import Brake, transactions
 
 NAMES = ("db-a", "db-b", "db-c")
 SHARD_DOC = "/v1/databases/main/shard"
@@ -95,7 +95,7 @@ class Stage:
     primary: PostgresServer
     """Changed by handover.py alone."""
     full_rate: float = 0.0
-    """Bytes of log a second that the jobs write when nobody holds them."""
+    """Transactions a second of the jobs when nobody holds them."""
     brake: Brake | None = None
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when whoever is busy with the stage should hurry."""
@@ -106,10 +106,10 @@ class Stage:
         return [server for server in self.shard if server is not self.primary]
 
     def measure_full_rate(self) -> None:
-        before, began_at = written_bytes(self.primary), time.monotonic()
+        before, began_at = transactions(self.primary), time.monotonic()
         time.sleep(MEASURE_S)
         elapsed_s = time.monotonic() - began_at
-        self.full_rate = (written_bytes(self.primary) - before) / elapsed_s
+        self.full_rate = (transactions(self.primary) - before) / elapsed_s
 
     def slow_down(self, replica: PostgresServer, share: float) -> None:
         """Let it replay a share of what the jobs write on this machine."""

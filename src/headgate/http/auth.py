@@ -31,13 +31,8 @@ _HOW_PEERS_SHOW_THEMSELVES = (
 @dataclass(frozen=True, slots=True)
 class Credential:
     name: str
-    role: TokenRole | bool
-    """As a bool: whether it is an operator's, else a viewer's."""
+    role: TokenRole
     sha256: str
-
-    def __post_init__(self) -> None:
-        if isinstance(self.role, bool):
-            object.__setattr__(self, "role", "operator" if self.role else "viewer")
 
 
 class Gatekeeper:
