@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 
 from headgate.demo.postgres import PostgresServer
@@ -51,3 +53,38 @@ def test_mariadb_lag_by_heartbeat(agent: AgentProcess, fresh_mariadb: Pair[Maria
     eventually(lambda: agent.metric("lag", "replica")["value"] > first, within_s=3)
     replica.query("START SLAVE SQL_THREAD")
     eventually(lambda: agent.admitted("replica"), within_s=10)
+
+
+# --- one agent for a whole shard ---------------------------------------------------------------
+
+SHORT_LEASE = f'{WRITES}\nheartbeat_lease_s = 1\nshard = "commerce/-80"'
+
+
+def test_questions_about_a_replica_keep_its_primarys_heartbeat_alive(
+    agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]
+) -> None:
+    """R60: where one agent looks after both, and nobody asks about the primary."""
+    primary, replica = fresh_mariadb.primary, fresh_mariadb.replica
+    agent.write_settings(
+        mysql_database(dsn_of(primary), "threads_running", more=SHORT_LEASE)
+        + mysql_database(dsn_of(replica), LAG, name="replica", more=SHORT_LEASE)
+    )
+    agent.start()
+    eventually(lambda: _cause(agent) is None)
+    started = time.monotonic()
+
+    def has_long_been_asked() -> bool:
+        assert _cause(agent) is None, agent.metric("lag", "replica")
+        return time.monotonic() - started > 3
+
+    eventually(has_long_been_asked)
+    # And once they end, it rests within their lease, for both to see.
+    resting = "SELECT resting FROM headgate.heartbeat"
+    eventually(lambda: replica.query(resting)[0]["resting"], within_s=15)
+    assert _cause(agent) == "heartbeat_resting"
+    eventually(lambda: _cause(agent) is None)
+
+
+def _cause(agent: AgentProcess) -> str | None:
+    cause: str | None = agent.check("replica", metrics="host/lag")["metrics"][0]["cause"]
+    return cause

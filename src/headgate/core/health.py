@@ -167,6 +167,11 @@ class Health:
     """The same metrics, all of the shard."""
     shard: ShardHealth | None = None
 
+    @property
+    def own(self) -> Selection:
+        """What this agent can answer by itself: a replica's speaks for its host alone."""
+        return self.host if self.shard is not None and self.shard.ask else self.default
+
 
 def health_of(
     database: str,

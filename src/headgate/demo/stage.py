@@ -108,8 +108,8 @@ class Stage:
     def measure_full_rate(self) -> None:
         before, began_at = transactions(self.primary), time.monotonic()
         time.sleep(MEASURE_S)
-        elapsed_s = time.monotonic() - began_at
-        self.full_rate = (transactions(self.primary) - before) / elapsed_s
+        after = transactions(self.primary)
+        self.full_rate = (after - before) / (time.monotonic() - began_at)
 
     def slow_down(self, replica: PostgresServer, share: float) -> None:
         """Let it replay a share of what the jobs write on this machine."""

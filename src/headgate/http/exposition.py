@@ -77,7 +77,7 @@ def _metric_healthy(views: Views, now: Instant) -> Iterator[Row]:
 
 def _admitting(views: Views, now: Instant) -> Iterator[Row]:
     for name, health in views.parts.board.healths.items():
-        chosen = health.default
+        chosen = health.own
         yield (name,), float(chosen.all_pass and now.mono_s <= chosen.all_pass_until)
 
 

@@ -26,7 +26,7 @@ from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, State
 from headgate.core.health import Health, Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
-from headgate.core.names import Identity
+from headgate.core.names import Identity, Scope
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
 from headgate.wire.answers import AnswerDoc, MetricDoc, answer_doc, metric_doc
@@ -108,7 +108,7 @@ class Views:
         """Called about once a second: remembers when each database last let work through."""
         now = self.parts.clock.now()
         for name, health in self.parts.board.healths.items():
-            if health.default.all_pass and now.mono_s <= health.default.all_pass_until:
+            if health.own.all_pass and now.mono_s <= health.own.all_pass_until:
                 self._healthy_at[name] = now.mono_s
 
     def status(self) -> StatusDoc:
@@ -161,7 +161,10 @@ class Views:
 
     def _database(self, plan: DatabasePlan) -> DatabaseDoc:
         name = plan.name
-        decision = self.parts.checker.explain(Check(SELF, name))
+        health = self.parts.board.healths.get(name)
+        host_only = health is not None and health.own is health.host
+        scope = Scope.HOST if host_only else None
+        decision = self.parts.checker.explain(Check(SELF, name, scope=scope))
         now = decision.at.mono_s
         healthy_at = now if decision.admitted else self._healthy_at.get(name)
         shard = self._shard(name, decision.at)
@@ -195,7 +198,7 @@ class Views:
     def ready(self) -> ReadyDoc:
         waiting = []
         for name, health in self.parts.board.healths.items():
-            for standing in health.default.standings:
+            for standing in health.own.standings:
                 if standing.absent and standing.absent.cause is Cause.NEVER_READ:
                     waiting.append(f"{name}/{standing.spec.name}: no probe has finished yet")
         fault = self.parts.keeper.fault
@@ -444,11 +447,11 @@ def _client(database: str, client: str, record: ClientRecord, now: Instant) -> C
 
 def _aggregated(health: Health, now: Instant) -> str:
     """One number for a database; a metric that is lost has none, whatever it was."""
-    for standing in health.default.standings:
+    for standing in health.own.standings:
         finding = judge(standing, now)
         if finding.state is State.ABSENT:
             return f"error: {describe(finding)}"
-    worst = health.default.worst
+    worst = health.own.worst
     sample = worst.sample if worst else None
     return "error: no value" if sample is None else f"{sample.value:f}"
 

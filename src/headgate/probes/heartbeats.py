@@ -128,9 +128,9 @@ def _of_stale(heartbeat: Heartbeat, age: Measured, account: Measured | ProbeFail
     raise ProbeFailed(
         Cause.HEARTBEAT_DEAD,
         f"the newest heartbeat in {heartbeat.table}{written} is {age.value:.1f} s old, while "
-        f"replication runs and is {account.value:g} s behind: its writer is gone; look after "
-        "the primary's agent (heartbeat_interval_s) or pt-heartbeat, or give lag the option "
-        "method = native",
+        f"replication runs and is {account.value:g} s behind: its writer is gone, or a replica "
+        "above this one stands still; look after the primary's agent (heartbeat_interval_s) or "
+        "pt-heartbeat, or give lag the option method = native",
     )
 
 

@@ -71,7 +71,7 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     database: str
     engine: str
     verdict: str
-    """What a check that names no metric is answered now."""
+    """What a check that names no metric is answered now; on a replica, about its host."""
     reason: str
     healthy_s_ago: float | None
     """Seconds since a check would last have been admitted; 0 while it is, null for never."""
