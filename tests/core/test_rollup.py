@@ -458,6 +458,8 @@ policies = st.fixed_dictionaries(
 
 
 def spec_of(policy: dict[str, Any]) -> MetricSpec:
+    if policy["rollup"] in COUNTING:
+        policy = {**policy, "ignore_hosts": 0}
     if policy["rollup"] == "quorum":
         policy = {**policy, "quorum": 2}
     return metric("lag", **policy)

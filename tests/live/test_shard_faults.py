@@ -56,7 +56,10 @@ def deployment(servers_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     with (
         start_postgres_shard(servers_dir) as shard,
         agents_for(
-            shard, tmp_path_factory.mktemp("agents"), metrics="lag: threshold=0.5"
+            shard,
+            tmp_path_factory.mktemp("agents"),
+            metrics='lag: threshold=0.5, options={method="native"}',
+            database="heartbeat_interval_s = 0.2",
         ) as agents,
     ):
         yield Deployment(shard, agents)
@@ -109,6 +112,23 @@ def _taken_over(shared: Deployment, watch: Watch, promotions: Promotions, old: s
     assert "split_brain" not in {t.cause for t in handing_over}
     assert all(t.cause in HANDING_OVER for t in watch.by(old, since=gone_at))
     assert shared.agents.shard_of(old)["standing"] == "following"
+
+
+def test_the_heartbeat_is_never_written_on_the_wrong_host(shared: Deployment) -> None:
+    """R21: it moves with the primary, within two seconds, and the old one has stopped."""
+    old = shared.primary
+    eventually(lambda: _beats(shared, old) > 0)
+    shared.shard.switch_over()
+    new = shared.primary
+    before, of_old = _beats(shared, new), _beats(shared, old)
+    eventually(lambda: _beats(shared, new) > before + 2, within_s=TAKEOVER_S)
+    assert _beats(shared, old) == of_old
+    assert not shared.agents[old].get("/v1/status").json["advice"]
+
+
+def _beats(shared: Deployment, name: str) -> int:
+    """That this agent has written."""
+    return sum(cost["beats"] for cost in shared.agents.shard_of(name)["costs"])
 
 
 def test_a_new_primary_does_not_answer_from_its_own_view_alone(shared: Deployment) -> None:

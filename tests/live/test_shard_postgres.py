@@ -9,11 +9,12 @@ import hashlib
 import http.client
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import headgate
@@ -38,8 +39,11 @@ from tests.fixtures.shards import Shard, start_postgres_shard
 VIEWER = "the-viewers-token"
 METRICS = (
     "lag: threshold=0.5, missing_for_s=600;"
-    'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=0.3'
+    'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=0.3;'
+    "sleepers: sql=\"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60%'\","
+    "threshold=5, interval_s=0.1"
 )
+SLEEPING = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'"
 TAIL = f"""
 [[tokens]]
 name = "eve"
@@ -137,6 +141,22 @@ def test_self_and_shard_are_understood_as_vitess_writes_them(shared: Deployment)
     ]  # fmt: skip
 
 
+def test_a_pile_of_reads_on_one_replica_refuses_its_host_and_no_other(shared: Deployment) -> None:
+    """R38: Vitess's TestCustomQuery, with six sleeping queries and room for five."""
+    with ExitStack() as sessions:
+        for _ in range(6):
+            connection = psycopg.connect(shared.shard.server(shared.replica).dsn())
+            sessions.enter_context(closing(connection))
+            connection.pgconn.send_query(b"SELECT pg_sleep(60)")
+        eventually(lambda: not shared.agents["db-b"].admitted(metrics="host/sleepers"))
+        shared.agents.await_refusal("db-a", lambda m: "db-b" in m["detail"], "sleepers")
+        assert shared.lead.admitted(metrics="sleepers,lag")
+        assert shared.agents["db-c"].admitted(metrics="sleepers")
+        for [pid] in execute(shared.shard.server(shared.replica), SLEEPING):
+            execute(shared.shard.server(shared.replica), f"SELECT pg_terminate_backend({pid})")
+    eventually(lambda: shared.agents["db-b"].admitted(metrics="host/sleepers"))
+
+
 # --- hung, failing, stale and missing metrics ---------------------------------------------------
 
 
@@ -200,8 +220,9 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
 
         agents.change(lead, "PUT", skip, {"for": "1h", "reason": "its host is being replaced"})
         _shown_aside(shared)
-        audit = shared.lead.get("/v1/audit").json["audit"]
-        assert [a["target"] for a in audit if a["action"] == "skip.set"] == [f"{SHARD} db-b"]
+        newest = shared.lead.get("/v1/audit").json["audit"][0]
+        assert (newest["action"], newest["target"]) == ("skip.set", f"{SHARD} db-b")
+        assert newest["after"]["reason"] == "its host is being replaced"
 
         shared.lead.kill()
         shared.lead.start()
@@ -245,9 +266,11 @@ def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
         for member in ("db-b", "db-c"):
             skip = {"for": "1h", "reason": "gone"}
             agents.change(lead, "PUT", f"shard/skips/{member}", skip)
-        agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "set aside"))
-        for member in ("db-b", "db-c"):
-            agents.change(lead, "DELETE", f"shard/skips/{member}")
+        try:
+            agents.await_refusal(lead, because("empty_shard", "db-b", "db-c", "set aside"))
+        finally:
+            for member in ("db-b", "db-c"):
+                agents.change(lead, "DELETE", f"shard/skips/{member}")
         agents.await_refusal(lead, because("unreachable"))
 
 
