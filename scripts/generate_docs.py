@@ -7,14 +7,16 @@ nowhere else; tests/test_docs.py fails where they are not what this would write.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from headgate import config
 from headgate.cli import reference as cli_reference
-from headgate.core.builtins import BUILTINS
+from headgate.core.builtins import BUILTINS, BuiltinMetric
 from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.core.names import Scope
+from headgate.core.rollup import ROLLUP_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
 from headgate.core.settings import Table
 from headgate.http.exposition import SERIES
@@ -47,6 +49,24 @@ def settings_page() -> str:
             "The same keys are the body of a [runtime change](http.md#looking-and-changing).",
             "",
             _settings(METRIC_SETTINGS),
+            "### Roll-ups",
+            "",
+            "How members' values become a shard's: `rollup` is one of these, or the name of an entry",
+            "point in the group `headgate.rollups`, see [shards](../howto/shard.md#other-roll-ups).",
+            "",
+            _table(("rollup", "the shard's value"), _meanings(ROLLUP_MEANINGS)),
+            "## [databases.NAME.peers.MEMBER]",
+            "",
+            "One table for each other member of the shard, by its name; see",
+            "[how to put agents beside a shard](../howto/shard.md).",
+            "",
+            _settings(config.PEER_SETTINGS),
+            "## [peers]",
+            "",
+            "How this agent shows itself to the others of its shards, and whom it believes. Changes here",
+            "wait for a restart.",
+            "",
+            _settings(config.PEERS_SETTINGS),
             "## Tokens",
             "",
             "`[[tokens]]`, one table each. `headgate token` makes one.",
@@ -63,12 +83,13 @@ def metrics_page() -> str:
             m.about + _options(m.options),
             f"{m.comparison.value} {m.threshold:g} {m.unit}".rstrip(),
             f"{m.interval_s:g} s",
+            _shard_default(m),
             ", ".join(sorted(engine.value for engine in m.engines)),
             m.why,
         )
         for m in BUILTINS.values()
     )
-    causes = ((f"`{cause.value}`", told) for cause, told in CAUSE_MEANINGS.items())
+    causes = _meanings({cause.value: told for cause, told in CAUSE_MEANINGS.items()})
     return "\n".join(
         (
             "# Metrics",
@@ -77,9 +98,15 @@ def metrics_page() -> str:
             "`[databases.main.metrics.lag]`, with nothing below it, takes the defaults here.",
             "",
             _table(
-                ("metric", "what it measures", "refuses at", "every", "engines", "why there"),
+                (
+                    *("metric", "what it measures", "refuses at", "every", "in a shard"),
+                    *("engines", "why there"),
+                ),
                 rows,
             ),
+            "*In a shard*: where a check that names no scope looks (`scope`), and whose values the",
+            "shard's is made of (`rollup_of`); all of them by `max`, unless `rollup` says otherwise.",
+            "",
             "Anything else is a custom metric: give `sql`, `url`, `command` or `plugin` and a",
             "threshold, see [settings](settings.md) and",
             "[how to measure your own](../howto/custom-metrics.md).",
@@ -88,7 +115,10 @@ def metrics_page() -> str:
             "",
             "Every reading is a value with its time, or an absence with one of these causes.",
             'None of them ever counts as healthy, unless the metric says `absence = "ignore"`',
-            'or `"hold"`.',
+            'or `"hold"`. Some also stand beside a value, and say why it is what it is: lag that grows',
+            "because replication was stopped. At shard scope `warming_up`, `no_primary`, `split_brain`",
+            "and `elsewhere` are of the shard itself, and no policy lets them pass; a missing member and",
+            "an empty shard have [policies of their own](../howto/shard.md#what-each-absence-does).",
             "",
             _table(("cause", "meaning"), causes),
         )
@@ -144,6 +174,15 @@ def render(name: str) -> str:
 def _settings(rows: Table) -> str:
     cells = ((f"`{row.name}`", row.default_text, row.about) for row in rows.values())
     return _table(("key", "default", "meaning"), cells)
+
+
+def _meanings(told: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    return ((f"`{name}`", meaning) for name, meaning in told.items())
+
+
+def _shard_default(metric: BuiltinMetric) -> str:
+    where = "shard" if metric.scope is Scope.SHARD else "host"
+    return f"{where}; of {metric.rollup_of.value}"
 
 
 def _options(options: Iterable[tuple[str, str]]) -> str:

@@ -1,6 +1,7 @@
 """Draw the README's pictures from a real run of the demo: scripts/make_pictures.py.
 
-Writes docs/images/demo.svg and docs/images/status.svg.
+Writes docs/images/demo.svg (the screen: a replica that lags, and after a promotion) and
+docs/images/status.svg (the command line at the first of those moments).
 """
 
 from __future__ import annotations
@@ -9,60 +10,102 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
+from headgate.demo.live import Director
+from headgate.demo.screen import draw
+from headgate.demo.stage import Frame, Stage, set_up
+
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-WIDTH = 118
+WIDTH, HEIGHT = 118, 25
 ENVIRONMENT = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm-256color"}
 HEADGATE = [sys.executable, "-m", "headgate"]
+FRAME_S = 0.3
+WITHIN_S = 60.0
+COMMANDS = (
+    ["status"],
+    ["check", "--app", "etl:nightly", "--database", "main", "--metrics", "shard/lag"],
+)
 
 
 def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
-    command = [*HEADGATE, "demo", "--headless", "--seconds", "34"]
-    demo = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert demo.stdout is not None
-    lines: list[str] = []
-    asked = ""
-    url = ""
-    for line in demo.stdout:
-        lines.append(line.rstrip("\n"))
-        if found := re.search(r"agent on (127\.0\.0\.1:\d+)", line):
-            url = f"http://{found[1]}"
-        if "HELD" in line and not asked:
-            asked = _ask(url)
-    demo.wait()
-    told = [re.sub(r"[^ ]*/headgate-demo-\w+", "/tmp/headgate-demo", line) for line in lines]
-    _draw("demo.svg", "./scripts/demo", "\n".join(told))
-    _draw("status.svg", "a refused check", asked)
+    with set_up(print) as stage:
+        for job in stage.jobs:
+            job.asks = True
+            job.start()
+        stage.measure_full_rate()
+        director = Director(stage)
+        try:
+            screens, told = _act(stage, director)
+        finally:
+            director.leave()
+    _save("demo.svg", "./scripts/demo", *screens)
+    _save("status.svg", "headgate status, and a refused check", Text.from_ansi(told))
+
+
+def _act(stage: Stage, director: Director) -> tuple[list[RenderableType], str]:
+    told = ""
+    while "THRESHOLD_EXCEEDED" not in told or "breached" not in told:  # It may be over too soon.
+        director.press("l")
+        held = _until(stage, director, lambda frame: all(d.refused_for_s for d in frame.desks))
+        screens = [draw(director.view(held), WIDTH, HEIGHT), Text("─" * WIDTH, "dim")]
+        told = _ask(stage.agents[stage.primary.name].url); print(told)
+    director.press("p")
+    new = stage.replicas[0].name
+    moved = _until(
+        stage,
+        director,
+        lambda frame: (
+            frame.leader == new
+            and all(desk.told_by == new and desk.chunks for desk in frame.desks)
+            and director.view(frame).changing is None
+        ),
+    )
+    return [*screens, draw(director.view(moved), WIDTH, HEIGHT)], told
+
+
+def _until(stage: Stage, director: Director, fits: Callable[[Frame], bool]) -> Frame:
+    frame, deadline = stage.look(), time.monotonic() + WITHIN_S
+    while not fits(frame):
+        if time.monotonic() > deadline:
+            sys.exit(f"the moment to draw did not come within {WITHIN_S:g} s")
+        time.sleep(FRAME_S)
+        director.tend()
+        before, frame = frame, stage.look()
+        director.note(before, frame)
+    return frame
 
 
 def _ask(url: str) -> str:
-    told = []
-    for words in (
-        ["check", "--app", "etl:nightly", "--database", "main"],
-        ["explain", "--app", "etl:nightly", "--database", "main"],
-        ["top", "--once"],
-    ):
-        shown = " ".join(["$ headgate", *words])
-        done = subprocess.run(
+    asked = [
+        subprocess.Popen(
             [*HEADGATE, *words, "--url", url],
-            check=False,  # A refused check tells so by its exit code.
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             env=ENVIRONMENT,
         )
-        told.append(f"\x1b[1m{shown}\x1b[0m\n{done.stdout.rstrip()}{done.stderr.rstrip()}\n")
-    return "\n".join(told)
+        for words in COMMANDS
+    ]
+    told = []
+    for words, command in zip(COMMANDS, asked, strict=True):
+        said, _ = command.communicate(timeout=30)
+        shown = " ".join(["$ headgate", *words])
+        told.append(f"\x1b[1m{shown}\x1b[0m\n{said.rstrip()}\n")
+    return re.sub(r"[^ ]*/headgate-demo-\w+", "/tmp/headgate-demo", "\n".join(told))
 
 
-def _draw(name: str, title: str, ansi: str) -> None:
+def _save(name: str, title: str, *parts: RenderableType) -> None:
     with Path(os.devnull).open("w") as nowhere:
-        console = Console(record=True, width=WIDTH, file=nowhere)
-        console.print(Text.from_ansi(ansi))
+        console = Console(record=True, width=WIDTH, file=nowhere, highlight=False)
+        for part in parts:
+            console.print(part)
         drawn = console.export_svg(title=title)
     # The fonts would be fetched from elsewhere: the reader's own monospace serves.
     (IMAGES / name).write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))

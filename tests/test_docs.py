@@ -15,6 +15,8 @@ from headgate import config
 from headgate.core.builtins import BUILTINS
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
 from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
+from headgate.core.rollup_settings import ROLLUP_SETTINGS
 from headgate.core.samples import Cause
 from headgate.http.control import ROUTES
 from headgate.http.exposition import SERIES
@@ -54,6 +56,8 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
     [
         config.AGENT_SETTINGS,
         config.DATABASE_SETTINGS,
+        config.PEER_SETTINGS,
+        config.PEERS_SETTINGS,
         config.TOKEN_SETTINGS,
         METRIC_SETTINGS,
     ],
@@ -61,6 +65,45 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
 def test_every_setting_is_documented(table: Mapping[str, object]) -> None:
     missing = [name for name in table if f"`{name}`" not in page("settings.md")]
     assert missing == []
+
+
+def section(text: str, heading: str) -> str:
+    """From a heading to the next of its level."""
+    level = heading.split(" ")[0]
+    _, found, rest = text.partition(f"\n{heading}\n")
+    assert found, f"no {heading!r}"
+    return rest.split(f"\n{level} ")[0]
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"),
+    [
+        ("## [agent]", config.AGENT_SETTINGS),
+        ("## [databases.NAME]", config.DATABASE_SETTINGS),
+        ("## [databases.NAME.metrics.METRIC]", METRIC_SETTINGS),
+        ("## [databases.NAME.peers.MEMBER]", config.PEER_SETTINGS),
+        ("## [peers]", config.PEERS_SETTINGS),
+        ("## Tokens", config.TOKEN_SETTINGS),
+    ],
+)
+def test_every_setting_stands_in_its_own_table(heading: str, table: Mapping[str, object]) -> None:
+    """`url` and `database` are names elsewhere, too: the right section has to have them."""
+    shown = re.findall(r"^\| `(\w+)` \|", section(page("settings.md"), heading), re.MULTILINE)
+    assert [name for name in table if name not in shown] == []
+
+
+@pytest.mark.parametrize("name", sorted(config.SECTIONS - {"agent", "tokens"}))
+def test_every_section_of_the_file_is_documented(name: str) -> None:
+    assert f"[{name}" in page("settings.md")
+
+
+def test_every_rollup_and_policy_is_documented() -> None:
+    assert set(ROLLUP_MEANINGS) == {*AGGREGATES, *COUNTING}
+    rollups = section(page("settings.md"), "### Roll-ups")
+    assert [name for name in (*AGGREGATES, *COUNTING) if f"| `{name}` |" not in rollups] == []
+    shard = (DOCS / "howto" / "shard.md").read_text()
+    policies = [setting.name for setting in ROLLUP_SETTINGS]
+    assert [name for name in policies if f"`{name}`" not in shard] == []
 
 
 @pytest.mark.parametrize(("method", "path"), [(m, p) for m, p, _ in ROUTES])

@@ -143,7 +143,9 @@ def test_the_name_in_a_certificate() -> None:
 
 def test_roles_of_tokens() -> None:
     local = Peer("127.0.0.1", None)
-    gate = Gatekeeper([Credential("ops", "operator", "0" * 64), Credential("eve", "viewer", "1" * 64)])
+    gate = Gatekeeper(
+        [Credential("ops", "operator", "0" * 64), Credential("eve", "viewer", "1" * 64)]
+    )
     with pytest.raises(InvalidRequest, match="send a token"):
         gate.who_pulls(local, "Basic abc")
     assert gate.who_pulls(Peer("10.0.0.1", None, "db-a"), None) == "db-a"

@@ -123,7 +123,6 @@ def test_the_heartbeat_is_never_written_on_the_wrong_host(shared: Deployment) ->
     before, of_old = _beats(shared, new), _beats(shared, old)
     eventually(lambda: _beats(shared, new) > before + 2, within_s=TAKEOVER_S)
     assert _beats(shared, old) == of_old
-    assert not shared.agents[old].get("/v1/status").json["advice"]
 
 
 def _beats(shared: Deployment, name: str) -> int:

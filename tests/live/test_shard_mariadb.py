@@ -409,7 +409,7 @@ class TestShard:
             with stopped(middle):
                 shared.refusal(lambda lag: lag["cause"] is not None)
                 shared.await_host(last, because("heartbeat_dead", "above this one"))
-                assert shared.seen_lag(middle)["cause"] == "replication_stopped"
+                eventually(lambda: shared.seen_lag(middle)["cause"] == "replication_stopped")
         finally:
             shard.follow(last, shared.primary)
 
@@ -572,8 +572,13 @@ class TestLease:
             replica, lambda lag: lag["state"] == "healthy" and not lag["cause"]
         )
         assert time.monotonic() - since < 3 and lag["value"] < 1
-        assert holds(lambda: not resting.host_lag(replica)["cause"], for_s=3 * LEASE_S)
-        assert not row_on(resting.primary).resting
+
+        def asks_on() -> bool:
+            resting.host_lag(replica)
+            return not row_on(replica).resting
+
+        assert holds(asks_on, for_s=3 * LEASE_S)
+        resting.await_host(replica, lambda lag: lag["state"] == "healthy" and not lag["cause"])
         self.await_rest(resting)
 
     def test_an_idle_shard_does_not_look_lagged_when_it_is_asked_again(
@@ -629,7 +634,7 @@ class TestHibernation:
         assert row_on(deployment.primary).resting
         since = time.monotonic()
         first = deployment.agents.check_shard(deployment.primary.name)
-        assert first["verdict"] == "INTERNAL_ERROR" and not first["admitted"]
+        assert not first["admitted"] and first["verdict"] != "THRESHOLD_EXCEEDED"
         eventually(lambda: deployment.counted() == 2)
         assert time.monotonic() - since < 2
         assert _activities(deployment) == {"normal"}

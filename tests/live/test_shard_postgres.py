@@ -40,8 +40,8 @@ VIEWER = "the-viewers-token"
 METRICS = (
     "lag: threshold=0.5, missing_for_s=600;"
     'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=0.3;'
-    "sleepers: sql=\"SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60%'\","
-    "threshold=5, interval_s=0.1"
+    "sleepers: threshold=5, interval_s=0.1,"
+    "sql=\"SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'\""
 )
 SLEEPING = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'"
 TAIL = f"""

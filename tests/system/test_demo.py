@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headgate.demo import servers
 from tests.fixtures.eventually import eventually
 
 DEMO = [sys.executable, "-m", "headgate", "demo"]
+ROWS, COLUMNS = 32, 120
 
 
 def leftovers(folder: str) -> list[str]:
@@ -31,17 +40,38 @@ def leftovers(folder: str) -> list[str]:
     return found
 
 
+def nothing_is_left(told: str) -> bool:
+    found = re.search(r"below (\S*headgate-demo-\w+)", told)
+    assert found, told
+    return not leftovers(found[1]) and not Path(found[1]).exists()
+
+
 def test_the_scenes_do_what_they_promise() -> None:
+    """Held by a replica's lag, then led by the new primary's agent (R36, R38, R45)."""
     done = subprocess.run(
-        [*DEMO, "--headless", "--seconds", "34"], capture_output=True, text=True, timeout=100
+        [*DEMO, "--headless", "--seconds", "34"], capture_output=True, text=True, timeout=110
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "HELD" in done.stdout and "PROMISE BROKEN" not in done.stdout
-    folder = _folder(done.stdout)
-    assert leftovers(folder) == [] and not Path(folder).exists()
+    told = done.stdout
+    assert done.returncode == 0, told + done.stderr
+    assert "HELD" in told and "PROMISE BROKEN" not in told
+    _assert_promoted(told)
+    assert nothing_is_left(told)
 
 
-@pytest.mark.parametrize("moment", ["streaming replica", "scene 1", "threshold 2 s"])
+def _assert_promoted(told: str) -> None:
+    led = re.search(r"db-b's agent led within 2 s of the promotion: after (\S+) s", told)
+    assert led and float(led[1]) <= 2, told
+    refused = re.search(r"while nobody led, checks were refused: (.+)", told)
+    assert refused and re.search(r"no primary|warming up|elsewhere", refused[1]), told
+    watched = re.search(r"of (\d+) answers watched, 0 were an OK from the wrong view", told)
+    assert watched and int(watched[1]) > 0, told
+    assert "kept: db-a is a replica again" in told
+    # In the last lines before the promises: db-b speaks, and both jobs go by its word.
+    last = told.split("\n\n")[-2].splitlines()[-1]
+    assert re.match(r"\d.*primary, speaks\s+\d.*OK by db-b.*OK by db-b", last), told
+
+
+@pytest.mark.parametrize("moment", ["streaming replicas", "an agent beside", "scene 1", "▼ 2 s"])
 def test_ctrl_c_leaves_nothing_behind(moment: str) -> None:
     """As a terminal does it: the whole process group is interrupted, at any moment."""
     with subprocess.Popen(
@@ -57,14 +87,102 @@ def test_ctrl_c_leaves_nothing_behind(moment: str) -> None:
         rest, _ = demo.communicate(timeout=30)
     assert demo.returncode == 0, told + rest
     assert "Traceback" not in told + rest
-    eventually(lambda: not leftovers("headgate-demo-") and not _folders(), within_s=5)
+    eventually(lambda: nothing_is_left(told), within_s=5)
 
 
-def _folders() -> list[Path]:
-    return list(servers.scratch_parent().glob("headgate-demo-*"))
-
-
-def _folder(told: str) -> str:
+def test_killed_outright_it_leaves_no_process_behind() -> None:
+    """SIGKILL: nobody is left to clean up but the guards."""
+    with subprocess.Popen(DEMO, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        told = ""
+        while "scene 1" not in told:
+            line = demo.stdout.readline()
+            assert line, told
+            told += line
+        demo.kill()
     found = re.search(r"below (\S*headgate-demo-\w+)", told)
     assert found, told
-    return found[1]
+    eventually(lambda: not leftovers(found[1]), within_s=15)
+
+
+# --- in a terminal -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Terminal:
+    """A demo in a pseudo-terminal: keys go in, what it draws comes out."""
+
+    process: subprocess.Popen[bytes]
+    keyboard: int
+    screen: int
+    """The same terminal from the demo's side, held open so that its settings can be read."""
+    drawn: str = ""
+
+    def press(self, key: str) -> None:
+        self.drawn = ""
+        os.write(self.keyboard, key.encode())
+
+    def await_words(self, *words: str, within_s: float = 30.0) -> None:
+        deadline = time.monotonic() + within_s
+        while not all(word in self.drawn for word in words):
+            assert time.monotonic() < deadline, f"{words} not in\n{self.drawn[-6000:]}"
+            self._read()
+
+    def await_end(self, within_s: float = 30.0) -> int:
+        deadline = time.monotonic() + within_s
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.drawn[-6000:]
+            self._read()
+        self._read()
+        return self.process.returncode
+
+    def settings(self) -> list[Any]:
+        return termios.tcgetattr(self.screen)
+
+    def _read(self) -> None:
+        ready, _, _ = select.select([self.keyboard], [], [], 0.1)
+        if ready:
+            self.drawn += os.read(self.keyboard, 65536).decode(errors="replace")
+
+
+@contextmanager
+def in_a_terminal() -> Iterator[Terminal]:
+    keyboard, screen = os.openpty()
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    with (
+        closing(os.fdopen(keyboard, "rb", buffering=0)),
+        closing(os.fdopen(screen, "rb", buffering=0)),
+        subprocess.Popen(
+            DEMO,
+            stdin=screen,
+            stdout=screen,
+            stderr=screen,
+            env=environment,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield Terminal(process, keyboard, screen)
+        finally:
+            process.kill()
+
+
+def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
+    """`p`, `k`, `l`, `q` in a terminal: the new primary's agent answers the jobs (R45)."""
+    with in_a_terminal() as terminal:
+        before = terminal.settings()
+        terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a")
+        begun = terminal.drawn
+        terminal.press("p")
+        terminal.await_words(
+            "db-b takes writes", "db-a is back, as a replica of db-b", "0 of them a wrong OK"
+        )
+        terminal.await_words("db-b's agent speaks for it", "OK by db-b", "timeline 2")
+        terminal.press("k")
+        terminal.await_words("nobody tells them OK", "NO PRIMARY", "HELD")
+        terminal.press("q")
+        assert terminal.await_end() == 0
+        assert "Traceback" not in terminal.drawn and "nothing is left behind" in terminal.drawn
+        assert terminal.settings() == before
+    assert nothing_is_left(begun)

@@ -245,10 +245,12 @@ class Shard:
         """Once more when we go to rest, so that it need not stay awake for us."""
         if remote.wanted or self._pulls():
             return True
-        # However old our role is by now: it is not read again while we rest.
+        return remote.kept_awake and self._had_primary()
+
+    def _had_primary(self) -> bool:
+        """However old our role is by now: it is not read again while we rest."""
         roles = (local.role for local in self.locals.values())
-        ours = any(role is not None and role.role is Role.PRIMARY for role in roles)
-        return remote.kept_awake and ours
+        return any(role is not None and role.role is Role.PRIMARY for role in roles)
 
     def _drop_double(self, remote: RemoteMember) -> None:
         """A server may be found by two names: the one that its own agent gives it is kept."""
@@ -361,6 +363,18 @@ class Shard:
             return self._succession(point, members, now)
         return point
 
+    def _resting(self, point: Standpoint, now: float) -> Unled | None:
+        """Nobody asks about the shard: what we knew of it grows old, and that is no fault."""
+        unknown = isinstance(point, Unled) and point.absent.cause is Cause.NO_PRIMARY
+        if not (unknown or isinstance(point, Leading)) or not (
+            self.remotes and self._had_primary()
+        ):
+            return None
+        if self._activity(now) is not Activity.HIBERNATING:
+            return None
+        detail = "nobody has asked about the shard; a question wakes it"
+        return Unled(Absent(Cause.HIBERNATING, detail, now))
+
     def _succession(self, point: Unled, members: list[Member], now: float) -> Standpoint:
         """One primary after another is no split brain, unless the first says it again."""
         primaries = self._note_reigns(members, now)
@@ -452,6 +466,7 @@ class Shard:
         members = self._members(now.mono_s)
         self._note_reigns(members, now.mono_s)
         point = self._stand(members, now.mono_s)
+        point = self._resting(point, now.mono_s) or point
         self._move_to(point, now.mono_s)
         warming = self.warming_up()
         if isinstance(point, Leading) and warming is None:

@@ -45,8 +45,6 @@ timeout_s = 0.25
 
 [databases.main.metrics.threads_running]
 [databases.main.metrics.pool_usage]
-[databases.main.metrics.commit_delay]
-threshold = 2.0
 
 [peers]
 token_file = "{folder}/peers.token"
@@ -93,7 +91,7 @@ class Agent:
             argv=[sys.executable, "-m", "headgate", "agent", "--config", str(self.settings)],
             cwd=self.folder,
             log_path=self.folder / f"{self.name}.log",
-            folders=[],
+            folders=[self.folder],
             quit_signal=signal.SIGTERM,
             env=None,
             user=ServiceUser(),

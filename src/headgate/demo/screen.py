@@ -22,7 +22,7 @@ KEYS = {
     "q": "quit",
 }
 NAME_WIDTH = 17
-FIXED_LINES = 18
+FIXED_LINES = 19
 MIN_EVENTS = 2
 
 
@@ -57,7 +57,7 @@ def draw(view: View, width: int, height: int) -> Group:
             *(_desk(desk, view.frame_s) for desk in view.frame.desks),
             [Text(), Text("what happened", "bold")],
             (_event(event) for event in view.events[-room:]),
-            [Text(), Text("look at  ", "bold cyan").append(_look(view), "cyan"), Text()],
+            [Text(), Text().append("look at  ", "bold cyan").append(_look(view), "cyan"), Text()],
             [_keys(), Text(f"in another terminal: headgate status --url {view.url}", "dim")],
         )
     )
@@ -85,14 +85,15 @@ def _tree(view: View, width: int) -> Iterator[Text]:
     head = Text("shard ").append(SHARD, "bold").append("  ")
     if leader is not None:
         yield head.append(f"● {leader}'s agent speaks for it", "green")
-    elif any(seat.warming_up for seat in view.frame.seats):
+    elif any(seat.role == "primary" for seat in view.frame.seats):
         yield head.append("WARMING UP: its new primary's agent listens to all first", "yellow")
     else:
         yield head.append("✖ NO PRIMARY, so nobody may speak for it", "bold red")
     seats = sorted(view.frame.seats, key=lambda seat: seat.role != "primary")
     for seat in seats:
         branch = "└─ " if seat is seats[-1] else "├─ "
-        line = Text(branch, "dim").append(f"{seat.name}  ", "bold").append_text(_seat(seat, width))
+        line = Text().append(branch, "dim").append(f"{seat.name}  ", "bold")
+        line.append_text(_seat(seat, width))
         if seat.name == view.slow:
             line.append(f"  held back for another {view.slow_for_s:.0f} s", "dim")
         yield line
@@ -108,6 +109,7 @@ def _seat(seat: Seat, width: int) -> Text:
         return text.append(f"lag not known: {seat.why or 'not measured yet'}", "magenta")
     text.append(f"lag {seat.lag_s:5.2f} s  ").append_text(bar(seat.lag_s, min(40, width // 3)))
     if seat.lag_s > LAG_THRESHOLD_S:
+        text.rstrip()
         text.append(f" ✖ above {LAG_THRESHOLD_S:g} s", "bold red")
     return text.append(f"  {seat.why}" if seat.why else "", "magenta")
 
@@ -142,7 +144,7 @@ def _teller(desk: Desk) -> str:
 
 
 def _event(event: Event) -> Text:
-    return Text(f"   {_clock(event.at_s):>5}  ", "dim").append(event.text, "default")
+    return Text().append(f"   {_clock(event.at_s):>5}  ", "dim").append(event.text)
 
 
 def _keys() -> Text:

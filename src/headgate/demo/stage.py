@@ -148,12 +148,12 @@ def set_up(say: Say) -> Iterator[Stage]:
     with ExitStack() as cleanup:
         folder = Path(tempfile.mkdtemp(prefix="headgate-demo-", dir=servers.scratch_parent()))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        say("starting Postgres: a primary and two streaming replicas …")
+        say(f"starting Postgres below {folder}: a primary and two streaming replicas …")
         shard = postgres.start_shard(folder, NAMES, settings=SERVER_SETTINGS, durable=False)
         for server in shard:
             cleanup.callback(server.close)
         where = ", ".join(f"{server.name} on 127.0.0.1:{server.port}" for server in shard)
-        say(f"… {where}. All real, all temporary, below {folder}")
+        say(f"… {where}: all real, all temporary")
         with psycopg.connect(shard[0].dsn(), autocommit=True) as connection:
             connection.execute(SCHEMA)
         say("starting an agent beside each …")
