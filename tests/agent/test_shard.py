@@ -10,7 +10,7 @@ import pytest
 from headgate.agent.demand import Work
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.members import LINK_TIMEOUT_S
-from headgate.agent.shard import RIVAL_MEMORY_S
+from headgate.agent.succession import RIVAL_MEMORY_S
 from headgate.core.activity import Activity, Idleness
 from headgate.core.decision import Verdict
 from headgate.core.rollup import AGGREGATES
@@ -260,7 +260,7 @@ async def test_who_was_the_primary_last_is_a_hint(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever it is will know better; but not for ever."""
-    monkeypatch.setattr("headgate.agent.shard.HINT_MAX_AGE_S", 20.0)
+    monkeypatch.setattr("headgate.agent.succession.HINT_MAX_AGE_S", 20.0)
     world = await open_world("db-b", role=replica())
     await world.answer("db-b", primary())
     await world.pass_s(10)
@@ -485,7 +485,7 @@ async def test_a_rival_without_a_term_is_forgotten_after_its_memory(
 ) -> None:
     """MariaDB has none: who won is not to be seen."""
     assert RIVAL_MEMORY_S == 600
-    monkeypatch.setattr("headgate.agent.shard.RIVAL_MEMORY_S", 30.0)
+    monkeypatch.setattr("headgate.agent.succession.RIVAL_MEMORY_S", 30.0)
     world = await meet_rival(open_world, ours=None, theirs=None)
     answers = await world.pass_s(28, "shard/lag")
     assert not any(answer.admitted for answer in answers)

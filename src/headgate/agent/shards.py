@@ -382,7 +382,7 @@ class Shards:
             return "is this agent's own; take the database out of the settings, and reload"
         if remote.source == "file":
             return "stands in the settings file; take it out there, and reload"
-        if any(member in (found.name, found.host) for found in shard.downstream()):
+        if any(member in (found.name, found.host) for found in shard.roster.downstream()):
             return "is a replica that the database lists; set it aside with a skip"
         return None
 
@@ -401,7 +401,7 @@ class Shards:
         return shard
 
     def _set_skips(self, shard: Shard) -> None:
-        shard.skips = MappingProxyType(
+        shard.roster.skips = MappingProxyType(
             {member: skip for (name, member), skip in self._skips.items() if name == shard.name}
         )
         shard.look_again()

@@ -1,0 +1,162 @@
+"""The values of a shard, made of its members', and kept as windows like any metric's.
+
+members ──Rolling.roll──► Standing per metric, judged by the primary's own settings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from headgate.agent.board import READINGS_KEPT
+from headgate.agent.members import LocalMember
+from headgate.agent.roster import Roster
+from headgate.core.health import Standing, Window, stand
+from headgate.core.metrics import AbsencePolicy, MetricSpec, RollupOf
+from headgate.core.names import Scope
+from headgate.core.rollup import Aggregate, MemberReading, Rolled, roll_up, shard_spec
+from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
+from headgate.core.topology import Member, Role, not_following
+
+
+class Rolling:
+    def __init__(
+        self, roster: Roster, *, collect_interval_s: float, aggregates: Mapping[str, Aggregate]
+    ) -> None:
+        self._roster = roster
+        self._collect_interval_s = collect_interval_s
+        self._aggregates = aggregates
+        self.rolled: Mapping[str, Rolled] = MappingProxyType({})
+        self._windows: dict[str, Window] = {}
+        self._made_at: dict[str, float] = {}
+        """When what the newest value of a metric is made of was read: R11 counts readings."""
+        self._missing_since: dict[tuple[str, str], float] = {}
+
+    def begin_anew(self) -> None:
+        """What was seen in an earlier reign, or before a rest, says nothing of this one."""
+        self._windows.clear()
+        self._missing_since.clear()
+
+    def stop(self) -> None:
+        self.rolled = MappingProxyType({})
+
+    def all_absent(self, specs: Mapping[str, MetricSpec], absent: Absent) -> Mapping[str, Standing]:
+        """Whatever a metric's policy on absence: nobody may speak for the shard here."""
+        window = Window().push(absent, keep=1)
+        return {
+            name: stand(
+                replace(self._shard_spec(spec), absence=AbsencePolicy.REJECT),
+                window,
+                scope=Scope.SHARD,
+            )
+            for name, spec in specs.items()
+        }
+
+    def _shard_spec(self, spec: MetricSpec) -> MetricSpec:
+        return shard_spec(spec, collect_s=self._collect_interval_s)
+
+    def roll(
+        self,
+        specs: Mapping[str, MetricSpec],
+        primary: LocalMember,
+        members: list[Member],
+        now: Instant,
+    ) -> Mapping[str, Standing]:
+        standings: dict[str, Standing] = {}
+        rolled: dict[str, Rolled] = {}
+        until = primary.leads_until
+        astray = problems(members, primary.name)
+        counted = [member for member in members if not self._is_former(member, primary.name)]
+        for name, spec in specs.items():
+            parts = [self._part(member, spec, astray, now) for member in counted]
+            rolled[name] = outcome = roll_up(
+                spec, parts, now=now.mono_s, wall_s=now.wall_s, aggregates=self._aggregates
+            )
+            standings[name] = self._standing(self._shard_spec(spec), outcome, until)
+        self.rolled = MappingProxyType(rolled)
+        return standings
+
+    def _standing(self, spec: MetricSpec, rolled: Rolled, until: float) -> Standing:
+        window = self._windows.get(spec.name, Window())
+        if window.latest != rolled.reading:
+            keep = max(READINGS_KEPT, spec.debounce.readings)
+            same = self._made_at.get(spec.name) == rolled.made_at and window.latest is not None
+            window = (window.without_latest() if same else window).push(rolled.reading, keep=keep)
+            self._windows[spec.name], self._made_at[spec.name] = window, rolled.made_at
+        if rolled.excused:
+            spec = replace(spec, absence=AbsencePolicy.IGNORE)
+        elif isinstance(rolled.reading, Absent):
+            # Each member's absence has had its policy already; what is left is a refusal.
+            spec = replace(spec, absence=AbsencePolicy.REJECT)
+        return stand(spec, window, scope=Scope.SHARD, until=until)
+
+    def _part(
+        self, member: Member, spec: MetricSpec, astray: Mapping[str, str], now: Instant
+    ) -> MemberReading:
+        reading = self._reading(member, spec, astray, now.mono_s)
+        key = (member.name, spec.name)
+        if isinstance(reading, Absent):
+            self._missing_since.setdefault(key, now.mono_s)
+        else:
+            self._missing_since.pop(key, None)
+        report = member.report
+        return MemberReading(
+            name=member.name,
+            role=self._counted_role(member),
+            reading=reading,
+            labels=report.labels if report else None,
+            missing_since=self._missing_since.get(key),
+            joined_at=member.joined_at or None,
+            skip=self._roster.skips.get(member.name),
+        )
+
+    def _counted_role(self, member: Member) -> Role | None:
+        """What it is, or was last."""
+        remote = self._roster.remotes.get(member.name)
+        if remote is not None:
+            return remote.last_role
+        role = member.report.role if member.report else None
+        return role.role if role else None
+
+    def _is_former(self, member: Member, primary: str) -> bool:
+        """A primary before ours that is gone: it was never a replica, nor is it one now (R44)."""
+        return member.name != primary and self._counted_role(member) is Role.PRIMARY
+
+    def _reading(
+        self, member: Member, spec: MetricSpec, astray: Mapping[str, str], now: float
+    ) -> Reading:
+        if member.lost is not None:
+            return member.lost
+        report = member.report
+        if report is None:
+            return Absent(Cause.NEVER_READ, "its agent has not been heard of yet", now)
+        about_replication = spec.rollup.of is RollupOf.REPLICAS
+        if about_replication and report.role is None and report.role_absent is not None:
+            return report.role_absent
+        if about_replication and member.name in astray:
+            return Absent(Cause.REPLICATION_BROKEN, astray[member.name], now)
+        reading = report.readings.get(spec.name)
+        if reading is None:
+            return Absent(Cause.UNKNOWN, f"{spec.name} is not configured there", now)
+        if isinstance(reading, Sample) and now - reading.taken_at > self._max_age_s(spec):
+            return Absent(Cause.STALE, f"no new reading for {now - reading.taken_at:.1f} s", now)
+        return reading
+
+    def _max_age_s(self, spec: MetricSpec) -> float:
+        return spec.max_age_s + self._collect_interval_s
+
+
+def problems(members: Sequence[Member], leader: str) -> dict[str, str]:
+    """Replicas that follow somebody else than the primary."""
+    roles = {m.name: m.report.role for m in members if m.report and m.report.role}
+    primary = roles.get(leader)
+    if primary is None:
+        return {}
+    by_server_id = {role.server_id: role for role in roles.values() if role.server_id}
+    return {
+        name: f"{name} does not follow {leader}: {why}"
+        for name, role in roles.items()
+        if role.role is Role.REPLICA
+        and (why := not_following(role, primary, by_server_id)) is not None
+    }

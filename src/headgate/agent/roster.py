@@ -1,0 +1,72 @@
+"""Who belongs to a shard, as one agent knows: its own databases, others' agents, and skips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from headgate.agent.board import Board
+from headgate.agent.members import LocalMember, RemoteMember
+from headgate.core.shard import Skip
+from headgate.core.topology import Downstream, Member, Role
+
+
+class Roster:
+    def __init__(self) -> None:
+        self.locals: dict[str, LocalMember] = {}
+        """By database."""
+        self.remotes: dict[str, RemoteMember] = {}
+        """By member name."""
+        self.skips: Mapping[str, Skip] = MappingProxyType({})
+
+    def local_primary(self, now: float) -> LocalMember | None:
+        return next((m for m in self.locals.values() if m.is_primary(now)), None)
+
+    def members(self, board: Board, now: float, url: str) -> list[Member]:
+        ours = [
+            Member(local.name, "", True, local.report(board, now, url))
+            for local in self.locals.values()
+        ]
+        return [*ours, *(remote.member() for remote in self.distinct())]
+
+    def distinct(self) -> Iterator[RemoteMember]:
+        """Without those that turn out to be another one by a second name."""
+        names = {*self.remotes, *(local.name for local in self.locals.values())}
+        for remote in self.remotes.values():
+            called = remote.report.name if remote.report else remote.name
+            if called == remote.name or called not in names:
+                yield remote
+
+    @property
+    def role_max_age_s(self) -> float:
+        return max(local.watcher.max_age_s for local in self.locals.values())
+
+    def had_primary(self) -> bool:
+        """However old our role is by now: it is not read again while we rest."""
+        roles = (local.role for local in self.locals.values())
+        return any(role is not None and role.role is Role.PRIMARY for role in roles)
+
+    def downstream(self) -> Iterator[Downstream]:
+        """Replicas that our own servers list."""
+        for local in self.locals.values():
+            if local.role is not None:
+                yield from local.role.downstream
+
+    def unwatched(self) -> Iterator[Downstream]:
+        """Each member answers for one replica: that of its name, or else one of its host."""
+        if len(self.locals) > 1:
+            return  # This agent probes the shard directly; what it is to watch, it was told.
+        own = {local.name for local in self.locals.values()}
+        hosts = {remote.name: urlsplit(remote.url).hostname for remote in self.remotes.values()}
+        listed = {(found.name, found.host): found for found in self.downstream()}.values()
+        for found in [found for found in listed if not hosts.pop(found.name, None)]:
+            beside = next((name for name, host in hosts.items() if host == found.host), None)
+            if beside is not None:
+                del hosts[beside]
+            elif found.name not in own:
+                yield found
+
+    def is_skipped(self, name: str, wall_s: float) -> bool:
+        skip = self.skips.get(name)
+        return skip is not None and skip.holds(wall_s)

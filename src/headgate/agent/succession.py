@@ -1,0 +1,126 @@
+"""Who leads a shard, one after another, and what that lets this agent say of it.
+
+    members ──Succession.stand──► Leading, Following or Unled (core/topology)
+
+core/topology judges one moment. What needs a memory is here: a primary beside ours that was
+never seen to step down stands in our way (a split brain does not end by losing sight of one
+side); one that came before ours does not.
+"""
+
+from __future__ import annotations
+
+from headgate.agent.roster import Roster
+from headgate.core.samples import Absent, Cause, Instant
+from headgate.core.topology import (
+    Following,
+    Leading,
+    Member,
+    Role,
+    RoleSeen,
+    Standpoint,
+    Unled,
+    standpoint,
+)
+
+HINT_MAX_AGE_S = 300.0
+"""How old a memory of the primary may be and still be worth asking."""
+RIVAL_MEMORY_S = 600.0
+"""How long another primary that has vanished stands in the way, where no term tells who won."""
+
+
+class Succession:
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._rivals: dict[str, RoleSeen] = {}
+        self._reigns: dict[str, tuple[int | None, float]] = {}
+        """Of each member that now says it is the primary: its term, and since when it says so."""
+
+    def forget(self, name: str) -> None:
+        self._rivals.pop(name, None)
+
+    def is_unknown(self, members: list[Member], now: float) -> bool:
+        """Whether nobody is known to be the primary, not even from memory."""
+        point = standpoint(members, now=now, max_age_s=self._roster.role_max_age_s)
+        return isinstance(point, Unled) and point.absent.cause is Cause.NO_PRIMARY
+
+    def stand(self, members: list[Member], now: Instant) -> Standpoint:
+        self._note_rivals(now.mono_s)
+        self._note_reigns(members, now.mono_s)
+        point = standpoint(members, now=now.mono_s, max_age_s=self._roster.role_max_age_s)
+        if isinstance(point, Leading):
+            rival = self._rival(point, now)
+            return point if rival is None else Unled(rival)
+        if isinstance(point, Unled) and point.absent.cause is Cause.NO_PRIMARY:
+            return self._hint(point, now.mono_s)
+        if isinstance(point, Unled) and point.absent.cause is Cause.SPLIT_BRAIN:
+            return self._succession(point, members, now.mono_s)
+        return point
+
+    def _succession(self, point: Unled, members: list[Member], now: float) -> Standpoint:
+        """One primary after another is no split brain, unless the first says it again."""
+        primaries = self._note_reigns(members, now)
+        newest = max(primaries, key=lambda name: self._reigns[name][1])
+        began_at = self._reigns[newest][1]
+        before = {name: role for name, (_, role) in primaries.items() if name != newest}
+        if any(role.taken_at >= began_at for role in before.values()):
+            return point
+        member = primaries[newest][0]
+        if not member.local:
+            return Following(newest, (member.report.url if member.report else "") or member.url)
+        detail = f"{newest} follows {', '.join(before)} as the primary, and waits for its word"
+        return Unled(Absent(Cause.WARMING_UP, detail, now))
+
+    def _note_reigns(self, members: list[Member], now: float) -> dict[str, tuple[Member, RoleSeen]]:
+        """Who says now that it is the primary, by name."""
+        found = {
+            member.name: (member, member.report.role)
+            for member in members
+            if member.report is not None
+            and member.report.role is not None
+            and member.role_of(now=now, max_age_s=self._roster.role_max_age_s) is Role.PRIMARY
+        }
+        for name in self._reigns.keys() - found.keys():
+            del self._reigns[name]
+        for name, (_, role) in found.items():
+            if name not in self._reigns or self._reigns[name][0] != role.term:
+                self._reigns[name] = (role.term, role.taken_at)
+        return found
+
+    def _rival(self, point: Leading, now: Instant) -> Absent | None:
+        """Another primary that we have seen beside our own, and that nobody saw step down."""
+        for name, role in self._rivals.items():
+            older = role.term is not None and point.term is not None and role.term < point.term
+            forgotten = now.mono_s - role.taken_at > RIVAL_MEMORY_S
+            if older or forgotten or self._roster.is_skipped(name, now.wall_s):
+                continue
+            detail = f"{name} said that it is the primary, too, and has not been seen to step down"
+            return Absent(Cause.SPLIT_BRAIN, detail, now.mono_s)
+        return None
+
+    def _note_rivals(self, now: float) -> None:
+        ours = self._roster.local_primary(now)
+        for name, remote in self._roster.remotes.items():
+            role = remote.role()
+            if role is None:
+                continue
+            if role.role is Role.REPLICA:
+                self._rivals.pop(name, None)
+            elif ours is not None and now - role.taken_at <= self._roster.role_max_age_s:
+                self._rivals[name] = role
+        own = [local.role for local in self._roster.locals.values()]
+        if all(role is not None and role.role is Role.REPLICA for role in own):
+            self._rivals.clear()
+
+    def _hint(self, point: Unled, now: float) -> Standpoint:
+        """Nobody knows for certain; whoever was the primary last will know better."""
+        known = [
+            (role.taken_at, remote)
+            for remote in self._roster.remotes.values()
+            if (role := remote.role()) is not None and role.role is Role.PRIMARY
+        ]
+        if not known or any(local.role is None for local in self._roster.locals.values()):
+            return point
+        taken_at, remote = max(known, key=lambda item: item[0])
+        if now - taken_at > HINT_MAX_AGE_S:
+            return point
+        return Following(remote.name, remote.claim_url or remote.url)
