@@ -11,17 +11,22 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from tests.fixtures.failovers import Promotions, Told, Watch, watching
 from tests.fixtures.shard_agents import ShardAgents, agents_for
-from tests.fixtures.shards import start_mariadb_shard, start_postgres_shard
+from tests.fixtures.shards import Shard, start_mariadb_shard, start_postgres_shard
 
 from bench.load import table
 from headgate.demo import servers
 
-START = {"postgres": start_postgres_shard, "mysql": start_mariadb_shard}
+START: dict[str, Callable[[Path], Shard[Any]]] = {
+    "postgres": lambda folder: start_postgres_shard(folder),
+    "mysql": lambda folder: start_mariadb_shard(folder),
+}
 
 
 def main() -> None:

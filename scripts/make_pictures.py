@@ -51,11 +51,11 @@ def main() -> None:
 
 def _act(stage: Stage, director: Director) -> tuple[list[RenderableType], str]:
     told = ""
-    while "THRESHOLD_EXCEEDED" not in told or "breached" not in told:  # It may be over too soon.
+    while "above 2 s" not in told or "ask again" not in told:  # It may be over too soon.
         director.press("l")
         held = _until(stage, director, lambda frame: all(d.refused_for_s for d in frame.desks))
         screens = [draw(director.view(held), WIDTH, HEIGHT), Text("─" * WIDTH, "dim")]
-        told = _ask(stage.agents[stage.primary.name].url); print(told)
+        told = _ask(stage.agents[stage.primary.name].url)
     director.press("p")
     new = stage.replicas[0].name
     moved = _until(

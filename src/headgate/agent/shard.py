@@ -47,7 +47,7 @@ ROLL_WITHIN_S = 0.02
 """Events that come together are rolled up together."""
 SEARCH_EVERY_S = 1.0
 WAKE_EVERY_S = 5.0
-BEATS_WANTED_S = 10.0
+BEATS_WANTED_S = 2.0
 """How long after a client's question its answer is still worth waking others for."""
 BEATLESS = (Cause.HEARTBEAT_RESTING, Cause.HEARTBEAT_DEAD)
 
@@ -132,6 +132,7 @@ class Shard:
         local = self.locals[database]
         local.note_change(self._board)
         self._soon()
+        self._renew_beats(local.demand.asked_at)
         if reading.cause in BEATLESS:
             self._want_beats(local)
 
@@ -139,12 +140,20 @@ class Shard:
         """A client wants our lag, and the primary's agent rests: wake that one."""
         now = self._now().mono_s
         asked = now - local.demand.asked_at < BEATS_WANTED_S
-        if not asked or now - self._woke_at < WAKE_EVERY_S or not isinstance(self.point, Following):
+        if not asked or now - self._woke_at < WAKE_EVERY_S:
             return
-        remote = self.remotes.get(self.point.primary)
-        if remote is not None:
+        if any(other.heartbeat for other in self.locals.values() if other is not local):
             self._woke_at = now
-            self._background(self._wake(remote))
+            self._wake_locals(now)
+        elif isinstance(self.point, Following) and self.point.primary in self.remotes:
+            self._woke_at = now
+            self._background(self._wake(self.remotes[self.point.primary]))
+
+    def _wake_locals(self, now: float) -> None:
+        """This agent looks after several members: the primary may be one of them, asleep."""
+        for local in self.locals.values():
+            if local.heartbeat is not None:
+                local.demand.wake(now)
 
     async def _wake(self, remote: RemoteMember) -> None:
         remote.messages_total += 1
@@ -163,6 +172,8 @@ class Shard:
         """At once: a role that is lost must not pass for one that is held."""
         local.note_change(self._board)
         self._roll()
+        if self._pulls():
+            self._stir()
         self.on_downstream()
 
     def wanted(self) -> None:
@@ -201,7 +212,8 @@ class Shard:
             remote.kept_awake = question.activity is not Activity.HIBERNATING
             self._own_demand().count(Work.MESSAGES)
             self._drop_double(remote)
-            self._renew_beats(remote)
+            if remote.report is not None and remote.report.asked_s_ago is not None:
+                self._renew_beats(remote.report.at - remote.report.asked_s_ago)
             self._soon()
             await self._pace(remote, self._now().mono_s - began)
 
@@ -297,13 +309,11 @@ class Shard:
             return None
         return remote.clock_ahead_s + theirs - ours
 
-    def _renew_beats(self, remote: RemoteMember) -> None:
-        report = remote.report
-        if report is None or report.asked_s_ago is None:
-            return
+    def _renew_beats(self, asked_at: float) -> None:
+        """A client asked a member then, here or elsewhere."""
         for local in self.locals.values():
             if local.heartbeat is not None:
-                local.heartbeat.renew(report.at - report.asked_s_ago)
+                local.heartbeat.renew(asked_at)
 
     # --- standpoint ------------------------------------------------------------------------
 

@@ -9,6 +9,9 @@ side); one that came before ours does not.
 
 from __future__ import annotations
 
+import math
+
+from headgate.agent.members import LocalMember
 from headgate.agent.roster import Roster
 from headgate.core.samples import Absent, Cause, Instant
 from headgate.core.topology import (
@@ -98,18 +101,24 @@ class Succession:
         return None
 
     def _note_rivals(self, now: float) -> None:
-        ours = self._roster.local_primary(now)
+        began_at = self._began_at(self._roster.local_primary(now))
         for name, remote in self._roster.remotes.items():
             role = remote.role()
             if role is None:
                 continue
             if role.role is Role.REPLICA:
                 self._rivals.pop(name, None)
-            elif ours is not None and now - role.taken_at <= self._roster.role_max_age_s:
+            elif began_at <= role.taken_at and now - role.taken_at <= self._roster.role_max_age_s:
                 self._rivals[name] = role
         own = [local.role for local in self._roster.locals.values()]
         if all(role is not None and role.role is Role.REPLICA for role in own):
             self._rivals.clear()
+
+    def _began_at(self, local: LocalMember | None) -> float:
+        """What others said of themselves before, they may have ceased to be since."""
+        if local is None or local.role is None:
+            return math.inf
+        return self._reigns.get(local.name, (None, local.role.taken_at))[1]
 
     def _hint(self, point: Unled, now: float) -> Standpoint:
         """Nobody knows for certain; whoever was the primary last will know better."""
