@@ -24,8 +24,8 @@ from bench.load import table
 from headgate.demo import servers
 
 START: dict[str, Callable[[Path], Shard[Any]]] = {
-    "postgres": lambda folder: start_postgres_shard(folder),
-    "mysql": lambda folder: start_mariadb_shard(folder),
+    "postgres": start_postgres_shard,
+    "mysql": start_mariadb_shard,
 }
 
 

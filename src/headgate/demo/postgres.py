@@ -365,16 +365,18 @@ def _conninfo(upstream: PostgresServer) -> str:
 
 
 def _launch(place: Place, port: int) -> ServerProcess:
-    return servers.launch(place.spec(port), lambda process: _is_ready(place, process.pid))
+    return servers.launch(place.spec(port), lambda process: _is_ready(place, process))
 
 
-def _is_ready(place: Place, pid: int) -> bool:
+def _is_ready(place: Place, process: ServerProcess) -> bool:
     """As pg_ctl does it: the server itself writes its state into its pid file."""
+    if LOST in process.log():
+        raise ServerFailed(f"{place.name} needs WAL that its primary has no more: clone it")
     try:
         lines = (place.data_dir / "postmaster.pid").read_text().split("\n")
     except FileNotFoundError:
         return False
-    return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+    return len(lines) >= 8 and lines[0] == str(process.pid) and lines[7].strip() == "ready"
 
 
 def _release_shared_memory(data_dir: Path) -> None:
@@ -401,6 +403,8 @@ LISTED = (
 TIMELINE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
 # What a replica logs that has more than its new primary had when that was promoted.
 AHEAD = ("before current recovery point", "is not in this server's history")
+# What one logs that has been away, or was rewound, too far back.
+LOST = "has already been removed"
 
 
 class Step(Enum):
@@ -431,9 +435,15 @@ def rejoin(server: PostgresServer, primary: PostgresServer) -> None:
     _release_shared_memory(server.data_dir)
     try:
         _rewind(server, primary)
+        _start_following(server, primary)
     except ServerFailed:
+        server.stop("immediate")
         shutil.rmtree(server.data_dir)
         _base_backup(primary, server.place)
+        _start_following(server, primary)
+
+
+def _start_following(server: PostgresServer, primary: PostgresServer) -> None:
     _make_standby(server.data_dir, primary)
     server.start()
     server.upstream = primary
@@ -496,6 +506,8 @@ def await_following(replica: PostgresServer, within_s: float = 20.0) -> None:
         def follows() -> bool:
             if any(words in replica.log() for words in AHEAD):
                 raise Diverged(f"{replica} holds more than {upstream}: it has to be rewound")
+            if LOST in replica.log():
+                raise Diverged(f"{replica} needs WAL that {upstream} has no more: clone it")
             receives = _one(below, RECEIVES, upstream.port, timeline)
             return bool(receives and _one(above, LISTED, replica.name))
 
