@@ -244,15 +244,15 @@ async def test_a_replicas_agent_that_is_asked_looks_for_the_primary(
     assert world.pulls() == 2
 
 
-async def test_a_search_wants_nobody_awake_and_is_not_repeated_for_each_check(
+async def test_a_search_wakes_whom_it_asks_and_is_not_repeated_for_each_check(
     open_world: OpenWorld,
 ) -> None:
-    """R57, R62"""
+    """R58: one that sleeps could only tell what it was; a client's question wakes the shard."""
     world = await open_world("db-b", "db-c", role=replica())
     await world.pass_s(4, "shard/lag", every_s=0.05)
     assert 2 <= world.pulls() <= 2 * 5
     pulls = [pull for _, pull in world.agents["db-b"].pulls]
-    assert {pull.activity for pull in pulls} == {HIBERNATING}
+    assert {pull.activity for pull in pulls} == {NORMAL}
     assert {pull.wait_s for pull in pulls} == {0.0}
 
 
@@ -891,6 +891,17 @@ async def test_a_singular_agent_rolls_up_three_databases_without_a_message(
         assert decision.verdict is Verdict.THRESHOLD_EXCEEDED
         assert "three, worst of 2" in decision.failing[0].detail
     assert world.pulls() == 0
+
+
+async def test_a_question_about_the_shard_keeps_all_databases_of_a_singular_agent_awake(
+    open_world: OpenWorld,
+) -> None:
+    """R58: whichever of them is named."""
+    world = await open_world(databases=THREE, idleness=SHORT)
+    await world.pass_s(0.75)
+    for _ in range(20):
+        assert world.ask(database="two").admitted
+        await world.pass_s(1)
 
 
 async def test_a_singular_agent_sees_split_brain_among_its_own(open_world: OpenWorld) -> None:

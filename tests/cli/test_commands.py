@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -143,8 +144,8 @@ def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
 # --- scopes, and being sent elsewhere ----------------------------------------------------------
 
 
-def misdirected(ask: str | None) -> Reply:
-    return Reply(builders.refusal("MISDIRECTED", ask=ask, metrics=[]), 421)
+def misdirected(ask: str | None, **more: object) -> Reply:
+    return Reply(builders.refusal("MISDIRECTED", ask=ask, metrics=[], **more), 421)
 
 
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
@@ -166,6 +167,15 @@ def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: R
         assert ran.err == f"headgate: {scripted.url} sends us to {primary.url}\n"
         assert primary.heard[0].headers["authorization"] == "Bearer hunter2hunter2"
         assert primary.heard[0].query == scripted.heard[0].query
+
+
+def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent, run: Run) -> None:
+    with ScriptedAgent().serving() as primary:
+        sent = misdirected(primary.url, ask_database="orders")
+        scripted.replies["GET", "/v1/check"] = sent
+        primary.says("/v1/check", builders.answer())
+        assert run(*CHECK).code == 0
+        assert primary.heard[0].query["database"] == "orders"
 
 
 @pytest.mark.parametrize("where", [None, "unix:///x", "http://u:p@h"])
@@ -538,16 +548,22 @@ def test_the_version_is_told(run: Run) -> None:
 
 
 def test_help_is_quick_and_complete() -> None:
-    """A shell that completes, and a person in a hurry, wait for this."""
+    """A shell that completes, and a person in a hurry, wait for this. By the time that it
+    takes of a core: what else the machine does is not its doing."""
     took_s = []
     for _ in range(5):
-        started_s = time.monotonic()
+        started_s = _cpu_of_children_s()
         ran = headgate("--help")
-        took_s.append(time.monotonic() - started_s)
+        took_s.append(_cpu_of_children_s() - started_s)
         assert ran.returncode == 0
     for name in ("check", "explain", "top", "status", "metrics", "agent", "lint", "token"):
         assert name in ran.stdout
     assert min(took_s) < 0.25, took_s
+
+
+def _cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_help_loads_nothing_that_only_commands_need() -> None:

@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 LINK_TIMEOUT_S = 1.0
 """What an answer may take beyond the time it was asked to be held."""
+FOLLOWED_S = 10.0
+"""How long a member stays as awake as the primary's agent last was."""
 AWAY_S = 10.0
 """One that was away for longer has come back, and may need to catch up (R150)."""
 

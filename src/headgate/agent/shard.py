@@ -19,7 +19,7 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import NEVER, Demand, Work, first_of
-from headgate.agent.members import FOUND, LINK_TIMEOUT_S, LocalMember, RemoteMember
+from headgate.agent.members import FOLLOWED_S, FOUND, LINK_TIMEOUT_S, LocalMember, RemoteMember
 from headgate.agent.ports import Clock
 from headgate.agent.rolling import Rolling, problems
 from headgate.agent.roster import Roster
@@ -179,6 +179,8 @@ class Shard:
     def wanted(self) -> None:
         """A client asked about the shard. If nobody here knows who leads it, look."""
         now = self._now().mono_s
+        for local in self.locals.values():
+            local.demand.follow(Activity.NORMAL, now=now, for_s=FOLLOWED_S)
         if now - self._searched_at >= SEARCH_EVERY_S and self._succession.is_unknown(
             self._members(now), now
         ):
@@ -278,7 +280,9 @@ class Shard:
         now = self._now().mono_s
         primary = self.roster.local_primary(now)
         local = primary or next(iter(self.locals.values()))
-        activity = self._activity(now) if primary else Activity.HIBERNATING
+        # Whoever looks for the primary needs to hear what it is now, not when it fell asleep.
+        looks = Activity.NORMAL if remote.wanted else Activity.HIBERNATING
+        activity = self._activity(now) if primary else looks
         return Pull(
             shard=self.name,
             database=remote.database,
@@ -442,11 +446,13 @@ class Shard:
             if aside.member == member.name
         }
         local = self.roster.local_primary(now.mono_s)
+        # What others last told somebody who no longer leads says nothing of now.
+        counts = member.local or isinstance(self.point, Leading)
         return MemberView(
             member=member,
             problem=member.lost.detail if member.lost else astray.get(member.name, ""),
             skip=skip if skip is not None and skip.holds(now.wall_s) else None,
-            readings=member.report.readings if member.report else MappingProxyType({}),
+            readings=member.report.readings if member.report and counts else MappingProxyType({}),
             asides=asides,
             clock_ahead_s=self._clock_ahead(remote, local) if remote and local else None,
         )

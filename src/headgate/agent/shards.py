@@ -17,7 +17,7 @@ import structlog
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.heartbeat import Heartbeat
-from headgate.agent.members import FOUND, LocalMember, RemoteMember
+from headgate.agent.members import FOLLOWED_S, FOUND, LocalMember, RemoteMember
 from headgate.agent.ports import Clock, PeerLink, RoleProbe, Store
 from headgate.agent.roles import RoleWatcher
 from headgate.agent.shard import Shard
@@ -33,8 +33,6 @@ from headgate.errors import HeadgateError, InvalidRequest, WrongShard
 log = structlog.get_logger()
 
 SKIP, PEER = "skip", "peer"
-FOLLOWED_S = 10.0
-"""How long a member stays as awake as the primary's agent last was."""
 MAX_HOLD_S = 30.0
 ROLE_TIMEOUT_S = 0.5
 NAMELESS = ("", "walreceiver")

@@ -93,6 +93,8 @@ def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> An
         if onward is None:
             break
         print(f"headgate: {api.url} sends us to {plain(onward.url)}", file=sys.stderr)
+        known_as = asked.document.get("ask_database") or question["database"]
+        question = {**question, "database": str(known_as)}
         api, asked = onward, onward.ask(path, **question)
     return asked
 
