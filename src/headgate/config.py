@@ -167,6 +167,24 @@ AGENT_SETTINGS = table(
             default=14,
         ),
         Setting(
+            "rule_default_s",
+            "Seconds that a rule lasts where it does not say.",
+            number(1, 30 * 86400),
+            default=3600.0,
+        ),
+        Setting(
+            "rule_max_s",
+            "Seconds that a rule may last at most.",
+            number(60, 3650 * 86400),
+            default=30 * 86400.0,
+        ),
+        Setting(
+            "rule_max_ratio",
+            "Highest ratio of a rule; above it only a `hold`, said outright, refuses.",
+            number(0, 1),
+            default=1.0,
+        ),
+        Setting(
             "max_clients",
             "Distinct client names counted one by one; further ones are counted as `other`.",
             whole(10, 100_000),
@@ -441,6 +459,9 @@ class AgentSettings:
     anonymous: Anonymous = Anonymous.DENY
     log: LogFormat = LogFormat.AUTO
     history_days: int = 14
+    rule_default_s: float = 3600.0
+    rule_max_s: float = 30 * 86400.0
+    rule_max_ratio: float = 1.0
     max_clients: int = 1000
     max_connections: int = 1024
     max_body_bytes: int = 65536

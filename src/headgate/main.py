@@ -28,6 +28,7 @@ from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import MetricBook
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.recorder import Recorder
+from headgate.agent.rulebook import RULE, RuleKeeper, metrics_known_to
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import PEER, SKIP, Shards
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, Standby
@@ -42,6 +43,8 @@ from headgate.config import (
 )
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.records import MetricChange
+from headgate.core.rule_settings import RuleLimits
+from headgate.core.rules import RuleBook
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Gatekeeper
@@ -194,6 +197,15 @@ class Agent:
         )
         self.sampler.watch(self.shards.note_reading)
         self.standby = self._standby(agent)
+        self.rules = RuleKeeper(
+            self.store,
+            self._clock,
+            self._apply_rules,
+            metrics_known_to(self.book),
+            limits=RuleLimits(
+                agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio
+            ),
+        )
         self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
         self._describe(settings)
         parts = Parts(
@@ -234,6 +246,7 @@ class Agent:
             self._background("standby", self.standby.run)
         await self.listener.start()  # Nobody is told "no such database" while one is loaded.
         self._background("keeper", self.keeper.run)
+        self._background("rules", self.rules.run)
         self._background("tend", self._tend)
         self._background("reload", self._reload_on_hangup)
         # What was built at start-up lives as long as the process: keep the collector off it.
@@ -307,7 +320,12 @@ class Agent:
     def _handlers(self, settings: Settings) -> Handlers:
         gatekeeper = Gatekeeper(credentials_of(settings, self._access))
         control = Control(
-            self.views, self.book, gatekeeper, shards=self.shards, demands=self.demands
+            self.views,
+            self.book,
+            gatekeeper,
+            shards=self.shards,
+            demands=self.demands,
+            rules=self.rules,
         )
         routes, bridge = CheckRoutes(self.checker), AsgiBridge(control.app())
         if self._settings.agent.forward:
@@ -364,6 +382,7 @@ class Agent:
     async def _salvaged(self) -> Sequence[MetricChange]:
         """What can be read of it. Checks do not wait for the rest; the fault stays visible."""
         try:
+            self.rules.load(await self.store.salvage_records(RULE))
             await self.shards.load(
                 await self.store.salvage_records(SKIP), await self.store.salvage_records(PEER)
             )
@@ -373,7 +392,11 @@ class Agent:
             return []
 
     async def _load_records(self) -> None:
+        self.rules.load(await self.store.records(RULE))
         await self.shards.load(await self.store.records(SKIP), await self.store.records(PEER))
+
+    def _apply_rules(self, book: RuleBook) -> None:
+        self.checker.rules = book
 
     async def _load_changes(self) -> None:
         while True:

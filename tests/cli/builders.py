@@ -58,6 +58,8 @@ def answer(**given: Any) -> Doc:
         "retry_after_ms": None,
         "utilization": 0.16,
         "rule": None,
+        "rules": [],
+        "waived": [],
         "read_only": False,
         "ask": None,
         "ask_database": None,

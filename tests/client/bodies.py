@@ -42,6 +42,8 @@ def ok(database: str = "main", **changes: Any) -> dict[str, Any]:
         "retry_after_ms": None,
         "utilization": 0.2,
         "rule": None,
+        "rules": [],
+        "waived": [],
         "read_only": False,
         "metrics": [],
     } | changes

@@ -26,10 +26,11 @@ from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.ports import Store
 from headgate.agent.recorder import Recorder
+from headgate.agent.rulebook import RULE, RuleKeeper, metrics_known_to
 from headgate.agent.sampler import Sampler
 from headgate.core.activity import Idleness
 from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.rules import NO_RULES, Rule, book_of
+from headgate.core.rules import NO_RULES, Rule, RuleBook, book_of
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.errors import ProbeFailed
 from headgate.http.asgi import AsgiApp, AsgiBridge
@@ -138,6 +139,7 @@ class Served:
             self.dice.roll,
             anonymous_may_pass=plan.anonymous_may_pass,
         )
+        self.rules = RuleKeeper(self.store, self.clock, self._apply, metrics_known_to(self.book))
         self.views = Views(
             Parts(
                 self.board,
@@ -155,7 +157,8 @@ class Served:
         self.socket_path = socket_path
         self.accidents: list[dict[str, Any]] = []
         """What reached the loop's exception handler: there is never a reason for one."""
-        app = plan.app or Control(self.views, self.book, gatekeeper(plan)).app()
+        control = Control(self.views, self.book, gatekeeper(plan), rules=self.rules)
+        app = plan.app or control.app()
         self.listener = Listener(
             Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve), plan.limits
         )
@@ -176,6 +179,7 @@ class Served:
             ],
             await self.store.metric_changes(),
         )
+        self.rules.load(await self.store.records(RULE))
         tcp = await loop.create_server(
             self.listener, "127.0.0.1", 0, backlog=256, ssl=self._plan.tls
         )
@@ -184,6 +188,9 @@ class Served:
         for database in self._plan.databases:
             for metric in METRICS:
                 self._push(database, metric)
+
+    def _apply(self, book: RuleBook) -> None:
+        self.checker.rules = book
 
     async def run(self) -> None:
         """Tend, as main.py does, until told to stop."""

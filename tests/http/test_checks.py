@@ -49,6 +49,8 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "retry_after_ms": None,
         "utilization": 0.1,
         "rule": None,
+        "rules": [],
+        "waived": [],
         "read_only": False,
         "ask": None,
         "ask_database": None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headgate.cli import ask, change, host, lint, look, shard, small, top
+from headgate.cli import ask, change, host, lint, look, rules, shard, small, top
 
 # Plain help: it reads well on any terminal, and comes twice as fast as the one in boxes.
 _PLAIN = None
@@ -28,6 +28,12 @@ shard_app = typer.Typer(
     rich_markup_mode=_PLAIN,
 )
 
+rule_app = typer.Typer(
+    help="Set, change, extend and lift rules on clients.",
+    no_args_is_help=True,
+    rich_markup_mode=_PLAIN,
+)
+
 app.command("check")(ask.check)
 app.command("explain")(ask.explain)
 app.command("top")(top.top)
@@ -36,6 +42,10 @@ app.command("clients")(look.clients)
 app.command("history")(look.history)
 app.command("refusals")(look.refusals)
 app.command("audit")(look.audit)
+app.command("rules")(rules.rules)
+app.add_typer(rule_app, name="rule")
+app.command("favor")(rules.favor)
+app.command("hold")(rules.hold)
 app.add_typer(metrics_app, name="metrics")
 app.add_typer(shard_app, name="shard")
 app.command("wake")(shard.wake)
@@ -58,3 +68,13 @@ shard_app.command("skip")(shard.skip)
 shard_app.command("unskip")(shard.unskip)
 shard_app.command("add-peer")(shard.add_peer)
 shard_app.command("remove-peer")(shard.remove_peer)
+
+rule_app.command("show")(rules.show_rule)
+rule_app.command("ratio")(rules.ratio)
+rule_app.command("hold")(rules.hold)
+rule_app.command("exempt")(rules.exempt)
+rule_app.command("metrics")(rules.metrics)
+rule_app.command("thresholds")(rules.thresholds)
+rule_app.command("extend")(rules.extend)
+rule_app.command("change")(rules.change)
+rule_app.command("lift")(rules.lift)

@@ -69,15 +69,24 @@ def explain(
     Shows every metric that is looked at, which of them decide, and what would have to
     change. Asking this is not counted: it appears in no history and among no clients.
     """
+    from rich.console import Group
+
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
     from headgate.cli.output import show
     from headgate.cli.pages import explain_page
+    from headgate.cli.rule_pages import matched_page
 
     api = connect(url, token)
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
     asked = ask_following(api, "/v1/explain", question)
-    show(asked, as_json, lambda canvas: explain_page(read(Answer, asked.document), canvas))
+    show(
+        asked,
+        as_json,
+        lambda canvas: Group(
+            explain_page(read(Answer, asked.document), canvas), *matched_page(asked.document)
+        ),
+    )
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:

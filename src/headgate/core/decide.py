@@ -12,7 +12,7 @@ from headgate.core.decision import PASSING, Check, Decision, Finding, State, Ver
 from headgate.core.health import Health, Selection, Standing, not_rolled_up
 from headgate.core.metrics import AbsencePolicy, MetricSpec
 from headgate.core.names import ANONYMOUS, MetricRef, Scope
-from headgate.core.rules import Rule, RuleBook
+from headgate.core.rules import NO_LIMITS, Applied, Order, Rule, RuleBook
 from headgate.core.samples import Cause, Instant
 
 MIN_RETRY_S = 0.05
@@ -36,24 +36,95 @@ def decide(
         return _refuse(Verdict.APP_DENIED, check, now, health, roll, note=_ANONYMOUS_NOTE)
     if health is None:
         return _no_database(check, now, roll)
-    rule = rules.match(check.identity, wall_s=now.wall_s)
-    if rule is not None and roll < rule.ratio:
-        return _refused_by(rule, check, now, health, roll)
+    applied = rules.applied(check.identity, check.database, now.wall_s)
+    refuse = applied.refuse
+    if refuse is not None and (refuse.refuses_all or _diced(refuse, Order.BEFORE, roll)):
+        return _refused_by(refuse, applied, check, now, health, roll)
+    if applied.is_plain:
+        decision = _gate(check, health, now, roll)
+    else:
+        decision = _ruled_gate(check, health, applied, now, roll)
+    decision = decision._replace(rule=refuse, applied=applied) if applied.rules else decision
+    if refuse is not None and decision.admitted and _diced(refuse, Order.AFTER, roll):
+        return _refused_by(refuse, applied, check, now, health, roll)
+    return decision
+
+
+def _diced(rule: Rule, order: Order, roll: float) -> bool:
+    return rule.order is order and roll < rule.ratio
+
+
+def _gate(check: Check, health: Health, now: Instant, roll: float) -> Decision:
+    """By the metrics alone: all that are selected must be healthy (R2)."""
     if not check.metrics:
         chosen = health.default if check.scope is None else _chosen(check.scope, health)
         if chosen.all_pass and now.mono_s <= chosen.all_pass_until:
-            return Decision(Verdict.OK, check, now, health, (), rule)
+            return Decision(Verdict.OK, check, now, health)
         if not chosen.standings:
             note = _nothing_to_judge_by(check, health)
             return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
-    failing = _failing(check, health, now)
+    return _judged(check, health, now, roll, _failing(check, health, now))
+
+
+def _judged(
+    check: Check,
+    health: Health,
+    now: Instant,
+    roll: float,
+    failing: tuple[Finding, ...],
+    waived: tuple[Finding, ...] = (),
+) -> Decision:
     if not failing:
-        return Decision(Verdict.OK, check, now, health, (), rule)
+        return Decision(Verdict.OK, check, now, health, waived=waived)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
-    decision = Decision(verdict, check, now, health, failing, rule, wait_s)
+    decision = Decision(verdict, check, now, health, failing, retry_after_s=wait_s, waived=waived)
     if verdict is not Verdict.MISDIRECTED or health.shard is None:
         return decision
     return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
+
+
+def _ruled_gate(
+    check: Check, health: Health, applied: Applied, now: Instant, roll: float
+) -> Decision:
+    """The same gate for a client that has metrics, thresholds or an exemption of its own."""
+    if applied.metrics is not None and not check.metrics:
+        refs = tuple(MetricRef(name, check.scope) for name in applied.metrics.metrics)
+        # A metric that is gone from the settings must not turn a rule into a free pass.
+        check = check._replace(metrics=refs, ok_if_unknown=False)
+    if not check.metrics and not _chosen_or_default(check, health).standings:
+        note = _nothing_to_judge_by(check, health)
+        return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
+    limits = applied.thresholds.thresholds if applied.thresholds else {}
+    failing = _failing(check, health, now, limits)
+    waived: tuple[Finding, ...] = ()
+    if applied.exempt is not None and failing:
+        failing, waived = _exempted(applied.exempt, failing)
+    return _judged(check, health, now, roll, failing, waived)
+
+
+def _exempted(
+    rule: Rule, failing: tuple[Finding, ...]
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """What still stands in the way, and what is waived. Above the ceiling nothing is (R79);
+    being asked in the wrong place cannot be waived."""
+    if any(_above_ceiling(finding, rule) for finding in failing):
+        return failing, ()
+    waived = tuple(f for f in failing if _waives(rule, f))
+    left = tuple(f for f in failing if not _waives(rule, f))
+    return left, tuple(f._replace(state=State.WAIVED) for f in waived)
+
+
+def _waives(rule: Rule, finding: Finding) -> bool:
+    if finding.cause is Cause.ELSEWHERE:
+        return False
+    return not rule.metrics or finding.ref.metric in rule.metrics
+
+
+def _above_ceiling(finding: Finding, rule: Rule) -> bool:
+    value, threshold = finding.value, finding.threshold
+    if finding.state is not State.BREACHED or value is None or threshold is None:
+        return False
+    return value > rule.ceiling * threshold
 
 
 def misdirected(
@@ -63,8 +134,9 @@ def misdirected(
     note = f"this agent stands by for the one at {ask}, which answers; ask there"
     wait_s = _jittered(MIN_RETRY_S, roll)
     return Decision(
-        Verdict.MISDIRECTED, check, now, health, (), None, wait_s, note, ask, check.database
-    )
+        Verdict.MISDIRECTED, check, now, health,
+        retry_after_s=wait_s, note=note, ask=ask, ask_database=check.database,
+    )  # fmt: skip
 
 
 _ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
@@ -74,6 +146,10 @@ _NO_SHARD = "this database belongs to no shard here; ask for host scope"
 
 def _chosen(scope: Scope, health: Health) -> Selection:
     return health.host if scope is Scope.HOST else health.whole
+
+
+def _chosen_or_default(check: Check, health: Health) -> Selection:
+    return health.default if check.scope is None else _chosen(check.scope, health)
 
 
 def _nothing_to_judge_by(check: Check, health: Health) -> str:
@@ -161,7 +237,9 @@ def _absent_for(standing: Standing, now: Instant) -> float | None:
     return max(0.0, now.mono_s - since) if since is not None else None
 
 
-def _failing(check: Check, health: Health, now: Instant) -> tuple[Finding, ...]:
+def _failing(
+    check: Check, health: Health, now: Instant, limits: Mapping[str, float] = NO_LIMITS
+) -> tuple[Finding, ...]:
     """What stands in the way. Most metrics pass by their standing alone, unjudged."""
     read_threshold, failing = check.read_threshold, []
     for target in _selected(check, health):
@@ -169,19 +247,26 @@ def _failing(check: Check, health: Health, now: Instant) -> tuple[Finding, ...]:
             if not check.ok_if_unknown:
                 failing.append(_not_here(target, health))
             continue
-        if read_threshold is None and target.passes and now.mono_s <= target.passes_until:
+        limit = _stricter(read_threshold, limits.get(target.spec.name), target.spec.threshold)
+        if limit is None and target.passes and now.mono_s <= target.passes_until:
             continue
-        finding = judge(target, now, threshold=read_threshold)
+        finding = judge(target, now, threshold=limit)
         if finding.state not in PASSING:
             failing.append(finding)
     return tuple(failing)
 
 
+def _stricter(read_threshold: float | None, limit: float | None, threshold: float) -> float | None:
+    """The caller's own threshold, or a rule's; a rule can only make it stricter (R71)."""
+    if read_threshold is not None or limit is None or limit >= threshold:
+        return read_threshold
+    return limit
+
+
 def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
     """The standings a check asks for; what is not here stays a name."""
     if not check.metrics:
-        scope = check.scope
-        return (health.default if scope is None else _chosen(scope, health)).standings
+        return _chosen_or_default(check, health).standings
     shard = health.shard
     if shard is None:
         standings = health.standings
@@ -234,21 +319,23 @@ def _no_database(check: Check, now: Instant, roll: float) -> Decision:
     return _refuse(Verdict.UNKNOWN_METRIC, check, now, None, roll, note=note)
 
 
-def _refused_by(rule: Rule, check: Check, now: Instant, health: Health, roll: float) -> Decision:
-    held = rule.ratio >= 1
+def _refused_by(
+    rule: Rule, applied: Applied, check: Check, now: Instant, health: Health, roll: float
+) -> Decision:
+    held = rule.refuses_all
     verdict = Verdict.APP_DENIED if held else Verdict.REJECT_BY_RATIO
     # Given that roll < ratio, roll / ratio is again uniform: one throw serves both.
-    jitter = roll / rule.ratio
-    wait_s = min(rule.expires_at - now.wall_s, MAX_RETRY_S) if held else DENIED_RETRY_S / 2
-    return Decision(verdict, check, now, health, (), rule, _jittered(wait_s, jitter))
+    jitter = roll if held else roll / rule.ratio
+    wait_s = min(applied.until - now.wall_s, MAX_RETRY_S) if held else DENIED_RETRY_S / 2
+    wait_s = _jittered(wait_s, jitter)
+    return Decision(verdict, check, now, health, (), rule, applied, retry_after_s=wait_s)
 
 
 def _refuse(
     verdict: Verdict, check: Check, now: Instant, health: Health | None, roll: float, *, note: str
 ) -> Decision:
-    return Decision(
-        verdict, check, now, health, (), None, _jittered(DENIED_RETRY_S, roll), note=note
-    )
+    wait_s = _jittered(DENIED_RETRY_S, roll)
+    return Decision(verdict, check, now, health, retry_after_s=wait_s, note=note)
 
 
 def _retry_after(failing: tuple[Finding, ...], roll: float) -> float:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headgate.core.health import Health
 from headgate.core.metrics import MetricSpec
 from headgate.core.names import Identity, MetricRef, Scope
-from headgate.core.rules import Rule
+from headgate.core.rules import UNRULED, Applied, Rule
 from headgate.core.samples import Cause, Instant
 
 
@@ -46,12 +46,14 @@ class State(Enum):
     """Healthy by its last value: the newest reading is an absence, the policy is `hold`."""
     IGNORED = "ignored"
     """Absent, and the policy is `ignore`."""
+    WAIVED = "waived"
+    """Would refuse, and the client is exempt from it."""
     BREACHED = "breached"
     ABSENT = "absent"
 
 
 # Tuples, not sets: an enum's hash is a call, `is` is not.
-PASSING = (State.HEALTHY, State.HELD, State.IGNORED)
+PASSING = (State.HEALTHY, State.HELD, State.IGNORED, State.WAIVED)
 
 
 class Finding(NamedTuple):
@@ -91,6 +93,11 @@ class Decision(NamedTuple):
     failing: tuple[Finding, ...] = ()
     """Every metric that stands in the way, not only the first."""
     rule: Rule | None = None
+    """The one that decided, or would have refused with other dice."""
+    applied: Applied = UNRULED
+    """Every rule that had a say."""
+    waived: tuple[Finding, ...] = ()
+    """What would have refused a client that is exempt: loud, and counted."""
     retry_after_s: float | None = None
     note: str = ""
     ask: str = ""

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from headgate.agent.demand import Demands
 from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
+from headgate.agent.rulebook import NoSuchRule, RuleKeeper
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.errors import (
     Conflict,
@@ -26,6 +27,7 @@ from headgate.errors import (
 )
 from headgate.http import openapi
 from headgate.http.auth import Gatekeeper
+from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import (
     SECURITY_HEADERS,
     UnderWay,
@@ -36,14 +38,13 @@ from headgate.http.documents import (
 )
 from headgate.http.exposition import render_metrics
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
+from headgate.http.ruling import RULING_ROUTES, Ruling
 from headgate.http.views import Views
 from headgate.wire.questions import parse_check_query
 from headgate.wire.status import RemovedDoc
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LIMIT = re.compile(r"[0-9]{1,4}")
-_ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
-_DRY_RUN = frozenset({("dry_run", "true"), ("dry_run", "false")})
 
 
 class Control:
@@ -57,12 +58,14 @@ class Control:
         *,
         shards: ShardsPort | None = None,
         demands: Demands | None = None,
+        rules: RuleKeeper | None = None,
     ) -> None:
         self._views = views
         self._book = book
         self._gatekeeper = gatekeeper
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
+        self.ruling = Ruling(views, gatekeeper, rules)
 
     def app(self) -> Starlette:
         by_path: dict[str, dict[str, Handler]] = {}
@@ -89,7 +92,7 @@ class Control:
     async def metric(self, request: Request) -> Response:
         database, metric = _path(request)
         view = self._views.metric(database, metric)
-        return json_response(view, headers=_etag(view.revision))
+        return json_response(view, headers=etag(view.revision))
 
     async def explain(self, request: Request) -> Response:
         check, _ = parse_check_query(request.scope["query_string"].decode("latin-1"))
@@ -153,15 +156,15 @@ class Control:
     ) -> Response:
         peer = request.state.peer
         who = self._gatekeeper.who_changes(peer, request.headers.get("authorization"))
-        dry_run = _dry_run(request)
+        dry_run = is_dry_run(request)
         proposal = await self._under_way.finish(
-            change(who=who, expect=_expected(request), dry_run=dry_run)
+            change(who=who, expect=expected_revision(request), dry_run=dry_run)
         )
         database, metric = _path(request)
         if proposal.entry is None:
             return json_response(RemovedDoc(database, metric, removed=not dry_run))
         view = self._views.proposed(database, proposal, dry_run=dry_run)
-        return json_response(view, headers=_etag(proposal.entry.revision))
+        return json_response(view, headers=etag(proposal.entry.revision))
 
     # --- freno's read-only routes ----------------------------------------------------------
 
@@ -195,6 +198,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("DELETE", _METRIC, "delete_metric"),
     ("POST", f"{_METRIC}/revert", "revert_metric"),
     *((method, path, f"peering.{name}") for method, path, name in PEERING_ROUTES),
+    *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),
@@ -239,7 +243,7 @@ def _guarded(handler: Handler) -> Handler:
             )
         except InvalidName as error:
             return problem_response(400, str(error))
-        except (NoSuchMetric, NoSuchMember, NoSuchShard) as error:
+        except (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule) as error:
             return problem_response(404, str(error))
         except WrongShard as error:
             return problem_response(409, str(error))
@@ -257,35 +261,12 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-def _dry_run(request: Request) -> bool:
-    """Read strictly: a misspelt wish for a dry run must not become a change."""
-    given = request.query_params.multi_items()
-    if any(item not in _DRY_RUN for item in given) or len(given) > 1:
-        message = "a change takes the parameter dry_run=true or dry_run=false, and no other"
-        raise InvalidRequest(message, field="dry_run")
-    return ("dry_run", "true") in given
-
-
 def _path(request: Request) -> tuple[str, str]:
     return request.path_params["database"], request.path_params["metric"]
 
 
 def _settings(body: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value is not None}
-
-
-def _expected(request: Request) -> int | None:
-    raw = request.headers.get("if-match")
-    if raw is None or raw.strip() == "*":
-        return None
-    match = _ETAG.fullmatch(raw.strip())
-    if match is None:
-        raise InvalidRequest(f"If-Match is {raw!r}, must be an ETag this server gave", status=412)
-    return int(match[1])
-
-
-def _etag(revision: int) -> dict[str, str]:
-    return {"ETag": f'"{revision}"'}
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

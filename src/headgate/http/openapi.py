@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 
 from headgate.core.decision import VERDICT_MEANINGS
+from headgate.core.rule_settings import FIXED, RULE_SETTINGS
+from headgate.core.settings import Table
 from headgate.http.peering import PeerBody, SkipBody, WokenDoc
+from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
 from headgate.wire.peers import PullDoc, ReportDoc, WakeDoc
@@ -22,6 +25,7 @@ from headgate.wire.questions import (
     SCOPE_SCHEMA,
     CheckBody,
 )
+from headgate.wire.rules import ExplainDoc, RuleDoc, RulesDoc
 from headgate.wire.shard import ShardDoc
 from headgate.wire.status import (
     AuditsDoc,
@@ -62,6 +66,9 @@ _DOCS = (
     ReadyDoc,
     RefusalsDoc,
     RemovedDoc,
+    RuleDoc,
+    RulesDoc,
+    ExplainDoc,
     ShardDoc,
     SkipBody,
     PeerBody,
@@ -83,6 +90,7 @@ def document() -> dict[str, Any]:
             **_check_paths(),
             **_look_paths(),
             **_change_paths(),
+            **_rule_paths(),
             **_shard_paths(),
             **_peer_paths(),
         },
@@ -146,7 +154,7 @@ def _look_paths() -> dict[str, Any]:
     rows: tuple[tuple[str, str, Any, list[Any]], ...] = (
         ("/v1/status", "The agent and its databases", _schema(StatusDoc), []),
         ("/v1/metrics", "Metrics with settings and values", _schema(MetricsDoc), [database]),
-        ("/v1/explain", "What a check would be answered", _schema(AnswerDoc), explain),
+        ("/v1/explain", "What a check would be answered", _schema(ExplainDoc), explain),
         ("/v1/clients", "Recent clients", _schema(ClientsDoc), []),
         ("/v1/history", "Decisions per minute", _schema(HistoryDoc), history),
         (
@@ -198,6 +206,47 @@ def _change_paths() -> dict[str, Any]:
             "post": changing("Drop runtime changes: the file's settings hold again", reverted),
         },
     }
+
+
+def _rule_paths() -> dict[str, Any]:
+    rule = [_place("rule", _STRING)]
+    dry_run = _param("dry_run", _FLAG, "`true` validates and shows, and changes nothing.")
+    ended = _param("all", _FLAG, "`true` lists what ended within the last day, too.")
+    one, many = _content(_schema(RuleDoc)), _content(_schema(RulesDoc))
+    errors = _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
+    security: list[dict[str, list[str]]] = [{"token": []}]
+    favor = {**FAVOR_SETTINGS, **{key: RULE_SETTINGS[key] for key in sorted(FAVOR_SHARED)}}
+    some = {key: row for key, row in RULE_SETTINGS.items() if key not in FIXED}
+
+    def changing(
+        summary: str, places: list[Any], answers: dict[str, Any], rows: Table | None = None
+    ) -> dict[str, Any]:
+        operation = _operation(summary, {**answers, **errors}, [*places, dry_run])
+        body = {} if rows is None else {"requestBody": _body_of(rows)}
+        return {**operation, "security": security, **body}
+
+    made_one, made_many = {"200": one, "201": one}, {"200": many, "201": many}
+    return {
+        "/v1/rules": {
+            "get": _operation("Rules in force", {"200": many, **_errors(400, 404)}, [ended]),
+            "post": changing("Set a rule", [], made_one, RULE_SETTINGS),
+        },
+        "/v1/rules/favor": {
+            "post": changing("Favor one client over others: two rules", [], made_many, favor),
+        },
+        "/v1/rules/{rule}": {
+            "get": _operation("One rule", {"200": one, **_errors(400, 404)}, rule),
+            "patch": changing("Change some of a rule, or extend it", rule, {"200": one}, some),
+            "delete": changing("Lift a rule before its end", rule, {"200": many}),
+        },
+    }
+
+
+def _body_of(rows: Table) -> dict[str, Any]:
+    """Described by its table; whether values fit is judged with the place of each fault."""
+    properties = {name: {"description": row.about} for name, row in rows.items()}
+    schema = {"type": "object", "properties": properties}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def _shard_paths() -> dict[str, Any]:

@@ -29,8 +29,9 @@ from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity, Scope
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
-from headgate.wire.answers import AnswerDoc, MetricDoc, answer_doc, metric_doc
+from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.reasons import describe, duration, reason_of
+from headgate.wire.rules import ExplainDoc, exemptions_told, explain_doc
 from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
 from headgate.wire.shard_advice import shard_advice
 from headgate.wire.status import (
@@ -117,7 +118,8 @@ class Views:
         databases = [self._database(plan) for plan in self.parts.book.databases()]
         shards = [shown.shard for shown in databases if shown.shard is not None]
         about_shards = [told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)]
-        own = [*self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
+        exempt = exemptions_told(self.parts.checker.rules, now.wall_s)
+        own = [*exempt, *self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
         return StatusDoc(
             agent=facts.name,
             version=facts.version,
@@ -317,8 +319,9 @@ class Views:
 
     # --- clients ---------------------------------------------------------------------------
 
-    def explain(self, check: Check) -> AnswerDoc:
-        return answer_doc(self.parts.checker.explain(check), detail=True)
+    def explain(self, check: Check) -> ExplainDoc:
+        checker = self.parts.checker
+        return explain_doc(checker.explain(check), checker.rules)
 
     def clients(self) -> ClientsDoc:
         return ClientsDoc(self._clients(self.parts.clock.now()))

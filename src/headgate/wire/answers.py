@@ -63,6 +63,11 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     retry_after_ms: int | None
     utilization: float
     rule: str | None
+    """The rule that refused, or that other dice would have refused by."""
+    rules: Sequence[str]
+    """Every rule that had a say."""
+    waived: Sequence[MetricDoc]
+    """What would have refused a client that is exempt."""
     read_only: bool
     ask: str | None
     """With MISDIRECTED: where to ask instead; null where that is not known."""
@@ -105,6 +110,8 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         retry_after_ms=retry_after_ms(decision),
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
+        rules=[rule.id for rule in decision.applied.rules],
+        waived=[metric_doc(finding) for finding in decision.waived],
         read_only=check.read_threshold is not None,
         ask=decision.ask or None,
         ask_database=decision.ask_database or None,

@@ -6,6 +6,7 @@ from headgate.core.decision import Decision, Finding, State, Verdict
 from headgate.core.health import ShardHealth
 from headgate.core.metrics import Comparison
 from headgate.core.names import Scope
+from headgate.core.rules import Kind, Order, Rule
 from headgate.core.samples import Cause
 
 # Of the shard, not of one metric: told once, however many metrics are refused by it.
@@ -17,13 +18,79 @@ def reason_of(decision: Decision) -> str:
     if decision.note:
         return f"{decision.check.database}: {decision.note}" if decision.health else decision.note
     if decision.failing:
-        return f"{decision.check.database}: {'; '.join(_obstacles(decision))}"
+        told = [*_obstacles(decision), *filter(None, [exemption_of(decision)])]
+        return f"{decision.check.database}: {'; '.join(told)}"
     if decision.verdict is Verdict.OK or decision.rule is None:
         return ""
-    rule = decision.rule
-    share = "every check" if rule.ratio >= 1 else f"{rule.ratio:.0%} of the checks"
-    left = max(0.0, rule.expires_at - decision.at.wall_s)
-    return f"rule {rule.id} refuses {share} of {rule.target} for another {duration(left)}"
+    return _refused_by(decision.rule, decision.at.wall_s)
+
+
+# --- rules ---------------------------------------------------------------------------------
+
+
+def _refused_by(rule: Rule, wall_s: float) -> str:
+    """Who is refused, for how long, by whom and why."""
+    share = "every check" if rule.refuses_all else f"{rule.ratio:.0%} of the checks"
+    left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
+    by = f", set by {rule.created_by}" if rule.created_by else ""
+    why = f": {rule.reason}" if rule.reason else ""
+    return f"rule {rule.id} refuses {share} of {rule.target} for another {left}{by}{why}"
+
+
+def says(rule: Rule) -> str:
+    """What a rule does, for lists and explanations."""
+    where = f" on {rule.database}" if rule.database else ""
+    return f"{_does(rule)}{where}"
+
+
+def _does(rule: Rule) -> str:
+    match rule.kind:
+        case Kind.HOLD:
+            return f"refuses every check of {rule.target}"
+        case Kind.RATIO if rule.ratio == 0:
+            return f"leaves {rule.target} to the metrics alone"
+        case Kind.RATIO:
+            when = ", once the metrics have let them" if rule.order is Order.AFTER else ""
+            return f"refuses {rule.ratio:.0%} of the checks of {rule.target}{when}"
+        case Kind.EXEMPT:
+            what = ", ".join(rule.metrics) or "every metric and refusal"
+            limit = f"up to {rule.ceiling:g} times its threshold"
+            return f"EXEMPTS {rule.target} from {what}, {limit}"
+        case Kind.METRICS:
+            return f"judges {rule.target} by {', '.join(rule.metrics)}"
+        case Kind.THRESHOLDS:
+            limits = ", ".join(f"{name} {limit:g}" for name, limit in rule.thresholds.items())
+            return f"judges {rule.target} by stricter thresholds: {limits}"
+
+
+def shadowed_by(rule: Rule, by: Rule) -> str:
+    return f"{says(rule)}: does not apply, for rule {by.id} on {by.target} comes first"
+
+
+def exemption_of(decision: Decision) -> str:
+    """What an exemption did, or why it did not; empty where there is none to speak of."""
+    rule = decision.applied.exempt
+    if rule is None:
+        return ""
+    if decision.waived:
+        names = ", ".join(name_of(finding) for finding in decision.waived)
+        return f"rule {rule.id} exempts {rule.target} from {names}"
+    above = [f for f in decision.failing if _above(f, rule.ceiling)]
+    if not above:
+        return ""
+    names = ", ".join(name_of(finding) for finding in above)
+    return (
+        f"rule {rule.id} exempts {rule.target}, and rests: {names} is above {rule.ceiling:g} "
+        "times its threshold"
+    )
+
+
+def _above(finding: Finding, ceiling: float) -> bool:
+    value, threshold = finding.value, finding.threshold
+    return value is not None and threshold is not None and value > ceiling * threshold
+
+
+# --- metrics -------------------------------------------------------------------------------
 
 
 def _obstacles(decision: Decision) -> list[str]:
@@ -59,7 +126,7 @@ def _breach(finding: Finding) -> str:
     assert spec is not None and finding.value is not None and finding.threshold is not None
     side = "at or above" if spec.comparison is Comparison.AT_LEAST else "above"
     return (
-        f"{_name(finding)} is {quantity(finding.value, spec.unit)}, {side} its threshold of "
+        f"{name_of(finding)} is {quantity(finding.value, spec.unit)}, {side} its threshold of "
         f"{quantity(finding.threshold, spec.unit)} ({_behind_it(finding)})"
     )
 
@@ -79,10 +146,10 @@ def _absence(finding: Finding) -> str:
     if finding.spec is None or finding.cause is None:
         return f"{finding.ref}: {finding.detail}"
     since = f" for {duration(finding.absent_for_s)}" if finding.absent_for_s is not None else ""
-    return f"{_name(finding)} has no value{since} ({_words(finding.cause, finding.detail)})"
+    return f"{name_of(finding)} has no value{since} ({_words(finding.cause, finding.detail)})"
 
 
-def _name(finding: Finding) -> str:
+def name_of(finding: Finding) -> str:
     """With its scope, where that is not the host's own."""
     return str(finding.ref) if finding.ref.scope is Scope.SHARD else finding.ref.metric
 

@@ -1,0 +1,198 @@
+"""Rules as pages: a table, one rule, a change, and what they make of one client. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli.documents import read_list
+from headgate.cli.render import Canvas, advice_line, plain_table
+from headgate.cli.words import ago, plain
+from headgate.wire.reasons import duration
+
+NARROW = 80
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    id: str
+    target: str
+    kind: str
+    says: str
+    justification: str | None
+    reason: str
+    database: str | None
+    schedule: Mapping[str, Any] | None
+    created_at: str
+    created_by: str
+    expires_at: str
+    left_s: float
+    state: str
+    next_at: str | None
+    suspended: str | None
+    lifted_by: str | None
+    pair: str | None
+    clients: Sequence[str]
+    clients_total: int
+    advice: Sequence[str]
+    revision: int
+
+    @property
+    def loud(self) -> bool:
+        """An exemption in force: others pay for it."""
+        return self.kind == "exempt" and self.state == "in_force"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    rule: str
+    target: str
+    kind: str
+    state: str
+    by: str | None
+    says: str
+    left_s: float | None
+    ended_s_ago: float | None
+
+
+def rules_page(rules: Sequence[RuleRow], canvas: Canvas) -> RenderableType:
+    if not rules:
+        return Text("no rule is in force: everybody is judged by the metrics alone", style="dim")
+    exempt = [rule for rule in rules if rule.loud]
+    parts: list[RenderableType] = [_exemption_line(rule) for rule in exempt]
+    parts.append(_table(rules, canvas))
+    return Group(*parts, *(advice_line(advice) for rule in rules for advice in rule.advice))
+
+
+def _exemption_line(rule: RuleRow) -> Text:
+    line = Text().append("EXEMPT", style="bold red")
+    line.append(f"  {plain(rule.target)} for another {duration(rule.left_s)}, by ")
+    return line.append(f"{plain(rule.created_by)}: {_why(rule)}")
+
+
+def _table(rules: Sequence[RuleRow], canvas: Canvas) -> Table:
+    wide = canvas.width >= NARROW
+    columns = ("id", "target", "what", "left", *(("by", "why", "meets") if wide else ()))
+    table = plain_table(*columns, right=frozenset({"left", "meets"}))
+    for rule in sorted(rules, key=lambda one: (one.state == "ended", one.target, one.id)):
+        style = "dim" if rule.state == "ended" else "bold red" if rule.loud else ""
+        cells = [Text(plain(rule.id)), Text(plain(rule.target), style=style), _what(rule)]
+        cells.append(Text(_left(rule)))
+        if wide:
+            cells += [Text(plain(rule.created_by)), Text(_why(rule)), _meets(rule, canvas)]
+        table.add_row(*cells)
+    return table
+
+
+def _what(rule: RuleRow) -> Text:
+    told = plain(rule.says)
+    if rule.database and f" on {rule.database}" not in told:
+        told += f" on {plain(rule.database)}"
+    if rule.schedule is not None:
+        told += f"; {schedule_text(rule.schedule)}"
+    text = Text(told, style="dim" if rule.state == "ended" else "bold red" if rule.loud else "")
+    if rule.suspended:
+        text.append(f"\nSUSPENDED: {plain(rule.suspended)}", style="bold yellow")
+    return text
+
+
+def schedule_text(schedule: Mapping[str, Any]) -> str:
+    days = ",".join(str(day) for day in schedule.get("days") or ())
+    told = f"{days} {schedule.get('from')}-{schedule.get('to')} {schedule.get('zone')}"
+    return f"only {plain(told)}"
+
+
+def _left(rule: RuleRow) -> str:
+    if rule.state == "ended":
+        return f"lifted by {plain(rule.lifted_by)}" if rule.lifted_by else "ended"
+    left = duration(rule.left_s)
+    return f"{left}, waits" if rule.state == "waiting" else left
+
+
+def _why(rule: RuleRow) -> str:
+    because = f"{plain(rule.justification)}: " if rule.justification else ""
+    return f"{because}{plain(rule.reason)}"
+
+
+def _meets(rule: RuleRow, canvas: Canvas) -> Text:
+    return Text(f"{rule.clients_total:,}" if rule.clients_total else canvas.marks.nothing)
+
+
+def rule_page(rule: RuleRow, canvas: Canvas) -> RenderableType:
+    head = Text().append(plain(rule.id), style="bold").append(f"  {plain(rule.state)}", style="dim")
+    return Group(head, *_facts(rule, canvas), *(advice_line(advice) for advice in rule.advice))
+
+
+def _facts(rule: RuleRow, canvas: Canvas) -> list[RenderableType]:
+    lines: list[RenderableType] = [_what(rule)]
+    if rule.state == "ended":
+        lines.append(Text(f"{_left(rule)}, at {plain(rule.expires_at)}"))
+    else:
+        lines.append(Text(f"ends in {duration(rule.left_s)}, at {plain(rule.expires_at)}"))
+    if rule.next_at is not None:
+        lines.append(Text(f"next window begins at {plain(rule.next_at)}"))
+    by = f"set by {plain(rule.created_by)} at {plain(rule.created_at)}"
+    lines.append(Text(f"{by}: {_why(rule)}" if _why(rule) else by))
+    if rule.pair is not None:
+        lines.append(Text(f"set, and lifted, together with {plain(rule.pair)}"))
+    lines.append(Text(_meeting(rule)))
+    return lines
+
+
+def _meeting(rule: RuleRow) -> str:
+    if not rule.clients_total:
+        return "meets nobody who asked lately"
+    more = rule.clients_total - len(rule.clients)
+    named = ", ".join(plain(client) for client in rule.clients)
+    return f"meets {named}{f' and {more:,} more' if more > 0 else ''}"
+
+
+def changed_page(
+    rules: Sequence[RuleRow], done: str, canvas: Canvas, *, dry_run: bool
+) -> RenderableType:
+    parts: list[RenderableType] = []
+    for rule in rules:
+        word = Text()
+        if dry_run:
+            word.append(f"WOULD BE {done}", style="bold yellow")
+        else:
+            word.append(done, style="bold green")
+        word.append(f"  {plain(rule.id)}")
+        if dry_run:
+            word.append("  (dry run: nothing was changed)", style="dim")
+        parts += [word, *_facts(rule, canvas)]
+        parts += [advice_line(advice) for advice in rule.advice]
+    return Group(*parts)
+
+
+# --- explain -------------------------------------------------------------------------------
+
+
+def matched_page(document: Mapping[str, Any]) -> list[RenderableType]:
+    """Below an explanation: which rules are meant for the client, and what became of each.
+    Nothing for an agent that knows no rules."""
+    if "matched" not in document:
+        return []
+    matches = read_list(Match, document, "matched")
+    if not matches:
+        return [Text("no rule is meant for this client", style="dim")]
+    table = plain_table("rule", "on", "state", "what")
+    for match in matches:
+        style = "" if match.state == "applies" else "dim"
+        cells = (match.rule, match.target, _standing(match), match.says)
+        table.add_row(*(Text(plain(cell), style=style) for cell in cells))
+    return [table]
+
+
+def _standing(match: Match) -> str:
+    if match.ended_s_ago is not None:
+        return f"ended {ago(match.ended_s_ago)}"
+    if match.by is not None:
+        return f"shadowed by {match.by}"
+    left = f", {duration(match.left_s)} left" if match.left_s is not None else ""
+    return f"{match.state}{left}"

@@ -1,0 +1,109 @@
+"""Advice on rules that are valid but probably not all that was meant (R80, R144).
+
+As with metrics (lint.py): what, why, and what to do instead; it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headgate.core.lint import Advice, Severity
+from headgate.core.names import parse_identity
+from headgate.core.rule_settings import KnownMetric, RuleSpec
+from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
+
+
+def advise(
+    spec: RuleSpec, others: Iterable[Rule], known: Mapping[str, KnownMetric], wall_s: float
+) -> list[Advice]:
+    rule = spec.rule
+    return [
+        *_unknown_database(rule, known),
+        *_partial_exemption(rule, known),
+        *_laxer_thresholds(rule, known),
+        *_shadows(spec, others, wall_s),
+    ]
+
+
+def partial_exemption(rule: Rule, known: Mapping[str, KnownMetric]) -> tuple[str, ...]:
+    """Default metrics that a client with metrics of its own is not judged by."""
+    if rule.kind is not Kind.METRICS:
+        return ()
+    return tuple(
+        name for name, of in sorted(known.items()) if of.in_default and name not in rule.metrics
+    )
+
+
+def _warning(code: str, rule: Rule, key: str, message: str) -> Advice:
+    return Advice(Severity.WARNING, code, f"rule {rule.id}.{key}" if key else rule.id, message)
+
+
+def _unknown_database(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advice]:
+    if known or not rule.database:
+        return []
+    message = f"no database {rule.database!r} is configured here: the rule says nothing for now"
+    return [_warning("rule-elsewhere", rule, "database", message)]
+
+
+def _partial_exemption(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advice]:
+    left_out = partial_exemption(rule, known)
+    if not left_out:
+        return []
+    message = (
+        f"partial exemption from {', '.join(left_out)}: the load of {rule.target} on what it is "
+        "not judged by holds up everybody else; add them, or use an exemption that says so"
+    )
+    return [_warning("partial-exemption", rule, "metrics", message)]
+
+
+def _laxer_thresholds(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advice]:
+    return [
+        _warning(
+            "laxer-threshold",
+            rule,
+            f"thresholds.{name}",
+            f"{limit:g} says nothing: {name} refuses at {known[name].threshold:g} already, and a "
+            "rule can only make that stricter",
+        )
+        for name, limit in rule.thresholds.items()
+        if name in known and limit >= known[name].threshold
+    ]
+
+
+def _shadows(spec: RuleSpec, others: Iterable[Rule], wall_s: float) -> list[Advice]:
+    rule, advice = spec.rule, []
+    alike = [o for o in others if o.id != rule.id and set(o.tokens) == set(rule.tokens)]
+    for other in alike:
+        hidden = _hidden(rule, other)
+        if hidden is rule and _outlasts(other, rule, wall_s):
+            message = f"rule {other.id} comes first for as long as this one lasts: it says nothing"
+            advice.append(_warning("shadowed", rule, "", message))
+        elif hidden is other and spec.schedule is None and _outlasts(rule, other, wall_s):
+            message = f"rule {other.id} says nothing any more while this one stands; lift it"
+            advice.append(_warning("shadows", rule, "", message))
+    return advice
+
+
+def _hidden(a: Rule, b: Rule) -> Rule | None:
+    """Which of two rules on the same clients never applies beside the other."""
+    if a.database and b.database and a.database != b.database:
+        return None
+    always = [_for_ever(a), _for_ever(b)]
+    where = a.database or b.database
+    applied = RuleBook(always).applied(parse_identity(a.target), where, 0.0)
+    shadowed = {one.rule.id for one in applied.shadowed}
+    return a if a.id in shadowed else b if b.id in shadowed else None
+
+
+def _for_ever(rule: Rule) -> Rule:
+    return Rule(
+        rule.id, rule.target, rule.ratio, FOREVER, rule.kind,
+        metrics=rule.metrics, thresholds=rule.thresholds, database=rule.database,
+    )  # fmt: skip
+
+
+def _outlasts(first: Rule, other: Rule, wall_s: float) -> bool:
+    """Whether `first` is in force wherever and whenever `other` is, from now on."""
+    everywhere = first.database in ("", other.database)
+    always = first.windows is None and first.in_force(wall_s)
+    return everywhere and always and first.expires_at >= other.expires_at > wall_s

@@ -1,0 +1,432 @@
+"""A rule as it is written down, by an operator or a program.
+
+body ──parse_rule──► RuleSpec (Rule and schedule) ──► RuleKeeper ──► RuleBook
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from headgate.core.names import parse_database, parse_identity, parse_metric
+from headgate.core.rule_times import DAY_S, Schedule, parse_date_time, parse_for, parse_schedule
+from headgate.core.rules import DEFAULT_CEILING, EVERYONE, Justification, Kind, Order, Rule
+from headgate.core.settings import (
+    Setting,
+    flag,
+    mapping,
+    names,
+    number,
+    one_of,
+    read_table,
+    table,
+    unknown,
+)
+from headgate.core.settings import text as any_text
+from headgate.errors import Fault, InvalidName, InvalidSettings
+
+MAX_REASON_CHARS = 500
+MAX_METRICS = 64
+MAX_CEILING = 1000.0
+RESERVED_IDS = frozenset({"favor"})
+"""What is a route, or a command, of its own."""
+
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+class KnownMetric(NamedTuple):
+    """As much of a configured metric as a rule is held against."""
+
+    threshold: float
+    in_default: bool
+
+
+KnownMetrics = Callable[[str], Mapping[str, KnownMetric]]
+"""By database; "" is all of them. Empty for one that is not configured here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLimits:
+    default_for_s: float = 3600.0
+    max_for_s: float = 30 * DAY_S
+    max_ratio: float = 1.0
+    """A ratio stays below 1 in any case; the rest is for `hold` (R77)."""
+    max_rules: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSpec:
+    """A rule as it stands: what is judged by, and what is told about it."""
+
+    rule: Rule
+    """Without windows: they follow from the schedule and the day."""
+    schedule: Schedule | None = None
+    set_at: float = 0.0
+    """Wall-clock seconds at which its end was last set."""
+    pair: str = ""
+    """The rule that was set together with it, and is lifted with it (R76)."""
+    suspended: str = ""
+    """Why an exemption rests (R79); empty while it does not."""
+    lifted_by: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.rule.id
+
+
+# --- readers -------------------------------------------------------------------------------
+
+
+def _id(value: object) -> str:
+    given = any_text()(value)
+    if not _ID.fullmatch(given) or given in RESERVED_IDS:
+        raise ValueError(f"is {given!r}, must be 1–63 of a–z, 0–9, ., _ and -, and no word of ours")
+    return given
+
+
+def parse_target(value: object) -> str:
+    """A client, one or several of its levels, or `all`."""
+    given = any_text()(value)
+    if not given:
+        raise ValueError("is empty: name a client, a level of it, several (a:b), or all")
+    levels = given.split(":")
+    for place, level in enumerate(levels, start=1):
+        _check_level(given, place, level)
+    parse_identity(given)
+    if EVERYONE in levels and given != EVERYONE:
+        raise ValueError(f"is {given!r}: `{EVERYONE}` is everybody, and stands alone")
+    return given
+
+
+def _check_level(given: str, place: int, level: str) -> None:
+    if not level:
+        raise ValueError(f"is {given!r}: level {place} is empty")
+    for index, char in enumerate(level, start=1):
+        try:
+            parse_identity(char)
+        except InvalidName:
+            raise ValueError(
+                f"is {given!r}: level {place}, {level!r}, holds {char!r} at its character {index}; "
+                "a level is made of letters, digits and ._@+=/~%-"
+            ) from None
+
+
+def _metrics(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(parse_metric, names(MAX_METRICS)(value))))
+
+
+def _thresholds(value: object) -> Mapping[str, float]:
+    given = mapping(value)
+    if len(given) > MAX_METRICS:
+        raise ValueError(f"has {len(given)} entries, at most {MAX_METRICS}")
+    limits = {}
+    for name, limit in given.items():
+        try:
+            limits[parse_metric(name)] = number(0, 1e18, above_low=True)(limit)
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from None
+    return MappingProxyType(limits)
+
+
+def _reason(value: object) -> str:
+    given = any_text(MAX_REASON_CHARS)(value).strip()
+    if not given.isprintable():
+        raise ValueError("holds a line break or another control character; write one line")
+    return given
+
+
+def _database(value: object) -> str:
+    given = any_text()(value)
+    return parse_database(given) if given else ""
+
+
+# --- the table -----------------------------------------------------------------------------
+
+RULE_SETTINGS = table(
+    (
+        Setting("id", "Name of the rule.", _id, shown_default="made up"),
+        Setting(
+            "target", "For whom: a client, a level of it, several levels (`a:b`), `all`.",
+            parse_target,
+        ),
+        Setting(
+            "kind",
+            "`ratio`, `hold`, `exempt`, `metrics` or `thresholds`.",
+            one_of(Kind),
+            default=Kind.RATIO,
+        ),
+        Setting("ratio", "With `ratio`: share of checks to refuse, 0 up to below 1.", number(0, 1)),
+        Setting(
+            "order",
+            "With `ratio`: throw the dice `before` metrics are looked at, or `after`.",
+            one_of(Order),
+            default=Order.BEFORE,
+        ),
+        Setting(
+            "metrics",
+            "With `metrics`: what to judge by. With `exempt`: what is waived.",
+            _metrics,
+            default=(),
+            shown_default="with `exempt`: all",
+        ),
+        Setting("thresholds", "With `thresholds`: stricter limits, by metric.", _thresholds),
+        Setting(
+            "justification",
+            "With `exempt`: `transient`, `incident` or `system`. Required there.",
+            one_of(Justification),
+        ),
+        Setting("reason", "Why. Required with `hold` and `exempt`.", _reason, default=""),
+        Setting(
+            "ceiling",
+            "With `exempt`: it rests above so many times a threshold.",
+            number(1, MAX_CEILING),
+            default=DEFAULT_CEILING,
+        ),
+        Setting(
+            "database", "Only there.", _database, default="", shown_default="every database"
+        ),
+        Setting("for", "How long: `30m`, `2h`, `7d`.", parse_for, shown_default="1h"),
+        Setting("expires_at", "Instead of `for`: until when (RFC 3339).", parse_date_time),
+        Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", lambda value: value),
+        Setting(
+            "lock_out", "`true` with `hold` on `all`: everybody is to be locked out.", flag,
+            default=False,
+        ),
+    )
+)  # fmt: skip
+
+_ONLY_WITH: Mapping[str, frozenset[Kind]] = {
+    "ratio": frozenset({Kind.RATIO}),
+    "order": frozenset({Kind.RATIO}),
+    "metrics": frozenset({Kind.METRICS, Kind.EXEMPT}),
+    "thresholds": frozenset({Kind.THRESHOLDS}),
+    "justification": frozenset({Kind.EXEMPT}),
+    "ceiling": frozenset({Kind.EXEMPT}),
+    "lock_out": frozenset({Kind.HOLD}),
+}
+FIXED = ("id", "target", "kind", "database")
+"""What a rule is; another one is another rule."""
+PAIRED = ("for", "expires_at")
+"""What is changed for both rules of a pair."""
+
+
+# --- parsing -------------------------------------------------------------------------------
+
+
+def parse_rule(
+    raw: object,
+    *,
+    rule_id: str,
+    author: str,
+    wall_s: float,
+    known_metrics: KnownMetrics,
+    limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+    place: str = "rule",
+) -> RuleSpec:
+    """The rule, or InvalidSettings with every fault. `rule_id` is for one that names none."""
+    values, faults = read_table(raw, RULE_SETTINGS, place=place)
+    if faults:
+        raise InvalidSettings(faults)
+    assert isinstance(raw, Mapping)
+    faults = [
+        *_misplaced(raw, values["kind"], place),
+        *_missing(values, place),
+        *_ratio_faults(values, limits, place),
+        *_lock_out_faults(values, place),
+        *_metric_faults(values, known_metrics(values["database"]), place),
+        *_expiry_faults(raw, values, wall_s, limits, place),
+    ]
+    schedule = None
+    if values["schedule"] is not None:
+        try:
+            schedule = parse_schedule(values["schedule"], place=f"{place}.schedule")
+        except InvalidSettings as error:
+            faults += error.faults
+    if faults:
+        raise InvalidSettings(faults)
+    expires_at = _expires_at(values, wall_s, limits)
+    rule = _rule(values, values["id"] or rule_id, expires_at)
+    return RuleSpec(replace(rule, created_at=wall_s, created_by=author), schedule, wall_s)
+
+
+def _rule(values: Mapping[str, Any], rule_id: str, expires_at: float) -> Rule:
+    return Rule(
+        id=rule_id,
+        target=values["target"],
+        ratio=values["ratio"] or 0.0,
+        expires_at=expires_at,
+        kind=values["kind"],
+        order=values["order"],
+        metrics=values["metrics"],
+        thresholds=values["thresholds"] or MappingProxyType({}),
+        justification=values["justification"],
+        ceiling=values["ceiling"],
+        database=values["database"],
+        reason=values["reason"],
+    )
+
+
+def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
+    return [
+        Fault(f"{place}.{key}", f"says nothing in a rule of kind {kind.value!r}; leave it out")
+        for key, kinds in _ONLY_WITH.items()
+        if key in raw and kind not in kinds
+    ]
+
+
+_NEEDED: Mapping[Kind, Mapping[str, str]] = {
+    Kind.RATIO: {"ratio": "is missing: say which share of checks to refuse, such as 0.9"},
+    Kind.HOLD: {"reason": "is missing: a hold says why, for whoever finds it at night"},
+    Kind.EXEMPT: {
+        "justification": "is missing: an exemption is for a transient starvation (transient), an "
+        "incident's fix (incident), or a light component that is essential (system)",
+        "reason": "is missing: an exemption says why",
+    },
+    Kind.METRICS: {"metrics": "is missing: name the metrics to judge by"},
+    Kind.THRESHOLDS: {"thresholds": "is missing: give a limit, such as lag = 2"},
+}
+
+
+def _missing(values: Mapping[str, Any], place: str) -> list[Fault]:
+    needed = dict(_NEEDED[values["kind"]])
+    if values["target"] is None:
+        message = "is missing: name a client, a level of it, several (a:b), or all"
+        return [Fault(f"{place}.target", message)]
+    return [
+        Fault(f"{place}.{key}", message)
+        for key, message in needed.items()
+        if values[key] is None or (key != "ratio" and not values[key])
+    ]
+
+
+def _ratio_faults(values: Mapping[str, Any], limits: RuleLimits, place: str) -> list[Fault]:
+    ratio = values["ratio"]
+    if ratio is None or values["kind"] is not Kind.RATIO:
+        return []
+    if ratio >= 1:
+        message = "is 1, which refuses every check: say so with the kind hold, and a reason"
+        return [Fault(f"{place}.ratio", message)]
+    if ratio > limits.max_ratio:
+        message = f"is {ratio:g}, at most {limits.max_ratio:g} here; to refuse more, use a hold"
+        return [Fault(f"{place}.ratio", message)]
+    return []
+
+
+def _lock_out_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
+    everybody = values["target"] == EVERYONE and values["kind"] is Kind.HOLD
+    if values["lock_out"] and not everybody:
+        return [Fault(f"{place}.lock_out", f"is only for a hold on {EVERYONE!r}")]
+    if everybody and not values["lock_out"]:
+        message = "a hold on `all` locks out everything; if that is meant, say lock_out = true"
+        return [Fault(f"{place}.target", message)]
+    return []
+
+
+def _metric_faults(
+    values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
+) -> list[Fault]:
+    """Only where the database is known: elsewhere nobody here can tell."""
+    if not known:
+        return []
+    named = [
+        *((f"{place}.metrics", name) for name in values["metrics"]),
+        *((f"{place}.thresholds.{name}", name) for name in values["thresholds"] or ()),
+    ]
+    return [
+        Fault(where, unknown(name, known).replace("setting", "metric"))
+        for where, name in named
+        if name not in known
+    ]
+
+
+def _expiry_faults(
+    raw: Mapping[str, Any], values: Mapping[str, Any], wall_s: float, limits: RuleLimits, place: str
+) -> list[Fault]:
+    if values["for"] is not None and values["expires_at"] is not None:
+        return [Fault(f"{place}.expires_at", "say `for` or `expires_at`, not both")]
+    given = "expires_at" if values["expires_at"] is not None else "for"
+    left_s = _expires_at(values, wall_s, limits) - wall_s
+    if left_s <= 0:
+        message = f"is {raw[given]!r}, which is over: a rule ends after it begins"
+        return [Fault(f"{place}.{given}", message)]
+    if left_s > limits.max_for_s:
+        message = (
+            f"is {left_s / DAY_S:.3g} days from now, at most {limits.max_for_s / DAY_S:g}: "
+            "nobody remembers a rule for longer; extend it when it is still needed"
+        )
+        return [Fault(f"{place}.{given}", message)]
+    return []
+
+
+def _expires_at(values: Mapping[str, Any], wall_s: float, limits: RuleLimits) -> float:
+    if values["expires_at"] is not None:
+        return float(values["expires_at"])
+    return wall_s + float(values["for"] or limits.default_for_s)
+
+
+# --- as it is kept -------------------------------------------------------------------------
+
+
+def written(rule: Rule, schedule: Schedule | None) -> dict[str, Any]:
+    """As parse_rule takes it, without an end: only what is said outright."""
+    given: dict[str, Any] = {"target": rule.target, "kind": rule.kind.value}
+    if rule.kind is Kind.RATIO:
+        given |= {"ratio": rule.ratio, "order": rule.order.value}
+    if rule.metrics:
+        given["metrics"] = list(rule.metrics)
+    if rule.thresholds:
+        given["thresholds"] = dict(rule.thresholds)
+    if rule.kind is Kind.EXEMPT:
+        given["ceiling"] = rule.ceiling
+    if rule.justification is not None:
+        given["justification"] = rule.justification.value
+    if rule.kind is Kind.HOLD and rule.target == EVERYONE:
+        given["lock_out"] = True
+    texts = {"reason": rule.reason, "database": rule.database}
+    given |= {key: value for key, value in texts.items() if value}
+    return given if schedule is None else given | {"schedule": schedule.written()}
+
+
+_KEPT_ROWS = {
+    **RULE_SETTINGS,
+    **table(
+        (
+            Setting("created_at", "", parse_date_time),
+            Setting("created_by", "", any_text()),
+            Setting("set_at", "", parse_date_time),
+            Setting("pair", "", any_text(), default=""),
+            Setting("suspended", "", any_text(2048), default=""),
+            Setting("lifted_by", "", any_text(), default=""),
+        )
+    ),
+}
+_KEPT_NEEDS = ("target", "expires_at", "created_at", "created_by")
+
+
+def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
+    """As the store gives it back. It was judged when it was set: limits may have changed since,
+    and an end that has passed is no fault."""
+    place = f"rule {rule_id}"
+    values, faults = read_table(value, _KEPT_ROWS, place=place)
+    faults += [Fault(f"{place}.{key}", "is missing") for key in _KEPT_NEEDS if not values.get(key)]
+    if faults:
+        raise InvalidSettings(faults)
+    raw_schedule = values["schedule"]
+    schedule = parse_schedule(raw_schedule, place=place) if raw_schedule is not None else None
+    rule = replace(
+        _rule(values, rule_id, values["expires_at"]),
+        created_at=values["created_at"],
+        created_by=values["created_by"],
+        revision=revision,
+    )
+    return RuleSpec(
+        rule,
+        schedule,
+        values["set_at"] or rule.created_at,
+        values["pair"],
+        values["suspended"],
+        values["lifted_by"],
+    )

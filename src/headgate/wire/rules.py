@@ -1,0 +1,283 @@
+"""Rules as documents: as they stand, and what they make of one client (R144)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headgate.core.decision import Decision, Finding, State, Verdict
+from headgate.core.metrics import Comparison
+from headgate.core.names import Identity
+from headgate.core.rule_settings import RuleSpec
+from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
+from headgate.wire.answers import AnswerDoc, answer_doc
+from headgate.wire.reasons import (
+    describe,
+    duration,
+    exemption_of,
+    name_of,
+    quantity,
+    says,
+    shadowed_by,
+)
+
+MAX_CLIENTS_NAMED = 20
+FAR_WALL_S = 253_402_300_799.0
+"""The last second of the year 9999, beyond which there are no dates."""
+
+
+class RuleDoc(msgspec.Struct, frozen=True):
+    id: str
+    target: str
+    kind: str
+    says: str
+    """What it does, as a sentence."""
+    ratio: float | None
+    order: str | None
+    metrics: Sequence[str]
+    thresholds: Mapping[str, float]
+    justification: str | None
+    ceiling: float | None
+    reason: str
+    database: str | None
+    """Null: every database."""
+    schedule: Mapping[str, Any] | None
+    created_at: str
+    created_by: str
+    expires_at: str
+    left_s: float
+    state: str
+    """`in_force`, `waiting` for its next window, `suspended`, or `ended`."""
+    next_at: str | None
+    """With `waiting`: when that window begins."""
+    suspended: str | None
+    """Why."""
+    lifted_by: str | None
+    pair: str | None
+    """The rule that was set together with it."""
+    clients: Sequence[str]
+    """Who asked lately and is meant by it: some of them."""
+    clients_total: int
+    advice: Sequence[str]
+    revision: int
+
+
+class RulesDoc(msgspec.Struct, frozen=True):
+    rules: Sequence[RuleDoc]
+
+
+class MatchDoc(msgspec.Struct, frozen=True):
+    """A rule that is meant for a client, and what became of it."""
+
+    rule: str
+    target: str
+    kind: str
+    state: str
+    """`applies`, `shadowed`, `suspended`, `waiting` or `ended`."""
+    by: str | None
+    """With `shadowed`: the rule that comes first."""
+    says: str
+    left_s: float | None
+    ended_s_ago: float | None
+
+
+class ExplainDoc(AnswerDoc, frozen=True):
+    matched: Sequence[MatchDoc]
+    """Every rule that is meant for this client, those that apply first."""
+    needed: Sequence[str]
+    """What would have to change for it to be admitted; empty where it is."""
+
+
+class RuleMatch(NamedTuple):
+    rule: Rule
+    state: str
+    by: Rule | None = None
+
+
+# --- as they stand -------------------------------------------------------------------------
+
+
+def rule_doc(
+    spec: RuleSpec,
+    rule: Rule,
+    wall_s: float,
+    *,
+    clients: Sequence[str] = (),
+    advice: Sequence[str] = (),
+) -> RuleDoc:
+    """`rule` is `spec`'s as it is judged by: with windows, and the end that counts."""
+    is_ratio, is_exempt = rule.kind is Kind.RATIO, rule.kind is Kind.EXEMPT
+    state = state_of(spec, rule, wall_s)
+    return RuleDoc(
+        id=rule.id,
+        target=rule.target,
+        kind=rule.kind.value,
+        says=says(rule),
+        ratio=rule.ratio if is_ratio else None,
+        order=rule.order.value if is_ratio else None,
+        metrics=rule.metrics,
+        thresholds=dict(rule.thresholds),
+        justification=rule.justification.value if rule.justification else None,
+        ceiling=rule.ceiling if is_exempt else None,
+        reason=rule.reason,
+        database=rule.database or None,
+        schedule=spec.schedule.written() if spec.schedule else None,
+        created_at=_iso(rule.created_at),
+        created_by=rule.created_by,
+        expires_at=_iso(rule.expires_at),
+        left_s=0.0 if state == "ended" else max(0.0, rule.expires_at - wall_s),
+        state=state,
+        next_at=_next_at(rule, wall_s) if state == "waiting" else None,
+        suspended=spec.suspended or None,
+        lifted_by=spec.lifted_by or None,
+        pair=spec.pair or None,
+        clients=clients[:MAX_CLIENTS_NAMED],
+        clients_total=len(clients),
+        advice=advice,
+        revision=spec.rule.revision,
+    )
+
+
+def state_of(spec: RuleSpec, rule: Rule, wall_s: float) -> str:
+    if spec.lifted_by or wall_s >= rule.expires_at:
+        return "ended"
+    if spec.suspended:
+        return "suspended"
+    return "in_force" if rule.in_force(wall_s) else "waiting"
+
+
+def _next_at(rule: Rule, wall_s: float) -> str | None:
+    begins = [begin for begin, _ in rule.windows or () if begin > wall_s]
+    return _iso(min(begins)) if begins else None
+
+
+def exemptions_told(book: RuleBook, wall_s: float) -> list[str]:
+    """For status: who is exempt just now, or would be. Nobody is to find out by accident (R78)."""
+    exempt = [r for r in book.rules if r.kind is Kind.EXEMPT and r.in_force(wall_s)]
+    return [_exemption(rule, wall_s, resting=rule.id in book.suspended) for rule in exempt]
+
+
+def _exemption(rule: Rule, wall_s: float, *, resting: bool) -> str:
+    left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
+    because = f"{rule.justification.value}: " if rule.justification else ""
+    told = f"rule {rule.id} {says(rule)}, for another {left}, by {rule.created_by}"
+    return f"{told} ({because}{rule.reason}){'; it is suspended' if resting else ''}"
+
+
+def matched_clients(
+    book: RuleBook, clients: Sequence[tuple[Identity, str]]
+) -> dict[str, list[str]]:
+    """By rule: who of `clients` (identity, database) is meant by it. A look-up per client."""
+    found: dict[str, dict[str, None]] = {}
+    for identity, database in clients:
+        for _, rule in book.matching(identity, database):
+            found.setdefault(rule.id, {})[identity.text] = None
+    return {rule_id: list(names) for rule_id, names in found.items()}
+
+
+# --- what they make of one client ----------------------------------------------------------
+
+
+def explain_rules(
+    book: RuleBook, identity: Identity, database: str, wall_s: float
+) -> list[RuleMatch]:
+    """Every rule that is meant for this client: what applies, what is shadowed and by whom,
+    what rests or waits, and what has ended of late."""
+    applied = book.applied(identity, database, wall_s)
+    applies = {rule.id for rule in applied.rules}
+    shadows = {one.rule.id: one.by for one in applied.shadowed}
+    found = []
+    for specific, rule in book.matching(identity, database):
+        state = _match_state(book, rule, wall_s, applies)
+        by = shadows.get(rule.id) if state == "shadowed" else None
+        found.append((_SHOWN_FIRST[state], -specific, rule.id, RuleMatch(rule, state, by)))
+    return [match for *_, match in sorted(found, key=lambda item: item[:3])]
+
+
+_SHOWN_FIRST = {"applies": 0, "shadowed": 1, "suspended": 2, "waiting": 3, "ended": 4}
+
+
+def _match_state(book: RuleBook, rule: Rule, wall_s: float, applies: set[str]) -> str:
+    # Windows that are none at all: it was lifted, whatever its end says.
+    if wall_s >= rule.expires_at or rule.windows == ():
+        return "ended"
+    if not rule.in_force(wall_s):
+        return "waiting"
+    if rule.id in applies:
+        return "applies"
+    return "suspended" if rule.id in book.suspended else "shadowed"
+
+
+def explain_doc(decision: Decision, book: RuleBook) -> ExplainDoc:
+    """The answer, with what led to it and what would have to change."""
+    check, wall_s = decision.check, decision.at.wall_s
+    matches = explain_rules(book, check.identity, check.database, wall_s)
+    answer = answer_doc(decision, detail=True)
+    fields = {name: getattr(answer, name) for name in AnswerDoc.__struct_fields__}
+    return ExplainDoc(
+        **fields, matched=[_match_doc(m, wall_s) for m in matches], needed=needed_of(decision)
+    )
+
+
+def _match_doc(match: RuleMatch, wall_s: float) -> MatchDoc:
+    rule, ended = match.rule, match.state == "ended"
+    told = says(rule) if match.by is None else shadowed_by(rule, match.by)
+    return MatchDoc(
+        rule=rule.id,
+        target=rule.target,
+        kind=rule.kind.value,
+        state=match.state,
+        by=match.by.id if match.by else None,
+        says=told,
+        left_s=None if ended or rule.expires_at == FOREVER else rule.expires_at - wall_s,
+        ended_s_ago=max(0.0, wall_s - rule.expires_at) if ended else None,
+    )
+
+
+def needed_of(decision: Decision) -> list[str]:
+    """What stands between this client and an OK, each with the change that lifts it."""
+    if decision.admitted:
+        return []
+    told = [_must_change(finding) for finding in decision.failing]
+    if resting := exemption_of(decision):
+        told.append(resting)
+    if decision.rule is not None and decision.verdict in _BY_RULE:
+        told.insert(0, _must_end(decision.rule, decision.at.wall_s))
+    return told or ([decision.note] if decision.note else [])
+
+
+_BY_RULE = (Verdict.APP_DENIED, Verdict.REJECT_BY_RATIO)
+
+
+def _must_end(rule: Rule, wall_s: float) -> str:
+    left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
+    lift = f"`headgate rule lift {rule.id}` ends it now"
+    if rule.refuses_all:
+        return f"rule {rule.id} must end, which it does in {left}; {lift}"
+    return (
+        f"other dice: rule {rule.id} lets {1 - rule.ratio:.0%} of the checks of {rule.target} "
+        f"through to the metrics, and ends in {left}; {lift}"
+    )
+
+
+def _must_change(finding: Finding) -> str:
+    name = name_of(finding)
+    if finding.state is not State.BREACHED:
+        return f"{name} must be readable again: {describe(finding)}"
+    spec, value, threshold = finding.spec, finding.value, finding.threshold
+    assert spec is not None and value is not None and threshold is not None
+    at_least = spec.comparison is Comparison.AT_LEAST
+    limit, now = quantity(threshold, spec.unit), quantity(value, spec.unit)
+    goal = f"below {limit}" if at_least else f"{limit} or below"
+    if value > threshold or (at_least and value == threshold):
+        return f"{name} must fall from {now} to {goal}"
+    # By its last value it is fine already: debounce still counts the ones before.
+    return f"{name} must stay {goal} (it is {now} now) until debounce lets it go"
+
+
+def _iso(wall_s: float) -> str:
+    at = datetime.fromtimestamp(max(0.0, min(wall_s, FAR_WALL_S)), tz=UTC)
+    return at.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,535 @@
+"""Rules are kept before they count, come back after a restart, and outlive no clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.agent.rulebook import RULE, NoSuchRule, RuleKeeper
+from headgate.core.names import parse_identity
+from headgate.core.records import AuditEntry, Record
+from headgate.core.rule_settings import KnownMetric, RuleLimits
+from headgate.core.rules import NO_RULES, RuleBook
+from headgate.core.samples import Instant
+from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
+from headgate.stores.memory import MemoryStore
+from headgate.stores.sqlite import SqliteStore
+from tests.agent.fakes import HandClock, settle
+from tests.builders import NOW
+
+KNOWN = {"lag": KnownMetric(5.0, True), "pool_usage": KnownMetric(1.0, True)}
+HALF = {"target": "etl", "ratio": 0.5, "id": "half"}
+EXEMPT = {
+    "target": "etl",
+    "kind": "exempt",
+    "justification": "incident",
+    "reason": "the fix",
+    "id": "fix",
+    "for": "2h",
+}
+DAY_S = 86_400.0
+
+
+def known(database: str) -> Mapping[str, KnownMetric]:
+    return KNOWN if database in ("", "main") else {}
+
+
+class StepClock(HandClock):
+    """One whose wall clock can be set, as an operator or NTP does."""
+
+    def set_wall(self, by_s: float) -> None:
+        self._now = Instant(self._now.mono_s, self._now.wall_s + by_s)
+
+    async def leap(self, seconds: float) -> None:
+        """As advance, but for the last second nobody is woken: days pass quickly."""
+        self._step(seconds - 1)
+        await self.advance(1)
+
+
+class FailingStore(MemoryStore):
+    """Refuses to write from the so-manieth put on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts_left = 1_000_000
+
+    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+        if self.puts_left == 0:
+            raise StoreUnavailable("the disk is full")
+        self.puts_left -= 1
+        return await super().put_record(record, audit)
+
+
+@dataclass
+class World:
+    store: FailingStore = field(default_factory=FailingStore)
+    clock: StepClock = field(default_factory=StepClock)
+    books: list[RuleBook] = field(default_factory=list)
+    limits: RuleLimits = field(default_factory=RuleLimits)
+
+    def __post_init__(self) -> None:
+        self.keeper = self.another()
+
+    def another(self) -> RuleKeeper:
+        return RuleKeeper(self.store, self.clock, self.books.append, known, limits=self.limits)
+
+    async def restarted(self) -> RuleKeeper:
+        self.keeper = self.another()
+        self.keeper.load(await self.store.records(RULE))
+        return self.keeper
+
+    async def put(self, **raw: Any) -> str:
+        (entry,) = await self.keeper.put(raw, who="ops")
+        return entry.id
+
+    def refused_by(self, app: str = "etl:nightly", database: str = "main") -> str | None:
+        refuse = self._applied(app, database).refuse
+        return refuse.id if refuse else None
+
+    def exempt_by(self, app: str = "etl:nightly") -> str | None:
+        exempt = self._applied(app, "main").exempt
+        return exempt.id if exempt else None
+
+    def _applied(self, app: str, database: str) -> Any:
+        book = self.books[-1] if self.books else NO_RULES
+        return book.applied(parse_identity(app), database, self.clock.now().wall_s)
+
+    async def actions(self) -> list[tuple[str, str, str]]:
+        return [(e.who, e.action, e.target) for e in reversed(await self.store.audit())]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.keeper.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.store.open()
+    return world
+
+
+# --- setting and changing ----------------------------------------------------------------------
+
+
+async def test_a_rule_is_kept_with_its_audit_before_it_counts(world: World) -> None:
+    """R85, R140"""
+    assert await world.put(**HALF) == "half"
+    assert world.refused_by() == "half"
+    (record,) = await world.store.records(RULE)
+    assert record.value is not None and record.value["created_by"] == "ops"
+    assert await world.actions() == [("ops", "rule.set", "half")]
+
+
+async def test_what_the_store_does_not_take_does_not_count(world: World) -> None:
+    world.store.puts_left = 0
+    with pytest.raises(StoreUnavailable):
+        await world.put(**HALF)
+    assert world.refused_by() is None
+    assert world.keeper.entries() == []
+
+
+async def test_a_dry_run_judges_and_changes_nothing(world: World) -> None:
+    (entry,) = await world.keeper.put(HALF, who="ops", dry_run=True)
+    assert entry.spec.rule.ratio == 0.5
+    with pytest.raises(InvalidSettings):
+        await world.keeper.put({**HALF, "ratio": 2}, who="ops", dry_run=True)
+    await world.put(**HALF)
+    await world.keeper.patch("half", {"ratio": 0.9}, who="ops", dry_run=True)
+    await world.keeper.lift("half", who="ops", dry_run=True)
+    await world.keeper.favor("web", who="ops", dry_run=True)
+    assert len(await world.store.audit()) == 1
+    assert [e.spec.rule.ratio for e, _ in world.keeper.entries()] == [0.5]
+
+
+async def test_names_are_made_up_and_never_twice() -> None:
+    names = iter(["r-1", "r-1", "r-2"])
+    world = World()
+    await world.store.open()
+    world.keeper = RuleKeeper(
+        world.store, world.clock, world.books.append, known, new_id=lambda: next(names)
+    )
+    assert [await world.put(target=t, ratio=0.1) for t in ("a", "b")] == ["r-1", "r-2"]
+
+
+async def test_a_rule_that_is_there_is_not_overwritten(world: World) -> None:
+    await world.put(**HALF)
+    with pytest.raises(Conflict, match="half is there already, at revision 1"):
+        await world.put(**HALF)
+    await world.clock.leap(3600)
+    assert await world.put(**{**HALF, "ratio": 0.7}) == "half"
+
+
+async def test_a_ratio_is_changed_alone(world: World) -> None:
+    """R86: its end, its author and everything else stay."""
+    await world.put(**HALF)
+    before = world.keeper.entry("half").spec.rule
+    await world.clock.leap(600)
+    await world.keeper.patch("half", {"ratio": 0.9}, who="eve")
+    after = world.keeper.entry("half").spec.rule
+    assert (after.ratio, after.expires_at) == (0.9, before.expires_at)
+    assert (after.created_by, after.created_at) == ("ops", before.created_at)
+    assert (await world.actions())[-1] == ("eve", "rule.changed", "half")
+
+
+async def test_an_end_is_changed_alone_and_counted_from_now(world: World) -> None:
+    """R86: extensions are audited as such."""
+    await world.put(**HALF)
+    await world.clock.leap(3000)
+    await world.keeper.patch("half", {"for": "2h"}, who="ops")
+    assert world.keeper.entry("half").spec.rule.expires_at == NOW.wall_s + 3000 + 7200
+    await world.clock.leap(7000)
+    assert world.refused_by() == "half"
+    await world.clock.leap(200)
+    assert world.refused_by() is None
+    assert (await world.actions())[-1] == ("ops", "rule.extended", "half")
+
+
+@pytest.mark.parametrize(
+    ("raw", "place"),
+    [
+        ({"target": "web"}, "rule.target"),
+        ({"kind": "hold"}, "rule.kind"),
+        ({"ratio": 1}, "rule.ratio"),
+        ({"for": "90d"}, "rule.for"),
+        ({"expires_at": "2001-01-01T00:00:00Z"}, "rule.expires_at"),
+        ({"ratoi": 0.5}, "rule.ratoi"),
+        ({}, "rule"),
+    ],
+)
+async def test_a_change_is_judged_as_a_new_rule_is(
+    world: World, raw: dict[str, Any], place: str
+) -> None:
+    await world.put(**HALF)
+    with pytest.raises(InvalidSettings) as refused:
+        await world.keeper.patch("half", raw, who="ops")
+    assert refused.value.faults[0].place == place
+    assert world.keeper.entry("half").spec.rule.ratio == 0.5
+
+
+async def test_of_two_who_change_at_once_the_loser_is_told(world: World) -> None:
+    await world.put(**HALF)
+    await world.keeper.patch("half", {"ratio": 0.6}, who="ops", expect=1)
+    with pytest.raises(Conflict, match="half is at revision 2, not 1"):
+        await world.keeper.patch("half", {"ratio": 0.7}, who="eve", expect=1)
+    with pytest.raises(Conflict):
+        await world.keeper.lift("half", who="eve", expect=1, dry_run=True)
+    assert world.keeper.entry("half").spec.rule.ratio == 0.6
+
+
+async def test_a_rule_is_lifted_early_and_stays_lifted(world: World) -> None:
+    """R86; no clock brings it back."""
+    await world.put(**HALF)
+    await world.keeper.lift("half", who="eve")
+    assert world.refused_by() is None
+    world.clock.set_wall(-600)
+    assert world.refused_by() is None
+    await world.restarted()
+    assert world.refused_by() is None
+    assert world.keeper.entry("half").spec.lifted_by == "eve"
+    with pytest.raises(InvalidSettings, match="has ended"):
+        await world.keeper.patch("half", {"for": "1h"}, who="eve")
+    with pytest.raises(NoSuchRule):
+        await world.keeper.lift("other", who="eve")
+
+
+async def test_odd_zones_are_refused(world: World) -> None:
+    with pytest.raises(InvalidSettings, match="no time zone 'Mars/Olympus'"):
+        await world.put(target="etl", ratio=0.5, schedule="mon 07:00-09:00 Mars/Olympus")
+
+
+# --- favor (R76) -------------------------------------------------------------------------------
+
+
+async def test_favor_leaves_one_client_alone_and_refuses_the_others(world: World) -> None:
+    """R76: two rules; a client that nobody named is one of the others."""
+    favored, reduced = await world.keeper.favor(
+        "fix", who="ops", more={"for": "2h", "reason": "incident 42"}
+    )
+    assert (favored.spec.rule.ratio, reduced.spec.rule.ratio) == (0.0, 0.9)
+    assert world.refused_by("u1:fix") == favored.id
+    assert world.refused_by("new") == reduced.id
+    assert [action for _, action, _ in await world.actions()] == ["rule.set", "rule.set"]
+    await world.keeper.lift(favored.id, who="ops")
+    assert (world.refused_by("u1:fix"), world.refused_by("new")) == (None, None)
+
+
+async def test_who_is_favored_within_a_category_is_not_refused_with_it(world: World) -> None:
+    """Among equals the stricter wins: the favored one needs both tokens."""
+    favored, _ = await world.keeper.favor("nightly", over="etl", who="ops")
+    assert world.refused_by("u1:etl:nightly") == favored.id
+    assert world.refused_by("nightly") is None
+
+
+async def test_favor_is_all_or_nothing(world: World) -> None:
+    world.store.puts_left = 1
+    with pytest.raises(StoreUnavailable):
+        await world.keeper.favor("fix", who="ops")
+    assert world.keeper.entries() == []
+    # Not even the taking back could be kept: half of a pair does not count after a restart.
+    assert len(await world.store.records(RULE)) == 1
+    await world.restarted()
+    assert (world.refused_by("fix"), world.refused_by("new")) == (None, None)
+
+
+async def test_the_first_of_two_is_taken_back_where_the_second_is_refused(world: World) -> None:
+    class RefusesAll(FailingStore):
+        async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+            if record.value and record.value["target"] == "all":
+                raise StoreUnavailable("not this one")
+            return await super().put_record(record, audit)
+
+    world = World(RefusesAll())
+    await world.store.open()
+    with pytest.raises(StoreUnavailable):
+        await world.keeper.favor("fix", who="ops")
+    assert await world.store.records(RULE) == []
+    assert [action for _, action, _ in await world.actions()] == ["rule.set", "rule.taken_back"]
+
+
+async def test_an_extension_reaches_both_of_a_pair(world: World) -> None:
+    favored, reduced = await world.keeper.favor("fix", who="ops")
+    await world.keeper.patch(reduced.id, {"ratio": 0.5}, who="ops")
+    await world.keeper.patch(reduced.id, {"for": "3h"}, who="ops")
+    ends = {e.id: e.spec.rule.expires_at for e, _ in world.keeper.entries()}
+    assert ends[favored.id] == ends[reduced.id] == NOW.wall_s + 3 * 3600
+
+
+@pytest.mark.parametrize(
+    ("target", "over", "place"),
+    [("all", "all", "favor.target"), ("etl", "etl", "favor.target"), ("a b", "all", "favor.target"),
+     ("etl", "", "favor.over")],
+)  # fmt: skip
+async def test_nobody_is_favored_over_himself(
+    world: World, target: str, over: str, place: str
+) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        await world.keeper.favor(target, over=over, who="ops")
+    assert refused.value.faults[0].place == place
+
+
+# --- across restarts and clocks (R84, R87, R141) -----------------------------------------------
+
+
+async def test_rules_survive_a_restart_as_they_were(world: World) -> None:
+    """R141"""
+    await world.put(**HALF)
+    await world.put(**EXEMPT)
+    await world.put(target="web", ratio=0.2, schedule="mon-fri 07:00-09:30 Europe/Berlin")
+    before = world.keeper.entries()
+    keeper = await world.restarted()
+    after = {entry.id: (entry.spec, rule) for entry, rule in keeper.entries()}
+    assert after == {entry.id: (entry.spec, rule) for entry, rule in before}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_rule_ends_by_itself(world: World, restart: bool) -> None:
+    """R84: nothing runs here that would end it."""
+    await world.put(**HALF)
+    await world.clock.leap(3599)
+    if restart:
+        await world.restarted()
+    assert world.refused_by() == "half"
+    await world.clock.advance(1)
+    assert world.refused_by() is None
+
+
+async def test_a_clock_that_is_set_back_does_not_prolong_a_rule(world: World) -> None:
+    """R87"""
+    await world.put(**EXEMPT)
+    async with world.running():
+        await world.clock.leap(3600)
+        world.clock.set_wall(-DAY_S)
+        await world.clock.leap(3500)
+        assert world.exempt_by() == "fix"
+        await world.clock.advance(101)
+        assert world.exempt_by() is None
+
+
+async def test_an_ended_rule_does_not_come_back_with_the_clock(world: World) -> None:
+    """R87: but for the second until the step is seen."""
+    await world.put(**HALF)
+    async with world.running():
+        await world.clock.leap(4000)
+        world.clock.set_wall(-2000)
+        await world.clock.advance(1)
+        await settle()
+        assert world.refused_by() is None
+
+
+async def test_across_a_restart_with_a_clock_behind_a_rule_lasts_no_longer_than_its_term(
+    world: World,
+) -> None:
+    """R87: the clock says that the rule is yet to be set."""
+    await world.put(**HALF)
+    world.clock.set_wall(-30 * DAY_S)
+    await world.restarted()
+    async with world.running():
+        await world.clock.leap(3599)
+        assert world.refused_by() == "half"
+        await world.clock.advance(2)
+        assert world.refused_by() is None
+
+
+async def test_a_clock_that_leaps_ahead_and_back_loses_no_rule(world: World) -> None:
+    await world.put(**HALF)
+    async with world.running():
+        world.clock.set_wall(3 * DAY_S)
+        await world.clock.advance(5)
+        assert world.refused_by() is None
+        world.clock.set_wall(-3 * DAY_S)
+        await world.clock.advance(5)
+        assert world.refused_by() == "half"
+    assert len(await world.store.records(RULE)) == 1
+
+
+async def test_a_ratio_changed_after_a_step_does_not_prolong_the_rule(world: World) -> None:
+    await world.put(**HALF)
+    async with world.running():
+        await world.clock.leap(1800)
+        world.clock.set_wall(-DAY_S)
+        await world.clock.advance(5)
+        await world.keeper.patch("half", {"ratio": 0.6}, who="ops")
+        await world.clock.leap(1800)
+        assert world.refused_by() is None
+
+
+async def test_stale_policy_accumulation_nothing_outlives_its_term(world: World) -> None:
+    """R87: the incident's exemption, the rush hour's suppression, the investigator's hold."""
+    await world.put(**EXEMPT)
+    await world.put(target="etl", ratio=0.9, schedule="00:00-24:00", **{"for": "1d"})
+    await world.put(target="web", kind="hold", reason="investigation")
+    await world.restarted()
+    async with world.running():
+        await world.clock.leap(DAY_S + 1)
+        assert (world.exempt_by(), world.refused_by(), world.refused_by("web")) == (None,) * 3
+        await world.clock.leap(DAY_S + 3601)
+    assert await world.store.records(RULE) == []
+    assert world.keeper.entries() == []
+
+
+async def test_the_salvaged_and_then_the_loaded_rules_count(world: World) -> None:
+    await world.put(**EXEMPT)
+    keeper = world.another()
+    keeper.load(await world.store.salvage_records(RULE))
+    assert world.exempt_by() == "fix"
+    assert await keeper.suspend("fix", "it starves web")
+    keeper.load(await world.store.records(RULE))
+    assert world.exempt_by() is None
+
+
+async def test_a_kept_rule_that_cannot_be_read_does_not_take_the_others_along(
+    world: World,
+) -> None:
+    await world.put(**HALF)
+    audit = AuditEntry(NOW.wall_s, "ops", "rule.set", "odd", None, None)
+    await world.store.put_record(Record(RULE, "odd", {"kind": "newer"}, 0), audit)
+    await world.restarted()
+    assert [entry.id for entry, _ in world.keeper.entries()] == ["half"]
+
+
+# --- schedules ---------------------------------------------------------------------------------
+
+
+async def test_a_recurring_rule_counts_within_its_windows_and_is_renewed(world: World) -> None:
+    """NOW is Tuesday, 2023-11-14 22:13:20 UTC."""
+    await world.put(
+        target="etl", ratio=0.5, id="rush", schedule="wed,thu 07:00-09:00 UTC", **{"for": "28d"}
+    )
+    until_seven_s = (24 * 3600 - (22 * 3600 + 13 * 60 + 20)) + 7 * 3600
+    async with world.running():
+        assert world.refused_by() is None
+        await world.clock.leap(until_seven_s)
+        assert world.refused_by() == "rush"
+        await world.clock.leap(2 * 3600)
+        assert world.refused_by() is None
+        await world.clock.leap(14 * DAY_S - 7200)
+        assert world.refused_by() == "rush"
+        await world.clock.leap(14 * DAY_S)
+        assert world.refused_by() is None
+
+
+# --- exemptions that rest (R79) ----------------------------------------------------------------
+
+
+async def test_an_exemption_rests_and_goes_on(world: World) -> None:
+    await world.put(**EXEMPT)
+    assert await world.keeper.suspend("fix", "it starves web:api")
+    assert not await world.keeper.suspend("fix", "again")
+    assert world.exempt_by() is None
+    await world.restarted()
+    assert world.exempt_by() is None
+    assert world.keeper.entry("fix").spec.suspended == "it starves web:api"
+    assert await world.keeper.resume("fix")
+    assert world.exempt_by() == "fix"
+    done = [action for _, action, _ in await world.actions()]
+    assert done == ["rule.set", "rule.suspended", "rule.resumed"]
+
+
+async def test_others_are_protected_though_the_store_is_away(world: World) -> None:
+    await world.put(**EXEMPT)
+    world.store.puts_left = 0
+    assert await world.keeper.suspend("fix", "it starves web")
+    assert world.exempt_by() is None
+
+
+async def test_only_an_exemption_rests(world: World) -> None:
+    await world.put(**HALF)
+    assert not await world.keeper.suspend("half", "why")
+    assert not await world.keeper.suspend("nobody", "why")
+    assert world.refused_by() == "half"
+
+
+# --- bounds ------------------------------------------------------------------------------------
+
+
+async def test_there_is_a_most_and_what_ended_makes_room() -> None:
+    world = World(limits=RuleLimits(max_rules=2))
+    await world.store.open()
+    await world.put(**HALF)
+    await world.put(target="web", ratio=0.1, id="web", **{"for": "2h"})
+    with pytest.raises(InvalidSettings, match="2 rules are kept, at most 2"):
+        await world.put(target="new", ratio=0.1)
+    await world.clock.leap(3600)
+    await world.put(target="new", ratio=0.1, id="new")
+    assert [r.key for r in await world.store.records(RULE)] == ["new", "web"]
+    with pytest.raises(InvalidSettings):
+        await world.keeper.favor("x", who="ops")
+
+
+async def test_advice_comes_with_the_change(world: World) -> None:
+    """R80"""
+    await world.put(**HALF)
+    (entry,) = await world.keeper.put(
+        {"target": "etl", "kind": "metrics", "metrics": ["lag"]}, who="ops", dry_run=True
+    )
+    assert "partial exemption from pool_usage" in entry.advice[0].message
+    (entry,) = await world.keeper.put({"target": "etl", "ratio": 0.4}, who="ops")
+    assert [a.code for a in entry.advice] == ["shadowed"]
+
+
+async def test_rules_survive_in_a_file(tmp_path: Path) -> None:
+    """R141, with the store that agents have."""
+    clock, books = StepClock(), list[RuleBook]()
+    for restart in (False, True):
+        store = SqliteStore(tmp_path / "state.db")
+        await store.open()
+        keeper = RuleKeeper(store, clock, books.append, known)
+        keeper.load(await store.records(RULE))
+        if not restart:
+            await keeper.put({**HALF, "schedule": "00:00-24:00 Europe/Berlin"}, who="ops")
+            await keeper.favor("fix", who="ops")
+        await store.close()
+    by_id = [{rule.id: rule for rule in book.rules} for book in (books[-2], books[-1])]
+    assert by_id[0] == by_id[1] and len(by_id[1]) == 3

@@ -1,0 +1,309 @@
+"""Rules from the command line: what is asked of the agent, and what is shown of its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from headgate.cli.rule_pages import matched_page
+from headgate.core.rule_settings import RULE_SETTINGS
+from headgate.wire.rules import RuleDoc
+from tests.cli.conftest import Run
+from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
+
+RULES = "/v1/rules"
+
+
+def rule(name: str = "r-1", **given: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "id": name,
+        "target": "etl",
+        "kind": "ratio",
+        "says": "refuses 90% of the checks of etl",
+        "ratio": 0.9,
+        "order": "before",
+        "metrics": [],
+        "thresholds": {},
+        "justification": None,
+        "ceiling": None,
+        "reason": "rush hour",
+        "database": None,
+        "schedule": None,
+        "created_at": "2024-05-17T10:05:00Z",
+        "created_by": "ops",
+        "expires_at": "2024-05-17T16:00:00Z",
+        "left_s": 1800.0,
+        "state": "in_force",
+        "next_at": None,
+        "suspended": None,
+        "lifted_by": None,
+        "pair": None,
+        "clients": ["etl:nightly"],
+        "clients_total": 1,
+        "advice": [],
+        "revision": 7,
+    }
+    built: dict[str, Any] = msgspec.to_builtins(msgspec.convert({**values, **given}, RuleDoc))
+    return built
+
+
+EXEMPT = rule(
+    "fix",
+    kind="exempt",
+    says="EXEMPTS etl from every metric and refusal, up to 3 times its threshold",
+    justification="incident",
+    reason="the fix of 42",
+)
+
+
+@pytest.fixture
+def agent(scripted: ScriptedAgent) -> ScriptedAgent:
+    """Takes every change, and shows one rule."""
+    scripted.says(RULES, {"rules": [rule()]})
+    scripted.says(RULES, rule(), method="POST", status=201)
+    scripted.says(f"{RULES}/favor", {"rules": [rule(), rule("r-2")]}, method="POST", status=201)
+    scripted.says(f"{RULES}/r-1", rule(), headers={"ETag": '"7"'})
+    scripted.says(f"{RULES}/r-1", rule(ratio=0.5), method="PATCH")
+    ended = rule(state="ended", lifted_by="ops", left_s=0.0)
+    scripted.says(f"{RULES}/r-1", {"rules": [ended]}, method="DELETE")
+    return scripted
+
+
+def sent(agent: ScriptedAgent) -> Heard:
+    return agent.heard[-1]
+
+
+# --- setting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "body"),
+    [
+        (
+            "rule ratio etl 0.9 --for 2h --order after",
+            {"kind": "ratio", "target": "etl", "ratio": 0.9, "for": "2h", "order": "after"},
+        ),
+        (
+            "rule hold etl:nightly --reason incident --for 90 --database main --id stop",
+            {
+                "kind": "hold",
+                "target": "etl:nightly",
+                "reason": "incident",
+                "for": "90s",
+                "database": "main",
+                "id": "stop",
+            },
+        ),
+        (
+            "hold all --reason incident --lock-out --until 2024-05-17T16:00:00Z",
+            {
+                "kind": "hold",
+                "target": "all",
+                "reason": "incident",
+                "lock_out": True,
+                "expires_at": "2024-05-17T16:00:00Z",
+            },
+        ),
+        (
+            "rule exempt etl --because incident --reason fix --metric lag --metric pool_usage "
+            "--ceiling 2",
+            {
+                "kind": "exempt",
+                "target": "etl",
+                "justification": "incident",
+                "reason": "fix",
+                "metrics": ["lag", "pool_usage"],
+                "ceiling": 2.0,
+            },
+        ),
+        (
+            "rule metrics etl lag,pool_usage loadavg",
+            {"kind": "metrics", "target": "etl", "metrics": ["lag", "pool_usage", "loadavg"]},
+        ),
+        (
+            "rule thresholds etl lag=2 pool_usage=0.5",
+            {"kind": "thresholds", "target": "etl", "thresholds": {"lag": 2.0, "pool_usage": 0.5}},
+        ),
+    ],
+)
+def test_every_kind_of_rule_is_one_command(
+    agent: ScriptedAgent, run: Run, argv: str, body: dict[str, Any]
+) -> None:
+    ran = run(*argv.split())
+    assert (ran.code, ran.err) == (0, "")
+    assert (sent(agent).method, sent(agent).path, sent(agent).body) == ("POST", RULES, body)
+    assert body.keys() <= RULE_SETTINGS.keys()
+    assert ran.out.startswith("SET  r-1")
+    assert "meets etl:nightly" in ran.out
+
+
+def test_a_rush_hour_is_a_rule_with_a_schedule(agent: ScriptedAgent, run: Run) -> None:
+    line = "mon-fri 07:00-09:30 Europe/Berlin"
+    run("rule", "ratio", "etl", "0.9", "--schedule", line, "--for", "30d")
+    assert sent(agent).body["schedule"] == line
+
+
+def test_favor_is_one_command(agent: ScriptedAgent, run: Run) -> None:
+    """R76"""
+    ran = run("favor", "fix", "--over", "all", "--ratio", "0.9", "--for", "2h")
+    assert sent(agent).path == f"{RULES}/favor"
+    assert sent(agent).body == {"target": "fix", "over": "all", "ratio": 0.9, "for": "2h"}
+    assert ran.out.count("SET  ") == 2
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["rule", "ratio", "etl", "0.9"],
+        ["hold", "etl", "--reason", "x"],
+        ["favor", "etl"],
+        ["rule", "extend", "r-1", "--for", "2h"],
+        ["rule", "change", "r-1", "--ratio", "0.5"],
+        ["rule", "lift", "r-1"],
+    ],
+)
+def test_every_change_has_a_dry_run_and_a_document(
+    agent: ScriptedAgent, run: Run, argv: list[str]
+) -> None:
+    """R140"""
+    ran = run(*argv, "--dry-run")
+    assert sent(agent).query == {"dry_run": "true"}
+    assert ran.out.startswith("WOULD BE ") and "nothing was changed" in ran.out
+    run(*argv)
+    assert sent(agent).query == {}
+    document = json.loads(run(*argv, "--json").out)
+    assert "rules" in document or document["id"] == "r-1"
+
+
+# --- changing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "method", "body"),
+    [
+        (["extend", "r-1", "--for", "2h"], "PATCH", {"for": "2h"}),
+        (["change", "r-1", "--ratio", "0.5"], "PATCH", {"ratio": 0.5}),
+        (["change", "r-1", "--threshold", "lag=1"], "PATCH", {"thresholds": {"lag": 1.0}}),
+        (["change", "r-1", "--ratio", "0"], "PATCH", {"ratio": 0.0}),
+        (["lift", "r-1"], "DELETE", None),
+    ],
+)
+def test_a_change_is_built_on_what_was_seen(
+    agent: ScriptedAgent, run: Run, argv: list[str], method: str, body: Any
+) -> None:
+    """R86: If-Match, so that the loser of two is told."""
+    assert run("rule", *argv).code == 0
+    heard = sent(agent)
+    assert (heard.method, heard.path, heard.body) == (method, f"{RULES}/r-1", body)
+    assert heard.headers["if-match"] == '"7"'
+
+
+def test_the_loser_is_told(agent: ScriptedAgent, run: Run) -> None:
+    told = "rule r-1 is at revision 8, not 7: somebody changed it in between"
+    agent.replies["PATCH", f"{RULES}/r-1"] = problem(412, told)
+    ran = run("rule", "change", "r-1", "--ratio", "0.5")
+    assert ran.code == 1 and told in ran.err
+
+
+def test_a_refused_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> None:
+    faults = ["rule.ratio: is 1.5, must be at least 0 and at most 1", "rule.for: is 90 days"]
+    agent.replies["POST", RULES] = problem(422, "these settings are refused", faults)
+    ran = run("rule", "ratio", "etl", "1.5", "--for", "90d")
+    assert ran.code == 1
+    assert all(fault in ran.err for fault in faults)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["rule", "extend", "r-1"],
+        ["rule", "change", "r-1"],
+        ["rule", "thresholds", "etl", "lag"],
+        ["rule", "thresholds", "etl", "lag=high"],
+        ["rule", "hold", "etl"],
+        ["rule", "exempt", "etl", "--reason", "x"],
+    ],
+)
+def test_a_command_called_wrongly_asks_nobody(
+    agent: ScriptedAgent, run: Run, argv: list[str]
+) -> None:
+    assert run(*argv).code == 2
+    assert agent.heard == []
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def test_rules_are_a_table_with_exemptions_aloud(agent: ScriptedAgent, run: Run) -> None:
+    """R78"""
+    waiting = rule(
+        "rush",
+        state="waiting",
+        schedule={"days": ["mon"], "from": "07:00", "to": "09:00", "zone": "UTC"},
+        advice=["warning rush: rule r-1 comes first [shadowed]"],
+    )
+    agent.says(RULES, {"rules": [rule(), EXEMPT, waiting]})
+    out = run("rules").out
+    assert out.startswith("EXEMPT  etl for another 30 min, by ops: incident: the fix of 42")
+    for told in (
+        "refuses 90%",
+        "rush hour",
+        "30 min, waits",
+        "only mon 07:00-09:00 UTC",
+        "rule r-1 comes first",
+    ):
+        assert told in out
+    assert sent(agent).query == {}
+    run("rules", "--all")
+    assert sent(agent).query == {"all": "true"}
+
+
+def test_a_suspended_exemption_is_not_announced_as_one(agent: ScriptedAgent, run: Run) -> None:
+    """R79"""
+    resting = {**EXEMPT, "state": "suspended", "suspended": "it starves web"}
+    agent.says(RULES, {"rules": [resting]})
+    out = run("rules").out
+    assert not out.startswith("EXEMPT") and "SUSPENDED: it starves web" in out
+
+
+def test_without_rules_everybody_is_judged_alike(agent: ScriptedAgent, run: Run) -> None:
+    agent.says(RULES, {"rules": []})
+    assert "no rule is in force" in run("rules").out
+
+
+def test_one_rule_shows_all_that_is_known(agent: ScriptedAgent, run: Run) -> None:
+    more = rule(pair="r-2", next_at="2024-05-20T05:00:00Z", clients_total=41)
+    agent.replies["GET", f"{RULES}/r-1"] = Reply(more)
+    out = run("rule", "show", "r-1").out
+    for told in ("ends in 30 min", "together with r-2", "next window", "and 40 more", "set by ops"):
+        assert told in out
+
+
+def test_an_ended_rule_says_who_lifted_it(agent: ScriptedAgent, run: Run) -> None:
+    agent.says(RULES, {"rules": [rule(state="ended", lifted_by="eve", left_s=0.0), rule("r-2")]})
+    assert "lifted by eve" in run("rules", "--all").out
+
+
+def test_control_characters_do_not_reach_the_terminal(agent: ScriptedAgent, run: Run) -> None:
+    agent.says(RULES, {"rules": [rule(reason="a\x1b[2Jb", created_by="\x1b]0;x\x07")]})
+    assert "\x1b" not in run("rules").out
+
+
+def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    """R144"""
+    base = {"rule": "r", "target": "etl", "kind": "ratio", "state": "applies", "by": None,
+            "says": "refuses 90%", "left_s": 60.0, "ended_s_ago": None}  # fmt: skip
+    shadowed = {**base, "rule": "s", "state": "shadowed", "by": "r"}
+    ended = {**base, "rule": "e", "state": "ended", "left_s": None, "ended_s_ago": 180.0}
+    console = Console(width=120, markup=False)
+    for part in matched_page({"matched": [base, shadowed, ended]}):
+        console.print(part)
+    shown = capsys.readouterr().out
+    for told in ("applies, 60.0 s left", "shadowed by r", "ended 3 min ago"):
+        assert told in shown
+    assert matched_page({}) == []
+    assert len(matched_page({"matched": []})) == 1

@@ -1,0 +1,371 @@
+"""Rules on clients: precedence, ends, and what no set of them can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.decide import decide, findings
+from headgate.core.decision import PASSING, Decision, Verdict
+from headgate.core.health import Health
+from headgate.core.names import parse_identity
+from headgate.core.rules import (
+    FOREVER,
+    MAX_RESOLVED,
+    Applied,
+    Justification,
+    Kind,
+    Order,
+    Rule,
+    RuleBook,
+    book_of,
+)
+from tests.builders import NOW, at, check, health, metric
+
+LAG = metric("lag")
+THREADS = metric("threads_running")
+HEALTHY = health((LAG, 1.0), (THREADS, 3.0))
+LAGGED = health((LAG, 7.0), (THREADS, 3.0))
+W = NOW.wall_s
+
+
+def rule(name: str, target: str, kind: Kind = Kind.RATIO, **more: Any) -> Rule:
+    return Rule(name, target, kind=kind, **{"expires_at": W + 3600, **more})
+
+
+def exempt(name: str, target: str, *metrics: str, **more: Any) -> Rule:
+    because = {"justification": Justification.INCIDENT, "reason": "fix"}
+    return rule(name, target, Kind.EXEMPT, **{"metrics": metrics, **because, **more})
+
+
+def applied(
+    rules: Sequence[Rule], app: str = "u1:etl:nightly", wall_s: float = W, **more: Any
+) -> Applied:
+    return RuleBook(rules, **more).applied(parse_identity(app), "main", wall_s)
+
+
+def ask(
+    known: Health, rules: Sequence[Rule] | RuleBook, *, roll: float = 0.5, app: str = "etl:nightly"
+) -> Decision:
+    book = rules if isinstance(rules, RuleBook) else book_of(rules)
+    return decide(check(app), known, book, now=NOW, roll=roll)
+
+
+def ids(found: Applied) -> list[str]:
+    return [one.id for one in found.rules]
+
+
+# --- precedence (R65–R67) ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("targets", "first"),
+    [
+        (["all", "etl"], "etl"),
+        (["all", "etl", "etl:nightly"], "etl:nightly"),
+        (["etl:nightly", "u1:etl:nightly"], "u1:etl:nightly"),
+        (["nightly:etl", "etl"], "nightly:etl"),
+        # As many distinct tokens, not as many colons.
+        (["etl:etl", "nightly:etl"], "nightly:etl"),
+    ],
+)
+def test_the_most_specific_rule_comes_first(targets: list[str], first: str) -> None:
+    """Whatever its ratio; `all` comes last."""
+    rules = [rule(t, t, ratio=0.9 - i / 10) for i, t in enumerate(targets)]
+    found = applied(rules)
+    assert found.refuse is not None and found.refuse.id == first
+    assert {one.rule.id for one in found.shadowed} == {*targets} - {first}
+    assert all(one.by.id == first for one in found.shadowed)
+
+
+@pytest.mark.parametrize(
+    ("strict", "lax"),
+    [
+        (rule("a", "etl", Kind.HOLD), rule("b", "etl", ratio=0.99)),
+        (rule("a", "etl", ratio=0.6), rule("b", "nightly", ratio=0.5)),
+        (rule("a", "etl", ratio=0.0), exempt("b", "etl")),
+        (exempt("b", "etl", "lag"), exempt("a", "etl")),
+        (exempt("b", "etl", "lag"), exempt("a", "etl", "lag", "pool_usage")),
+        (
+            rule("b", "etl", Kind.METRICS, metrics=("lag", "pool_usage")),
+            rule("a", "etl", Kind.METRICS, metrics=("lag",)),
+        ),
+        (
+            rule("b", "etl", Kind.THRESHOLDS, thresholds={"lag": 1.0}),
+            rule("a", "etl", Kind.THRESHOLDS, thresholds={"lag": 2.0}),
+        ),
+    ],
+)
+def test_among_equals_the_stricter_comes_first(strict: Rule, lax: Rule) -> None:
+    found = applied([lax, strict])
+    assert ids(found) == [strict.id]
+    assert [(s.rule.id, s.by.id) for s in found.shadowed] == [(lax.id, strict.id)]
+
+
+def test_rules_of_different_kinds_add_up() -> None:
+    rules = [
+        rule("r", "all", ratio=0.2),
+        exempt("x", "etl", "pool_usage"),
+        rule("m", "nightly", Kind.METRICS, metrics=("lag",)),
+        rule("t", "u1", Kind.THRESHOLDS, thresholds={"lag": 1.0}),
+    ]
+    assert ids(applied(rules)) == ["r", "x", "m", "t"]
+
+
+def test_who_is_exempt_by_a_specific_rule_is_not_held_by_all() -> None:
+    found = applied([rule("h", "all", Kind.HOLD), exempt("x", "etl")])
+    assert (found.refuse, found.exempt and found.exempt.id) == (None, "x")
+    assert [(s.rule.id, s.by.id) for s in found.shadowed] == [("h", "x")]
+
+
+def test_a_narrow_exemption_is_not_widened_by_a_general_one() -> None:
+    """The most specific exemption stands: everybody else's full one does not reach it."""
+    found = applied([exempt("full", "all"), exempt("narrow", "etl", "lag")])
+    assert found.exempt is not None and found.exempt.id == "narrow"
+    assert [(s.rule.id, s.by.id) for s in found.shadowed] == [("full", "narrow")]
+
+
+def test_a_narrow_exemption_is_diced_for_as_ever() -> None:
+    found = applied([rule("h", "all", Kind.HOLD), exempt("x", "etl", "lag")])
+    assert ids(found) == ["h", "x"]
+
+
+def test_a_suspended_exemption_does_not_count() -> None:
+    """R79"""
+    rules = [rule("h", "all", ratio=0.5), exempt("x", "etl")]
+    found = applied(rules, suspended=frozenset({"x"}))
+    assert ids(found) == ["h"]
+
+
+def test_a_rule_on_another_database_does_not_count() -> None:
+    assert applied([rule("r", "etl", ratio=0.5, database="orders")]) == applied([])._replace(
+        since=-FOREVER, until=FOREVER
+    )
+
+
+tokens = st.sampled_from(["u1", "etl", "nightly", "web"])
+targets = st.one_of(
+    st.just("all"), st.lists(tokens, min_size=1, max_size=3, unique=True).map(":".join)
+)
+ends = st.one_of(st.just(FOREVER), st.integers(-50, 50).map(lambda s: W + s))
+windows = st.one_of(
+    st.none(),
+    st.lists(
+        st.tuples(st.integers(-60, 60), st.integers(1, 30)).map(
+            lambda w: (W + w[0], W + w[0] + w[1])
+        ),
+        max_size=3,
+    ).map(tuple),
+)
+kinds: dict[Kind, st.SearchStrategy[dict[str, Any]]] = {
+    Kind.RATIO: st.fixed_dictionaries(
+        {"ratio": st.floats(0, 1), "order": st.sampled_from(list(Order))}
+    ),
+    Kind.HOLD: st.just({}),
+    Kind.EXEMPT: st.fixed_dictionaries(
+        {"metrics": st.sampled_from([(), ("lag",), ("lag", "threads_running")])}
+    ),
+    Kind.METRICS: st.fixed_dictionaries(
+        {"metrics": st.sampled_from([("lag",), ("threads_running",), ("lag", "threads_running")])}
+    ),
+    Kind.THRESHOLDS: st.fixed_dictionaries(
+        {
+            "thresholds": st.dictionaries(
+                st.sampled_from(["lag", "threads_running"]), st.floats(1, 9)
+            )
+        }
+    ),
+}
+
+
+@st.composite
+def rule_sets(draw: st.DrawFn, without: Kind | None = None) -> list[Rule]:
+    chosen = [kind for kind in Kind if kind is not without]
+    count = draw(st.integers(0, 6))
+    rules = []
+    for index in range(count):
+        kind = draw(st.sampled_from(chosen))
+        more = draw(kinds[kind])
+        rules.append(
+            Rule(
+                f"r{index}",
+                draw(targets),
+                kind=kind,
+                expires_at=draw(ends),
+                windows=draw(windows),
+                database=draw(st.sampled_from(["", "main", "orders"])),
+                **more,
+            )
+        )
+    return rules
+
+
+@given(rules=rule_sets(), seed=st.integers(), app=st.sampled_from(["u1:etl:nightly", "web", "etl"]))
+def test_precedence_never_depends_on_the_order_of_arrival(
+    rules: list[Rule], seed: int, app: str
+) -> None:
+    """R67"""
+    shuffled = list(rules)
+    Random(seed).shuffle(shuffled)
+    one, other = applied(rules, app), applied(shuffled, app)
+    assert one.rules == other.rules
+    assert set(map(repr, one.shadowed)) == set(map(repr, other.shadowed))
+    assert (one.since, one.until) == (other.since, other.until)
+
+
+@given(
+    rules=rule_sets(without=Kind.EXEMPT),
+    lag=st.floats(0, 10),
+    threads=st.floats(0, 200),
+    roll=st.floats(0, 1, exclude_max=True),
+    named=st.sampled_from([(), ("lag",), ("lag", "threads_running")]),
+)
+def test_no_rule_admits_anyone_while_a_selected_metric_is_unhealthy(
+    rules: list[Rule], lag: float, threads: float, roll: float, named: tuple[str, ...]
+) -> None:
+    """R71: neither a ratio nor an order nor a set of rules; exemption apart."""
+    known = health((LAG, lag), (THREADS, threads))
+    decision = decide(check("u1:etl:nightly", *named), known, book_of(rules), now=NOW, roll=roll)
+    if decision.admitted:
+        assert findings(decision)
+        assert all(finding.state in PASSING for finding in findings(decision))
+        assert decision.waived == ()
+    without = decide(check("u1:etl:nightly", *named), known, book_of([]), now=NOW, roll=roll)
+    selects_less = decision.applied.metrics is not None and not named
+    # R80 is the only way to more: metrics of one's own, reported as partial exemption.
+    assert not decision.admitted or without.admitted or selects_less
+
+
+@given(rules=rule_sets(), lag=st.floats(5.01, 100), roll=st.floats(0, 1, exclude_max=True))
+def test_an_exemption_is_never_silent_and_never_above_its_ceiling(
+    rules: list[Rule], lag: float, roll: float
+) -> None:
+    """R78, R79"""
+    decision = ask(health((LAG, lag), (THREADS, 3.0)), rules, roll=roll, app="u1:etl:nightly")
+    judged_by_lag = any(f.ref.metric == "lag" for f in findings(decision))
+    if decision.admitted and judged_by_lag:
+        exemption = decision.applied.exempt
+        assert exemption is not None and "lag" in {f.ref.metric for f in decision.waived}
+        assert lag <= exemption.ceiling * LAG.threshold
+
+
+# --- one roll, both orders (R70, R72, R75) -------------------------------------------------
+
+
+@given(
+    ratio=st.floats(0, 0.999),
+    roll=st.floats(0, 1, exclude_max=True),
+    lag=st.sampled_from([1.0, 7.0]),
+    order=st.sampled_from(list(Order)),
+)
+def test_both_orders_admit_on_the_same_dice(
+    ratio: float, roll: float, lag: float, order: Order
+) -> None:
+    """R75: whichever comes first, the same checks pass; only what is counted differs."""
+    decision = ask(health((LAG, lag)), [rule("r", "etl", ratio=ratio, order=order)], roll=roll)
+    assert decision.admitted is (lag <= 5 and roll >= ratio)
+    if lag > 5 and roll < ratio:
+        by_dice = decision.verdict is Verdict.REJECT_BY_RATIO
+        assert by_dice is (order is Order.BEFORE)
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_a_ratio_refuses_its_share(order: Order) -> None:
+    """R72 with 20,000 draws: within three standard deviations."""
+    dice, book = Random(7), book_of([rule("r", "etl", ratio=0.9, order=order)])
+    admitted = sum(ask(HEALTHY, book, roll=dice.random()).admitted for _ in range(20_000))
+    assert abs(admitted / 20_000 - 0.1) < 3 * 0.00213
+
+
+def test_a_dice_throw_serves_any_number_of_tokens_and_metrics() -> None:
+    """One draw per token would make a ratio of 0.5 one of 0.875."""
+    rules = [rule(t, t, ratio=0.5) for t in ("u1", "etl", "nightly")]
+    book, dice = book_of(rules), Random(3)
+    admitted = sum(
+        ask(HEALTHY, book, roll=dice.random(), app="u1:etl:nightly").admitted for _ in range(20_000)
+    )
+    assert abs(admitted / 20_000 - 0.5) < 3 * 0.0036
+
+
+# --- ends (R83, R84, R87) ------------------------------------------------------------------
+
+
+@given(
+    rules=rule_sets(),
+    instants=st.lists(st.floats(-100, 100), min_size=1, max_size=12),
+)
+def test_what_is_kept_resolved_is_what_a_fresh_look_finds(
+    rules: list[Rule], instants: list[float]
+) -> None:
+    """R84: the cache honours every edge, and a wall clock that is set back."""
+    book, who = RuleBook(rules), parse_identity("u1:etl:nightly")
+    for seconds in instants:
+        fresh = RuleBook(rules).applied(who, "main", W + seconds)
+        assert book.applied(who, "main", W + seconds) == fresh
+        assert all(one.in_force(W + seconds) for one in fresh.rules)
+
+
+def test_on_its_end_the_next_rule_applies_without_a_sweeper() -> None:
+    """R84: to the instant; and back, where the clock is."""
+    rules = [rule("short", "nightly", ratio=0.9, expires_at=W + 60), rule("base", "etl", ratio=0.1)]
+    book, who = RuleBook(rules), parse_identity("etl:nightly")
+
+    def refuses(seconds: float) -> str | None:
+        refuse = book.applied(who, "main", W + seconds).refuse
+        return refuse.id if refuse else None
+
+    assert [refuses(s) for s in (0, 59.999, 60, 59, 3600, 0)] == [
+        "short", "short", "base", "short", None, "short",
+    ]  # fmt: skip
+
+
+def test_a_window_opens_and_closes_by_itself() -> None:
+    rush = rule("rush", "etl", Kind.HOLD, windows=((W + 10, W + 20), (W + 30, W + 40)))
+    book, who = RuleBook([rush]), parse_identity("etl")
+    held = [book.applied(who, "main", W + s).refuse is not None for s in range(0, 50, 5)]
+    assert held == [False, False, True, True, False, False, True, True, False, False]
+    assert rush.ends_at(W + 12) == W + 20
+
+
+# --- many clients, many rules (R69) --------------------------------------------------------
+
+
+def test_a_uuid_made_up_per_check_escapes_no_category_and_fills_no_memory() -> None:
+    """R69"""
+    book = RuleBook([rule("h", "etl", Kind.HOLD), rule("r", "all", ratio=0.0)])
+    for number in range(2 * MAX_RESOLVED):
+        found = book.applied(parse_identity(f"u{number}:etl"), "main", W)
+        assert found.refuse is not None and found.refuse.id == "h"
+    assert len(book._resolved) <= MAX_RESOLVED
+
+
+def test_thousands_of_rules_of_one_category_are_not_all_looked_at() -> None:
+    """Found by the rarest of their tokens, not by the one they share."""
+    rules = [rule(f"r{n}", f"etl:job{n}", ratio=0.5) for n in range(10_000)]
+    book = RuleBook([*rules, rule("e", "etl", ratio=0.1)])
+    assert max(map(len, book._by_token.values())) == 1
+    found = book.applied(parse_identity("u1:etl:job77"), "main", W)
+    assert found.refuse is not None and found.refuse.id == "r77"
+
+
+def test_two_favored_clients_collide_without_harm() -> None:
+    """R81: both are left to the metrics, and those refuse both."""
+    rules = [
+        rule("all", "all", ratio=0.9),
+        rule("a", "etl", ratio=0.0),
+        rule("b", "web", ratio=0.0),
+    ]
+    for app in ("etl", "web"):
+        assert ask(HEALTHY, rules, roll=0.0, app=app).admitted
+        assert not ask(LAGGED, rules, roll=0.99, app=app).admitted
+    assert not ask(HEALTHY, rules, roll=0.89, app="new").admitted
+
+
+def test_an_end_lies_within_both_the_rule_and_its_window() -> None:
+    rush = rule("rush", "etl", windows=((W, W + 100),), expires_at=at(50).wall_s)
+    assert rush.ends_at(W + 1) == W + 50

@@ -1,0 +1,91 @@
+"""Rules through a real agent: what operators set, holds for real clients, and ends."""
+
+from __future__ import annotations
+
+import time
+
+from tests.fixtures.agents import AgentProcess
+from tests.fixtures.eventually import eventually
+
+METRICS = """
+[databases.main]
+engine = "postgres"
+dsn = "host=127.0.0.1 port=1 dbname=none"
+[databases.main.metrics.queue]
+command = ["cat", "{file}"]
+threshold = 5
+interval_s = 0.05
+timeout_s = 1.0
+max_age_s = 5.0
+"""
+
+
+def started(agent: AgentProcess, value: float) -> AgentProcess:
+    reading = agent.folder / "queue"
+    reading.write_text(str(value))
+    agent.write_settings(METRICS.format(file=reading))
+    agent.start()
+    eventually(lambda: agent.check()["verdict"] in ("OK", "THRESHOLD_EXCEEDED"))
+    return agent
+
+
+def put(agent: AgentProcess, **rule: object) -> dict[str, object]:
+    reply = agent.request("POST", "/v1/rules", rule, unix=True)
+    assert reply.status == 201, reply.body
+    document: dict[str, object] = reply.json
+    return document
+
+
+def verdicts(agent: AgentProcess, app: str, count: int = 200) -> list[str]:
+    return [agent.check(app=app)["verdict"] for _ in range(count)]
+
+
+def test_a_hold_on_a_category_reaches_every_job_of_it_and_ends_by_itself(
+    agent: AgentProcess,
+) -> None:
+    """R65, R69, R84"""
+    started(agent, 1)
+    held = {"target": "etl", "kind": "hold", "reason": "INC-1", "for": "2s"}
+    put(agent, **held)
+    set_at = time.monotonic()
+    assert {agent.check(app=f"{n}:etl")["verdict"] for n in range(20)} == {"APP_DENIED"}
+    assert agent.check(app="report")["verdict"] == "OK"
+    eventually(lambda: agent.check(app="job:etl")["verdict"] == "OK", within_s=10)
+    assert time.monotonic() - set_at >= 1.5
+
+
+def test_favoured_over_all_others_and_never_over_the_database(agent: AgentProcess) -> None:
+    """R71, R76: nobody passes while the metric is unhealthy, favoured or not."""
+    started(agent, 1)
+    favor = {"target": "migration", "over": "all", "ratio": 0.9, "for": "1h"}
+    assert agent.request("POST", "/v1/rules/favor", favor, unix=True).status == 201
+    others = verdicts(agent, "etl:nightly")
+    assert 5 <= others.count("OK") <= 45 and "REJECT_BY_RATIO" in others
+    assert set(verdicts(agent, "u1:migration", 50)) == {"OK"}
+    (agent.folder / "queue").write_text("9")
+    eventually(lambda: agent.check(app="u1:migration")["verdict"] == "THRESHOLD_EXCEEDED")
+
+
+def test_an_exemption_is_loud_and_stops_at_its_ceiling(agent: AgentProcess) -> None:
+    """R78, R79"""
+    started(agent, 9)
+    assert agent.check(app="repair")["verdict"] == "THRESHOLD_EXCEEDED"
+    put(agent, target="repair", kind="exempt", justification="incident", reason="INC-2")
+    assert agent.check(app="repair")["verdict"] == "OK"
+    assert agent.check(app="etl")["verdict"] == "THRESHOLD_EXCEEDED"
+    assert any("repair" in told for told in agent.get("/v1/status").json["advice"])
+    (agent.folder / "queue").write_text("99")
+    eventually(lambda: agent.check(app="repair")["verdict"] == "THRESHOLD_EXCEEDED")
+
+
+def test_rules_survive_a_kill(agent: AgentProcess) -> None:
+    """R87, R141"""
+    started(agent, 1)
+    rule = put(agent, target="etl", kind="hold", reason="INC-3", **{"for": "1h"})
+    agent.kill()
+    agent.start()
+    assert agent.check(app="etl")["verdict"] == "APP_DENIED"
+    assert agent.request("DELETE", f"/v1/rules/{rule['id']}", unix=True).status == 200
+    eventually(lambda: agent.check(app="etl")["verdict"] == "OK")
+    audit = agent.get("/v1/audit").json["audit"]
+    assert [entry["action"] for entry in audit][:2] == ["rule.lifted", "rule.set"]
