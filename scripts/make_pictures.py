@@ -41,7 +41,7 @@ def main() -> None:
             job.start()
         stage.measure_full_rate()
         told = ""
-        while "above 2 s" not in told or "ask again" not in told:  # It may be over too soon.
+        while "REFUSES" not in told or "ask again" not in told:  # It may be over too soon.
             director = Director(stage)
             director.press("l")
             held = _until(stage, director, lambda frame: all(d.refused_for_s for d in frame.desks))

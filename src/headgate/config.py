@@ -88,7 +88,12 @@ def parse_database_text(value: object) -> str:
 
 def _agent_url(value: object) -> str:
     url = text(512)(value).rstrip("/")
-    if not _AGENT_URL.fullmatch(url):
+    try:
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # A port beyond 65535, a bracket that is not closed.
+        usable = False
+    if not usable or not _AGENT_URL.fullmatch(url):
         raise ValueError("must read like https://db1:8087, without path, user or password")
     return url
 
@@ -315,7 +320,7 @@ DATABASE_SETTINGS = table(
         Setting(
             "collect_interval_s",
             "Seconds between two readings of the other members, and of the server's role.",
-            number(0.05, 60),
+            number(0.05, 5),
             default=0.25,
         ),
         Setting(

@@ -18,12 +18,13 @@ from headgate.config import AgentSettings, DatabaseSettings, Settings
 from headgate.core.activity import Idleness
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.rollup_settings import plugin_faults
-from headgate.errors import Fault, InvalidSettings
+from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.http.auth import Credential
 from headgate.peers import PeerAccess, load_access
 from headgate.probes.factory import DatabaseProbes
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
+from headgate.wire.peers import parse_peer_url
 
 ROLLUP_GROUP = "headgate.rollups"
 
@@ -32,6 +33,7 @@ def check_parts(settings: Settings) -> None:
     """What only building the parts can tell: a driver or plug-in that is missing, a password
     that cannot be read, an odd address. Raises InvalidSettings; connects to nothing."""
     peer_access(settings)
+    _check_urls(settings)
     aggregates = rollup_plugins()
     for database in settings.databases.values():
         probes = probes_of(database)
@@ -42,6 +44,25 @@ def check_parts(settings: Settings) -> None:
                 raise InvalidSettings(faults)
         if database.heartbeat_interval_s:
             probes.heartbeat_writer(database.heartbeat_table)
+
+
+def _check_urls(settings: Settings) -> None:
+    """By the links' own reader: what they would refuse must not be found out half-way."""
+    urls = {
+        f"databases.{database.name}.peers.{peer.name}.url": peer.url
+        for database in settings.databases.values()
+        for peer in database.peers
+    }
+    agent = settings.agent
+    urls |= {"agent.standby_for": agent.standby_for or "", "agent.advertise": agent.advertise or ""}
+    faults = []
+    for place, url in urls.items():
+        try:
+            parse_peer_url(url or "http://localhost")
+        except InvalidName as error:
+            faults.append(Fault(place, str(error)))
+    if faults:
+        raise InvalidSettings(faults)
 
 
 def store_of(agent: AgentSettings) -> Store:

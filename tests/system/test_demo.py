@@ -176,7 +176,7 @@ def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
         begun = terminal.drawn
         terminal.press("p")
         terminal.await_words(
-            "db-b takes writes", "db-a is back, as a replica of db-b", "0 of them a wrong OK"
+            "db-b takes writes", "db-a is back, as a replica of db-b", "wrong OKs: 0"
         )
         terminal.await_words("db-b's agent speaks for it", "OK by db-b", "timeline 2")
         terminal.press("k")

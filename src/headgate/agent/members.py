@@ -135,7 +135,6 @@ class RemoteMember:
         self.report: MemberReport | None = None
         self.claim: RoleSeen | None = None
         """What it said of itself when it last pulled from us."""
-        self.claim_url = ""
         self.last_role: Role | None = None
         self.lost: Absent | None = None
         self.lost_since: float | None = None
@@ -169,11 +168,11 @@ class RemoteMember:
         report = self.report
         role = self.role()
         if report is None and role is not None:
-            report = MemberReport(self.name, role.taken_at, role, url=self.claim_url)
+            report = MemberReport(self.name, role.taken_at, role)
         elif report is not None and role is not None and role is not report.role:
             report = MemberReport(
                 self.name, report.at, role, None, report.readings, report.labels,
-                report.activity, report.asked_s_ago, self.claim_url or report.url,
+                report.activity, report.asked_s_ago, report.url,
             )  # fmt: skip
         # One that pulls from us is there, whether or not we reach it.
         lost = None if role is not None and role is self.claim else self.lost
@@ -181,8 +180,8 @@ class RemoteMember:
             self.name, self.url, False, report, lost, self.lost_since, self.joined_at or 0.0
         )
 
-    def claimed(self, role: RoleSeen | None, url: str) -> None:
-        self.claim, self.claim_url = role, url
+    def claimed(self, role: RoleSeen | None) -> None:
+        self.claim = role
         if role is not None:
             self.last_role = role.role
 

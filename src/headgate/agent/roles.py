@@ -62,8 +62,9 @@ class RoleWatcher:
             while True:
                 self._publish(await self._read())
                 await self._pause()
-        finally:
-            await self._close()
+        except asyncio.CancelledError:
+            await self._close()  # Only then: after a crash it goes on with the same probe.
+            raise
 
     async def _read(self) -> RoleSeen | Absent:
         self._demand.count(Work.PROBES)

@@ -17,7 +17,9 @@ from headgate.core.metrics import AbsencePolicy, MetricSpec, RollupOf
 from headgate.core.names import Scope
 from headgate.core.rollup import Aggregate, MemberReading, Rolled, roll_up, shard_spec
 from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
-from headgate.core.topology import Member, Role, not_following
+from headgate.core.topology import Downstream, Member, Role, not_following
+
+LAG = "lag"
 
 
 class Rolling:
@@ -66,10 +68,11 @@ class Rolling:
         standings: dict[str, Standing] = {}
         rolled: dict[str, Rolled] = {}
         until = primary.leads_until
-        astray = problems(members, primary.name)
-        counted = [member for member in members if not self._is_former(member, primary.name)]
+        astray = {**problems(members, primary.name), **self._doubles(members)}
+        accounts = self._accounts(primary)
+        counted = [m for m in members if not self._is_former(m, primary.name, accounts)]
         for name, spec in specs.items():
-            parts = [self._part(member, spec, astray, now) for member in counted]
+            parts = [self._part(member, spec, astray, accounts, now) for member in counted]
             rolled[name] = outcome = roll_up(
                 spec, parts, now=now.mono_s, wall_s=now.wall_s, aggregates=self._aggregates
             )
@@ -92,11 +95,18 @@ class Rolling:
         return stand(spec, window, scope=Scope.SHARD, until=until)
 
     def _part(
-        self, member: Member, spec: MetricSpec, astray: Mapping[str, str], now: Instant
+        self,
+        member: Member,
+        spec: MetricSpec,
+        astray: Mapping[str, str],
+        accounts: Mapping[str, Downstream],
+        now: Instant,
     ) -> MemberReading:
         reading = self._reading(member, spec, astray, now.mono_s)
+        if spec.name == LAG and isinstance(reading, Sample) and member.name in accounts:
+            reading = _the_worse(reading, accounts[member.name])
         key = (member.name, spec.name)
-        if isinstance(reading, Absent):
+        if isinstance(reading, Absent) and reading.cause is not Cause.HIBERNATING:
             self._missing_since.setdefault(key, now.mono_s)
         else:
             self._missing_since.pop(key, None)
@@ -119,9 +129,20 @@ class Rolling:
         role = member.report.role if member.report else None
         return role.role if role else None
 
-    def _is_former(self, member: Member, primary: str) -> bool:
-        """A primary before ours that is gone: it was never a replica, nor is it one now (R44)."""
-        return member.name != primary and self._counted_role(member) is Role.PRIMARY
+    def _is_former(self, member: Member, primary: str, accounts: Mapping[str, Downstream]) -> bool:
+        """A primary before ours that is gone: it was never a replica, nor is it one now (R44).
+        Where our server lists it, it follows us again, and only its agent is missing."""
+        was_primary = self._counted_role(member) is Role.PRIMARY
+        return member.name != primary and was_primary and member.name not in accounts
+
+    def _doubles(self, members: Sequence[Member]) -> dict[str, str]:
+        found = {member.name: self._roster.double_of(member.name) for member in members}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def _accounts(self, primary: LocalMember) -> dict[str, Downstream]:
+        """What our own server knows of its replicas, by the name of the member."""
+        listed = primary.role.downstream if primary.role else ()
+        return {found.name: found for found in listed if found.name in self._roster.remotes}
 
     def _reading(
         self, member: Member, spec: MetricSpec, astray: Mapping[str, str], now: float
@@ -134,7 +155,7 @@ class Rolling:
         about_replication = spec.rollup.of is RollupOf.REPLICAS
         if about_replication and report.role is None and report.role_absent is not None:
             return report.role_absent
-        if about_replication and member.name in astray:
+        if member.name in astray and (about_replication or self._roster.double_of(member.name)):
             return Absent(Cause.REPLICATION_BROKEN, astray[member.name], now)
         reading = report.readings.get(spec.name)
         if reading is None:
@@ -145,6 +166,15 @@ class Rolling:
 
     def _max_age_s(self, spec: MetricSpec) -> float:
         return spec.max_age_s + self._collect_interval_s
+
+
+def _the_worse(reading: Sample, account: Downstream) -> Sample:
+    """A replica whose link stands still has replayed all that it received, and knows of no lag:
+    its primary knows better."""
+    if account.lag_s is None or account.lag_s <= reading.value:
+        return reading
+    said = f"by the primary's account; {reading.value:.1f} s by its own"
+    return reading._replace(value=account.lag_s, detail=said)
 
 
 def problems(members: Sequence[Member], leader: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from headgate.agent.board import Board
-from headgate.agent.members import LocalMember, RemoteMember
+from headgate.agent.members import FOUND, LocalMember, RemoteMember
 from headgate.core.shard import Skip
 from headgate.core.topology import Downstream, Member, Role
 
@@ -31,12 +31,28 @@ class Roster:
         return [*ours, *(remote.member() for remote in self.distinct())]
 
     def distinct(self) -> Iterator[RemoteMember]:
-        """Without those that turn out to be another one by a second name."""
-        names = {*self.remotes, *(local.name for local in self.locals.values())}
+        """Without those found in the database that turn out to be known by another name."""
         for remote in self.remotes.values():
-            called = remote.report.name if remote.report else remote.name
-            if called == remote.name or called not in names:
+            if remote.source != FOUND or not self.is_taken(remote):
                 yield remote
+
+    def is_taken(self, remote: RemoteMember) -> bool:
+        """Whether its agent calls itself by the name of another member."""
+        called = remote.report.name if remote.report else remote.name
+        own = {local.name for local in self.locals.values()}
+        return called != remote.name and (called in own or called in self.remotes)
+
+    def double_of(self, name: str) -> str | None:
+        """Why this member cannot be told from another one, if that is so: somebody's name or
+        address was copied, and it may hide a member that nobody reads."""
+        remote = self.remotes.get(name)
+        if remote is None or remote.source == FOUND:
+            return None
+        if self.is_taken(remote) and remote.report is not None:
+            called = remote.report.name
+            return f"its agent calls itself {called}, as another member is called: look at its url"
+        doubles = [o.name for o in self.remotes.values() if o.url == remote.url and o is not remote]
+        return f"it has the same url as {doubles[0]}" if doubles else None
 
     @property
     def role_max_age_s(self) -> float:

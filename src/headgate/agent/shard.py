@@ -88,6 +88,7 @@ class Shard:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()
         self._roll_handle: asyncio.TimerHandle | None = None
+        self._halted = False
 
     # --- members ---------------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ class Shard:
         self._tasks[remote.name] = asyncio.create_task(
             supervised(f"member {remote.name}", lambda: self._pull_loop(remote))
         )
+        self._roll()  # It counts from now on, heard of or not.
 
     async def remove_remote(self, name: str) -> None:
         remote = self.remotes.pop(name, None)
@@ -115,16 +117,22 @@ class Shard:
         self._succession.forget(name)
         self._roll()
 
-    async def close(self) -> None:
-        for name in list(self.remotes):
-            await self.remove_remote(name)
+    def halt(self) -> None:
+        """From now on it says nothing; another one takes its place."""
+        self._halted = True
         if self._roll_handle is not None:
             self._roll_handle.cancel()
         for errand in self._errands:
             errand.cancel()
         for local in self.locals.values():
+            local.let_go()
             local.demand.unwatch(self._stir)
-            local.demand.on_shard_asked = lambda: None
+            if local.demand.on_shard_asked == self.wanted:
+                local.demand.on_shard_asked = lambda: None
+
+    async def close(self) -> None:
+        for name in list(self.remotes):
+            await self.remove_remote(name)
 
     # --- events ----------------------------------------------------------------------------
 
@@ -171,10 +179,10 @@ class Shard:
     def _role_read(self, local: LocalMember) -> None:
         """At once: a role that is lost must not pass for one that is held."""
         local.note_change(self._board)
+        self.on_downstream()
         self._roll()
         if self._pulls():
             self._stir()
-        self.on_downstream()
 
     def wanted(self) -> None:
         """A client asked about the shard. If nobody here knows who leads it, look."""
@@ -193,9 +201,10 @@ class Shard:
         """Another member pulled from us, and said what it is."""
         by_url = (remote for remote in self.remotes.values() if url and remote.url == url)
         remote = self.remotes.get(sender) or next(by_url, None)
-        if remote is None:
-            return
-        remote.claimed(role, url)
+        if remote is not None:
+            remote.claimed(role)
+        else:
+            self._succession.hear(sender, role, self._now().mono_s)
         self._roll()
 
     def _stir(self) -> None:
@@ -340,7 +349,7 @@ class Shard:
         self._roll()
 
     def _soon(self) -> None:
-        if self._roll_handle is None:
+        if self._roll_handle is None and not self._halted:
             loop = asyncio.get_running_loop()
             self._roll_handle = loop.call_later(ROLL_WITHIN_S, self._roll)
 
@@ -348,6 +357,8 @@ class Shard:
         if self._roll_handle is not None:
             self._roll_handle.cancel()
             self._roll_handle = None
+        if self._halted:
+            return
         now = self._now()
         members = self._members(now.mono_s)
         point = self._succession.stand(members, now)

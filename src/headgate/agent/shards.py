@@ -7,6 +7,7 @@ other agents ──answer, woken──►│        operators ──skip, add_pe
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -28,13 +29,14 @@ from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S, Pull, ShardView, Skip
 from headgate.core.topology import Downstream, Following, MemberReport, Role
-from headgate.errors import HeadgateError, InvalidRequest, WrongShard
+from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongShard
 
 log = structlog.get_logger()
 
 SKIP, PEER = "skip", "peer"
 MAX_HOLD_S = 30.0
 ROLE_TIMEOUT_S = 0.5
+HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
 NAMELESS = ("", "walreceiver")
 """What Postgres calls a replica that was given no name."""
 
@@ -106,6 +108,8 @@ class Shards:
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._skips: dict[tuple[str, str], Skip] = {}
         self._peers: dict[tuple[str, str], Record] = {}
+        self._unusable: set[str] = set()
+        """Found in the database, and no member could be called so; told once."""
         self._lock = asyncio.Lock()
 
     # --- from the file and the store -------------------------------------------------------
@@ -119,13 +123,16 @@ class Shards:
                 for plan in [*self._plans.values(), *plans]
                 if _key(self._plans.get(plan.database)) != _key(wanted.get(plan.database))
             }
-            for name in changed & self._shards.keys():
-                await self._close_shard(name)
+            # Everything is in its new place before anything is waited for: nobody who asks in
+            # between finds half of it.
+            retired = [self._retire(name) for name in changed & self._shards.keys()]
             for database in self._plans.keys() - wanted.keys():
                 self._board.set_shard(database, None)
             self._plans = wanted
             for name in sorted(changed):
                 self._open_shard(name)
+            for shard, tasks in retired:
+                await _end(shard, tasks)
 
     async def load(self, skips: Sequence[Record], peers: Sequence[Record]) -> None:
         """What operators set before, as the store kept it."""
@@ -143,7 +150,7 @@ class Shards:
 
     async def close(self) -> None:
         for name in list(self._shards):
-            await self._close_shard(name)
+            await _end(*self._retire(name))
 
     def _open_shard(self, name: str) -> None:
         plans = [plan for plan in self._plans.values() if plan.shard == name]
@@ -200,13 +207,13 @@ class Shards:
                 peer = PeerPlan(member, str(record.value["url"]), str(record.value["database"]))
                 self._add_remote(shard, peer, "runtime")
 
-    async def _close_shard(self, name: str) -> None:
+    def _retire(self, name: str) -> tuple[Shard, list[asyncio.Task[None]]]:
         shard = self._shards.pop(name)
+        shard.halt()
         tasks = [self._watching.pop(database) for database in shard.locals]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await shard.close()
+        return shard, tasks
 
     def _discover(self, shard: Shard) -> None:
         """Add the agents of replicas that the server lists, and of the server it follows."""
@@ -222,13 +229,22 @@ class Shards:
                 self._add_found(shard, peer)
             shard.forget_unheard({peer.url for peer in peers})
 
+    def _note_unusable(self, shard: str, name: str, detail: str) -> None:
+        if name not in self._unusable and len(self._unusable) < MAX_MEMBERS:
+            self._unusable.add(name)
+            log.warning("member.unusable", shard=shard, name=name, detail=detail)
+
     def _add_found(self, shard: Shard, peer: PeerPlan) -> None:
         known = {self._url, *shard.aliases, *(remote.url for remote in shard.remotes.values())}
         names = {*shard.remotes, *(local.name for local in shard.locals.values())}
         if peer.url in known or peer.name in names or len(shard.remotes) >= MAX_MEMBERS:
             return
-        log.info("member.found", shard=shard.name, member=peer.name, url=peer.url)
-        self._add_remote(shard, peer, FOUND)
+        try:
+            self._add_remote(shard, peer, FOUND)
+        except InvalidName as error:
+            self._note_unusable(shard.name, peer.name, str(error))
+        else:
+            log.info("member.found", shard=shard.name, member=peer.name, url=peer.url)
 
     # --- for other parts of the agent ------------------------------------------------------
 
@@ -285,8 +301,11 @@ class Shards:
         return local.report(self._board, self._clock.now().mono_s, self._url)
 
     def _meet(self, shard: Shard, pull: Pull) -> None:
-        """A primary that nobody told us of: whom it pulls from has to know it as well."""
-        if pull.role is not None and pull.role.role is Role.PRIMARY and pull.url:
+        """A primary that nobody told us of: whom it pulls from has to know it as well. Only
+        where the settings say what addresses agents have: nobody else is ever connected to."""
+        template = self._plans[pull.database].discover
+        leads = pull.role is not None and pull.role.role is Role.PRIMARY
+        if leads and template is not None and _fits(template, pull.url):
             self._add_found(shard, PeerPlan(pull.sender, pull.url, pull.database))
 
     def woken(self, shard: str, database: str, by: str) -> None:
@@ -422,6 +441,11 @@ class Shards:
         return kept
 
 
+def _fits(template: str, url: str) -> bool:
+    pattern = re.escape(template).replace(r"\{host\}", HOST).replace(r"\{name\}", HOST)
+    return re.fullmatch(pattern, url) is not None
+
+
 def _found_peer(plan: ShardPlan, template: str, found: Downstream) -> PeerPlan | None:
     """By its own name, where it has one that is not everybody's."""
     own = "" if found.name in NAMELESS else found.name
@@ -430,7 +454,17 @@ def _found_peer(plan: ShardPlan, template: str, found: Downstream) -> PeerPlan |
         return None
     shown = f"[{host}]" if ":" in host else host
     url = template.replace("{host}", shown).replace("{name}", name)
-    return PeerPlan(name, url, plan.database)
+    return PeerPlan(_as_name(name), url, plan.database)
+
+
+def _as_name(text: str) -> str:
+    """What operators can type, and set aside: addresses have colons, and people put spaces."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:63] or "member"
+
+
+async def _end(shard: Shard, tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await shard.close()
 
 
 def _key(plan: ShardPlan | None) -> tuple[object, ...] | None:

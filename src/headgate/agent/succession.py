@@ -27,6 +27,7 @@ from headgate.core.topology import (
 
 HINT_MAX_AGE_S = 300.0
 """How old a memory of the primary may be and still be worth asking."""
+MAX_RIVALS = 16
 RIVAL_MEMORY_S = 600.0
 """How long another primary that has vanished stands in the way, where no term tells who won."""
 
@@ -40,6 +41,13 @@ class Succession:
 
     def forget(self, name: str) -> None:
         self._rivals.pop(name, None)
+
+    def hear(self, stranger: str, role: RoleSeen | None, now: float) -> None:
+        """One that is no member here pulled from us: if it is a primary, too, we are two."""
+        if role is None or role.role is Role.REPLICA:
+            self._rivals.pop(stranger, None)
+        elif self._roster.local_primary(now) is not None and len(self._rivals) < MAX_RIVALS:
+            self._rivals[stranger] = role
 
     def is_unknown(self, members: list[Member], now: float) -> bool:
         """Whether nobody is known to be the primary, not even from memory."""
@@ -132,4 +140,5 @@ class Succession:
         taken_at, remote = max(known, key=lambda item: item[0])
         if now - taken_at > HINT_MAX_AGE_S:
             return point
-        return Following(remote.name, remote.claim_url or remote.url)
+        told = remote.report.url if remote.report else ""
+        return Following(remote.name, told or remote.url)

@@ -184,6 +184,9 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
 def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -> Finding:
     """One metric, now. With `threshold`, the caller's own instead of the configured one."""
     spec, sample, absent = standing.spec, standing.sample, standing.absent
+    if threshold is not None and standing.ref.scope is Scope.SHARD and spec.rollup.by not in PLAIN:
+        # Seconds against a count of members: no number could be right.
+        return Finding(standing.ref, State.ABSENT, spec, cause=Cause.UNSUPPORTED, detail=_COUNTED)
     limit = spec.threshold if threshold is None else threshold
     breached = standing.breached if threshold is None else _breaches(standing, threshold)
     age_s = max(0.0, now.mono_s - sample.taken_at) if sample is not None else None
@@ -210,6 +213,9 @@ def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -
     )
 
 
+PLAIN = ("max", "min", "sum", "mean")
+"""Roll-ups whose value can be compared with a caller's threshold."""
+_COUNTED = "its roll-up judges members, so a threshold of the caller's own says nothing of it"
 _UNCONFIRMED = "that this agent's server is the primary has not been confirmed in time"
 
 

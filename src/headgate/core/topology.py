@@ -36,6 +36,8 @@ class Downstream:
     """Where it listens, where the server knows (report_port)."""
     bytes_behind: int | None = None
     """Log that it has not replayed yet, where the server can tell."""
+    lag_s: float | None = None
+    """For how long that has been so, by the server's own log positions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from headgate.demo.postgres import PostgresServer
 from headgate.errors import WaitedTooLong
 
 ROWS = 20_000
-CHUNK_ROWS = 100
+CHUNK_ROWS = 400
 # A fixed pace, so that what the jobs write does not depend on how busy this machine is.
 PERIOD_S = 0.025
 LONGEST_WAIT_S = 0.5

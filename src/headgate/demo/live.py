@@ -176,6 +176,6 @@ def _outcome(handover: Handover) -> str:
     between = handover.between
     wrong = len(handover.wrong)
     return (
-        f"{handover.new.name}'s agent led {handover.leads_after_s:.2f} s after the promotion; "
-        f"{len(between)} answers until then, {wrong} of them a wrong OK"
+        f"{handover.new.name}'s agent led {handover.leads_after_s:.2f} s later; "
+        f"{len(between)} answers until then, wrong OKs: {wrong}"
     )

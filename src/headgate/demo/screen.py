@@ -15,10 +15,10 @@ from headgate.demo.show import bar, refusal_words
 from headgate.demo.stage import Desk, Frame, Seat
 
 KEYS = {
-    "p": "promote a replica",
+    "p": "promote",
     "k": "kill the primary",
-    "l": "make a replica lag",
-    "a": "jobs ask or not",
+    "l": "lag",
+    "a": "ask or not",
     "q": "quit",
 }
 NAME_WIDTH = 17
@@ -161,7 +161,7 @@ def _look(view: View) -> str:
     if change is not None:
         return _look_at_change(change)
     if not asks:
-        return "the replicas: nobody holds the jobs, so the slowest one falls behind (l)"
+        return "the replicas: nobody holds the jobs now; a slow one falls behind (l)"
     if held and (frame.lag_s or 0.0) > LAG_THRESHOLD_S:
         return "the jobs: both are held, by the replica that is furthest behind"
     if held:

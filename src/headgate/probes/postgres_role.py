@@ -11,6 +11,7 @@ from __future__ import annotations
 import psycopg
 
 from headgate.core.topology import Downstream, Role, RoleSeen
+from headgate.probes.postgres_lag import WalMarks
 from headgate.probes.postgres_replication import PRIMARY_CONNINFO, upstream_of
 from headgate.probes.postgres_session import PostgresSession, Row
 from headgate.probes.roles import HERE, Clocks
@@ -26,6 +27,7 @@ SELECT standby, extract(epoch FROM clock_timestamp())::float8,
        CASE WHEN NOT standby THEN pg_walfile_name(pg_current_wal_lsn()) END,
        coalesce(w.received_tli, CASE WHEN standby THEN {{replayed_timeline}} END),
        w.sender_host, w.sender_port, {PRIMARY_CONNINFO},
+       (SELECT pg_wal_lsn_diff(position, '0/0')::int8 FROM own),
        (SELECT coalesce(json_agg(json_build_array(name, host, behind)), '[]') FROM (
             SELECT r.application_name AS name, host(r.client_addr) AS host,
                    greatest(0, pg_wal_lsn_diff(own.position, r.replay_lsn))::int8 AS behind
@@ -48,6 +50,7 @@ WITHOUT_CONTROL_DATA = ROLE_QUERY.format(cluster="NULL", replayed_timeline="NULL
 class PostgresRole:
     def __init__(self, clocks: Clocks = HERE) -> None:
         self._clocks = clocks
+        self._marks = WalMarks()
         self._restricted: PostgresSession | None = None
         """The session on which control data was refused: asked again on the next one."""
 
@@ -61,11 +64,13 @@ class PostgresRole:
                 return await self(session)
         else:
             row = await session.row(WITHOUT_CONTROL_DATA)
-        return role_seen(row, trip.asked_at, trip.clock_ahead_s(row[1]))
+        return role_seen(row, trip.asked_at, trip.clock_ahead_s(row[1]), self._marks)
 
 
-def role_seen(row: Row, taken_at: float, clock_ahead_s: float) -> RoleSeen:
-    standby, _, cluster, wal_file, timeline, host, port, conninfo, below = row
+def role_seen(row: Row, taken_at: float, clock_ahead_s: float, marks: WalMarks) -> RoleSeen:
+    standby, _, cluster, wal_file, timeline, host, port, conninfo, position, below = row
+    if position is not None:
+        marks.note(position, taken_at)
     return RoleSeen(
         Role.REPLICA if standby else Role.PRIMARY,
         taken_at,
@@ -73,7 +78,17 @@ def role_seen(row: Row, taken_at: float, clock_ahead_s: float) -> RoleSeen:
         term=timeline if standby else int(wal_file[:8], 16),
         upstream=upstream_of(host, port, conninfo) if standby else "",
         downstream=tuple(
-            Downstream(name or "", host or "", bytes_behind=behind) for name, host, behind in below
+            Downstream(
+                name or "", host or "", None, behind, _lag_s(marks, position, behind, taken_at)
+            )
+            for name, host, behind in below
         ),
         clock_ahead_s=clock_ahead_s,
     )
+
+
+def _lag_s(marks: WalMarks, position: int | None, behind: int | None, now_s: float) -> float | None:
+    """Since when we have known of log that it has not replayed; never too high."""
+    if position is None or behind is None:
+        return None
+    return marks.lag_s(position - behind, now_s)
