@@ -113,7 +113,7 @@ class Rolling:
         report = member.report
         return MemberReading(
             name=member.name,
-            role=self._counted_role(member),
+            role=Role.REPLICA if member.name in accounts else self._counted_role(member),
             reading=reading,
             labels=report.labels if report else None,
             missing_since=self._missing_since.get(key),
