@@ -185,6 +185,8 @@ def test_a_singular_agent_names_its_members_after_its_databases() -> None:
         ("peers.db-b", "peers.db-a", "two members called 'db-a'"),
         ("peers.db-b", "peers.'-x'", "member name '-x'"),
         ('url = "https://db-b:8087"', "", "databases.main.peers.db-b.url: is missing"),
+        ("https://db-b:8087", "https://db-b:99999", "peers.db-b.url: must read like"),
+        ("https://db-b:8087", "http://[::1:8087", "peers.db-b.url: must read like"),
         ("https://db-b:8087", "https://u:pw@db-b:8087", "without path, user or password"),
         ("https://db-b:8087", "https://db-b:8087/v1", "must read like https://db1:8087"),
         ("https://db-b:8087", "db-b:8087", "must read like https://db1:8087"),
