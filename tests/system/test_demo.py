@@ -169,7 +169,7 @@ def in_a_terminal() -> Iterator[Terminal]:
 
 
 def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
-    """`p`, `k`, `l`, `q` in a terminal: the new primary's agent answers the jobs (R45)."""
+    """`p`, `k`, `q` in a terminal: the new primary's agent answers the jobs (R45)."""
     with in_a_terminal() as terminal:
         before = terminal.settings()
         terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a")
