@@ -79,6 +79,11 @@ class Demand:
         self.refresh(now)
         self.on_shard_asked()
 
+    def share(self, now: float) -> None:
+        """A client asked about the shard, by the name of another of its databases here."""
+        self.asked_at = self.shard_asked_at = now
+        self.refresh(now)
+
     def follow(self, activity: Activity, *, now: float, for_s: float) -> None:
         """The shard's primary wants us as awake as it is itself, for a while."""
         if activity is Activity.HIBERNATING:

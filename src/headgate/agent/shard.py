@@ -19,7 +19,7 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import NEVER, Demand, Work, first_of
-from headgate.agent.members import FOLLOWED_S, FOUND, LINK_TIMEOUT_S, LocalMember, RemoteMember
+from headgate.agent.members import FOUND, LINK_TIMEOUT_S, LocalMember, RemoteMember
 from headgate.agent.ports import Clock
 from headgate.agent.rolling import Rolling, problems
 from headgate.agent.roster import Roster
@@ -188,7 +188,7 @@ class Shard:
         """A client asked about the shard. If nobody here knows who leads it, look."""
         now = self._now().mono_s
         for local in self.locals.values():
-            local.demand.follow(Activity.NORMAL, now=now, for_s=FOLLOWED_S)
+            local.demand.share(now)
         if now - self._searched_at >= SEARCH_EVERY_S and self._succession.is_unknown(
             self._members(now), now
         ):
