@@ -29,7 +29,7 @@ from bench.load import cpu_s, table
 from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
 
-QUEUE = 'queue: sql="select n from queue", threshold=5, interval_s=0.25, scope="shard"'
+QUEUE = 'queue: sql="select n from queue", threshold=5, interval_s=0.25, rollup_of="replicas"'
 FIVE = 'lag: empty="admit"; threads_running; loadavg; pool_usage; lock_waits'
 ASK = "/v1/check?app=bench:shard&database=main&metrics=shard/{metric}"
 

@@ -38,13 +38,15 @@ def decide(
         return _no_database(check, now, roll)
     applied = rules.applied(check.identity, check.database, now.wall_s)
     refuse = applied.refuse
+    if refuse is None and applied.is_plain:
+        return _gate(check, health, now, roll)
     if refuse is not None and (refuse.refuses_all or _diced(refuse, Order.BEFORE, roll)):
         return _refused_by(refuse, applied, check, now, health, roll)
     if applied.is_plain:
         decision = _gate(check, health, now, roll)
     else:
         decision = _ruled_gate(check, health, applied, now, roll)
-    decision = decision._replace(rule=refuse, applied=applied) if applied.rules else decision
+    decision = decision._replace(rule=refuse, applied=applied)
     if refuse is not None and decision.admitted and _diced(refuse, Order.AFTER, roll):
         return _refused_by(refuse, applied, check, now, health, roll)
     return decision
@@ -253,7 +255,9 @@ def _failing(
             if not check.ok_if_unknown:
                 failing.append(_not_here(target, health))
             continue
-        limit = _stricter(read_threshold, limits.get(target.spec.name), target.spec.threshold)
+        limit = read_threshold
+        if limits:
+            limit = _stricter(limit, limits.get(target.spec.name), target.spec.threshold)
         if limit is None and target.passes and now.mono_s <= target.passes_until:
             continue
         finding = judge(target, now, threshold=limit)
