@@ -55,7 +55,7 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
 
 
 def demo(context: typer.Context, seconds: DemoSeconds = None, headless: Headless = False) -> None:
-    """See it work: a real Postgres, an agent, greedy jobs."""
+    """See it work: a real Postgres shard, an agent beside each server, greedy jobs."""
     raise typer.Exit(_host(context).play(seconds=seconds, headless=headless))
 
 
