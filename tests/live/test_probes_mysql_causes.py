@@ -84,6 +84,7 @@ async def test_a_stopped_replica_grows_with_the_cause(
             assert "Slave_SQL_Running is No" in before.detail
             await becomes(lambda: exceeds(lag, before.value + 0.2))
         await writer.beat()
+        await in_sync(mariadb_pair)
         await becomes(lambda: stays_below(lag, 1.0))
 
 

@@ -91,7 +91,7 @@ def role(server: PostgresServer, name: str) -> Iterator[str]:
 
 
 async def in_sync(pair: Pair[PostgresServer]) -> None:
-    position = scalar(pair.primary, "SELECT pg_current_wal_insert_lsn()")
+    position = scalar(pair.primary, "SELECT pg_current_wal_flush_lsn()")
     await aeventually(
         lambda: scalar(pair.replica, f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
     )
