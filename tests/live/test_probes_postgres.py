@@ -91,7 +91,8 @@ def role(server: PostgresServer, name: str) -> Iterator[str]:
 
 
 async def in_sync(pair: Pair[PostgresServer]) -> None:
-    position = scalar(pair.primary, "SELECT pg_current_wal_flush_lsn()")
+    # Not the insert position: at the end of a page it stands past a header that nobody wrote yet.
+    position = scalar(pair.primary, "SELECT pg_logical_emit_message(false, 'in_sync', '')")
     await aeventually(
         lambda: scalar(pair.replica, f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
     )
