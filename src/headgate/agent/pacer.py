@@ -1,0 +1,334 @@
+"""Meter admission while the gate is open.   Checker ──OK──► Pacer ──► go, or come back then
+
+One Pacer per database that has a paced metric. It is shown each new Health, steps the
+controller of core/pacing.py, and keeps a bucket that the controller's rate fills. A check
+goes if the bucket is not in debt, and is charged its whole cost: a big one is admitted like
+a small one, and those behind it wait longer. It is asked only after the gate has said OK, so
+it never admits what the gate refuses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+
+import structlog
+
+from headgate.agent.board import Board
+from headgate.agent.ports import Clock
+from headgate.core.decision import Check, Decision, Verdict
+from headgate.core.health import Health, Standing
+from headgate.core.names import Scope
+from headgate.core.pacing import Observation, Pace, Queue, is_delay, step
+from headgate.core.rules import Kind, Rule
+from headgate.core.samples import Reading, Sample
+
+log = structlog.get_logger()
+
+BURST_S = 0.1
+"""What is not taken is kept for so long: a client that comes back a little late loses nothing."""
+MAX_DEBT_S = 10.0
+"""However much a check declares, nobody waits longer for it."""
+MIN_WAIT_S = 0.02
+MAX_WAIT_S, MAX_WAIT_AT_START_S = 5.0, 1.0
+"""Come back by then even if the queue is longer: the rate may have grown meanwhile."""
+OVERBOOKED, OVERBOOKED_AT_START = 1.25, 4.0
+"""More are told to come than the rate has room for: some come late, and it may grow."""
+MARKS_KEPT = 256
+
+
+class Bucket:
+    """Filled at a rate, emptied by what is admitted, with turns for those who are sent away."""
+
+    __slots__ = ("_at", "_booked_until", "_tokens", "pace")
+
+    def __init__(self, now: float) -> None:
+        self.pace = Pace()
+        self._at = self._booked_until = now
+        self._tokens = self.pace.rate * BURST_S
+
+    def adopt(self, pace: Pace, now: float) -> None:
+        self.fill(now)
+        self.pace = pace
+        self._tokens = min(pace.rate * BURST_S, max(self._tokens, -MAX_DEBT_S * pace.rate))
+
+    def fill(self, now: float) -> None:
+        """A clock that stands still, or goes back, fills nothing."""
+        if now > self._at:
+            rate = self.pace.rate
+            self._tokens = min(rate * BURST_S, self._tokens + (now - self._at) * rate)
+            self._at = now
+
+    @property
+    def in_debt(self) -> bool:
+        return self._tokens < 0
+
+    def take(self, cost: float) -> None:
+        self._tokens = max(self._tokens - cost, -MAX_DEBT_S * self.pace.rate)
+
+    def give_back(self, cost: float) -> None:
+        self._tokens = min(self.pace.rate * BURST_S, self._tokens + cost)
+
+    def turn(self, cost: float, now: float, roll: float, *, book: bool = True) -> float:
+        """Seconds to wait. Each gets a turn behind the last: a herd comes back as a file (R143)."""
+        pace = self.pace
+        overbooked, longest_s = OVERBOOKED, MAX_WAIT_S
+        if pace.starting:
+            overbooked, longest_s = OVERBOOKED_AT_START, MAX_WAIT_AT_START_S
+        turn_at = max(now - self._tokens / pace.rate, self._booked_until)
+        wait_s = turn_at - now
+        if wait_s >= longest_s:
+            return longest_s * (0.5 + roll)
+        if book:
+            # Whatever one declares: the turns behind it begin within the longest wait.
+            behind = turn_at + cost / (pace.rate * overbooked)
+            self._booked_until = min(behind, now + longest_s)
+        return max(MIN_WAIT_S, wait_s) * (0.75 + 0.5 * roll)
+
+
+class Pacer:
+    __slots__ = (
+        "_bucket",
+        "_by_default",
+        "_health",
+        "_limited",
+        "_marks",
+        "_note",
+        "_returned",
+        "_seen_at",
+        "_taken",
+        "_through",
+        "cost_total",
+        "metrics",
+        "paced_total",
+        "worst",
+    )
+
+    def __init__(self, now: float) -> None:
+        self.metrics: Mapping[str, Standing] = {}
+        """The paced ones, as last seen."""
+        self.worst = ""
+        """The one of them that the rate was last set by."""
+        self.cost_total = 0.0
+        """Charged so far."""
+        self.paced_total = 0
+        """Checks that were sent away."""
+        self._by_default: frozenset[str] = frozenset()
+        """Those of them that a check is judged by which names no metric."""
+        self._bucket = Bucket(now)
+        self._health: Health | None = None
+        self._seen_at = now
+        self._taken = self._returned = 0.0
+        self._limited = False
+        self._through: float | None = 0.0
+        """How much of what was admitted a delay had let through when last seen."""
+        self._marks: deque[tuple[float, float]] = deque([(now, 0.0)], maxlen=MARKS_KEPT)
+        """When how much had been admitted."""
+        self._note = "work is released little by little until the first reading shows more"
+
+    @property
+    def pace(self) -> Pace:
+        return self._bucket.pace
+
+    @property
+    def _admitted(self) -> float:
+        return self.cost_total - self._returned
+
+    # --- checks ----------------------------------------------------------------------------
+
+    def meter(self, decision: Decision, roll: float) -> Decision:
+        """The gate's answer; or PACED, with the time to come back, where that was an OK.
+        `roll` is the throw that the gate has had already."""
+        cost, now = decision.check.cost, decision.at.mono_s
+        concerned = self._concerned(decision)
+        if not concerned:
+            return decision
+        if _waives(decision.applied.exempt, concerned):
+            self.charge(cost, now)
+            return decision
+        wait_s = self.admit(cost, now, _unspent(decision, roll))
+        return decision if wait_s is None else self._paced(decision, wait_s)
+
+    def foresee(self, decision: Decision, roll: float) -> Decision:
+        """What `meter` would answer; nothing is taken, and no turn is given away."""
+        concerned, now = self._concerned(decision), decision.at.mono_s
+        if not concerned or _waives(decision.applied.exempt, concerned):
+            return decision
+        self._bucket.fill(now)
+        if not self._bucket.in_debt:
+            return decision
+        wait_s = self._bucket.turn(decision.check.cost, now, _unspent(decision, roll), book=False)
+        return self._paced(decision, wait_s)
+
+    def _paced(self, decision: Decision, wait_s: float) -> Decision:
+        # A ratio that let it through did not decide; `applied` still tells of it.
+        return decision._replace(
+            verdict=Verdict.PACED, rule=None, retry_after_s=wait_s, note=self._note
+        )
+
+    def _concerned(self, decision: Decision) -> Collection[str]:
+        """The paced metrics by which this would be an OK; none where it is not ours to say."""
+        health = decision.health
+        if health is None or decision.verdict is not Verdict.OK:
+            return ()
+        if health is not self._health:
+            self.follow(health, decision.at.mono_s)
+        return self._judged_by(decision.check)
+
+    def _judged_by(self, check: Check) -> Collection[str]:
+        """Reading is no work (R34); and who is judged by other metrics is not paced by these."""
+        if check.read_threshold is not None:
+            return ()
+        if not check.metrics:
+            return self._by_default
+        return [ref.metric for ref in check.metrics if ref.metric in self.metrics]
+
+    def admit(self, cost: float, now: float, roll: float) -> float | None:
+        """None: go. Else the seconds after which to come back."""
+        bucket = self._bucket
+        bucket.fill(now)
+        if bucket.in_debt:
+            self._limited = True
+            self.paced_total += 1
+            return bucket.turn(cost, now, roll)
+        self.charge(cost, now)
+        return None
+
+    def charge(self, cost: float, now: float) -> None:
+        """Somebody goes, whether that was ours to say or not (an exempt client)."""
+        self._bucket.fill(now)
+        self._bucket.take(cost)
+        self._taken += cost
+        self.cost_total += cost
+
+    def give_back(self, decision: Decision) -> None:
+        """Admitted, and yet it will not go: another database it works on has refused it."""
+        cost = decision.check.cost
+        if not self._concerned(decision):
+            return
+        self._bucket.give_back(cost)
+        self._taken = max(0.0, self._taken - cost)
+        self._returned += cost
+
+    # --- readings --------------------------------------------------------------------------
+
+    def follow(self, health: Health, now: float) -> None:
+        """Look at a new Health; step if the worst of the paced metrics was read again."""
+        if health is self._health:
+            return
+        self._health = health
+        self.metrics = {standing.spec.name: standing for standing in paced(health)}
+        default = {standing.spec.name for standing in health.default.standings}
+        self._by_default = frozenset(default & self.metrics.keys())
+        # One that is lost says nothing of now: those that are read are steered by.
+        seen = [s for s in self.metrics.values() if s.sample is not None and s.absent is None]
+        worst = max(seen, key=_load, default=None)
+        if worst is None or worst.sample is None or worst.sample.taken_at <= self._seen_at:
+            return
+        self._step(worst, worst.sample, now)
+
+    def _step(self, worst: Standing, sample: Sample, now: float) -> None:
+        self._marks.append((now, self._admitted))
+        elapsed_s = sample.taken_at - self._seen_at
+        seen = Observation(
+            load=_load(worst),
+            breached=worst.breached,
+            elapsed_s=elapsed_s,
+            interval_s=max(standing.spec.interval_s for standing in self.metrics.values()),
+            taken=self._taken,
+            limited=self._limited,
+            queue=self._queue(worst, sample, elapsed_s),
+        )
+        self._bucket.adopt(step(self.pace, seen), now)
+        self._seen_at, self._taken, self._limited = sample.taken_at, 0.0, False
+        self.worst = worst.spec.name
+        self._note = (
+            f"as much as it bears has been released for now ({self.pace.rate:.3g} of cost a "
+            f"second, to keep {self.worst} near {worst.spec.pace_target:.0%} of its threshold)"
+        )
+
+    def _queue(self, worst: Standing, sample: Sample, elapsed_s: float) -> Queue | None:
+        if not is_delay(worst.spec.name, worst.spec.unit):
+            self._through = None
+            return None
+        through = self._admitted_by(sample.taken_at - sample.value)
+        waiting = self._admitted - through
+        before, self._through = self._through, through
+        ran_dry = before is None or waiting <= 0 or sample.value <= 0
+        drained = None if ran_dry or before is None else max(0.0, through - before) / elapsed_s
+        return Queue(drained, waiting, worst.spec.threshold * worst.spec.pace_target)
+
+    def _admitted_by(self, at: float) -> float:
+        """Cost admitted by then: between two marks, as if evenly."""
+        later_at, later = self._marks[-1]
+        for marked_at, marked in reversed(self._marks):
+            if marked_at <= at:
+                span_s = later_at - marked_at
+                share = min(1.0, (at - marked_at) / span_s) if span_s > 0 else 0.0
+                return marked + share * (later - marked)
+            later_at, later = marked_at, marked
+        return later
+
+
+def paced(health: Health) -> list[Standing]:
+    """Each paced metric in its own scope, where that can be seen from here."""
+    shard = health.shard.standings if health.shard and not health.shard.ask else {}
+    found = []
+    for name, standing in health.standings.items():
+        if standing.spec.pace and standing.spec.threshold > 0:
+            whole = shard.get(name) if standing.spec.scope is Scope.SHARD else None
+            found.append(whole if whole is not None else standing)
+    return [standing for standing in found if standing.spec.threshold > 0]
+
+
+def _load(standing: Standing) -> float:
+    return standing.utilization / standing.spec.pace_target
+
+
+def _waives(exempt: Rule | None, concerned: Collection[str]) -> bool:
+    """Whether a client is exempt from every metric that it would be paced for."""
+    if exempt is None:
+        return False
+    return not exempt.metrics or all(name in exempt.metrics for name in concerned)
+
+
+def _unspent(decision: Decision, roll: float) -> float:
+    """The check's one throw, uniform again for a client that a ratio has let through, or would
+    not have (its dice were waived)."""
+    ratio = decision.rule.ratio if decision.rule and decision.rule.kind is Kind.RATIO else 0.0
+    if not 0 < ratio < 1:
+        return roll
+    return roll / ratio if roll < ratio else (roll - ratio) / (1 - ratio)
+
+
+class Pacers:
+    """Of all databases of this agent that have a paced metric."""
+
+    def __init__(self, board: Board, clock: Clock) -> None:
+        self._healths = board.healths
+        self._now = clock.now
+        self.by_database: dict[str, Pacer] = {}
+        """Read directly on the hot path; empty where nothing is paced."""
+
+    def note_reading(self, database: str, _metric: str, _reading: Reading) -> None:
+        """For Sampler.watch: called when the Board has the reading."""
+        self.look(database)
+
+    def look(self, database: str) -> None:
+        """A reading, a roll-up of its shard or a change of settings is on the Board."""
+        health, pacer = self._healths.get(database), self.by_database.get(database)
+        if health is None or not paced(health):
+            if pacer is not None:
+                del self.by_database[database]
+                log.info("pacing.off", database=database)
+            return
+        now = self._now().mono_s
+        if pacer is None:
+            pacer = self.by_database[database] = Pacer(now)
+            log.info("pacing.on", database=database, metrics=[s.spec.name for s in paced(health)])
+        pacer.follow(health, now)
+
+    def look_at_all(self) -> None:
+        """After a reload: databases may be gone."""
+        for database in {*self.by_database, *self._healths}:
+            self.look(database)

@@ -1,0 +1,74 @@
+"""A burst at a paced metric, through a real agent and a real server (R142, R143)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TypeVar
+
+from headgate.demo.postgres import PostgresServer
+from tests.fixtures.agents import AgentProcess, Response, postgres_database
+from tests.fixtures.eventually import eventually
+from tests.fixtures.servers import Pair
+
+T = TypeVar("T")
+CLIENTS = 50
+# A rate of 2 a second to begin with, and a reading a second: a burst cannot outrun it.
+PACED = "threads_running: threshold=500, interval_s=1, max_age_s=30, pace=true"
+
+
+def burst(ask: Callable[[int], T]) -> list[T]:
+    """All at once, each on a connection of its own."""
+    barrier = Barrier(CLIENTS)
+
+    def one(number: int) -> T:
+        barrier.wait(timeout=10)
+        return ask(number)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return list(pool.map(one, range(CLIENTS)))
+
+
+def metrics_set(agent: AgentProcess, *options: str) -> None:
+    command = [sys.executable, "-m", "headgate", "metrics", "set", "main", "threads_running"]
+    where = ["--url", f"unix://{agent.socket}"]
+    subprocess.run([*command, *options, *where], check=True, capture_output=True, timeout=20)
+
+
+def test_release_thundering_herd_a_burst_is_sent_away_to_come_back_as_a_file(
+    agent: AgentProcess, postgres_pair: Pair[PostgresServer]
+) -> None:
+    agent.write_settings(postgres_database(postgres_pair.primary.dsn(), PACED))
+    agent.start()
+    eventually(lambda: agent.check(app="first")["verdict"] in ("OK", "PACED"))
+
+    answers = burst(lambda number: agent.check(app=f"{number}:herd"))
+    paced = [answer for answer in answers if answer["verdict"] == "PACED"]
+    assert len(paced) >= CLIENTS * 0.7
+    assert {answer["verdict"] for answer in answers} <= {"OK", "PACED"}
+    waits_ms = [answer["retry_after_ms"] for answer in paced]
+    assert min(waits_ms) > 0
+    assert len(set(waits_ms)) > len(waits_ms) / 2
+    assert max(waits_ms) > 2 * min(waits_ms)
+
+    replies = burst(lambda number: agent.get(f"/check/gh-ost:{number}/mysql/main"))
+    refused = [reply for reply in replies if reply.status == 429]
+    assert len(refused) >= CLIENTS * 0.7
+    assert all(int(reply.headers["Retry-After"]) >= 1 for reply in refused)
+
+    pace = agent.get("/v1/status").json["databases"][0]["pace"]
+    assert pace["set_points"][0]["metric"] == "threads_running"
+    assert pace["paced_total"] >= len(paced) + len(refused)
+    assert pace["clients_total"] >= len(paced)
+
+    metrics_set(agent, "--no-pace")
+    all_go(burst(lambda number: agent.get(f"/v1/check?app={number}:herd&database=main")))
+    all_go(burst(lambda number: agent.get(f"/check/gh-ost:{number}/mysql/main")))
+    assert agent.get("/v1/status").json["databases"][0]["pace"] is None
+
+
+def all_go(replies: list[Response]) -> None:
+    assert {reply.status for reply in replies} == {200}
