@@ -87,6 +87,18 @@ class BothStores(RuleBasedStateMachine):
         else:
             assert isinstance(kept, str), "a record replaced what it was not built on"
 
+    @rule(given=st.lists(st.tuples(records, entries, st.booleans()), max_size=4))
+    def put_records(self, given: list[tuple[Record, AuditEntry, bool]]) -> None:
+        """All or none; two on one key are a conflict, for the second does not know the first."""
+        puts = []
+        for record, entry, as_new in given:
+            last = self.records.get((record.kind, record.key), replace(record, value=None))
+            revision = 0 if as_new else last.revision
+            puts.append((replace(record, revision=revision), entry))
+        kept = self.alike(lambda store: store.put_records(puts))
+        if not isinstance(kept, str):
+            self.records |= {(record.kind, record.key): record for record in kept}
+
     @rule(batch=st.lists(tallies, max_size=6))
     def add(self, batch: list[Tally]) -> None:
         self.alike(lambda store: store.add_tallies(batch))

@@ -128,6 +128,45 @@ async def test_of_many_at_once_one_wins(store: Store) -> None:
     assert len(await store.audit()) == 1
 
 
+# --- several at once -----------------------------------------------------------------------
+
+
+async def test_several_are_kept_in_one_transaction_each_with_its_audit(store: Store) -> None:
+    """R76: two rules that only make sense together."""
+    kept = await store.put_records([(SKIP, ENTRY), (PEER, replace(ENTRY, action="peer.set"))])
+    assert [record.key for record in kept] == [SKIP.key, PEER.key]
+    assert kept[0].revision < kept[1].revision
+    assert [*await store.records("skip"), *await store.records("peer")] == list(kept)
+    assert [entry.action for entry in await store.audit()] == ["peer.set", "skip.set"]
+    assert list(await store.put_records([])) == []
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_of_several_a_conflict_on_one_keeps_none(store: Store, first: bool) -> None:
+    standing = await store.put_record(PEER, ENTRY)
+    puts = [(SKIP, ENTRY), (replace(PEER, value={"url": "http://x"}), ENTRY)]
+    with pytest.raises(Conflict, match="peer commerce/-80 db-c"):
+        await store.put_records(puts[::-1] if first else puts)
+    assert list(await store.records("skip")) == []
+    assert list(await store.records("peer")) == [standing]
+    assert len(await store.audit()) == 1
+    assert (await store.put_record(SKIP, ENTRY)).revision > standing.revision
+
+
+@pytest.mark.parametrize("bad", [replace(PEER, key="k" * 513), replace(PEER, value={"names": {1}})])
+async def test_of_several_one_that_cannot_be_kept_keeps_none(store: Store, bad: Record) -> None:
+    with pytest.raises((InvalidSettings, TypeError)):
+        await store.put_records([(SKIP, ENTRY), (bad, ENTRY)])
+    assert list(await store.records("skip")) == []
+    assert list(await store.audit()) == []
+
+
+async def test_the_second_on_one_key_must_know_the_first(store: Store) -> None:
+    with pytest.raises(Conflict):
+        await store.put_records([(SKIP, ENTRY), (replace(SKIP, value={"n": 2}), ENTRY)])
+    assert list(await store.records("skip")) == []
+
+
 # --- removed -------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Carry what must last to the store.   Recorder ──► Keeper ──► Store
+"""Carry what must last to the store.   Recorder, MetricMinutes ──► Keeper ──► Store
 
 The store may be gone for hours: checks do not notice, counts wait in the Recorder, and the
 fault is on the status page, in /readyz and in the metrics until a write succeeds again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import structlog
 
+from headgate.agent.meter import MetricMinutes
 from headgate.agent.ports import Clock, Store
 from headgate.agent.recorder import Recorder
 from headgate.core.records import StoreFault
@@ -23,14 +24,26 @@ SWEEP_INTERVAL_S = 600.0
 
 class Keeper:
     def __init__(
-        self, recorder: Recorder, store: Store, clock: Clock, *, history_days: int
+        self,
+        recorder: Recorder,
+        store: Store,
+        clock: Clock,
+        *,
+        history_days: int,
+        metrics: MetricMinutes | None = None,
     ) -> None:
+        """`metrics`: what to keep of them by the minute; None for nothing."""
         self._recorder = recorder
         self._store = store
+        self._metrics = metrics
         self._clock = clock
         self._kept_minutes = history_days * 24 * 60
         self._swept_at = float("-inf")
         self.fault: StoreFault | None = None
+
+    def kept_from(self, wall_s: float) -> int:
+        """The oldest minute that is kept, had there been anything to keep then."""
+        return int(wall_s // 60) - self._kept_minutes
 
     async def run(self) -> None:
         while True:
@@ -48,13 +61,27 @@ class Keeper:
             self._recorder.restore(tallies)
             self.mark_fault(str(error))
             return
-        await self._sweep(now)
+        if await self._keep_metrics(now):
+            await self._sweep(now)
+
+    async def _keep_metrics(self, now: Instant) -> bool:
+        if self._metrics is None:
+            return True
+        drained = self._metrics.drain(now.wall_s)
+        try:
+            if drained:
+                await self._store.add_metric_minutes(drained)
+        except StoreUnavailable as error:
+            self._metrics.restore(drained)
+            self.mark_fault(str(error))
+            return False
+        return True
 
     async def _sweep(self, now: Instant) -> None:
         """Forget what is too old. Its failing is a fault, too, but loses no count."""
         try:
             if now.mono_s - self._swept_at >= SWEEP_INTERVAL_S:
-                await self._store.forget_before(int(now.wall_s // 60) - self._kept_minutes)
+                await self._store.forget_before(self.kept_from(now.wall_s))
                 self._recorder.forget_idle(now.wall_s)
                 self._swept_at = now.mono_s
         except StoreUnavailable as error:

@@ -1,27 +1,35 @@
 """Count every decision, exactly, in bounded memory.   Checker ──► Recorder ──flush──► Store
 
 The hot path does two dictionary updates. Counts move to the store about once a second; when
-it is away they wait here, added up by minute, for as long as they fit.
+it is away they wait here, added up by minute, for as long as they fit. Who wants to know what
+was counted (watch.py) is told at the same pace, off the hot path.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from headgate.core.decision import Decision, State, Verdict
+from headgate.core.decision import Check, Decision, State, Verdict
+from headgate.core.names import MetricRef, Scope
 from headgate.core.records import Tally
 
 OTHER = "other"
+RULE = "rule:"
 UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
 MAX_RECENT = 512
+MAX_ROWS_A_MINUTE = 2000
+"""Rows of history: with 14 days of history at most 40 million. What would be one more is
+counted under `other`, so that sums stay exact."""
 DETAIL_INTERVAL_S = 1.0
 CLIENT_KEPT_S = 24 * 3600.0
 
 _OK = Verdict.OK
 Key = tuple[str, str, Verdict, str]
 """(database, client, verdict, deciding metric or rule)"""
+Watcher = Callable[[list[tuple[Key, int]]], None]
+"""Told what was counted since it was last told."""
 
 
 class ClientRecord:
@@ -30,7 +38,9 @@ class ClientRecord:
     __slots__ = (
         "admitted",
         "admitted_told",
+        "check",
         "detailed_at",
+        "exempted",
         "last_at",
         "last_verdict",
         "refused",
@@ -38,10 +48,14 @@ class ClientRecord:
         "refused_since",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, check: Check) -> None:
+        self.check = check
+        """Its last one: what it is judged by."""
         self.admitted = 0
         self.admitted_told = 0
         """How many of them have been rolled over into minutes and totals."""
+        self.exempted = 0
+        """Those of them that a metric would have refused; counted by rule."""
         self.refused = 0
         self.detailed_at = 0.0
         """When a refusal of it was last kept in full."""
@@ -52,23 +66,30 @@ class ClientRecord:
 
 
 def decided_by(decision: Decision) -> str:
-    """The metric (a breached one first) or the rule behind a refusal; empty for an admission."""
-    if decision.verdict is Verdict.OK:
-        return ""
+    """The metric (a breached one first) or the rule behind it; of an admission, the exemption
+    without which it would have been none, else empty."""
+    if decision.verdict is _OK:
+        exempt = decision.applied.exempt
+        return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
     failing = decision.failing
     if failing:
         first = next((f for f in failing if f.state is State.BREACHED), failing[0])
-        return first.ref.metric if first.spec else OTHER
-    return f"rule:{decision.rule.id}" if decision.rule else ""
+        return named(first.ref) if first.spec else OTHER
+    return f"{RULE}{decision.rule.id}" if decision.rule else ""
+
+
+def named(ref: MetricRef) -> str:
+    """As history calls it: the shard's value is another one than the host's."""
+    return f"{Scope.SHARD.value}/{ref.metric}" if ref.scope is Scope.SHARD else ref.metric
 
 
 class Recorder:
     def __init__(self, *, max_clients: int) -> None:
         self._max_clients = max_clients
         self._clients: dict[tuple[str, str], ClientRecord] = {}
-        self._refusals: dict[Key, int] = {}
-        """Since the last roll-over. Admissions, the common case, are counted in the client's
-        own record, and told apart from those rolled over already."""
+        self._counted: dict[Key, int] = {}
+        """Refusals and exemptions since the last roll-over. Plain admissions, the common case,
+        are counted in the client's own record, and told apart from those rolled over already."""
         self._minute = 0
         self._minute_ends = 0.0
         self._waiting: dict[tuple[int, Key], int] = {}
@@ -77,6 +98,12 @@ class Recorder:
         """Refusals in full (R134), at most one a second of a client: counts are exact, this
         is for reading."""
         self.dropped_tallies = 0
+        self._rows: set[Key] = set()
+        """What the present minute is kept under."""
+        self._watchers: list[Watcher] = []
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.append(watcher)
 
     def record(self, decision: Decision) -> None:
         verdict, wall_s = decision.verdict, decision.at.wall_s
@@ -86,11 +113,13 @@ class Recorder:
         client = decision.check.identity.text
         known = self._clients.get((database, client))
         if known is None:
-            client, known = self._meet(database, client)
-        known.last_at, known.last_verdict = wall_s, verdict
+            client, known = self._meet(database, client, decision.check)
+        known.last_at, known.last_verdict, known.check = wall_s, verdict, decision.check
         if verdict is _OK:
             known.admitted += 1
             known.refused_since = None
+            if decision.waived:
+                self._count_exempted(known, (database, client, verdict, decided_by(decision)))
             return
         by = decided_by(decision)
         _refused(known, by, wall_s)
@@ -98,7 +127,11 @@ class Recorder:
             known.detailed_at = wall_s
             self._recent.append(decision)
         key = (database, client, verdict, by)
-        self._refusals[key] = self._refusals.get(key, 0) + 1
+        self._counted[key] = self._counted.get(key, 0) + 1
+
+    def _count_exempted(self, known: ClientRecord, key: Key) -> None:
+        known.exempted += 1
+        self._counted[key] = self._counted.get(key, 0) + 1
 
     def totals(self) -> dict[Key, int]:
         """Every decision since the start, by what is alike in them."""
@@ -109,10 +142,11 @@ class Recorder:
 
     def _untold(self) -> Iterator[tuple[Key, int]]:
         """What has been counted since the last roll-over."""
-        yield from self._refusals.items()
+        yield from self._counted.items()
         for (database, client), record in self._clients.items():
-            if record.admitted > record.admitted_told:
-                yield (database, client, _OK, ""), record.admitted - record.admitted_told
+            untold = record.admitted - record.exempted - record.admitted_told
+            if untold:
+                yield (database, client, _OK, ""), untold
 
     def clients(self) -> Iterator[tuple[str, str, ClientRecord]]:
         for (database, client), record in self._clients.items():
@@ -130,6 +164,10 @@ class Recorder:
             Tally(minute, database, client, verdict.value, metric, count)
             for (minute, (database, client, verdict, metric)), count in waiting.items()
         ]
+
+    def tell(self, wall_s: float) -> None:
+        """Have the watchers told now, and not when the next second is over."""
+        self._roll_over(wall_s)
 
     def restore(self, tallies: list[Tally]) -> None:
         for t in tallies:
@@ -151,23 +189,38 @@ class Recorder:
             other = (database, OTHER, verdict, metric)
             self._totals[other] = self._totals.get(other, 0) + self._totals.pop(key)
 
-    def _meet(self, database: str, client: str) -> tuple[str, ClientRecord]:
+    def _meet(self, database: str, client: str, check: Check) -> tuple[str, ClientRecord]:
         if len(self._clients) >= self._max_clients:
             client = OTHER  # Made-up names share one record; they cannot push out real ones.
         record = self._clients.get((database, client))
         if record is None:
-            record = self._clients[(database, client)] = ClientRecord()
+            record = self._clients[(database, client)] = ClientRecord(check)
         return client, record
 
     def _roll_over(self, wall_s: float) -> None:
-        for key, count in self._untold():
+        counted = list(self._untold())
+        for key, count in counted:
             self._totals[key] = self._totals.get(key, 0) + count
-            self._wait(self._minute, key, count)
+            self._wait(self._minute, self._row(key), count)
         for record in self._clients.values():
-            record.admitted_told = record.admitted
-        self._refusals.clear()
-        self._minute = int(wall_s // 60)
+            record.admitted_told = record.admitted - record.exempted
+        self._counted.clear()
+        minute = int(wall_s // 60)
+        if minute != self._minute:
+            self._rows.clear()
+        self._minute = minute
         self._minute_ends = (self._minute + 1) * 60.0
+        for watcher in self._watchers:
+            watcher(counted)
+
+    def _row(self, key: Key) -> Key:
+        if key in self._rows:
+            return key
+        if len(self._rows) >= MAX_ROWS_A_MINUTE:
+            database, _, verdict, by = key
+            return (database, OTHER, verdict, OTHER if by else "")
+        self._rows.add(key)
+        return key
 
     def _wait(self, minute: int, key: Key, count: int) -> None:
         slot = (minute, key)

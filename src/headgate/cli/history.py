@@ -1,89 +1,200 @@
-"""Decisions per minute, summed up per client: when was it mostly refused, and by what (R68)."""
+"""History of clients and levels: when was it mostly refused, and by what (R68)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, time, timedelta
+from typing import Annotated, Any
 
-from headgate.cli.documents import BadDocument, Tally
+import typer
+
+from headgate.cli.options import AsJson, Token, Url
+
+LOOK_BACK_TIMEOUT_S = 15.0
 
 MOSTLY = 0.5
 """Share of a minute's checks from which on the client counts as held in that minute."""
-MAX_SPANS = 4
-MAX_BLAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ClientHistory:
-    client: str
-    database: str
+class By:
+    by: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    checks: int
     admitted: int
+    exempted: int
     refused: int
-    mainly_by: tuple[tuple[str, float], ...]
-    """Metrics or rules, with their share of the refusals, largest first."""
-    spans: tuple[tuple[str, str], ...]
-    """The newest stretches of minutes in which it was mostly refused, as (from, until)."""
+    by_reason: Mapping[str, Any]
+    by: Sequence[By] = field(metadata={"each": By})
 
     @property
     def refused_share(self) -> float:
-        return self.refused / (self.admitted + self.refused)
+        return self.refused / self.checks if self.checks else 0.0
 
 
-def summarise(tallies: Iterable[Tally]) -> list[ClientHistory]:
-    """Who was refused most comes first."""
-    by_client: dict[tuple[str, str], list[Tally]] = {}
-    for tally in tallies:
-        if tally.count > 0:
-            by_client.setdefault((tally.client, tally.database), []).append(tally)
-    rows = [_one(client, database, mine) for (client, database), mine in by_client.items()]
-    return sorted(rows, key=lambda row: (-row.refused, row.client, row.database))
+@dataclass(frozen=True, slots=True)
+class Bin:
+    at: str
+    minutes: int
+    sums: Sums = field(metadata={"one": Sums})
 
 
-def _one(client: str, database: str, tallies: Sequence[Tally]) -> ClientHistory:
-    admitted: Counter[datetime] = Counter()
-    refused: Counter[datetime] = Counter()
-    blamed: Counter[str] = Counter()
-    for tally in tallies:
-        minute = _minute(tally.minute)
-        if tally.verdict == "OK":
-            admitted[minute] += tally.count
-        else:
-            refused[minute] += tally.count
-            blamed[tally.metric or tally.verdict] += tally.count
-    total = refused.total()
-    held = [m for m, count in refused.items() if count >= MOSTLY * (count + admitted[m])]
-    return ClientHistory(
-        client=client,
-        database=database,
-        admitted=admitted.total(),
-        refused=total,
-        mainly_by=tuple((name, n / total) for name, n in blamed.most_common(MAX_BLAMED)),
-        spans=tuple(_spans(held))[-MAX_SPANS:],
-    )
+@dataclass(frozen=True, slots=True)
+class Span:
+    since: str
+    until: str
+    mostly_by: str
+    share: float
+    sums: Sums = field(metadata={"one": Sums})
 
 
-def _spans(minutes: Iterable[datetime]) -> list[tuple[str, str]]:
-    spans: list[list[datetime]] = []
-    for minute in sorted(minutes):
-        if spans and minute - spans[-1][1] <= timedelta(minutes=1):
-            spans[-1][1] = minute
-        else:
-            spans.append([minute, minute])
-    last_day = spans[-1][1].date() if spans else None
-    return [
-        (_clock(start, last_day), f"{end + timedelta(minutes=1):%H:%M}") for start, end in spans
-    ]
+@dataclass(frozen=True, slots=True)
+class Child:
+    client: str
+    sums: Sums = field(metadata={"one": Sums})
 
 
-def _clock(at: datetime, last_day: object) -> str:
-    """The day is said only where it is not that of the newest span."""
-    return f"{at:%H:%M}" if at.date() == last_day else f"{at:%d %b %H:%M}"
+@dataclass(frozen=True, slots=True)
+class Runs:
+    minutes: int
+    ongoing: bool
+    earlier: int
+    usual_minutes: float | None
+    longest_minutes: int
+    unusual: bool
 
 
-def _minute(text: str) -> datetime:
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    app: str
+    since: str
+    until: str
+    step_minutes: int
+    total: Sums = field(metadata={"one": Sums})
+    bins: Sequence[Bin] = field(metadata={"each": Bin})
+    spans: Sequence[Span] = field(metadata={"each": Span})
+    children: Sequence[Child] = field(metadata={"each": Child})
+    runs: Runs | None = field(metadata={"one": Runs, "or_null": True})
+
+
+STEPS_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
+MAX_ROWS = 36
+
+
+def step_of(minutes: int) -> str:
+    """The finest round step that makes no more rows than fit a screen."""
+    fitting = [step for step in STEPS_MINUTES if minutes / step <= MAX_ROWS]
+    return f"{fitting[0] if fitting else -(-minutes // MAX_ROWS)}m"
+
+
+_AGO = re.compile(r"([0-9]{1,6})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def minutes_ago(text: str, now: datetime) -> int:
+    """As minutes, so that the minute of that instant is the first."""
+    begin = instant(text, now)
+    if begin is None or begin >= now:
+        raise typer.BadParameter(
+            f"{text!r} is no time in the past: 30m, 7d, today, yesterday, 07:00 or 2026-03-01T07:00"
+        )
+    seconds = (now - begin).total_seconds()
+    return max(1, int(-(-seconds // 60) if _AGO.fullmatch(text) else seconds // 60))
+
+
+def _until(text: str, now: datetime) -> int:
+    """Up to an instant: the minute that begins with it is not included."""
+    return minutes_ago(text, now) + (0 if _AGO.fullmatch(text) else 1)
+
+
+def instant(text: str, now: datetime) -> datetime | None:
+    """`yesterday`, `today`, `07:00`, `2026-03-01`, `2026-03-01T07:00`, or `30m` ago; else None."""
+    if match := _AGO.fullmatch(text):
+        return now - timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if text in ("today", "yesterday"):
+        return midnight - timedelta(days=text == "yesterday")
     try:
-        return datetime.fromisoformat(text)
+        if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
+            clock = time.fromisoformat(text.zfill(5))
+            at = datetime.combine(now.date(), clock, now.tzinfo)
+            return at if at < now else at - timedelta(days=1)
+        given = datetime.fromisoformat(text)
     except ValueError:
-        raise BadDocument("tallies.minute", f"is {text!r}, which is no time") from None
+        return None
+    return given.replace(tzinfo=given.tzinfo or now.tzinfo)
+
+
+# --- the command ---------------------------------------------------------------------------
+
+AnyClient = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[APP]", show_default=False, help="A client, or a level of its name. Default: all."
+    ),
+]
+Since = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="From when: 30m, 7d, today, yesterday, 07:00, 2026-03-01."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", show_default=False, help="Up to when; as --since. Default: now."),
+]
+OnDatabase = Annotated[
+    str | None, typer.Option("--database", metavar="NAME", show_default=False, help="Only there.")
+]
+Level = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=8, show_default=False, help="Break down by this place in clients' names."
+    ),
+]
+Step = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", show_default=False, help="One bar for so long: 5m, 1h."),
+]
+
+
+def history(
+    app: AnyClient = None,
+    since: Since = "1h",
+    until: Until = None,
+    database: OnDatabase = None,
+    level: Level = None,
+    step: Step = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show when a client or a level was refused, by what, and which of its clients most.
+
+    Times without a zone are this machine's.
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.documents import read
+    from headgate.cli.output import show
+    from headgate.cli.timeline import timeline_page
+
+    now = datetime.now().astimezone()
+    since_m, until_m = minutes_ago(since, now), _until(until, now) if until else 0
+    answered = connect(url, token, timeout_s=LOOK_BACK_TIMEOUT_S).get(
+        "/v1/history/timeline",
+        app=app,
+        database=database,
+        since=f"{since_m}m",
+        until=f"{until_m}m" if until else None,
+        level=None if level is None else str(level),
+        step=step or step_of(since_m - until_m),
+    )
+    show(
+        answered,
+        as_json,
+        lambda canvas: timeline_page(read(Timeline, answered.document), canvas, now.tzinfo),
+    )

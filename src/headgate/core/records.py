@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -52,8 +52,62 @@ class Tally:
     client: str
     verdict: str
     metric: str
-    """The metric (or rule) that decided; empty for an admission."""
+    """What decided: a metric, with `shard/` before it where the shard's value did, or a rule
+    as `rule:r7`. Empty for an admission by the metrics; an exemption's names its rule."""
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricMinute:
+    """One metric in one minute, as it was looked at about once a second (R145)."""
+
+    minute: int
+    database: str
+    metric: str
+    """With `shard/` before it where it is the shard's."""
+    looks: int
+    absent: int
+    """Looks that found no usable value; the others make up `total`, `low` and `high`."""
+    breached: int
+    total: float
+    low: float | None
+    """None: no look found a value."""
+    high: float | None
+    threshold: float
+    """As last seen."""
+
+    @property
+    def valued(self) -> int:
+        return self.looks - self.absent
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.valued if self.valued else None
+
+    @property
+    def breached_share(self) -> float | None:
+        """Of the time with a value; None where it never had one."""
+        return self.breached / self.valued if self.valued else None
+
+    def plus(self, other: MetricMinute) -> MetricMinute:
+        """Both of the same minute and metric, together."""
+        return replace(
+            other,
+            looks=self.looks + other.looks,
+            absent=self.absent + other.absent,
+            breached=self.breached + other.breached,
+            total=self.total + other.total,
+            low=_known(min, self.low, other.low),
+            high=_known(max, self.high, other.high),
+        )
+
+
+def _known(
+    pick: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return pick(one, other)
 
 
 @dataclass(frozen=True, slots=True)

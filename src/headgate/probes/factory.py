@@ -20,10 +20,12 @@ from headgate.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
 from headgate.probes.kit import Kit
 from headgate.probes.plugin import load_plugin
 from headgate.probes.roles import RoleProbe
+from headgate.probes.sessions import SessionsProbe
 from headgate.probes.tables import split_table
 
 HEARTBEAT_TIMEOUT_S = 1.0
 ROLE_TIMEOUT_S = 0.5
+SESSIONS_TIMEOUT_S = 2.0
 
 # Imported when used: nobody needs the driver of an engine that is not there.
 KITS = {
@@ -85,6 +87,10 @@ class DatabaseProbes:
 
     def role_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> RoleProbe[Any]:
         return RoleProbe(Lane(self._kit.connector, 1), self._kit.role(), timeout_s)
+
+    def sessions(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> SessionsProbe[Any]:
+        """On the connections that the metrics' probes share: it comes seldom."""
+        return SessionsProbe(self._lane, self._kit.sessions, timeout_s)
 
     async def close(self) -> None:
         await self._lane.close()

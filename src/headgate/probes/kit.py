@@ -10,6 +10,7 @@ from headgate.core.metrics import Option
 from headgate.probes.connections import Connector, Reader, S
 from headgate.probes.heartbeats import Beat, Enders
 from headgate.probes.roles import RoleReader
+from headgate.probes.sessions import SessionReader
 
 Options = Mapping[str, Option]
 MakeReader = Callable[[Options], Reader[S]]
@@ -27,6 +28,8 @@ class Kit(Generic[S]):
     enders: Enders[S]
     """For writes that were given up while the server still holds them."""
     role: Callable[[], RoleReader[S]]
+    sessions: SessionReader[S]
+    """Who is connected, and at work."""
 
 
 def plain(reader: Reader[S]) -> MakeReader[S]:

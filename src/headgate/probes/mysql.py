@@ -22,6 +22,7 @@ from headgate.probes.mysql_lag import lag
 from headgate.probes.mysql_replication import is_read_only
 from headgate.probes.mysql_role import MysqlRole
 from headgate.probes.mysql_session import MysqlConnector, MysqlSession
+from headgate.probes.mysql_sessions import mysql_sessions
 from headgate.probes.mysql_tables import create_statements, create_table, may_need_table, quoted
 from headgate.probes.numbers import number_of, one_number, one_shown
 from headgate.probes.tables import split_table
@@ -200,4 +201,5 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Mysql
         beat=MysqlBeat,
         enders=enders,
         role=MysqlRole,
+        sessions=mysql_sessions,
     )

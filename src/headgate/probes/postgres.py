@@ -28,6 +28,7 @@ from headgate.probes.postgres_session import (
     PostgresSession,
     Row,
 )
+from headgate.probes.postgres_sessions import postgres_sessions
 from headgate.probes.tables import split_table
 
 NOT_OURS = f"NOT (application_name = '{APPLICATION_NAME}' AND usename = current_user)"
@@ -249,4 +250,5 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Postg
         # None needed: statement_timeout ends what we leave behind, a synchronous commit as well.
         enders=Enders(connector, None),
         role=PostgresRole,
+        sessions=postgres_sessions,
     )

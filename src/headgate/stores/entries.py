@@ -132,3 +132,8 @@ def check_tallies(tallies: Sequence[Tally]) -> None:
     for tally in tallies:
         if tally.count < 1:
             raise ValueError(f"a tally of {tally.client!r} counts {tally.count}, must be 1 or more")
+
+
+def check_step(step_minutes: int) -> None:
+    if step_minutes < 1:
+        raise ValueError(f"a step of {step_minutes} minutes sums up nothing, must be 1 or more")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Record, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores.entries import (
     MAX_RECORDS,
@@ -21,6 +21,7 @@ from headgate.stores.entries import (
     check_record,
     check_record_replaces,
     check_replaces,
+    check_step,
     check_tallies,
     record_of,
     standing_of,
@@ -30,6 +31,7 @@ from headgate.stores.entries import (
 
 MAX_AUDIT_ENTRIES = 10_000
 MAX_TALLIES = 200_000
+MAX_METRIC_MINUTES = 100_000
 
 _Alike = tuple[str, str, str, str]
 """(database, client, verdict, metric)"""
@@ -45,6 +47,7 @@ class MemoryStore:
         self._audit: deque[AuditEntry] = deque(maxlen=max_audit_entries)
         self._minutes: dict[int, dict[_Alike, int]] = {}
         self._max_tallies = max_tallies
+        self._metric_minutes: dict[tuple[int, str, str], MetricMinute] = {}
         self._revision = 0
         self._is_open = False
 
@@ -89,16 +92,25 @@ class MemoryStore:
         return await self.records(kind)
 
     async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+        (kept,) = await self.put_records([(record, audit)])
+        return kept
+
+    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
         self._check_open()
-        check_record(record)
-        of_kind = self._records.setdefault(record.kind, {})
-        check_record_replaces(record, of_kind.get(record.key))
-        giving_way = _giving_way_to(record, of_kind)
-        standing = self._audited(record.value, audit)
-        for key in giving_way:
-            del of_kind[key]
-        of_kind[record.key] = standing
-        return record_of(record.kind, record.key, standing.raw_json, standing.revision)
+        for record, _ in puts:
+            check_record(record)
+        # On copies, which are put in place when nothing can be refused any more.
+        draft = {record.kind: dict(self._records.get(record.kind, {})) for record, _ in puts}
+        entries: list[AuditEntry] = []
+        kept = []
+        for record, audit in puts:
+            entry = replace(_copied(audit), id=self._revision + len(entries) + 1)
+            kept.append(_put(record, entry, draft[record.kind]))
+            entries.append(entry)
+        self._records |= draft
+        self._audit.extend(entries)
+        self._revision += len(entries)
+        return kept
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         self._check_open()
@@ -126,8 +138,53 @@ class MemoryStore:
         )
         return [Tally(*row) for row in found[max(0, len(found) - max(0, limit)) :]]
 
+    async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
+        self._check_open()
+        for given in minutes:
+            key = (given.minute, given.database, given.metric)
+            before = self._metric_minutes.get(key)
+            self._metric_minutes[key] = given if before is None else before.plus(given)
+        while len(self._metric_minutes) > MAX_METRIC_MINUTES:
+            del self._metric_minutes[next(iter(self._metric_minutes))]  # The oldest came first.
+
+    async def metric_minutes(
+        self, *, since_minute: int, until_minute: int, limit: int = 100_000
+    ) -> Sequence[MetricMinute]:
+        self._check_open()
+        found = [
+            kept
+            for (minute, _, _), kept in sorted(self._metric_minutes.items(), key=lambda i: i[0])
+            if since_minute <= minute <= until_minute
+        ]
+        return found[max(0, len(found) - max(0, limit)) :]
+
+    async def sums(
+        self,
+        tokens: Sequence[str],
+        *,
+        since_minute: int,
+        until_minute: int,
+        step_minutes: int = 1,
+        by_client: bool = True,
+        limit: int = 100_000,
+    ) -> Sequence[Tally]:
+        check_step(step_minutes)
+        summed: dict[tuple[int, str, str, str, str], int] = {}
+        for t in await self.tallies(
+            since_minute=since_minute, until_minute=until_minute, limit=self._max_tallies
+        ):
+            if has_tokens(t.client, tokens):
+                start = t.minute - (t.minute - since_minute) % step_minutes
+                who = t.client if by_client else ""
+                key = (start, t.database, who, t.verdict, t.metric)
+                summed[key] = summed.get(key, 0) + t.count
+        found = sorted((*key, count) for key, count in summed.items())
+        return [Tally(*row) for row in found[max(0, len(found) - max(0, limit)) :]]
+
     async def forget_before(self, minute: int) -> None:
         self._check_open()
+        for key in [kept for kept in self._metric_minutes if kept[0] < minute]:
+            del self._metric_minutes[key]
         for old in [kept for kept in self._minutes if kept < minute]:
             del self._minutes[old]
         kept = [entry for entry in self._audit if entry.wall_s >= minute * 60]
@@ -152,6 +209,14 @@ class MemoryStore:
             kept -= len(self._minutes.pop(min(self._minutes)))
 
 
+def _put(record: Record, entry: AuditEntry, of_kind: dict[str, Standing]) -> Record:
+    check_record_replaces(record, of_kind.get(record.key))
+    for key in _giving_way_to(record, of_kind):
+        del of_kind[key]
+    standing = of_kind[record.key] = standing_of(record.value, entry, entry.id)
+    return record_of(record.kind, record.key, standing.raw_json, standing.revision)
+
+
 def _giving_way_to(record: Record, of_kind: Mapping[str, Standing]) -> list[str]:
     """Where its kind is full, the oldest removed one; raises if there is none."""
     if record.key in of_kind or len(of_kind) < MAX_RECORDS:
@@ -160,6 +225,11 @@ def _giving_way_to(record: Record, of_kind: Mapping[str, Standing]) -> list[str]
     if not removed:
         raise too_many_records(record)
     return [min(removed, key=lambda key: of_kind[key].revision)]
+
+
+def has_tokens(client: str, tokens: Sequence[str]) -> bool:
+    """As the file finds them: each between two colons, so that `a:b` is found in `x:a:b`."""
+    return all(f":{token}:" in f":{client}:" for token in tokens)
 
 
 def _copied(entry: AuditEntry) -> AuditEntry:

@@ -163,6 +163,20 @@ class PutRecord(_Put[Record]):
         return record_of(*self._row.key, standing.raw_json, standing.revision)
 
 
+class PutRecords:
+    """Several, in one transaction."""
+
+    def __init__(self, puts: Sequence[tuple[Record, AuditEntry]]) -> None:
+        self._puts = [PutRecord(record, audit) for record, audit in puts]
+
+    def do(self, connection: sqlite3.Connection) -> list[Record]:
+        return [put.do(connection) for put in self._puts]
+
+    def take_back(self, connection: sqlite3.Connection) -> None:
+        for put in reversed(self._puts):
+            put.take_back(connection)
+
+
 def read_records(connection: sqlite3.Connection, kind: str) -> list[Record]:
     return [record_of(*row) for row in connection.execute(_RECORDS_OF_KIND, (kind,))]
 

@@ -18,14 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+import structlog
+
+from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Record, Tally
 from headgate.errors import StoreUnavailable
-from headgate.stores.entries import check_record, check_tallies
+from headgate.stores.entries import check_record, check_step, check_tallies
 from headgate.stores.faults import named_faults, spoils_connection
 from headgate.stores.file import DEADLINE_OPS, OpenFile, transaction
+from headgate.stores.minutes import AddMetricMinutes, read_metric_minutes, read_sums
 from headgate.stores.puts import (
     PutMetric,
-    PutRecord,
+    PutRecords,
     read_audit,
     read_metric_changes,
     read_records,
@@ -34,17 +37,23 @@ from headgate.stores.salvage import salvage, salvageable_records
 from headgate.stores.statements import (
     AddTallies,
     ForgetBatch,
+    ForgetOldest,
     Touch,
     Write,
     read_tallies,
+    used_bytes,
 )
 from headgate.stores.worker import Ticket, Worker
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 Query = Callable[[sqlite3.Connection], T]
 
 VACUUM_PAGES = 2000
 MAX_BYTES = 4 * 1024**3
+HISTORY_SHARE = 0.75
+"""Of MAX_BYTES: beyond it the oldest history is forgotten before its time."""
 CLOSE_DEADLINE_S = 2.0
 TALLIES_PER_S = 10_000
 """A slow disk's pace: a batch gets a second more for each so many."""
@@ -105,8 +114,13 @@ class SqliteStore:
         return await self._salvage(lambda connection: salvageable_records(connection, kind))
 
     async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-        check_record(record)
-        return await self._write(PutRecord(record, audit))
+        (kept,) = await self.put_records([(record, audit)])
+        return kept
+
+    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
+        for record, _ in puts:
+            check_record(record)
+        return await self._write(PutRecords(puts))
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
@@ -125,11 +139,46 @@ class SqliteStore:
         span = (since_minute, until_minute, limit)
         return await self._read(lambda connection: read_tallies(connection, *span))
 
+    async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
+        await self._write(AddMetricMinutes(minutes))
+
+    async def metric_minutes(
+        self, *, since_minute: int, until_minute: int, limit: int = 100_000
+    ) -> Sequence[MetricMinute]:
+        span = (since_minute, until_minute, limit)
+        return await self._read(lambda connection: read_metric_minutes(connection, *span))
+
+    async def sums(
+        self,
+        tokens: Sequence[str],
+        *,
+        since_minute: int,
+        until_minute: int,
+        step_minutes: int = 1,
+        by_client: bool = True,
+        limit: int = 100_000,
+    ) -> Sequence[Tally]:
+        check_step(step_minutes)
+        asked = (tokens, since_minute, until_minute, step_minutes, by_client, limit)
+        return await self._read(lambda connection: read_sums(connection, *asked))
+
     async def forget_before(self, minute: int) -> None:
         """In batches, so that other writes come in between and each keeps its deadline."""
         while await self._write(ForgetBatch(minute)):
             await self._run_writer(self._shrink_job)
+        await self._keep_room()
         await self._run_writer(self._checkpoint_job)
+
+    async def _keep_room(self) -> None:
+        """History never takes the room that settings, rules and their audit need: where the
+        file is nearly as large as it may be, the oldest of it goes before its time."""
+        limit_bytes = HISTORY_SHARE * self._max_bytes
+        while await self._read(used_bytes) > limit_bytes:
+            kept_from = await self._write(ForgetOldest())
+            log.warning("history.cut_short", limit_bytes=limit_bytes, from_minute=kept_from)
+            if kept_from is None:
+                return
+            await self._run_writer(self._shrink_job)
 
     # --- threads ---------------------------------------------------------------------------
 

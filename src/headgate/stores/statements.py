@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from headgate.core.records import Tally
+from headgate.stores.minutes import FORGET_BATCH_ROWS, forget_minutes
 
 T_co = TypeVar("T_co", covariant=True)
-
-FORGET_BATCH_ROWS = 5000
 
 
 class Write(Protocol[T_co]):
@@ -56,6 +55,7 @@ _TALLIES = """
     ORDER BY minute DESC, database DESC, client DESC, verdict DESC, metric DESC LIMIT ?
 """
 _BATCH_ENDS = "SELECT minute FROM tallies WHERE minute < ? ORDER BY minute LIMIT 1 OFFSET ?"
+_OLDEST = "SELECT minute FROM tallies ORDER BY minute LIMIT 1 OFFSET ?"
 _FORGET_AUDIT = """
     DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE wall_s < ? LIMIT ?)
 """
@@ -88,10 +88,37 @@ class ForgetBatch:
         batch_end = connection.execute(_BATCH_ENDS, (before, FORGET_BATCH_ROWS)).fetchone()
         last_minute = batch_end[0] if batch_end else before - 1
         tallies = connection.execute("DELETE FROM tallies WHERE minute <= ?", (last_minute,))
+        minutes = forget_minutes(connection, before)
         audit = connection.execute(_FORGET_AUDIT, (before * 60, FORGET_BATCH_ROWS))
-        return bool(tallies.rowcount or audit.rowcount)
+        return bool(tallies.rowcount or minutes or audit.rowcount)
 
     def take_back(self, connection: sqlite3.Connection) -> None: ...
+
+
+class ForgetOldest:
+    """Drop the oldest history, however young; for a file that would have no room left for what
+    operators set. Done again, it does no harm."""
+
+    def do(self, connection: sqlite3.Connection) -> int | None:
+        """From which minute on history is left; None where there is none."""
+        row = connection.execute(_OLDEST, (FORGET_BATCH_ROWS,)).fetchone()
+        if row is None:
+            connection.execute("DELETE FROM tallies")
+            connection.execute("DELETE FROM metric_minutes")
+            return None
+        for table in ("tallies", "metric_minutes"):
+            connection.execute(f"DELETE FROM {table} WHERE minute <= ?", row)  # noqa: S608
+        return int(row[0]) + 1
+
+    def take_back(self, connection: sqlite3.Connection) -> None: ...
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Of the file: what is in use, without pages that wait to be used again."""
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(size * (pages - free))
 
 
 def read_tallies(

@@ -1,0 +1,108 @@
+"""`explain --at`: what a minute of the past tells, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headgate.cli.history import Child, Sums, instant
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headgate.cli.render import Canvas
+
+
+@dataclass(frozen=True, slots=True)
+class MetricMinute:
+    metric: str
+    low: float | None
+    mean: float | None
+    high: float | None
+    breached_share: float | None
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    app: str
+    database: str
+    at: str
+    until: str
+    asked_before: str | None
+    asked_after: str | None
+    told: Sequence[str]
+    unknown: Sequence[str]
+    refusals: Sequence[Mapping[str, Any]]
+    sums: Sums = field(metadata={"one": Sums})
+    clients: Sequence[Child] = field(metadata={"each": Child})
+    metrics: Sequence[MetricMinute] = field(metadata={"each": MetricMinute})
+
+
+def moment(text: str, now: datetime) -> str:
+    """`07:10`, `yesterday`, `2026-03-01T07:10`, `90m`, as the agent wants it."""
+    at = instant(text, now)
+    if at is None or at > now:
+        raise typer.BadParameter(
+            f"{text!r} is no time in the past: 90m, 07:10 or 2026-03-01T07:10", param_hint="--at"
+        )
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def past_page(document: Mapping[str, Any], canvas: Canvas, zone: tzinfo | None) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from headgate.cli.documents import read
+    from headgate.cli.rule_pages import matched_page
+    from headgate.cli.timeline import children_table, time_of
+    from headgate.cli.words import plain
+
+    past = read(Past, document)
+    begin, end = time_of(past.at, zone), time_of(past.until, zone)
+    head = Text().append(f"{plain(past.app)} on {plain(past.database)}", style="bold")
+    head.append(f"  {begin:%d %b %H:%M}{canvas.marks.dash}{end:%H:%M}", style="dim")
+    parts: list[RenderableType] = [head, *(Text(f"  {plain(told)}") for told in past.told)]
+    parts += _elsewhere(past, zone)
+    if past.clients:
+        parts += [Text(), children_table(past.clients)]
+    if past.metrics:
+        parts += [Text(), _metrics(past.metrics, canvas)]
+    parts += [Text(), *matched_page(document)]
+    parts += [Text(), *(Text(f"not known: {plain(u)}", style="dim") for u in past.unknown)]
+    return Group(*parts)
+
+
+def _elsewhere(past: Past, zone: tzinfo | None) -> list[RenderableType]:
+    from rich.text import Text
+
+    from headgate.cli.timeline import time_of
+
+    words = (("last before", past.asked_before), ("first after", past.asked_after))
+    return [
+        Text(f"  it asked {word} that at {time_of(at, zone):%H:%M}") for word, at in words if at
+    ]
+
+
+def _metrics(metrics: Sequence[MetricMinute], canvas: Canvas) -> RenderableType:
+    from rich.text import Text
+
+    from headgate.cli.render import plain_table
+    from headgate.cli.timeline import percent
+    from headgate.cli.words import plain
+
+    right = frozenset({"lowest", "mean", "highest", "threshold", "breached"})
+    table = plain_table(
+        *("metric", "lowest", "mean", "highest", "threshold", "breached"), right=right
+    )
+    for m in metrics:
+        values = (m.low, m.mean, m.high, m.threshold)
+        shown = [canvas.marks.nothing if v is None else f"{v:.4g}" for v in values]
+        share = canvas.marks.nothing if m.breached_share is None else percent(m.breached_share)
+        style = "red" if m.breached_share else ""
+        table.add_row(Text(plain(m.metric)), *map(Text, shown), Text(share, style=style))
+    return table

@@ -1,0 +1,390 @@
+"""What clients and metrics went through, as starvation is judged by it (R88–R91).
+
+counts of a tick, looks at metrics ──advance──► Scene (Courses and Gates) ──starvation.judge──►
+
+A Course is one client's run, or that of all clients that share a level; a Gate is one metric.
+Both are values: the Gates at the start of a stretch are kept with it, and the difference to
+the present ones is what happened meanwhile. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+NEVER = float("-inf")
+PIECE = 100
+MAX_COURSES = 4096
+"""Of one database, levels included. Beyond that, who is idle gives way; else the new one is
+not watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    window_s: float = 600.0
+    """Refused by metrics without a break for so long, a client may be starved."""
+    waterline: float = 0.05
+    """Share of its runtime from which on starvation is told aloud; 10 min of 12 h is 1.4 %."""
+    idle_s: float = 120.0
+    """Without a question for longer, time is neither runtime nor starvation."""
+    run_gap_s: float = 900.0
+    """After such a silence a client's next question begins another run."""
+    settle_s: float = 120.0
+    """By then the effect of admitted work is over."""
+    min_tries: int = 5
+    pinned_share: float = 0.995
+    patience_s: float = 3600.0
+    """A metric that will be below its threshold by then, as it falls now, is not pinned."""
+    spells: float = 4.0
+    """A gate closes now and then; starvation lasts this many times longer than is usual."""
+    exemption_budget_s: float = 1200.0
+    """So long somebody may be starved on account of an exemption before it is suspended."""
+    max_luck: float = 1e-9
+    """As unlikely it must be that a client merely asked at the wrong moments."""
+
+
+class Reason(Enum):
+    """Why time passes without work (R91)."""
+
+    METRIC = "metric"
+    DICE = "dice"
+    HELD = "held"
+    PACED = "paced"
+    OTHER = "other"
+
+
+_REASONS = (Reason.METRIC, Reason.DICE, Reason.HELD, Reason.PACED, Reason.OTHER)
+
+
+class Seen(NamedTuple):
+    """What one client's questions came to within a tick."""
+
+    admitted: int = 0
+    """By the metrics."""
+    exempted: int = 0
+    """Although a metric would have refused."""
+    exempt_by: str = ""
+    passed: int = 0
+    """Past the metrics, and refused for another reason after them."""
+    by_metric: Mapping[str, int] = NOTHING
+    diced: int = 0
+    held: int = 0
+    paced: int = 0
+    other: int = 0
+
+    @property
+    def progressed(self) -> bool:
+        return bool(self.admitted or self.exempted or self.passed)
+
+    @property
+    def reason(self) -> Reason:
+        """What refused most."""
+        counts = (sum(self.by_metric.values()), self.diced, self.held, self.paced, self.other)
+        return _REASONS[counts.index(max(counts))]
+
+    def plus(self, more: Seen) -> Seen:
+        by_metric = dict(self.by_metric)
+        for metric, count in more.by_metric.items():
+            by_metric[metric] = by_metric.get(metric, 0) + count
+        return Seen(
+            self.admitted + more.admitted,
+            self.exempted + more.exempted,
+            self.exempt_by or more.exempt_by,
+            self.passed + more.passed,
+            by_metric,
+            self.diced + more.diced,
+            self.held + more.held,
+            self.paced + more.paced,
+            self.other + more.other,
+        )
+
+
+class Judged(NamedTuple):
+    """By what one client is judged."""
+
+    metrics: frozenset[str]
+    stricter: Mapping[str, str] = MappingProxyType({})
+    """Metrics with a threshold of its own → the rule that says so."""
+
+
+class Look(NamedTuple):
+    """A metric with a value."""
+
+    breached: bool
+    utilization: float
+
+
+# --- metrics -------------------------------------------------------------------------------
+
+RECENT_S, EARLIER_S = 120.0, 600.0
+
+
+class Gate(NamedTuple):
+    """One metric since it was first looked at."""
+
+    watched_s: float = 0.0
+    breached_s: float = 0.0
+    open_s: float = 0.0
+    """Time in which somebody who is judged by it came past it."""
+    load_s: float = 0.0
+    """Its share of the threshold, times the seconds."""
+    recent: float | None = None
+    """Its share of the threshold, of late."""
+    earlier: float | None = None
+    """The same, over a longer time."""
+    opened_at: float = NEVER
+    closed_since: float | None = None
+    usual_closed_s: float = 0.0
+    """How long it commonly stays closed."""
+
+    def after(self, look: Look, opened: bool, now_s: float, seconds: float) -> Gate:
+        return Gate(
+            self.watched_s + seconds,
+            self.breached_s + (seconds if look.breached else 0.0),
+            self.open_s + (seconds if opened else 0.0),
+            self.load_s + look.utilization * seconds,
+            _smoothed(self.recent, look.utilization, seconds / RECENT_S),
+            _smoothed(self.earlier, look.utilization, seconds / EARLIER_S),
+            now_s if opened else self.opened_at,
+            *self._closed(look, opened, now_s),
+        )
+
+    def _closed(self, look: Look, opened: bool, now_s: float) -> tuple[float | None, float]:
+        since, usual_s = self.closed_since, self.usual_closed_s
+        if opened and since is not None:
+            spell_s = now_s - since
+            return None, spell_s if not usual_s else usual_s + 0.3 * (spell_s - usual_s)
+        if not opened and look.breached and since is None:
+            return now_s, usual_s
+        return since, usual_s
+
+    def healthy_in_s(self) -> float:
+        """When it will be at its threshold if it goes on as it does; inf unless it falls."""
+        if self.recent is None or self.earlier is None or self.recent >= self.earlier:
+            return float("inf")
+        fall_a_s = (self.earlier - self.recent) / (EARLIER_S - RECENT_S)
+        return max(0.0, self.recent - 1.0) / fall_a_s
+
+
+def _smoothed(before: float | None, value: float, weight: float) -> float:
+    return value if before is None else before + min(1.0, weight) * (value - before)
+
+
+class Meanwhile(NamedTuple):
+    """A gate's difference between two instants."""
+
+    seconds: float
+    breached_share: float
+    open_share: float
+    mean: float
+
+
+def meanwhile(then: Gate, now: Gate) -> Meanwhile | None:
+    seconds = now.watched_s - then.watched_s
+    if seconds <= 0:
+        return None
+    return Meanwhile(
+        seconds,
+        (now.breached_s - then.breached_s) / seconds,
+        (now.open_s - then.open_s) / seconds,
+        (now.load_s - then.load_s) / seconds,
+    )
+
+
+Gates = Mapping[str, Gate]
+NO_GATES: Gates = MappingProxyType({})
+
+
+# --- clients -------------------------------------------------------------------------------
+
+
+class Subject(NamedTuple):
+    name: str
+    is_level: bool = False
+    """All clients that have it among their levels."""
+
+
+class Stretch(NamedTuple):
+    """Refused by metrics ever since, without a break."""
+
+    since_s: float
+    gates: Gates
+    """As they stood then."""
+    refused: Mapping[str, int]
+    tries: int
+    """Ticks with a refusal by a metric."""
+    last_s: float
+
+    @property
+    def metric(self) -> str:
+        """What refused most."""
+        return max(sorted(self.refused), key=lambda metric: self.refused[metric])
+
+    def after(self, seen: Seen, now_s: float) -> Stretch:
+        refused = dict(self.refused)
+        for metric, count in seen.by_metric.items():
+            refused[metric] = refused.get(metric, 0) + count
+        return Stretch(self.since_s, self.gates, refused, self.tries + 1, now_s)
+
+
+class Course(NamedTuple):
+    subject: Subject
+    asked_s: float
+    runtime_s: float = 0.0
+    starved_s: float = 0.0
+    """In stretches that are over."""
+    stretch: Stretch | None = None
+    admitted: int = 0
+    admitted_s: float = NEVER
+    exempted: int = 0
+    exempted_s: float = NEVER
+    exempt_by: str = ""
+    refused_s: Mapping[Reason, float] = MappingProxyType({})
+
+    def after(self, seen: Seen, gates: Gates, now_s: float, policy: Policy) -> Course:
+        silent_s = now_s - self.asked_s
+        if silent_s > policy.run_gap_s:
+            return Course(self.subject, now_s).after(seen, gates, now_s, policy)
+        active_s = silent_s if silent_s <= policy.idle_s else 0.0
+        moves = seen.progressed
+        return Course(
+            self.subject,
+            now_s,
+            self.runtime_s + active_s,
+            self._starved(now_s, policy) if moves else self.starved_s,
+            None if moves else self._stretched(seen, gates, now_s, policy),
+            self.admitted + seen.admitted,
+            now_s if seen.admitted else self.admitted_s,
+            self.exempted + seen.exempted,
+            now_s if seen.exempted else self.exempted_s,
+            seen.exempt_by or self.exempt_by,
+            self.refused_s if moves else self._waited(seen.reason, active_s),
+        )
+
+    def _starved(self, now_s: float, policy: Policy) -> float:
+        length_s = now_s - self.stretch.since_s if self.stretch else 0.0
+        return self.starved_s + (length_s if length_s >= policy.window_s else 0.0)
+
+    def _stretched(self, seen: Seen, gates: Gates, now_s: float, policy: Policy) -> Stretch | None:
+        stretch = self.stretch
+        if stretch is not None and now_s - stretch.last_s > policy.idle_s:
+            stretch = None  # It was away, held, or not let as far as the metrics.
+        if not seen.by_metric:
+            return stretch
+        return (stretch or Stretch(now_s, gates, NOTHING, 0, now_s)).after(seen, now_s)
+
+    def _waited(self, reason: Reason, seconds: float) -> Mapping[Reason, float]:
+        return {**self.refused_s, reason: self.refused_s.get(reason, 0.0) + seconds}
+
+
+# --- a database ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One database, as one value that is replaced whole."""
+
+    database: str
+    now_s: float
+    courses: Mapping[Subject, Course] = field(default_factory=dict)
+    gates: Gates = field(default_factory=lambda: NO_GATES)
+    judged: Mapping[str, Judged] = field(default_factory=dict)
+    """By client."""
+
+    def running(self, policy: Policy) -> list[Course]:
+        """Clients, not levels, that asked lately."""
+        return [
+            course
+            for subject, course in self.courses.items()
+            if not subject.is_level and self.now_s - course.asked_s <= policy.idle_s
+        ]
+
+
+class Tick(NamedTuple):
+    """What happened since the last one."""
+
+    now_s: float
+    seen: Mapping[str, Seen]
+    looks: Mapping[str, Look]
+    judged: Mapping[str, Judged]
+    """Of the clients of `seen`, at least."""
+
+
+def advance(scene: Scene, tick: Tick, policy: Policy) -> Scene:
+    """A tick later."""
+    steps = advancing(scene, tick, policy)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            later: Scene = end.value
+            return later
+
+
+def advancing(scene: Scene, tick: Tick, policy: Policy) -> Generator[None, None, Scene]:
+    """The same in pieces of a millisecond or so: whoever drives it may do others' work between."""
+    now_s, seen, looks, judged = tick
+    seconds = max(0.0, min(now_s - scene.now_s, policy.idle_s))
+    gates = _gates(scene.gates, seen, looks, judged, now_s, seconds)
+    kept = {
+        subject: course
+        for subject, course in scene.courses.items()
+        if now_s - course.asked_s <= policy.run_gap_s
+    }
+    for done, (subject, what) in enumerate(_by_subject(seen).items(), start=1):
+        if done % PIECE == 0:
+            yield
+        course = kept.get(subject) or _room_for(subject, kept, now_s, policy)
+        if course is not None:
+            kept[subject] = course.after(what, gates, now_s, policy)
+    known = {s.name: scene.judged[s.name] for s in kept if s.name in scene.judged}
+    return Scene(scene.database, now_s, kept, gates, {**known, **judged})
+
+
+def _gates(
+    gates: Gates,
+    seen: Mapping[str, Seen],
+    looks: Mapping[str, Look],
+    judged: Mapping[str, Judged],
+    now_s: float,
+    seconds: float,
+) -> Gates:
+    opened = {
+        metric
+        for client, what in seen.items()
+        if (what.admitted or what.passed) and client in judged
+        for metric in judged[client].metrics
+    }
+    return {
+        metric: gates.get(metric, Gate()).after(look, metric in opened, now_s, seconds)
+        for metric, look in looks.items()
+    } | {metric: gate for metric, gate in gates.items() if metric not in looks}
+
+
+def levels_of(client: str) -> list[str]:
+    return list(dict.fromkeys(client.split(":")))
+
+
+def _by_subject(seen: Mapping[str, Seen]) -> dict[Subject, Seen]:
+    found = {Subject(client): what for client, what in seen.items()}
+    for client, what in seen.items():
+        for level in levels_of(client):
+            subject = Subject(level, is_level=True)
+            before = found.get(subject)
+            found[subject] = what if before is None else before.plus(what)
+    return found
+
+
+def _room_for(
+    subject: Subject, kept: dict[Subject, Course], now_s: float, policy: Policy
+) -> Course | None:
+    if len(kept) >= MAX_COURSES:
+        oldest = min(kept, key=lambda s: kept[s].asked_s)
+        if now_s - kept[oldest].asked_s <= policy.idle_s:
+            return None
+        del kept[oldest]
+    return Course(subject, now_s)

@@ -1,0 +1,90 @@
+"""Who is in the database, and who of them never asks (R138).
+
+sessions the server lists ──► Presence, added up over looks ──suspects──► those without a client
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+OURS = "headgate"
+MAX_GROUPS = 256
+FAINT = 0.01
+"""Activity below this is forgotten."""
+_WORDS = re.compile(r"[\s:/,;|()\[\]]+")
+
+
+class SessionGroup(NamedTuple):
+    """Sessions of one user, program and host, at one look."""
+
+    user: str
+    application: str
+    """Empty where the server does not know it."""
+    host: str
+    sessions: int
+    active: int
+    """Those that were at work."""
+
+    @property
+    def who(self) -> Who:
+        return Who(self.user, self.application, self.host)
+
+
+class Who(NamedTuple):
+    user: str
+    application: str
+    host: str
+
+    def words(self) -> frozenset[str]:
+        """What could be a level of a client's name."""
+        parts = (self.user, self.application, *_WORDS.split(self.application))
+        return frozenset(part.lower() for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The sessions of the last while: older looks count less and less."""
+
+    looks: float = 0.0
+    active: Mapping[Who, float] = field(default_factory=dict)
+    sessions: Mapping[Who, int] = field(default_factory=dict)
+    """At the last look."""
+
+    def after(self, groups: Iterable[SessionGroup], *, keep: float) -> Presence:
+        """`keep`: how much the looks so far still count."""
+        listed = list(groups)[:MAX_GROUPS]
+        active = {who: kept * keep for who, kept in self.active.items() if kept * keep > FAINT}
+        for group in listed:
+            active[group.who] = active.get(group.who, 0.0) + group.active
+        most = sorted(active, key=lambda who: -active[who])[:MAX_GROUPS]
+        sessions: dict[Who, int] = {}
+        for group in listed:
+            sessions[group.who] = sessions.get(group.who, 0) + group.sessions
+        return Presence(self.looks * keep + 1, {who: active[who] for who in most}, sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Works in the database, and never asked in a name that could be its own."""
+
+    who: Who
+    sessions: int
+    active_mean: float
+    """Sessions at work, on average."""
+    share: float
+    """Of all activity."""
+
+
+def suspects(presence: Presence, tokens: frozenset[str]) -> tuple[Suspect, ...]:
+    """Most active first. `tokens`: every level of every client that asked lately."""
+    known = frozenset(token.lower() for token in tokens) | {OURS}
+    total = sum(presence.active.values())
+    found = [
+        Suspect(who, presence.sessions.get(who, 0), active / presence.looks, active / total)
+        for who, active in presence.active.items()
+        if active > FAINT and not who.words() & known
+    ]
+    return tuple(sorted(found, key=lambda s: (-s.share, s.who)))

@@ -1,0 +1,124 @@
+"""Explain a minute of the past.   Watching ──► explain_at ──► Store, audit, Recorder"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from headgate.agent.past import RulesThen, rules_at
+from headgate.core.names import Identity
+from headgate.core.records import AuditEntry, MetricMinute
+from headgate.core.rule_settings import RuleSpec
+from headgate.core.timeline import timeline
+from headgate.errors import InvalidRequest
+from headgate.http.documents import parse_duration
+from headgate.http.views import Parts
+from headgate.wire.answers import answer_doc
+from headgate.wire.past import BY_MINUTE, NAMED, SAMPLED, Past
+from headgate.wire.rules import explain_rules, match_doc
+from headgate.wire.status import RefusalDoc
+
+AROUND_MINUTES = 60
+LAST_INSTANT_S = 59.999
+MAX_AUDIT = 10_000
+MAX_ROWS = 10_000
+MAX_REFUSALS = 10
+_AGO = re.compile(r"[0-9]{1,6}[smhd]")
+
+
+def minute_at(text: str, now_s: float) -> int:
+    """`90m` ago, or an instant with its zone, as a minute; one that is over."""
+    ago = _AGO.fullmatch(text)
+    wall_s = now_s - parse_duration(text, "at") if ago else _instant(text)
+    minute = int(wall_s // 60)
+    if not 0 <= minute <= int(now_s // 60):
+        message = f"at is {text!r}, which is not in the past; leave it out to ask about now"
+        raise InvalidRequest(message, field="at")
+    return minute
+
+
+def _instant(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        message = f"at is {text!r}, must read like 2026-03-01T07:10Z, with its zone, or like 90m"
+        raise InvalidRequest(message, field="at")
+    return at.timestamp()
+
+
+async def find_past(
+    parts: Parts, identity: Identity, database: str, minute: int, present: Iterable[RuleSpec]
+) -> Past:
+    await parts.keeper.flush()
+    store, last = parts.store, minute + AROUND_MINUTES
+    around = await store.sums(
+        identity.tokens,
+        since_minute=minute - AROUND_MINUTES,
+        until_minute=last,
+        limit=MAX_ROWS,
+    )
+    here = [tally for tally in around if tally.database == database]
+    mine = [tally for tally in here if tally.minute == minute]
+    looked = await store.metric_minutes(since_minute=minute, until_minute=minute)
+    metrics = [m for m in looked if m.database == database]
+    audit = await store.audit(limit=MAX_AUDIT)
+    # As the minute ended: what was set or ended within it is shown as well.
+    wall_s = min(parts.clock.now().wall_s, minute * 60.0 + LAST_INSTANT_S)
+    then = rules_at(audit, present, wall_s)
+    matches = explain_rules(then.book, identity, database, wall_s)
+    return Past(
+        app=identity.text,
+        database=database,
+        minute=minute,
+        found=timeline(mine, mine, since_minute=minute, until_minute=minute, step_minutes=1),
+        asked=sorted({tally.minute for tally in here}),
+        metrics=metrics,
+        matched=[match_doc(match, wall_s) for match in matches],
+        refusals=_refusals(parts, identity, database, minute),
+        unknown=_unknown(parts, minute, metrics, audit, then),
+    )
+
+
+def _refusals(parts: Parts, identity: Identity, database: str, minute: int) -> list[RefusalDoc]:
+    wanted = frozenset(identity.tokens)
+    found = (
+        decision
+        for decision in parts.recorder.recent()
+        if int(decision.at.wall_s // 60) == minute
+        and decision.check.database == database
+        and wanted <= frozenset(decision.check.identity.tokens)
+    )
+    return [
+        RefusalDoc(_iso(d.at.wall_s), answer_doc(d))
+        for d, _ in zip(found, range(MAX_REFUSALS), strict=False)
+    ]
+
+
+def _unknown(
+    parts: Parts,
+    minute: int,
+    metrics: Sequence[MetricMinute],
+    audit: Sequence[AuditEntry],
+    then: RulesThen,
+) -> list[str]:
+    told = [BY_MINUTE, NAMED, SAMPLED]
+    now_s = parts.clock.now().wall_s
+    if minute == int(now_s // 60):
+        told.append("metrics of a minute are kept once it is over; ask again in a minute")
+    elif not metrics:
+        told.append("no metric of that minute is kept: the agent did not run, or it is forgotten")
+    kept_from = parts.keeper.kept_from(now_s)
+    if minute < kept_from:
+        told.append(f"history and audit before {_iso(kept_from * 60)} are forgotten")
+    if len(audit) >= MAX_AUDIT and audit[-1].wall_s > minute * 60:
+        told.append(f"of the rules, changes before {_iso(audit[-1].wall_s)} were not looked at")
+    if then.unreadable:
+        told.append(f"rules that cannot be read any more: {', '.join(then.unreadable)}")
+    return told
+
+
+def _iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")

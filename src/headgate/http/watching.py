@@ -1,0 +1,264 @@
+"""Looking back and watching over HTTP.   Control ──► Watching ──► Store, Watch, Rogues
+
+Nothing here changes anything: a replay is arithmetic on what was kept.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headgate.agent.ports import Store
+from headgate.agent.rulebook import RuleKeeper, metrics_known_to
+from headgate.agent.schedules import windows_of
+from headgate.core.names import parse_identity
+from headgate.core.records import Tally
+from headgate.core.replay import replay
+from headgate.core.rule_settings import parse_rule
+from headgate.core.rules import EVERYONE, Rule
+from headgate.core.runs import Runs, runs_of
+from headgate.core.timeline import timeline
+from headgate.errors import InvalidRequest
+from headgate.http.documents import expect_json, json_response, parse_duration
+from headgate.http.past import find_past, minute_at
+from headgate.http.views import Views
+from headgate.wire.history import ReplayBody, minutes_doc, replay_doc, timeline_doc
+from headgate.wire.past import past_doc
+from headgate.wire.starvation import (
+    RogueFaultDoc,
+    RoguesDoc,
+    StarvationDoc,
+    starved_doc,
+    suspect_doc,
+)
+
+MAX_SINCE_S = 366 * 86_400.0
+MAX_ROWS = 100_000
+MAX_BINS = 2000
+PROPOSED = "proposed"
+RUNS_BACK_MINUTES = 14 * 1440
+_LEVELS = frozenset("12345678")
+_TIMELINE = frozenset({"app", "database", "since", "until", "step", "level"})
+_PAST = frozenset({"app", "database", "at"})
+_METRICS = frozenset({"database", "metric", "since", "until"})
+_decode_replay = msgspec.json.Decoder(ReplayBody).decode
+
+
+class Watching:
+    """Handlers, as Control's."""
+
+    def __init__(self, views: Views, rules: RuleKeeper | None = None) -> None:
+        self._views = views
+        self._rules = rules
+
+    async def explain_at(self, request: Request) -> Response:
+        """/v1/explain, of a minute that is over."""
+        _only(request, _PAST)
+        params, parts = request.query_params, self._views.parts
+        minute = minute_at(params["at"], parts.clock.now().wall_s)
+        if not params.get("app"):
+            raise InvalidRequest("app is missing: the client, or a level of it", field="app")
+        identity, database = parse_identity(params["app"]), params.get("database", "")
+        if database not in parts.board.healths:
+            known = ", ".join(sorted(parts.board.healths)) or "none"
+            message = f"no database {database!r} is configured on this agent; there are: {known}"
+            raise InvalidRequest(message, status=404, field="database")
+        present = [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
+        past = await find_past(parts, identity, database, minute, present)
+        return json_response(past_doc(past, iso))
+
+    async def timeline(self, request: Request) -> Response:
+        _only(request, _TIMELINE)
+        app, (since, until) = _app(request), self._span(request)
+        step = _step(request, until - since + 1)
+        store = await self._flushed()
+        tokens = () if app == EVERYONE else parse_identity(app).tokens
+        by_minute = await store.sums(
+            tokens, since_minute=since, until_minute=until, by_client=False, limit=MAX_ROWS
+        )
+        by_client = await store.sums(
+            tokens,
+            since_minute=since,
+            until_minute=until,
+            step_minutes=until - since + 1,
+            limit=MAX_ROWS,
+        )
+        found = await to_thread(
+            timeline,
+            _of(request, by_minute),
+            _of(request, by_client),
+            since_minute=since,
+            until_minute=until,
+            step_minutes=step,
+            level=_level(request),
+        )
+        return json_response(timeline_doc(found, app, step, iso, await self._runs(tokens, until)))
+
+    async def metric_minutes(self, request: Request) -> Response:
+        _only(request, _METRICS)
+        since, until = self._span(request)
+        store = await self._flushed()
+        minutes = await store.metric_minutes(since_minute=since, until_minute=until, limit=MAX_ROWS)
+        database, metric = (request.query_params.get(key) for key in ("database", "metric"))
+        chosen = [
+            m for m in minutes if database in (None, m.database) and metric in (None, m.metric)
+        ]
+        return json_response(minutes_doc(chosen, iso))
+
+    async def replay(self, request: Request) -> Response:
+        _only(request, frozenset())
+        body = await _replay_body(request)
+        now = self._views.parts.clock.now()
+        until = int(now.wall_s // 60)
+        since = until - int(_since(body.since) // 60)
+        rule = self._rule(body, since * 60.0, now.wall_s)
+        store = await self._flushed()
+        tokens = () if rule.target == EVERYONE else rule.tokens
+        tallies = await store.sums(tokens, since_minute=since, until_minute=until, limit=MAX_ROWS)
+        first, whole = _begins(tallies, since)
+        minutes = await store.metric_minutes(since_minute=first, until_minute=until, limit=MAX_ROWS)
+        chosen = [t for t in tallies if t.minute >= first and rule.database in ("", t.database)]
+        # A hundred thousand rows take a second: checks are answered meanwhile.
+        changes = await to_thread(replay, chosen, minutes, rule, self._views.parts.checker.rules)
+        span = (iso(first * 60), iso((until + 1) * 60))
+        return json_response(replay_doc(changes, rule, span, whole=whole, when=iso))
+
+    async def starvation(self, request: Request) -> Response:
+        watch = self._views.parts.watch
+        if watch is None:
+            raise InvalidRequest("this agent does not watch for starvation", status=404)
+        policy = watch.policy
+        starved = [starved_doc(finding) for finding in watch.findings]
+        return json_response(StarvationDoc(policy.window_s, policy.waterline, starved))
+
+    async def rogues(self, request: Request) -> Response:
+        rogues = self._views.parts.rogues
+        if rogues is None:
+            raise InvalidRequest("this agent lists no sessions", status=404)
+        found = [
+            suspect_doc(database, suspect)
+            for database in rogues.databases
+            for suspect in rogues.suspects(database)
+        ]
+        faults = [RogueFaultDoc(name, detail) for name, detail in sorted(rogues.faults.items())]
+        return json_response(RoguesDoc(found, faults))
+
+    # --- steps -----------------------------------------------------------------------------
+
+    async def _flushed(self) -> Store:
+        """With what was decided up to now."""
+        await self._views.parts.keeper.flush()
+        return self._views.parts.store
+
+    def _span(self, request: Request) -> tuple[int, int]:
+        """Minutes, both included. `since` and `until` are times ago."""
+        params, now_s = request.query_params, self._views.parts.clock.now().wall_s
+        since_s = _since(params.get("since", "1h"))
+        until_s = parse_duration(params.get("until", "0s"), "until")
+        if until_s >= since_s:
+            message = "until must be less long ago than since, such as since=2h&until=1h"
+            raise InvalidRequest(message, field="until")
+        return int((now_s - since_s) // 60), int((now_s - until_s) // 60)
+
+    async def _runs(self, tokens: Sequence[str], until: int) -> Runs | None:
+        """Of a fortnight: what its own past runs were like. Not of everybody at once."""
+        if not tokens:
+            return None
+        since = until - RUNS_BACK_MINUTES
+        sums = await self._views.parts.store.sums(
+            tokens, since_minute=since, until_minute=until, by_client=False, limit=MAX_ROWS
+        )
+        kept = self._views.parts.keeper.kept_from(until * 60.0)
+        minutes = {tally.minute for tally in sums}
+        return runs_of(minutes, since_minute=max(since, kept), now_minute=until)
+
+    def _rule(self, body: ReplayBody, since_s: float, now_s: float) -> Rule:
+        spec = parse_rule(
+            body.rule,
+            rule_id=PROPOSED,
+            author="replay",
+            wall_s=now_s,
+            known_metrics=metrics_known_to(self._views.parts.book),
+        )
+        if spec.schedule is None:
+            return spec.rule
+        windows = windows_of(spec.schedule, since_s, ahead_s=now_s - since_s)
+        return replace(spec.rule, windows=windows)
+
+
+WATCHING_ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("GET", "/v1/history/timeline", "timeline"),
+    ("GET", "/v1/history/metrics", "metric_minutes"),
+    ("POST", "/v1/replay", "replay"),
+    ("GET", "/v1/starvation", "starvation"),
+    ("GET", "/v1/rogues", "rogues"),
+)
+
+
+def iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")
+
+
+def _only(request: Request, known: frozenset[str]) -> None:
+    if unknown := sorted(set(request.query_params) - known):
+        told = ", ".join(sorted(known)) or "none"
+        raise InvalidRequest(f"unknown parameter {unknown[0]!r}; known: {told}", field=unknown[0])
+
+
+def _app(request: Request) -> str:
+    app = request.query_params.get("app", EVERYONE)
+    return app if app == EVERYONE else parse_identity(app).text
+
+
+def _of(request: Request, tallies: Sequence[Tally]) -> list[Tally]:
+    database = request.query_params.get("database")
+    return [t for t in tallies if database in (None, t.database)]
+
+
+def _since(text: str) -> float:
+    since_s = parse_duration(text, "since")
+    if not 60 <= since_s <= MAX_SINCE_S:
+        raise InvalidRequest(f"since is {text!r}, must be from 1m to 366d", field="since")
+    return since_s
+
+
+def _step(request: Request, minutes: int) -> int:
+    given = request.query_params.get("step")
+    if given is None:
+        return max(1, -(-minutes // 60))
+    step = int(parse_duration(given, "step") // 60)
+    if step < 1 or minutes / step > MAX_BINS:
+        message = f"step is {given!r}, must be at least 1m and make at most {MAX_BINS} steps"
+        raise InvalidRequest(message, field="step")
+    return step
+
+
+def _level(request: Request) -> int | None:
+    given = request.query_params.get("level")
+    if given is None:
+        return None
+    if given not in _LEVELS:
+        raise InvalidRequest(f"level is {given!r}, must be from 1 to 8", field="level")
+    return int(given)
+
+
+def _begins(tallies: Sequence[Tally], since: int) -> tuple[int, bool]:
+    """From which minute on history is whole: of one that was cut off, not the first."""
+    if len(tallies) < MAX_ROWS:
+        return since, True
+    return tallies[0].minute + 1, False
+
+
+async def _replay_body(request: Request) -> ReplayBody:
+    expect_json(request)
+    try:
+        return _decode_replay(await request.body())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = f"the body cannot be taken: {error}; send a rule, and since if not 1h"
+        raise InvalidRequest(message) from None

@@ -1,0 +1,283 @@
+"""History as documents: a timeline of any level, metrics by the minute, and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from headgate.core.records import MetricMinute
+from headgate.core.replay import Change, How
+from headgate.core.rules import Rule
+from headgate.core.runs import Runs
+from headgate.core.timeline import Sums, Timeline
+
+When = Callable[[float], str]
+"""Wall-clock seconds as ISO 8601."""
+MAX_BY = 10
+
+
+class ByDoc(msgspec.Struct, frozen=True):
+    by: str
+    """A metric (`shard/lag`), a rule (`rule:r7`), or a verdict where neither decided."""
+    count: int
+
+
+class SumsDoc(msgspec.Struct, frozen=True):
+    checks: int
+    admitted: int
+    exempted: int
+    """Those of the admitted that a metric would have refused."""
+    refused: int
+    by_reason: Mapping[str, int]
+    """`metric`, `dice`, `held`, `paced`, `other`: kept apart."""
+    by: Sequence[ByDoc]
+    """What refused, the most telling first; at most 10."""
+
+
+class BinDoc(msgspec.Struct, frozen=True):
+    at: str
+    minutes: int
+    sums: SumsDoc
+
+
+class SpanDoc(msgspec.Struct, frozen=True):
+    """Minutes without a break in which most checks were refused."""
+
+    since: str
+    until: str
+    mostly_by: str
+    share: float
+    """Of the checks, how many were refused."""
+    sums: SumsDoc
+
+
+class ChildDoc(msgspec.Struct, frozen=True):
+    client: str
+    sums: SumsDoc
+
+
+class RunsDoc(msgspec.Struct, frozen=True):
+    """How long it has been at it, compared with its own past runs."""
+
+    since: str
+    until: str
+    ongoing: bool
+    minutes: int
+    earlier: int
+    """Earlier runs within a fortnight, of those whose beginning is known."""
+    usual_minutes: float | None
+    """Their median; null for fewer than three."""
+    longest_minutes: int
+    unusual: bool
+    """Far longer than the longest of them."""
+
+
+class TimelineDoc(msgspec.Struct, frozen=True):
+    app: str
+    """The client or level asked for; `all` for everybody."""
+    since: str
+    until: str
+    step_minutes: int
+    total: SumsDoc
+    bins: Sequence[BinDoc]
+    """Only those in which somebody asked."""
+    spans: Sequence[SpanDoc]
+    children: Sequence[ChildDoc]
+    runs: RunsDoc | None = None
+    """Null for `all`, and where it never asked."""
+
+
+class MetricMinuteDoc(msgspec.Struct, frozen=True):
+    at: str
+    database: str
+    metric: str
+    looks: int
+    absent: int
+    low: float | None
+    mean: float | None
+    high: float | None
+    breached_share: float | None
+    threshold: float
+
+
+class MetricMinutesDoc(msgspec.Struct, frozen=True):
+    minutes: Sequence[MetricMinuteDoc]
+
+
+class ReplayRowDoc(msgspec.Struct, frozen=True):
+    """One client in one hour."""
+
+    hour: str
+    database: str
+    client: str
+    checks: int
+    admitted_before: int
+    refused_before: int
+    admitted_after: float | None
+    """Null where it cannot be told."""
+    admitted_low: float
+    admitted_high: float
+    how: str
+    """`exact`, `expected` (dice, on average), `bounded`, `unknown`."""
+    shadowed_by: str
+    """The rule that comes first, where the proposed one would say nothing."""
+
+
+class ReplayTotalDoc(msgspec.Struct, frozen=True):
+    checks: int
+    admitted_before: int
+    admitted_low: float
+    admitted_high: float
+
+
+class ReplayDoc(msgspec.Struct, frozen=True):
+    rule: str
+    target: str
+    kind: str
+    since: str
+    """History that was replayed begins here."""
+    until: str
+    whole: bool
+    """False: there was more history than could be replayed; it begins later than asked."""
+    total: ReplayTotalDoc
+    rows: Sequence[ReplayRowDoc]
+    notes: Sequence[str]
+
+
+class ReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: dict[str, Any]
+    """As for POST /v1/rules."""
+    since: str = "1h"
+
+
+# --- making them ---------------------------------------------------------------------------
+
+
+def sums_doc(sums: Sums) -> SumsDoc:
+    return SumsDoc(
+        checks=sums.checks,
+        admitted=sums.admitted,
+        exempted=sums.exempted,
+        refused=sums.refusals,
+        by_reason={reason.value: count for reason, count in sums.refused.items()},
+        by=[ByDoc(by, count) for by, count in sums.by[:MAX_BY]],
+    )
+
+
+def timeline_doc(
+    found: Timeline, app: str, step_minutes: int, when: When, runs: Runs | None = None
+) -> TimelineDoc:
+    return TimelineDoc(
+        app=app,
+        since=when(found.since_minute * 60),
+        until=when((found.until_minute + 1) * 60),
+        step_minutes=step_minutes,
+        total=sums_doc(found.total),
+        bins=[BinDoc(when(b.minute * 60), b.minutes, sums_doc(b.sums)) for b in found.bins],
+        spans=[
+            SpanDoc(
+                when(span.from_minute * 60),
+                when(span.until_minute * 60),
+                span.sums.by[0][0],
+                span.sums.refused_share,
+                sums_doc(span.sums),
+            )
+            for span in found.spans
+        ],
+        children=[ChildDoc(child.client, sums_doc(child.sums)) for child in found.children],
+        runs=None if runs is None else runs_doc(runs, when),
+    )
+
+
+def runs_doc(runs: Runs, when: When) -> RunsDoc:
+    return RunsDoc(
+        since=when(runs.last.from_minute * 60),
+        until=when(runs.last.until_minute * 60),
+        ongoing=runs.ongoing,
+        minutes=runs.last.minutes,
+        earlier=len(runs.earlier),
+        usual_minutes=runs.usual_minutes,
+        longest_minutes=runs.longest_minutes,
+        unusual=runs.unusual,
+    )
+
+
+def minutes_doc(minutes: Iterable[MetricMinute], when: When) -> MetricMinutesDoc:
+    return MetricMinutesDoc(
+        [
+            MetricMinuteDoc(
+                when(m.minute * 60),
+                m.database,
+                m.metric,
+                m.looks,
+                m.absent,
+                m.low,
+                m.mean,
+                m.high,
+                m.breached_share,
+                m.threshold,
+            )
+            for m in minutes
+        ]
+    )
+
+
+FEEDBACK = (
+    "What the others would have done is not replayed: more work admitted raises the metrics, "
+    "less lowers them."
+)
+
+
+def replay_doc(
+    changes: Sequence[Change], rule: Rule, span: tuple[str, str], *, whole: bool, when: When
+) -> ReplayDoc:
+    changed = [change for change in changes if change.changes or change.shadowed_by]
+    return ReplayDoc(
+        rule=rule.id,
+        target=rule.target,
+        kind=rule.kind.value,
+        since=span[0],
+        until=span[1],
+        whole=whole,
+        total=ReplayTotalDoc(
+            checks=sum(c.checks for c in changes),
+            admitted_before=sum(c.admitted_before for c in changes),
+            admitted_low=sum(c.after.low for c in changes),
+            admitted_high=sum(c.after.high for c in changes),
+        ),
+        rows=[_row(change, when) for change in changed],
+        notes=_notes(changes, changed),
+    )
+
+
+def _row(change: Change, when: When) -> ReplayRowDoc:
+    after = change.after
+    told = after.how in (How.EXACT, How.EXPECTED)
+    return ReplayRowDoc(
+        hour=when(change.hour_minute * 60),
+        database=change.database,
+        client=change.client,
+        checks=change.checks,
+        admitted_before=change.admitted_before,
+        refused_before=change.refused_before,
+        admitted_after=after.high if told else None,
+        admitted_low=after.low,
+        admitted_high=after.high,
+        how=after.how.value,
+        shadowed_by=change.shadowed_by,
+    )
+
+
+def _notes(changes: Sequence[Change], changed: Sequence[Change]) -> list[str]:
+    if not changes:
+        return ["Nobody whom the rule is for asked within that time."]
+    if not changed:
+        return ["The rule would have changed nothing."]
+    notes = [FEEDBACK]
+    if any(change.after.how is How.UNKNOWN for change in changed):
+        notes.append("Where it reads unknown, what it hangs on was not kept: cannot tell.")
+    if first := sorted({change.shadowed_by for change in changed if change.shadowed_by}):
+        notes.append(f"Rules that come first: {', '.join(first)}.")
+    return notes

@@ -1,0 +1,109 @@
+"""A minute of the past as a document, and what is not known of it said plainly (R144)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headgate.core.records import MetricMinute
+from headgate.core.timeline import Sums, Timeline
+from headgate.wire.history import ChildDoc, MetricMinuteDoc, SumsDoc, When, minutes_doc, sums_doc
+from headgate.wire.rules import MatchDoc
+from headgate.wire.status import RefusalDoc
+
+MAX_CLIENTS = 10
+SAMPLED = (
+    "refusals in full are kept in memory only, at most one a second of a client and 512 in all; "
+    "the counts are exact"
+)
+BY_MINUTE = (
+    "what each check saw is not kept: metrics are looked at once a second, and kept by the minute"
+)
+NAMED = "which metrics a check named is not kept: by default it is judged by the default set"
+
+
+class PastDoc(msgspec.Struct, frozen=True):
+    app: str
+    database: str
+    at: str
+    """The minute's beginning."""
+    until: str
+    sums: SumsDoc
+    """That minute's checks of the client, or of all that have it as a level."""
+    clients: Sequence[ChildDoc]
+    """Of several: who was refused most; at most 10."""
+    asked_before: str | None
+    """Where nobody asked in that minute: the last one before it in which somebody did, within
+    an hour; and the next one after."""
+    asked_after: str | None
+    metrics: Sequence[MetricMinuteDoc]
+    matched: Sequence[MatchDoc]
+    """Rules that were meant for it then, those that applied first."""
+    refusals: Sequence[RefusalDoc]
+    """Those of that minute that are still kept in full; at most 10."""
+    told: Sequence[str]
+    unknown: Sequence[str]
+    """What cannot be told, and why."""
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What was found of it."""
+
+    app: str
+    database: str
+    minute: int
+    found: Timeline
+    asked: Sequence[int]
+    """Minutes around it in which somebody asked."""
+    metrics: Sequence[MetricMinute]
+    matched: Sequence[MatchDoc]
+    refusals: Sequence[RefusalDoc]
+    unknown: Sequence[str]
+
+
+def past_doc(past: Past, when: When) -> PastDoc:
+    total, minute = past.found.total, past.minute
+    several = [c.client for c in past.found.children] != [past.app]
+    before = max((m for m in past.asked if m < minute), default=None)
+    after = min((m for m in past.asked if m > minute), default=None)
+    return PastDoc(
+        app=past.app,
+        database=past.database,
+        at=when(minute * 60),
+        until=when((minute + 1) * 60),
+        sums=sums_doc(total),
+        clients=[
+            ChildDoc(child.client, sums_doc(child.sums))
+            for child in (past.found.children[:MAX_CLIENTS] if several else ())
+        ],
+        asked_before=None if total.checks or before is None else when(before * 60),
+        asked_after=None if total.checks or after is None else when(after * 60),
+        metrics=minutes_doc(past.metrics, when).minutes,
+        matched=past.matched,
+        refusals=past.refusals,
+        told=_told(past, total),
+        unknown=past.unknown,
+    )
+
+
+def _told(past: Past, total: Sums) -> list[str]:
+    if not total.checks:
+        return [f"nobody asked as {past.app} on {past.database} in that minute"]
+    told = [_outcome(total)]
+    for m in past.metrics:
+        if m.breached and m.breached_share is not None:
+            told.append(
+                f"{m.metric} was above its threshold of {m.threshold:g} for "
+                f"{m.breached_share:.0%} of the minute: {m.low:.3g} to {m.high:.3g}"
+            )
+        elif m.absent == m.looks:
+            told.append(f"{m.metric} had no value in that minute")
+    return told
+
+
+def _outcome(total: Sums) -> str:
+    if not total.refusals:
+        return f"all {total.checks:,} checks were admitted"
+    by = ", ".join(f"{count:,} by {name}" for name, count in total.by[:3])
+    return f"{total.refusals:,} of {total.checks:,} checks were refused: {by}"

@@ -1,0 +1,156 @@
+"""What a proposed rule would have changed: exact where it is, honest where it is not (R145)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.core.records import MetricMinute, Tally
+from headgate.core.replay import Change, How, replay
+from headgate.core.rules import NO_RULES, Kind, Rule, RuleBook
+
+HOUR = 28_000_020
+OK, LAG = "OK", "THRESHOLD_EXCEEDED"
+
+
+def tally(verdict: str, count: int, by: str = "", client: str = "etl:nightly") -> Tally:
+    return Tally(HOUR, "main", client, verdict, by, count)
+
+
+def minute(metric: str = "lag", low: float = 0.0, high: float = 1.0, **more: Any) -> MetricMinute:
+    values: dict[str, Any] = {
+        "looks": 60,
+        "absent": 0,
+        "breached": 60 if low > 5 else 30 if high > 5 else 0,
+        "total": 60 * (low + high) / 2,
+        "threshold": 5.0,
+    }
+    return MetricMinute(HOUR, "main", metric, low=low, high=high, **{**values, **more})
+
+
+def changed(
+    rule: Rule, *tallies: Tally, metrics: tuple[MetricMinute, ...] = (), book: RuleBook = NO_RULES
+) -> Change:
+    [change] = replay(tallies, metrics, rule, book)
+    return change
+
+
+def after(change: Change) -> tuple[float, float, How]:
+    return change.after.low, change.after.high, change.after.how
+
+
+def rule(**settings: Any) -> Rule:
+    return Rule(**{"id": "proposed", "target": "etl", **settings})
+
+
+def test_a_hold_admits_nothing() -> None:
+    change = changed(rule(kind=Kind.HOLD), tally(OK, 30), tally(LAG, 70, "lag"))
+    assert (change.checks, change.admitted_before, change.refused_before) == (100, 30, 70)
+    assert after(change) == (0, 0, How.EXACT)
+
+
+@pytest.mark.parametrize(("ratio", "left"), [(0.0, 100.0), (0.9, 10.0), (0.25, 75.0)])
+def test_dice_leave_their_share_of_what_the_metrics_admitted(ratio: float, left: float) -> None:
+    low, high, _ = after(changed(rule(ratio=ratio), tally(OK, 100), tally(LAG, 60, "lag")))
+    assert low == high == pytest.approx(left)
+
+
+def test_a_laxer_ratio_lets_more_reach_the_metrics() -> None:
+    """Half was refused by dice before; of the rest, the metrics took 4 of 5."""
+    book = RuleBook([Rule("r1", "etl", 0.5)])
+    now = [tally(OK, 40), tally(LAG, 10, "lag"), tally("REJECT_BY_RATIO", 50, "rule:r1")]
+    change = changed(rule(target="etl:nightly", ratio=0.1), *now, book=book)
+    assert change.after.low == change.after.high == pytest.approx(72)
+    assert change.after.how is How.EXPECTED
+
+
+def test_a_rule_that_another_hides_changes_nothing_and_names_it() -> None:
+    book = RuleBook([Rule("r1", "etl:nightly", 0.5)])
+    change = changed(rule(ratio=0.9), tally(OK, 40), book=book)
+    assert not change.changes and change.shadowed_by == "r1"
+
+
+def test_whom_it_is_not_for_is_left_alone() -> None:
+    change = changed(rule(ratio=0.9), tally(OK, 40, client="report"))
+    assert not change.changes and change.shadowed_by == ""
+
+
+def test_outside_its_windows_it_says_nothing() -> None:
+    assert not changed(rule(kind=Kind.HOLD, windows=((0.0, 60.0),)), tally(OK, 9)).changes
+
+
+THRESHOLDS = {"kind": Kind.THRESHOLDS, "thresholds": {"lag": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.1, 1.9, (40, 40, How.EXACT)),
+        (2.5, 4.0, (0, 0, How.EXACT)),
+        (1.0, 3.0, (0, 40, How.BOUNDED)),
+    ],
+)
+def test_a_stricter_threshold_is_told_from_the_minutes_metrics(
+    low: float, high: float, expected: tuple[float, float, How]
+) -> None:
+    change = changed(rule(**THRESHOLDS), tally(OK, 40), metrics=(minute(low=low, high=high),))
+    assert after(change) == expected
+
+
+def test_of_its_limits_only_those_count_that_no_other_rule_comes_before() -> None:
+    """A more specific rule has its own word on lag: this one's is never looked at."""
+    nearer = Rule("near", "etl:nightly", kind=Kind.THRESHOLDS, thresholds={"lag": 4.5})
+    wide = rule(kind=Kind.THRESHOLDS, thresholds={"lag": 0.5, "pool": 0.5}, target="all")
+    measured = (minute("lag", 1.0, 2.0), minute("pool", 0.1, 0.2, threshold=0.9))
+    change = changed(wide, tally(OK, 60), metrics=measured, book=RuleBook((nearer,)))
+    assert after(change) == (60, 60, How.EXACT)
+
+
+def test_without_the_metric_it_cannot_be_told() -> None:
+    change = changed(rule(**THRESHOLDS), tally(OK, 40))
+    assert after(change) == (0, 40, How.UNKNOWN) and change.changes
+
+
+def test_an_absent_metric_is_no_zero() -> None:
+    lost = MetricMinute(HOUR, "main", "lag", 60, 60, 0, 0.0, None, None, 5.0)
+    assert changed(rule(**THRESHOLDS), tally(OK, 40), metrics=(lost,)).after.how is How.UNKNOWN
+
+
+def test_an_exemption_admits_what_metrics_dice_and_holds_refused() -> None:
+    now = [tally(OK, 10), tally(LAG, 90, "lag"), tally("INTERNAL_ERROR", 5, "lag")]
+    high_lag = (minute(low=6, high=12),)
+    assert after(changed(rule(kind=Kind.EXEMPT), *now, metrics=high_lag)) == (100, 100, How.EXACT)
+    above = (minute(low=6, high=16),)
+    assert after(changed(rule(kind=Kind.EXEMPT), *now, metrics=above)) == (10, 100, How.BOUNDED)
+
+
+def test_of_an_exemption_from_one_metric_the_others_may_have_refused_too() -> None:
+    now = [tally(OK, 10), tally(LAG, 90, "lag"), tally(LAG, 7, "loadavg")]
+    exempt = rule(kind=Kind.EXEMPT, metrics=("lag",))
+    assert after(changed(exempt, *now, metrics=(minute(),))) == (10, 100, How.BOUNDED)
+
+
+def test_other_metrics_to_judge_by() -> None:
+    now = [tally(OK, 10), tally(LAG, 90, "lag")]
+    by_load = rule(kind=Kind.METRICS, metrics=("loadavg",))
+    calm = minute("loadavg", low=0, high=1)
+    assert after(changed(by_load, *now, metrics=(calm,))) == (100, 100, How.EXACT)
+    busy = minute("loadavg", low=6, high=9)
+    assert after(changed(by_load, *now, metrics=(busy,))) == (0, 0, How.EXACT)
+    assert changed(by_load, *now).after.how is How.UNKNOWN
+
+
+def test_hours_and_clients_are_summed_apart() -> None:
+    tallies = [
+        Tally(HOUR + offset, "main", client, OK, "", 10)
+        for offset in (0, 1, 60)
+        for client in ("a:etl", "b:etl")
+    ]
+    rows = replay(tallies, (), rule(kind=Kind.HOLD), NO_RULES)
+    assert [(r.client, r.hour_minute - HOUR + HOUR % 60, r.admitted_before) for r in rows] == [
+        ("a:etl", 0, 20),
+        ("b:etl", 0, 20),
+        ("a:etl", 60, 10),
+        ("b:etl", 60, 10),
+    ]
