@@ -1,6 +1,6 @@
 """Write the reference pages from the tables in the code: scripts/generate_docs.py [--check].
 
-docs/reference/{settings,metrics,verdicts,prometheus}.md and cli.md are made here, and
+docs/reference/{settings,metrics,verdicts,rules,prometheus}.md and cli.md are made here, and
 nowhere else; tests/test_docs.py fails where they are not what this would write.
 """
 
@@ -17,9 +17,13 @@ from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.names import Scope
 from headgate.core.rollup import ROLLUP_MEANINGS
+from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits
+from headgate.core.rule_times import SCHEDULE_SETTINGS
+from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
 from headgate.core.settings import Table
 from headgate.http.exposition import SERIES
+from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.wire.answers import FRENO_STATUS, STATUS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -68,6 +72,17 @@ def settings_page() -> str:
             "Changes here wait for a restart.",
             "",
             _settings(config.PEERS_SETTINGS),
+            "## [starvation]",
+            "",
+            "When a client that is refused counts as starved, and when that is told; see",
+            "[starvation](../howto/starvation.md). `SIGHUP` takes changes here over.",
+            "",
+            _settings(config.STARVATION_SETTINGS),
+            "## [alerts]",
+            "",
+            "Where alerts go besides the log and `/metrics`. `SIGHUP` takes changes over.",
+            "",
+            _settings(config.ALERTS_SETTINGS),
             "## Tokens",
             "",
             "`[[tokens]]`, one table each. `headgate token` makes one.",
@@ -160,10 +175,52 @@ def prometheus_page() -> str:
     )
 
 
+def rules_page() -> str:
+    kinds = _meanings({kind.value: told for kind, told in KIND_MEANINGS.items()})
+    because = _meanings({one.value: told for one, told in JUSTIFICATION_MEANINGS.items()})
+    shared = ", ".join(f"`{name}`" for name in RULE_SETTINGS if name in FAVOR_SHARED)
+    return "\n".join(
+        (
+            "# Rules",
+            "",
+            "The body of `POST /v1/rules`, and in part of `PATCH /v1/rules/{rule}`; the file of",
+            "`headgate replay --with` has the same keys. See",
+            "[how to use them](../howto/rules.md). An unknown key is an error that names the",
+            "nearest known one, and a key that says nothing in a rule of its kind is refused.",
+            "",
+            _settings(RULE_SETTINGS),
+            "`id`, `target`, `kind` and `database` are what a rule is: they are not changed, and",
+            "the rest is. `for` and `expires_at` are bounded by `rule_max_s`, `ratio` by",
+            "`rule_max_ratio` (see [settings](settings.md)). At most",
+            f"{RuleLimits().max_rules:,} rules are kept, those that ended within the last day",
+            "included; these make room for new ones.",
+            "",
+            "## Kinds",
+            "",
+            _table(("kind", "what it does"), kinds),
+            "## Justifications of an exemption",
+            "",
+            _table(("justification", "for"), because),
+            "## schedule",
+            "",
+            "A table of these, or one line: `mon-fri 07:00-09:30 Europe/Berlin`.",
+            "",
+            _settings(SCHEDULE_SETTINGS),
+            "## Favor",
+            "",
+            "The body of `POST /v1/rules/favor`: two rules of kind `ratio`, kept in one",
+            f"transaction and lifted together. Besides these, {shared} as above, for both.",
+            "",
+            _settings(FAVOR_SETTINGS),
+        )
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "verdicts.md": verdicts_page,
+    "rules.md": rules_page,
     "prometheus.md": prometheus_page,
     "cli.md": cli_reference.render,
 }

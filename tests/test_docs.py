@@ -19,10 +19,14 @@ from headgate.core.decision import VERDICT_MEANINGS, Verdict
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
 from headgate.core.rollup_settings import ROLLUP_SETTINGS
+from headgate.core.rule_settings import RULE_SETTINGS
+from headgate.core.rule_times import SCHEDULE_SETTINGS
+from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS, Justification, Kind
 from headgate.core.samples import Cause
 from headgate.http.control import ROUTES
 from headgate.http.exposition import SERIES
 from headgate.http.openapi import document
+from headgate.http.ruling import FAVOR_SETTINGS
 from headgate.version import VERSION
 from headgate.wire.answers import FRENO_MESSAGES, FRENO_STATUS, STATUS
 
@@ -60,6 +64,8 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
         config.DATABASE_SETTINGS,
         config.PEER_SETTINGS,
         config.PEERS_SETTINGS,
+        config.ALERTS_SETTINGS,
+        config.STARVATION_SETTINGS,
         config.TOKEN_SETTINGS,
         METRIC_SETTINGS,
     ],
@@ -85,6 +91,8 @@ def section(text: str, heading: str) -> str:
         ("## [databases.NAME.metrics.METRIC]", METRIC_SETTINGS),
         ("## [databases.NAME.peers.MEMBER]", config.PEER_SETTINGS),
         ("## [peers]", config.PEERS_SETTINGS),
+        ("## [starvation]", config.STARVATION_SETTINGS),
+        ("## [alerts]", config.ALERTS_SETTINGS),
         ("## Tokens", config.TOKEN_SETTINGS),
     ],
 )
@@ -92,6 +100,32 @@ def test_every_setting_stands_in_its_own_table(heading: str, table: Mapping[str,
     """`url` and `database` are names elsewhere, too: the right section has to have them."""
     shown = re.findall(r"^\| `(\w+)` \|", section(page("settings.md"), heading), re.MULTILINE)
     assert [name for name in table if name not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"),
+    [
+        ("# Rules", RULE_SETTINGS),
+        ("## schedule", SCHEDULE_SETTINGS),
+        ("## Favor", FAVOR_SETTINGS),
+    ],
+)
+def test_every_setting_of_a_rule_stands_in_its_own_table(
+    heading: str, table: Mapping[str, object]
+) -> None:
+    told = section(f"\n{page('rules.md')}", heading).split("\n## ")[0]
+    shown = re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)
+    assert shown == list(table)
+
+
+def test_every_kind_and_justification_of_a_rule_is_documented() -> None:
+    assert set(KIND_MEANINGS) == set(Kind)
+    assert set(JUSTIFICATION_MEANINGS) == set(Justification)
+    rules = page("rules.md")
+    named = [one.value for one in (*Kind, *Justification)]
+    assert [name for name in named if f"| `{name}` |" not in rules] == []
+    howto = (DOCS / "howto" / "rules.md").read_text()
+    assert [kind.value for kind in Kind if f"**{kind.value}**" not in howto] == []
 
 
 @pytest.mark.parametrize("name", sorted(config.SECTIONS - {"agent", "tokens"}))

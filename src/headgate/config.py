@@ -43,7 +43,7 @@ from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 ENVIRONMENT_PREFIX = "HEADGATE_"
-SECTIONS = frozenset({"agent", "databases", "peers", "tokens"})
+SECTIONS = frozenset({"agent", "alerts", "databases", "peers", "starvation", "tokens"})
 DATABASE_SECTIONS = frozenset({"metrics", "peers"})
 
 
@@ -95,6 +95,19 @@ def _agent_url(value: object) -> str:
         usable = False
     if not usable or not _AGENT_URL.fullmatch(url):
         raise ValueError("must read like https://db1:8087, without path, user or password")
+    return url
+
+
+def _webhook(value: object) -> str:
+    """What it reads like is not repeated: paths and queries of webhooks are secrets."""
+    url = text(2048)(value)
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # A port beyond 65535, a bracket that is not closed.
+        usable = False
+    if not usable or re.search(r"[^!-~]", url) or parts.username or parts.fragment:
+        raise ValueError("must read like https://host/path, without user, password or #")
     return url
 
 
@@ -188,6 +201,13 @@ AGENT_SETTINGS = table(
             "Highest ratio of a rule; above it only a `hold`, said outright, refuses.",
             number(0, 1),
             default=1.0,
+        ),
+        Setting(
+            "fairness_max_wait_s",
+            "Seconds that dice alone may keep a client from the metrics; then one check of it is "
+            "judged without dice, never without metrics. 0: dice have no memory.",
+            number(0, 86400),
+            default=0.0,
         ),
         Setting(
             "max_clients",
@@ -391,6 +411,46 @@ PEERS_SETTINGS = table(
     )
 )
 
+ALERTS_SETTINGS = table(
+    (
+        Setting(
+            "webhook_url",
+            "Address that alerts are posted to, as JSON. It is never shown: only its host is.",
+            _webhook,
+        ),
+        Setting(
+            "webhook_token_file",
+            "File whose first line is sent along as a bearer token.",
+            _path,
+        ),
+    )
+)
+
+STARVATION_SETTINGS = table(
+    (
+        Setting(
+            "window_s",
+            "Seconds that a client must be refused by metrics without a break to be starved.",
+            number(1, 86400),
+            default=600.0,
+        ),
+        Setting(
+            "waterline",
+            "Share of a client's runtime, starved, above which it is told: in status, in "
+            "`headgate top`, to the webhook.",
+            number(0, 1),
+            default=0.05,
+        ),
+        Setting(
+            "exemption_budget_s",
+            "Seconds that somebody may be starved on account of an exemption, in all, before it "
+            "is suspended; 0 as soon as anybody is.",
+            number(0, 7 * 86400),
+            default=1200.0,
+        ),
+    )
+)
+
 TOKEN_SETTINGS = table(
     (
         Setting("name", "Who holds the token; stands in the audit.", text(63)),
@@ -431,6 +491,19 @@ class PeersSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertsSettings:
+    webhook_url: str | None = field(default=None, repr=False)
+    webhook_token_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StarvationSettings:
+    window_s: float = 600.0
+    waterline: float = 0.05
+    exemption_budget_s: float = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseSettings:
     name: str
     engine: Engine
@@ -467,6 +540,7 @@ class AgentSettings:
     rule_default_s: float = 3600.0
     rule_max_s: float = 30 * 86400.0
     rule_max_ratio: float = 1.0
+    fairness_max_wait_s: float = 0.0
     max_clients: int = 1000
     max_connections: int = 1024
     max_body_bytes: int = 65536
@@ -491,6 +565,8 @@ class Settings:
     tokens: tuple[Token, ...] = ()
     peers: PeersSettings = PeersSettings()
     advice: tuple[Advice, ...] = ()
+    alerts: AlertsSettings = AlertsSettings()
+    starvation: StarvationSettings = StarvationSettings()
     source: str = ""
 
 
@@ -545,13 +621,24 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
             databases[name] = database
     tokens = _tokens(document.get("tokens", []), faults)
     peers = _peers(document.get("peers", {}), faults)
+    alerts = _alerts(document.get("alerts", {}), faults)
+    starvation = _starvation(document.get("starvation", {}), faults)
     databases = _with_member_names(databases, agent.name)
     faults.extend(_shard_faults(databases, peers, agent))
     advice.extend(_plain_peers(databases, peers))
+    advice.extend(_plain_webhook(alerts))
     faults.extend(Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR)
     if faults:
         raise InvalidSettings(faults)
-    return Settings(agent, MappingProxyType(databases), tokens, peers, tuple(advice))
+    return Settings(
+        agent,
+        MappingProxyType(databases),
+        tokens,
+        peers,
+        tuple(advice),
+        alerts=alerts,
+        starvation=starvation,
+    )
 
 
 def _agent(raw: object, environment: Mapping[str, str], faults: list[Fault]) -> AgentSettings:
@@ -689,6 +776,23 @@ def _peers(raw: object, faults: list[Fault]) -> PeersSettings:
     return peers
 
 
+def _alerts(raw: object, faults: list[Fault]) -> AlertsSettings:
+    values, found = read_table(raw, ALERTS_SETTINGS, place="alerts")
+    faults.extend(found)
+    if found:
+        return AlertsSettings()
+    alerts = AlertsSettings(**values)
+    if alerts.webhook_token_file is not None and alerts.webhook_url is None:
+        faults.append(Fault("alerts.webhook_url", "is missing: the token has nowhere to go"))
+    return alerts
+
+
+def _starvation(raw: object, faults: list[Fault]) -> StarvationSettings:
+    values, found = read_table(raw, STARVATION_SETTINGS, place="starvation")
+    faults.extend(found)
+    return StarvationSettings() if found else StarvationSettings(**values)
+
+
 def _with_member_names(
     databases: Mapping[str, DatabaseSettings], agent_name: str
 ) -> dict[str, DatabaseSettings]:
@@ -738,6 +842,13 @@ def _plain_peers(
                 place = f"databases.{name}.peers.{peer.name}.url"
                 message = "sends the shared token in plain text over a network; use https"
                 yield Advice(Severity.WARNING, "plain-peer", place, message)
+
+
+def _plain_webhook(alerts: AlertsSettings) -> Iterator[Advice]:
+    parts = urlsplit(alerts.webhook_url or "")
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        message = "sends alerts, and what the address gives away, in plain text; use https"
+        yield Advice(Severity.WARNING, "plain-webhook", "alerts.webhook_url", message)
 
 
 def _is_anywhere(agent: AgentSettings) -> bool:
@@ -791,17 +902,21 @@ def _with_lines(faults: list[Fault], content: str) -> list[Fault]:
 
 __all__ = [
     "AGENT_SETTINGS",
+    "ALERTS_SETTINGS",
     "DATABASE_SETTINGS",
     "METRIC_SETTINGS",
     "PEERS_SETTINGS",
     "PEER_SETTINGS",
+    "STARVATION_SETTINGS",
     "TOKEN_SETTINGS",
     "AgentSettings",
+    "AlertsSettings",
     "Anonymous",
     "DatabaseSettings",
     "LogFormat",
     "Role",
     "Settings",
+    "StarvationSettings",
     "Token",
     "load_settings",
     "parse_settings",

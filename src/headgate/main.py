@@ -19,20 +19,26 @@ from pathlib import Path
 
 import structlog
 
+from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock
 from headgate.agent.demand import Demands
+from headgate.agent.fairness import Fairness
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.keeper import Keeper
+from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
+from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.recorder import Recorder
+from headgate.agent.rogues import Rogues, SessionsProbe
 from headgate.agent.rulebook import RULE, RuleKeeper, metrics_known_to
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import PEER, SKIP, Shards
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, Standby
 from headgate.agent.supervise import supervised
+from headgate.agent.watch import Watch
 from headgate.config import (
     AgentSettings,
     Anonymous,
@@ -56,6 +62,7 @@ from headgate.http.views import AgentFacts, Parts, Views
 from headgate.logs import configure_logs
 from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
+from headgate.probes.factory import DatabaseProbes
 from headgate.version import VERSION
 from headgate.wiring import (
     advertised,
@@ -64,11 +71,13 @@ from headgate.wiring import (
     idleness_of,
     peer_access,
     plan_of,
+    policy_of,
     probes_of,
     rollup_plugins,
     shard_plans,
     store_of,
     tls_of,
+    webhook_of,
 )
 
 log = structlog.get_logger()
@@ -167,8 +176,13 @@ class Agent:
         self.demands = Demands(self._clock)
         self.sampler = Sampler(self.board, self._clock, self.demands)
         self.recorder = Recorder(max_clients=agent.max_clients)
+        self.minutes = MetricMinutes()
         self.keeper = Keeper(
-            self.recorder, self.store, self._clock, history_days=agent.history_days
+            self.recorder,
+            self.store,
+            self._clock,
+            history_days=agent.history_days,
+            metrics=self.minutes,
         )
         self.book = MetricBook(
             self.board,
@@ -186,6 +200,8 @@ class Agent:
             (dice or Dice()).roll,
             anonymous_may_pass=agent.anonymous is Anonymous.ALLOW,
         )
+        if agent.fairness_max_wait_s:
+            self.checker.fairness = Fairness(agent.fairness_max_wait_s)
         self.shards = Shards(
             self.board,
             self.demands,
@@ -196,6 +212,10 @@ class Agent:
             aggregates=aggregates,
         )
         self.sampler.watch(self.shards.note_reading)
+        self.pacers = Pacers(self.board, self._clock)
+        self.sampler.watch(self.pacers.note_reading)
+        self.board.watch_shards(self.pacers.look)
+        self.checker.pacers = self.pacers.by_database
         self.standby = self._standby(agent)
         self.rules = RuleKeeper(
             self.store,
@@ -206,6 +226,9 @@ class Agent:
                 agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio
             ),
         )
+        self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
+        self.watch = self._watch(settings)
+        self.rogues = Rogues(self.recorder, self.demands, self._clock, self._sessions)
         self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
         self._describe(settings)
         parts = Parts(
@@ -219,6 +242,8 @@ class Agent:
             self._clock,
             self.shards,
             self.demands,
+            watch=self.watch,
+            rogues=self.rogues,
         )
         self.views = Views(parts, self.facts)
         self.listener = self._listener(settings)
@@ -246,6 +271,9 @@ class Agent:
             self._background("standby", self.standby.run)
         await self.listener.start()  # Nobody is told "no such database" while one is loaded.
         self._background("keeper", self.keeper.run)
+        self._background("watch", self.watch.run)
+        self._background("alerts", self.alerts.run)
+        self._background("rogues", self.rogues.run)
         self._background("rules", self.rules.run)
         self._background("tend", self._tend)
         self._background("reload", self._reload_on_hangup)
@@ -300,6 +328,8 @@ class Agent:
             log.warning("settings.peers_needs_restart", detail="changes in [peers] wait for one")
         self._settings = replace(settings, agent=self._settings.agent, peers=self._settings.peers)
         self._describe(settings)
+        self.watch.policy = policy_of(settings)
+        self.alerts.send_by(webhook_of(settings))
         await self._adopt(settings, None)
         self.listener.handlers = self._handlers(settings)
         self.listener.forget()
@@ -332,6 +362,22 @@ class Agent:
             forwarder = Forwarder(routes, bridge, self.board, self.shards)
             return Handlers(forwarder.prepare, forwarder.serve)
         return Handlers(routes.prepare, bridge.serve)
+
+    def _watch(self, settings: Settings) -> Watch:
+        return Watch(
+            self.recorder,
+            self.board,
+            self._clock,
+            self.alerts,
+            rules=lambda: self.checker.rules,
+            minutes=self.minutes,
+            policy=policy_of(settings),
+            suspend=self.rules.suspend,
+        )
+
+    def _sessions(self, database: str) -> SessionsProbe | None:
+        source = self.book.source(database)
+        return source.sessions() if isinstance(source, DatabaseProbes) else None
 
     def _open_link(self, url: str) -> PeerLink:
         return open_link(url, self._access, sender=self._settings.agent.name, now=self._clock.now)
@@ -415,6 +461,7 @@ class Agent:
             self.demands.open(database.name, idleness_of(database))
         await self.book.adopt(plans, changes)
         await self.shards.adopt(shard_plans(settings, self.book))
+        self.pacers.look_at_all()
         for name in self.demands.by_database.keys() - settings.databases.keys():
             self.demands.shut(name)
         await self._restart_heartbeats(settings)

@@ -6,16 +6,19 @@ Reads files that settings name (passwords, tokens, certificates); connects to no
 from __future__ import annotations
 
 import hashlib
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from headgate.agent.alerts import Webhook
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.ports import Store
 from headgate.agent.shards import PeerPlan, ShardPlan
 from headgate.config import AgentSettings, DatabaseSettings, Settings
 from headgate.core.activity import Idleness
+from headgate.core.courses import Policy
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.rollup_settings import plugin_faults
 from headgate.errors import Fault, InvalidName, InvalidSettings
@@ -27,12 +30,14 @@ from headgate.stores.sqlite import SqliteStore
 from headgate.wire.peers import parse_peer_url
 
 ROLLUP_GROUP = "headgate.rollups"
+_HEADER_VALUE = re.compile(r"[!-~]{1,4096}")
 
 
 def check_parts(settings: Settings) -> None:
     """What only building the parts can tell: a driver or plug-in that is missing, a password
     that cannot be read, an odd address. Raises InvalidSettings; connects to nothing."""
     peer_access(settings)
+    webhook_of(settings)
     _check_urls(settings)
     aggregates = rollup_plugins()
     for database in settings.databases.values():
@@ -92,6 +97,28 @@ def plan_of(database: DatabaseSettings) -> DatabasePlan:
 
 def idleness_of(database: DatabaseSettings) -> Idleness:
     return Idleness(database.slow_after_s, database.hibernate_after_s)
+
+
+def policy_of(settings: Settings) -> Policy:
+    told = settings.starvation
+    return Policy(
+        window_s=told.window_s,
+        waterline=told.waterline,
+        exemption_budget_s=told.exemption_budget_s,
+    )
+
+
+def webhook_of(settings: Settings) -> Webhook | None:
+    alerts = settings.alerts
+    if alerts.webhook_url is None:
+        return None
+    path, token = alerts.webhook_token_file, None
+    if path is not None:
+        token = first_line(path, "alerts.webhook_token_file", "token")
+        if not _HEADER_VALUE.fullmatch(token):
+            message = f"the first line of {path} is no token: visible ASCII without blanks"
+            raise InvalidSettings([Fault("alerts.webhook_token_file", message)])
+    return Webhook(alerts.webhook_url, token)
 
 
 # --- the shard -------------------------------------------------------------------------------
@@ -189,8 +216,11 @@ def _password(database: DatabaseSettings) -> str | None:
     path = database.password_file
     if path is None:
         return None
+    return first_line(path, f"databases.{database.name}.password_file", "password")
+
+
+def first_line(path: Path, place: str, what: str) -> str:
     try:
         return path.read_text().splitlines()[0]
     except (OSError, IndexError, UnicodeDecodeError):
-        place = f"databases.{database.name}.password_file"
-        raise InvalidSettings([Fault(place, f"no password can be read from {path}")]) from None
+        raise InvalidSettings([Fault(place, f"no {what} can be read from {path}")]) from None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+from headgate.agent import recorder as recorder_module
 from headgate.agent.keeper import Keeper
-from headgate.agent.recorder import OTHER, Recorder
+from headgate.agent.meter import MetricMinutes
+from headgate.agent.recorder import OTHER, Key, Recorder
 from headgate.core.decide import decide
 from headgate.core.decision import Decision, Verdict
-from headgate.core.records import Tally
+from headgate.core.names import Scope
+from headgate.core.records import MetricMinute, Tally
 from headgate.core.rules import NO_RULES
 from headgate.errors import StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import HandClock
-from tests.builders import at, check, health, metric
+from tests.builders import at, check, health, metric, shard_health
 
 
 def decision(app: str = "etl", lag: float = 1.0, after_s: float = 0.0) -> Decision:
@@ -42,6 +47,46 @@ def test_a_client_that_makes_up_names_is_bounded_and_still_counted() -> None:
     assert len(totals) <= 11
     assert sum(totals.values()) == 1000
     assert totals[("main", OTHER, Verdict.OK, "")] == 990
+
+
+def test_rows_of_a_minute_are_bounded_and_sums_stay_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R135: beyond the bound a row is counted under `other`, of whatever drain of the minute."""
+    monkeypatch.setattr(recorder_module, "MAX_ROWS_A_MINUTE", 5)
+    recorder = Recorder(max_clients=1000)
+    kept: list[Tally] = []
+    for number in range(20):
+        recorder.record(decision(f"c{number}", lag=9.0 if number % 2 else 1.0))
+        kept += recorder.drain(at(1).wall_s)
+    assert len({(t.client, t.verdict, t.metric) for t in kept}) == 7
+    assert sum(t.count for t in kept) == 20
+    assert sum(t.count for t in kept if t.client == OTHER) == 15
+    recorder.record(decision("late", after_s=60))
+    assert [t.client for t in recorder.drain(at(61).wall_s)] == ["late"]
+
+
+def test_the_shards_metric_is_told_apart_from_the_hosts() -> None:
+    """R134"""
+    lag = metric("lag")
+    known = health((lag, 1.0), shard=shard_health((lag, 9.0)))
+    recorder = Recorder(max_clients=10)
+    asked = check("etl", scope=Scope.SHARD)
+    recorder.record(decide(asked, known, NO_RULES, now=at(0), roll=0.5))
+    assert recorder.totals() == {("main", "etl", Verdict.THRESHOLD_EXCEEDED, "shard/lag"): 1}
+
+
+def test_watchers_are_told_each_count_once() -> None:
+    recorder = Recorder(max_clients=10)
+    told: list[tuple[Key, int]] = []
+    recorder.watch(told.extend)
+    recorder.record(decision())
+    recorder.drain(at(1).wall_s)
+    recorder.record(decision())
+    recorder.record(decision(lag=9.0))
+    recorder.drain(at(2).wall_s)
+    recorder.drain(at(3).wall_s)
+    assert sum(count for _, count in told) == 3
 
 
 def test_tallies_fall_into_their_minutes() -> None:
@@ -99,6 +144,32 @@ async def test_full_disk_checks_go_on_and_nothing_is_lost() -> None:
     minute = int(at(0).wall_s // 60)
     kept = await store.tallies(since_minute=minute, until_minute=minute)
     assert [t.count for t in kept] == [2]
+
+
+class FullStore(MemoryStore):
+    full = True
+
+    async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
+        if self.full:
+            raise StoreUnavailable("disk full")
+        await super().add_metric_minutes(minutes)
+
+
+async def test_metrics_by_the_minute_wait_for_a_store_that_is_away() -> None:
+    minutes, store, clock = MetricMinutes(), FullStore(), HandClock()
+    await store.open()
+    recorder = Recorder(max_clients=10)
+    keeper = Keeper(recorder, store, clock, history_days=1, metrics=minutes)
+    for _ in range(2):
+        minutes.look({"main": health((metric("lag"), 1.0))}, clock.now())
+        await clock.advance(60)
+        await keeper.flush()
+    assert _fault(keeper) == "disk full"
+    store.full = False
+    await keeper.flush()
+    assert _fault(keeper) is None
+    kept = await store.metric_minutes(since_minute=0, until_minute=10**9)
+    assert [m.looks for m in kept] == [1, 1]
 
 
 def _fault(keeper: Keeper) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,12 +58,14 @@ class FailingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.puts_left = 1_000_000
+        self.batches: list[int] = []
 
-    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-        if self.puts_left == 0:
+    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
+        if self.puts_left < len(puts):
             raise StoreUnavailable("the disk is full")
-        self.puts_left -= 1
-        return await super().put_record(record, audit)
+        self.puts_left -= len(puts)
+        self.batches.append(len(puts))
+        return await super().put_records(puts)
 
 
 @dataclass
@@ -272,30 +274,66 @@ async def test_who_is_favored_within_a_category_is_not_refused_with_it(world: Wo
     assert world.refused_by("nightly") is None
 
 
+async def test_favor_takes_effect_at_once_and_whole(world: World) -> None:
+    """One transaction, one new book: nobody is ever judged by one half of it."""
+    books_before = len(world.books)
+    favored, reduced = await world.keeper.favor("fix", who="ops")
+    assert len(world.books) == books_before + 1
+    assert {rule.id for rule in world.books[-1].rules} == {favored.id, reduced.id}
+    assert world.store.batches == [2]
+    await world.keeper.patch(favored.id, {"for": "3h"}, who="ops")
+    await world.keeper.lift(reduced.id, who="ops")
+    assert world.store.batches == [2, 2, 2]
+    assert len(world.books) == books_before + 3
+
+
 async def test_favor_is_all_or_nothing(world: World) -> None:
     world.store.puts_left = 1
     with pytest.raises(StoreUnavailable):
         await world.keeper.favor("fix", who="ops")
     assert world.keeper.entries() == []
-    # Not even the taking back could be kept: half of a pair does not count after a restart.
-    assert len(await world.store.records(RULE)) == 1
+    assert (await world.store.records(RULE), await world.actions()) == ([], [])
     await world.restarted()
     assert (world.refused_by("fix"), world.refused_by("new")) == (None, None)
 
 
-async def test_the_first_of_two_is_taken_back_where_the_second_is_refused(world: World) -> None:
-    class RefusesAll(FailingStore):
-        async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-            if record.value and record.value["target"] == "all":
-                raise StoreUnavailable("not this one")
-            return await super().put_record(record, audit)
+@pytest.mark.parametrize("change", ["extend", "lift"])
+async def test_a_pair_of_which_one_was_changed_elsewhere_stays_as_it_is(
+    world: World, change: str
+) -> None:
+    """Another agent on the same store: the loser is told, and neither half has moved."""
+    favored, reduced = await world.keeper.favor("fix", who="ops")
+    stale = world.another()
+    stale.load(await world.store.records(RULE))
+    await world.keeper.patch(reduced.id, {"ratio": 0.5}, who="eve")
+    before = await world.store.records(RULE), await world.actions()
+    with pytest.raises(Conflict, match="eve made revision"):
+        if change == "lift":
+            await stale.lift(favored.id, who="ops")
+        else:
+            await stale.patch(favored.id, {"for": "3h"}, who="ops")
+    assert (await world.store.records(RULE), await world.actions()) == before
 
-    world = World(RefusesAll())
-    await world.store.open()
-    with pytest.raises(StoreUnavailable):
-        await world.keeper.favor("fix", who="ops")
-    assert await world.store.records(RULE) == []
-    assert [action for _, action, _ in await world.actions()] == ["rule.set", "rule.taken_back"]
+
+async def test_with_an_old_revision_neither_half_is_changed(world: World) -> None:
+    """If-Match names the half that was looked at."""
+    favored, reduced = await world.keeper.favor("fix", who="ops")
+    revision = reduced.spec.rule.revision
+    await world.keeper.patch(reduced.id, {"for": "3h"}, who="eve", expect=revision)
+    ends = {e.id: e.spec.rule.expires_at for e, _ in world.keeper.entries()}
+    with pytest.raises(Conflict, match=f"is at revision .*, not {revision}"):
+        await world.keeper.patch(reduced.id, {"for": "1h"}, who="ops", expect=revision)
+    with pytest.raises(Conflict):
+        await world.keeper.lift(favored.id, who="ops", expect=favored.spec.rule.revision)
+    assert {e.id: e.spec.rule.expires_at for e, _ in world.keeper.entries()} == ends
+
+
+async def test_half_of_a_pair_counts_for_nothing_after_a_restart(world: World) -> None:
+    """A half that cannot be read must not leave everybody refused, and nobody favored."""
+    favored, _ = await world.keeper.favor("fix", who="ops")
+    keeper = world.another()
+    keeper.load([r for r in await world.store.records(RULE) if r.key != favored.id])
+    assert (world.refused_by("fix"), world.refused_by("new")) == (None, None)
 
 
 async def test_an_extension_reaches_both_of_a_pair(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import MemberDoc, ShardDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
 
@@ -60,6 +61,7 @@ def answer(**given: Any) -> Doc:
         "rule": None,
         "rules": [],
         "waived": [],
+        "dice_waived": False,
         "read_only": False,
         "ask": None,
         "ask_database": None,
@@ -126,8 +128,33 @@ def database(name: str = "main", **given: Any) -> Doc:
         "role": None,
         "activity": "normal",
         "shard": None,
+        "pace": None,
     }
     return _doc(DatabaseDoc, values, given)
+
+
+def pace(**given: Any) -> Doc:
+    values: Doc = {
+        "rate": 12.34,
+        "bears": 11.0,
+        "starting": False,
+        "metric": "lag",
+        "set_points": [
+            {
+                "metric": "lag",
+                "scope": "host",
+                "value": 2.4,
+                "set_point": 2.5,
+                "threshold": 5.0,
+                "unit": "s",
+            }
+        ],
+        "cost_total": 4000.0,
+        "paced_total": 77,
+        "clients": ["etl:nightly", "purge"],
+        "clients_total": 2,
+    }
+    return _doc(PaceDoc, values, given)
 
 
 def member(name: str = "db-b", **given: Any) -> Doc:

@@ -22,6 +22,7 @@ from headgate.version import VERSION
 from headgate.wire.answers import STATUS
 from tests.cli import builders
 from tests.cli.conftest import Run, headgate
+from tests.cli.documents import STARVED, SUSPECT, TIMELINE
 from tests.cli.scripted import Reply, ScriptedAgent, problem
 
 CHECK = ("check", "--app", "etl:nightly", "--database", "main")
@@ -83,6 +84,31 @@ def test_check_asks_for_the_metrics_it_was_given(scripted: ScriptedAgent, run: R
     scripted.says("/v1/check", builders.answer())
     run(*CHECK, "--metrics", "lag,self/threads_running")
     assert scripted.heard[0].query["metrics"] == "lag,self/threads_running"
+
+
+def test_check_declares_what_the_work_costs(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says("/v1/check", builders.answer())
+    run(*CHECK, "--cost", "100")
+    run(*CHECK)
+    assert [heard.query.get("cost") for heard in scripted.heard] == ["100", None]
+
+
+def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.replies["GET", "/v1/check"] = problem(400, "cost '0' must be a number above 0")
+    ran = run(*CHECK, "--cost", "0")
+    assert (ran.code, "cost '0' must be" in ran.err) == (2, True)
+    assert run(*CHECK, "--cost", "many").code == 2
+
+
+def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, run: Run) -> None:
+    reason = "main: as much as it bears has been released for now"
+    refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
+    scripted.says("/v1/explain", {**refused, "pace": builders.pace()})
+    ran = run(*EXPLAIN)
+    assert "would be REFUSED  PACED" in ran.out
+    assert (
+        "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its threshold)" in ran.out
+    )
 
 
 def test_check_prints_the_document_as_it_came(scripted: ScriptedAgent, run: Run) -> None:
@@ -281,14 +307,6 @@ def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> No
 # --- looking ---------------------------------------------------------------------------------
 
 
-TALLY = {
-    "minute": "2026-03-01T07:00:00Z",
-    "database": "main",
-    "client": "etl:nightly",
-    "verdict": "THRESHOLD_EXCEEDED",
-    "metric": "lag",
-    "count": 7,
-}
 AUDIT = {
     "at": "2026-03-01T07:40:12Z",
     "who": "alice",
@@ -301,7 +319,9 @@ LOOKS: list[tuple[tuple[str, ...], str, Any, str]] = [
     (("status",), "/v1/status", builders.busy_status(), "BREACHED"),
     (EXPLAIN, "/v1/explain", builders.refusal(), "lag must fall from 7.2 s"),
     (("clients",), "/v1/clients", {"clients": [builders.client()]}, "etl:nightly"),
-    (("history",), "/v1/history", {"tallies": [TALLY]}, "07:00–07:01; by lag 100%"),
+    (("history", "etl"), "/v1/history/timeline", TIMELINE, "mostly throttled between"),
+    (("starvation",), "/v1/starvation", {"starved": [STARVED]}, "STARVED  etl"),
+    (("clients", "--rogue"), "/v1/rogues", {"suspects": [SUSPECT], "faults": []}, "alice"),
     (("audit",), "/v1/audit", {"audit": [AUDIT]}, "threshold: 9"),
     (("metrics", "list"), "/v1/metrics", {"metrics": [builders.metric_view()]}, "builtin"),
     (("metrics", "show", "main", "queue_depth"), QUEUE, builders.metric_view(), "probed every"),
@@ -331,11 +351,12 @@ def test_looking_at_an_agent_that_is_away_fails_by_name(run: Run) -> None:
 
 
 def test_history_and_audit_pass_on_what_was_asked(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.says("/v1/history", {"tallies": []})
+    scripted.says("/v1/history/timeline", TIMELINE)
     scripted.says("/v1/audit", {"audit": []})
-    run("history", "--app", "etl", "--since", "7d")
+    run("history", "etl", "--since", "7d")
     run("audit", "--limit", "5")
-    assert scripted.heard[0].query == {"app": "etl", "since": "7d"}
+    asked = {"app": "etl", "since": "10080m", "step": "720m"}
+    assert scripted.heard[0].query == asked
     assert scripted.heard[1].query == {"limit": "5"}
 
 

@@ -13,8 +13,8 @@ from headgate.cli.documents import (
     Client,
     Metric,
     MetricView,
+    Refusal,
     Status,
-    Tally,
     read,
     read_list,
 )
@@ -62,15 +62,8 @@ def test_a_document_that_cannot_be_shown_says_where(change: dict[str, Any], told
 
 
 def test_lists_are_read_under_their_name() -> None:
-    tally = {
-        "minute": "2026-03-01T07:00:00Z",
-        "database": "main",
-        "client": "etl",
-        "verdict": "OK",
-        "metric": "",
-        "count": 3,
-    }
-    assert read_list(Tally, {"tallies": [tally]}, "tallies")[0].count == 3
+    refusal = {"at": "2026-03-01T07:00:00Z", "answer": {"app": "etl"}}
+    assert read_list(Refusal, {"refusals": [refusal]}, "refusals")[0].answer == {"app": "etl"}
     with pytest.raises(BadDocument, match="clients is missing"):
         read_list(Client, {}, "clients")
 

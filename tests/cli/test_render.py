@@ -13,14 +13,12 @@ from rich.console import Console, RenderableType
 from headgate.cli.bars import ASCII
 from headgate.cli.documents import Answer, AuditEntry, Client, Metric, MetricView, Status, read
 from headgate.cli.frame import fitted, frame
-from headgate.cli.history import ClientHistory
 from headgate.cli.pages import (
     answer_page,
     audit_page,
     change_page,
     clients_page,
     explain_page,
-    history_page,
     metric_page,
     metrics_page,
 )
@@ -40,6 +38,31 @@ def squeezed(text: str) -> str:
 
 
 BUSY = read(Status, builders.busy_status())
+
+
+PACED = builders.database(pace=builders.pace(clients_total=9))
+
+
+def test_status_and_top_say_what_is_released_and_who_waits() -> None:
+    """R142: the gate is open, and yet clients are sent away; nobody is to wonder why."""
+    waits = builders.client(last_verdict="PACED", refused_for_s=0.8)
+    status = read(Status, builders.status(databases=[PACED], clients=[waits]))
+    top = frame(View("http://agent", status, 0.0), Canvas(120), 30, now_s=0, corner="")
+    for page in (status_page(status, Canvas(120)), top):
+        text = shown(page, 120)
+        assert "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its thres" in text
+        assert "last sent away to come back later: etl:nightly, purge and 7 more" in text
+        assert "paced for 800 ms" in text
+        assert "REFUSED" not in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0.1, "0.1/s"), (12.34, "12.3/s"), (123456.7, "123,457/s")]
+)
+def test_a_rate_is_short_at_any_size(rate: float, text: str) -> None:
+    database = builders.database(pace=builders.pace(rate=rate, starting=True))
+    status = read(Status, builders.status(databases=[database]))
+    assert f"paced  slow start, {text} of cost" in shown(status_page(status, Canvas(120)), 120)
 
 
 def test_status_tells_the_whole_story() -> None:
@@ -141,6 +164,14 @@ def test_explain_says_what_would_have_to_change() -> None:
     assert "To be admitted:\n  · lag must fall from 7.2 s to 5 s or below" in text
 
 
+def test_explain_of_an_exempt_client_says_that_it_is() -> None:
+    """R78: nothing stands in its way, but much would in anybody else's."""
+    answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "waived"}])
+    text = squeezed(shown(explain_page(read(Answer, answer), Canvas())))
+    assert "EXEMPT: lag would refuse anybody else." in text
+    assert "Nothing stands in the way" not in text
+
+
 def test_explain_of_an_admission_names_the_nearest_metric() -> None:
     answer = builders.answer(metrics=[builders.metric(value=4.0)])
     text = squeezed(shown(explain_page(read(Answer, answer), Canvas())))
@@ -210,14 +241,6 @@ def test_clients_who_are_refused_longest_stand_on_top() -> None:
     text = shown(clients_page(clients[::-1], Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
     assert "no client has asked yet" in shown(clients_page([], Canvas()))
-
-
-def test_history_is_readable_in_one_line() -> None:
-    row = ClientHistory("etl", "main", 25, 75, (("lag", 0.9),), (("07:00", "07:25"),))
-    assert "75%  07:00–07:25; by lag 90%" in shown(history_page([row], Canvas()))
-    rare = ClientHistory("web", "main", 99, 1, (("lag", 1.0),), ())
-    assert "now and then; by lag 100%" in shown(history_page([rare], Canvas()))
-    assert "no decision in this time" in shown(history_page([], Canvas()))
 
 
 def test_the_audit_says_who_changed_what_from_what() -> None:

@@ -171,7 +171,8 @@ def test_every_change_has_a_dry_run_and_a_document(
 ) -> None:
     """R140"""
     ran = run(*argv, "--dry-run")
-    assert sent(agent).query == {"dry_run": "true"}
+    [asked] = [heard for heard in agent.heard if "dry_run" in heard.query]
+    assert asked.query == {"dry_run": "true"} and asked.path.startswith(RULES)
     assert ran.out.startswith("WOULD BE ") and "nothing was changed" in ran.out
     run(*argv)
     assert sent(agent).query == {}
@@ -224,6 +225,10 @@ def test_a_refused_rule_shows_every_fault(agent: ScriptedAgent, run: Run) -> Non
         ["rule", "change", "r-1"],
         ["rule", "thresholds", "etl", "lag"],
         ["rule", "thresholds", "etl", "lag=high"],
+        ["rule", "thresholds", "etl", "lag=nan"],
+        ["rule", "ratio", "etl", "nan"],
+        ["rule", "change", "r-1", "--ratio", "inf"],
+        ["favor", "etl", "--ratio", "nan"],
         ["rule", "hold", "etl"],
         ["rule", "exempt", "etl", "--reason", "x"],
     ],
@@ -306,4 +311,6 @@ def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> N
     for told in ("applies, 60.0 s left", "shadowed by r", "ended 3 min ago"):
         assert told in shown
     assert matched_page({}) == []
+    console.print(*matched_page({"matched": [base], "fairness": "refused by dice for 3.0 s"}))
+    assert "refused by dice for 3.0 s" in capsys.readouterr().out
     assert len(matched_page({"matched": []})) == 1

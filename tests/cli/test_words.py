@@ -49,6 +49,12 @@ def test_a_rule_must_end() -> None:
     assert remedies(read(Answer, answer)) == [f"rule r1 must end: {reason}"]
 
 
+def test_a_rule_that_leaves_a_client_to_the_metrics_need_not_end() -> None:
+    """It is named in the answer, for other dice would have refused by it."""
+    answer = builders.refusal("THRESHOLD_EXCEEDED", rule="favored")
+    assert all("favored" not in told for told in remedies(read(Answer, answer)))
+
+
 def test_a_refusal_without_metrics_gives_its_reason() -> None:
     answer = builders.refusal("APP_DENIED", reason="the check carries no client name", metrics=[])
     assert remedies(read(Answer, answer)) == ["the check carries no client name"]

@@ -44,6 +44,7 @@ def ok(database: str = "main", **changes: Any) -> dict[str, Any]:
         "rule": None,
         "rules": [],
         "waived": [],
+        "dice_waived": False,
         "read_only": False,
         "metrics": [],
     } | changes

@@ -200,6 +200,14 @@ def test_never_sooner_than_the_agent_said(advised_ms: int | None, slept_s: float
     assert talk.time.slept == pytest.approx([slept_s])
 
 
+def test_a_turn_is_taken_when_it_comes_however_often_it_was_given() -> None:
+    """R143: paced by the agent, which has jittered it already; backing off would lose the turn."""
+    paced = encoded({**bodies.refusal(retry_after_ms=150), "verdict": "PACED"})
+    talk = Talk(dice=lambda: 0.99)
+    assert talk.wait([*[response(429, paced)] * 8, OK])
+    assert talk.time.slept == pytest.approx([0.15] * 8)
+
+
 def test_a_bare_refusal_is_read_by_its_header() -> None:
     talk = Talk()
     talk.wait([response(429, b"", **{"retry-after": "7"}), OK])

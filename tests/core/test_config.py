@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config import Anonymous, PeerSettings, Role, load_settings, parse_settings
+from headgate.config import (
+    Anonymous,
+    PeerSettings,
+    Role,
+    StarvationSettings,
+    load_settings,
+    parse_settings,
+)
 from headgate.errors import InvalidSettings
 
 GOOD = """
@@ -252,3 +259,43 @@ def test_0_is_never_or_always(setting: str) -> None:
     assert getattr(parse_settings(changed).databases["main"], setting) == 0
     below = changed.replace(f"{setting} = 0", f"{setting} = -1")
     assert any(setting in fault for fault in refused(below))
+
+
+# --- alerts and starvation -----------------------------------------------------------------
+
+
+def test_alerts_and_starvation_are_tables_of_their_own() -> None:
+    settings = parse_settings(
+        '[alerts]\nwebhook_url = "https://hooks.example/T1/secret"\nwebhook_token_file = "t"\n'
+        "[starvation]\nwindow_s = 60\nwaterline = 0.1\nexemption_budget_s = 0\n"
+    )
+    assert settings.starvation == StarvationSettings(60.0, 0.1, 0.0)
+    assert settings.alerts.webhook_url == "https://hooks.example/T1/secret"
+    assert "secret" not in repr(settings), "the address of a webhook is a secret"
+    assert parse_settings("").starvation == StarvationSettings(600.0, 0.05, 1200.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('[alerts]\nwebhook_url = "ftp://hooks.example/s3cret"', "must read like https://host"),
+        ('[alerts]\nwebhook_url = "https://u:s3cret@hooks.example/"', "without user"),
+        ('[alerts]\nwebhook_url = "https://hooks.example:99999/s3cret"', "must read like"),
+        ('[alerts]\nwebhook_url = "https://hooks.example/s3cret\\\\nX: y"', "must read like"),
+        ('[alerts]\nwebhook_token_file = "t"', "nowhere to go"),
+        ('[alerts]\nwebhok_url = "x"', "did you mean 'webhook_url'"),
+        ("[starvation]\nwaterline = 5", "waterline"),
+        ("[starvation]\nwindow_s = 0", "window_s"),
+        ("[starvation]\nexemption_budget_s = -1", "exemption_budget_s"),
+    ],
+)
+def test_odd_alerts_are_refused_and_no_secret_is_repeated(content: str, told: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        parse_settings(content)
+    assert told in str(refused.value) and "s3cret" not in str(refused.value)
+
+
+def test_a_webhook_in_plain_text_is_advised_against() -> None:
+    advice = parse_settings('[alerts]\nwebhook_url = "http://hooks.example/x"').advice
+    assert [one.code for one in advice] == ["plain-webhook"]
+    assert parse_settings('[alerts]\nwebhook_url = "http://127.0.0.1:9/x"').advice == ()

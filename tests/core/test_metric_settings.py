@@ -186,6 +186,19 @@ class TestLint:
     def test_an_ignored_absence_is_warned_about(self) -> None:
         assert self.advice("lag", absence="ignore") == ["absence-ignored"]
 
+    @pytest.mark.parametrize(
+        ("raw", "codes"),
+        [
+            ({}, []),
+            ({"rollup": "max"}, []),
+            ({"rollup": "unhealthy"}, ["pace"]),
+            ({"rollup": "unhealthy", "scope": "host"}, []),
+        ],
+    )
+    def test_a_count_of_members_is_no_set_point(self, raw: Any, codes: list[str]) -> None:
+        """R142"""
+        assert self.advice("lag", pace=True, **raw) == codes
+
     def test_innodbs_cached_view_must_not_be_read_too_often(self) -> None:
         raw = {"interval_s": 0.1, "timeout_s": 0.1}
         spec = parse_metric_settings("lock_waits", raw, Engine.MYSQL)
@@ -298,3 +311,28 @@ def test_no_roll_up_setting_raises_anything_but_a_fault(value: Any) -> None:
             parse("lag", **{name: value})
         except InvalidSettings as error:
             assert error.faults
+
+
+@pytest.mark.parametrize(
+    ("metric", "raw", "target"),
+    [
+        ("lag", {"pace": True}, 0.5),
+        ("threads_running", {"pace": True}, 0.8),
+        ("lag", {"pace": True, "pace_target": 0.7}, 0.7),
+    ],
+)
+def test_a_paced_metric_has_a_set_point(metric: str, raw: dict[str, Any], target: float) -> None:
+    """R142: a queue is kept short, everything else near its threshold."""
+    spec = parse_metric_settings(metric, raw, Engine.POSTGRES)
+    assert spec.pace
+    assert spec.pace_target == target
+
+
+def test_nothing_is_paced_unless_said() -> None:
+    assert not parse_metric_settings("lag", {}, Engine.POSTGRES).pace
+
+
+@pytest.mark.parametrize("wrong", [{"pace": 1}, {"pace_target": 0}, {"pace_target": 1.0}])
+def test_a_wrong_pace_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettings, match="pace"):
+        parse_metric_settings("lag", wrong, Engine.POSTGRES)

@@ -155,6 +155,23 @@ def test_limits_on_time_are_settings() -> None:
     assert "at most 0.00694" in fault({**HALF, "for": "20m"}, limits=short)
 
 
+def test_to_be_judged_by_what_is_not_measured_is_a_lock_out_that_nobody_said() -> None:
+    """On one of two databases, or switched off: every check there would be refused."""
+    half = {"lag": KnownMetric(5.0, True, missing_on="orders"), "queue": KnownMetric(5.0, True)}
+
+    def parsed(**raw: Any) -> RuleSpec:
+        return parse_rule(
+            raw, rule_id="r", author="ops", wall_s=1.7e9, known_metrics=lambda _: half
+        )
+
+    with pytest.raises(InvalidSettings, match="lag is not measured on orders, so every check of"):
+        parsed(target="all", kind="metrics", metrics=["queue", "lag"])
+    parsed(target="all", kind="metrics", metrics=["queue"])
+    # These say nothing there, and refuse nobody.
+    parsed(target="all", kind="thresholds", thresholds={"lag": 2})
+    parsed(target="x", kind="exempt", metrics=["lag"], justification="incident", reason="the fix")
+
+
 def test_metrics_are_not_judged_where_nobody_knows_the_database() -> None:
     raw = {"target": "etl", "kind": "metrics", "metrics": ["queue"], "database": "elsewhere"}
     assert parse(raw).rule.metrics == ("queue",)

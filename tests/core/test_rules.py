@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.decide import decide, findings
-from headgate.core.decision import PASSING, Decision, Verdict
+from headgate.core.decision import PASSING, Decision, State, Verdict
 from headgate.core.health import Health
 from headgate.core.names import parse_identity
 from headgate.core.rules import (
@@ -25,7 +25,7 @@ from headgate.core.rules import (
     RuleBook,
     book_of,
 )
-from tests.builders import NOW, at, check, health, metric
+from tests.builders import NOW, at, check, health, metric, sample, shard_health, window
 
 LAG = metric("lag")
 THREADS = metric("threads_running")
@@ -236,7 +236,7 @@ def test_no_rule_admits_anyone_while_a_selected_metric_is_unhealthy(
         assert all(finding.state in PASSING for finding in findings(decision))
         assert decision.waived == ()
     without = decide(check("u1:etl:nightly", *named), known, book_of([]), now=NOW, roll=roll)
-    selects_less = decision.applied.metrics is not None and not named
+    selects_less = bool(decision.applied.metrics) and not named
     # R80 is the only way to more: metrics of one's own, reported as partial exemption.
     assert not decision.admitted or without.admitted or selects_less
 
@@ -252,6 +252,144 @@ def test_an_exemption_is_never_silent_and_never_above_its_ceiling(
         exemption = decision.applied.exempt
         assert exemption is not None and "lag" in {f.ref.metric for f in decision.waived}
         assert lag <= exemption.ceiling * LAG.threshold
+
+
+# --- thresholds metric by metric, metrics as sets --------------------------------------------
+
+
+def limit(name: str, target: str, **limits: float) -> Rule:
+    return rule(name, target, Kind.THRESHOLDS, thresholds=limits)
+
+
+def limits_of(found: Applied) -> dict[str, tuple[str, float]]:
+    return {name: (one.id, one.thresholds[name]) for name, one in found.thresholds.items()}
+
+
+def test_thresholds_on_one_target_do_not_hide_each_others_metrics() -> None:
+    found = applied([limit("a", "etl", lag=2.0), limit("b", "etl", threads_running=9.0)])
+    assert limits_of(found) == {"lag": ("a", 2.0), "threads_running": ("b", 9.0)}
+    assert found.shadowed == () and ids(found) == ["a", "b"]
+
+
+def test_thresholds_of_a_category_hold_for_its_jobs_but_where_they_have_their_own() -> None:
+    """The most specific counts by metric, even if it is the laxer one."""
+    rules = [
+        limit("all", "all", lag=1.0, threads_running=50.0, pool_usage=0.5),
+        limit("etl", "etl", lag=2.0, threads_running=9.0),
+        limit("job", "etl:nightly", lag=3.0),
+        limit("hidden", "nightly", threads_running=9.5),
+    ]
+    found = applied(rules)
+    assert limits_of(found) == {
+        "lag": ("job", 3.0),
+        "threads_running": ("etl", 9.0),
+        "pool_usage": ("all", 0.5),
+    }
+    assert [(s.rule.id, s.by.id) for s in found.shadowed] == [("hidden", "etl")]
+    assert {one.id for one in found.rules} == {"job", "etl", "all"}
+
+
+@given(rules=rule_sets(), app=st.sampled_from(["u1:etl:nightly", "web", "etl"]))
+def test_each_metrics_limit_is_that_of_the_most_specific_rule_and_among_equals_the_lowest(
+    rules: list[Rule], app: str
+) -> None:
+    book, who = RuleBook(rules), parse_identity(app)
+    limiting = [
+        (specific, one)
+        for specific, one in book.matching(who, "main")
+        if one.kind is Kind.THRESHOLDS and one.in_force(W)
+    ]
+    expected = {}
+    for name in {name for _, one in limiting for name in one.thresholds}:
+        naming = [(s, one.thresholds[name]) for s, one in limiting if name in one.thresholds]
+        most = max(specific for specific, _ in naming)
+        expected[name] = min(limit for specific, limit in naming if specific == most)
+    found = book.applied(who, "main", W)
+    assert found.limits == expected
+    shadowed = {s.rule.id for s in found.shadowed if s.rule.kind is Kind.THRESHOLDS}
+    counting = {one.id for one in found.thresholds.values()}
+    # Every one either counts for something, or is told to be shadowed.
+    assert {one.id for _, one in limiting if one.thresholds} == counting | shadowed
+    assert not counting & shadowed
+
+
+@given(
+    values=st.lists(st.floats(0, 10), min_size=1, max_size=5),
+    limits=st.floats(0.1, 12),
+    at_least=st.booleans(),
+)
+def test_a_limit_never_lets_through_what_the_metric_itself_refuses(
+    values: list[float], limits: float, at_least: bool
+) -> None:
+    """R71: with debounce, too, where the last value alone says little."""
+    spec = metric("lag", debounce="2 of 3", comparison=">=" if at_least else ">")
+    known = health((spec, window(*(sample(value) for value in values))))
+    ruled = ask(known, [limit("t", "etl", lag=limits)])
+    assert not ruled.admitted or ask(known, []).admitted
+    last = values[-1]
+    over = last > limits or (at_least and last == limits)
+    if over and limits < spec.threshold:
+        assert not ruled.admitted
+
+
+def test_a_limit_is_compared_as_the_metric_is() -> None:
+    pool = metric("pool_usage")
+    known = health((pool, 0.5))
+    assert not ask(known, [limit("t", "etl", pool_usage=0.5)]).admitted
+    lag = health((LAG, 2.0))
+    assert ask(lag, [limit("t", "etl", lag=2.0)]).admitted
+
+
+def test_an_answer_shows_the_threshold_it_was_judged_by() -> None:
+    decision = ask(health((LAG, 3.0), (THREADS, 3.0)), [limit("t", "etl", lag=2.0)])
+    shown = {f.ref.metric: (f.state, f.threshold) for f in findings(decision)}
+    assert shown["lag"] == (State.BREACHED, 2.0)
+    assert shown["threads_running"] == (State.HEALTHY, THREADS.threshold)
+    waived = ask(LAGGED, [exempt("x", "etl")])
+    assert [f.state for f in findings(waived)] == [State.WAIVED, State.HEALTHY]
+
+
+def test_a_count_of_members_is_not_compared_with_a_rules_seconds() -> None:
+    """The shard's own threshold stands: a rule that says nothing of it must not lock out."""
+    lag = metric("lag", scope="shard", rollup="unhealthy", threshold=5)
+    known = health((lag, 0.0), shard=shard_health((lag, 1.0)))
+    assert ask(known, [limit("t", "etl", lag=0.5)]).admitted
+
+
+def test_sets_of_metrics_that_are_equally_specific_are_united() -> None:
+    rules = [
+        rule("m1", "etl", Kind.METRICS, metrics=("lag",)),
+        rule("m2", "nightly", Kind.METRICS, metrics=("threads_running",)),
+        rule("m3", "etl", Kind.METRICS, metrics=("lag",)),
+        rule("m4", "all", Kind.METRICS, metrics=("pool_usage",)),
+    ]
+    found = applied(rules)
+    assert set(found.judged_by) == {"lag", "threads_running"}
+    assert {(s.rule.id, s.by.id) for s in found.shadowed} == {("m3", "m1"), ("m4", "m1")}
+
+
+def test_the_most_specific_set_of_metrics_replaces_the_others_whole() -> None:
+    """What it leaves out, it leaves out on purpose; R80 has it reported."""
+    rules = [
+        rule("m1", "etl", Kind.METRICS, metrics=("lag", "threads_running")),
+        rule("m2", "etl:nightly", Kind.METRICS, metrics=("lag",)),
+    ]
+    assert applied(rules).judged_by == ("lag",)
+
+
+@given(rules=rule_sets(), app=st.sampled_from(["u1:etl:nightly", "web", "etl"]))
+def test_a_client_is_judged_by_every_metric_of_its_most_specific_sets(
+    rules: list[Rule], app: str
+) -> None:
+    book, who = RuleBook(rules), parse_identity(app)
+    sets = [
+        (specific, one)
+        for specific, one in book.matching(who, "main")
+        if one.kind is Kind.METRICS and one.in_force(W)
+    ]
+    most = max((specific for specific, _ in sets), default=0)
+    wanted = {name for specific, one in sets if specific == most for name in one.metrics}
+    assert set(book.applied(who, "main", W).judged_by) == wanted
 
 
 # --- one roll, both orders (R70, R72, R75) -------------------------------------------------
@@ -280,6 +418,68 @@ def test_a_ratio_refuses_its_share(order: Order) -> None:
     dice, book = Random(7), book_of([rule("r", "etl", ratio=0.9, order=order)])
     admitted = sum(ask(HEALTHY, book, roll=dice.random()).admitted for _ in range(20_000))
     assert abs(admitted / 20_000 - 0.1) < 3 * 0.00213
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0.1])
+def test_a_gate_that_is_open_half_of_the_time_halves_what_is_left(ratio: float) -> None:
+    """R72: 5 and 45 of 100, so still nine times as many."""
+    dice, book = Random(72), book_of([rule("r", "etl", ratio=ratio)])
+    gates = [HEALTHY, LAGGED]
+    admitted = sum(ask(gates[n % 2], book, roll=dice.random()).admitted for n in range(20_000))
+    expected = (1 - ratio) / 2
+    assert abs(admitted / 20_000 - expected) < 3 * (expected * (1 - expected) / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("sleep_s", [0.0, 1.0, 10.0])
+def test_clients_that_sleep_when_refused_are_not_nine_times_apart(sleep_s: float) -> None:
+    """R73: with work of 1 s, (w + 9s) / (w + s/9). bench/rules.py has the whole table."""
+    dice, jobs = Random(73), 4_000
+
+    def seconds(ratio: float) -> float:
+        book, elapsed_s, done = book_of([rule("r", "etl", ratio=ratio)]), 0.0, 0
+        while done < jobs:
+            admitted = ask(HEALTHY, book, roll=dice.random()).admitted
+            elapsed_s, done = elapsed_s + (1.0 if admitted else sleep_s), done + admitted
+        return elapsed_s
+
+    assert seconds(0.9) / seconds(0.1) == pytest.approx((1 + 9 * sleep_s) / (1 + sleep_s / 9), 0.1)
+
+
+def test_one_or_two_of_six_is_a_third_and_can_be_had_again() -> None:
+    """R74"""
+    book = book_of([rule("r", "etl", ratio=2 / 6)])
+
+    def admitted(seed: int) -> list[bool]:
+        dice = Random(seed)
+        return [ask(HEALTHY, book, roll=dice.random()).admitted for _ in range(6_000)]
+
+    assert admitted(4) == admitted(4) != admitted(5)
+    assert abs(sum(admitted(4)) / 6_000 - 4 / 6) < 3 * 0.0061
+
+
+@given(roll=st.floats(0, 1, exclude_max=True), lag=st.sampled_from([1.0, 7.0]))
+def test_all_but_one_by_two_rules_is_what_a_rule_for_each_other_client_would_be(
+    roll: float, lag: float
+) -> None:
+    """R76"""
+    two = book_of([rule("all", "all", ratio=0.9), rule("fix", "fix", ratio=0.0)])
+    others = ["etl", "web:api", "u1:purge"]
+    each = book_of([rule(name, name, ratio=0.9) for name in others])
+    for app in (*others, "fix", "u1:fix"):
+        known = health((LAG, lag))
+        one, other = (ask(known, book, roll=roll, app=app) for book in (two, each))
+        assert one.verdict is other.verdict
+
+
+@pytest.mark.parametrize(
+    "app",
+    ["u1:vcopier:vreplication:online-ddl", "vcopier:u1:online-ddl", "online-ddl", "a:online-ddl:b"],
+)
+def test_a_token_is_found_wherever_a_client_puts_it(app: str) -> None:
+    """R66: one orders its levels this way, another that way."""
+    found = applied([rule("r", "online-ddl", ratio=0.5)], app)
+    assert found.refuse is not None
+    assert applied([rule("r", "online", ratio=0.5)], app).refuse is None
 
 
 def test_a_dice_throw_serves_any_number_of_tokens_and_metrics() -> None:

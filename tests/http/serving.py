@@ -24,6 +24,7 @@ from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
 from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.rulebook import RULE, RuleKeeper, metrics_known_to
@@ -139,6 +140,9 @@ class Served:
             self.dice.roll,
             anonymous_may_pass=plan.anonymous_may_pass,
         )
+        self.pacers = Pacers(self.board, self.clock)
+        self.sampler.watch(self.pacers.note_reading)
+        self.checker.pacers = self.pacers.by_database
         self.rules = RuleKeeper(self.store, self.clock, self._apply, metrics_known_to(self.book))
         self.views = Views(
             Parts(
@@ -315,6 +319,7 @@ class Served:
         """Back to how it began, for the next test."""
         self.dice.lands = 0.5
         self.rule()
+        self.call(setattr, self.checker, "fairness", None)
         self.measure(**HEALTHY)
         self.call(self.listener.forget)
 

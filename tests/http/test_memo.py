@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.rules import Rule
+from headgate.agent.fairness import Fairness
+from headgate.core.rules import Kind, Rule
 from headgate.http.listener import MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
 from headgate.http.responses import reply
 from tests.http.conftest import Serve
@@ -49,6 +50,30 @@ def test_the_very_next_repeat_after_a_breach_is_refused(served: Served, raw: byt
             served.measure(lag=value)
             assert talk.send(raw).reply(method(raw)).status == status
             assert talk.send(raw).reply(method(raw)).status == status
+
+
+def test_a_repeat_tells_the_rules_of_its_own_decision(served: Served) -> None:
+    """The bytes of an admission are kept only while the same rules had a say in it."""
+    limits = Rule("strict", "etl", 0, FAR, Kind.THRESHOLDS, thresholds={"lag": 4.0})
+    with served.talk() as talk:
+        assert talk.send(ASK).reply().json["rules"] == []
+        served.rule(limits)
+        assert talk.send(ASK).reply().json["rules"] == ["strict"]
+        served.rule()
+        assert talk.send(ASK).reply().json["rules"] == []
+
+
+def test_a_repeat_whose_dice_are_waived_says_so_once(served: Served) -> None:
+    """R82"""
+    served.rule(Rule("half", "etl", 0.5, FAR))
+    served.call(setattr, served.checker, "fairness", Fairness(1e-6))
+    served.dice.lands = 0.1
+    with served.talk() as talk:
+        first, second = (talk.send(ASK).reply() for _ in range(2))
+        assert (first.status, second.status) == (429, 200)
+        assert (first.json["dice_waived"], second.json["dice_waived"]) == (False, True)
+        served.dice.lands = 0.9
+        assert talk.send(ASK).reply().json["dice_waived"] is False
 
 
 def test_a_repeat_rolls_its_own_dice(served: Served, raw: bytes) -> None:

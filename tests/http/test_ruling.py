@@ -216,6 +216,13 @@ def test_advice_is_told_with_the_rule(served: Served) -> None:
     assert listed(served)[0]["advice"] == told
 
 
+def test_partial_exemptions_are_loud_in_status(served: Served) -> None:
+    """R80"""
+    change(served, "POST", RULES, {"target": "etl", "kind": "metrics", "metrics": ["lag"]})
+    told = served.ask("GET", "/v1/status").json["advice"]
+    assert any("partial exemption from pool_usage, threads_running" in line for line in told)
+
+
 def test_many_rules_are_listed_quickly(served: Served) -> None:
     """Who is meant is looked up by client, not by rule."""
     for number in range(50):

@@ -92,7 +92,7 @@ def test_from_nothing_to_a_refused_check_and_back(folder: Path) -> None:
         assert run(revert, folder).returncode == 0
         eventually(lambda: run(ask, folder).returncode == 0, within_s=5)
         assert "main/commit_delay" in run("headgate audit", folder).stdout
-        assert "etl:nightly" in run("headgate history --app nightly", folder).stdout
+        assert "etl:nightly" in run("headgate history nightly", folder).stdout
         assert SECRET not in (folder / "agent.log").read_text()
     finally:
         agent.terminate()

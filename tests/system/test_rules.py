@@ -89,3 +89,80 @@ def test_rules_survive_a_kill(agent: AgentProcess) -> None:
     eventually(lambda: agent.check(app="etl")["verdict"] == "OK")
     audit = agent.get("/v1/audit").json["audit"]
     assert [entry["action"] for entry in audit][:2] == ["rule.lifted", "rule.set"]
+
+
+def test_favor_survives_a_kill_whole_and_is_lifted_whole(agent: AgentProcess) -> None:
+    """R76, R141"""
+    started(agent, 1)
+    favor = {"target": "migration", "ratio": 0.95, "for": "1h"}
+    favored, reduced = agent.request("POST", "/v1/rules/favor", favor, unix=True).json["rules"]
+    agent.kill()
+    agent.start()
+    rules = {rule["id"]: rule for rule in agent.get("/v1/rules").json["rules"]}
+    assert rules[favored["id"]]["pair"] == reduced["id"] in rules
+    stale = {"If-Match": '"1000"'}
+    path = f"/v1/rules/{reduced['id']}"
+    assert agent.request("DELETE", path, headers=stale, unix=True).status == 412
+    assert len(agent.get("/v1/rules").json["rules"]) == 2
+    seen = {"If-Match": f'"{reduced["revision"]}"'}
+    assert agent.request("DELETE", path, headers=seen, unix=True).status == 200
+    assert agent.get("/v1/rules").json["rules"] == []
+    assert set(verdicts(agent, "etl", 40)) == {"OK"}
+
+
+ELSEWHERE = """
+[databases.orders]
+engine = "postgres"
+dsn = "host=127.0.0.1 port=1 dbname=none"
+[databases.orders.metrics.depth]
+command = ["cat", "{file}"]
+threshold = 5
+"""
+
+
+def test_a_new_name_for_each_check_escapes_no_rule_and_fills_nothing(agent: AgentProcess) -> None:
+    """R69, R82: neither the dice nor their memory, neither counters nor labels."""
+    reading = agent.folder / "queue"
+    reading.write_text("1")
+    settings = METRICS.format(file=reading) + ELSEWHERE.format(file=reading)
+    agent.write_settings(settings, agent="max_clients = 50\nfairness_max_wait_s = 0.2")
+    agent.start()
+    eventually(lambda: agent.check()["verdict"] == "OK")
+    put(agent, target="etl", ratio=0.999)
+    asked = [agent.check(app=f"u{n}:etl") for n in range(300)]
+    # One's own clock begins at one's first refusal: none of them has come to its turn.
+    assert {answer["dice_waived"] for answer in asked} == {False}
+    assert len(agent.get("/v1/clients").json["clients"]) <= 51
+    labels = agent.get("/metrics").body.count(b'client="u')
+    assert labels <= 50 * 10, labels
+    # Who keeps its name gets its turn, and says so.
+    eventually(lambda: agent.check(app="one:etl")["dice_waived"], within_s=5)
+    reading.write_text("9")
+    eventually(lambda: agent.check()["verdict"] == "THRESHOLD_EXCEEDED")
+    eventually(lambda: waived_for(agent, "one:etl") == "THRESHOLD_EXCEEDED")
+    assert b"headgate_dice_waived_total" in agent.get("/metrics").body
+
+
+def waived_for(agent: AgentProcess, app: str) -> str | None:
+    """The verdict of one whose dice were waived."""
+    answer = agent.check(app=app)
+    return str(answer["verdict"]) if answer["dice_waived"] else None
+
+
+def test_nobody_is_locked_out_without_a_hold(agent: AgentProcess) -> None:
+    """By a metric that is measured elsewhere, by a whole ratio, by a hold that is not said."""
+    reading = agent.folder / "queue"
+    reading.write_text("1")
+    agent.write_settings(METRICS.format(file=reading) + ELSEWHERE.format(file=reading))
+    agent.start()
+    locks = [
+        {"target": "all", "kind": "metrics", "metrics": ["queue"]},
+        {"target": "all", "ratio": 1},
+        {"target": "all", "kind": "hold", "reason": "INC-4"},
+        {"target": "etl", "ratio": 1},
+    ]
+    told = [agent.request("POST", "/v1/rules", rule, unix=True) for rule in locks]
+    assert [reply.status for reply in told] == [422] * 4
+    assert "queue is not measured on orders" in told[0].json["faults"][0]
+    put(agent, target="all", kind="metrics", metrics=["queue"], database="main")
+    eventually(lambda: agent.check("orders")["verdict"] == "OK")

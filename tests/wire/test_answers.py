@@ -59,8 +59,17 @@ def test_every_verdict_has_its_row(table: dict[Verdict, object]) -> None:
 
 def test_the_statuses_of_the_reference() -> None:
     """R29"""
-    assert [STATUS[verdict] for verdict in Verdict] == [200, 429, 429, 417, 404, 500, 421]
-    assert [FRENO_STATUS[verdict] for verdict in Verdict] == [200, 429, 417, 417, 404, 500, 404]
+    assert [STATUS[verdict] for verdict in Verdict] == [200, 429, 429, 417, 404, 500, 429, 421]
+    assert [FRENO_STATUS[verdict] for verdict in Verdict] == [
+        200,
+        429,
+        417,
+        417,
+        404,
+        500,
+        429,
+        404,
+    ]
     assert [v for v, status in STATUS.items() if status == 200] == [Verdict.OK]
     assert [v for v, status in FRENO_STATUS.items() if status == 200] == [Verdict.OK]
 

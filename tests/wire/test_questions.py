@@ -23,6 +23,7 @@ from headgate.wire.questions import (
 from tests.builders import check
 
 HOST, SHARD = Scope.HOST, Scope.SHARD
+BAD_COSTS = ("0", "-1", "nan", "inf", "1e400", "1000000001", "many", "", "100rows")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ def test_no_name_is_anonymous() -> None:
         ("app=a&database=main&metrics=lag&scope=galaxy", None),
         ("app=a&database=main&scope=galaxy", None),
         ("app=a&database=main&detail=1", "detail"),
+        *((f"app=a&database=main&cost={cost}", "cost") for cost in BAD_COSTS),
         ("app=a b&database=main", None),
         ("app=%FF&database=main", None),
         ("&".join("x=1" for _ in range(17)), None),
@@ -77,6 +79,29 @@ def test_a_query_that_is_wrong_names_its_place(query: str, field: str | None) ->
     with pytest.raises(InvalidRequest) as refused:
         parse_check_query(query)
     assert (refused.value.status, refused.value.field) == (400, field)
+
+
+@pytest.mark.parametrize(("text", "cost"), [("100", 100.0), ("0.5", 0.5), ("1e9", 1e9)])
+def test_a_declared_cost_is_part_of_the_question_in_every_dialect(text: str, cost: float) -> None:
+    """R142: rows, chunks, whatever the client counts in."""
+    query = f"app=a&database=main&cost={text}"
+    assert parse_check_query(query)[0].cost == cost
+    assert parse_freno(["check", "a", "mysql", "main"], f"p=low&cost={text}").cost == cost
+    body = {"app": "a", "checks": [{"database": "main", "cost": cost}, {"database": "other"}]}
+    checks, _, _ = parse_check_body(json.dumps(body).encode())
+    assert [check.cost for check in checks] == [cost, 1.0]
+    assert parse_check_body(json.dumps({"database": "x", "cost": cost}).encode())[0][0].cost == cost
+
+
+@pytest.mark.parametrize("cost", [*BAD_COSTS, "1&cost=2"])
+def test_a_bad_cost_on_freno_s_route_is_refused_by_name(cost: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_freno(["check", "a", "mysql", "main"], f"cost={cost}")
+    assert (refused.value.status, refused.value.field) == (400, "cost")
+
+
+def test_parameters_of_freno_s_own_clients_are_left_to_them() -> None:
+    assert parse_freno(["check", "a", "mysql", "main"], "p=low&store_cost=9").cost == 1.0
 
 
 def test_detail_is_a_wish_of_its_own() -> None:
@@ -128,9 +153,16 @@ def test_a_body_is_one_check_or_several(
         ({"checks": [{"database": "x"}], "metrics": ["lag"]}, "checks"),
         ({"checks": [{"database": "x"}], "scope": "host"}, "checks"),
         ({"database": "x", "scope": "galaxy"}, None),
-        ({"checks": [{"database": "x"}] * (MAX_CHECKS + 1)}, None),
-        ({"checks": [{}]}, None),
-        ({"database": "x", "metrics": "lag"}, None),
+        ({"checks": [{"database": "x"}], "cost": 2}, "checks"),
+        ({"checks": [{"database": "x"}] * (MAX_CHECKS + 1)}, "checks"),
+        ({"checks": [{}]}, "checks[0]"),
+        ({"database": "x", "metrics": "lag"}, "metrics"),
+        ({"database": "x", "cost": 0}, "cost"),
+        ({"database": "x", "cost": -1}, "cost"),
+        ({"database": "x", "cost": 1e10}, "cost"),
+        ({"database": "x", "cost": "100"}, "cost"),
+        ({"database": "x", "cost": True}, "cost"),
+        ({"checks": [{"database": "x"}, {"database": "y", "cost": 0}]}, "checks[1].cost"),
         ({"database": "x", "unknown": 1}, None),
         ({"database": "x" * 64}, None),
     ],

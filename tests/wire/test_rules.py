@@ -12,12 +12,13 @@ from headgate.core.decide import decide
 from headgate.core.decision import Decision
 from headgate.core.health import Health
 from headgate.core.names import parse_identity
-from headgate.core.rule_settings import RuleSpec
+from headgate.core.rule_settings import KnownMetric, RuleSpec
 from headgate.core.rule_times import parse_schedule
 from headgate.core.rules import FOREVER, Justification, Kind, Order, Rule, RuleBook, book_of
 from headgate.wire.reasons import reason_of, says
 from headgate.wire.rules import (
     MAX_CLIENTS_NAMED,
+    MAX_EXEMPTIONS_TOLD,
     exemptions_told,
     explain_doc,
     explain_rules,
@@ -157,11 +158,32 @@ def test_exemptions_are_told_in_status() -> None:
     ended = rule("old", kind=Kind.EXEMPT, expires_at=W)
     (told,) = exemptions_told(RuleBook([HOLD, EXEMPT, ended]), W)
     assert told == (
-        "rule x EXEMPTS etl from every metric and refusal, up to 2 times its threshold, "
+        "exempt: rule x EXEMPTS etl from every metric and refusal, up to 2 times its threshold, "
         "for another 30 min, by ops (incident: the fix)"
     )
     (resting,) = exemptions_told(RuleBook([EXEMPT], suspended=frozenset({"x"})), W)
-    assert resting.endswith("; it is suspended")
+    assert resting.startswith("suspended: rule x EXEMPTS etl")
+
+
+def test_partial_exemptions_are_told_in_status() -> None:
+    """R80: metrics of one's own that leave out what others are judged by."""
+    known = {"lag": KnownMetric(5.0, True), "pool_usage": KnownMetric(1.0, True)}
+    rules = [
+        rule("m", kind=Kind.METRICS, metrics=("lag",)),
+        rule("whole", kind=Kind.METRICS, metrics=("lag", "pool_usage")),
+        rule("ended", kind=Kind.METRICS, metrics=("lag",), expires_at=W),
+    ]
+    assert exemptions_told(RuleBook(rules), W, lambda _: known) == [
+        "exempt: rule m judges etl by lag alone: partial exemption from pool_usage, for another "
+        "30 min, by ops"
+    ]
+
+
+def test_a_thousand_exemptions_do_not_bury_the_status() -> None:
+    rules = [rule(f"x{n}", f"c{n}", kind=Kind.EXEMPT) for n in range(1000)]
+    told = exemptions_told(RuleBook(rules), W)
+    assert len(told) == MAX_EXEMPTIONS_TOLD + 1
+    assert told[-1] == "exempt: 980 more: `headgate rules` lists them"
 
 
 # --- explain ---------------------------------------------------------------------------------
@@ -192,6 +214,24 @@ def test_what_matched_what_was_shadowed_and_what_ended() -> None:
         ("gone", "ended", None),
         ("lifted", "ended", None),
     ]
+
+
+def test_thresholds_that_count_in_part_say_for_what_they_do_not() -> None:
+    rules = [
+        rule("cat", kind=Kind.THRESHOLDS, thresholds={"lag": 2.0, "pool_usage": 0.5}),
+        rule("job", "etl:nightly", kind=Kind.THRESHOLDS, thresholds={"lag": 3.0}),
+    ]
+    book = RuleBook(rules)
+    decision = decide(check("u1:etl:nightly"), health((LAG, 1.0)), book, now=NOW, roll=0.5)
+    told = {m.rule: (m.state, m.says) for m in explain_doc(decision, book).matched}
+    assert told["job"][0] == told["cat"][0] == "applies"
+    assert told["cat"][1].endswith("; but for lag, where rule job on etl:nightly comes first")
+    assert "but for" not in told["job"][1]
+
+
+def test_what_is_needed_names_the_metrics_behind_a_rule_too() -> None:
+    told = needed_of(decided(health((LAG, 7.0)), HOLD))
+    assert told[0].startswith("rule h must end") and told[1].startswith("lag must fall")
 
 
 def test_an_explanation_holds_the_answer_the_rules_and_what_is_needed() -> None:

@@ -5,6 +5,8 @@ One writer (the event loop) replaces frozen values; readers take whatever is the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headgate.core.health import (
     Health,
     ShardHealth,
@@ -27,6 +29,7 @@ class Board:
         self._windows: dict[tuple[str, str], Window] = {}
         self._standings: dict[str, dict[str, Standing]] = {}
         self._shards: dict[str, ShardHealth] = {}
+        self._on_shard: list[Callable[[str], None]] = []
         self.healths: dict[str, Health] = {}
         """Read directly on the hot path: database → its newest Health."""
 
@@ -66,6 +69,12 @@ class Board:
             self._shards[database] = shard
         if database in self._default:
             self._refresh(database)
+            for callback in self._on_shard:
+                callback(database)
+
+    def watch_shards(self, callback: Callable[[str], None]) -> None:
+        """Called with the database whenever what its shard amounts to was set."""
+        self._on_shard.append(callback)
 
     def push(self, database: str, metric: str, reading: Reading) -> None:
         standing = self._standings.get(database, {}).get(metric)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
+from headgate.agent.fairness import Fairness
+from headgate.agent.pacer import Pacer
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import Recorder
 from headgate.core.decide import decide, misdirected
 from headgate.core.decision import Check, Decision
+from headgate.core.fairness import Turn
 from headgate.core.rules import NO_RULES, RuleBook
 
 
@@ -32,6 +35,10 @@ class Checker:
         self._anonymous_may_pass = anonymous_may_pass
         self.rules: RuleBook = NO_RULES
         """Replaced whole when rules change."""
+        self.pacers: Mapping[str, Pacer] = {}
+        """By database, where a metric is paced; empty costs nothing."""
+        self.fairness: Fairness | None = None
+        """Set where dice may keep nobody from the metrics for ever (R82)."""
         self.active_agent = ""
         """Set on a standby that is passive: where to ask instead."""
 
@@ -43,24 +50,57 @@ class Checker:
         demand = self._demands.get(check.database)
         if demand is not None and now.mono_s >= demand.note_after:
             demand.note(check, health, now.mono_s)
+        roll = self._roll()
         decision = decide(
             check,
             health,
             self.rules,
             now=now,
-            roll=self._roll(),
+            roll=roll,
             anonymous_may_pass=self._anonymous_may_pass,
         )
+        if self.fairness is not None and (turn := self.fairness.turn(decision)) is not None:
+            decision = self._in_turn(decision, turn, roll)
+        if self.pacers and (pacer := self.pacers.get(check.database)) is not None:
+            decision = pacer.meter(decision, roll)
         self._record(decision)
         return decision
 
+    def give_back(self, decision: Decision) -> None:
+        """It was admitted, and will not be used: a check about several databases is one piece
+        of work, and another of them has refused it."""
+        pacer = self.pacers.get(decision.check.database)
+        if pacer is not None and decision.admitted:
+            pacer.give_back(decision)
+
     def explain(self, check: Check) -> Decision:
         """The same answer, counted nowhere."""
+        roll = self._roll()
+        decision = self._gate(check, roll)
+        if self.fairness is not None and (turn := self.fairness.foresee(decision)) is not None:
+            decision = self._in_turn(decision, turn, roll)
+        pacer = self.pacers.get(check.database)
+        return decision if pacer is None else pacer.foresee(decision, roll)
+
+    def gate(self, check: Check) -> Decision:
+        """The same without pacing, which comes and goes many times a second."""
+        return self._gate(check, self._roll())
+
+    def _in_turn(self, diced: Decision, turn: Turn, roll: float) -> Decision:
+        """Refused by dice: so it stays until its turn comes, and then the metrics decide."""
+        if not turn.dice_waived:
+            return diced._replace(turn=turn)
+        decision = decide(
+            diced.check, diced.health, self.rules, now=diced.at, roll=roll, dice_waived=True
+        )
+        return decision._replace(turn=turn)
+
+    def _gate(self, check: Check, roll: float) -> Decision:
         return decide(
             check,
             self._healths.get(check.database),
             self.rules,
             now=self._now(),
-            roll=self._roll(),
+            roll=roll,
             anonymous_may_pass=self._anonymous_may_pass,
         )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from headgate.core.metrics import MetricSpec
-from headgate.core.records import AuditEntry, MetricChange, Record, StoreFault, Tally
+from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Record, StoreFault, Tally
 from headgate.core.samples import Instant, Number
 from headgate.core.shard import Pull, Pulled
 from headgate.core.topology import RoleSeen
@@ -136,6 +136,10 @@ class Store(Protocol):
         """
         ...
 
+    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
+        """Each as put_record would, in this order and in one transaction: all or none."""
+        ...
+
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         """Newest first."""
         ...
@@ -150,8 +154,33 @@ class Store(Protocol):
         """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
         ...
 
+    async def sums(
+        self,
+        tokens: Sequence[str],
+        *,
+        since_minute: int,
+        until_minute: int,
+        step_minutes: int = 1,
+        by_client: bool = True,
+        limit: int = 100_000,
+    ) -> Sequence[Tally]:
+        """Tallies of clients that have all these levels, summed up over steps that begin with
+        `since_minute`; all clients as one ("") unless `by_client`. Beyond `limit` the oldest
+        are left out."""
+        ...
+
+    async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
+        """Add to what is kept of the same minute and metric, all or nothing."""
+        ...
+
+    async def metric_minutes(
+        self, *, since_minute: int, until_minute: int, limit: int = 100_000
+    ) -> Sequence[MetricMinute]:
+        """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
+        ...
+
     async def forget_before(self, minute: int) -> None:
-        """Drop tallies and audit entries from before `minute`."""
+        """Drop tallies, metrics by the minute and audit entries from before `minute`."""
         ...
 
 
@@ -160,6 +189,7 @@ __all__ = [
     "Clock",
     "HeartbeatWriter",
     "MetricChange",
+    "MetricMinute",
     "PeerLink",
     "Probe",
     "ProbeSource",

@@ -49,7 +49,8 @@ STEP_S = 1.0
 """A wall clock that moved by more than this against the monotonic one was set."""
 FORGET_AFTER_S = 86_400.0
 MAX_FORGOTTEN_AT_ONCE = 100
-MAX_COMPARED = 100
+MAX_COMPARED = 20
+"""With so many of the same target, for advice: a list of rules is not to hold up checks."""
 FAVOR_RATIO = 0.9
 NEVER: tuple[Window, ...] = ()
 """No clock brings back what was lifted."""
@@ -98,16 +99,18 @@ def metrics_known_to(book: MetricBook) -> KnownMetrics:
     """What rules are held against: the metrics as they are configured now."""
 
     def known(database: str) -> Mapping[str, KnownMetric]:
+        plans = [plan for plan in book.databases() if database in ("", plan.name)]
+        entries = {plan.name: book.entries(plan.name) for plan in plans}
+        measured = {at: {n for n, e in of.items() if e.enabled} for at, of in entries.items()}
         found: dict[str, KnownMetric] = {}
-        for plan in book.databases():
-            if database not in ("", plan.name):
-                continue
-            for name, entry in book.entries(plan.name).items():
+        for plan in plans:
+            for name, entry in entries[plan.name].items():
                 in_default = entry.enabled and plan.in_default(name)
                 seen = found.get(name, KnownMetric(0.0, False))
                 # Of several databases: what is laxer than the laxest says nothing anywhere.
                 limit = max(seen.threshold, entry.spec.threshold)
-                found[name] = KnownMetric(limit, seen.in_default or in_default)
+                missing_on = next((at for at, of in measured.items() if name not in of), "")
+                found[name] = KnownMetric(limit, seen.in_default or in_default, missing_on)
         return found
 
     return known
@@ -170,7 +173,7 @@ class RuleKeeper:
         known = {entry.id: entry for entry in map(self._kept_entry, records) if entry is not None}
         for entry in known.values():
             if entry.spec.pair and entry.spec.pair not in known:
-                # Set together or not at all: the agent ended between the two.
+                # Set together or not at all: the other one is of another version, or was lost.
                 log.warning("rule.half_of_a_pair", rule=entry.id)
                 known[entry.id] = replace(entry, spec=replace(entry.spec, lifted_by=OURSELVES))
         resting = {e.id: e.spec.suspended for e in self._entries.values() if e.spec.suspended}
@@ -228,7 +231,6 @@ class RuleKeeper:
             shared = {"kind": Kind.RATIO.value, "reason": reason, **(more or {})}
             first = self._parsed({**shared, "target": favored, "ratio": 0.0}, who)
             second = self._parsed({**shared, "target": reduced, "ratio": ratio}, who, {first.id})
-            # The favored one first: alone, it changes nothing for anybody.
             steps = [
                 _Step(replace(first, pair=second.id), "rule.set"),
                 _Step(replace(second, pair=first.id), "rule.set"),
@@ -265,8 +267,6 @@ class RuleKeeper:
             entry = self._changeable(rule_id, expect)
             other = self._entries.get(entry.spec.pair)
             both = [entry] if other is None or self._ended(other) else [entry, other]
-            # What refuses goes first: between the two, nobody is worse off than before.
-            both.sort(key=lambda one: -one.spec.rule.ratio)
             wall_s = self._clock.now().wall_s
             steps = [
                 _Step(
@@ -299,7 +299,7 @@ class RuleKeeper:
             self._publish(self._clock.now())  # Before it is kept: it protects the others.
             log.warning(action, rule=rule_id, why=why)
             try:
-                spec = await self._keep(_Step(spec, action, entry), OURSELVES)
+                (spec,) = await self._keep([_Step(spec, action, entry)], OURSELVES)
                 self._entries[rule_id] = replace(entry, spec=spec)
             except (StoreUnavailable, Conflict) as error:
                 log.error("rule.rests_unkept", rule=rule_id, detail=str(error))
@@ -382,16 +382,10 @@ class RuleKeeper:
         await self._make_room(sum(step.before is None for step in steps), dry_run=dry_run)
         if dry_run:
             return proposed
-        kept: list[_Step] = []
-        for step in steps:
-            try:
-                kept.append(replace(step, spec=await self._keep(step, who)))
-            except (StoreUnavailable, Conflict, InvalidSettings):
-                await self._take_back(kept)
-                raise
+        kept = await self._keep(steps, who)
         entries = [
-            replace(entry, spec=step.spec, ends_mono_s=self._ends_mono_s(entry, step))
-            for entry, step in zip(proposed, kept, strict=True)
+            replace(entry, spec=spec, ends_mono_s=self._ends_mono_s(entry, step))
+            for entry, step, spec in zip(proposed, steps, kept, strict=True)
         ]
         self._entries |= {entry.id: entry for entry in entries}
         self._publish(self._clock.now())
@@ -421,36 +415,16 @@ class RuleKeeper:
             for entry in ended[:over]:
                 await self._forget(entry)
 
-    async def _keep(self, step: _Step, who: str) -> RuleSpec:
-        """`step.spec` under its new revision."""
-        before = step.before
-        revision = before.spec.rule.revision if before else 0
-        value = _value(step.spec)
-        was = _value(before.spec) if before else None
-        audit = AuditEntry(self._clock.now().wall_s, who, step.action, step.spec.id, was, value)
-        kept = await self._store.put_record(Record(RULE, step.spec.id, value, revision), audit)
-        log.info(step.action, rule=step.spec.id, target=step.spec.rule.target, who=who)
-        return replace(step.spec, rule=replace(step.spec.rule, revision=kept.revision))
-
-    async def _take_back(self, kept: Sequence[_Step]) -> None:
-        """The second of two could not be kept: neither is."""
-        for step in kept:
-            before = step.before.spec if step.before else None
-            value = _value(before) if before else None
-            now, revision = self._clock.now(), step.spec.rule.revision
-            audit = AuditEntry(
-                now.wall_s, OURSELVES, "rule.taken_back", step.spec.id, _value(step.spec), value
-            )
-            try:
-                record = Record(RULE, step.spec.id, value, revision)
-                back = await self._store.put_record(record, audit)
-            except (StoreUnavailable, Conflict) as error:
-                log.error("rule.not_taken_back", rule=step.spec.id, detail=str(error))
-                continue
-            if step.before is not None:
-                rule = replace(step.before.spec.rule, revision=back.revision)
-                spec = replace(step.before.spec, rule=rule)
-                self._entries[spec.id] = replace(step.before, spec=spec)
+    async def _keep(self, steps: Sequence[_Step], who: str) -> list[RuleSpec]:
+        """The specs under their new revisions: all are kept, in one transaction, or none."""
+        wall_s = self._clock.now().wall_s
+        kept = await self._store.put_records([_put_of(step, who, wall_s) for step in steps])
+        for step in steps:
+            log.info(step.action, rule=step.spec.id, target=step.spec.rule.target, who=who)
+        return [
+            replace(step.spec, rule=replace(step.spec.rule, revision=record.revision))
+            for step, record in zip(steps, kept, strict=True)
+        ]
 
     # --- in force --------------------------------------------------------------------------
 
@@ -520,6 +494,15 @@ def _favor_targets(target: str, over: str) -> tuple[str, str]:
     if over == EVERYONE:
         return target, over
     return ":".join(dict.fromkeys([*target.split(":"), *over.split(":")])), over
+
+
+def _put_of(step: _Step, who: str, wall_s: float) -> tuple[Record, AuditEntry]:
+    """What stands for it in the store, built on what it replaces, and its audit entry."""
+    before = step.before.spec if step.before else None
+    revision = before.rule.revision if before else 0
+    value, was = _value(step.spec), _value(before) if before else None
+    audit = AuditEntry(wall_s, who, step.action, step.spec.id, was, value)
+    return Record(RULE, step.spec.id, value, revision), audit
 
 
 def _value(spec: RuleSpec) -> Mapping[str, Any]:

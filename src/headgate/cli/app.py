@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from headgate.cli import ask, change, host, lint, look, rules, shard, small, top
+from headgate.cli import (
+    ask,
+    change,
+    history,
+    host,
+    lint,
+    look,
+    replay,
+    rules,
+    shard,
+    small,
+    top,
+    watch,
+)
 
 # Plain help: it reads well on any terminal, and comes twice as fast as the one in boxes.
 _PLAIN = None
@@ -38,8 +51,10 @@ app.command("check")(ask.check)
 app.command("explain")(ask.explain)
 app.command("top")(top.top)
 app.command("status")(look.status)
-app.command("clients")(look.clients)
-app.command("history")(look.history)
+app.command("clients")(watch.clients)
+app.command("history")(history.history)
+app.command("replay")(replay.replay)
+app.command("starvation")(watch.starvation)
 app.command("refusals")(look.refusals)
 app.command("audit")(look.audit)
 app.command("rules")(rules.rules)

@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
     from headgate.cli.documents import Answer
 
+LOOK_BACK_TIMEOUT_S = 15.0
 RETRY_S = 0.5
 """Pause before asking again an agent that did not answer, or named no time."""
 
 Wait = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="Ask again until admitted, for at most this long."),
+]
+Cost = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        show_default=False,
+        help="How much work is to start (rows, say), where a metric is paced. Default: 1.",
+    ),
 ]
 
 
@@ -29,6 +38,7 @@ def check(
     database: Database,
     metrics: Metrics = None,
     scope: Scope = None,
+    cost: Cost = None,
     wait: Wait = 0.0,
     url: Url = None,
     token: Token = None,
@@ -38,8 +48,8 @@ def check(
 
     The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
     12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 15 to be asked
-    elsewhere, 20 no agent answers. Where an agent says that its shard is spoken for elsewhere,
-    this asks there, and says so on standard error.
+    elsewhere, 16 healthy but paced (come back when told), 20 no agent answers. Where an agent
+    says that its shard is spoken for elsewhere, this asks there, and says so on standard error.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
@@ -48,6 +58,8 @@ def check(
     from headgate.cli.pages import answer_page
 
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
+    if cost is not None:
+        question["cost"] = f"{cost:.15g}"
     asked = ask_until(connect(url, token), question, wait_s=wait)
     answer = read(Answer, asked.document)
     refuse_incoherent(asked, answer, database)
@@ -55,11 +67,28 @@ def check(
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
 
+AsApp = Annotated[
+    str,
+    typer.Option(
+        "--app", "--as", metavar="NAME", help="Who asks: levels joined by colons, etl:nightly."
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default=False,
+        help="That minute in the past instead of now: 07:10, 90m, 2026-03-01T07:10.",
+    ),
+]
+
+
 def explain(
-    app: App,
+    app: AsApp,
     database: Database,
     metrics: Metrics = None,
     scope: Scope = None,
+    at: At = None,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -67,13 +96,19 @@ def explain(
     """Say what a check would be answered, and why.
 
     Shows every metric that is looked at, which of them decide, and what would have to
-    change. Asking this is not counted: it appears in no history and among no clients.
+    change. Asking this is not counted: it appears in no history and among no clients. With
+    --at, what history keeps of that minute: what was decided, by which metric or rule, and
+    which rules were in force.
     """
+    if at is not None:
+        _explain_at(app, database, at, connect_with=(url, token), as_json=as_json)
+        return
     from rich.console import Group
 
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
     from headgate.cli.output import show
+    from headgate.cli.pacing import explained_pace
     from headgate.cli.pages import explain_page
     from headgate.cli.rule_pages import matched_page
 
@@ -84,9 +119,31 @@ def explain(
         asked,
         as_json,
         lambda canvas: Group(
-            explain_page(read(Answer, asked.document), canvas), *matched_page(asked.document)
+            explain_page(read(Answer, asked.document), canvas),
+            *explained_pace(asked.document),
+            *matched_page(asked.document),
         ),
     )
+
+
+def _explain_at(
+    app: str,
+    database: str,
+    at: str,
+    *,
+    connect_with: tuple[str | None, str | None],
+    as_json: bool,
+) -> None:
+    from datetime import datetime
+
+    from headgate.cli.api import connect
+    from headgate.cli.output import show
+    from headgate.cli.past import moment, past_page
+
+    now = datetime.now().astimezone()
+    api = connect(*connect_with, timeout_s=LOOK_BACK_TIMEOUT_S)
+    asked = api.get("/v1/explain", app=app, database=database, at=moment(at, now))
+    show(asked, as_json, lambda canvas: past_page(asked.document, canvas, now.tzinfo))
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:

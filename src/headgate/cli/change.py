@@ -198,6 +198,22 @@ Grace: TypeAlias = Annotated[
         about="How long a member that has just joined may be unhealthy without counting.",
     ),
 ]
+Pace: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--pace/--no-pace",
+        show_default=False,
+        help="Whether to meter what is admitted, so that it stays near --pace-target.",
+    ),
+]
+PaceTarget: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--pace-target",
+        metavar="SHARE",
+        about="With --pace: where to keep it, as a share of its threshold.",
+    ),
+]
 Reset: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -238,6 +254,8 @@ SETTING_OF = {
     "missing_for": "missing_for_s",
     "empty": "empty",
     "grace": "grace_s",
+    "pace": "pace",
+    "pace_target": "pace_target",
 }
 
 
@@ -275,6 +293,8 @@ def add_metric(
     missing_for: MissingFor = None,
     empty: Empty = None,
     grace: Grace = None,
+    pace: Pace = None,
+    pace_target: PaceTarget = None,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
@@ -329,6 +349,8 @@ def set_metric(
     missing_for: MissingFor = None,
     empty: Empty = None,
     grace: Grace = None,
+    pace: Pace = None,
+    pace_target: PaceTarget = None,
     reset: Reset = None,
     dry_run: DryRun = False,
     url: Url = None,

@@ -174,6 +174,29 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPoint:
+    metric: str
+    scope: str
+    value: float | None
+    set_point: float
+    threshold: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What paced admission releases, towards what, and who waits."""
+
+    rate: float
+    starting: bool
+    metric: str | None
+    paced_total: int
+    clients: Sequence[str]
+    clients_total: int
+    set_points: Sequence[SetPoint] = field(metadata={"each": SetPoint})
+
+
+@dataclass(frozen=True, slots=True)
 class Database:
     database: str
     engine: str
@@ -185,6 +208,7 @@ class Database:
     metrics: Sequence[Metric] = field(metadata={"each": Metric})
     other_metrics: Sequence[Metric] = field(metadata={"each": Metric})
     shard: Shard | None = field(metadata={"one": Shard, "or_null": True})
+    pace: Pace | None = field(metadata={"one": Pace, "or_null": True})
 
     @property
     def every_metric(self) -> tuple[Metric, ...]:
@@ -211,16 +235,6 @@ class Status:
     databases: Sequence[Database] = field(metadata={"each": Database})
     clients: Sequence[Client] = field(metadata={"each": Client})
     store: Store = field(metadata={"one": Store})
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    minute: str
-    database: str
-    client: str
-    verdict: str
-    metric: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True)

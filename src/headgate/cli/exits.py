@@ -19,6 +19,7 @@ EXIT_CODES: dict[Verdict, int] = {
     Verdict.UNKNOWN_METRIC: 13,
     Verdict.INTERNAL_ERROR: 14,
     Verdict.MISDIRECTED: 15,
+    Verdict.PACED: 16,
 }
 
 

@@ -18,6 +18,7 @@ from headgate.cli.render import (
     client_table,
     database_blocks,
     held_first,
+    is_loud,
     store_line,
 )
 from headgate.cli.trend import View
@@ -26,6 +27,7 @@ from headgate.wire.reasons import duration
 
 MIN_CLIENT_LINES = 5
 MAX_ADVICE = 2
+MAX_LOUD = 4
 LONG_CHARS = 40
 MEMBERS_A_LINE = 3
 
@@ -72,7 +74,9 @@ def _notes(status: Status) -> list[RenderableType]:
         notes.append(Text(message, style="bold red"))
     if not status.store.writable:
         notes.append(store_line(status.store))
-    notes += [advice_line(advice) for advice in status.advice[:MAX_ADVICE]]
+    loud = [advice for advice in status.advice if is_loud(advice)]
+    quiet = [advice for advice in status.advice if not is_loud(advice)]
+    notes += [advice_line(advice) for advice in (*loud[:MAX_LOUD], *quiet[:MAX_ADVICE])]
     return [Text(), *notes] if notes else []
 
 
@@ -130,4 +134,5 @@ def _lines(database: Database) -> int:
     resting = database.activity != "normal"
     told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "absent" for m in every)
     rows = bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages) + told
-    return 3 + rows + shard + resting
+    paced = 0 if database.pace is None else 1 + bool(database.pace.clients_total)
+    return 3 + rows + shard + resting + paced

@@ -1,4 +1,4 @@
-"""Commands that look: status, clients, history, refusals, audit, metrics list and show."""
+"""Commands that look: status, refusals, audit, metrics list and show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ AnyApp = Annotated[
         metavar="NAME", show_default=False, help="One client, or one level of its name (etl)."
     ),
 ]
-Since = Annotated[str, typer.Option(metavar="TIME", help="How far back: 30m, 1h, 7d.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]
 
 
@@ -30,45 +29,6 @@ def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
 
     answered = connect(url, token).get("/v1/status")
     show(answered, as_json, lambda canvas: status_page(read(Status, answered.document), canvas))
-
-
-def clients(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
-    """List who asked lately, and who is refused by what."""
-    from headgate.cli.api import connect
-    from headgate.cli.documents import Client, read_list
-    from headgate.cli.output import show
-    from headgate.cli.pages import clients_page
-
-    answered = connect(url, token).get("/v1/clients")
-    show(
-        answered,
-        as_json,
-        lambda canvas: clients_page(read_list(Client, answered.document, "clients"), canvas),
-    )
-
-
-def history(
-    app: AnyApp = None,
-    since: Since = "1h",
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Sum up who was mostly refused, when, and by what."""
-    from headgate.cli.api import connect
-    from headgate.cli.documents import Tally, read_list
-    from headgate.cli.history import summarise
-    from headgate.cli.output import show
-    from headgate.cli.pages import history_page
-
-    answered = connect(url, token).get("/v1/history", since=since, app=app)
-    show(
-        answered,
-        as_json,
-        lambda canvas: history_page(
-            summarise(read_list(Tally, answered.document, "tallies")), canvas
-        ),
-    )
 
 
 def refusals(

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from headgate.cli.bars import Marks, share_text
 from headgate.cli.documents import Answer, AuditEntry, Client, MetricView, Refusal, Shard
-from headgate.cli.history import ClientHistory
 from headgate.cli.render import (
     OUTSIDE,
     OUTSIDE_NOTE,
@@ -78,6 +77,9 @@ def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
 
 
 def _margin(answer: Answer) -> Text:
+    waived = [plain(metric.name) for metric in answer.metrics if metric.state == "waived"]
+    if waived:
+        return Text(f"EXEMPT: {', '.join(waived)} would refuse anybody else.", style="bold red")
     metric = nearest(answer)
     if metric is None or metric.share is None:
         return Text("Nothing stands in the way.")
@@ -263,31 +265,6 @@ def clients_page(clients: Sequence[Client], canvas: Canvas) -> RenderableType:
     if not clients:
         return Text("no client has asked yet", style="dim")
     return client_table(held_first(clients), canvas)
-
-
-def history_page(rows: Sequence[ClientHistory], canvas: Canvas) -> RenderableType:
-    if not rows:
-        return Text("no decision in this time", style="dim")
-    more = ("database",) if canvas.width >= 80 else ()
-    right = frozenset({"admitted", "refused", "share"})
-    columns = ("client", *more, "admitted", "refused", "share", "mostly refused (UTC)")
-    table = plain_table(*columns, right=right)
-    for row in rows:
-        cells = [Text(plain(row.client))]
-        if more:
-            cells.append(Text(plain(row.database), style="dim"))
-        cells += [Text(f"{row.admitted:,}"), Text(f"{row.refused:,}")]
-        share = Text(f"{row.refused_share:.0%}", style="red" if row.refused else "")
-        table.add_row(*cells, share, Text(_spans(row, canvas)))
-    return table
-
-
-def _spans(row: ClientHistory, canvas: Canvas) -> str:
-    if not row.refused:
-        return ""
-    by = ", ".join(f"{plain(name)} {share:.0%}" for name, share in row.mainly_by) or "?"
-    spans = ", ".join(f"{start}{canvas.marks.dash}{end}" for start, end in row.spans)
-    return f"{spans or 'now and then'}; by {by}"
 
 
 def refusals_page(refusals: Sequence[Refusal]) -> RenderableType:

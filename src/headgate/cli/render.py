@@ -16,6 +16,7 @@ from rich.text import Text
 
 from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
 from headgate.cli.documents import Client, Database, Metric, Shard, Status, Store
+from headgate.cli.pacing import pace_lines
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.cli.words import (
     absence_text,
@@ -27,6 +28,8 @@ from headgate.cli.words import (
     value_text,
 )
 from headgate.wire.reasons import duration
+from headgate.wire.rules import EXEMPT, SUSPENDED
+from headgate.wire.starvation import STARVED
 
 STATE_STYLES = {
     "healthy": "green",
@@ -226,7 +229,7 @@ def database_blocks(
         body: RenderableType = Text("no metric is configured here", style="yellow")
         if database.every_metric:
             body = _database_table(database, columns, canvas, recent)
-        inside: list[RenderableType] = [*_resting(database), body]
+        inside: list[RenderableType] = [*_resting(database), *pace_lines(database.pace), body]
         if database.shard is not None:
             inside.append(_shard_block(database.shard, canvas, tree=trees))
         blocks += [Text(), _database_head(database, canvas)]
@@ -332,6 +335,8 @@ def rate_text(per_s: float) -> str:
 def standing_cell(client: Client) -> Text:
     if client.refused_for_s is None:
         return Text("admitted", style="green")
+    if client.last_verdict == "PACED":
+        return Text(f"paced for {duration(client.refused_for_s)}", style="cyan")
     by = f" by {plain(client.refused_by)}" if client.refused_by else ""
     words = f"REFUSED for {duration(client.refused_for_s)}{by}"
     return Text(words, style="bold red")
@@ -382,8 +387,20 @@ def store_line(store: Store) -> Text:
     return line.append(f"NOT WRITABLE{since}{fault}{waiting}", style="bold red")
 
 
+LOUD = {STARVED: "bold red", EXEMPT: "bold yellow", SUSPENDED: "bold yellow"}
+"""How advice begins that nobody is to overlook, and how it looks."""
+
+
+def is_loud(advice: str) -> bool:
+    return advice.startswith(tuple(LOUD))
+
+
 def advice_line(advice: str) -> Text:
     words = plain(advice).removeprefix("warning ")
+    for prefix, style in LOUD.items():
+        if words.startswith(prefix):
+            word = prefix.removesuffix(": ").upper()
+            return Text().append(f"{word}  ", style=style).append(words.removeprefix(prefix))
     return Text().append("advice  ", style="yellow").append(words)
 
 

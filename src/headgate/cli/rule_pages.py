@@ -153,8 +153,9 @@ def _meeting(rule: RuleRow) -> str:
 
 
 def changed_page(
-    rules: Sequence[RuleRow], done: str, canvas: Canvas, *, dry_run: bool
+    rules: Sequence[RuleRow], done: str, canvas: Canvas, *, dry_run: bool, past: str = ""
 ) -> RenderableType:
+    """`past`: what would have been otherwise, had it been there."""
     parts: list[RenderableType] = []
     for rule in rules:
         word = Text()
@@ -167,7 +168,7 @@ def changed_page(
             word.append("  (dry run: nothing was changed)", style="dim")
         parts += [word, *_facts(rule, canvas)]
         parts += [advice_line(advice) for advice in rule.advice]
-    return Group(*parts)
+    return Group(*parts, *([Text(past)] if past else []))
 
 
 # --- explain -------------------------------------------------------------------------------
@@ -181,12 +182,15 @@ def matched_page(document: Mapping[str, Any]) -> list[RenderableType]:
     matches = read_list(Match, document, "matched")
     if not matches:
         return [Text("no rule is meant for this client", style="dim")]
+    parts: list[RenderableType] = []
+    if isinstance(told := document.get("fairness"), str):
+        parts.append(Text(plain(told)))
     table = plain_table("rule", "on", "state", "what")
     for match in matches:
         style = "" if match.state == "applies" else "dim"
         cells = (match.rule, match.target, _standing(match), match.says)
         table.add_row(*(Text(plain(cell), style=style) for cell in cells))
-    return [table]
+    return [*parts, table]
 
 
 def _standing(match: Match) -> str:

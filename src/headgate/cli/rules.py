@@ -7,6 +7,7 @@ A change of a rule is built on the revision it saw (If-Match), as with metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import quote
 
@@ -166,7 +167,7 @@ def ratio(
     Nobody is ever admitted by a ratio: what is not refused is judged by the metrics as ever.
     """
     given = _given("ratio", target, reason, duration, until, schedule, database, name)
-    given |= {"ratio": share} | ({"order": order} if order else {})
+    given |= {"ratio": _finite(share)} | ({"order": order} if order else {})
     _set(given, dry_run, url, token, as_json)
 
 
@@ -213,7 +214,7 @@ def exempt(
     given = _given("exempt", target, reason, duration, until, schedule, database, name)
     given["justification"] = because
     given |= {"metrics": metric} if metric else {}
-    given |= {"ceiling": ceiling} if ceiling is not None else {}
+    given |= {"ceiling": _finite(ceiling)} if ceiling is not None else {}
     _set(given, dry_run, url, token, as_json)
 
 
@@ -278,7 +279,7 @@ def favor(
     from headgate.cli.api import connect
 
     given = _given("", target, reason, duration, until, schedule, database, None)
-    given |= {"over": over, "ratio": share}
+    given |= {"over": over, "ratio": _finite(share)}
     changed = connect(url, token).change("POST", f"{RULES}/favor", given, dry_run=dry_run)
     _show_many(changed, "SET", dry_run=dry_run, as_json=as_json)
 
@@ -318,11 +319,11 @@ def change(
 ) -> None:
     """Change some of a rule, such as its ratio alone; its end stays."""
     said = {
-        "ratio": share,
+        "ratio": None if share is None else _finite(share),
         "order": order,
         "metrics": metric,
         "thresholds": _limits(threshold) if threshold else None,
-        "ceiling": ceiling,
+        "ceiling": None if ceiling is None else _finite(ceiling),
         "reason": reason,
         "schedule": schedule,
     }
@@ -385,12 +386,19 @@ def _end(duration: str | None, until: str | None) -> dict[str, str]:
     return {key: value for key, value in said.items() if value is not None}
 
 
+def _finite(given: float) -> float:
+    """The rest is the agent's to judge; but JSON has no word for these."""
+    if not isfinite(given):
+        raise typer.BadParameter(f"{given} is no number to go by")
+    return given
+
+
 def _limits(given: list[str]) -> dict[str, float]:
     limits = {}
     for pair in given:
         name, equals, limit = pair.partition("=")
         try:
-            limits[name] = float(limit)
+            limits[name] = _finite(float(limit))
         except ValueError:
             equals = ""
         if not equals or not name:
@@ -402,9 +410,12 @@ def _set(
     given: Mapping[str, Any], dry_run: bool, url: str | None, token: str | None, as_json: bool
 ) -> None:
     from headgate.cli.api import connect
+    from headgate.cli.replay import last_hour
 
-    changed = connect(url, token).change("POST", RULES, given, dry_run=dry_run)
-    _show_one(changed, "SET", dry_run=dry_run, as_json=as_json)
+    api = connect(url, token)
+    changed = api.change("POST", RULES, given, dry_run=dry_run)
+    past = last_hour(api, given) if dry_run and not as_json else ""
+    _show_one(changed, "SET", dry_run=dry_run, as_json=as_json, past=past)
 
 
 def _change(
@@ -423,7 +434,9 @@ def _change(
     _show_one(changed, "CHANGED", dry_run=dry_run, as_json=as_json)
 
 
-def _show_one(changed: Answered, done: str, *, dry_run: bool, as_json: bool) -> None:
+def _show_one(
+    changed: Answered, done: str, *, dry_run: bool, as_json: bool, past: str = ""
+) -> None:
     from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.rule_pages import RuleRow, changed_page
@@ -432,7 +445,7 @@ def _show_one(changed: Answered, done: str, *, dry_run: bool, as_json: bool) -> 
         changed,
         as_json,
         lambda canvas: changed_page(
-            [read(RuleRow, changed.document)], done, canvas, dry_run=dry_run
+            [read(RuleRow, changed.document)], done, canvas, dry_run=dry_run, past=past
         ),
     )
 

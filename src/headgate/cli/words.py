@@ -70,9 +70,13 @@ def remedies(answer: Answer) -> list[str]:
     if answer.admitted:
         return []
     needed = [_remedy(m) for m in answer.metrics if m.state in ("breached", "absent")]
-    if answer.rule is not None:
+    if answer.rule is not None and answer.verdict in _BY_RULE:
         needed.insert(0, f"rule {plain(answer.rule)} must end: {plain(answer.reason)}")
     return needed or [plain(answer.reason)]
+
+
+_BY_RULE = ("REJECT_BY_RATIO", "APP_DENIED")
+"""A rule that leaves a client to the metrics stands in nobody's way."""
 
 
 def _remedy(metric: Metric) -> str:

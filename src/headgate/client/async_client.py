@@ -34,9 +34,9 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
 
         self._driver = AsyncDriver(self._target, sleep or asyncio.sleep)
 
-    async def check(self) -> Answer:
+    async def check(self, *, cost: float | None = None) -> Answer:
         """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one."""
-        return await self._driver.run(self._checking())
+        return await self._driver.run(self._checking(cost))
 
     async def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
@@ -44,28 +44,33 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         """Is `metric` below the caller's own threshold? Never a leave to write (R34)."""
         return await self._driver.run(self._checking_read(threshold_s, metric, database))
 
-    async def wait(self, deadline_s: float | None = None) -> Answer:
+    async def wait(self, deadline_s: float | None = None, *, cost: float | None = None) -> Answer:
         """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`)."""
-        return await self._driver.run(self._waiting(deadline_s))
+        return await self._driver.run(self._waiting(deadline_s, cost))
 
     def chunks(
-        self, items: Iterable[Item] | AsyncIterable[Item], size: int = DEFAULT_CHUNK_SIZE
+        self,
+        items: Iterable[Item] | AsyncIterable[Item],
+        size: int = DEFAULT_CHUNK_SIZE,
+        *,
+        items_cost: bool = False,
     ) -> AsyncIterator[list[Item]]:
-        """Lists of `size` items, each asked for before it is handed out (R30)."""
-        return self._chunks(items, checked_size(size))
+        """Lists of `size` items, each asked for before it is handed out (R30). With
+        `items_cost`, a list costs as much as it has items."""
+        return self._chunks(items, checked_size(size), items_cost)
 
     async def _chunks(
-        self, items: Iterable[Item] | AsyncIterable[Item], size: int
+        self, items: Iterable[Item] | AsyncIterable[Item], size: int, items_cost: bool
     ) -> AsyncIterator[list[Item]]:
         chunk: list[Item] = []
         async for item in _iterated(items):
             chunk.append(item)
             if len(chunk) == size:
-                await self.wait()
+                await self.wait(cost=size if items_cost else None)
                 yield chunk
                 chunk = []
         if chunk:
-            await self.wait()
+            await self.wait(cost=len(chunk) if items_cost else None)
             yield chunk
 
     @asynccontextmanager

@@ -5,7 +5,8 @@ of it, and returns the Answer. It opens no socket and calls no sleep, so that th
 event loops share every rule below:
 
 - one question per piece of work; an OK is never kept for another one (R30, R33);
-- a refusal is waited out with full jitter, never asking sooner than the agent said (R32);
+- a refusal is waited out with full jitter, never asking sooner than the agent said (R32); one
+  for the pace alone is waited out as said, for that is a turn (R143);
 - no answer is not a refusal: it is retried for a bounded time, and then the client's own
   policy decides; a refusal in between starts that time anew (R47–R50);
 - who goes on without an agent asks seldom, until one answers: a question that nobody will
@@ -20,7 +21,7 @@ import math
 from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeAlias
 
-from headgate.client.answers import UNAVAILABLE, UNKNOWN_METRIC, Answer
+from headgate.client.answers import PACED, UNAVAILABLE, UNKNOWN_METRIC, Answer
 from headgate.client.availability import Availability, OnUnavailable, Outage
 from headgate.client.http1 import Response
 from headgate.client.logs import warn
@@ -289,7 +290,9 @@ class Conversation:
         wait.refusal, wait.unanswered = refusal, 0
         now_s, advised_s = self.clock(), refusal.retry_after_s or 0.0
         wait.note_unknown(now_s, refusal)
-        jitter_s = backoff_s(wait.refusals, self.dice())
+        # Paced: the agent has given it a turn, and jitter with it; whoever comes later loses it.
+        paced = refusal.verdict == PACED and advised_s > 0
+        jitter_s = 0.0 if paced else backoff_s(wait.refusals, self.dice())
         wait.refusals += 1
         left_s = wait.left_s(now_s)
         # Where no further question can be asked in time, the caller is told so now.

@@ -11,6 +11,7 @@ from headgate.client.availability import Availability, OnUnavailable
 
 if TYPE_CHECKING:
     from headgate.client.conversation import Steps
+    from headgate.client.question import Question
 
 Sleeper = TypeVar("Sleeper")
 
@@ -32,6 +33,8 @@ class Gate(Generic[Sleeper]):
     metrics              which to look at; by default the database's own set
     scope                "host": of that agent's own server, "shard": of the whole shard; by
                          default each metric's own
+    cost                 how much work each question is about, in units of your own (rows, say);
+                         where the agent paces a metric, that much is charged; by default 1
     follow               whether to ask where an agent says that the shard is spoken for
     timeout_s            how long one agent may take to answer one question
     max_wait_s           how long `wait` goes on being refused; None: until admitted
@@ -53,6 +56,7 @@ class Gate(Generic[Sleeper]):
         tls_ca: str | os.PathLike[str] | None = None,
         metrics: str | Sequence[str] = (),
         scope: Literal["host", "shard"] | None = None,
+        cost: float | None = None,
         follow: bool = True,
         timeout_s: float = 1.0,
         max_wait_s: float | None = None,
@@ -72,7 +76,8 @@ class Gate(Generic[Sleeper]):
         patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
         self._target = parse_target(url or url_from_environment() or DEFAULT_URL, tls_ca)
         self._asker = make_asker(app, database, self._target, token, scope)
-        self._may_write = self._asker.may_write(metric_names(metrics))
+        self._metrics = metric_names(metrics)
+        self._may_write = self._asker.may_write(self._metrics, cost)
         availability = Availability(self._target.url, forget_after_s=unavailable_after_s)
         routes = Routes(self._target) if follow else None
         self._conversation = Conversation(
@@ -89,11 +94,14 @@ class Gate(Generic[Sleeper]):
             f"<{type(self).__name__} {asker.app} on {', '.join(asker.databases)} at {self._target}>"
         )
 
-    def _checking(self) -> Steps:
-        return self._conversation.check(self._may_write)
+    def _checking(self, cost: float | None = None) -> Steps:
+        return self._conversation.check(self._asked(cost))
 
     def _checking_read(self, threshold_s: float, metric: str, database: str | None) -> Steps:
         return self._conversation.check(self._asker.may_read(threshold_s, metric, database))
 
-    def _waiting(self, deadline_s: float | None) -> Steps:
-        return self._conversation.wait(self._may_write, deadline_s)
+    def _waiting(self, deadline_s: float | None, cost: float | None = None) -> Steps:
+        return self._conversation.wait(self._asked(cost), deadline_s)
+
+    def _asked(self, cost: float | None) -> Question:
+        return self._may_write if cost is None else self._asker.may_write(self._metrics, cost)

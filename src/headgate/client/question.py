@@ -19,6 +19,8 @@ from headgate.core.names import (
 )
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
+MAX_COST = 1e9
+
 
 class Question(NamedTuple):
     app: str
@@ -62,14 +64,17 @@ class Asker:
         self._token = token
         self._scope = scope
 
-    def may_write(self, metrics: Sequence[str]) -> Question:
-        each = tuple(self._about(name, metrics) for name in self.databases)
-        return each[0] if len(each) == 1 else self._several(metrics)._replace(parts=each)
+    def may_write(self, metrics: Sequence[str], cost: float | None = None) -> Question:
+        cost = checked_cost(cost)
+        each = tuple(self._about(name, metrics, cost) for name in self.databases)
+        return each[0] if len(each) == 1 else self._several(metrics, cost)._replace(parts=each)
 
-    def _about(self, database: str, metrics: Sequence[str]) -> Question:
+    def _about(self, database: str, metrics: Sequence[str], cost: float | None) -> Question:
         selected = f"&metrics={','.join(quote(name) for name in metrics)}" if metrics else ""
         if self._scope is not None:
             selected += f"&scope={self._scope.value}"
+        if cost is not None:
+            selected += f"&cost={cost!r}"
         return self._question(
             (database,), "GET", lambda name: f"/v1/check?{self._who(name)}{selected}"
         )
@@ -85,10 +90,12 @@ class Asker:
         )
         return question._replace(read_only=True)
 
-    def _several(self, metrics: Sequence[str]) -> Question:
+    def _several(self, metrics: Sequence[str], cost: float | None) -> Question:
         selected: dict[str, object] = {"metrics": list(metrics)} if metrics else {}
         if self._scope is not None:
             selected["scope"] = self._scope.value
+        if cost is not None:
+            selected["cost"] = cost
         checks = [{"database": name, **selected} for name in self.databases]
         body = json.dumps({"app": self.app, "checks": checks}).encode()
         return self._question(self.databases, "POST", lambda _: "/v1/check", body)
@@ -135,6 +142,14 @@ def make_asker(
         raise _fault("token", "must be printable ASCII without spaces (it is not shown here)")
     wanted = None if scope is None else parse_scope(scope)
     return Asker(parse_identity(app).text, databases, target, token, wanted)
+
+
+def checked_cost(cost: float | None) -> float | None:
+    if cost is None:
+        return None
+    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 < cost <= MAX_COST:
+        raise _fault("cost", f"must be a number above 0, at most {MAX_COST:g}, not {cost!r}")
+    return float(cost)
 
 
 def metric_names(metrics: str | Sequence[str]) -> tuple[str, ...]:

@@ -27,9 +27,9 @@ class Client(Gate[Callable[[float], None]]):
 
         self._driver = SyncDriver(self._target, sleep or time.sleep)
 
-    def check(self) -> Answer:
+    def check(self, *, cost: float | None = None) -> Answer:
         """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one."""
-        return self._driver.run(self._checking())
+        return self._driver.run(self._checking(cost))
 
     def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
@@ -37,18 +37,21 @@ class Client(Gate[Callable[[float], None]]):
         """Is `metric` below the caller's own threshold? Never a leave to write (R34)."""
         return self._driver.run(self._checking_read(threshold_s, metric, database))
 
-    def wait(self, deadline_s: float | None = None) -> Answer:
+    def wait(self, deadline_s: float | None = None, *, cost: float | None = None) -> Answer:
         """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`)."""
-        return self._driver.run(self._waiting(deadline_s))
+        return self._driver.run(self._waiting(deadline_s, cost))
 
-    def chunks(self, items: Iterable[Item], size: int = DEFAULT_CHUNK_SIZE) -> Iterator[list[Item]]:
-        """Lists of `size` items, each asked for before it is handed out (R30)."""
-        return self._chunks(iter(items), checked_size(size))
+    def chunks(
+        self, items: Iterable[Item], size: int = DEFAULT_CHUNK_SIZE, *, items_cost: bool = False
+    ) -> Iterator[list[Item]]:
+        """Lists of `size` items, each asked for before it is handed out (R30). With
+        `items_cost`, a list costs as much as it has items."""
+        return self._chunks(iter(items), checked_size(size), items_cost)
 
-    def _chunks(self, items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    def _chunks(self, items: Iterator[Item], size: int, items_cost: bool) -> Iterator[list[Item]]:
         # Filled before asking: an OK is then neither spent on nothing nor old when used.
         while chunk := list(islice(items, size)):
-            self.wait()
+            self.wait(cost=len(chunk) if items_cost else None)
             yield chunk
 
     @contextmanager

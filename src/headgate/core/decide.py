@@ -6,13 +6,13 @@ the check's only dice throw, uniform in [0, 1), however many metrics and rules t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
 from headgate.core.health import Health, Selection, Standing, not_rolled_up
-from headgate.core.metrics import AbsencePolicy, MetricSpec
+from headgate.core.metrics import AbsencePolicy, Comparison, MetricSpec
 from headgate.core.names import ANONYMOUS, MetricRef, Scope
-from headgate.core.rules import NO_LIMITS, Applied, Order, Rule, RuleBook
+from headgate.core.rules import NO_LIMITS, UNRULED, Applied, Order, Rule, RuleBook
 from headgate.core.samples import Cause, Instant
 
 MIN_RETRY_S = 0.05
@@ -23,6 +23,13 @@ MAX_RETRY_S = 60.0
 _UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN, Cause.HIBERNATING)
 
 
+# Bound once: looking up a member of an enum is a call, and a check would make a dozen of them.
+_OK, _MISDIRECTED = Verdict.OK, Verdict.MISDIRECTED
+_BREACHED, _HEALTHY, _ABSENT = State.BREACHED, State.HEALTHY, State.ABSENT
+_BEFORE, _AFTER = Order.BEFORE, Order.AFTER
+_ELSEWHERE = Cause.ELSEWHERE
+
+
 def decide(
     check: Check,
     health: Health | None,
@@ -31,23 +38,24 @@ def decide(
     now: Instant,
     roll: float,
     anonymous_may_pass: bool = True,
+    dice_waived: bool = False,
 ) -> Decision:
+    """`dice_waived`: refuse by no ratio, for this client has waited long enough (R82)."""
     if check.identity is ANONYMOUS and not anonymous_may_pass:
         return _refuse(Verdict.APP_DENIED, check, now, health, roll, note=_ANONYMOUS_NOTE)
     if health is None:
         return _no_database(check, now, roll)
     applied = rules.applied(check.identity, check.database, now.wall_s)
     refuse = applied.refuse
-    if refuse is None and applied.is_plain:
-        return _gate(check, health, now, roll)
-    if refuse is not None and (refuse.refuses_all or _diced(refuse, Order.BEFORE, roll)):
+    if refuse is not None and (
+        refuse.refuses_all or (not dice_waived and _diced(refuse, _BEFORE, roll))
+    ):
         return _refused_by(refuse, applied, check, now, health, roll)
-    if applied.is_plain:
-        decision = _gate(check, health, now, roll)
-    else:
-        decision = _ruled_gate(check, health, applied, now, roll)
-    decision = decision._replace(rule=refuse, applied=applied)
-    if refuse is not None and decision.admitted and _diced(refuse, Order.AFTER, roll):
+    gate = _gate if applied is UNRULED or applied.is_plain else _ruled_gate
+    decision = gate(check, health, applied, now, roll)
+    if refuse is None or dice_waived or decision.verdict is not _OK:
+        return decision
+    if _diced(refuse, _AFTER, roll):
         return _refused_by(refuse, applied, check, now, health, roll)
     return decision
 
@@ -56,31 +64,33 @@ def _diced(rule: Rule, order: Order, roll: float) -> bool:
     return rule.order is order and roll < rule.ratio
 
 
-def _gate(check: Check, health: Health, now: Instant, roll: float) -> Decision:
+def _gate(check: Check, health: Health, applied: Applied, now: Instant, roll: float) -> Decision:
     """By the metrics alone: all that are selected must be healthy (R2)."""
-    if not check.metrics:
-        chosen = health.default if check.scope is None else _chosen(check.scope, health)
-        if chosen.all_pass and now.mono_s <= chosen.all_pass_until:
-            return Decision(Verdict.OK, check, now, health)
-        if not chosen.standings:
-            note = _nothing_to_judge_by(check, health)
-            return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
-    return _judged(check, health, now, roll, _failing(check, health, now))
+    if check.metrics:
+        return _judged(check, health, applied, now, roll, _failing(check, health, now))
+    chosen = health.default if check.scope is None else _chosen(check.scope, health)
+    if chosen.all_pass and now.mono_s <= chosen.all_pass_until:
+        return Decision(_OK, check, now, health, (), applied.refuse, applied)
+    if not chosen.standings:
+        return _refuse_unjudged(check, health, applied, now, roll)
+    return _judged(check, health, applied, now, roll, _unfit(chosen.standings, now))
 
 
 def _judged(
     check: Check,
     health: Health,
+    applied: Applied,
     now: Instant,
     roll: float,
     failing: tuple[Finding, ...],
     waived: tuple[Finding, ...] = (),
 ) -> Decision:
+    refuse = applied.refuse
     if not failing:
-        return Decision(Verdict.OK, check, now, health, waived=waived)
+        return Decision(_OK, check, now, health, (), refuse, applied, waived)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
-    decision = Decision(verdict, check, now, health, failing, retry_after_s=wait_s, waived=waived)
-    if verdict is not Verdict.MISDIRECTED or health.shard is None:
+    decision = Decision(verdict, check, now, health, failing, refuse, applied, waived, wait_s)
+    if verdict is not _MISDIRECTED or health.shard is None:
         return decision
     return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
 
@@ -89,19 +99,23 @@ def _ruled_gate(
     check: Check, health: Health, applied: Applied, now: Instant, roll: float
 ) -> Decision:
     """The same gate for a client that has metrics, thresholds or an exemption of its own."""
-    if applied.metrics is not None and not check.metrics:
-        refs = tuple(MetricRef(name, check.scope) for name in applied.metrics.metrics)
-        # A metric that is gone from the settings must not turn a rule into a free pass.
-        check = check._replace(metrics=refs, ok_if_unknown=False)
+    check = _by_own_metrics(check, applied)
     if not check.metrics and not _chosen_or_default(check, health).standings:
-        note = _nothing_to_judge_by(check, health)
-        return _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
-    limits = applied.thresholds.thresholds if applied.thresholds else {}
-    failing = _failing(check, health, now, limits)
+        return _refuse_unjudged(check, health, applied, now, roll)
+    failing = _failing(check, health, now, applied.limits)
     waived: tuple[Finding, ...] = ()
     if applied.exempt is not None and failing:
         failing, waived = _exempted(applied.exempt, failing)
-    return _judged(check, health, now, roll, failing, waived)
+    return _judged(check, health, applied, now, roll, failing, waived)
+
+
+def _by_own_metrics(check: Check, applied: Applied) -> Check:
+    """What a client is judged by that names no metric, where a rule says so."""
+    if check.metrics or not applied.metrics:
+        return check
+    refs = tuple(MetricRef(name, check.scope) for name in applied.judged_by)
+    # A metric that is gone from the settings must not turn a rule into a free pass.
+    return check._replace(metrics=refs, ok_if_unknown=False)
 
 
 def _exempted(
@@ -154,6 +168,14 @@ def _chosen_or_default(check: Check, health: Health) -> Selection:
     return health.default if check.scope is None else _chosen(check.scope, health)
 
 
+def _refuse_unjudged(
+    check: Check, health: Health, applied: Applied, now: Instant, roll: float
+) -> Decision:
+    note = _nothing_to_judge_by(check, health)
+    refused = _refuse(Verdict.UNKNOWN_METRIC, check, now, health, roll, note=note)
+    return refused._replace(rule=applied.refuse, applied=applied)
+
+
 def _nothing_to_judge_by(check: Check, health: Health) -> str:
     if check.scope is Scope.SHARD and health.shard is None:
         return _NO_SHARD
@@ -171,48 +193,88 @@ def asks_shard(check: Check, health: Health) -> bool:
 
 
 def findings(decision: Decision) -> tuple[Finding, ...]:
-    """Every metric this check looked at, healthy ones included."""
-    check, health = decision.check, decision.health
+    """Every metric this check looked at, healthy ones included, as it was judged."""
+    health, applied = decision.health, decision.applied
     if health is None:
         return ()
-    return tuple(
-        judge(target, decision.at, threshold=check.read_threshold)
+    check = _by_own_metrics(decision.check, applied)
+    limits, waived = applied.limits, {finding.ref: finding for finding in decision.waived}
+    found = (
+        judge(
+            target,
+            decision.at,
+            threshold=check.read_threshold,
+            limit=limits.get(target.spec.name),
+        )
         if isinstance(target, Standing)
         else _not_here(target, health)
         for target in _selected(check, health)
     )
+    return tuple(waived.get(finding.ref, finding) for finding in found)
 
 
-def judge(standing: Standing, now: Instant, *, threshold: float | None = None) -> Finding:
-    """One metric, now. With `threshold`, the caller's own instead of the configured one."""
+def judge(
+    standing: Standing,
+    now: Instant,
+    *,
+    threshold: float | None = None,
+    limit: float | None = None,
+) -> Finding:
+    """One metric, now. `threshold` is the caller's own, instead of the configured one; `limit`
+    is a rule's, beside the configured one: whichever is the stricter counts."""
+    spec, sample = standing.spec, standing.sample
+    allowed, breached = spec.threshold, standing.breached
+    if threshold is not None:
+        if _counts_members(standing):
+            # Seconds against a count of members: no number could be right.
+            unsupported = (Cause.UNSUPPORTED, _COUNTED)
+            return Finding(standing.ref, _ABSENT, spec, None, None, None, *unsupported)
+        allowed, breached = threshold, sample is not None and sample.value > threshold
+    elif limit is not None and limit < allowed and not _counts_members(standing):
+        allowed, breached = limit, breached or _over(standing, limit)
+    mono_s = now.mono_s
+    if sample is None or mono_s > standing.fresh_until:
+        return _judge_unfresh(standing, now, allowed, breached)
+    age_s = mono_s - sample.taken_at
+    return Finding(
+        standing.ref, _BREACHED if breached else _HEALTHY, spec, sample.value,
+        age_s if age_s > 0.0 else 0.0, allowed, sample.cause, sample.detail,
+    )  # fmt: skip
+
+
+def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: bool) -> Finding:
+    """One whose newest reading is an absence, or whose sample is too old."""
     spec, sample, absent = standing.spec, standing.sample, standing.absent
-    if threshold is not None and standing.ref.scope is Scope.SHARD and spec.rollup.by not in PLAIN:
-        # Seconds against a count of members: no number could be right.
-        return Finding(standing.ref, State.ABSENT, spec, cause=Cause.UNSUPPORTED, detail=_COUNTED)
-    limit = spec.threshold if threshold is None else threshold
-    breached = standing.breached if threshold is None else _breaches(standing, threshold)
-    age_s = max(0.0, now.mono_s - sample.taken_at) if sample is not None else None
+    value = sample.value if sample else None
+    age_s = max(0.0, now.mono_s - sample.taken_at) if sample else None
     if now.mono_s > standing.valid_until:
         return Finding(
-            standing.ref, State.ABSENT, spec, sample.value if sample else None, age_s, limit,
+            standing.ref, _ABSENT, spec, value, age_s, allowed,
             Cause.STALE, _UNCONFIRMED, max(0.0, now.mono_s - standing.valid_until),
         )  # fmt: skip
-    if sample is not None and absent is None and now.mono_s <= sample.taken_at + spec.max_age_s:
-        state = State.BREACHED if breached else State.HEALTHY
-        return Finding(
-            standing.ref, state, spec, sample.value, age_s, limit, sample.cause, sample.detail
-        )
     return Finding(
         ref=standing.ref,
         state=_absent_state(standing, now, breached),
         spec=spec,
-        value=sample.value if sample else None,
+        value=value,
         age_s=age_s,
-        threshold=limit,
+        threshold=allowed,
         cause=absent.cause if absent else Cause.STALE,
         detail=absent.detail if absent else _stale_detail(spec),
         absent_for_s=_absent_for(standing, now),
     )
+
+
+def _counts_members(standing: Standing) -> bool:
+    return standing.ref.scope is Scope.SHARD and standing.spec.rollup.by not in PLAIN
+
+
+def _over(standing: Standing, limit: float) -> bool:
+    """As the metric itself compares, so that a rule's limit means what a threshold means."""
+    if standing.sample is None:
+        return False
+    value = standing.sample.value
+    return value > limit or (value == limit and standing.spec.comparison is Comparison.AT_LEAST)
 
 
 PLAIN = ("max", "min", "sum", "mean")
@@ -234,10 +296,6 @@ def _stale_detail(spec: MetricSpec) -> str:
     return f"no probe has finished within the age limit of {spec.max_age_s:g} s"
 
 
-def _breaches(standing: Standing, threshold: float) -> bool:
-    return standing.sample is not None and standing.sample.value > threshold
-
-
 def _absent_for(standing: Standing, now: Instant) -> float | None:
     since = standing.absent_since
     if since is None and standing.sample is not None:
@@ -245,32 +303,36 @@ def _absent_for(standing: Standing, now: Instant) -> float | None:
     return max(0.0, now.mono_s - since) if since is not None else None
 
 
-def _failing(
-    check: Check, health: Health, now: Instant, limits: Mapping[str, float] = NO_LIMITS
-) -> tuple[Finding, ...]:
+def _unfit(standings: Iterable[Standing], now: Instant) -> tuple[Finding, ...]:
     """What stands in the way. Most metrics pass by their standing alone, unjudged."""
-    read_threshold, failing = check.read_threshold, []
-    for target in _selected(check, health):
-        if isinstance(target, MetricRef):
-            if not check.ok_if_unknown:
-                failing.append(_not_here(target, health))
+    mono_s, failing = now.mono_s, []
+    for standing in standings:
+        if standing.passes and mono_s <= standing.passes_until:
             continue
-        limit = read_threshold
-        if limits:
-            limit = _stricter(limit, limits.get(target.spec.name), target.spec.threshold)
-        if limit is None and target.passes and now.mono_s <= target.passes_until:
-            continue
-        finding = judge(target, now, threshold=limit)
+        finding = judge(standing, now)
         if finding.state not in PASSING:
             failing.append(finding)
     return tuple(failing)
 
 
-def _stricter(read_threshold: float | None, limit: float | None, threshold: float) -> float | None:
-    """The caller's own threshold, or a rule's; a rule can only make it stricter (R71)."""
-    if read_threshold is not None or limit is None or limit >= threshold:
-        return read_threshold
-    return limit
+def _failing(
+    check: Check, health: Health, now: Instant, limits: Mapping[str, float] = NO_LIMITS
+) -> tuple[Finding, ...]:
+    """The same where a check, or a rule, says by which metrics and thresholds."""
+    threshold, mono_s, failing = check.read_threshold, now.mono_s, []
+    for target in _selected(check, health):
+        if isinstance(target, MetricRef):
+            if not check.ok_if_unknown:
+                failing.append(_not_here(target, health))
+            continue
+        limit = limits.get(target.spec.name) if limits else None
+        own = threshold is not None or limit is not None
+        if not own and target.passes and mono_s <= target.passes_until:
+            continue
+        finding = judge(target, now, threshold=threshold, limit=limit)
+        if finding.state not in PASSING:
+            failing.append(finding)
+    return tuple(failing)
 
 
 def _selected(check: Check, health: Health) -> Sequence[Standing | MetricRef]:
@@ -311,11 +373,12 @@ def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
     that is broken; then one that is not there."""
     breached = broken = False
     for finding in failing:
-        if finding.cause is Cause.ELSEWHERE:
-            return Verdict.MISDIRECTED
-        if finding.state is State.BREACHED:
+        cause = finding.cause
+        if cause is _ELSEWHERE:
+            return _MISDIRECTED
+        if finding.state is _BREACHED:
             breached = True
-        elif finding.cause not in _UNKNOWN:
+        elif cause not in _UNKNOWN:
             broken = True
     if breached:
         return Verdict.THRESHOLD_EXCEEDED
@@ -338,7 +401,7 @@ def _refused_by(
     jitter = roll if held else roll / rule.ratio
     wait_s = min(applied.until - now.wall_s, MAX_RETRY_S) if held else DENIED_RETRY_S / 2
     wait_s = _jittered(wait_s, jitter)
-    return Decision(verdict, check, now, health, (), rule, applied, retry_after_s=wait_s)
+    return Decision(verdict, check, now, health, (), rule, applied, (), wait_s)
 
 
 def _refuse(
@@ -350,10 +413,16 @@ def _refuse(
 
 def _retry_after(failing: tuple[Finding, ...], roll: float) -> float:
     """When the slowest of the failing metrics will have been read again."""
-    longest_s = max([f.spec.interval_s for f in failing if f.spec], default=DENIED_RETRY_S)
-    return _jittered(longest_s, roll)
+    longest_s = 0.0
+    for finding in failing:
+        spec = finding.spec
+        if spec is not None and spec.interval_s > longest_s:
+            longest_s = spec.interval_s
+    return _jittered(longest_s or DENIED_RETRY_S, roll)
 
 
 def _jittered(base_s: float, roll: float) -> float:
-    """Between one and two times the base, so that a refused herd does not come back as one."""
-    return min(MAX_RETRY_S, max(MIN_RETRY_S, base_s) * (1 + roll))
+    """Between one and two times the base, so that a refused herd does not come back as one;
+    a long base is cut first, lest all come back after just the longest time."""
+    wait_s = base_s if base_s < MAX_RETRY_S / 2 else MAX_RETRY_S / 2
+    return (wait_s if wait_s > MIN_RETRY_S else MIN_RETRY_S) * (1 + roll)

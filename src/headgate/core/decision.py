@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from headgate.core.fairness import Turn
 from headgate.core.health import Health
 from headgate.core.metrics import MetricSpec
 from headgate.core.names import Identity, MetricRef, Scope
@@ -21,6 +22,7 @@ class Verdict(Enum):
     APP_DENIED = "APP_DENIED"
     UNKNOWN_METRIC = "UNKNOWN_METRIC"
     INTERNAL_ERROR = "INTERNAL_ERROR"
+    PACED = "PACED"
     MISDIRECTED = "MISDIRECTED"
 
 
@@ -33,6 +35,8 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     "or was never collected",
     Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
     "invalid or stale; or nobody may speak for its shard",
+    Verdict.PACED: "every selected metric is healthy, and as much as it bears has been released "
+    "for now: come back when told",
     Verdict.MISDIRECTED: "the question is for the shard, whose primary's agent is elsewhere: "
     "ask there",
 }
@@ -83,6 +87,8 @@ class Check(NamedTuple):
     """Set: a read check of the named metrics against the caller's own threshold; never a
     leave to write (R34)."""
     ok_if_unknown: bool = False
+    cost: float = 1.0
+    """How much work is to start, in units of the client's own (rows, chunks); for pacing."""
 
 
 class Decision(NamedTuple):
@@ -104,7 +110,13 @@ class Decision(NamedTuple):
     """With MISDIRECTED: the address of the agent to ask, as far as it is known."""
     ask_database: str = ""
     """And what that agent calls the database."""
+    turn: Turn | None = None
+    """Refused by dice, or not any more: how long already (R82). None where fairness is off."""
 
     @property
     def admitted(self) -> bool:
         return self.verdict is Verdict.OK
+
+    @property
+    def dice_waived(self) -> bool:
+        return self.turn is not None and self.turn.dice_waived

@@ -58,6 +58,8 @@ class Standing:
     """Value as a share of the threshold; 0 where there is no value to compare."""
     valid_until: float = FOREVER
     """After this it says nothing, whatever the policy: who made it may no longer speak."""
+    fresh_until: float = -FOREVER
+    """Up to this it is judged by its sample, as it is; -inf where there is none to go by."""
 
 
 def stand(
@@ -82,6 +84,7 @@ def stand(
         passes_until=passes_until,
         utilization=_utilization(spec, sample),
         valid_until=until,
+        fresh_until=min(until, _fresh_until(spec, sample, absent)),
     )
 
 
@@ -103,6 +106,10 @@ def _breached(spec: MetricSpec, window: Window) -> bool:
     return sum(spec.breaches(r.value) for r in recent) >= spec.debounce.breaches
 
 
+def _fresh_until(spec: MetricSpec, sample: Sample | None, absent: Absent | None) -> float:
+    return -FOREVER if sample is None or absent else sample.taken_at + spec.max_age_s
+
+
 def _passes_until(spec: MetricSpec, sample: Sample | None, absent: Absent | None) -> float:
     """Until when an unbreached metric lets checks through; -inf for not at all."""
     if spec.absence is AbsencePolicy.IGNORE:
@@ -111,7 +118,7 @@ def _passes_until(spec: MetricSpec, sample: Sample | None, absent: Absent | None
         return -FOREVER
     if spec.absence is AbsencePolicy.HOLD:
         return sample.taken_at + max(spec.hold_s, spec.max_age_s)
-    return -FOREVER if absent else sample.taken_at + spec.max_age_s
+    return _fresh_until(spec, sample, absent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from headgate.core.metrics import (
     Source,
     Sql,
 )
+from headgate.core.names import Scope
+
+PLAIN_ROLLUPS = ("max", "min", "sum", "mean")
 
 
 class Severity(Enum):
@@ -60,6 +63,7 @@ def lint_metric(
         *_timing(spec, raw, place),
         *_absence(spec, place),
         *_cached_view(spec, engine, place),
+        *_pace(spec, place),
     ]
 
 
@@ -128,6 +132,16 @@ def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[A
         f"its recovery pass between two probes. Use {low:g} to {high:g}"
     )
     return [Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message)]
+
+
+def _pace(spec: MetricSpec, place: str) -> list[Advice]:
+    if not spec.pace or spec.scope is Scope.HOST or spec.rollup.by in PLAIN_ROLLUPS:
+        return []
+    message = (
+        f"steers by a count of members (rollup {spec.rollup.by}), which shows nothing between two "
+        "of them; pace a roll-up of values (max, mean, sum), or the host's own metric"
+    )
+    return [Advice(Severity.WARNING, "pace", f"{place}.pace", message)]
 
 
 def _timing(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:

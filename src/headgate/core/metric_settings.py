@@ -27,6 +27,7 @@ from headgate.core.metrics import (
     Sql,
 )
 from headgate.core.names import parse_metric
+from headgate.core.pacing import default_target
 from headgate.core.rollup_settings import ROLLUP_SETTINGS, rollup_faults, rollup_of, scope_of
 from headgate.core.settings import (
     Setting,
@@ -175,6 +176,19 @@ METRIC_SETTINGS = table(
         Setting(
             "options", "Options of the built-in metric or of the plug-in.", mapping, default={}
         ),
+        Setting(
+            "pace",
+            "true meters the work that is admitted while the metric is healthy, so that it stays "
+            "near pace_target instead of swinging about its threshold.",
+            flag,
+            default=False,
+        ),
+        Setting(
+            "pace_target",
+            "With pace: where to keep the metric, as a share of its threshold.",
+            number(0.1, 0.95),
+            shown_default="0.5 for lag, else 0.8",
+        ),
         Setting("enabled", "false leaves the metric out.", flag, default=True),
         *ROLLUP_SETTINGS,
     )
@@ -217,12 +231,13 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
     timeout_s = values["timeout_s"] or (builtin.timeout_s if builtin else 0.5)
     absence = values["absence"]
     hold_s = values["hold_s"] or 30.0
+    unit = values["unit"] if values["unit"] is not None else (builtin.unit if builtin else "")
     return MetricSpec(
         name=name,
         source=_source(name, values, builtin),
         threshold=values["threshold"] or (builtin.threshold if builtin else 0.0),
         comparison=values["comparison"] or (builtin.comparison if builtin else Comparison.ABOVE),
-        unit=values["unit"] if values["unit"] is not None else (builtin.unit if builtin else ""),
+        unit=unit,
         mode=values["mode"],
         interval_s=interval_s,
         timeout_s=timeout_s,
@@ -233,6 +248,8 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
         scope=scope_of(values, builtin),
         rollup=rollup_of(values, builtin),
         options=MappingProxyType({k: _option(v) for k, v in values["options"].items()}),
+        pace=values["pace"],
+        pace_target=values["pace_target"] or default_target(name, unit),
     )
 
 

@@ -150,6 +150,10 @@ class MetricSpec:
     """Where a check that names no scope looks, in a database that belongs to a shard."""
     rollup: Rollup = field(default_factory=Rollup)
     options: Mapping[str, Option] = field(default_factory=lambda: NO_OPTIONS)
+    pace: bool = False
+    """Whether work is metered to keep it at `pace_target`, instead of stopped at the threshold."""
+    pace_target: float = 0.8
+    """Where pacing steers it, as a share of the threshold."""
 
     def breaches(self, value: float) -> bool:
         if self.comparison is Comparison.AT_LEAST:

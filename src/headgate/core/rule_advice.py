@@ -12,6 +12,8 @@ from headgate.core.names import parse_identity
 from headgate.core.rule_settings import KnownMetric, RuleSpec
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 
+MAX_SHADOWS_TOLD = 3
+
 
 def advise(
     spec: RuleSpec, others: Iterable[Rule], known: Mapping[str, KnownMetric], wall_s: float
@@ -71,16 +73,21 @@ def _laxer_thresholds(rule: Rule, known: Mapping[str, KnownMetric]) -> list[Advi
 
 
 def _shadows(spec: RuleSpec, others: Iterable[Rule], wall_s: float) -> list[Advice]:
-    rule, advice = spec.rule, []
+    """Of the first few: who has set hundreds on one target is told soon enough."""
+    rule, advice = spec.rule, list[Advice]()
     alike = [o for o in others if o.id != rule.id and set(o.tokens) == set(rule.tokens)]
     for other in alike:
-        hidden = _hidden(rule, other)
-        if hidden is rule and _outlasts(other, rule, wall_s):
+        may_hide = _outlasts(other, rule, wall_s)
+        may_be_hidden = spec.schedule is None and _outlasts(rule, other, wall_s)
+        hidden = _hidden(rule, other) if may_hide or may_be_hidden else None
+        if hidden is rule and may_hide:
             message = f"rule {other.id} comes first for as long as this one lasts: it says nothing"
             advice.append(_warning("shadowed", rule, "", message))
-        elif hidden is other and spec.schedule is None and _outlasts(rule, other, wall_s):
+        elif hidden is other and may_be_hidden:
             message = f"rule {other.id} says nothing any more while this one stands; lift it"
             advice.append(_warning("shadows", rule, "", message))
+        if len(advice) == MAX_SHADOWS_TOLD:
+            break
     return advice
 
 
@@ -88,11 +95,17 @@ def _hidden(a: Rule, b: Rule) -> Rule | None:
     """Which of two rules on the same clients never applies beside the other."""
     if a.database and b.database and a.database != b.database:
         return None
+    if a.kind is not b.kind and not {a.kind, b.kind} <= _COMPETING:
+        return None
     always = [_for_ever(a), _for_ever(b)]
     where = a.database or b.database
     applied = RuleBook(always).applied(parse_identity(a.target), where, 0.0)
     shadowed = {one.rule.id for one in applied.shadowed}
     return a if a.id in shadowed else b if b.id in shadowed else None
+
+
+_COMPETING = {Kind.RATIO, Kind.HOLD, Kind.EXEMPT}
+"""Rules of these kinds may hide each other."""
 
 
 def _for_ever(rule: Rule) -> Rule:

@@ -42,6 +42,8 @@ class KnownMetric(NamedTuple):
 
     threshold: float
     in_default: bool
+    missing_on: str = ""
+    """A database that is meant as well, and where it is not measured."""
 
 
 KnownMetrics = Callable[[str], Mapping[str, KnownMetric]]
@@ -188,7 +190,9 @@ RULE_SETTINGS = table(
         Setting(
             "database", "Only there.", _database, default="", shown_default="every database"
         ),
-        Setting("for", "How long: `30m`, `2h`, `7d`.", parse_for, shown_default="1h"),
+        Setting(
+            "for", "How long: `30m`, `2h`, `7d`.", parse_for, shown_default="`rule_default_s`: 1h"
+        ),
         Setting("expires_at", "Instead of `for`: until when (RFC 3339).", parse_date_time),
         Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", lambda value: value),
         Setting(
@@ -320,7 +324,10 @@ def _lock_out_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
     if values["lock_out"] and not everybody:
         return [Fault(f"{place}.lock_out", f"is only for a hold on {EVERYONE!r}")]
     if everybody and not values["lock_out"]:
-        message = "a hold on `all` locks out everything; if that is meant, say lock_out = true"
+        message = (
+            "a hold on `all` locks out everything; if that is meant, say lock_out = true "
+            "(--lock-out)"
+        )
         return [Fault(f"{place}.target", message)]
     return []
 
@@ -335,10 +342,28 @@ def _metric_faults(
         *((f"{place}.metrics", name) for name in values["metrics"]),
         *((f"{place}.thresholds.{name}", name) for name in values["thresholds"] or ()),
     ]
-    return [
+    faults = [
         Fault(where, unknown(name, known).replace("setting", "metric"))
         for where, name in named
         if name not in known
+    ]
+    return faults or _unmeasured_faults(values, known, place)
+
+
+def _unmeasured_faults(
+    values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
+) -> list[Fault]:
+    """To be judged by what is not measured is to be locked out, and that is a hold's to say."""
+    if values["kind"] is not Kind.METRICS:
+        return []
+    return [
+        Fault(
+            f"{place}.metrics",
+            f"{name} is not measured on {known[name].missing_on}, so every check of "
+            f"{values['target']} there would be refused: name a database, or use a hold",
+        )
+        for name in values["metrics"]
+        if known[name].missing_on
     ]
 
 

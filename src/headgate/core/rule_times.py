@@ -118,7 +118,13 @@ def _zone(value: object) -> str:
 
 SCHEDULE_SETTINGS = table(
     (
-        Setting("days", "Days on which the window begins.", _days, default=tuple(range(7))),
+        Setting(
+            "days",
+            "Days on which the window begins, such as `mon-fri` or `sat,sun`.",
+            _days,
+            default=tuple(range(7)),
+            shown_default="every day",
+        ),
         Setting("from", "Time of day at which it begins, such as `07:00`.", _minute),
         Setting("to", "Time of day at which it ends; before `from`: on the day after.", _minute),
         Setting("zone", "Time zone of both, such as `Europe/Berlin`.", _zone, default="UTC"),

@@ -3,14 +3,15 @@
     identity ──RuleBook.applied──► Applied: what refuses, what exempts, which metrics, which limits
 
 Precedence (R67): a rule on the whole identity beats one on several of its tokens, that beats
-one on a single token, and `all` comes last. Among equals the stricter wins. What is ended by
-its own clock needs no sweeper: the reader compares.
+one on a single token, and `all` comes last. Among equals the stricter wins. Thresholds compete
+metric by metric; sets of metrics that are equally specific are united, which is the stricter
+reading of both. What is ended by its own clock needs no sweeper: the reader compares.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -38,12 +39,33 @@ class Kind(Enum):
     """Judges by stricter thresholds."""
 
 
+KIND_MEANINGS: dict[Kind, str] = {
+    Kind.RATIO: "refuses that share of the checks by dice; the rest is judged by the metrics",
+    Kind.HOLD: "refuses every check",
+    Kind.EXEMPT: "admits although metrics breach, all or the named ones, up to a ceiling",
+    Kind.METRICS: "judges by these metrics, where a check names none",
+    Kind.THRESHOLDS: "judges by stricter thresholds; a laxer one says nothing",
+}
+
+
+# Bound once: looking up a member of an enum is a call, and each check asks.
+_RATIO, _HOLD, _EXEMPT = Kind.RATIO, Kind.HOLD, Kind.EXEMPT
+_METRICS, _THRESHOLDS = Kind.METRICS, Kind.THRESHOLDS
+
+
 class Justification(Enum):
     """An exemption needs one of the three (R78)."""
 
     TRANSIENT = "transient"
     INCIDENT = "incident"
     SYSTEM = "system"
+
+
+JUSTIFICATION_MEANINGS: dict[Justification, str] = {
+    Justification.TRANSIENT: "a short starvation that ends by itself, such as a job's last hour",
+    Justification.INCIDENT: "the fix of an incident, which must not wait for what it repairs",
+    Justification.SYSTEM: "a light component that is essential, such as a heartbeat",
+}
 
 
 class Order(Enum):
@@ -56,6 +78,7 @@ class Order(Enum):
 Window = tuple[float, float]
 """Wall-clock seconds: from, and up to but not including."""
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +114,7 @@ class Rule:
 
     @property
     def refuses_all(self) -> bool:
-        return self.kind is Kind.HOLD or (self.kind is Kind.RATIO and self.ratio >= 1)
+        return self.kind is _HOLD or (self.ratio >= 1 and self.kind is _RATIO)
 
     def in_force(self, wall_s: float) -> bool:
         if wall_s >= self.expires_at:
@@ -122,8 +145,10 @@ class Applied(NamedTuple):
 
     refuse: Rule | None = None
     exempt: Rule | None = None
-    metrics: Rule | None = None
-    thresholds: Rule | None = None
+    metrics: tuple[Rule, ...] = ()
+    """Whose metrics it is judged by, taken together."""
+    thresholds: Mapping[str, Rule] = NO_RULE_BY_METRIC
+    """By metric: the rule whose limit counts for it."""
     shadowed: tuple[Shadowed, ...] = ()
     since: float = -FOREVER
     until: float = FOREVER
@@ -131,12 +156,23 @@ class Applied(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Nothing but a refusal by ratio or hold: metrics are judged as ever."""
-        return self.exempt is None and self.metrics is None and self.thresholds is None
+        return self.exempt is None and not self.metrics and not self.thresholds
+
+    @property
+    def judged_by(self) -> tuple[str, ...]:
+        """Its own metrics; empty for the default set."""
+        return tuple(dict.fromkeys(name for rule in self.metrics for name in rule.metrics))
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Its own thresholds, by metric."""
+        return {name: rule.thresholds[name] for name, rule in self.thresholds.items()}
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        found = (self.refuse, self.exempt, self.metrics, self.thresholds)
-        return tuple(rule for rule in found if rule is not None)
+        single = [rule for rule in (self.refuse, self.exempt) if rule is not None]
+        limiting = {rule.id: rule for rule in self.thresholds.values()}
+        return (*single, *self.metrics, *limiting.values())
 
 
 UNRULED = Applied()
@@ -149,7 +185,7 @@ class RuleBook:
     outcome is kept until a rule of that client begins or ends.
     """
 
-    __slots__ = ("_by_token", "_everyone", "_resolved", "_whole", "revision", "rules", "suspended")
+    __slots__ = ("_by_token", "_everyone", "_resolved", "revision", "rules", "suspended")
 
     def __init__(
         self,
@@ -162,8 +198,7 @@ class RuleBook:
         self.revision = revision
         self.suspended = suspended
         """Exemptions that are suspended because they starve others (R79)."""
-        self._whole: dict[str, list[Rule]] = {}
-        self._by_token: dict[str, list[Rule]] = {}
+        self._by_token: dict[str, list[tuple[Rule, frozenset[str]]]] = {}
         self._everyone: list[Rule] = []
         self._resolved: dict[tuple[str, str], Applied] = {}
         common = Counter(token for rule in self.rules for token in set(rule.tokens))
@@ -174,11 +209,10 @@ class RuleBook:
         if rule.target == EVERYONE:
             self._everyone.append(rule)
             return
-        self._whole.setdefault(rule.target, []).append(rule)
         # Several tokens: found by any one of them, and then compared. By the rarest: thousands
         # of rules that share a category must not all be looked at for each of its clients.
         rarest = min(rule.tokens, key=common.__getitem__)
-        self._by_token.setdefault(rarest, []).append(rule)
+        self._by_token.setdefault(rarest, []).append((rule, frozenset(rule.tokens)))
 
     def applied(self, identity: Identity, database: str, wall_s: float) -> Applied:
         if not self.rules:
@@ -194,20 +228,20 @@ class RuleBook:
 
     def matching(self, identity: Identity, database: str) -> list[tuple[int, Rule]]:
         """Every rule that is meant for this client, ended ones too, with how specific it is."""
-        tokens = frozenset(identity.tokens)
-        found: dict[str, tuple[int, Rule]] = {}
-        for rule in self._whole.get(identity.text, ()):
-            found[rule.id] = (WHOLE, rule)
-        for token in tokens:
-            for rule in self._by_token.get(token, ()):
-                if rule.id not in found and tokens.issuperset(rule.tokens):
-                    found[rule.id] = (len(set(rule.tokens)), rule)
-        for rule in self._everyone:
-            found[rule.id] = (0, rule)
-        return [item for item in found.values() if item[1].database in ("", database)]
+        text, tokens = identity.text, frozenset(identity.tokens)
+        found = [
+            (WHOLE if rule.target == text else len(wanted), rule)
+            for token in tokens
+            for rule, wanted in self._by_token.get(token, ())
+            if tokens >= wanted
+        ]
+        found += [(0, rule) for rule in self._everyone]
+        return [item for item in found if item[1].database in ("", database)]
 
     def _resolve(self, identity: Identity, database: str, wall_s: float) -> Applied:
         matching = self.matching(identity, database)
+        if not matching:
+            return UNRULED
         edges = [edge for _, rule in matching for edge in rule.edges()]
         live = [item for item in matching if item[1].in_force(wall_s)]
         applied = _apply(sorted(live, key=_precedence), self.suspended)
@@ -219,14 +253,13 @@ class RuleBook:
 
 WHOLE = 1000
 """As specific as a rule can be."""
-_REFUSALS = (Kind.RATIO, Kind.HOLD)
 
 
 def _precedence(item: tuple[int, Rule]) -> tuple[int, int, float, str]:
     """Most specific first, then the stricter, then by name: never by the order of arrival."""
     specific, rule = item
     strictness = -_strictness(rule)
-    return -specific, 0 if rule.kind is not Kind.EXEMPT else 1, strictness, rule.id
+    return -specific, 0 if rule.kind is not _EXEMPT else 1, strictness, rule.id
 
 
 def _strictness(rule: Rule) -> float:
@@ -240,41 +273,73 @@ def _strictness(rule: Rule) -> float:
         case Kind.METRICS:
             return float(len(rule.metrics))
         case Kind.THRESHOLDS:
-            return -min(rule.thresholds.values(), default=0.0)
+            return 0.0  # By metric: see _limiting.
 
 
-def _apply(ordered: list[tuple[int, Rule]], suspended: frozenset[str]) -> Applied:
+_Ordered = Sequence[tuple[int, Rule]]
+"""Rules in force with how specific they are, first the one that comes first."""
+
+
+def _apply(ordered: _Ordered, suspended: frozenset[str]) -> Applied:
     """Rules of one axis compete, those of different ones add up. Who is exempt from everything
     competes with what would refuse it; who is exempt from some metrics is still diced for."""
-    first: dict[str, Rule] = {}
-    shadowed: list[Shadowed] = []
-    for _, rule in ordered:
-        if rule.kind is Kind.EXEMPT and rule.id in suspended:
-            continue
-        chosen = first.setdefault(_axis(rule), rule)
-        if chosen is not rule:
-            shadowed.append(Shadowed(rule, chosen))
-    refuse, exempt = first.get(REFUSAL), first.get(Kind.EXEMPT.value)
+    awake = [i for i in ordered if i[1].kind is not _EXEMPT or i[1].id not in suspended]
+    refuse, not_refusing = _first(awake, _RATIO, _HOLD)
+    exempt, not_exempting = _first(awake, _EXEMPT)
+    metrics, not_selecting = _selecting(awake)
+    thresholds, not_limiting = _limiting(awake)
+    shadowed = [*not_refusing, *not_exempting, *not_selecting, *not_limiting]
     if refuse is not None and exempt is not None and not exempt.metrics:
-        # In this order, for that is how they came.
-        winner = next(rule for _, rule in ordered if rule is refuse or rule is exempt)
-        loser = exempt if winner is refuse else refuse
-        shadowed.append(Shadowed(loser, winner))
+        winner = next(rule for _, rule in awake if rule is refuse or rule is exempt)
+        shadowed.append(Shadowed(exempt if winner is refuse else refuse, winner))
         refuse, exempt = (refuse, None) if winner is refuse else (None, exempt)
-    return Applied(
-        refuse=refuse,
-        exempt=exempt,
-        metrics=first.get(Kind.METRICS.value),
-        thresholds=first.get(Kind.THRESHOLDS.value),
-        shadowed=tuple(shadowed),
-    )
+    return Applied(refuse, exempt, metrics, thresholds, tuple(shadowed))
 
 
-REFUSAL = "refusal"
+def _first(ordered: _Ordered, *kinds: Kind) -> tuple[Rule | None, list[Shadowed]]:
+    found = [rule for _, rule in ordered if rule.kind in kinds]
+    if not found:
+        return None, []
+    return found[0], [Shadowed(rule, found[0]) for rule in found[1:]]
 
 
-def _axis(rule: Rule) -> str:
-    return REFUSAL if rule.kind in _REFUSALS else rule.kind.value
+def _selecting(ordered: _Ordered) -> tuple[tuple[Rule, ...], list[Shadowed]]:
+    """The most specific set of metrics, as a whole: what it leaves out, it leaves out on
+    purpose. Of several that are equally specific, all that add something."""
+    found = [item for item in ordered if item[1].kind is _METRICS]
+    chosen: list[Rule] = []
+    shadowed, names = [], set[str]()
+    for specific, rule in found:
+        adds = not names.issuperset(rule.metrics)
+        if not chosen or (specific == found[0][0] and adds):
+            chosen.append(rule)
+            names.update(rule.metrics)
+        else:
+            shadowed.append(Shadowed(rule, chosen[0]))
+    return tuple(chosen), shadowed
+
+
+def _limiting(ordered: _Ordered) -> tuple[Mapping[str, Rule], list[Shadowed]]:
+    """Metric by metric: the most specific rule that limits it; among equals the lower limit.
+    Shadowed is a rule none of whose limits counts."""
+    by_metric: dict[str, tuple[int, float, str, Rule]] = {}
+    found = [item for item in ordered if item[1].kind is _THRESHOLDS]
+    if not found:
+        return NO_RULE_BY_METRIC, []
+    for specific, rule in found:
+        for name, limit in rule.thresholds.items():
+            claim = (-specific, limit, rule.id, rule)
+            if name not in by_metric or claim[:3] < by_metric[name][:3]:
+                by_metric[name] = claim
+    winners = {name: by_metric[name][3] for name in sorted(by_metric)}
+    counting = {rule.id for rule in winners.values()}
+    shadowed = [
+        Shadowed(rule, winners[name])
+        for _, rule in found
+        if rule.id not in counting
+        for name in sorted(rule.thresholds)[:1]
+    ]
+    return winners, shadowed
 
 
 NO_RULES = RuleBook()

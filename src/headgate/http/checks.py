@@ -12,7 +12,7 @@ from collections.abc import Callable
 from headgate.agent.checker import Checker
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.health import Health
-from headgate.core.rules import Rule
+from headgate.core.rules import Applied
 from headgate.errors import InvalidRequest
 from headgate.http.listener import Answer, Request
 from headgate.http.responses import problem_reply, reply, whole_seconds
@@ -71,17 +71,17 @@ class CheckRoutes:
                 check, detail = parse_read_query(query)
                 return self._native(check, detail, head_only=request.method == "HEAD")
         else:
-            return self._freno_route(request, path)
+            return self._freno_route(request, path, query)
         return _wrong_method(_ALLOW[path])
 
-    def _freno_route(self, request: Request, path: str) -> Answer | bytes | None:
+    def _freno_route(self, request: Request, path: str, query: str) -> Answer | bytes | None:
         tree = path.removeprefix("/freno") if path.startswith("/freno/") else path
         parts = tree.removeprefix("/").split("/")
         if parts[0] not in FRENO_ROUTES:
             return None
         if request.method not in GET_OR_HEAD:
             return _wrong_method("GET, HEAD")
-        return self._freno(parse_freno(parts), head_only=request.method == "HEAD")
+        return self._freno(parse_freno(parts, query), head_only=request.method == "HEAD")
 
     def check_in(self, request: Request) -> Check | None:
         """The one question of this request; None where it holds none, or several."""
@@ -126,19 +126,19 @@ class CheckRoutes:
 
     def _admitting_at_once(self, check: Check, render: Render) -> Answer:
         """Every call is a decision of its own, with its own dice. Only the bytes of an
-        admission are kept, for as long as the health and the rule they were rendered from."""
+        admission are kept, for as long as the health and the rules they were rendered from."""
         ask, ok = self._checker.check, Verdict.OK
         health: Health | None = None
-        rule: Rule | None = None
+        applied: Applied | None = None
         rendered = b""
 
         def answer() -> bytes:
-            nonlocal health, rule, rendered
+            nonlocal health, applied, rendered
             decision = ask(check)
-            if decision.verdict is not ok:
+            if decision.verdict is not ok or decision.waived or decision.turn is not None:
                 return render(decision)
-            if decision.health is not health or decision.rule is not rule or not rendered:
-                health, rule, rendered = decision.health, decision.rule, render(decision)
+            if decision.health is not health or decision.applied is not applied:
+                health, applied, rendered = decision.health, decision.applied, render(decision)
             return rendered
 
         return answer
@@ -148,6 +148,10 @@ class CheckRoutes:
             return problem_reply(415, "send the check as application/json")
         checks, batch, detail = parse_check_body(request.body)
         decisions = [self._checker.check(check) for check in checks]
+        if not all(decision.admitted for decision in decisions):
+            # One piece of work: what some databases have let go of is not going anywhere.
+            for decision in decisions:
+                self._checker.give_back(decision)
         waits = [d.retry_after_s for d in decisions if d.retry_after_s is not None]
         first = next((d for d in decisions if not d.admitted), decisions[0])
         doc = (
@@ -173,7 +177,7 @@ def _check_in(request: Request, path: str, query: str) -> Check | None:
     if path == "/v1/check-read":
         return parse_read_query(query)[0]
     parts = path.removeprefix("/freno").removeprefix("/").split("/")
-    return parse_freno(parts) if parts[0] in FRENO_ROUTES else None
+    return parse_freno(parts, query) if parts[0] in FRENO_ROUTES else None
 
 
 def _reply(decision: Decision, statuses: dict[Verdict, int], body: bytes) -> bytes:

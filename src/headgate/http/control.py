@@ -40,6 +40,7 @@ from headgate.http.exposition import render_metrics
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
 from headgate.http.ruling import RULING_ROUTES, Ruling
 from headgate.http.views import Views
+from headgate.http.watching import WATCHING_ROUTES, Watching
 from headgate.wire.questions import parse_check_query
 from headgate.wire.status import RemovedDoc
 
@@ -66,6 +67,7 @@ class Control:
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
         self.ruling = Ruling(views, gatekeeper, rules)
+        self.watching = Watching(views, rules)
 
     def app(self) -> Starlette:
         by_path: dict[str, dict[str, Handler]] = {}
@@ -95,6 +97,8 @@ class Control:
         return json_response(view, headers=etag(view.revision))
 
     async def explain(self, request: Request) -> Response:
+        if "at" in request.query_params:
+            return await self.watching.explain_at(request)
         check, _ = parse_check_query(request.scope["query_string"].decode("latin-1"))
         return json_response(self._views.explain(check))
 
@@ -199,6 +203,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", f"{_METRIC}/revert", "revert_metric"),
     *((method, path, f"peering.{name}") for method, path, name in PEERING_ROUTES),
     *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
+    *((method, path, f"watching.{name}") for method, path, name in WATCHING_ROUTES),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),

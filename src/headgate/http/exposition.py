@@ -19,6 +19,7 @@ from headgate.core.activity import Activity
 from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.samples import Instant
+from headgate.wire.pacing import set_point
 from headgate.wire.shard import CostDoc, MemberDoc
 
 if TYPE_CHECKING:
@@ -160,6 +161,58 @@ def _cost(of: Callable[[CostDoc], int]) -> Rows:
     return rows
 
 
+def _dice_waived(views: Views, now: Instant) -> Iterator[Row]:
+    if (fairness := views.parts.checker.fairness) is not None:
+        yield (), float(fairness.waived_total)
+
+
+# --- paced admission -----------------------------------------------------------------------------
+
+
+def _pace_rate(views: Views, now: Instant) -> Iterator[Row]:
+    for database, pacer in views.parts.checker.pacers.items():
+        yield (database,), pacer.pace.rate
+
+
+def _pace_set_points(views: Views, now: Instant) -> Iterator[Row]:
+    for database, pacer in views.parts.checker.pacers.items():
+        for metric, standing in pacer.metrics.items():
+            yield (database, metric), set_point(standing)
+
+
+def _pace_cost(views: Views, now: Instant) -> Iterator[Row]:
+    for database, pacer in views.parts.checker.pacers.items():
+        yield (database,), pacer.cost_total
+
+
+# --- who is starved, who never asks ---------------------------------------------------------------
+
+
+def _starved(views: Views, now: Instant) -> Iterator[Row]:
+    watch = views.parts.watch
+    for f in watch.findings if watch is not None else ():
+        yield (f.database, f.client, f.metric, f.culprit.value), f.for_s
+
+
+def _starvation_share(views: Views, now: Instant) -> Iterator[Row]:
+    watch = views.parts.watch
+    for f in watch.findings if watch is not None else ():
+        yield (f.database, f.client), f.share
+
+
+def _rogues(views: Views, now: Instant) -> Iterator[Row]:
+    rogues = views.parts.rogues
+    for database in rogues.databases if rogues is not None else ():
+        if rogues is not None and database not in rogues.faults:
+            yield (database,), sum(s.active_mean for s in rogues.suspects(database))
+
+
+def _alerts(views: Views, now: Instant) -> Iterator[Row]:
+    watch = views.parts.watch
+    for (kind, outcome), count in watch.alerts.outcomes.items() if watch is not None else ():
+        yield (kind, outcome), float(count)
+
+
 # --- the store ---------------------------------------------------------------------------------
 
 
@@ -181,8 +234,15 @@ SERIES = (
         "headgate_checks_total",
         "counter",
         ("database", "client", "verdict", "metric"),
-        "Checks answered; `metric` is what decided a refusal, empty for admissions.",
+        "Checks answered; `metric` is what decided: a metric, a rule, or nothing (admitted).",
         _checks,
+    ),
+    Series(
+        "headgate_dice_waived_total",
+        "counter",
+        (),
+        "Checks judged without dice, for dice had refused the client for as long as they may.",
+        _dice_waived,
     ),
     Series(
         "headgate_metric_value",
@@ -296,6 +356,55 @@ SERIES = (
         ("database", "state"),
         "Heartbeats written, by state: none while hibernating but the one that says so.",
         _cost(lambda cost: cost.beats),
+    ),
+    Series(
+        "headgate_pace_rate",
+        "gauge",
+        ("database",),
+        "Cost a second that pacing releases. Missing where no metric is paced.",
+        _pace_rate,
+    ),
+    Series(
+        "headgate_pace_set_point",
+        "gauge",
+        ("database", "metric"),
+        "Where pacing keeps the metric, in its own unit.",
+        _pace_set_points,
+    ),
+    Series(
+        "headgate_pace_cost_total",
+        "counter",
+        ("database",),
+        "Cost charged to admitted checks since the metric is paced.",
+        _pace_cost,
+    ),
+    Series(
+        "headgate_starved_seconds",
+        "gauge",
+        ("database", "client", "metric", "cause"),
+        "How long a client, or a level, has been starved; only while it is. At most 100.",
+        _starved,
+    ),
+    Series(
+        "headgate_starvation_share",
+        "gauge",
+        ("database", "client"),
+        "Starved time of its runtime; alert above the waterline, 0.05 by default.",
+        _starvation_share,
+    ),
+    Series(
+        "headgate_rogue_sessions_active",
+        "gauge",
+        ("database",),
+        "Sessions at work, on average, of those who never ask. Missing where none are listed.",
+        _rogues,
+    ),
+    Series(
+        "headgate_alerts_total",
+        "counter",
+        ("kind", "outcome"),
+        "Alerts by outcome: `told` (all), `sent` (the webhook took it), `dropped`.",
+        _alerts,
     ),
     Series(
         "headgate_store_writable",

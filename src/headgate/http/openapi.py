@@ -14,11 +14,14 @@ from headgate.http.peering import PeerBody, SkipBody, WokenDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
+from headgate.wire.history import MetricMinutesDoc, ReplayBody, ReplayDoc, TimelineDoc
+from headgate.wire.past import PastDoc
 from headgate.wire.peers import PullDoc, ReportDoc, WakeDoc
 from headgate.wire.problems import CONTENT_TYPE, Problem
 from headgate.wire.questions import (
     APP_SCHEMA,
     DATABASE_SCHEMA,
+    MAX_COST,
     MAX_METRICS,
     METRIC_PATTERN,
     METRIC_SCHEMA,
@@ -27,6 +30,7 @@ from headgate.wire.questions import (
 )
 from headgate.wire.rules import ExplainDoc, RuleDoc, RulesDoc
 from headgate.wire.shard import ShardDoc
+from headgate.wire.starvation import RoguesDoc, StarvationDoc
 from headgate.wire.status import (
     AuditsDoc,
     ClientsDoc,
@@ -46,8 +50,12 @@ _METRIC = _STRING | METRIC_SCHEMA
 _METRICS = _STRING | {"pattern": f"^({METRIC_PATTERN}(,{METRIC_PATTERN}){{0,{MAX_METRICS - 1}}})?$"}
 _SCOPE = _STRING | SCOPE_SCHEMA
 _FLAG = _STRING | {"enum": ["true", "false"]}
+_COST = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_COST}
 _THRESHOLD = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e12}
 _SINCE = _STRING | {"pattern": "^[0-9]{1,6}[smhd]$"}
+_INSTANT = _STRING | {
+    "pattern": "^([0-9]{1,6}[smhd]|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?Z)$"
+}
 _NULL = {"type": "null"}
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000}
 
@@ -62,6 +70,12 @@ _DOCS = (
     StatusDoc,
     ClientsDoc,
     HistoryDoc,
+    TimelineDoc,
+    MetricMinutesDoc,
+    ReplayBody,
+    ReplayDoc,
+    StarvationDoc,
+    RoguesDoc,
     AuditsDoc,
     ReadyDoc,
     RefusalsDoc,
@@ -69,6 +83,7 @@ _DOCS = (
     RuleDoc,
     RulesDoc,
     ExplainDoc,
+    PastDoc,
     ShardDoc,
     SkipBody,
     PeerBody,
@@ -89,6 +104,7 @@ def document() -> dict[str, Any]:
         "paths": {
             **_check_paths(),
             **_look_paths(),
+            **_watch_paths(),
             **_change_paths(),
             **_rule_paths(),
             **_shard_paths(),
@@ -109,6 +125,7 @@ def _check_paths() -> dict[str, Any]:
     database = _param("database", _DATABASE, "Database to ask about.", required=True)
     metrics = _param("metrics", _METRICS, "Comma-separated; default: the database's own set.")
     scope = _param("scope", _SCOPE, "`host` or `shard`; outranks that in a metric's name.")
+    cost = _param("cost", _COST, "How much work is to start, where a metric is paced; default 1.")
     detail = _param("detail", _FLAG, "`true` lists the metrics of an admission, too.")
     read = [
         app,
@@ -122,14 +139,14 @@ def _check_paths() -> dict[str, Any]:
     freno = _answers(_schema(FrenoDoc))
     paths: dict[str, Any] = {
         "/v1/check": {
-            "get": _operation("Ask", native, [app, database, metrics, scope, detail]),
+            "get": _operation("Ask", native, [app, database, metrics, scope, cost, detail]),
             "post": {**_operation("Ask, once or several at once", native), "requestBody": body},
         },
         "/v1/check-read": {"get": _operation("Ask before a read", native, read)},
     }
     for route in ("check", "check-if-exists"):
         path = f"/{route}/{{app}}/{{type}}/{{database}}"
-        paths[path] = {"get": _operation("Ask as freno is asked", freno, _FRENO_PLACES)}
+        paths[path] = {"get": _operation("Ask as freno is asked", freno, [*_FRENO_PLACES, cost])}
     for route in ("check-read", "check-read-if-exists"):
         path = f"/{route}/{{app}}/{{type}}/{{database}}/{{threshold}}"
         places = [*_FRENO_PLACES, _place("threshold", _THRESHOLD)]
@@ -144,7 +161,9 @@ def _look_paths() -> dict[str, Any]:
         _param("database", _DATABASE, "Database to ask about.", required=True),
         _param("metrics", _METRICS, "Comma-separated."),
         _param("scope", _SCOPE, "`host` or `shard`."),
+        _param("cost", _COST, "As for /v1/check."),
         _param("detail", _FLAG, "Accepted as for /v1/check; explain always lists the metrics."),
+        _param("at", _INSTANT, "A minute in the past instead; only with app and database."),
     ]
     history = [
         _param("since", _SINCE, "Such as 30m, 1h, 7d."),
@@ -154,7 +173,7 @@ def _look_paths() -> dict[str, Any]:
     rows: tuple[tuple[str, str, Any, list[Any]], ...] = (
         ("/v1/status", "The agent and its databases", _schema(StatusDoc), []),
         ("/v1/metrics", "Metrics with settings and values", _schema(MetricsDoc), [database]),
-        ("/v1/explain", "What a check would be answered", _schema(ExplainDoc), explain),
+        ("/v1/explain", "What a check would be answered", _either(ExplainDoc, PastDoc), explain),
         ("/v1/clients", "Recent clients", _schema(ClientsDoc), []),
         ("/v1/history", "Decisions per minute", _schema(HistoryDoc), history),
         (
@@ -176,6 +195,43 @@ def _look_paths() -> dict[str, Any]:
         paths[path] = {"get": _operation(summary, responses, parameters)}
     text = {"description": "Prometheus text", "content": {"text/plain": {}}}
     paths["/metrics"] = {"get": _operation("Counters and gauges", {"200": text})}
+    return paths
+
+
+def _watch_paths() -> dict[str, Any]:
+    until = _param("until", _SINCE, "So long ago it ends; default: now.")
+    since = _param("since", _SINCE, "So long ago it begins, such as 30m, 1h, 7d.")
+    timeline = [
+        _param("app", _APP, "A client, or a level of its name; default: all."),
+        _param("database", _STRING, "Only there."),
+        since,
+        until,
+        _param("step", _SINCE, "One bin for so long."),
+        _param("level", {"type": "integer", "minimum": 1, "maximum": 8}, "Break down by it."),
+    ]
+    minutes = [
+        _param("database", _STRING, "Only there."),
+        _param("metric", _STRING, "Only this one; `shard/lag` for the shard's."),
+        since,
+        until,
+    ]
+    rows: tuple[tuple[str, str, Any, list[Any]], ...] = (
+        ("/v1/history/timeline", "When a client or level was refused", TimelineDoc, timeline),
+        ("/v1/history/metrics", "Metrics by the minute", MetricMinutesDoc, minutes),
+        ("/v1/starvation", "Who is starved, and why", StarvationDoc, []),
+        ("/v1/rogues", "Who works in a database and never asks", RoguesDoc, []),
+    )
+    paths: dict[str, Any] = {
+        path: {
+            "get": _operation(
+                summary, {"200": _content(_schema(doc)), **_errors(400, 404, 503)}, parameters
+            )
+        }
+        for path, summary, doc, parameters in rows
+    }
+    replayed = {"200": _content(_schema(ReplayDoc)), **_errors(400, 413, 415, 422, 503)}
+    replay = _operation("What a proposed rule would have changed", replayed)
+    paths["/v1/replay"] = {"post": {**replay, "requestBody": _body(ReplayBody)}}
     return paths
 
 
@@ -317,7 +373,7 @@ def _answers(schema: Any) -> dict[str, Any]:
 def _one_or_many() -> dict[str, Any]:
     """A database, or a list of checks with everything inside."""
     one = {"required": ["database"], "properties": {"database": _STRING, "checks": _NULL}}
-    inside = {"database": _NULL, "metrics": {"maxItems": 0}, "scope": _NULL}
+    inside = {"database": _NULL, "metrics": {"maxItems": 0}, "scope": _NULL, "cost": _NULL}
     many = {
         "required": ["checks"],
         "properties": {"checks": {"type": "array", "minItems": 1}, **inside},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ FAVOR_SETTINGS = table(
         ),
     )
 )
+RULES_AT_A_TIME = 200
 FAVOR_SHARED = frozenset({"for", "expires_at", "schedule", "database", "reason"})
 """Of both rules, as a rule has them."""
 
@@ -48,7 +50,11 @@ class Ruling:
 
     async def rules(self, request: Request) -> Response:
         ended = _wants_all(request)
-        docs = self._docs(self._rules.entries(), self._rules.book)
+        pairs, meant = self._rules.entries(), matched_clients(self._rules.book, self._clients())
+        docs: list[RuleDoc] = []
+        for start in range(0, len(pairs), RULES_AT_A_TIME):
+            docs += self._docs(pairs[start : start + RULES_AT_A_TIME], meant)
+            await asyncio.sleep(0)  # Checks come in between.
         return json_response(RulesDoc([doc for doc in docs if ended or doc.state != "ended"]))
 
     async def rule(self, request: Request) -> Response:
@@ -113,11 +119,14 @@ class Ruling:
         return self._docs([(entry, entry.in_book(now)) for entry in entries])
 
     def _docs(
-        self, pairs: Sequence[tuple[RuleEntry, Rule]], book: RuleBook | None = None
+        self,
+        pairs: Sequence[tuple[RuleEntry, Rule]],
+        meant: Mapping[str, Sequence[str]] | None = None,
     ) -> list[RuleDoc]:
         """With who is meant. What is only proposed is in no book but its own."""
         wall_s = self._views.parts.clock.now().wall_s
-        meant = matched_clients(book or RuleBook(rule for _, rule in pairs), self._clients())
+        if meant is None:
+            meant = matched_clients(RuleBook(rule for _, rule in pairs), self._clients())
         return [
             rule_doc(
                 entry.spec,

@@ -16,24 +16,30 @@ from headgate.agent.demand import Demands, Work
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.keeper import Keeper
 from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
+from headgate.agent.pacer import paced
 from headgate.agent.ports import Clock, Store
 from headgate.agent.recorder import ClientRecord, Recorder
 from headgate.agent.redact import redacted
+from headgate.agent.rogues import Rogues
+from headgate.agent.rulebook import metrics_known_to
 from headgate.agent.sampler import Sampler
 from headgate.agent.standby import Standby
+from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
 from headgate.core.decide import findings, judge
-from headgate.core.decision import Check, State
+from headgate.core.decision import Check, State, Verdict
 from headgate.core.health import Health, Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity, Scope
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
 from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
+from headgate.wire.pacing import PaceDoc, pace_doc
 from headgate.wire.reasons import describe, duration, reason_of
 from headgate.wire.rules import ExplainDoc, exemptions_told, explain_doc
 from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
 from headgate.wire.shard_advice import shard_advice
+from headgate.wire.starvation import rogue_advice, starvation_advice
 from headgate.wire.status import (
     AuditDoc,
     AuditsDoc,
@@ -90,6 +96,8 @@ class Parts:
     clock: Clock
     shards: ShardSource | None = None
     demands: Demands | None = None
+    watch: Watch | None = None
+    rogues: Rogues | None = None
 
 
 class Views:
@@ -118,8 +126,9 @@ class Views:
         databases = [self._database(plan) for plan in self.parts.book.databases()]
         shards = [shown.shard for shown in databases if shown.shard is not None]
         about_shards = [told for doc in shards for told in shard_advice(doc, uptime_s=uptime_s)]
-        exempt = exemptions_told(self.parts.checker.rules, now.wall_s)
-        own = [*exempt, *self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
+        known = metrics_known_to(self.parts.book)
+        exempt = exemptions_told(self.parts.checker.rules, now.wall_s, known)
+        own = [*self._standby_advice(now), *self._heartbeat_advice(), *self._file_advice()]
         return StatusDoc(
             agent=facts.name,
             version=facts.version,
@@ -129,8 +138,25 @@ class Views:
             databases=databases,
             clients=self._clients(now),
             store=self._store(now),
-            advice=[*facts.advice, *about_shards, *own],
+            advice=[
+                *self._watched_advice(),
+                *exempt,
+                *facts.advice,
+                *about_shards,
+                *own,
+            ],
         )
+
+    def _watched_advice(self) -> list[str]:
+        """Who is starved comes first of all."""
+        watch, rogues = self.parts.watch, self.parts.rogues
+        starved = starvation_advice(watch.findings) if watch is not None else []
+        for database in rogues.databases if rogues is not None else ():
+            health = self.parts.board.healths.get(database)
+            refusing = health is not None and not health.own.all_pass
+            found = rogues.suspects(database) if rogues is not None and refusing else ()
+            starved += rogue_advice(database, found, refusing=refusing)
+        return starved
 
     def _standby_advice(self, now: Instant) -> list[str]:
         standby = self.facts.standby
@@ -166,7 +192,7 @@ class Views:
         health = self.parts.board.healths.get(name)
         host_only = health is not None and health.own is health.host
         scope = Scope.HOST if host_only else None
-        decision = self.parts.checker.explain(Check(SELF, name, scope=scope))
+        decision = self.parts.checker.gate(Check(SELF, name, scope=scope))
         now = decision.at.mono_s
         healthy_at = now if decision.admitted else self._healthy_at.get(name)
         shard = self._shard(name, decision.at)
@@ -185,6 +211,27 @@ class Views:
             role=_own_role(shard),
             activity=self.activity(name).value,
             shard=shard,
+            pace=self.pace(name),
+        )
+
+    def pace(self, database: str) -> PaceDoc | None:
+        pacer = self.parts.checker.pacers.get(database)
+        health = self.parts.board.healths.get(database)
+        # Switched off, it is let go of at the next reading; it holds nobody any more.
+        if pacer is None or health is None or not paced(health):
+            return None
+        waiting = [
+            client
+            for name, client, record in self.parts.recorder.clients()
+            if name == database and record.last_verdict is Verdict.PACED
+        ]
+        return pace_doc(
+            pacer.pace,
+            list(pacer.metrics.values()),
+            worst=pacer.worst,
+            cost_total=pacer.cost_total,
+            paced_total=pacer.paced_total,
+            clients=waiting,
         )
 
     def _store(self, now: Instant) -> StoreDoc:
@@ -321,7 +368,8 @@ class Views:
 
     def explain(self, check: Check) -> ExplainDoc:
         checker = self.parts.checker
-        return explain_doc(checker.explain(check), checker.rules)
+        doc = explain_doc(checker.explain(check), checker.rules)
+        return msgspec.structs.replace(doc, pace=self.pace(check.database))
 
     def clients(self) -> ClientsDoc:
         return ClientsDoc(self._clients(self.parts.clock.now()))

@@ -20,6 +20,7 @@ STATUS: dict[Verdict, int] = {
     Verdict.UNKNOWN_METRIC: 404,
     Verdict.INTERNAL_ERROR: 500,
     Verdict.MISDIRECTED: 421,
+    Verdict.PACED: 429,
 }
 
 # freno knows no ratio: what a rule refuses is an app denied there. Nor does it know shards.
@@ -37,6 +38,7 @@ FRENO_MESSAGES: dict[Verdict, str] = {
     Verdict.UNKNOWN_METRIC: "No such metric",
     Verdict.INTERNAL_ERROR: "Internal error",
     Verdict.MISDIRECTED: "No such metric",
+    Verdict.PACED: "Threshold exceeded",
 }
 
 
@@ -68,6 +70,9 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     """Every rule that had a say."""
     waived: Sequence[MetricDoc]
     """What would have refused a client that is exempt."""
+    dice_waived: bool
+    """Dice had kept it from the metrics for as long as they may: this time the metrics alone
+    decided."""
     read_only: bool
     ask: str | None
     """With MISDIRECTED: where to ask instead; null where that is not known."""
@@ -112,6 +117,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         rule=decision.rule.id if decision.rule else None,
         rules=[rule.id for rule in decision.applied.rules],
         waived=[metric_doc(finding) for finding in decision.waived],
+        dice_waived=decision.dice_waived,
         read_only=check.read_threshold is not None,
         ask=decision.ask or None,
         ask_database=decision.ask_database or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import parse_qsl, unquote
@@ -22,6 +23,7 @@ from headgate.errors import InvalidName, InvalidRequest
 
 MAX_METRICS = 32
 MAX_CHECKS = 64
+MAX_COST = 1e9
 LAG = (MetricRef("lag"),)
 
 # Names as the API's description shows them; core/names.py parses, and says what is wrong.
@@ -36,6 +38,7 @@ _App = Annotated[str, msgspec.Meta(extra_json_schema=APP_SCHEMA)]
 _Database = Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
 _Metric = Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]
 _Metrics = Annotated[list[_Metric], msgspec.Meta(max_length=MAX_METRICS)]
+_Cost = Annotated[float, msgspec.Meta(gt=0, le=MAX_COST)]
 _Scope = Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)]
 
 
@@ -43,6 +46,7 @@ class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: _Database
     metrics: _Metrics = []
     scope: _Scope | None = None
+    cost: _Cost = 1.0
 
 
 class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +54,7 @@ class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: _Database | None = None
     metrics: _Metrics = []
     scope: _Scope | None = None
+    cost: _Cost | None = None
     checks: Annotated[list[CheckPart], msgspec.Meta(max_length=MAX_CHECKS)] | None = None
     detail: bool = False
 
@@ -62,20 +67,31 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
     try:
         asked = _decode_body(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no check: {error}") from None
+        raise InvalidRequest(f"the body is no check: {error}", field=_place(error)) from None
     if asked.checks is None:
         if asked.database is None:
             raise InvalidRequest("give a database, or a list of checks", field="database")
-        parts = [CheckPart(asked.database, asked.metrics, asked.scope)]
+        cost = 1.0 if asked.cost is None else asked.cost
+        parts = [CheckPart(asked.database, asked.metrics, asked.scope, cost)]
     else:
-        if asked.database is not None or asked.metrics or asked.scope is not None:
-            message = "give database, metrics and scope inside each of the checks"
+        outside = (asked.database, asked.scope, asked.cost)
+        if asked.metrics or any(given is not None for given in outside):
+            message = "give database, metrics, scope and cost inside each of the checks"
             raise InvalidRequest(message, field="checks")
         if not asked.checks:
             raise InvalidRequest("asks nothing: the list is empty", field="checks")
         parts = asked.checks
-    checks = [build_check(asked.app, p.database, p.metrics, scope=p.scope) for p in parts]
+    checks = [
+        build_check(asked.app, p.database, p.metrics, scope=p.scope)._replace(cost=p.cost)
+        for p in parts
+    ]
     return checks, asked.checks is not None, asked.detail
+
+
+def _place(error: Exception) -> str | None:
+    """`checks[1].cost`, as the decoder says it."""
+    found = re.search(r" - at `\$\.?([^`]+)`$", str(error))
+    return found[1] if found else None
 
 
 def build_check(app: str, database: str, metrics: list[str], *, scope: str | None = None) -> Check:
@@ -95,12 +111,25 @@ def _in_scope(refs: tuple[MetricRef, ...], scope: Scope) -> tuple[MetricRef, ...
 
 
 def parse_check_query(query: str) -> tuple[Check, bool]:
-    given = _query(query, {"app", "database", "metrics", "scope", "detail"})
+    given = _query(query, {"app", "database", "metrics", "scope", "cost", "detail"})
     metrics = [name for name in given.get("metrics", "").split(",") if name]
     if len(metrics) > MAX_METRICS:
         raise InvalidRequest(f"{len(metrics)} metrics, at most {MAX_METRICS}", field="metrics")
     check = build_check(given.get("app", ""), _database(given), metrics, scope=given.get("scope"))
+    if "cost" in given:
+        check = check._replace(cost=parse_cost(given["cost"]))
     return check, _detail(given)
+
+
+def parse_cost(text: str) -> float:
+    try:
+        cost = float(text)
+    except ValueError:
+        cost = 0.0
+    if not 0 < cost <= MAX_COST:
+        message = f"cost {text!r} must be a number above 0, at most {MAX_COST:g}"
+        raise InvalidRequest(message, field="cost")
+    return cost
 
 
 def parse_read_query(query: str) -> tuple[Check, bool]:
@@ -126,8 +155,9 @@ def parse_read_threshold(text: str) -> float:
 FRENO_ROUTES = frozenset({"check", "check-if-exists", "check-read", "check-read-if-exists"})
 
 
-def parse_freno(parts: list[str]) -> Check:
-    """`[route, app, type, database]`, and a threshold for the read routes."""
+def parse_freno(parts: list[str], query: str = "") -> Check:
+    """`[route, app, type, database]`, and a threshold for the read routes. Of the query only
+    `cost` is ours: freno's clients send parameters of their own."""
     route, want = parts[0], 5 if parts[0].startswith("check-read") else 4
     if len(parts) != want:
         shape = "/<app>/<type>/<database>" + ("/<threshold>" if want == 5 else "")
@@ -135,7 +165,16 @@ def parse_freno(parts: list[str]) -> Check:
     check = build_check(unquote(parts[1]), unquote(parts[3]), [])
     if want == 5:
         check = check._replace(metrics=LAG, read_threshold=parse_read_threshold(parts[4]))
+    if "cost=" in query:
+        check = check._replace(cost=_freno_cost(query))
     return check._replace(ok_if_unknown=route.endswith("-if-exists"))
+
+
+def _freno_cost(query: str) -> float:
+    costs = [value for key, value in _pairs(query) if key == "cost"]
+    if len(costs) > 1:
+        raise InvalidRequest("parameter 'cost' is given twice", field="cost")
+    return parse_cost(costs[0]) if costs else 1.0
 
 
 def _detail(given: Mapping[str, str]) -> bool:
@@ -152,12 +191,8 @@ def _database(given: Mapping[str, str]) -> str:
 
 
 def _query(query: str, known: set[str]) -> dict[str, str]:
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=16, errors="strict")
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the query string cannot be read: {error}") from None
     given: dict[str, str] = {}
-    for key, value in pairs:
+    for key, value in _pairs(query):
         if key not in known:
             message = f"unknown parameter {key!r}; known: {', '.join(sorted(known))}"
             raise InvalidRequest(message, field=key)
@@ -165,3 +200,10 @@ def _query(query: str, known: set[str]) -> dict[str, str]:
             raise InvalidRequest(f"parameter {key!r} is given twice", field=key)
         given[key] = value
     return given
+
+
+def _pairs(query: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query, keep_blank_values=True, max_num_fields=16, errors="strict")
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the query string cannot be read: {error}") from None

@@ -22,7 +22,7 @@ def reason_of(decision: Decision) -> str:
         return f"{decision.check.database}: {'; '.join(told)}"
     if decision.verdict is Verdict.OK or decision.rule is None:
         return ""
-    return _refused_by(decision.rule, decision.at.wall_s)
+    return f"{_refused_by(decision.rule, decision.at.wall_s)}{_until_its_turn(decision)}"
 
 
 # --- rules ---------------------------------------------------------------------------------
@@ -35,6 +35,26 @@ def _refused_by(rule: Rule, wall_s: float) -> str:
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
     return f"rule {rule.id} refuses {share} of {rule.target} for another {left}{by}{why}"
+
+
+def _until_its_turn(decision: Decision) -> str:
+    turn = decision.turn
+    if turn is None or decision.verdict is not Verdict.REJECT_BY_RATIO:
+        return ""
+    return f"; {fairness_of(decision)}"
+
+
+def fairness_of(decision: Decision) -> str:
+    """How long dice have kept it from the metrics, and until when; empty where that is not
+    counted."""
+    turn = decision.turn
+    if turn is None:
+        return ""
+    if turn.dice_waived:
+        waited, bound = duration(turn.waited_s), duration(turn.max_wait_s)
+        return f"dice are waived after {waited} of refusals by them ({bound} at most)"
+    left = duration(turn.left_s)
+    return f"refused by dice for {duration(turn.waited_s)}, they are waived in {left}"
 
 
 def says(rule: Rule) -> str:

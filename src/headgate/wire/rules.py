@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.core.decision import Decision, Finding, State, Verdict
+from headgate.core.decide import findings
+from headgate.core.decision import PASSING, Decision, Finding, State, Verdict
 from headgate.core.metrics import Comparison
 from headgate.core.names import Identity
-from headgate.core.rule_settings import RuleSpec
+from headgate.core.rule_advice import partial_exemption
+from headgate.core.rule_settings import KnownMetric, KnownMetrics, RuleSpec
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 from headgate.wire.answers import AnswerDoc, answer_doc
+from headgate.wire.pacing import PaceDoc
 from headgate.wire.reasons import (
     describe,
     duration,
     exemption_of,
+    fairness_of,
     name_of,
     quantity,
     says,
     shadowed_by,
 )
 
+EXEMPT, SUSPENDED = "exempt: ", "suspended: "
+"""How a line of status begins that nobody is to overlook."""
 MAX_CLIENTS_NAMED = 20
+MAX_EXEMPTIONS_TOLD = 20
 FAR_WALL_S = 253_402_300_799.0
 """The last second of the year 9999, beyond which there are no dates."""
 
@@ -89,12 +97,18 @@ class ExplainDoc(AnswerDoc, frozen=True):
     """Every rule that is meant for this client, those that apply first."""
     needed: Sequence[str]
     """What would have to change for it to be admitted; empty where it is."""
+    fairness: str | None
+    """How long dice have kept it from the metrics, where that is bounded (R82)."""
+    pace: PaceDoc | None = None
+    """What is released for all clients of the database; null where nothing is paced."""
 
 
 class RuleMatch(NamedTuple):
     rule: Rule
     state: str
     by: Rule | None = None
+    except_for: Mapping[str, Rule] = MappingProxyType({})
+    """With `applies`, of thresholds: metrics for which another rule comes first."""
 
 
 # --- as they stand -------------------------------------------------------------------------
@@ -154,17 +168,44 @@ def _next_at(rule: Rule, wall_s: float) -> str | None:
     return _iso(min(begins)) if begins else None
 
 
-def exemptions_told(book: RuleBook, wall_s: float) -> list[str]:
-    """For status: who is exempt just now, or would be. Nobody is to find out by accident (R78)."""
+def _nothing_known(_database: str) -> Mapping[str, KnownMetric]:
+    return {}
+
+
+def exemptions_told(
+    book: RuleBook, wall_s: float, known: KnownMetrics = _nothing_known
+) -> list[str]:
+    """For status: who is exempt just now, or would be, wholly (R78) or in part (R80). Nobody is
+    to find out by accident."""
     exempt = [r for r in book.rules if r.kind is Kind.EXEMPT and r.in_force(wall_s)]
-    return [_exemption(rule, wall_s, resting=rule.id in book.suspended) for rule in exempt]
+    told = [_exemption(rule, wall_s, resting=rule.id in book.suspended) for rule in exempt]
+    partly = [r for r in book.rules if r.kind is Kind.METRICS and r.in_force(wall_s)]
+    by_database = {name: known(name) for name in {rule.database for rule in partly}}
+    for rule in partly:
+        left_out = partial_exemption(rule, by_database[rule.database])
+        told += [_partly_exempt(rule, left_out, wall_s)] if left_out else []
+    more = len(told) - MAX_EXEMPTIONS_TOLD
+    if more <= 0:
+        return told
+    return [*told[:MAX_EXEMPTIONS_TOLD], f"{EXEMPT}{more:,} more: `headgate rules` lists them"]
+
+
+def _partly_exempt(rule: Rule, left_out: Sequence[str], wall_s: float) -> str:
+    left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
+    return (
+        f"{EXEMPT}rule {rule.id} {says(rule)} alone: partial exemption from "
+        f"{', '.join(left_out)}, for another {left}, by {rule.created_by}"
+    )
 
 
 def _exemption(rule: Rule, wall_s: float, *, resting: bool) -> str:
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     because = f"{rule.justification.value}: " if rule.justification else ""
     told = f"rule {rule.id} {says(rule)}, for another {left}, by {rule.created_by}"
-    return f"{told} ({because}{rule.reason}){'; it is suspended' if resting else ''}"
+    told = f"{told} ({because}{rule.reason})"
+    if not resting:
+        return f"{EXEMPT}{told}"
+    return f"{SUSPENDED}{told}; `headgate rule show {rule.id}` says why"
 
 
 def matched_clients(
@@ -192,8 +233,13 @@ def explain_rules(
     found = []
     for specific, rule in book.matching(identity, database):
         state = _match_state(book, rule, wall_s, applies)
-        by = shadows.get(rule.id) if state == "shadowed" else None
-        found.append((_SHOWN_FIRST[state], -specific, rule.id, RuleMatch(rule, state, by)))
+        match = RuleMatch(rule, state)
+        if state == "shadowed":
+            match = match._replace(by=shadows.get(rule.id))
+        elif state == "applies" and rule.kind is Kind.THRESHOLDS:
+            others = {name: applied.thresholds[name] for name in rule.thresholds}
+            match = match._replace(except_for={n: r for n, r in others.items() if r != rule})
+        found.append((_SHOWN_FIRST[state], -specific, rule.id, match))
     return [match for *_, match in sorted(found, key=lambda item: item[:3])]
 
 
@@ -218,13 +264,20 @@ def explain_doc(decision: Decision, book: RuleBook) -> ExplainDoc:
     answer = answer_doc(decision, detail=True)
     fields = {name: getattr(answer, name) for name in AnswerDoc.__struct_fields__}
     return ExplainDoc(
-        **fields, matched=[_match_doc(m, wall_s) for m in matches], needed=needed_of(decision)
+        **fields,
+        matched=[match_doc(m, wall_s) for m in matches],
+        needed=needed_of(decision),
+        fairness=fairness_of(decision) or None,
     )
 
 
-def _match_doc(match: RuleMatch, wall_s: float) -> MatchDoc:
+def match_doc(match: RuleMatch, wall_s: float) -> MatchDoc:
     rule, ended = match.rule, match.state == "ended"
     told = says(rule) if match.by is None else shadowed_by(rule, match.by)
+    told += "".join(
+        f"; but for {name}, where rule {other.id} on {other.target} comes first"
+        for name, other in match.except_for.items()
+    )
     return MatchDoc(
         rule=rule.id,
         target=rule.target,
@@ -241,11 +294,15 @@ def needed_of(decision: Decision) -> list[str]:
     """What stands between this client and an OK, each with the change that lifts it."""
     if decision.admitted:
         return []
-    told = [_must_change(finding) for finding in decision.failing]
+    # Of one that was refused by a rule, too: its metrics come next.
+    told = [_must_change(f) for f in findings(decision) if f.state not in PASSING]
     if resting := exemption_of(decision):
         told.append(resting)
     if decision.rule is not None and decision.verdict in _BY_RULE:
         told.insert(0, _must_end(decision.rule, decision.at.wall_s))
+        if decision.turn is not None and not decision.dice_waived:
+            left = duration(decision.turn.left_s)
+            told.append(f"or to ask again after another {left}: the dice are waived then")
     return told or ([decision.note] if decision.note else [])
 
 

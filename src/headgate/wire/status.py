@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import ShardDoc
 
 
@@ -85,6 +86,8 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     """`normal`, `slow` (seldom asked) or `hibernating` (nobody asks, nothing is measured)."""
     shard: ShardDoc | None = None
     """Null where it belongs to none."""
+    pace: PaceDoc | None = None
+    """Null where no metric of it is paced."""
 
 
 class StoreDoc(msgspec.Struct, frozen=True):

@@ -1,0 +1,95 @@
+"""The rules of then, put together again from the audit (R144)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.agent.past import rules_at
+from headgate.agent.rulebook import RuleKeeper
+from headgate.core.names import parse_identity
+from headgate.core.records import AuditEntry
+from headgate.stores.memory import MemoryStore
+from tests.agent.fakes import HandClock
+
+ETL = parse_identity("u1:etl")
+
+
+class Rules:
+    """A keeper on a store whose audit is what is looked back at."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.store = MemoryStore()
+        self.keeper = RuleKeeper(self.store, self.clock, lambda book: None, lambda database: {})
+        self.began_s = self.clock.now().wall_s
+
+    async def put(self, **raw: Any) -> str:
+        (entry,) = await self.keeper.put({"reason": "x", **raw}, who="me")
+        return entry.id
+
+    async def applied(self, after_s: float) -> list[str]:
+        audit = await self.store.audit(limit=1000)
+        wall_s = self.began_s + after_s
+        then = rules_at(audit, [e.spec for e, _ in self.keeper.entries()], wall_s)
+        assert then.unreadable == ()
+        return [rule.id for rule in then.book.applied(ETL, "main", wall_s).rules]
+
+
+async def opened() -> Rules:
+    rules = Rules()
+    await rules.store.open()
+    return rules
+
+
+async def test_a_rule_stood_from_when_it_was_set_until_it_ended_or_was_lifted() -> None:
+    rules = await opened()
+    await rules.clock.advance(100)
+    short = await rules.put(target="etl", ratio=0.5, **{"for": "60s"})
+    await rules.clock.advance(200)
+    long = await rules.put(target="etl", kind="hold", **{"for": "1h"})
+    await rules.clock.advance(100)
+    await rules.keeper.lift(long, who="me")
+    await rules.clock.advance(1000)
+    assert await rules.applied(50) == []
+    assert await rules.applied(130) == [short]
+    assert await rules.applied(250) == []
+    assert await rules.applied(350) == [long]
+    assert await rules.applied(500) == []
+
+
+async def test_a_rule_is_shown_as_it_was_before_it_was_changed() -> None:
+    rules = await opened()
+    rule = await rules.put(target="etl", ratio=0.2, **{"for": "1h"})
+    await rules.clock.advance(100)
+    await rules.keeper.patch(rule, {"ratio": 0.9}, who="me")
+    audit = await rules.store.audit(limit=10)
+    before = rules_at(audit, (), rules.began_s + 50).book.rules
+    after = rules_at(audit, (), rules.began_s + 150).book.rules
+    assert ([r.ratio for r in before], [r.ratio for r in after]) == ([0.2], [0.9])
+    # Of the audit only the change is left: what was before it is in there, too.
+    later = [entry for entry in audit if entry.action != "rule.set"]
+    assert [r.ratio for r in rules_at(later, (), rules.began_s + 50).book.rules] == [0.2]
+
+
+async def test_a_rule_whose_audit_is_forgotten_is_known_from_today() -> None:
+    rules = await opened()
+    rule = await rules.put(target="etl", ratio=0.2, **{"for": "1h"})
+    present = [entry.spec for entry, _ in rules.keeper.entries()]
+    assert [r.id for r in rules_at([], present, rules.began_s + 5).book.rules] == [rule]
+    assert rules_at([], present, rules.began_s - 5).book.rules == ()
+
+
+async def test_a_suspended_exemption_did_not_apply() -> None:
+    rules = await opened()
+    exempt = await rules.put(target="etl", kind="exempt", justification="incident")
+    await rules.clock.advance(100)
+    await rules.keeper.suspend(exempt, "it starves others")
+    await rules.clock.advance(100)
+    assert await rules.applied(50) == [exempt]
+    assert await rules.applied(150) == []
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    entry = AuditEntry(5.0, "me", "rule.set", "r9", None, {"kind": "of another version"})
+    assert rules_at([entry], (), 10.0).unreadable == ("r9",)
+    assert rules_at([entry], (), 1.0).unreadable == ()

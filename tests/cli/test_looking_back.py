@@ -1,0 +1,366 @@
+"""history, replay, starvation, clients --rogue: what is asked of the agent, and what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console, RenderableType
+
+from headgate.cli.api import connect
+from headgate.cli.ask import explain
+from headgate.cli.bars import ASCII
+from headgate.cli.documents import read, read_list
+from headgate.cli.history import Timeline, history, minutes_ago, step_of
+from headgate.cli.past import moment, past_page
+from headgate.cli.render import Canvas, advice_line
+from headgate.cli.replay import Replay, last_hour, read_rule, replay, replay_page
+from headgate.cli.timeline import percent, timeline_page
+from headgate.cli.watch import (
+    RogueFault,
+    Starving,
+    Suspect,
+    clients,
+    rogue_page,
+    starvation,
+    starvation_page,
+)
+from headgate.errors import InvalidSettings
+from tests.cli.documents import STARVED, SUSPECT, TIMELINE, sums
+from tests.cli.scripted import ScriptedAgent
+
+NOW = datetime(2026, 3, 2, 9, 0, 30, tzinfo=timezone(timedelta(hours=1)))
+CANVAS = Canvas(160)
+
+
+def shown(page: RenderableType, canvas: Canvas = CANVAS) -> str:
+    console = Console(width=canvas.width, no_color=True, highlight=False)
+    with console.capture() as captured:
+        console.print(page)
+    return captured.get()
+
+
+# --- times ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("30m", 30),
+        ("90s", 2),
+        ("7d", 7 * 1440),
+        ("today", 540),
+        ("yesterday", 540 + 1440),
+        ("07:00", 120),
+        ("7:00", 120),
+        ("10:00", 1380),
+        ("2026-03-01", 540 + 1440),
+        ("2026-03-02T08:00", 60),
+        ("2026-03-02T07:00+00:00", 60),
+    ],
+)
+def test_since_when(text: str, minutes: int) -> None:
+    assert minutes_ago(text, NOW) == minutes
+
+
+@pytest.mark.parametrize("text", ["", "noon", "25:00", "2027-01-01", "-1h", "1e9s"])
+def test_a_time_that_is_none_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="yesterday"):
+        minutes_ago(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "step"),
+    [(5, "1m"), (60, "2m"), (1440, "60m"), (14 * 1440, "720m"), (10**6, "27778m")],
+)
+def test_a_round_step_that_fits_the_screen(minutes: int, step: str) -> None:
+    assert step_of(minutes) == step
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0 %"), (0.001, "<1 %"), (0.92, "92 %"), (0.999, "99 %"), (1, "100 %")],
+)
+def test_what_is_not_all_does_not_read_so(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+# --- history -------------------------------------------------------------------------------
+
+
+def test_the_timeline_says_it_in_one_line_and_draws_it() -> None:
+    """R68, R91"""
+    page = shown(timeline_page(read(Timeline, TIMELINE), CANVAS, UTC))
+    assert "mostly throttled between 07:00 and 07:25 by shard/lag  (92 % of 14,200 checks)" in page
+    assert "17,000 checks, 82 % refused (77 % by metrics, 6 % by dice)" in page
+    assert "██████" in page and "u1:etl" in page
+    ascii_page = timeline_page(read(Timeline, TIMELINE), Canvas(160, ASCII), UTC)
+    assert shown(ascii_page).isascii()
+
+
+def test_times_are_those_of_the_machine() -> None:
+    page = shown(timeline_page(read(Timeline, TIMELINE), CANVAS, NOW.tzinfo))
+    assert "mostly throttled between 08:00 and 08:25 by shard/lag" in page
+
+
+def test_nobody_asked_and_never_held_are_said() -> None:
+    empty = TIMELINE | {"total": sums(0, 0), "bins": [], "spans": [], "children": []}
+    assert "nobody asked" in shown(timeline_page(read(Timeline, empty), CANVAS, UTC))
+    fine = TIMELINE | {"spans": []}
+    told = shown(timeline_page(read(Timeline, fine), CANVAS, UTC))
+    assert "at no time was it mostly throttled" in told
+
+
+def test_history_asks_for_minutes(
+    scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.says("/v1/history/timeline", TIMELINE)
+    history("etl", since="2h", until="1h", level=2, database="main", url=scripted.url)
+    assert scripted.heard[0].query == {
+        "app": "etl",
+        "since": "120m",
+        "until": "60m",
+        "level": "2",
+        "step": "2m",
+        "database": "main",
+    }
+    assert "mostly throttled between" in capsys.readouterr().out
+
+
+def test_a_run_far_longer_than_usual_is_told() -> None:
+    """R91"""
+    runs = {
+        "minutes": 190,
+        "ongoing": True,
+        "earlier": 6,
+        "usual_minutes": 45.0,
+        "longest_minutes": 50,
+        "unusual": True,
+    }
+    page = shown(timeline_page(read(Timeline, TIMELINE | {"runs": runs}), CANVAS, UTC))
+    assert "far longer than usual: has been running for 3.2 h; its 6 runs before" in page
+    quiet = TIMELINE | {"runs": runs | {"usual_minutes": None, "unusual": False}}
+    assert "runs before" not in shown(timeline_page(read(Timeline, quiet), CANVAS, UTC))
+
+
+# --- explain at a past instant -------------------------------------------------------------
+
+PAST: dict[str, Any] = {
+    "app": "etl",
+    "database": "main",
+    "at": "2026-03-02T06:10:00Z",
+    "until": "2026-03-02T06:11:00Z",
+    "asked_before": None,
+    "asked_after": None,
+    "told": ["98 of 100 checks were refused: 90 by lag, 8 by rule:r1"],
+    "unknown": ["what each check saw is not kept"],
+    "refusals": [],
+    "sums": sums(2, 98),
+    "clients": [{"client": "u1:etl", "sums": sums(2, 98)}],
+    "metrics": [
+        {
+            "metric": "lag",
+            "low": 2.0,
+            "mean": 8.0,
+            "high": 9.0,
+            "breached_share": 0.75,
+            "threshold": 5.0,
+        },
+        {
+            "metric": "load",
+            "low": None,
+            "mean": None,
+            "high": None,
+            "breached_share": None,
+            "threshold": 8.0,
+        },
+    ],
+    "matched": [],
+}
+
+
+def test_a_past_minute_is_shown_with_what_is_not_known() -> None:
+    """R144"""
+    page = shown(past_page(PAST, CANVAS, UTC))
+    assert "etl on main  02 Mar 06:10–06:11" in page
+    assert "98 of 100 checks were refused" in page and "75 %" in page
+    assert "no rule is meant for this client" in page
+    assert "not known: what each check saw is not kept" in page
+    asked = PAST | {"asked_before": "2026-03-02T06:05:00Z"}
+    assert "it asked last before that at 06:05" in shown(past_page(asked, CANVAS, UTC))
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("07:10", "2026-03-02T06:10:00Z"), ("90m", "2026-03-02T06:30:30Z")],
+)
+def test_a_past_instant_is_sent_with_its_zone(text: str, at: str) -> None:
+    assert moment(text, NOW) == at
+    with pytest.raises(typer.BadParameter, match="no time in the past"):
+        moment("2027-01-01", NOW)
+
+
+def test_explain_asks_about_the_past(
+    scripted: ScriptedAgent, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.says("/v1/explain", PAST)
+    explain("etl", "main", at="2026-03-02T06:10Z", url=scripted.url)
+    asked = {"app": "etl", "database": "main", "at": "2026-03-02T06:10:00Z"}
+    assert scripted.heard[0].query == asked
+    assert "not known" in capsys.readouterr().out
+
+
+# --- replay --------------------------------------------------------------------------------
+
+REPLAY: dict[str, Any] = {
+    "rule": "proposed",
+    "target": "etl",
+    "kind": "ratio",
+    "since": "2026-03-01T06:00:00Z",
+    "until": "2026-03-01T07:00:00Z",
+    "whole": True,
+    "total": {"checks": 150, "admitted_before": 100, "admitted_low": 10.0, "admitted_high": 10.0},
+    "rows": [
+        {
+            "hour": "2026-03-01T06:00:00Z",
+            "database": "main",
+            "client": "u1:etl",
+            "checks": 150,
+            "admitted_before": 100,
+            "refused_before": 50,
+            "admitted_after": 10.0,
+            "admitted_low": 10.0,
+            "admitted_high": 10.0,
+            "how": "expected",
+            "shadowed_by": "",
+        }
+    ],
+    "notes": ["What the others would have done is not replayed."],
+}
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return REPLAY | {"rows": [REPLAY["rows"][0] | more]}
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (REPLAY, "150 checks: 100 admitted then, 10 with the rule"),
+        (row(admitted_low=0.0, admitted_high=40.0, how="bounded"), "0–40"),
+        (row(how="unknown", admitted_after=None), "cannot tell"),
+        (row(shadowed_by="r1"), "as before: r1 comes first"),
+        (REPLAY | {"whole": False}, "more history than is replayed"),
+    ],
+)
+def test_what_a_rule_would_have_changed(document: dict[str, Any], told: str) -> None:
+    """R145"""
+    assert told in shown(replay_page(read(Replay, document), CANVAS, UTC))
+
+
+def test_replay_sends_the_rule_of_a_file(
+    scripted: ScriptedAgent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.says("/v1/replay", REPLAY, method="POST")
+    file = tmp_path / "rule.toml"
+    file.write_text('target = "etl"\nratio = 0.9\n')
+    replay(file, since="1h", url=scripted.url)
+    assert scripted.heard[0].body == {"rule": {"target": "etl", "ratio": 0.9}, "since": "60m"}
+    assert "10 with the rule" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("total", "told"),
+    [
+        ({}, "of 150 checks 100 were admitted; with this rule 10 (headgate replay"),
+        ({"admitted_low": 2.0, "admitted_high": 40.0}, "with this rule 2 to 40"),
+        ({"checks": 0}, "nobody whom it is meant for has asked"),
+    ],
+)
+def test_a_dry_run_tells_what_the_last_hour_would_have_been(
+    scripted: ScriptedAgent, total: dict[str, Any], told: str
+) -> None:
+    """R145: before it goes live."""
+    scripted.says("/v1/replay", REPLAY | {"total": REPLAY["total"] | total}, method="POST")
+    assert told in last_hour(connect(scripted.url, None), {"target": "etl", "ratio": 0.9})
+
+
+def test_a_dry_run_stands_where_nothing_can_be_replayed(scripted: ScriptedAgent) -> None:
+    assert last_hour(connect(scripted.url, None), {"target": "etl"}) == ""
+
+
+def test_a_rule_may_stand_in_a_table_or_in_json(tmp_path: Path) -> None:
+    toml, as_json = tmp_path / "a.toml", tmp_path / "a.json"
+    toml.write_text('[rule]\ntarget = "etl"\n')
+    as_json.write_text('{"target": "etl"}')
+    assert read_rule(toml) == read_rule(as_json) == {"target": "etl"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("target = ", "is no rule"), ("rule = 3", "settings of one rule"), ("#" * 70_000, "65536")],
+)
+def test_a_file_that_is_no_rule_is_named(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "rule.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSettings, match=told):
+        read_rule(file)
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        read_rule(tmp_path / "none.toml")
+
+
+# --- starvation and rogues -----------------------------------------------------------------
+
+
+def test_who_is_starved_with_cause_and_remedy() -> None:
+    page = shown(starvation_page(read_list(Starving, {"starved": [STARVED]}, "starved"), CANVAS))
+    assert "STARVED  etl (2 clients) on main: refused by lag for 15 min, 25 %" in page
+    assert "an exempt client works on (fix:x)" in page and "headgate rule lift r7" in page
+    quiet = read_list(Starving, {"starved": [STARVED | {"alarming": False}]}, "starved")
+    assert shown(starvation_page(quiet, CANVAS)).startswith("waits")
+    assert "nobody is starved" in shown(starvation_page((), CANVAS))
+
+
+def test_starvation_is_loud_in_status_and_top() -> None:
+    line = advice_line("starved: etl on main has been refused").plain
+    assert line == "STARVED  etl on main has been refused"
+    assert advice_line("warning x").plain == "advice  x"
+    assert advice_line("suspended: rule r7").plain == "SUSPENDED  rule r7"
+    assert advice_line("exempt: rule r7").plain == "EXEMPT  rule r7"
+
+
+def test_rogues_are_listed_and_what_hides_them_is_said() -> None:
+    """R138"""
+    suspects = read_list(Suspect, {"s": [SUSPECT]}, "s")
+    faults = read_list(RogueFault, {"f": [{"database": "b", "detail": "denied"}]}, "f")
+    page = shown(rogue_page(suspects, faults, CANVAS))
+    assert "alice" in page and "psql" in page and "60 %" in page
+    assert "b: sessions cannot be listed: denied" in page
+    assert "everybody at work there has asked" in shown(rogue_page((), (), CANVAS))
+    assert "everybody" not in shown(rogue_page((), faults, CANVAS)), "not listed is not cleared"
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "document", "told"),
+    [
+        (lambda url: clients(rogue=True, url=url), "/v1/rogues",
+         {"suspects": [SUSPECT], "faults": []}, "alice"),
+        (lambda url: clients(url=url), "/v1/clients", {"clients": []}, "no client"),
+        (lambda url: starvation(url=url), "/v1/starvation", {"starved": [STARVED]}, "STARVED"),
+    ],
+)  # fmt: skip
+def test_commands_show_what_the_agent_says(
+    scripted: ScriptedAgent,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[[str], None],
+    path: str,
+    document: Any,
+    told: str,
+) -> None:
+    scripted.says(path, document)
+    command(scripted.url)
+    assert told in capsys.readouterr().out

@@ -1,0 +1,293 @@
+"""History by level, replay, starvation and rogues, as documents over the real routes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.agent.alerts import Alerts
+from headgate.agent.meter import MetricMinutes
+from headgate.agent.rogues import Rogues
+from headgate.agent.watch import Watch
+from headgate.core.records import MetricMinute, Tally
+from headgate.core.sessions import SessionGroup
+from headgate.core.starvation import Culprit, Starved
+from tests.http.serving import LOOPS, Served, serving
+from tests.http.talk import Reply
+
+STARVED = Starved(
+    database="main",
+    client="etl",
+    is_level=True,
+    members=("a:etl", "b:etl"),
+    metric="lag",
+    culprit=Culprit.EXEMPT_CLIENT,
+    since_s=10.0,
+    for_s=900.0,
+    runtime_s=3600.0,
+    share=0.25,
+    alarming=True,
+    refusals=900,
+    breached_share=1.0,
+    mean_utilization=3.0,
+    dice_s=0.0,
+    blamed=("fix:x",),
+    rule="r7",
+    proposal="headgate rule lift r7",
+)
+ROGUE = SessionGroup("alice", "psql", "10.0.0.9", 2, 2)
+
+
+class Listed:
+    async def read(self) -> list[SessionGroup]:
+        return [ROGUE]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("w")
+    with serving(LOOPS["asyncio"], folder) as served:
+        yield served
+
+
+def minute_now(served: Served) -> int:
+    return int(served.call(served.clock.now).wall_s // 60)
+
+
+def keep(served: Served, *tallies: tuple[int, str, str, str, int]) -> None:
+    """(minutes ago, client, verdict, by, count)"""
+    now = minute_now(served)
+    rows = [Tally(now - ago, "main", who, what, by, n) for ago, who, what, by, n in tallies]
+    served.run_there(lambda: served.store.add_tallies(rows))
+
+
+def ok(reply: Reply) -> Any:
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+def post(served: Served, body: object) -> Reply:
+    raw = json.dumps(body).encode()
+    return served.ask("POST", "/v1/replay", body=raw, Content_Type="application/json")
+
+
+def test_the_timeline_of_a_level(watched: Served) -> None:
+    """R68"""
+    day = [(ago, "u1:tl", "THRESHOLD_EXCEEDED", "shard/lag", 92) for ago in range(60, 85)]
+    day += [(ago, "u2:tl", "OK", "", 8) for ago in range(30, 100)]
+    keep(watched, *day)
+    found = ok(watched.ask("GET", "/v1/history/timeline?app=tl&since=3h&step=15m"))
+    [span] = found["spans"]
+    assert (span["mostly_by"], span["share"]) == ("shard/lag", 0.92)
+    assert span["sums"]["checks"] == 2500
+    assert found["total"]["by_reason"] == {"metric": 2300}
+    assert [c["client"] for c in found["children"]] == ["u1:tl", "u2:tl"]
+    assert sum(b["sums"]["checks"] for b in found["bins"]) == found["total"]["checks"] == 2860
+    by_level = ok(watched.ask("GET", "/v1/history/timeline?app=tl&since=3h&level=2"))
+    assert [c["client"] for c in by_level["children"]] == ["tl"]
+    elsewhere = ok(watched.ask("GET", "/v1/history/timeline?app=tl&since=3h&database=replica"))
+    assert elsewhere["total"]["checks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("since=0s", "since"),
+        ("since=999999d", "since"),
+        ("since=1h&until=2h", "less long ago"),
+        ("since=1h&step=0m", "step"),
+        ("since=366d&step=1m", "step"),
+        ("level=9", "level"),
+        ("app=a:%20", "level"),
+        ("ap=x", "unknown parameter"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_refused_with_the_reason(
+    watched: Served, query: str, told: str
+) -> None:
+    reply = watched.ask("GET", f"/v1/history/timeline?{query}")
+    assert reply.status == 400 and told in reply.json["detail"]
+
+
+def test_metrics_by_the_minute(watched: Served) -> None:
+    now = minute_now(watched)
+    lag = MetricMinute(now - 5, "main", "lag", 60, 10, 5, 75.0, 0.5, 7.0, 5.0)
+    watched.run_there(lambda: watched.store.add_metric_minutes([lag]))
+    found = ok(watched.ask("GET", "/v1/history/metrics?database=main&metric=lag&since=1h"))
+    [minute] = found["minutes"]
+    assert (minute["low"], minute["mean"], minute["high"]) == (0.5, 1.5, 7.0)
+    assert minute["breached_share"] == 0.1
+
+
+def test_a_proposed_rule_is_replayed_and_nothing_changes(watched: Served) -> None:
+    """R145, R140"""
+    keep(watched, (3, "u1:rp", "OK", "", 100), (3, "u1:rp", "THRESHOLD_EXCEEDED", "lag", 50))
+    before = watched.call(lambda: watched.checker.rules)
+    found = ok(post(watched, {"rule": {"target": "rp", "ratio": 0.9}, "since": "1h"}))
+    [row] = found["rows"]
+    assert (row["admitted_before"], row["refused_before"], row["how"]) == (100, 50, "expected")
+    assert row["admitted_after"] == pytest.approx(10)
+    assert found["whole"] and "not replayed" in found["notes"][0]
+    assert watched.call(lambda: watched.checker.rules) is before
+
+
+def test_a_rule_that_would_be_refused_is_not_replayed(watched: Served) -> None:
+    reply = post(watched, {"rule": {"target": "rp", "ratio": 7}})
+    assert reply.status == 422 and "ratio" in reply.json["faults"][0]
+    assert post(watched, {"rules": {}}).status == 400
+    assert post(watched, {"rule": {"target": "rp", "ratio": 0.5}, "since": "x"}).status == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/starvation", "/v1/rogues"])
+def test_an_agent_that_does_not_watch_says_so(watched: Served, path: str) -> None:
+    assert watched.ask("GET", path).status == 404
+
+
+@pytest.fixture
+def watching(watched: Served) -> Iterator[Served]:
+    """With the loops' parts, and what they would have found."""
+    before = watched.views.parts
+
+    async def attach() -> None:
+        alerts = Alerts(watched.clock)
+        watch = Watch(
+            watched.recorder,
+            watched.board,
+            watched.clock,
+            alerts,
+            rules=lambda: watched.checker.rules,
+            minutes=MetricMinutes(),
+        )
+        watch._findings["main"] = (STARVED,)
+        alerts.put("starvation.begins", {"client": "etl"})
+        rogues = Rogues(
+            watched.recorder,
+            watched.demands,
+            watched.clock,
+            lambda database: Listed() if database == "main" else None,
+        )
+        await rogues.look()
+        watched.views.parts = replace(before, watch=watch, rogues=rogues)
+
+    watched.run_there(attach)
+    yield watched
+    watched.call(setattr, watched.views, "parts", before)
+
+
+def test_who_is_starved_and_why(watching: Served) -> None:
+    found = ok(watching.ask("GET", "/v1/starvation"))
+    assert (found["window_s"], found["waterline"]) == (600.0, 0.05)
+    [starved] = found["starved"]
+    assert (starved["client"], starved["cause"]) == ("etl", "exempt_client")
+    assert starved["proposal"] == "headgate rule lift r7"
+
+
+def test_status_says_it_first(watching: Served) -> None:
+    advice = ok(watching.ask("GET", "/v1/status"))["advice"]
+    assert advice[0].startswith(
+        "starved: etl (2 clients) on main has been refused by lag for 15 min, 25% of its runtime"
+    )
+    watching.measure(lag=9.0)
+    advice = ok(watching.ask("GET", "/v1/status"))["advice"]
+    assert "psql (user alice, from 10.0.0.9) works there and never asked" in advice[1]
+    watching.reset()
+
+
+def test_who_never_asks_is_listed(watching: Served) -> None:
+    """R138"""
+    found = ok(watching.ask("GET", "/v1/rogues"))
+    [suspect] = found["suspects"]
+    assert (suspect["user"], suspect["application"], suspect["share"]) == ("alice", "psql", 1.0)
+    assert found["faults"] == []
+
+
+def test_prometheus_shows_it(watching: Served) -> None:
+    text = watching.ask("GET", "/metrics").body.decode()
+    found = {
+        sample.name: sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found["headgate_starved_seconds"].value == 900
+    assert found["headgate_starved_seconds"].labels["cause"] == "exempt_client"
+    assert found["headgate_starvation_share"].value == 0.25
+    assert found["headgate_rogue_sessions_active"].value == 2
+    assert found["headgate_alerts_total"].labels == {"kind": "starvation.begins", "outcome": "told"}
+
+
+# --- a minute of the past ------------------------------------------------------------------
+
+
+def past(served: Served, query: str) -> Reply:
+    return served.ask("GET", f"/v1/explain?{query}")
+
+
+def test_explain_at_a_past_instant(watched: Served) -> None:
+    """R144: what was decided then, by what, and what is not known."""
+    load = MetricMinute(minute_now(watched) - 30, "main", "load", 60, 0, 45, 480.0, 2.0, 9.0, 5.0)
+    watched.run_there(lambda: watched.store.add_metric_minutes([load]))
+    keep(
+        watched,
+        (30, "u1:pt", "THRESHOLD_EXCEEDED", "load", 90),
+        (30, "u2:pt", "REJECT_BY_RATIO", "rule:r1", 8),
+        (30, "u2:pt", "OK", "", 2),
+        (25, "u2:pt", "OK", "", 1),
+    )
+    found = ok(past(watched, "app=pt&database=main&at=30m"))
+    assert found["sums"]["by_reason"] == {"metric": 90, "dice": 8}
+    assert found["told"] == [
+        "98 of 100 checks were refused: 90 by load, 8 by rule:r1",
+        "load was above its threshold of 5 for 75% of the minute: 2 to 9",
+    ]
+    assert [child["client"] for child in found["clients"]] == ["u1:pt", "u2:pt"]
+    assert [metric["high"] for metric in found["metrics"]] == [9.0]
+    assert any("kept by the minute" in told for told in found["unknown"])
+    quiet = ok(past(watched, "app=pt&database=main&at=28m"))
+    assert quiet["told"] == ["nobody asked as pt on main in that minute"]
+    assert quiet["asked_before"] < quiet["at"] < quiet["asked_after"]
+    assert any("no metric of that minute" in told for told in quiet["unknown"])
+
+
+def test_explain_at_tells_of_forgotten_times(watched: Served) -> None:
+    found = ok(past(watched, "app=pt&database=main&at=20d"))
+    assert any("are forgotten" in told for told in found["unknown"])
+    named = ok(past(watched, "app=pt&database=main&at=2026-01-01T07:10:00Z"))
+    assert named["at"] == "2026-01-01T07:10:00Z" and named["until"] == "2026-01-01T07:11:00Z"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "told"),
+    [
+        ("app=x&database=main&at=noon", 400, "with its zone"),
+        ("app=x&database=main&at=2026-01-01T07:10", 400, "with its zone"),
+        ("app=x&database=main&at=2999-01-01T07:10Z", 400, "not in the past"),
+        ("app=x&database=none&at=1h", 404, "main, replica"),
+        ("app=&database=main&at=1h", 400, "client"),
+        ("app=x&database=main&metrics=lag&at=1h", 400, "unknown parameter"),
+    ],
+)
+def test_a_past_that_cannot_be_explained_is_refused(
+    watched: Served, query: str, status: int, told: str
+) -> None:
+    reply = past(watched, query)
+    assert reply.status == status and told in reply.json["detail"], reply.json
+
+
+def test_a_run_far_longer_than_its_own_past_is_told(watched: Served) -> None:
+    """R91"""
+    runs = [
+        (ago, "u1:rn", "OK", "", 1)
+        for start, length in ((8000, 40), (6600, 50), (5200, 45), (170, 170))
+        for ago in range(start - length + 1, start + 1)
+    ]
+    keep(watched, *runs)
+    found = ok(watched.ask("GET", "/v1/history/timeline?app=rn&since=1h"))["runs"]
+    assert (found["usual_minutes"], found["longest_minutes"]) == (45, 50)
+    assert found["unusual"] and found["ongoing"] and found["earlier"] == 3
+    assert ok(watched.ask("GET", "/v1/history/timeline?since=1h"))["runs"] is None
