@@ -70,7 +70,7 @@ def test_the_text_of_an_answer_leaves_out_the_raw_document() -> None:
     assert repr(answer) == (
         "Answer(verdict='OK', admitted=True, reason='fine', retry_after_s=None, utilization=None, "
         "metrics=(), database='', checks=(), read_only=False, unthrottled=False, ask=None, "
-        "ask_database=None)"
+        "ask_database=None, decided='agent')"
     )
 
 

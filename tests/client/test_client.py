@@ -98,7 +98,7 @@ def test_the_environment_says_where_the_agent_is(
 
 def test_ipv6_goes_in_brackets() -> None:
     gate = Client("etl", database="main", url="http://[::1]:8087")
-    assert b"\r\nHost: [::1]:8087\r\n" in gate._may_write.request
+    assert b"\r\nHost: [::1]:8087\r\n" in gate._members[0].question.request
 
 
 def test_a_client_shows_no_secret() -> None:

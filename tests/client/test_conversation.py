@@ -13,19 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.answers import Answer
-from headgate.client.availability import Availability
-from headgate.client.conversation import (
-    BACKOFF_CAP_S,
-    Ask,
-    Conversation,
-    Patience,
-    Reply,
-    Steps,
-    backoff_s,
-)
+from headgate.client.conversation import Conversation, Ways
+from headgate.client.endpoints import Endpoints
 from headgate.client.http1 import Response
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer
+from headgate.client.steps import Ask, Reply, Sleep, Steps
+from headgate.client.target import Target
+from headgate.client.waits import BACKOFF_CAP_S, Patience, backoff_s
 from headgate.errors import (
     InvalidRequest,
     InvalidSettings,
@@ -65,10 +60,8 @@ class Talk:
     asks: list[Ask] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        availability = Availability("http://agent:8087", self.patience.unavailable_after_s)
-        self.conversation = Conversation(
-            "http://agent:8087", self.patience, availability, self.time.clock, self.dice
-        )
+        ways = Ways(Endpoints([Target("http://agent:8087")]))
+        self.conversation = Conversation(self.patience, ways, self.time.clock, self.dice)
 
     def wait(self, replies: Iterable[Reply], deadline_s: float | None = None) -> Answer:
         return self.play(self.conversation.wait(QUESTION, deadline_s), replies)
@@ -89,7 +82,7 @@ class Talk:
                 self.asks.append(step)
                 reply = next(script)
                 self.time.now_s += self.silence_s if isinstance(reply, NoAnswer) else 0.0
-            else:
+            elif isinstance(step, Sleep):
                 self.time.sleep(step.seconds)
 
 
@@ -257,14 +250,15 @@ def test_the_last_question_is_asked_at_the_deadline() -> None:
     with pytest.raises(WaitedTooLong):
         talk.wait(itertools.repeat(REFUSED), deadline_s=1.0)
     assert sum(talk.time.slept) == pytest.approx(1.0)
-    assert talk.asks[-1].timeout_s == 0.05
     assert Talk().wait([OK], deadline_s=0)
 
 
-def test_no_question_outlasts_the_wait_it_is_part_of() -> None:
+def test_no_deadline_cuts_an_agents_time_short() -> None:
+    """One that is 80 ms away would never answer who asks with a deadline of 0."""
     talk = Talk(Patience(timeout_s=1.0))
     talk.wait([refusal(600), OK], deadline_s=1.2)
-    assert [ask.timeout_s for ask in talk.asks] == pytest.approx([1.0, 0.6])
+    talk.wait([OK], deadline_s=0)
+    assert [ask.timeout_s for ask in talk.asks] == [1.0, 1.0, 1.0]
 
 
 def test_the_client_s_own_limit_is_the_default_deadline() -> None:
@@ -458,11 +452,35 @@ def test_a_declared_outage_is_forgotten_when_nobody_works() -> None:
     assert talk.wait([SILENT, OK]).verdict == "OK"
 
 
-def test_silence_up_to_a_deadline_declares_nothing() -> None:
-    """A caller in a hurry says nothing about the agent: the next one asks."""
-    talk = Talk(Patience(on_unavailable="open"), silence_s=0.5)
-    assert talk.wait([SILENT], deadline_s=0.1).unthrottled
+@pytest.mark.parametrize("on_unavailable", ["open", "closed"])
+@pytest.mark.parametrize("deadline_s", [0, 0.2, 2])
+def test_a_deadline_is_no_leave_to_go_on(on_unavailable: Any, deadline_s: float) -> None:
+    """R47: a caller in a hurry says nothing about the agent, which may answer the next one."""
+    talk = Talk(Patience(on_unavailable=on_unavailable), silence_s=0.25)
+    told = f"the deadline of {deadline_s:g} s came before the 10 s of unavailable_after_s"
+    with pytest.raises(ThrottlerUnavailable, match=told):
+        talk.wait(itertools.repeat(SILENT), deadline_s)
+    assert talk.time.now_s - 1000 <= deadline_s + talk.silence_s
+    assert talk.conversation.circuit.state == "closed"
     assert talk.wait([SILENT, OK]).verdict == "OK"
+
+
+@pytest.mark.parametrize("unavailable_after_s", [2.0, 10.0])
+def test_who_comes_back_with_a_deadline_goes_on_once_the_outage_is_long_enough(
+    unavailable_after_s: float,
+) -> None:
+    """As a Celery task does, every few seconds: the outage is remembered from call to call."""
+    patience = Patience(on_unavailable="open", unavailable_after_s=unavailable_after_s)
+    talk = Talk(patience, silence_s=0.25)
+    refused_s = []
+    while True:
+        try:
+            assert talk.wait([SILENT], deadline_s=0).unthrottled
+            break
+        except ThrottlerUnavailable:
+            refused_s.append(talk.time.now_s - 1000)
+            talk.time.now_s += 7
+    assert refused_s and refused_s[-1] < unavailable_after_s
 
 
 def test_an_outage_of_an_hour_ago_says_nothing_about_now() -> None:
@@ -471,14 +489,6 @@ def test_an_outage_of_an_hour_ago_says_nothing_about_now() -> None:
         talk.check(SILENT)
     talk.time.now_s += 3600
     assert talk.wait([SILENT, OK]).verdict == "OK"
-
-
-def test_a_deadline_before_the_bounded_wait_applies_the_policy_early() -> None:
-    closed, opened = Talk(silence_s=0.5), Talk(Patience(on_unavailable="open"), silence_s=0.5)
-    with pytest.raises(ThrottlerUnavailable):
-        closed.wait(itertools.repeat(SILENT), deadline_s=2)
-    assert opened.wait(itertools.repeat(SILENT), deadline_s=2).unthrottled
-    assert opened.time.now_s - 1000 == pytest.approx(2.5, abs=0.51)
 
 
 @pytest.mark.parametrize("on_unavailable", ["open", "closed"])
@@ -501,6 +511,42 @@ def test_fail_open_periods_are_logged_with_their_length_and_work(
     assert "work goes on unthrottled" in began
     assert "answers again after 62." in ended
     assert ended.endswith("pieces of work run without it: 2")
+
+
+# --- deciding here ---------------------------------------------------------------------------
+
+
+class Lifted:
+    """A local gate that holds, and from its third look on does not."""
+
+    def __init__(self, verdict: str) -> None:
+        self.refusal = Answer(verdict, False, "held", retry_after_s=30.0, database="main")
+        self.looks = 0
+
+    def check(self, question: Question, now_s: float) -> Answer | None:
+        return Answer("OK", True, "", database="main") if self.looks > 2 else self.refusal
+
+    def is_ready(self, question: Question) -> bool:
+        return True
+
+    def would_admit(self, question: Question) -> bool:
+        self.looks += 1
+        return self.looks > 2
+
+
+@pytest.mark.parametrize(("verdict", "slept_s"), [("APP_DENIED", 2.25), ("REJECT_BY_RATIO", 30.0)])
+def test_a_lifted_hold_is_noticed_by_who_decides_here(verdict: str, slept_s: float) -> None:
+    """It looks at what it was told, and asks nobody (R32); of dice nobody learns anything so."""
+    talk, gate = Talk(), Lifted(verdict)
+    talk.conversation.decide_locally(gate)
+    if verdict != "APP_DENIED":
+        with pytest.raises(WaitedTooLong):
+            talk.wait([], deadline_s=40)
+        assert (gate.looks, sum(talk.time.slept)) == (0, 30.0)
+        return
+    assert talk.wait([]).admitted
+    assert sum(talk.time.slept) == pytest.approx(slept_s)
+    assert talk.asks == []
 
 
 # --- settings and properties ----------------------------------------------------------------
@@ -554,4 +600,4 @@ def test_no_wait_outlasts_its_deadline(
         assert answer.verdict == ("UNAVAILABLE" if answer.unthrottled else "OK")
     except (WaitedTooLong, ThrottlerUnavailable):
         pass
-    assert talk.time.now_s - 1000 <= deadline_s + 0.05
+    assert talk.time.now_s - 1000 <= deadline_s + talk.silence_s

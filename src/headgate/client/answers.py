@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 OK = "OK"
+APP_DENIED = "APP_DENIED"
 UNKNOWN_METRIC = "UNKNOWN_METRIC"
 INTERNAL_ERROR = "INTERNAL_ERROR"
 MISDIRECTED = "MISDIRECTED"
@@ -50,6 +52,7 @@ class Answer:
         "unthrottled",
         "ask",
         "ask_database",
+        "decided",
         "raw",
     )
     __slots__ = __match_args__
@@ -68,29 +71,56 @@ class Answer:
         unthrottled: bool = False,
         ask: str | None = None,
         ask_database: str | None = None,
+        decided: str = "",
         raw: Mapping[str, Any] | None = None,
     ) -> None:
-        self.verdict: Final = verdict
-        self.admitted: Final = admitted
-        self.reason: Final = reason
-        self.retry_after_s: Final = retry_after_s
-        self.utilization: Final = utilization
-        self.metrics: Final = metrics
-        self.database: Final = database
-        """Empty where several were asked about at once: see `checks`."""
-        self.checks: Final = checks
-        self.read_only: Final = read_only
-        """The answer to `check_read`; never a leave to write (R34)."""
-        self.unthrottled: Final = unthrottled
-        """No agent answered, and this client was told to go on without one."""
-        self.ask: Final = ask
-        """With MISDIRECTED: the agent to ask instead, where that is known."""
-        self.ask_database: Final = ask_database
-        """And what that agent calls the database."""
-        self.raw: Final[Mapping[str, Any]] = {} if raw is None else raw
+        decided = decided or ("nobody" if unthrottled else "agent")
+        raw = {} if raw is None else raw
+        # One by one through __setattr__ takes ten times as long, and each check makes one.
+        self._fill((
+            verdict, admitted, reason, retry_after_s, utilization, metrics, database, checks,
+            read_only, unthrottled, ask, ask_database, decided, raw,
+        ))  # fmt: skip
+        if TYPE_CHECKING:
+            self.verdict: Final = verdict
+            self.admitted: Final = admitted
+            self.reason: Final = reason
+            self.retry_after_s: Final = retry_after_s
+            self.utilization: Final = utilization
+            self.metrics: Final = metrics
+            self.database: Final = database
+            """Empty where several were asked about at once: see `checks`."""
+            self.checks: Final = checks
+            self.read_only: Final = read_only
+            """The answer to `check_read`; never a leave to write (R34)."""
+            self.unthrottled: Final = unthrottled
+            """No agent answered, and this client was told to go on without one."""
+            self.ask: Final = ask
+            """With MISDIRECTED: the agent to ask instead, where that is known."""
+            self.ask_database: Final = ask_database
+            """And what that agent calls the database."""
+            self.decided: Final = decided
+            """Who did: the "agent", this process from a snapshot ("local"), or "nobody"."""
+            self.raw: Final[Mapping[str, Any]] = raw
+
+    def _fill(self, values: tuple[object, ...]) -> None:
+        for put, value in zip(_PUTS, values, strict=True):
+            put(self, value)
+
+    def with_retry_after(self, retry_after_s: float | None) -> Answer:
+        """The same, to another who asked."""
+        values = _values(self)
+        again = object.__new__(Answer)
+        again._fill((*values[:_RETRY_AFTER], retry_after_s, *values[_RETRY_AFTER + 1 :]))
+        return again
 
     def __bool__(self) -> bool:
         return self.admitted
+
+    @property
+    def refusals(self) -> tuple[Answer, ...]:
+        """Who refused, of the databases that were asked about; empty for an admission."""
+        return tuple(part for part in self.checks or (self,) if not part.admitted)
 
     def __setattr__(self, name: str, value: object) -> None:
         # Set once, rather than never: that is how __init__, pickle and copy fill it.
@@ -114,3 +144,8 @@ class Answer:
     def _value(self) -> tuple[object, ...]:
         """All but `raw`: two agents may word one answer differently."""
         return tuple(getattr(self, name) for name in self.__match_args__[:-1])
+
+
+_values: Callable[[Answer], tuple[Any, ...]] = attrgetter(*Answer.__match_args__)
+_PUTS = tuple(vars(Answer)[name].__set__ for name in Answer.__match_args__)
+_RETRY_AFTER = Answer.__match_args__.index("retry_after_s")

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
     Iterable,
+    Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from time import monotonic
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headgate.client.answers import Answer
-from headgate.client.gate import DEFAULT_CHUNK_SIZE, Gate
-from headgate.client.sync_client import checked_size
+from headgate.client.chunking import sizes_of
+from headgate.client.cursors import CursorLike, Position, cursor_of
+from headgate.client.gate import Gate
+from headgate.client.progress import ProgressLike
+
+if TYPE_CHECKING:
+    from headgate.client.runs import Plan, Run
 
 Item = TypeVar("Item")
+Chunk = TypeVar("Chunk", bound=Sequence[Any])
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
@@ -36,42 +45,134 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
 
     async def check(self, *, cost: float | None = None) -> Answer:
         """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one."""
+        if self._only is not None:
+            if cost is not None:
+                self._checked(cost)
+            answer = self._only.quick()
+            if answer is not None:
+                if monotonic() >= self._driver.give_way_at_s:
+                    await self._driver.give_way()
+                return answer
         return await self._driver.run(self._checking(cost))
 
     async def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
     ) -> Answer:
         """Is `metric` below the caller's own threshold? Never a leave to write (R34)."""
+        if self._reads is not None:
+            answer = self._reads.read((threshold_s, metric, database))
+            if answer is not None:
+                if monotonic() >= self._driver.give_way_at_s:
+                    await self._driver.give_way()
+                return answer
         return await self._driver.run(self._checking_read(threshold_s, metric, database))
 
     async def wait(self, deadline_s: float | None = None, *, cost: float | None = None) -> Answer:
         """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`)."""
+        if self._only is not None:
+            if cost is not None or deadline_s is not None:
+                self._checked(cost, deadline_s)
+            answer = self._only.passed()
+            if answer is not None:
+                if monotonic() >= self._driver.give_way_at_s:
+                    await self._driver.give_way()
+                return answer
         return await self._driver.run(self._waiting(deadline_s, cost))
 
     def chunks(
         self,
         items: Iterable[Item] | AsyncIterable[Item],
-        size: int = DEFAULT_CHUNK_SIZE,
+        size: int | None = None,
         *,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        target_s: float | None = None,
+        progress: ProgressLike = False,
+        cursor: CursorLike | None = None,
+        key: Callable[[Item], Position] | None = None,
         items_cost: bool = False,
     ) -> AsyncIterator[list[Item]]:
-        """Lists of `size` items, each asked for before it is handed out (R30). With
-        `items_cost`, a list costs as much as it has items."""
-        return self._chunks(items, checked_size(size), items_cost)
+        """Lists of items, each asked for before it is handed out (R30); as Client.chunks.
+
+        The items may come from an asynchronous source, and what a cursor returns is awaited
+        where it can be.
+        """
+        from headgate.client.runs import Plan  # loaded when the client was made
+
+        sizes = sizes_of(size, min_size, max_size, target_s)
+        return self._chunks(items, Plan(sizes, progress, cursor_of(cursor), key, items_cost))
+
+    def ranges(
+        self,
+        first: int,
+        last: int,
+        size: int | None = None,
+        *,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        target_s: float | None = None,
+        progress: ProgressLike = False,
+        cursor: CursorLike | None = None,
+        items_cost: bool = False,
+    ) -> AsyncIterator[range]:
+        """The ids from `first` to `last`, both included, as ranges; as Client.ranges."""
+        from headgate.client.runs import range_plan  # loaded when the client was made
+
+        sizes = sizes_of(size, min_size, max_size, target_s)
+        return self._ranges(first, last, range_plan(sizes, progress, cursor_of(cursor), items_cost))
 
     async def _chunks(
-        self, items: Iterable[Item] | AsyncIterable[Item], size: int, items_cost: bool
+        self, items: Iterable[Item] | AsyncIterable[Item], plan: Plan[Item]
     ) -> AsyncIterator[list[Item]]:
-        chunk: list[Item] = []
-        async for item in _iterated(items):
-            chunk.append(item)
-            if len(chunk) == size:
-                await self.wait(cost=size if items_cost else None)
+        run = await self._run(plan, items)
+        source = _iterated(items, run)
+
+        async def take(size: int) -> list[Item]:
+            read: list[Item] = []
+            while len(read) < run.to_read(size):
+                try:
+                    read.append(await anext(source))
+                except StopAsyncIteration:
+                    break
+            return run.cut(size, read)
+
+        async with aclosing(source), aclosing(self._each(plan, run, take)) as chunks:
+            async for chunk in chunks:
                 yield chunk
-                chunk = []
-        if chunk:
-            await self.wait(cost=len(chunk) if items_cost else None)
-            yield chunk
+
+    async def _ranges(self, first: int, last: int, plan: Plan[int]) -> AsyncIterator[range]:
+        ids = range(first, last + 1)
+        run = await self._run(plan, ids)
+        left = run.left_of(ids)
+
+        async def take(size: int) -> range:
+            return left.take(size)
+
+        async with aclosing(self._each(plan, run, take)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _run(self, plan: Plan[Item], items: object) -> Run[Item]:
+        position = None if plan.cursor is None else await _settled(plan.cursor.load())
+        return plan.run(self._asker.app, items, position, self._clock())
+
+    async def _each(
+        self, plan: Plan[Item], run: Run[Item], take: Callable[[int], Awaitable[Chunk]]
+    ) -> AsyncGenerator[Chunk, None]:
+        try:
+            while chunk := await take(run.size):
+                await self._driver.run(self._pausing(run.pause_s))
+                cost = float(len(chunk)) if plan.items_cost else None
+                run.begins(await self.wait(cost=cost), self._clock())
+                yield chunk
+                run.ends(chunk, self._clock())
+                if plan.cursor is not None and run.position is not None:
+                    await _settled(plan.cursor.save(run.position))
+                run.shows(len(chunk), self._clock())
+            if plan.cursor is not None:
+                await _settled(plan.cursor.save(run.final_position))
+        finally:
+            run.close()
 
     @asynccontextmanager
     async def guard(self, deadline_s: float | None = None) -> AsyncIterator[Answer]:
@@ -95,7 +196,13 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         return asking
 
     async def close(self) -> None:
-        self._driver.close()
+        """Lets go of its connections. What is left to be reported is sent first, for at most
+        `timeout_s`."""
+        if self._locally is not None:
+            self._locally.close(flush_s=0.0)  # Told by a thread: the loop does not wait for it.
+        for member in self._members:
+            await self._driver.run(member.conversation.farewell())
+        await self._driver.finish()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -109,10 +216,19 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
         await self.close()
 
 
-async def _iterated(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[Item]:
+async def _iterated(
+    items: Iterable[Item] | AsyncIterable[Item], run: Run[Item]
+) -> AsyncGenerator[Item, None]:
+    """Without those that an earlier run has done."""
     if isinstance(items, AsyncIterable):
         async for item in items:
-            yield item
+            if not (run.skips_any and run.skips(item)):
+                yield item
         return
     for item in items:
-        yield item
+        if not (run.skips_any and run.skips(item)):
+            yield item
+
+
+async def _settled(value: object) -> Any:
+    return await value if isinstance(value, Awaitable) else value

@@ -1,5 +1,10 @@
 """Whether an agent answers at all, remembered from one question to the next.
 
+    closed ──nobody answers for the bounded wait──► open ──one probe, now and then──► half-open
+      ▲                                              ▲                                 │   │
+      └───────────────── any answer, be it a refusal ┼─────────────────────────────────┘   │
+                                                     └───────────── no answer ─────────────┘
+
 A long outage must not cost every piece of work its full bounded wait again (R49), nor, where
 the agent's packets go nowhere, a full timeout: once declared, an outage is probed by one
 question now and then, and work goes on unasked in between. It goes on until somebody
@@ -10,12 +15,25 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from headgate.client.logs import warn
-
 # A piece of work may take minutes; a declared outage is not forgotten while one runs.
 FORGET_DECLARED_AFTER_S = 600.0
+# Who asks with a deadline comes back in a while (a Celery task within 7.5 s): silence that began
+# before and has not ended goes on.
+REMEMBER_S = 15.0
 
 OnUnavailable = Literal["closed", "open"]
+CircuitState = Literal["closed", "open", "half-open"]
+
+
+class Circuit(NamedTuple):
+    """As electricians say it: closed is well, open means that nobody is asked."""
+
+    state: CircuitState
+    outage_s: float = 0.0
+    """How long nobody had answered when last asked."""
+    asks: int = 0
+    """Questions in a row that nobody answered."""
+    detail: str = ""
 
 
 class Outage(NamedTuple):
@@ -30,33 +48,68 @@ class Outage(NamedTuple):
         return self.last_s - self.since_s
 
 
-class Bypass(NamedTuple):
-    """Leave to go on without asking, in one declared outage."""
+class Claim:
+    """To be had once. A dict's setdefault decides who was first, and needs no lock."""
+
+    __slots__ = ("_winner",)
+
+    def __init__(self) -> None:
+        self._winner: dict[str, object] = {}
+
+    def win(self) -> bool:
+        mine = object()
+        return self._winner.setdefault("first", mine) is mine
+
+
+class Declared(NamedTuple):
+    """The circuit is open, for one outage."""
 
     since_s: float
     """Which outage: another one is waited out anew."""
     probe_at_s: float
-    used_s: float
+    claim: Claim
+    """Whose that probe is."""
+    lost_after_s: float
+    """Who claimed it and has done nothing with it until then never will: a fork took the
+    thread away, or it was killed."""
 
 
 class Availability:
-    """Shared by threads without a lock, which a fork might catch held: `outage` and `bypass`
-    are replaced, never edited. A lost update makes an outage look one question shorter, or
-    one probe longer."""
+    """Shared by threads without a lock, which a fork might catch held: values are replaced,
+    never edited. A lost update makes an outage look one question shorter."""
 
-    def __init__(self, agent: str, forget_after_s: float) -> None:
+    def __init__(self, forget_after_s: float, on_unavailable: OnUnavailable) -> None:
+        self._goes_on = on_unavailable == "open"
         self.outage: Outage | None = None
-        self.bypass: Bypass | None = None
-        self._agent = agent
+        self._declared: Declared | None = None
+        self._probing: Outage | None = None
+        self._used_s = 0.0
         self._forget_after_s = forget_after_s
-        self._unthrottled = 0
 
-    def answered(self, now_s: float) -> None:
-        outage, self.outage = self.outage, None
-        if self._unthrottled and outage is not None:
-            warn("%s answers again after %.1f s; pieces of work run without it: %d",
-                 self._agent, now_s - outage.since_s, self._unthrottled)  # fmt: skip
-            self._unthrottled = 0
+    @property
+    def circuit(self) -> Circuit:
+        outage = self.outage
+        if outage is None:
+            return Circuit("closed")
+        state: CircuitState = "closed"
+        if self.is_declared:
+            state = "open" if self._probing is None else "half-open"
+        return Circuit(state, outage.lasted_s, outage.asks, outage.detail)
+
+    @property
+    def is_declared(self) -> bool:
+        outage, declared = self.outage, self._declared
+        return outage is not None and declared is not None and declared.since_s == outage.since_s
+
+    def probing(self) -> None:
+        """A question goes out although the circuit is open."""
+        self._probing = self.outage
+
+    def answered(self) -> Outage | None:
+        """The outage that this ends, if its circuit was open."""
+        was_open, outage = self.is_declared, self.outage
+        self.outage = self._declared = self._probing = None
+        return outage if was_open else None
 
     def unanswered(self, asked_s: float, now_s: float, detail: str) -> Outage:
         known = self.outage
@@ -64,12 +117,16 @@ class Availability:
             outage = Outage(asked_s, now_s, 1, detail)
         else:
             outage = known._replace(last_s=now_s, asks=known.asks + 1, detail=detail)
-        self.outage = outage
+        self.outage, self._probing = outage, None
         return outage
 
-    def declare(self, outage: Outage, now_s: float, probe_at_s: float) -> None:
-        """It has lasted long enough: until `probe_at_s` nobody need ask."""
-        self.bypass = Bypass(outage.since_s, probe_at_s, now_s)
+    def declare(self, outage: Outage, now_s: float, probe_at_s: float) -> bool:
+        """It has lasted long enough: until `probe_at_s` nobody need ask. True: the circuit
+        was closed up to now."""
+        was_open = self.is_declared
+        self._used_s = now_s
+        self._declared = _due(outage.since_s, probe_at_s, now_s)
+        return not was_open
 
     def bypassed(self, now_s: float, next_probe_at_s: float) -> Outage | None:
         """The declared outage, where work may go on unasked.
@@ -77,25 +134,28 @@ class Availability:
         None: ask. Who is told so while an outage is declared asks for all the others too,
         who go on until `next_probe_at_s`.
         """
-        outage, bypass = self.outage, self.bypass
-        if outage is None or bypass is None or bypass.since_s != outage.since_s:
+        outage, declared = self.outage, self._declared
+        if outage is None or declared is None or declared.since_s != outage.since_s:
             return None
-        if now_s < bypass.probe_at_s:
-            self.bypass = bypass._replace(used_s=now_s)
+        # A closed client asks each time: it must not fail work that would be admitted by now.
+        if not self._goes_on:
+            return None
+        due = now_s >= declared.probe_at_s
+        if not due or (not declared.claim.win() and now_s < declared.lost_after_s):
+            self._used_s = now_s
             return outage
-        self.bypass = bypass._replace(probe_at_s=next_probe_at_s)
+        self._declared = _due(outage.since_s, next_probe_at_s, now_s)
         return None
 
-    def gone_ahead(self, outage: Outage) -> None:
-        """A piece of work starts without a throttler (R55)."""
-        if not self._unthrottled:
-            warn("%s has not answered for %.1f s (%s); work goes on unthrottled",
-                 self._agent, outage.lasted_s, outage.detail)  # fmt: skip
-        self._unthrottled += 1
-
     def _is_forgotten(self, outage: Outage, now_s: float) -> bool:
-        bypass = self.bypass
-        if bypass is None or bypass.since_s != outage.since_s:
+        if not self._goes_on:
             return now_s - outage.last_s > self._forget_after_s
-        idle_s = now_s - max(outage.last_s, bypass.used_s)
+        if not self.is_declared:
+            return now_s - outage.last_s > max(self._forget_after_s, REMEMBER_S)
+        idle_s = now_s - max(outage.last_s, self._used_s)
         return idle_s > max(self._forget_after_s, FORGET_DECLARED_AFTER_S)
+
+
+def _due(since_s: float, probe_at_s: float, now_s: float) -> Declared:
+    patience_s = max(1.0, probe_at_s - now_s)
+    return Declared(since_s, probe_at_s, Claim(), lost_after_s=probe_at_s + patience_s)

@@ -11,6 +11,8 @@ event loops share every rule below:
   policy decides; a refusal in between starts that time anew (R47–R50);
 - who goes on without an agent asks seldom, until one answers: a question that nobody will
   answer costs its whole timeout;
+- of several agents of its own, the one that answered last is asked first (R52);
+- each period of going without one is told to the agent that ends it, in the background (R55);
 - "ask there" is neither a refusal nor silence: the client asks there, MAX_HOPS times at most
   for one question, and ends up refused where agents only point at each other (R37).
 """
@@ -19,81 +21,67 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from headgate.client.answers import PACED, UNAVAILABLE, UNKNOWN_METRIC, Answer
-from headgate.client.availability import Availability, OnUnavailable, Outage
-from headgate.client.http1 import Response
+from headgate.client import events
+from headgate.client.answers import APP_DENIED, UNAVAILABLE, Answer
+from headgate.client.availability import Availability, Circuit, Outage
+from headgate.client.endpoints import Endpoints
 from headgate.client.logs import warn
 from headgate.client.parsing import merged
-from headgate.client.question import Question
+from headgate.client.question import Asker, Question
 from headgate.client.replies import NoAnswer, read_reply
 from headgate.client.routes import MAX_HOPS, Routes, is_dead_end
+from headgate.client.steps import (
+    Ask,
+    Asking,
+    NoTurn,
+    Reply,
+    Sent,
+    Sleep,
+    Step,
+    Steps,
+    Tell,
+)
 from headgate.client.target import Target
-from headgate.errors import Fault, InvalidSettings, ThrottlerUnavailable, WaitedTooLong
+from headgate.client.unthrottled import PATH, Period, Periods, report_body
+from headgate.client.waits import Patience, Wait, backoff_s
+from headgate.errors import HeadgateError, ThrottlerUnavailable, WaitedTooLong
 
-BACKOFF_BASE_S = 0.1
-BACKOFF_CAP_S = 5.0
-# The last question before a deadline is given at least this long to be answered.
-MIN_ASK_S = 0.05
-# A new primary knows its metrics within seconds (R45); a misspelt database is unknown for ever.
-UNKNOWN_WARNING_AFTER_S = 10.0
+LOOK_EVERY_S = 1.0
+"""So often a local client that is held looks whether it still is."""
+LOCAL = "local"
+"""Stands for the agent where a decision was made in this process."""
 
-
-class Ask(NamedTuple):
-    request: bytes
-    timeout_s: float
-    target: Target | None = None
-    """None: the client's own agent."""
+Emit: TypeAlias = Callable[[events.Event], None]
+Pausing: TypeAlias = "Generator[Step, Sent, float]"
+Replying: TypeAlias = "Generator[Step, Sent, Answer | NoAnswer]"
 
 
-class Sleep(NamedTuple):
-    seconds: float
+class LocalGate(Protocol):
+    """Decides in this process, where it knows enough."""
+
+    def check(self, question: Question, now_s: float) -> Answer | None:
+        """None: ask the agent. `now_s` is of the conversation's clock."""
+        ...
+
+    def is_ready(self, question: Question) -> bool:
+        """Whether it would be decided here; nothing is decided yet, nor counted."""
+        ...
+
+    def would_admit(self, question: Question) -> bool:
+        """Whether nothing but dice is in the way now; nothing is decided yet, nor counted."""
+        ...
 
 
-Reply: TypeAlias = Response | NoAnswer
-Steps: TypeAlias = Generator[Ask | Sleep, Reply | None, Answer]
-Replying: TypeAlias = Generator[Ask | Sleep, Reply | None, Answer | NoAnswer]
+class Ways(NamedTuple):
+    """Whom to ask, and how."""
 
-
-class Patience:
-    """How long a client waits for what, and what it does when nobody answers (R48)."""
-
-    __slots__ = ("max_wait_s", "on_unavailable", "timeout_s", "unavailable_after_s")
-
-    def __init__(
-        self,
-        timeout_s: float = 1.0,
-        max_wait_s: float | None = None,
-        unavailable_after_s: float = 10.0,
-        on_unavailable: OnUnavailable = "closed",
-    ) -> None:
-        self.timeout_s = timeout_s
-        self.max_wait_s = max_wait_s
-        self.unavailable_after_s = unavailable_after_s
-        self.on_unavailable = on_unavailable
-        self._check()
-
-    def _check(self) -> None:
-        faults = [*self._time_faults()]
-        if self.on_unavailable not in ("closed", "open"):
-            message = f"must be 'closed' or 'open', not {self.on_unavailable!r}"
-            faults.append(Fault("on_unavailable", message))
-        if faults:
-            raise InvalidSettings(faults)
-
-    def _time_faults(self) -> Generator[Fault, None, None]:
-        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
-            yield Fault("timeout_s", f"must be seconds above 0, not {self.timeout_s!r}")
-        for name in ("max_wait_s", "unavailable_after_s"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                yield Fault(name, f"must be 0 or more seconds, not {value!r}")
-
-
-def backoff_s(tries: int, roll: float) -> float:
-    """Full jitter: anything up to a bound that doubles, so that a herd does not return as one."""
-    return roll * min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2.0 ** min(tries, 16))
+    endpoints: Endpoints
+    routes: Routes | None = None
+    """None: whoever is asked, nobody is followed."""
+    asker: Asker | None = None
+    """None: periods of going without an agent are not reported."""
 
 
 class _Hops:
@@ -101,56 +89,6 @@ class _Hops:
 
     def __init__(self, left: int = MAX_HOPS) -> None:
         self.left = left
-
-
-class _Wait:
-    """One wait so far."""
-
-    def __init__(self, question: Question, started_s: float, limit_s: float) -> None:
-        self.question = question
-        self.started_s = started_s
-        self.limit_s = limit_s
-        self.refusal: Answer | None = None
-        self.refusals = 0
-        self.unanswered = 0
-        self.unknown_since_s: float | None = None
-        self.warned = False
-
-    @property
-    def ends_s(self) -> float:
-        return self.started_s + self.limit_s
-
-    def left_s(self, now_s: float) -> float:
-        return self.ends_s - now_s
-
-    def too_long(self, now_s: float, refusal: Answer) -> WaitedTooLong:
-        advice = f"; come back in {refusal.retry_after_s:.1f} s" if refusal.retry_after_s else ""
-        lost = "; since then no agent has answered" if self.unanswered else ""
-        return WaitedTooLong(
-            f"{self.question}: refused for {now_s - self.started_s:.1f} s of at most"
-            f" {self.limit_s:g} s ({self.refusals} refusals); the last, {refusal.verdict}:"
-            f" {refusal.reason}{advice}{lost}",
-            refusal,
-        )
-
-    def note_unknown(self, now_s: float, refusal: Answer) -> None:
-        """Goes on waiting, but not in silence, where no other answer ever came."""
-        if refusal.verdict != UNKNOWN_METRIC:
-            self.unknown_since_s = None
-            return
-        if self.unknown_since_s is None:
-            self.unknown_since_s = now_s
-        unknown_s = now_s - self.unknown_since_s
-        if unknown_s >= UNKNOWN_WARNING_AFTER_S and not self.warned:
-            self.warned = True
-            warn("%s: for %.1f s every answer has been UNKNOWN_METRIC, about database %s (%s); "
-                 "still waiting: is the name right?",
-                 self.question, unknown_s, _unknown_databases(refusal), refusal.reason)  # fmt: skip
-
-
-def _unknown_databases(refusal: Answer) -> str:
-    parts = refusal.checks or (refusal,)
-    return " and ".join(part.database for part in parts if part.verdict == UNKNOWN_METRIC)
 
 
 def _together(outcomes: list[Answer | NoAnswer]) -> Answer | NoAnswer:
@@ -163,61 +101,107 @@ def _together(outcomes: list[Answer | NoAnswer]) -> Answer | NoAnswer:
 class Conversation:
     def __init__(
         self,
-        agent: str,
         patience: Patience,
-        availability: Availability,
+        ways: Ways,
         clock: Callable[[], float],
         dice: Callable[[], float],
-        routes: Routes | None = None,
+        emit: Emit | None = None,
     ) -> None:
-        self.agent = agent
-        self.routes = routes
-        """None: whoever is asked, nobody is followed."""
         self.patience = patience
-        self.availability = availability
+        self.endpoints, self.routes, self._asker = ways
+        self.availability = Availability(patience.unavailable_after_s, patience.on_unavailable)
+        self.periods = Periods()
         self.clock = clock
         self.dice = dice
+        self._emit = emit
+        self._local: LocalGate | None = None
+        """Asked before any question is put to an agent."""
+
+    def decide_locally(self, local: LocalGate | None) -> None:
+        self._local = local
+
+    @property
+    def circuit(self) -> Circuit:
+        return self.availability.circuit
+
+    # --- one agent's answer, or none ---------------------------------------------------------
 
     def check(self, question: Question) -> Steps:
-        outcome = yield from self._ask(question, math.inf)
+        outcome = yield from self.ask(question, math.inf)
         if isinstance(outcome, Outage):
-            raise ThrottlerUnavailable(self._nobody(question, outcome))
+            raise self.unavailable(question, outcome)
+        if self._emit is not None and not outcome.admitted:
+            self._emit(events.Refused(question.app, question.databases, outcome))
         return outcome
 
     def wait(self, question: Question, deadline_s: float | None = None) -> Steps:
-        wait = _Wait(question, self.clock(), self._limit_s(deadline_s))
-        bypassed = self._bypassed(wait.started_s)
+        wait = Wait(question, self.clock(), self.patience.limit_s(deadline_s))
+        try:
+            answer = yield from self._waiting(question, wait)
+        except WaitedTooLong as refused:
+            tell_too_long(self._emit, question, wait, refused, self.clock())
+            raise
+        tell_waited(self._emit, question, wait, answer, self.clock())
+        return answer
+
+    def _waiting(self, question: Question, wait: Wait) -> Steps:
+        bypassed = self.bypassed(question, wait.started_s)
         if bypassed is not None:
-            return self._without_throttler(question, bypassed)
+            return self.without_throttler(question, bypassed)
         while True:
-            outcome = yield from self._ask(question, wait.ends_s)
+            outcome = yield from self.ask(question, wait.ends_s)
             if isinstance(outcome, Outage):
-                pause_s = self._after_no_answer(wait, outcome)
+                pause_s = self.after_no_answer(wait, outcome)
                 if pause_s is None:
-                    return self._without_throttler(question, outcome)
+                    return self.without_throttler(question, outcome)
             elif outcome.admitted:
                 return outcome
             else:
-                pause_s = self._after_refusal(wait, outcome)
+                tell_refused(self._emit, question, outcome)
+                pause_s = wait.refused(outcome, self.clock(), self.dice())
+                pause_s = yield from self._held(question, outcome, pause_s)
             yield Sleep(pause_s)
 
-    def _limit_s(self, deadline_s: float | None) -> float:
-        limit_s = self.patience.max_wait_s if deadline_s is None else deadline_s
-        if limit_s is None:
-            return math.inf
-        if not (math.isfinite(limit_s) and limit_s >= 0):
-            raise InvalidSettings([Fault("deadline_s", f"must be 0 or more, not {limit_s!r}")])
-        return limit_s
+    def _held(self, question: Question, refusal: Answer, pause_s: float) -> Pausing:
+        """Of a hold, most of its pause: who knows here that it was lifted need not sleep on.
+        Nobody is asked for that; and each looks at a time of its own, lest all go on as one."""
+        if self._local is None or refusal.verdict != APP_DENIED:
+            return pause_s
+        while pause_s > LOOK_EVERY_S:
+            slept_s = LOOK_EVERY_S * (1 + self.dice()) / 2
+            yield Sleep(slept_s)
+            pause_s -= slept_s
+            if self._local.would_admit(question):
+                return 0.0
+        return pause_s
 
-    def _ask(
-        self, question: Question, ends_s: float
-    ) -> Generator[Ask | Sleep, Reply | None, Answer | Outage]:
+    def asking(self, question: Question, ends_s: float) -> Asking:
+        """For one of several: an outage that work goes on in is an answer as well."""
+        bypassed = self.bypassed(question, self.clock())
+        if bypassed is not None:
+            return self.without_throttler(question, bypassed)
+        return (yield from self.ask(question, ends_s))
+
+    def ask(self, question: Question, ends_s: float) -> Asking:
         asked_s = self.clock()
+        if self._local is not None:
+            decided = self._local.check(question, asked_s)
+            if decided is not None:
+                self._tell_asked(question, LOCAL, decided, asked_s)
+                yield from self._heard()
+                return decided
+        self._note_probe()
         outcome = yield from self._answer(question, ends_s)
         if isinstance(outcome, NoAnswer):
             return self.availability.unanswered(asked_s, self.clock(), outcome.detail)
-        self.availability.answered(self.clock())
+        yield from self._heard()
         return outcome
+
+    def _heard(self) -> Generator[Step, Sent, None]:
+        """Somebody is there: has answered, or pushed a moment ago what was decided by."""
+        self._note_answer()
+        if self.periods.pending:
+            yield from self._reporting()
 
     def _answer(self, question: Question, ends_s: float) -> Replying:
         if self.routes is None:
@@ -232,6 +216,8 @@ class Conversation:
         outcome = yield from self._follow(question, routes, known, hops, ends_s)
         if known is not None and is_dead_end(outcome):
             outcome = yield from self._follow(question, routes, None, hops, ends_s)
+        if self._emit is not None:
+            self._tell_rerouted(question, known or routes.home, routes.to(question) or routes.home)
         return outcome
 
     def _follow(
@@ -266,19 +252,66 @@ class Conversation:
         return _together(outcomes) if outcomes != list(whole.checks) else whole
 
     def _put(self, question: Question, at: Target | None, ends_s: float) -> Replying:
-        """One question to one agent."""
-        left_s = max(MIN_ASK_S, ends_s - self.clock())
-        timeout_s = min(self.patience.timeout_s, left_s)
-        asked = question.put_to(at)
-        reply = yield Ask(asked.request, timeout_s, at)
-        assert reply is not None, "a driver sends a reply to every Ask"
+        """One question to one agent; None: to ours, whichever of them answers."""
+        if at is not None:
+            outcome = yield from self._put_to(question, at, ends_s)
+            if isinstance(outcome, NoAnswer):
+                return NoAnswer(f"{at}, where an agent said to ask: {outcome.detail}")
+            return outcome
+        if len(self.endpoints.targets) == 1:
+            return (yield from self._put_to(question, None, ends_s))
+        return (yield from self._put_to_any(question, ends_s))
+
+    def _put_to_any(self, question: Question, ends_s: float) -> Replying:
+        details: list[str] = []
+        for target in self.endpoints.order(self.clock()):
+            at = None if target is self.endpoints.targets[0] else target
+            outcome = yield from self._put_to(question, at, ends_s)
+            if not isinstance(outcome, NoAnswer):
+                self._stay_at(question, target, details)
+                return outcome
+            details.append(f"{target}: {outcome.detail}")
+        return NoAnswer("; ".join(details))
+
+    def _stay_at(self, question: Question, target: Target, details: list[str]) -> None:
+        before = self.endpoints.answered(target, self.clock())
+        if before is None:
+            return
+        if self.routes is not None:
+            self.routes.home = target
+        if self._emit is not None:
+            self._tell_rerouted(question, before, target, "; ".join(details) or "it is preferred")
+
+    def _put_to(self, question: Question, at: Target | None, ends_s: float) -> Replying:
+        asked_s, timeout_s = self.clock(), self.patience.timeout_s
+        asked, target = question.put_to(at), at or self.endpoints.targets[0]
+
+        def in_vain() -> str:
+            return self._silence_since(asked_s)
+
+        queue_s = max(timeout_s, ends_s - asked_s)
+        reply = yield Ask(asked.request, timeout_s, target, queue_s, in_vain)
+        if isinstance(reply, NoTurn):
+            raise _no_turn(question, target, reply)
+        assert reply is not None and not isinstance(reply, list), "a driver replies to every Ask"
         outcome = read_reply(reply, asked)
-        if isinstance(outcome, NoAnswer) and at is not None:
-            return NoAnswer(f"{at}, where an agent said to ask: {outcome.detail}")
+        if self._emit is not None:
+            self._tell_asked(question, target.url, outcome, asked_s)
         return outcome
 
-    def _bypassed(self, now_s: float) -> Outage | None:
+    def _silence_since(self, asked_s: float) -> str:
+        """Who stood in line while nobody answered anybody need not find out again."""
+        outage = self.availability.outage
+        if outage is None or outage.since_s > asked_s:
+            return ""
+        return f"{outage.detail}, to those before it in line"
+
+    # --- without a throttler -----------------------------------------------------------------
+
+    def bypassed(self, question: Question, now_s: float) -> Outage | None:
         if self.availability.outage is None:
+            return None
+        if self._local is not None and self._local.is_ready(question):
             return None
         return self.availability.bypassed(now_s, self._next_probe_at_s(now_s))
 
@@ -286,21 +319,7 @@ class Conversation:
         """Jittered: a herd that lost its agent at one time must not return as one."""
         return now_s + self.patience.unavailable_after_s * (1 + self.dice() / 2)
 
-    def _after_refusal(self, wait: _Wait, refusal: Answer) -> float:
-        wait.refusal, wait.unanswered = refusal, 0
-        now_s, advised_s = self.clock(), refusal.retry_after_s or 0.0
-        wait.note_unknown(now_s, refusal)
-        # Paced: the agent has given it a turn, and jitter with it; whoever comes later loses it.
-        paced = refusal.verdict == PACED and advised_s > 0
-        jitter_s = 0.0 if paced else backoff_s(wait.refusals, self.dice())
-        wait.refusals += 1
-        left_s = wait.left_s(now_s)
-        # Where no further question can be asked in time, the caller is told so now.
-        if left_s <= 0 or advised_s > left_s:
-            raise wait.too_long(now_s, refusal)
-        return max(advised_s, min(jitter_s, left_s))
-
-    def _after_no_answer(self, wait: _Wait, outage: Outage) -> float | None:
+    def after_no_answer(self, wait: Wait, outage: Outage) -> float | None:
         """How long to pause; None: nobody will have answered, act on that."""
         now_s = self.clock()
         wait_left_s = wait.left_s(now_s)
@@ -311,27 +330,166 @@ class Conversation:
             self._declare(outage, now_s)
             return None
         if wait_left_s <= 0:
-            # Refused before: the last thing heard was a no, and silence does not lift it.
-            if wait.refusal is not None:
-                raise wait.too_long(now_s, wait.refusal)
-            return None
+            raise self._too_late(wait, outage, now_s)
         return min(jitter_s, outage_left_s, wait_left_s)
 
-    def _declare(self, outage: Outage, now_s: float) -> None:
-        # A closed client asks each time: it must not fail work that would be admitted by now.
-        if self.patience.on_unavailable == "open":
-            self.availability.declare(outage, now_s, self._next_probe_at_s(now_s))
+    def _too_late(self, wait: Wait, outage: Outage, now_s: float) -> HeadgateError:
+        """A deadline says how long the caller has, and nothing about the agent: before it has
+        been silent for the bounded wait, nobody goes on without it (R47)."""
+        # Refused before: the last thing heard was a no, and silence does not lift it.
+        if wait.refusal is not None:
+            return wait.too_long(now_s, wait.refusal)
+        question = wait.about
+        self._tell_failed(events.FailedClosed, question, outage)
+        return ThrottlerUnavailable(
+            f"{self._nobody(question, outage)}; the deadline of {wait.limit_s:g} s came before"
+            f" the {self.patience.unavailable_after_s:g} s of unavailable_after_s"
+        )
 
-    def _without_throttler(self, question: Question, outage: Outage) -> Answer:
-        message = self._nobody(question, outage)
+    def _declare(self, outage: Outage, now_s: float) -> None:
+        opens = self.availability.declare(outage, now_s, self._next_probe_at_s(now_s))
+        if opens and self._emit is not None:
+            told = (self._app, str(self.endpoints), outage.lasted_s, outage.detail)
+            self._emit(events.CircuitOpened(*told))
+
+    def without_throttler(self, question: Question, outage: Outage) -> Answer:
         if self.patience.on_unavailable == "closed":
-            raise ThrottlerUnavailable(message)
-        self.availability.gone_ahead(outage)
-        return Answer(UNAVAILABLE, admitted=True, reason=message, unthrottled=True)
+            self._tell_failed(events.FailedClosed, question, outage)
+            raise self.unavailable(question, outage)
+        if self.periods.piece(self.clock()):
+            warn("%s has not answered for %.1f s (%s); work goes on unthrottled",
+                 self.endpoints, outage.lasted_s, outage.detail)  # fmt: skip
+        self._tell_failed(events.FailedOpen, question, outage)
+        return Answer(
+            UNAVAILABLE,
+            admitted=True,
+            reason=self._nobody(question, outage),
+            database=question.databases[0] if len(question.databases) == 1 else "",
+            unthrottled=True,
+        )
+
+    def unavailable(self, question: Question, outage: Outage) -> ThrottlerUnavailable:
+        return ThrottlerUnavailable(self._nobody(question, outage))
 
     def _nobody(self, question: Question, outage: Outage) -> str:
         return (
-            f"{question}: no agent answered at {self.agent} for {outage.lasted_s:.1f} s"
+            f"{question}: no agent answered at {self.endpoints} for {outage.lasted_s:.1f} s"
             f" (questions: {outage.asks}; the last: {outage.detail}); start `headgate agent`"
             " there, or point url or HEADGATE_URL at one"
         )
+
+    # --- and with one again ------------------------------------------------------------------
+
+    def _note_probe(self) -> None:
+        if not self.availability.is_declared:
+            return
+        self.availability.probing()
+        if self._emit is not None:
+            told = (self._app, str(self.endpoints), self.circuit.outage_s)
+            self._emit(events.CircuitHalfOpened(*told))
+
+    def _note_answer(self) -> None:
+        outage = self.availability.outage
+        # Another thread may have ended the outage while this one went ahead without an agent.
+        if outage is None and not self.periods.is_going:
+            return
+        now_s, was_open = self.clock(), self.availability.answered()
+        outage_s = 0.0 if outage is None else now_s - outage.since_s
+        if was_open and self._emit is not None:
+            self._emit(events.CircuitClosed(self._app, str(self.endpoints), outage_s))
+        period = self.periods.ended(now_s)
+        if period is not None:
+            self._note_period(period, outage_s)
+
+    def _note_period(self, period: Period, outage_s: float) -> None:
+        warn("%s answers again after %.1f s; pieces of work run without it: %d",
+             self.endpoints, outage_s, period.pieces)  # fmt: skip
+        if self._emit is not None and self._asker is not None:
+            who = (self._asker.app, self._asker.databases, str(self.endpoints))
+            self._emit(events.WentUnthrottled(*who, period.duration_s, period.pieces))
+
+    def _reporting(self) -> Generator[Step, Sent, None]:
+        now_s, asker, target = self.clock(), self._asker, self.endpoints.current
+        periods = () if asker is None else self.periods.due(now_s)
+        if asker is None or not periods:
+            return
+        body = report_body(asker.app, asker.databases, periods, now_s)
+
+        def settle(reply: Reply) -> None:
+            self.periods.told(periods, reply, self.clock())
+
+        request = asker.report(target, PATH, body)
+        yield Tell(request, self.patience.timeout_s, settle, target)
+
+    def farewell(self) -> Generator[Step, Sent, None]:
+        """The last chance to tell; nothing where nobody listens."""
+        if self.periods.pending and self.availability.outage is None:
+            yield from self._reporting()
+
+    # --- events ------------------------------------------------------------------------------
+
+    @property
+    def _app(self) -> str:
+        return "" if self._asker is None else self._asker.app
+
+    def _tell_asked(
+        self, question: Question, agent: str, outcome: Answer | NoAnswer, asked_s: float
+    ) -> None:
+        if self._emit is None:
+            return
+        told = question.app, question.databases, agent
+        took_s = self.clock() - asked_s
+        if isinstance(outcome, NoAnswer):
+            self._emit(events.Asked(*told, None, took_s, outcome.detail))
+        else:
+            self._emit(events.Asked(*told, outcome.verdict, took_s))
+
+    def _tell_failed(
+        self,
+        kind: type[events.FailedOpen | events.FailedClosed],
+        question: Question,
+        outage: Outage,
+    ) -> None:
+        if self._emit is not None:
+            who = question.app, question.databases, str(self.endpoints)
+            self._emit(kind(*who, outage.lasted_s, outage.detail))
+
+    def _tell_rerouted(
+        self,
+        question: Question,
+        before: Target,
+        now: Target,
+        why: str = "the shard is spoken for there",
+    ) -> None:
+        if self._emit is not None and before.url != now.url:
+            told = question.app, question.databases, before.url, now.url
+            self._emit(events.Rerouted(*told, why))
+
+
+def _no_turn(question: Question, target: Target, reply: NoTurn) -> WaitedTooLong:
+    return WaitedTooLong(
+        f"{question}: not asked, for every connection to {target} was busy for"
+        f" {reply.queued_s:.1f} s with questions of this client; let fewer tasks ask at once, or"
+        " decide in the process (local=True)"
+    )
+
+
+def tell_refused(emit: Emit | None, question: Question, refusal: Answer) -> None:
+    if emit is not None:
+        emit(events.Refused(question.app, question.databases, refusal))
+
+
+def tell_waited(
+    emit: Emit | None, question: Question, wait: Wait, answer: Answer, now_s: float
+) -> None:
+    if emit is not None:
+        story = now_s - wait.started_s, wait.refusals, answer
+        emit(events.Waited(question.app, question.databases, *story))
+
+
+def tell_too_long(
+    emit: Emit | None, question: Question, wait: Wait, refused: WaitedTooLong, now_s: float
+) -> None:
+    if emit is not None and refused.answer is not None:
+        story = now_s - wait.started_s, wait.refusals, refused.answer
+        emit(events.WaitedTooLong(question.app, question.databases, *story))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from headgate.client.availability import Availability, OnUnavailable
+from headgate.client.availability import Circuit, OnUnavailable
+from headgate.client.events import Hook, events_of
+from headgate.errors import Fault, InvalidSettings
 
 if TYPE_CHECKING:
-    from headgate.client.conversation import Steps
-    from headgate.client.question import Question
+    from headgate.client.gathering import Member
+    from headgate.client.local import LocalCheck, LocalGate, Locally
+    from headgate.client.steps import Sent, Step, Steps
+    from headgate.client.target import Target
 
 Sleeper = TypeVar("Sleeper")
-
-DEFAULT_CHUNK_SIZE = 100
 
 
 def system_dice() -> float:
@@ -27,8 +29,10 @@ class Gate(Generic[Sleeper]):
     """Settings, in the caller's words:
 
     app                  who asks, from the most to the least specific level: `job7:etl:nightly`
-    database             whose health matters; of several, all must admit
-    url                  the agent; by default HEADGATE_URL, else http://127.0.0.1:8087
+    database             whose health matters; of several, all must admit. A mapping says which
+                         agent knows of which: {"orders": "http://a:8087", "users": "http://b:8087"}
+    url                  the agent; by default HEADGATE_URL, else http://127.0.0.1:8087. Of several,
+                         the first is preferred, and the next is asked when it does not answer
     tls_ca               for https://: a file with the authority to trust, instead of the system's
     metrics              which to look at; by default the database's own set
     scope                "host": of that agent's own server, "shard": of the whole shard; by
@@ -42,6 +46,9 @@ class Gate(Generic[Sleeper]):
                          ThrottlerUnavailable, "open" goes on and marks the answer `unthrottled`;
                          from then on it asks once in `unavailable_after_s`, until answered
     token                sent as a bearer token
+    local                whether to decide in this process, from snapshots that the agent pushes;
+                         where none is fresh, the agent is asked
+    on_event             a function, or several, called with each event (headgate.client.events)
     dice, clock, sleep   chance and time, for tests
 
     Safe to share between threads, and over a fork: a child opens connections of its own.
@@ -51,8 +58,8 @@ class Gate(Generic[Sleeper]):
         self,
         app: str,
         *,
-        database: str | Sequence[str],
-        url: str | None = None,
+        database: str | Sequence[str] | Mapping[str, str | Sequence[str]],
+        url: str | Sequence[str] | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         metrics: str | Sequence[str] = (),
         scope: Literal["host", "shard"] | None = None,
@@ -63,45 +70,132 @@ class Gate(Generic[Sleeper]):
         on_unavailable: OnUnavailable = "closed",
         unavailable_after_s: float = 10.0,
         token: str | None = None,
+        local: bool = False,
+        on_event: Hook | Iterable[Hook] | None = None,
         dice: Callable[[], float] = system_dice,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleeper | None = None,
     ) -> None:
         # Here, as in `_start`: what only a made client needs (see client/__init__.py).
-        from headgate.client.conversation import Conversation, Patience
+        from headgate.client import runs  # noqa: F401 -- for chunks: loaded before any fork
+        from headgate.client.conversation import Conversation, Ways
+        from headgate.client.endpoints import Endpoints
+        from headgate.client.gathering import Gathering, Member
         from headgate.client.question import make_asker, metric_names
         from headgate.client.routes import Routes
-        from headgate.client.target import DEFAULT_URL, parse_target, url_from_environment
+        from headgate.client.target import parse_targets
+        from headgate.client.waits import Patience
 
         patience = Patience(timeout_s, max_wait_s, unavailable_after_s, on_unavailable)
-        self._target = parse_target(url or url_from_environment() or DEFAULT_URL, tls_ca)
-        self._asker = make_asker(app, database, self._target, token, scope)
-        self._metrics = metric_names(metrics)
-        self._may_write = self._asker.may_write(self._metrics, cost)
-        availability = Availability(self._target.url, forget_after_s=unavailable_after_s)
-        routes = Routes(self._target) if follow else None
-        self._conversation = Conversation(
-            self._target.url, patience, availability, clock, dice, routes
+        selected, emit = metric_names(metrics), events_of(on_event)
+
+        def member(databases: str | Sequence[str], at: str | Sequence[str] | None) -> Member:
+            targets = parse_targets(at, tls_ca)
+            asker = make_asker(app, databases, targets[0], token, scope)
+            routes = Routes(targets[0]) if follow else None
+            ways = Ways(Endpoints(targets), routes, asker)
+            conversation = Conversation(patience, ways, clock, dice, emit)
+            return Member(conversation, asker.may_write(selected, cost), asker, selected)
+
+        members = tuple(member(*agent) for agent in _by_agent(database, url))
+        self._members = members
+        self._conversation, self._asker = members[0].conversation, members[0].asker
+        self._target: Target = self._conversation.endpoints.targets[0]
+        self._gathering = (
+            Gathering(members, patience, clock, dice, emit) if len(members) > 1 else None
         )
+        self._clock = clock
+        self._locally: Locally | None = None
+        self._only: LocalCheck | None = None
+        self._reads: LocalGate | None = None
+        if local:
+            from headgate.client.local import decide_locally
+
+            self._locally = decide_locally(members, token, dice=dice)
+            self._locally.abandon_with(self)
+            # Who listens to events is told of each check: that is what the long way is for.
+            if emit is None:
+                self._only, self._reads = self._locally.only, self._locally.reads
         self._start(sleep)
 
     def _start(self, sleep: Sleeper | None) -> None:
         raise NotImplementedError
 
+    @property
+    def app(self) -> str:
+        """Who asks, as given: `job7:etl:nightly`."""
+        return self._asker.app
+
+    @property
+    def databases(self) -> tuple[str, ...]:
+        """Whose health is asked for, of all agents."""
+        return tuple(name for member in self._members for name in member.asker.databases)
+
+    @property
+    def circuit(self) -> Circuit:
+        """Whether an agent answers; of several, of the one that has been silent longest."""
+        circuits = [member.conversation.circuit for member in self._members]
+        return max(circuits, key=lambda circuit: (circuit.state != "closed", circuit.outage_s))
+
     def __repr__(self) -> str:
-        asker = self._asker
+        at = [str(member.conversation.endpoints) for member in self._members]
         return (
-            f"<{type(self).__name__} {asker.app} on {', '.join(asker.databases)} at {self._target}>"
+            f"<{type(self).__name__} {self.app} on {', '.join(self.databases)} at {', '.join(at)}>"
         )
 
     def _checking(self, cost: float | None = None) -> Steps:
-        return self._conversation.check(self._asked(cost))
+        if self._gathering is not None:
+            return self._gathering.check(cost)
+        return self._conversation.check(self._members[0].asked(cost))
 
     def _checking_read(self, threshold_s: float, metric: str, database: str | None) -> Steps:
-        return self._conversation.check(self._asker.may_read(threshold_s, metric, database))
+        member = self._member_of(database)
+        question = member.asker.may_read(threshold_s, metric, database)
+        if self._reads is not None:
+            self._reads.remember_read((threshold_s, metric, database), question)
+        return member.conversation.check(question)
+
+    def _checked(self, cost: float | None, deadline_s: float | None = None) -> None:
+        """As the long way does, where the short one is taken."""
+        from headgate.client.question import checked_cost  # loaded when the client was made
+
+        checked_cost(cost)
+        self._conversation.patience.limit_s(deadline_s)
 
     def _waiting(self, deadline_s: float | None, cost: float | None = None) -> Steps:
-        return self._conversation.wait(self._asked(cost), deadline_s)
+        if self._gathering is not None:
+            return self._gathering.wait(deadline_s, cost)
+        return self._conversation.wait(self._members[0].asked(cost), deadline_s)
 
-    def _asked(self, cost: float | None) -> Question:
-        return self._may_write if cost is None else self._asker.may_write(self._metrics, cost)
+    def _pausing(self, seconds: float) -> Generator[Step, Sent, None]:
+        from headgate.client.steps import Sleep  # loaded when the client was made
+
+        if seconds > 0:
+            yield Sleep(seconds)
+
+    def _member_of(self, database: str | None) -> Member:
+        if len(self._members) == 1:
+            return self._members[0]
+        for member in self._members:
+            if database in member.asker.databases:
+                return member
+        message = (
+            f"a read check is about one of {', '.join(self.databases)}: say which, not {database!r}"
+        )
+        raise InvalidSettings([Fault("database", message)])
+
+
+def _by_agent(
+    database: str | Sequence[str] | Mapping[str, str | Sequence[str]],
+    url: str | Sequence[str] | None,
+) -> list[tuple[str | Sequence[str], str | Sequence[str] | None]]:
+    """Which databases are asked about where; those of one agent in one question."""
+    if not isinstance(database, Mapping):
+        return [(database, url)]
+    if url is not None or not database:
+        message = "a mapping names an agent for each database; give url for one agent of all"
+        raise InvalidSettings([Fault("database", message)])
+    agents: dict[tuple[str, ...], list[str]] = {}
+    for name, at in database.items():
+        agents.setdefault((at,) if isinstance(at, str) else tuple(at), []).append(name)
+    return [(names, at) for at, names in agents.items()]

@@ -71,7 +71,10 @@ def _batch(document: Mapping[str, Any], databases: tuple[str, ...]) -> Answer:
 
 def merged(checks: tuple[Answer, ...]) -> Answer:
     """Answers that came one by one, as one: all must admit, and the first that does not speaks."""
-    first = next((check for check in checks if not check.admitted), checks[0])
+    unsure = [check for check in checks if not check.admitted] or [
+        check for check in checks if check.unthrottled
+    ]
+    first = unsure[0] if unsure else checks[0]
     waits = [check.retry_after_s for check in checks if check.retry_after_s is not None]
     raw = {"checks": [check.raw for check in checks]}
     return _whole(checks, first.verdict, first.reason, max(waits, default=None), raw)
@@ -94,6 +97,8 @@ def _whole(
         metrics=tuple(metric for check in checks for metric in check.metrics),
         checks=checks,
         read_only=any(check.read_only for check in checks),
+        unthrottled=any(check.unthrottled for check in checks),
+        decided="local" if all(check.decided == "local" for check in checks) else "",
         raw=raw,
     )
 

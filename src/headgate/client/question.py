@@ -31,6 +31,18 @@ class Question(NamedTuple):
     """The same request, for another host and about a database of another name."""
     parts: tuple[Question, ...] = ()
     """Of a question about several databases: the same about each of them."""
+    like: bytes = b""
+    """Set: the request of the same question at its usual cost, by which it is remembered."""
+
+    @property
+    def subject(self) -> bytes:
+        return self.like or self.request
+
+    def alike(self, usual: Question) -> Question:
+        parts = zip(self.parts, usual.parts, strict=True)
+        return self._replace(
+            like=usual.subject, parts=tuple(mine.alike(theirs) for mine, theirs in parts)
+        )
 
     def put_to(self, target: Target | None) -> Question:
         """As another agent is asked; None: the client's own."""
@@ -89,6 +101,10 @@ class Asker:
             (name,), "GET", lambda known_as: f"/v1/check-read?{self._who(known_as)}{selected}"
         )
         return question._replace(read_only=True)
+
+    def report(self, target: Target, path: str, body: bytes) -> bytes:
+        """Something to tell an agent, rather than to ask it."""
+        return encode_request("POST", path, host=target.host_header, token=self._token, body=body)
 
     def _several(self, metrics: Sequence[str], cost: float | None) -> Question:
         selected: dict[str, object] = {"metrics": list(metrics)} if metrics else {}

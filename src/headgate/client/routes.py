@@ -29,7 +29,7 @@ class Routes:
     def to(self, question: Question) -> Target | None:
         """None: the client's own agent. By the whole question: at host scope the same database
         is asked about at home, although its shard is asked about elsewhere."""
-        return self._learnt.get(question.request)
+        return self._learnt.get(question.subject)
 
     def onward(self, answer: Answer | NoAnswer, here: Target | None) -> Target | None:
         """Where `answer` sends us, if it does and that is somewhere else."""
@@ -46,13 +46,16 @@ class Routes:
         doubtful = isinstance(answer, NoAnswer) or answer.verdict in _DOUBTFUL
         if at is None or doubtful or same_place(at, self.home):
             self.forget(question)
-            return
-        if len(self._learnt) >= MAX_LEARNT and question.request not in self._learnt:
+        else:
+            self.learn(question, at)
+
+    def learn(self, question: Question, at: Target) -> None:
+        if len(self._learnt) >= MAX_LEARNT and question.subject not in self._learnt:
             self._learnt.clear()
-        self._learnt[question.request] = at
+        self._learnt[question.subject] = at
 
     def forget(self, question: Question) -> None:
-        self._learnt.pop(question.request, None)
+        self._learnt.pop(question.subject, None)
 
 
 def is_dead_end(answer: Answer | NoAnswer) -> bool:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from headgate.client.answers import Answer
-from headgate.client.gate import DEFAULT_CHUNK_SIZE, Gate
-from headgate.errors import Fault, InvalidSettings
+from headgate.client.chunking import sizes_of
+from headgate.client.cursors import CursorLike, Position, cursor_of
+from headgate.client.gate import Gate
+from headgate.client.progress import ProgressLike
+
+if TYPE_CHECKING:
+    from headgate.client.runs import Plan, Run
 
 Item = TypeVar("Item")
+Chunk = TypeVar("Chunk", bound=Sequence[Any])
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
@@ -29,30 +35,122 @@ class Client(Gate[Callable[[float], None]]):
 
     def check(self, *, cost: float | None = None) -> Answer:
         """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one."""
+        if self._only is not None:
+            if cost is not None:
+                self._checked(cost)
+            answer = self._only.quick()
+            if answer is not None:
+                return answer
         return self._driver.run(self._checking(cost))
 
     def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
     ) -> Answer:
         """Is `metric` below the caller's own threshold? Never a leave to write (R34)."""
+        if self._reads is not None:
+            answer = self._reads.read((threshold_s, metric, database))
+            if answer is not None:
+                return answer
         return self._driver.run(self._checking_read(threshold_s, metric, database))
 
     def wait(self, deadline_s: float | None = None, *, cost: float | None = None) -> Answer:
         """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`)."""
+        if self._only is not None:
+            if cost is not None or deadline_s is not None:
+                self._checked(cost, deadline_s)
+            answer = self._only.passed()
+            if answer is not None:
+                return answer
         return self._driver.run(self._waiting(deadline_s, cost))
 
     def chunks(
-        self, items: Iterable[Item], size: int = DEFAULT_CHUNK_SIZE, *, items_cost: bool = False
+        self,
+        items: Iterable[Item],
+        size: int | None = None,
+        *,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        target_s: float | None = None,
+        progress: ProgressLike = False,
+        cursor: CursorLike | None = None,
+        key: Callable[[Item], Position] | None = None,
+        items_cost: bool = False,
     ) -> Iterator[list[Item]]:
-        """Lists of `size` items, each asked for before it is handed out (R30). With
-        `items_cost`, a list costs as much as it has items."""
-        return self._chunks(iter(items), checked_size(size), items_cost)
+        """Lists of items, each asked for before it is handed out (R30).
 
-    def _chunks(self, items: Iterator[Item], size: int, items_cost: bool) -> Iterator[list[Item]]:
-        # Filled before asking: an OK is then neither spent on nothing nor old when used.
-        while chunk := list(islice(items, size)):
-            self.wait(cost=len(chunk) if items_cost else None)
-            yield chunk
+        With `size` alone, all of that size. Else the size follows the database: it begins at
+        `size` (100), and keeps between `min_size` and `max_size`, so that a chunk takes about
+        `target_s` (0.5 s) where the database is at ease, and gives way from half of the
+        threshold on.
+
+        `progress` shows how far it is: True, or a function that is told. `cursor` keeps how far
+        it got, so that the next run takes up there: a path, (load, save), or an object with
+        these methods; by count, or by `key` of items that come in its order (those of one key are
+        done again together). With `items_cost`, a chunk costs as much as it has items.
+        """
+        from headgate.client.runs import Plan  # loaded when the client was made
+
+        sizes = sizes_of(size, min_size, max_size, target_s)
+        return self._chunks(items, Plan(sizes, progress, cursor_of(cursor), key, items_cost))
+
+    def ranges(
+        self,
+        first: int,
+        last: int,
+        size: int | None = None,
+        *,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        target_s: float | None = None,
+        progress: ProgressLike = False,
+        cursor: CursorLike | None = None,
+        items_cost: bool = False,
+    ) -> Iterator[range]:
+        """The ids from `first` to `last`, both included, as ranges; each asked for, as chunks are.
+
+        `for ids in gate.ranges(1, 9_000_000): … WHERE id BETWEEN {ids[0]} AND {ids[-1]}`
+        """
+        from headgate.client.runs import range_plan  # loaded when the client was made
+
+        sizes = sizes_of(size, min_size, max_size, target_s)
+        return self._ranges(first, last, range_plan(sizes, progress, cursor_of(cursor), items_cost))
+
+    def _chunks(self, items: Iterable[Item], plan: Plan[Item]) -> Iterator[list[Item]]:
+        run = self._run(plan, items)
+        left = (item for item in items if not run.skips(item)) if run.skips_any else iter(items)
+
+        def take(size: int) -> list[Item]:
+            # Filled before asking: an OK is then neither spent on nothing nor old when used.
+            return run.cut(size, list(islice(left, run.to_read(size))))
+
+        yield from self._each(plan, run, take)
+
+    def _ranges(self, first: int, last: int, plan: Plan[int]) -> Iterator[range]:
+        ids = range(first, last + 1)
+        run = self._run(plan, ids)
+        yield from self._each(plan, run, run.left_of(ids).take)
+
+    def _run(self, plan: Plan[Item], items: object) -> Run[Item]:
+        position = None if plan.cursor is None else plan.cursor.load()
+        return plan.run(self._asker.app, items, position, self._clock())
+
+    def _each(
+        self, plan: Plan[Item], run: Run[Item], take: Callable[[int], Chunk]
+    ) -> Iterator[Chunk]:
+        try:
+            while chunk := take(run.size):
+                self._driver.run(self._pausing(run.pause_s))
+                cost = float(len(chunk)) if plan.items_cost else None
+                run.begins(self.wait(cost=cost), self._clock())
+                yield chunk
+                run.ends(chunk, self._clock())
+                if plan.cursor is not None and run.position is not None:
+                    plan.cursor.save(run.position)
+                run.shows(len(chunk), self._clock())
+            if plan.cursor is not None:
+                plan.cursor.save(run.final_position)
+        finally:
+            run.close()
 
     @contextmanager
     def guard(self, deadline_s: float | None = None) -> Iterator[Answer]:
@@ -91,6 +189,12 @@ class Client(Gate[Callable[[float], None]]):
         return cast(Callable[Params, Any], asking)
 
     def close(self) -> None:
+        """Lets go of its connections. What is left to be reported is sent first, for at most
+        `timeout_s`."""
+        if self._locally is not None:
+            self._locally.close()
+        for member in self._members:
+            self._driver.run(member.conversation.farewell())
         self._driver.close()
 
     def __enter__(self) -> Client:
@@ -103,9 +207,3 @@ class Client(Gate[Callable[[float], None]]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def checked_size(size: int) -> int:
-    if size < 1:
-        raise InvalidSettings([Fault("size", f"a chunk holds at least 1 item, not {size!r}")])
-    return size

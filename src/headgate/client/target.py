@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8087"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 ENV_URL = "HEADGATE_URL"
+MAX_URLS = 8
 
 
 class Target(NamedTuple):
@@ -42,6 +43,30 @@ class Target(NamedTuple):
 def url_from_environment() -> str | None:
     """The SDK's only look at the environment: a job is told where its agent is by its host."""
     return os.environ.get(ENV_URL)  # noqa: TID251 -- a library has no config file to read it from
+
+
+def urls_of(url: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The agents in order of preference: as given, else HEADGATE_URL (commas between), else
+    the one on this host."""
+    wanted = None if isinstance(url, str) and not url else url
+    given = url_from_environment() or DEFAULT_URL if wanted is None else wanted
+    named = given.split(",") if isinstance(given, str) else given
+    urls = tuple(text.strip() for text in named if text.strip())
+    if not urls or len(urls) > MAX_URLS:
+        raise _refused(f"it names {len(urls)} agents, may name 1 to {MAX_URLS}")
+    if len(set(urls)) < len(urls):
+        raise _refused("it names an agent twice")
+    return urls
+
+
+def parse_targets(
+    url: str | Sequence[str] | None, tls_ca: str | os.PathLike[str] | None = None
+) -> tuple[Target, ...]:
+    urls = urls_of(url)
+    secure = [text for text in urls if text.lower().startswith("https:")]
+    if tls_ca is not None and not secure:
+        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
+    return tuple(parse_target(text, tls_ca if text in secure else None) for text in urls)
 
 
 def parse_target(url: str, tls_ca: str | os.PathLike[str] | None = None) -> Target:

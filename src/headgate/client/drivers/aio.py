@@ -8,12 +8,12 @@ TLS is a matter of bytes (client/tls.py) and changes nothing of that.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeVar
 
-from headgate.client.answers import Answer
-from headgate.client.conversation import Ask, Reply, Steps
 from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
     MAX_CONNECTIONS,
@@ -26,7 +26,12 @@ from headgate.client.drivers.pool import (
     no_answer,
 )
 from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
+from headgate.client.replies import NoAnswer
+from headgate.client.steps import Ask, NoTurn, Outcomes, Reply, Sent, Sleep, Step, Tell, Together
 from headgate.client.target import Target
+
+Result = TypeVar("Result")
+GIVE_WAY_EVERY_S = 0.005
 
 
 class AsyncDriver:
@@ -36,27 +41,93 @@ class AsyncDriver:
         self._pools = Pools()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._semaphore = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._telling: set[asyncio.Task[None]] = set()
+        self.give_way_at_s = 0.0
 
-    async def run(self, steps: Steps) -> Answer:
-        reply: Reply | None = None
+    async def run(self, steps: Generator[Step, Sent, Result]) -> Result:
+        sent: Sent = None
         while True:
             try:
-                step = steps.send(reply)
+                step = steps.send(sent)
             except StopIteration as end:
-                answer: Answer = end.value
-                return answer
-            if isinstance(step, Ask):
-                reply = await self._ask(step)
-            else:
-                reply = None
-                await self._sleep(step.seconds)
+                result: Result = end.value
+                break
+            sent = await self._do(step)
+        if time.monotonic() >= self.give_way_at_s:
+            await self.give_way()
+        return result
+
+    async def give_way(self) -> None:
+        """What is decided in this process awaits nothing: others on the loop must have their
+        turn, and whoever is cancelled must hear of it."""
+        await asyncio.sleep(0)
+        self.give_way_at_s = time.monotonic() + GIVE_WAY_EVERY_S
+
+    async def finish(self) -> None:
+        """What is being told in the background is given its time: each question has a deadline."""
+        await asyncio.gather(*self._telling, return_exceptions=True)
+        self.close()
 
     def close(self) -> None:
+        for task in tuple(self._telling):
+            # A loop that is over has ended its tasks itself.
+            if not task.get_loop().is_closed():
+                task.cancel()
         self._pools.close()
 
-    async def _ask(self, ask: Ask) -> Reply:
+    async def _do(self, step: Step) -> Sent:
+        if isinstance(step, Ask):
+            return await self._ask(step)
+        if isinstance(step, Together):
+            return await self._all_at_once(step)
+        if isinstance(step, Sleep):
+            await self._sleep(step.seconds)
+        else:
+            self._tell(step)
+        return None
+
+    async def _all_at_once(self, step: Together) -> Outcomes:
+        tasks = [asyncio.create_task(self.run(asking)) for asking in step.asking]
         try:
-            async with asyncio.timeout(ask.timeout_s), self._turns():
+            return await asyncio.gather(*tasks)
+        finally:
+            # One that was refused as a question, or we were cancelled: no other goes on alone.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tell(self, step: Tell) -> None:
+        task = asyncio.create_task(self._told(step))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _told(self, step: Tell) -> None:
+        reply: Reply = NoAnswer("the client was closed meanwhile")
+        try:
+            ask = Ask(step.request, step.timeout_s, step.target, queue_s=step.timeout_s)
+            asked = await self._ask(ask)
+            reply = NoAnswer("no connection was free") if isinstance(asked, NoTurn) else asked
+        finally:
+            step.settle(reply)
+
+    async def _ask(self, ask: Ask) -> Reply | NoTurn:
+        turns, queued_s = self._turns(), 0.0
+        if turns.locked():
+            queued_s = await _in_line(turns, ask.queue_s)
+            if queued_s >= ask.queue_s:
+                return NoTurn(queued_s)
+        else:
+            await turns.acquire()
+        try:
+            return await self._put(ask, queued_s)
+        finally:
+            turns.release()
+
+    async def _put(self, ask: Ask, queued_s: float) -> Reply:
+        if queued_s and (why := ask.in_vain()):
+            return NoAnswer(why)
+        try:
+            async with asyncio.timeout(ask.timeout_s):
                 return await self._respond(ask.request, ask.target or self._target)
         except (OSError, BadResponse) as fault:
             return no_answer(fault, ask.timeout_s)
@@ -77,6 +148,19 @@ class AsyncDriver:
             except ClosedUnread:
                 pass  # closed while it lay idle: the question was not heard, ask anew
         return await _exchange(pool, await _connect(target), request)
+
+
+async def _in_line(turns: asyncio.Semaphore, queue_s: float) -> float:
+    """How long it took; `queue_s` where its turn has not come in that time."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    try:
+        async with asyncio.timeout(queue_s if math.isfinite(queue_s) else None):
+            await turns.acquire()
+    except TimeoutError:
+        return queue_s
+    # Whoever has its turn uses it, though it came at the last moment.
+    return min(loop.time() - began_s, math.nextafter(queue_s, 0.0))
 
 
 async def _connect(target: Target) -> Connection:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, TypeVar
 
-from headgate.client.answers import Answer
-from headgate.client.conversation import Ask, Reply, Steps
 from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
     READ_BYTES,
@@ -19,7 +18,14 @@ from headgate.client.drivers.pool import (
     no_answer,
 )
 from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
+from headgate.client.replies import NoAnswer
+from headgate.client.steps import Ask, Outcomes, Reply, Sent, Sleep, Step, Tell, Together
 from headgate.client.target import Target
+
+if TYPE_CHECKING:
+    from threading import Thread
+
+Result = TypeVar("Result")
 
 
 class SyncDriver:
@@ -27,23 +33,62 @@ class SyncDriver:
         self._target = target
         self._sleep = sleep
         self._pools = Pools()
+        self._telling: list[tuple[Thread, float]] = []
 
-    def run(self, steps: Steps) -> Answer:
-        reply: Reply | None = None
+    def run(self, steps: Generator[Step, Sent, Result]) -> Result:
+        sent: Sent = None
         while True:
             try:
-                step = steps.send(reply)
+                step = steps.send(sent)
             except StopIteration as end:
-                answer: Answer = end.value
-                return answer
-            if isinstance(step, Ask):
-                reply = self._ask(step)
-            else:
-                reply = None
-                self._sleep(step.seconds)
+                result: Result = end.value
+                return result
+            sent = self._do(step)
 
     def close(self) -> None:
+        """What is being told in the background is given its time, and no more."""
+        for telling, ends_s in tuple(self._telling):
+            telling.join(max(0.0, ends_s - time.monotonic()))
         self._pools.close()
+
+    def _do(self, step: Step) -> Sent:
+        if isinstance(step, Ask):
+            return self._ask(step)
+        if isinstance(step, Together):
+            return self._one_by_one(step)
+        if isinstance(step, Sleep):
+            self._sleep(step.seconds)
+        else:
+            self._tell(step)
+        return None
+
+    def _one_by_one(self, step: Together) -> Outcomes:
+        outcomes: Outcomes = []
+        for asking in step.asking:
+            outcomes.append(self.run(asking))
+            if step.settles(outcomes[-1]):
+                break
+        return outcomes
+
+    def _tell(self, step: Tell) -> None:
+        """By a thread of its own, which ends with what it has to tell: work does not wait."""
+        from threading import Thread  # here: see client/__init__.py
+
+        thread = Thread(target=self._told, args=(step,), name="headgate-report", daemon=True)
+        self._telling = [(other, ends_s) for other, ends_s in self._telling if other.is_alive()]
+        try:
+            thread.start()
+        except RuntimeError as fault:  # no thread is to be had: a later answer brings the next try
+            step.settle(NoAnswer(str(fault)))
+        else:
+            self._telling.append((thread, time.monotonic() + step.timeout_s))
+
+    def _told(self, step: Tell) -> None:
+        try:
+            reply = self._ask(Ask(step.request, step.timeout_s, step.target))
+        except RuntimeError as fault:  # the client was closed meanwhile
+            reply = NoAnswer(str(fault))
+        step.settle(reply)
 
     def _ask(self, ask: Ask) -> Reply:
         deadline, target = Deadline(ask.timeout_s), ask.target or self._target

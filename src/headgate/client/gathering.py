@@ -1,0 +1,139 @@
+"""Several agents, each asked about its own databases; all must admit (R38).
+
+Every round asks anew: an OK of one agent is not kept while another refuses (R30), and each
+agent throws its own dice, once. Who refused last is asked first, so that a blocking driver
+seldom asks more than one agent in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headgate.client.answers import Answer
+from headgate.client.availability import Outage
+from headgate.client.conversation import (
+    Conversation,
+    Emit,
+    tell_refused,
+    tell_too_long,
+    tell_waited,
+)
+from headgate.client.parsing import merged
+from headgate.client.question import Asker, Question
+from headgate.client.steps import Outcomes, Sleep, Steps, Together
+from headgate.client.waits import Patience, Wait
+from headgate.errors import WaitedTooLong
+
+
+class Member(NamedTuple):
+    conversation: Conversation
+    question: Question
+    asker: Asker
+    metrics: tuple[str, ...] = ()
+
+    def asked(self, cost: float | None) -> Question:
+        """With a cost of its own, where one is given."""
+        if cost is None:
+            return self.question
+        return self.asker.may_write(self.metrics, cost).alike(self.question)
+
+
+class _Round(NamedTuple):
+    """What each agent said; a blocking driver asks nobody behind a refusal."""
+
+    outcomes: tuple[tuple[Member, Answer | Outage], ...]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        given = [one for _, one in self.outcomes if isinstance(one, Answer)]
+        return tuple(part for answer in given for part in answer.checks or (answer,))
+
+    @property
+    def silent(self) -> list[tuple[Member, Outage]]:
+        return [(who, one) for who, one in self.outcomes if isinstance(one, Outage)]
+
+
+class Gathering:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        patience: Patience,
+        clock: Callable[[], float],
+        dice: Callable[[], float],
+        emit: Emit | None = None,
+    ) -> None:
+        self.members = tuple(members)
+        names = tuple(name for member in members for name in member.question.databases)
+        self._about = Question(members[0].question.app, names, b"")
+        self._patience = patience
+        self._clock = clock
+        self._dice = dice
+        self._emit = emit
+        self._first = 0
+
+    def check(self, cost: float | None = None) -> Steps:
+        order = self._order()
+        asking = tuple(who.conversation.ask(who.asked(cost), math.inf) for who in order)
+        said = self._said(order, (yield Together(asking)))
+        if all(said.answers) and said.silent:
+            who, outage = said.silent[0]
+            raise who.conversation.unavailable(who.question, outage)
+        answer = merged(said.answers)
+        if not answer.admitted:
+            tell_refused(self._emit, self._about, answer)
+        return answer
+
+    def wait(self, deadline_s: float | None = None, cost: float | None = None) -> Steps:
+        wait = Wait(self._about, self._clock(), self._patience.limit_s(deadline_s))
+        try:
+            answer = yield from self._waiting(wait, cost)
+        except WaitedTooLong as refused:
+            tell_too_long(self._emit, self._about, wait, refused, self._clock())
+            raise
+        tell_waited(self._emit, self._about, wait, answer, self._clock())
+        return answer
+
+    def _waiting(self, wait: Wait, cost: float | None) -> Steps:
+        while True:
+            order = self._order()
+            asking = tuple(who.conversation.asking(who.asked(cost), wait.ends_s) for who in order)
+            said = self._said(order, (yield Together(asking)))
+            if all(said.answers):
+                pause_s = self._for_the_silent(wait, said)
+                if pause_s is None:
+                    return merged(self._completed(said))
+            else:
+                refusal = merged(said.answers)
+                tell_refused(self._emit, self._about, refusal)
+                pause_s = wait.refused(refusal, self._clock(), self._dice())
+            yield Sleep(pause_s)
+
+    def _order(self) -> tuple[Member, ...]:
+        return (*self.members[self._first :], *self.members[: self._first])
+
+    def _said(self, order: tuple[Member, ...], outcomes: object) -> _Round:
+        assert isinstance(outcomes, list), "a driver returns what each of several agents said"
+        said: Outcomes = outcomes
+        pairs = tuple(zip(order, said, strict=False))
+        for who, outcome in pairs:
+            if Together.settles(outcome):
+                self._first = self.members.index(who)
+        # As the caller named them, whoever was asked first.
+        return _Round(tuple(sorted(pairs, key=lambda pair: self.members.index(pair[0]))))
+
+    def _for_the_silent(self, wait: Wait, said: _Round) -> float | None:
+        """How long to pause for those that may still answer; None: for nobody."""
+        pauses = [who.conversation.after_no_answer(wait, outage) for who, outage in said.silent]
+        return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
+
+    def _completed(self, said: _Round) -> tuple[Answer, ...]:
+        """With the policy's own word for each that nobody waits for any longer."""
+        settled = [
+            who.conversation.without_throttler(who.question, outcome)
+            if isinstance(outcome, Outage)
+            else outcome
+            for who, outcome in said.outcomes
+        ]
+        return tuple(part for answer in settled for part in answer.checks or (answer,))

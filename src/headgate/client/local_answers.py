@@ -1,0 +1,103 @@
+"""A decision made here, as the answer the agent would have given.   Decision ──► Answer
+
+What wire/answers.py is to the agent; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.client.answers import Answer, MetricAnswer
+from headgate.core.decide import findings
+from headgate.core.decision import Decision, Finding, State
+from headgate.core.names import Scope
+from headgate.wire.reasons import reason_of
+
+RULE, OTHER = "rule:", "other"
+MAX_UTILIZATION = 1e9
+
+
+def answer_of(decision: Decision) -> Answer:
+    check, refused = decision.check, not decision.admitted
+    seen = findings(decision) if refused else ()
+    return Answer(
+        verdict=decision.verdict.value,
+        admitted=not refused,
+        reason=reason_of(decision) if refused else "",
+        retry_after_s=to_ms(decision.retry_after_s),
+        utilization=_utilization(decision),
+        metrics=tuple(_metric(finding) for finding in seen),
+        database=check.database,
+        read_only=check.read_threshold is not None,
+        ask=decision.ask or None,
+        ask_database=decision.ask_database or None,
+        decided="local",
+        raw=_raw(decision),
+    )
+
+
+def decided_by(decision: Decision) -> str:
+    """What stands behind it, as the agent's history names it."""
+    if decision.admitted:
+        exempt = decision.applied.exempt
+        return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
+    if decision.failing:
+        failing = decision.failing
+        first = next((f for f in failing if f.state is State.BREACHED), failing[0])
+        return _named(first) if first.spec else OTHER
+    return f"{RULE}{decision.rule.id}" if decision.rule else ""
+
+
+def _named(finding: Finding) -> str:
+    ref = finding.ref
+    return f"{Scope.SHARD.value}/{ref.metric}" if ref.scope is Scope.SHARD else ref.metric
+
+
+def _raw(decision: Decision) -> dict[str, Any]:
+    """What an Answer has no field of its own for."""
+    return {
+        "app": decision.check.identity.text,
+        "rule": decision.rule.id if decision.rule else None,
+        "rules": [rule.id for rule in decision.applied.rules],
+        "waived": [_metric(finding)._asdict() for finding in decision.waived],
+    }
+
+
+def _metric(finding: Finding) -> MetricAnswer:
+    spec = finding.spec
+    return MetricAnswer(
+        metric=finding.ref.metric,
+        scope=(finding.ref.scope or Scope.HOST).value,
+        state=finding.state.value,
+        value=finding.value,
+        unit=spec.unit if spec else "",
+        threshold=finding.threshold,
+        comparison=spec.comparison.value if spec else "",
+        age_s=to_ms(finding.age_s),
+        cause=finding.cause.value if finding.cause else None,
+        detail=finding.detail,
+        absent_for_s=to_ms(finding.absent_for_s),
+    )
+
+
+def _utilization(decision: Decision) -> float:
+    check, health = decision.check, decision.health
+    if health is None:
+        return 0.0
+    if check.metrics:
+        shares = [
+            f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
+        ]
+        return _share(max(shares, default=0.0))
+    by_scope = {None: health.default, Scope.HOST: health.host, Scope.SHARD: health.whole}
+    worst = by_scope[check.scope].worst
+    return _share(worst.utilization) if worst else 0.0
+
+
+def _share(utilization: float) -> float:
+    return round(min(utilization, MAX_UTILIZATION), 4)
+
+
+def to_ms(seconds: float | None) -> float | None:
+    """As fine as the agent says it."""
+    return None if seconds is None else round(seconds * 1000) / 1000

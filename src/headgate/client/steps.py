@@ -1,0 +1,65 @@
+"""What a conversation wants done, and what it is told came of it. Drivers do it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from typing import NamedTuple, TypeAlias
+
+from headgate.client.answers import Answer
+from headgate.client.availability import Outage
+from headgate.client.http1 import Response
+from headgate.client.replies import NoAnswer
+from headgate.client.target import Target
+
+
+class Ask(NamedTuple):
+    request: bytes
+    timeout_s: float
+    """Of the agent, from when the question is put to it; never cut short by a deadline, which
+    says something of the caller's hurry and nothing of the agent."""
+    target: Target | None = None
+    """None: the client's own agent."""
+    queue_s: float = math.inf
+    """Of the caller: how long it may stand in line for a connection, which says nothing of the
+    agent. Whoever stands there moves on: each question before it is over within its timeout."""
+    in_vain: Callable[[], str] = str
+    """Called at the end of that line: why nobody would answer any more; empty: ask."""
+
+
+class NoTurn(NamedTuple):
+    """The question was never put: no connection came free in time."""
+
+    queued_s: float
+
+
+class Sleep(NamedTuple):
+    seconds: float
+
+
+class Tell(NamedTuple):
+    """Sent in the background, while work goes on; `settle` is called with what came of it."""
+
+    request: bytes
+    timeout_s: float
+    settle: Callable[[Response | NoAnswer], None]
+    target: Target | None = None
+
+
+class Together(NamedTuple):
+    """Several agents are asked, at once where that is possible, else one after the other until
+    one refuses: whatever the others would say, the work may not start (R38)."""
+
+    asking: tuple[Asking, ...]
+
+    @staticmethod
+    def settles(outcome: Answer | Outage) -> bool:
+        return isinstance(outcome, Answer) and not outcome.admitted
+
+
+Reply: TypeAlias = Response | NoAnswer
+Outcomes: TypeAlias = "list[Answer | Outage]"
+Step: TypeAlias = Ask | Sleep | Tell | Together
+Sent: TypeAlias = "Reply | NoTurn | Outcomes | None"
+Asking: TypeAlias = "Generator[Step, Sent, Answer | Outage]"
+Steps: TypeAlias = "Generator[Step, Sent, Answer]"

@@ -1,0 +1,92 @@
+"""What it takes to decide as an agent would, as one value; and what was decided by it elsewhere.
+
+agent: Board, RuleBook ──► View ══wire/snapshot══► View ──decided──► Decision, in the client
+client: decisions ──► Counted ══wire/reports══► Counted ──► Recorder, in the agent
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headgate.core.decide import decide, misdirected
+from headgate.core.decision import Check, Decision, Verdict
+from headgate.core.health import FOREVER, Health, Standing
+from headgate.core.rules import RuleBook
+from headgate.core.samples import Instant
+
+NOTHING: frozenset[str] = frozenset()
+
+
+class View(NamedTuple):
+    """One database as its agent would judge it."""
+
+    health: Health
+    rules: RuleBook
+    anonymous_may_pass: bool = False
+    active_agent: str = ""
+    """Set on a standby that is passive: where to ask instead."""
+    awake: bool = True
+    """Whether it is measured as often as it can be."""
+    paced: frozenset[str] = NOTHING
+    """Metrics that work is metered by."""
+    fair: bool = False
+    """Whether the agent bounds how long dice alone may refuse a client (R82)."""
+
+
+def decided(view: View, check: Check, *, now: Instant, roll: float) -> Decision:
+    """As agent/checker.py does, but for what only the agent has."""
+    if view.active_agent:
+        return misdirected(check, view.health, view.active_agent, now=now, roll=roll)
+    return decide(
+        check,
+        view.health,
+        view.rules,
+        now=now,
+        roll=roll,
+        anonymous_may_pass=view.anonymous_may_pass,
+    )
+
+
+def only_agent_knows(view: View, check: Check, wall_s: float) -> bool:
+    """Whether it takes what is in one place only: the pacer's bucket, or how long dice have
+    refused this client. Asked after a local throw, the agent would be a second one."""
+    if is_paced(view, check):
+        return True
+    if not view.fair:
+        return False
+    refuse = view.rules.applied(check.identity, check.database, wall_s).refuse
+    return refuse is not None and not refuse.refuses_all
+
+
+def is_paced(view: View, check: Check) -> bool:
+    """Whether the agent meters it: one bucket, in one place, is the only exact one."""
+    if not view.paced or check.read_threshold is not None:
+        return False
+    return not check.metrics or any(ref.metric in view.paced for ref in check.metrics)
+
+
+def current_until(health: Health) -> float:
+    """Until when no value in it has aged out. What is stale in a copy may have been read
+    again where it was copied from, so after this there is nothing to refuse by."""
+    shard = health.shard.standings.values() if health.shard is not None else ()
+    return min(map(_current_until, [*health.standings.values(), *shard]), default=FOREVER)
+
+
+def _current_until(standing: Standing) -> float:
+    if standing.sample is None or standing.absent is not None:
+        return standing.valid_until
+    return min(standing.valid_until, standing.sample.taken_at + standing.spec.max_age_s)
+
+
+class Counted(NamedTuple):
+    """Decisions that are alike, made by a client from a view."""
+
+    check: Check
+    verdict: Verdict
+    by: str
+    """The metric or the rule behind it, as agent/recorder.py names them."""
+    times: int
+    first_s_ago: float = 0.0
+    last_s_ago: float = 0.0
+    reason: str = ""
+    """Of the last refusal."""

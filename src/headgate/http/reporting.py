@@ -1,0 +1,108 @@
+"""Clients tell what they decided by themselves.   POST /v1/reports ──► Intake
+
+Who may ask may report: both count under a name that nobody vouches for (R69).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headgate.agent.intake import Intake
+from headgate.core.decision import Verdict
+from headgate.core.snapshot import Counted
+from headgate.errors import InvalidRequest
+from headgate.http.documents import expect_json, json_response
+from headgate.wire.questions import (
+    APP_SCHEMA,
+    DATABASE_SCHEMA,
+    MAX_METRICS,
+    METRIC_PATTERN,
+    METRIC_SCHEMA,
+    SCOPE_SCHEMA,
+    build_check,
+)
+from headgate.wire.reports import MAX_REASON_CHARS, MAX_ROWS, MAX_TIMES
+
+MAX_AGO_S = 86_400.0
+MAX_BATCH = 2**53 - 1
+_BY = rf"^(|other|rule:[\w.-]{{1,64}}|{METRIC_PATTERN})$"
+# Not int: to JSON Schema 312.0 is an integer, too, to msgspec it is none.
+_Times = Annotated[float, msgspec.Meta(ge=1, le=MAX_TIMES, multiple_of=1)]
+_Batch = Annotated[float, msgspec.Meta(ge=1, le=MAX_BATCH, multiple_of=1)]
+_Ago = Annotated[float, msgspec.Meta(ge=0, le=MAX_AGO_S)]
+
+
+class ReportRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Decisions of one client that are alike."""
+
+    app: Annotated[str, msgspec.Meta(extra_json_schema=APP_SCHEMA)]
+    database: Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
+    verdict: Verdict
+    times: _Times
+    by: Annotated[str, msgspec.Meta(pattern=_BY)] = ""
+    """The metric or the rule behind it."""
+    first_s_ago: _Ago = 0.0
+    last_s_ago: _Ago = 0.0
+    metrics: Annotated[
+        list[Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]],
+        msgspec.Meta(max_length=MAX_METRICS),
+    ] = []
+    scope: Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)] | None = None
+    threshold: Annotated[float, msgspec.Meta(gt=0, lt=1e12)] | None = None
+    """Of a read check."""
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)] = ""
+
+
+class ReportsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    instance: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16,64}$")]
+    """Who sends it: made up by each process, anew after a fork."""
+    batch: _Batch
+    """Numbered by its sender; one that comes again counts once."""
+    rows: Annotated[list[ReportRow], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
+
+
+class ReportsDoc(msgspec.Struct, frozen=True):
+    batch: int
+    taken: bool
+    """False: it had been taken before."""
+
+
+_decode = msgspec.json.Decoder(ReportsBody).decode
+
+
+class Reporting:
+    """Handlers, as Control's."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    async def reports(self, request: Request) -> Response:
+        expect_json(request)
+        body = _decoded(await request.body())
+        rows = [_counted(row) for row in body.rows]
+        taken = self._intake.take(body.instance, int(body.batch), rows)
+        return json_response(ReportsDoc(int(body.batch), taken))
+
+
+def _decoded(body: bytes) -> ReportsBody:
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is no report: {error}; nothing was counted") from None
+
+
+def _counted(row: ReportRow) -> Counted:
+    check = build_check(row.app, row.database, row.metrics, scope=row.scope)
+    if row.threshold is not None:
+        check = check._replace(read_threshold=row.threshold)
+    first_s_ago = max(row.first_s_ago, row.last_s_ago)
+    return Counted(
+        check, row.verdict, row.by, int(row.times), first_s_ago, row.last_s_ago, row.reason
+    )
+
+
+REPORTING_ROUTES: tuple[tuple[str, str, str], ...] = (("POST", "/v1/reports", "reports"),)

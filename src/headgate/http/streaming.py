@@ -1,0 +1,265 @@
+"""Snapshots as they change, to clients that decide by themselves (Server-Sent Events).
+
+    Snapshots.view ──compared 20 × a second──► Broadcast ──same bytes──► every Subscriber
+
+One loop per database looks for changes while anybody listens, and encodes each once. Who does
+not read keeps nothing here but its place: when it reads again it gets the whole, and when it
+does not for a while it is dropped. Who may ask may listen: a snapshot tells no more than the
+answers to a few checks would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headgate.agent.ports import Clock
+from headgate.agent.snapshots import Snapshots, differs, is_urgent
+from headgate.core.names import parse_database, parse_identity
+from headgate.core.snapshot import View
+from headgate.errors import InvalidRequest
+from headgate.http.documents import SECURITY_HEADERS
+from headgate.wire.snapshot import CONTENT_TYPE, SnapshotWriter, hello
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S, LOOK_AT_REST_S = 0.05, 0.5
+"""At most that often something is sent; a change that may change a decision waits no longer.
+A database that rests is asked about, rather than decided on: there is less to look for."""
+CALM_S = 0.2
+"""Readings that change no verdict are sent that often, so that values do not age out; more often
+where a value lasts less than four times as long."""
+BEAT_S = 1.0
+"""At least that often something is sent: who hears nothing knows that it is cut off."""
+SEND_TIMEOUT_S = 5.0
+"""Who has not read for so long is dropped."""
+MAX_SUBSCRIBERS = 512
+"""Or half of the connections that the agent takes, where that is less."""
+_PARAMETERS = frozenset({"database", "app"})
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Broadcast:
+    """One database's changes, numbered; `latest` is what all but latecomers get next."""
+
+    def __init__(self, database: str, snapshots: Snapshots, clock: Clock) -> None:
+        self.database = database
+        self._snapshots = snapshots
+        self._clock = clock
+        self._writer = SnapshotWriter()
+        self._view: View | None = None
+        self._said_at = 0.0
+        self._whole: tuple[int, float, bytes] = (0, 0.0, b"")
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.number = 0
+        self.latest = b""
+        self.ended = False
+        self.sent_bytes = 0
+
+    async def prime(self) -> None:
+        view = self._snapshots.view(self.database)
+        for _ in self._writer.prime(view, self._clock.now()) if view is not None else ():
+            await asyncio.sleep(0)
+
+    def look(self) -> bool:
+        """See what changed, and say it; False once the database is gone."""
+        view, now = self._snapshots.view(self.database), self._clock.now()
+        if view is None:
+            return False
+        quiet_s, before = now.mono_s - self._said_at, self._view
+        if before is None or self._is_due(before, view, quiet_s):
+            self._view = view
+            self._say(self._writer.change(view, now), now.mono_s)
+        elif quiet_s >= BEAT_S:
+            self._say(self._writer.beat(now), now.mono_s)
+        return True
+
+    @property
+    def is_awake(self) -> bool:
+        return self._view is None or self._view.awake
+
+    @staticmethod
+    def _is_due(before: View, view: View, quiet_s: float) -> bool:
+        if not differs(before, view):
+            return False
+        return quiet_s >= _calm_s(view) or is_urgent(before, view)
+
+    def _say(self, message: bytes, mono_s: float) -> None:
+        self._said_at = mono_s
+        self.number += 1
+        self.latest = message
+        news, self._news = self._news, asyncio.get_running_loop().create_future()
+        news.set_result(None)
+
+    def whole(self) -> bytes:
+        """For who comes, or comes late; encoded once for all who come at about one time."""
+        serial, at, encoded = self._whole
+        now = self._clock.now()
+        if serial != self._writer.serial or now.mono_s - at > BEAT_S / 2:
+            encoded = self._writer.whole(now)
+            self._whole = (self._writer.serial, now.mono_s, encoded)
+        return encoded
+
+    async def after(self, number: int) -> None:
+        """Until there is something that comes after `number`."""
+        while self.number == number and not self.ended:
+            await asyncio.shield(self._news)
+
+    def end(self) -> None:
+        self.ended = True
+        if not self._news.done():
+            self._news.set_result(None)
+
+
+def _calm_s(view: View) -> float:
+    lasting_s = (standing.spec.max_age_s for standing in view.health.standings.values())
+    return min(CALM_S, min(lasting_s, default=CALM_S) / 4)
+
+
+class Broadcasts:
+    """Of all databases; each runs while somebody listens."""
+
+    def __init__(
+        self, snapshots: Snapshots, clock: Clock, max_subscribers: int = MAX_SUBSCRIBERS
+    ) -> None:
+        self._snapshots = snapshots
+        self._clock = clock
+        self.max_subscribers = max_subscribers
+        self._running: dict[str, tuple[Broadcast, asyncio.Task[None]]] = {}
+        self._listening: dict[str, int] = {}
+        self._opening = asyncio.Lock()
+        self.dropped_total = 0
+        self.closed = False
+
+    @property
+    def subscribers(self) -> int:
+        return sum(self._listening.values())
+
+    async def join(self, database: str) -> Broadcast:
+        async with self._opening:
+            self._check(database)
+            if database not in self._running:
+                await self._open(database)
+            self._listening[database] = self._listening.get(database, 0) + 1
+            return self._running[database][0]
+
+    async def _open(self, database: str) -> None:
+        broadcast = Broadcast(database, self._snapshots, self._clock)
+        await broadcast.prime()
+        if not broadcast.look():
+            self._check(database)
+        task = asyncio.ensure_future(self._run(broadcast))
+        self._running[database] = (broadcast, task)
+
+    def _check(self, database: str) -> None:
+        if self.closed or self.subscribers >= self.max_subscribers:
+            message = f"{self.subscribers} clients listen to snapshots, or the agent is stopping"
+            raise InvalidRequest(f"{message}; ask instead, and come back later", status=503)
+        if self._snapshots.view(database) is None:
+            known = ", ".join(self._snapshots.databases) or "none"
+            message = f"no database {database!r} is configured on this agent; configured: {known}"
+            raise InvalidRequest(message, status=404, field="database")
+
+    def leave(self, broadcast: Broadcast) -> None:
+        database = broadcast.database
+        self._listening[database] -= 1
+        if self._listening[database]:
+            return
+        del self._listening[database]
+        running = self._running.pop(database, None)
+        if running is not None:
+            running[1].cancel()
+
+    async def _run(self, broadcast: Broadcast) -> None:
+        try:
+            while broadcast.look():
+                await self._clock.sleep(LOOK_EVERY_S if broadcast.is_awake else LOOK_AT_REST_S)
+            log.info("snapshots.database_gone", database=broadcast.database)
+        except Exception:  # the supervisor of this loop: who listens is told by the end of it
+            log.exception("snapshots.failed", database=broadcast.database)
+        finally:
+            broadcast.end()
+            if self._running.get(broadcast.database, (None,))[0] is broadcast:
+                del self._running[broadcast.database]
+
+    def close(self) -> None:
+        """The agent stops: every stream ends."""
+        self.closed = True
+        for broadcast, _ in list(self._running.values()):
+            broadcast.end()
+
+
+class _Stream(Response):
+    """Runs for as long as its client reads."""
+
+    media_type = CONTENT_TYPE
+
+    def __init__(self, broadcasts: Broadcasts, broadcast: Broadcast, clock: Clock) -> None:
+        super().__init__(headers={**SECURITY_HEADERS, "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._broadcasts = broadcasts
+        self._broadcast = broadcast
+        self._clock = clock
+
+    async def __call__(self, scope: Any, receive: Any, send: _Send) -> None:
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            if scope["method"] != "HEAD":
+                await self._tell(send)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._broadcasts.leave(self._broadcast)
+
+    async def _tell(self, send: _Send) -> None:
+        broadcast = self._broadcast
+        greeting = hello(self._clock.now().mono_s, BEAT_S)
+        number = broadcast.number
+        if not await self._sent(send, greeting + broadcast.whole()):
+            return
+        while not broadcast.ended:
+            await broadcast.after(number)
+            missed = broadcast.number - number - 1
+            number = broadcast.number
+            message = broadcast.whole() if missed > 0 else broadcast.latest
+            if not broadcast.ended and not await self._sent(send, message):
+                return
+
+    async def _sent(self, send: _Send, data: bytes) -> bool:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            self._broadcasts.dropped_total += 1
+            log.warning("snapshots.reader_dropped", database=self._broadcast.database)
+            # The end cannot be said to who does not read: the connection is cut instead.
+            raise ConnectionAbortedError("it does not read its snapshots") from None
+        self._broadcast.sent_bytes += len(data)
+        return True
+
+
+class Streaming:
+    """Handlers, as Control's."""
+
+    def __init__(self, broadcasts: Broadcasts, clock: Clock) -> None:
+        self._broadcasts = broadcasts
+        self._clock = clock
+
+    async def snapshot(self, request: Request) -> Response:
+        given = request.query_params
+        if unknown := sorted(set(given) - _PARAMETERS):
+            message = f"unknown parameter {unknown[0]!r}; known: app, database"
+            raise InvalidRequest(message, field=unknown[0])
+        if "database" not in given:
+            raise InvalidRequest("name the database to listen to", field="database")
+        parse_identity(given.get("app", ""))
+        broadcast = await self._broadcasts.join(parse_database(given["database"]))
+        return _Stream(self._broadcasts, broadcast, self._clock)
+
+
+STREAMING_ROUTES: tuple[tuple[str, str, str], ...] = (("GET", "/v1/snapshot", "snapshot"),)
