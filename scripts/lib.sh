@@ -110,6 +110,8 @@ set_up_python() {
 
 # ── MariaDB, for the live tests ──────────────────────────────────────────────
 
+PERCONA_PACKAGES=(percona-toolkit libdbi-perl libdbd-mysql-perl libterm-readkey-perl libmariadb3)
+
 # The server, the script that makes its data folder, and the tool that script calls.
 has_mariadb() {
   local path="$MARIADB_HOME/usr/bin:$MARIADB_HOME/usr/sbin:$PATH:/usr/sbin"
@@ -124,26 +126,38 @@ mariadb_by_apt() {
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${MARIADB_PACKAGES[@]}" >&2
 }
 
-# Without root: fetch the packages and the libraries this machine lacks, and unpack
-# them. apt gets its own list and cache folders, since the system's are root's.
+# apt with list and cache folders of our own: the system's are root's.
+own_apt() {
+  local work="$ROOT/.cache/apt"
+  mkdir -p "$work/lists/partial" "$work/archives/partial"
+  apt-get -qq -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o Debug::NoLocking=1 \
+    -o APT::Sandbox::User=root "$@"
+}
+
+# Fetch packages and unpack them below a folder; no root needed.
+#   unpack_debs FOLDER PACKAGE…
+unpack_debs() {
+  local home="$1" debs deb
+  shift
+  debs="$(mktemp -d)"
+  rm -rf "$home.new" && mkdir -p "$home.new"
+  (cd "$debs" && own_apt download "$@" >&2) &&
+    for deb in "$debs"/*.deb; do
+      dpkg -x "$deb" "$home.new" || return 1
+    done &&
+    # Whole or not at all: a half-unpacked tree would pass for an installed program.
+    rm -rf "$home" "$debs" && mv "$home.new" "$home"
+}
+
+# Without root: the packages, and the libraries that this machine lacks.
 mariadb_unpacked() {
-  local work="$ROOT/.cache/apt" deb missing
-  local -a apt
-  mkdir -p "$work/lists/partial" "$work/archives/partial" "$work/debs"
-  apt=(apt-get -qq -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o Debug::NoLocking=1)
-  say "fetching MariaDB's packages into .cache/apt (no root needed)"
-  "${apt[@]}" update >&2 || return 1
-  missing="$("${apt[@]}" install --simulate --no-install-recommends "${MARIADB_PACKAGES[@]}" |
+  local missing
+  say "fetching MariaDB's packages and unpacking them into .cache/mariadb (no root needed)"
+  own_apt update >&2 || return 1
+  missing="$(own_apt install --simulate --no-install-recommends "${MARIADB_PACKAGES[@]}" |
     awk '$1 == "Inst" { print $2 }')" || return 1
   # shellcheck disable=SC2086 # one word per package is meant
-  (cd "$work/debs" && rm -f ./*.deb && "${apt[@]}" download $missing >&2) || return 1
-  say "unpacking MariaDB into .cache/mariadb"
-  rm -rf "$MARIADB_HOME.new" && mkdir -p "$MARIADB_HOME.new"
-  for deb in "$work"/debs/*.deb; do
-    dpkg -x "$deb" "$MARIADB_HOME.new" || return 1
-  done
-  # Whole or not at all: a half-unpacked tree would pass for an installed server.
-  rm -rf "$MARIADB_HOME" && mv "$MARIADB_HOME.new" "$MARIADB_HOME"
+  unpack_debs "$MARIADB_HOME" $missing
 }
 
 install_mariadb() {
@@ -161,3 +175,15 @@ install_mariadb() {
 }
 
 set_up_mariadb() { locked mariadb install_mariadb; }
+
+# Unpacked, also for root: installed, it would bring a debugger and a compiler with it.
+install_percona() {
+  local home="$ROOT/.cache/percona"
+  [[ -x "$home/usr/bin/pt-archiver" ]] || command -v pt-archiver >/dev/null && return
+  command -v apt-get >/dev/null || return
+  say "fetching Percona Toolkit and unpacking it into .cache/percona (for its tests only)"
+  { own_apt update >&2 && unpack_debs "$home" "${PERCONA_PACKAGES[@]}"; } ||
+    say "Percona Toolkit cannot be had here: its four tests are skipped"
+}
+
+set_up_percona() { locked percona install_percona; }

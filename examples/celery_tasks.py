@@ -1,0 +1,23 @@
+"""Tasks that go back to the broker while they are refused, and leave the worker to others.
+
+HEADGATE_URL=http://127.0.0.1:8087 celery -A celery_tasks worker
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from headgate.integrations.celery import ThrottledTask
+
+app = Celery("shop", broker="memory://")
+
+
+@app.task(
+    base=ThrottledTask,
+    name="orders.purge",
+    expires=3600,  # refused for an hour: given up
+    headgate_app="nightly",  # asks as orders.purge:nightly
+    headgate={"database": "main", "on_unavailable": "closed"},
+)
+def purge(first_id: int) -> int:
+    return first_id + 500

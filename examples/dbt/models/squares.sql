@@ -1,0 +1,2 @@
+{{ config(materialized="table") }}
+select n, n * n as square from {{ ref("numbers") }}

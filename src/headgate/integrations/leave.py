@@ -1,0 +1,57 @@
+"""When a connection asks: before a transaction begins, and not again until it is over.
+
+`every` is the size of a batch: how many transactions one OK is for (R30). What is small and quick
+may share one; a batch that takes seconds should not, for an OK speaks of the moment it was given.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headgate.errors import Fault, InvalidSettings
+
+# Behind comments, as of a program that tags its statements at their head.
+_VERB = re.compile(r"(?:[\s(;]|/\*.*?\*/|--[^\n]*\n)*([A-Za-z]+)", re.DOTALL)
+_BEGINS = frozenset({"BEGIN", "START"})
+_ENDS = frozenset({"COMMIT", "ROLLBACK", "END", "ABORT"})
+
+
+class Batch:
+    """Of one connection: says before which transactions to ask."""
+
+    __slots__ = ("_every", "_left")
+
+    def __init__(self, every: int = 1) -> None:
+        self._every = checked_every(every)
+        self._left = 0
+
+    def is_due(self) -> bool:
+        """Counts the transaction that is about to begin."""
+        due = self._left == 0
+        self._left = (self._every if due else self._left) - 1
+        return due
+
+    def refused(self) -> None:
+        """The wait failed: the next transaction has to ask anew."""
+        self._left = 0
+
+
+def checked_every(every: int) -> int:
+    if every < 1:
+        raise InvalidSettings([Fault("every", f"a batch is at least 1 transaction, not {every!r}")])
+    return every
+
+
+def verb_of(statement: str) -> str:
+    found = _VERB.match(statement)
+    return found[1].upper() if found else ""
+
+
+def begins(statement: str) -> bool:
+    return verb_of(statement) in _BEGINS
+
+
+def ends(statement: str) -> bool:
+    """`ROLLBACK TO` a savepoint ends nothing."""
+    verb = verb_of(statement)
+    return verb in _ENDS and not (verb == "ROLLBACK" and " TO " in f" {statement.upper()} ")

@@ -1,0 +1,134 @@
+"""Tags on statements: what any reader of SQLCommenter decodes, and what stays untouched."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import InvalidSettings
+from headgate.integrations.leave import Batch, begins, ends
+from headgate.integrations.sqlcommenter import Tags, application_name, has_comment
+
+TAGS = Tags(app="etl:nightly")
+COMMENT = "/*app='etl%3Anightly'*/"
+
+
+def read_tags(statement: str) -> dict[str, str]:
+    """As the specification has a reader do it."""
+    found = re.search(r"/\*((?:[^*]|\*(?!/))*)\*/[\s;]*\Z", statement)
+    assert found is not None, statement
+    pairs = (pair.partition("=") for pair in found[1].split(","))
+    return {unquote(key): unquote(value.strip("'").replace("\\'", "'")) for key, _, value in pairs}
+
+
+@pytest.mark.parametrize(
+    ("statement", "written"),
+    [
+        ("SELECT 1", f"SELECT 1 {COMMENT}"),
+        ("SELECT 1;", f"SELECT 1 {COMMENT};"),
+        ("SELECT 1 ;\n ", f"SELECT 1 {COMMENT} ;\n "),
+        ("SELECT '--', '/* */'", f"SELECT '--', '/* */' {COMMENT}"),
+        ("SELECT 'it''s -- so'", f"SELECT 'it''s -- so' {COMMENT}"),
+        ('SELECT "a--b", `c/*d`', f'SELECT "a--b", `c/*d` {COMMENT}'),
+        ("SELECT $x$ -- $$ /* $x$", f"SELECT $x$ -- $$ /* $x$ {COMMENT}"),
+        ("SELECT data #>> '{a}'", f"SELECT data #>> '{{a}}' {COMMENT}"),
+    ],
+)
+def test_tags_go_to_the_end_and_before_the_semicolon(statement: str, written: str) -> None:
+    assert TAGS.on(statement) == written
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"SELECT 1 {COMMENT}",
+        "SELECT /*+ SeqScan(t) */ 1",
+        "SELECT 1 -- by hand",
+        # Whether the backslash escapes is the server's setting: one reading has a comment.
+        r"SELECT 'a\' -- b'",
+        r"SELECT 'a\' /* b */ '",
+        "SELECT 1 /* unended",
+        "",
+        " ; ",
+    ],
+)
+def test_a_statement_with_a_comment_is_left_alone(statement: str) -> None:
+    assert TAGS.on(statement) == statement
+    assert TAGS.on(TAGS.on(statement)) == TAGS.on(statement)
+
+
+def test_percent_signs_are_doubled_where_a_driver_reads_them() -> None:
+    assert TAGS.on("SELECT %s", doubled=True) % (1,) == f"SELECT 1 {COMMENT}"
+
+
+@given(st.binary(max_size=30))
+def test_bytes_of_any_encoding_stay_as_they_are(statement: bytes) -> None:
+    assert TAGS.on_bytes(statement).replace(f" {COMMENT}".encode(), b"") == statement
+    assert Tags().on_bytes(statement) == statement
+
+
+@pytest.mark.parametrize("last", ["à", "…", "\N{NO-BREAK SPACE}"])
+def test_a_last_letter_is_not_cut_in_two(last: str) -> None:
+    assert (
+        TAGS.on_bytes(f"SELECT 1 AS a{last};".encode())
+        == f"SELECT 1 AS a{last} {COMMENT};".encode()
+    )
+
+
+def test_keys_are_sorted_and_empty_tags_left_out() -> None:
+    tags = Tags({"route": "/x y", "app": "a"}, action="", db_driver="it's")
+    assert tags.comment == "/*app='a',db_driver='it%27s',route='%2Fx%20y'*/"
+    assert hash(tags) == hash(Tags(dict(reversed(list(tags.items())))))
+
+
+texts = st.text(
+    alphabet=st.one_of(st.sampled_from("'%*/\\,=-;"), st.characters(codec="utf-8")),
+    min_size=1,
+    max_size=16,
+)
+
+
+@given(st.dictionaries(texts, texts, min_size=1, max_size=5))
+def test_every_reader_gets_back_what_was_written(tags: dict[str, str]) -> None:
+    written = Tags(tags).on("SELECT 1")
+    assert read_tags(written) == tags
+    assert written.count("*/") == 1, "nothing within a value ends the comment"
+
+
+@given(st.text(alphabet="a'\"`$-/*; \\n%\n", max_size=30))
+def test_no_statement_is_tagged_twice(statement: str) -> None:
+    once = TAGS.on(statement)
+    assert TAGS.on(once) == once
+    assert has_comment(statement) <= (once == statement)
+
+
+@pytest.mark.parametrize("tags", [{"a" * 66: "b"}, {"a": "b" * 1025}, {"": "b"}, {"a": "\ud800"}])
+def test_what_no_reader_would_take_is_refused(tags: dict[str, str]) -> None:
+    """R120: a key has at most 65 bytes, a value 1,024."""
+    with pytest.raises(InvalidSettings):
+        Tags(tags)
+
+
+def test_an_application_name_keeps_the_general_levels() -> None:
+    assert application_name("run42:etl:nightly") == "run42:etl:nightly"
+    assert application_name("x" * 60 + ":etl:nightly") == "etl:nightly"
+    assert application_name("x" * 100) == "x" * 63
+
+
+def test_a_batch_asks_before_its_first_transaction() -> None:
+    batch = Batch(3)
+    assert [batch.is_due() for _ in range(7)] == [True, False, False, True, False, False, True]
+    batch.refused()
+    assert batch.is_due()
+    with pytest.raises(InvalidSettings):
+        Batch(0)
+
+
+def test_what_begins_and_ends_a_transaction() -> None:
+    assert begins("begin") and begins(" START TRANSACTION") and not begins("SELECT 'begin'")
+    assert begins("/* who; */ -- why\n BEGIN") and not begins("/* BEGIN") and not begins("--BEGIN")
+    assert ends("COMMIT;") and ends("rollback") and not ends("ROLLBACK TO SAVEPOINT a")
