@@ -18,12 +18,14 @@ from enum import Enum
 from headgate.agent.pacer import Pacer
 from headgate.core.health import Health, Window, health_of, stand
 from headgate.core.metrics import Builtin, MetricSpec
+from headgate.core.names import parse_identity
 from headgate.core.samples import Sample
 
 STEP_S = 0.005
 BIN_S = 0.1
 POLL_S = 0.25
 NEVER = float("inf")
+LIE = 1e9
 
 
 class Variant(Enum):
@@ -48,6 +50,8 @@ class World:
     """A lag below this is not seen as it is: each reading is off by up to so much."""
     idle: tuple[float, float] = (NEVER, NEVER)
     """From, to: nobody wants to work."""
+    lies_from: float = NEVER
+    """Then one of the workers begins to declare LIE for each piece."""
     seed: int = 1
 
 
@@ -142,6 +146,7 @@ class Herd:
         heapq.heapify(self._asking)
         self._working: list[tuple[float, int, float]] = []
         self._released = 0.0
+        self._names = [parse_identity(f"w{n}:herd") for n in range(world.workers)]
 
     def run(self) -> Outcome:
         steps = int(self.world.seconds / STEP_S)
@@ -191,7 +196,8 @@ class Herd:
 
     def _answer(self, now: float, worker: int) -> None:
         cost = self.world.cost(self.dice)
-        wait_s = self._wait(cost, now)
+        lies = worker == 0 and now >= self.world.lies_from
+        wait_s = self._wait(LIE if lies else cost, now, worker)
         if wait_s is not None:
             heapq.heappush(self._asking, (now + wait_s, worker))
             return
@@ -199,13 +205,13 @@ class Herd:
         took_s = self.world.work_s * (0.5 + self.dice.random())
         heapq.heappush(self._working, (now + took_s, worker, cost))
 
-    def _wait(self, cost: float, now: float) -> float | None:
+    def _wait(self, cost: float, now: float, worker: int) -> float | None:
         if self.seen_lag > self.world.threshold_s:
             jitter = 0.0 if self.variant is Variant.BARE else self.dice.random()
             base = POLL_S if self.variant is Variant.BARE else self.world.probe_s
             return base * (1 + jitter)
         if self.variant is Variant.PACED:
-            return self.pacer.admit(cost, now, self.dice.random())
+            return self.pacer.admit(cost, now, self.dice.random(), self._names[worker])
         return None
 
 

@@ -211,7 +211,7 @@ AGENT_SETTINGS = table(
         ),
         Setting(
             "max_clients",
-            "Distinct client names counted one by one; further ones are counted as `other`.",
+            "Distinct client names counted one by one; further ones by their level: `other:etl`.",
             whole(10, 100_000),
             default=1000,
         ),

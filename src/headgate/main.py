@@ -26,18 +26,24 @@ from headgate.agent.clock import Dice, SystemClock
 from headgate.agent.demand import Demands
 from headgate.agent.fairness import Fairness
 from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
+from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
 from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.recorder import Recorder
 from headgate.agent.rogues import Rogues, SessionsProbe
-from headgate.agent.rulebook import RULE, RuleKeeper, metrics_known_to
+from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.rulesteps import RULE
+from headgate.agent.ruletime import RULE_TIME
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import PEER, SKIP, Shards
+from headgate.agent.snapshots import Snapshots
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, Standby
 from headgate.agent.supervise import supervised
+from headgate.agent.unthrottled import UNTHROTTLED, UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.config import (
     AgentSettings,
@@ -58,6 +64,7 @@ from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control
 from headgate.http.forwarding import Forwarder
 from headgate.http.listener import Handlers, Limits, Listener
+from headgate.http.streaming import MAX_SUBSCRIBERS, Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.logs import configure_logs
 from headgate.peers import open_link
@@ -200,6 +207,10 @@ class Agent:
             (dice or Dice()).roll,
             anonymous_may_pass=agent.anonymous is Anonymous.ALLOW,
         )
+        snapshots = Snapshots(self.board, self.checker, self.demands)
+        most = min(MAX_SUBSCRIBERS, agent.max_connections // 2)
+        self.broadcasts = Broadcasts(snapshots, self._clock, most)
+        self.intake = Intake(self.recorder, self.board, self._clock, self.demands)
         if agent.fairness_max_wait_s:
             self.checker.fairness = Fairness(agent.fairness_max_wait_s)
         self.shards = Shards(
@@ -221,11 +232,12 @@ class Agent:
             self.store,
             self._clock,
             self._apply_rules,
-            metrics_known_to(self.book),
+            metrics_known_to(self.book, self.board),
             limits=RuleLimits(
                 agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio
             ),
         )
+        self.unthrottled = UnthrottledBook(self.store, self._clock)
         self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
         self.watch = self._watch(settings)
         self.rogues = Rogues(self.recorder, self.demands, self._clock, self._sessions)
@@ -242,8 +254,11 @@ class Agent:
             self._clock,
             self.shards,
             self.demands,
+            unthrottled=self.unthrottled,
             watch=self.watch,
             rogues=self.rogues,
+            broadcasts=self.broadcasts,
+            intake=self.intake,
         )
         self.views = Views(parts, self.facts)
         self.listener = self._listener(settings)
@@ -290,6 +305,7 @@ class Agent:
     async def stop(self) -> None:
         log.info("agent.stopping")
         self.shards.let_go()
+        self.broadcasts.close()
         await self.listener.stop(STOP_GRACE_S)
         for task in [*self._tasks, *self._heartbeat_tasks]:
             task.cancel()
@@ -356,6 +372,9 @@ class Agent:
             shards=self.shards,
             demands=self.demands,
             rules=self.rules,
+            broadcasts=self.broadcasts,
+            intake=self.intake,
+            unthrottled=self.unthrottled,
         )
         routes, bridge = CheckRoutes(self.checker), AsgiBridge(control.app())
         if self._settings.agent.forward:
@@ -373,6 +392,7 @@ class Agent:
             minutes=self.minutes,
             policy=policy_of(settings),
             suspend=self.rules.suspend,
+            accounts=self.rules,
         )
 
     def _sessions(self, database: str) -> SessionsProbe | None:
@@ -428,7 +448,10 @@ class Agent:
     async def _salvaged(self) -> Sequence[MetricChange]:
         """What can be read of it. Checks do not wait for the rest; the fault stays visible."""
         try:
-            self.rules.load(await self.store.salvage_records(RULE))
+            self.rules.load(
+                await self.store.salvage_records(RULE),
+                await self.store.salvage_records(RULE_TIME),
+            )
             await self.shards.load(
                 await self.store.salvage_records(SKIP), await self.store.salvage_records(PEER)
             )
@@ -438,7 +461,8 @@ class Agent:
             return []
 
     async def _load_records(self) -> None:
-        self.rules.load(await self.store.records(RULE))
+        self.rules.load(await self.store.records(RULE), await self.store.records(RULE_TIME))
+        self.unthrottled.load(await self.store.records(UNTHROTTLED))
         await self.shards.load(await self.store.records(SKIP), await self.store.records(PEER))
 
     def _apply_rules(self, book: RuleBook) -> None:

@@ -195,10 +195,10 @@ def test_answers_and_explanations_tell() -> None:
     assert told in answer_doc(later).reason and not answer_doc(later).dice_waived
     seen = explain_doc(world.checker.explain(check("etl")), world.checker.rules)
     assert seen.fairness == told
-    assert "or to ask again after another 10.0 s: the dice are waived then" in seen.needed
+    assert seen.odds == pytest.approx(0.1) and "with a chance of 10% (rule r" in seen.reason
     world.clock._step(15.0)
     foreseen = world.checker.explain(check("etl"))
-    assert foreseen.admitted and foreseen.dice_waived
+    assert foreseen.admitted and foreseen.dice_waived and foreseen.odds is None
     assert world.fairness.waived_total == 0, "explaining counts nothing"
     admitted = answer_doc(world.ask())
     assert (admitted.admitted, admitted.dice_waived, admitted.rule) == (True, True, "r")

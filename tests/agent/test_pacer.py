@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.agent.board import Board
-from headgate.agent.pacer import BURST_S, MAX_DEBT_S, MAX_WAIT_S, Bucket, Pacer, Pacers
+from headgate.agent.pacer import (
+    BURST_S,
+    COSTS_KEPT,
+    MAX_OWING,
+    MAX_WAIT_S,
+    OWING_S,
+    Bucket,
+    Pacer,
+    Pacers,
+    _typical,
+)
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.health import Health, Standing, Window, health_of, stand
 from headgate.core.metrics import Builtin, MetricSpec
@@ -65,7 +75,7 @@ def test_no_window_admits_more_than_released_plus_burst_and_one_piece(
     for pause_s, cost in asked:
         now += pause_s
         if pacer.admit(cost, now, MIDDLE) is None:
-            admitted.append((now, min(cost, MAX_DEBT_S * rate)))
+            admitted.append((now, min(cost, pacer._bucket.most)))
     largest = max((cost for _, cost in asked), default=0.0)
     for first, (began, _) in enumerate(admitted):
         total = 0.0
@@ -86,8 +96,76 @@ def test_a_larger_cost_never_leaves_more_for_others(less: float, more: float) ->
 def test_a_cost_beyond_all_measure_holds_others_for_a_bounded_time() -> None:
     pacer = Pacer(0.0)
     assert pacer.admit(1e15, 0.0, MIDDLE) is None
-    assert pacer.admit(1.0, 1.0, MIDDLE) is not None
-    assert pacer.admit(1.0, MAX_DEBT_S + 1, MIDDLE) is None
+    assert pacer.admit(1.0, 0.1, MIDDLE) is not None
+    assert pacer.admit(1.0, 1.0, MIDDLE) is None
+
+
+# --- those who declare what is not so ----------------------------------------------------------
+
+LIE = 1e9
+LIAR, WORKER = parse_identity("u7:liar"), parse_identity("w1:etl")
+
+
+def settled(rate: float = 100.0) -> Pacer:
+    """Commonly asked with a cost of 1, and not for the first time."""
+    pacer = Pacer(0.0)
+    for number in range(COSTS_KEPT):
+        pacer.charge(1.0, 0.0, parse_identity(f"w{number}:etl"))
+    pacer._bucket.adopt(Pace(rate, rate, starting=False), 60.0)
+    return pacer
+
+
+def test_a_liar_waits_and_the_others_hardly() -> None:
+    """R142: a quarter of a second is what its billion costs the others."""
+    pacer = settled()
+    assert pacer.admit(LIE, 60.0, MIDDLE, LIAR) is None
+    assert pacer.admit(1.0, 60.0, MIDDLE, WORKER) is not None
+    assert pacer.admit(1.0, 60.3, MIDDLE, WORKER) is None
+    told_s = pacer.admit(1.0, 60.4, MIDDLE, LIAR)
+    assert told_s is not None and told_s > 1.0
+    assert pacer.admit(1.0, 60.0 + OWING_S, MIDDLE, LIAR) is None
+
+
+def test_who_declares_much_and_is_alone_is_not_kept_waiting() -> None:
+    pacer = settled()
+    assert pacer.admit(5000.0, 60.0, MIDDLE, LIAR) is None
+    assert pacer.admit(5000.0, 60.5, MIDDLE, LIAR) is None
+
+
+def test_what_was_declared_too_high_and_given_back_is_owed_no_more() -> None:
+    pacer = settled()
+    known = health(at=61.0)
+    pacer.follow(known, 61.0)
+    lied = ok(61.0, Check(LIAR, "main", cost=LIE), health=known)
+    assert pacer.meter(lied, MIDDLE).admitted
+    assert not pacer.meter(ok(61.0, Check(WORKER, "main"), health=known), MIDDLE).admitted
+    pacer.give_back(lied)
+    assert pacer.meter(lied, MIDDLE).admitted
+
+
+def test_debts_of_liars_are_bounded() -> None:
+    pacer = settled()
+    for number in range(2 * MAX_OWING):
+        pacer.admit(LIE, 60.0 + number, MIDDLE, parse_identity(f"u{number}:liar"))
+    assert len(pacer._owing) <= MAX_OWING
+
+
+def test_what_is_usual_is_not_what_one_client_says() -> None:
+    often = [("liar", LIE)] * 40 + [(f"w{n}", 1.0) for n in range(23)]
+    many_names = [(f"liar{n}", LIE) for n in range(30)] + [("w", 1.0)] * 33
+    assert _typical(often) == _typical(many_names) == 1.0
+    assert _typical([("etl", 5000.0)] * 9) == 5000.0
+
+
+@pytest.mark.parametrize("lies_from", [0.0, 10.0])
+def test_one_liar_does_not_do_away_with_pacing(lies_from: float) -> None:
+    """R142: from the start, and after all has settled."""
+    world = World(workers=50, capacity=lambda _: 100.0, seconds=30)
+    honest = run(Variant.PACED, world)
+    lied_to = run(Variant.PACED, replace(world, lies_from=lies_from))
+    assert max(lied_to.rates) < 4 * max(honest.rates)
+    assert lied_to.over <= 0.05
+    assert lied_to.used > 0.9 * honest.used
 
 
 def test_a_clock_that_stands_still_or_goes_back_fills_nothing() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.agent.past import rules_at
+from headgate.agent.past import original_id, rules_at, rules_between
 from headgate.agent.rulebook import RuleKeeper
 from headgate.core.names import parse_identity
 from headgate.core.records import AuditEntry
+from headgate.core.rules import RuleBook
 from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import HandClock
 
@@ -93,3 +94,65 @@ def test_what_cannot_be_read_is_named() -> None:
     entry = AuditEntry(5.0, "me", "rule.set", "r9", None, {"kind": "of another version"})
     assert rules_at([entry], (), 10.0).unreadable == ("r9",)
     assert rules_at([entry], (), 1.0).unreadable == ()
+
+
+# --- the rules of a stretch of time --------------------------------------------------------
+
+
+async def between(rules: Rules, since_s: float, until_s: float) -> RuleBook:
+    audit = await rules.store.audit(limit=1000)
+    present = [e.spec for e, _ in rules.keeper.entries()]
+    begin, end = rules.began_s + since_s, rules.began_s + until_s
+    then = rules_between(audit, present, begin, end)
+    assert then.unreadable == ()
+    return then.book
+
+
+def ids(book: RuleBook, wall_s: float) -> list[str]:
+    return [original_id(rule.id) for rule in book.applied(ETL, "main", wall_s).rules]
+
+
+async def test_one_book_tells_the_rules_of_every_instant() -> None:
+    """R145: what was set later, or lifted since, must not stand among the rules of then."""
+    rules = await opened()
+    await rules.clock.advance(100)
+    short = await rules.put(target="etl", ratio=0.5, **{"for": "60s"})
+    await rules.clock.advance(200)
+    long = await rules.put(target="etl", kind="hold", **{"for": "1h"})
+    await rules.clock.advance(100)
+    await rules.keeper.lift(long, who="me")
+    await rules.clock.advance(100)
+    await rules.put(target="u1", ratio=0.9, id="later")
+    await rules.clock.advance(1000)
+    book = await between(rules, 0, 1500)
+    told = {after: ids(book, rules.began_s + after) for after in (50, 130, 250, 350, 450, 600)}
+    assert told == {50: [], 130: [short], 250: [], 350: [long], 450: [], 600: ["later"]}
+    for after in told:
+        assert await rules.applied(after) == told[after]
+
+
+async def test_a_rule_that_was_changed_is_each_of_its_versions_in_turn() -> None:
+    rules = await opened()
+    changing = await rules.put(target="etl", ratio=0.5, **{"for": "1h"})
+    await rules.clock.advance(100)
+    await rules.keeper.patch(changing, {"ratio": 0.9}, who="me")
+    await rules.clock.advance(100)
+    book = await between(rules, 0, 300)
+    ratios = [
+        book.applied(ETL, "main", rules.began_s + after).rules[0].ratio for after in (50, 150)
+    ]
+    assert ratios == [0.5, 0.9]
+    [rule] = (await between(rules, 150, 300)).rules
+    assert rule.ratio == 0.9
+
+
+async def test_a_schedule_had_its_windows_then() -> None:
+    """A window of last week is none of those that lie ahead."""
+    rules = await opened()
+    schedule = {"days": "mon-sun", "from": "07:00", "to": "09:00", "zone": "UTC"}
+    await rules.put(target="etl", ratio=0.5, schedule=schedule, **{"for": "7d"})
+    await rules.clock.advance(3 * 86_400)
+    book = await between(rules, 0, 3 * 86_400)
+    midnight_s = -(-rules.began_s // 86_400) * 86_400
+    hours = [7 - 1, 7, 8, 9, 24 + 8]
+    assert [len(ids(book, midnight_s + hour * 3600)) for hour in hours] == [0, 1, 1, 0, 1]

@@ -9,7 +9,8 @@ import pytest
 from headgate.agent import recorder as recorder_module
 from headgate.agent.keeper import Keeper
 from headgate.agent.meter import MetricMinutes
-from headgate.agent.recorder import OTHER, Key, Recorder
+from headgate.agent.recorder import Key, Recorder
+from headgate.core.crowds import OTHER
 from headgate.core.decide import decide
 from headgate.core.decision import Decision, Verdict
 from headgate.core.names import Scope
@@ -46,7 +47,7 @@ def test_a_client_that_makes_up_names_is_bounded_and_still_counted() -> None:
     totals = recorder.totals()
     assert len(totals) <= 11
     assert sum(totals.values()) == 1000
-    assert totals[("main", OTHER, Verdict.OK, "")] == 990
+    assert totals[("main", "other:etl", Verdict.OK, "")] == 990
 
 
 def test_rows_of_a_minute_are_bounded_and_sums_stay_exact(
@@ -54,6 +55,7 @@ def test_rows_of_a_minute_are_bounded_and_sums_stay_exact(
 ) -> None:
     """R135: beyond the bound a row is counted under `other`, of whatever drain of the minute."""
     monkeypatch.setattr(recorder_module, "MAX_ROWS_A_MINUTE", 5)
+    monkeypatch.setattr(recorder_module, "MAX_CROWD_ROWS_A_MINUTE", 2)
     recorder = Recorder(max_clients=1000)
     kept: list[Tally] = []
     for number in range(20):
@@ -118,7 +120,8 @@ def test_a_forgotten_client_leaves_its_counts_behind() -> None:
     recorder.record(decision("old"))
     recorder.forget_idle(at(25 * 3600).wall_s)
     assert list(recorder.clients()) == []
-    assert recorder.totals() == {("main", OTHER, Verdict.OK, ""): 1}
+    assert recorder.totals() == {}
+    assert recorder.forgotten == {("main", Verdict.OK): 1}
 
 
 class AwayStore(MemoryStore):

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.rulebook import RULE, NoSuchRule, RuleKeeper
+from headgate.agent.rulebook import SLICE, NoSuchRule, RuleKeeper
+from headgate.agent.rulesteps import RULE
+from headgate.agent.ruletime import KEEP_S, RULE_TIME
 from headgate.core.names import parse_identity
 from headgate.core.records import AuditEntry, Record
 from headgate.core.rule_settings import KnownMetric, RuleLimits
@@ -83,7 +85,7 @@ class World:
 
     async def restarted(self) -> RuleKeeper:
         self.keeper = self.another()
-        self.keeper.load(await self.store.records(RULE))
+        self.keeper.load(await self.store.records(RULE), await self.store.records(RULE_TIME))
         return self.keeper
 
     async def put(self, **raw: Any) -> str:
@@ -220,6 +222,23 @@ async def test_a_change_is_judged_as_a_new_rule_is(
     assert world.keeper.entry("half").spec.rule.ratio == 0.5
 
 
+@pytest.mark.parametrize("end", ["for", "expires_at"])
+async def test_an_end_cannot_be_taken_out(world: World, end: str) -> None:
+    """R83: nor is that told as an extension."""
+    await world.put(**HALF)
+    with pytest.raises(InvalidSettings, match=rf"rule\.{end}: cannot be taken out"):
+        await world.keeper.patch("half", {end: None}, who="ops")
+    assert await world.actions() == [("ops", "rule.set", "half")]
+
+
+async def test_a_change_that_changes_nothing_says_so_and_is_not_audited(world: World) -> None:
+    await world.put(**HALF)
+    before = world.keeper.entry("half").spec
+    (entry,) = await world.keeper.patch("half", {"ratio": 0.5}, who="ops")
+    assert entry.spec == before and "nothing changed" in str(entry.advice[0])
+    assert await world.actions() == [("ops", "rule.set", "half")]
+
+
 async def test_of_two_who_change_at_once_the_loser_is_told(world: World) -> None:
     await world.put(**HALF)
     await world.keeper.patch("half", {"ratio": 0.6}, who="ops", expect=1)
@@ -285,6 +304,45 @@ async def test_favor_takes_effect_at_once_and_whole(world: World) -> None:
     await world.keeper.lift(reduced.id, who="ops")
     assert world.store.batches == [2, 2, 2]
     assert len(world.books) == books_before + 3
+
+
+async def test_both_rules_of_a_pair_end_at_the_same_instant(world: World) -> None:
+    class Running(StepClock):
+        """On which time passes between any two looks."""
+
+        def now(self) -> Instant:
+            self._step(0.25)
+            return super().now()
+
+    world.clock = Running()
+    world.keeper = world.another()
+    one, other = await world.keeper.favor("mig", who="ops")
+    assert one.spec.rule.expires_at == other.spec.rule.expires_at
+
+
+async def test_a_hold_on_all_says_whom_it_does_not_hold(world: World) -> None:
+    await world.keeper.favor("mig", who="ops")
+    await world.put(**EXEMPT)
+    await world.put(**{**EXEMPT, "id": "some", "target": "web", "metrics": ["lag"]})
+    stop = {"target": "all", "kind": "hold", "reason": "INC", "lock_out": True}
+    (entry,) = await world.keeper.put(stop, who="ops", dry_run=True)
+    (told,) = [str(advice) for advice in entry.advice if advice.code == "not-held"]
+    assert "mig (rule r-" in told and "etl (rule fix)" in told and "web" not in told
+    one = {"target": "xyz", "kind": "hold", "reason": "INC"}
+    (other,) = await world.keeper.put(one, who="ops", dry_run=True)
+    assert other.advice == ()
+
+
+async def test_limits_that_bite_by_now_can_still_be_extended(world: World) -> None:
+    """Only who sets a limit is told that nobody meets it."""
+    await world.put(target="all", kind="thresholds", thresholds={"lag": 2.0}, id="tight")
+    KNOWN["lag"] = KNOWN["lag"]._replace(value=3.0, value_on="main")
+    try:
+        await world.keeper.patch("tight", {"for": "2h"}, who="ops")
+        with pytest.raises(InvalidSettings, match="stands at 3 on main just now"):
+            await world.keeper.patch("tight", {"thresholds": {"lag": 1.5}}, who="ops")
+    finally:
+        KNOWN["lag"] = KNOWN["lag"]._replace(value=None)
 
 
 async def test_favor_is_all_or_nothing(world: World) -> None:
@@ -420,6 +478,83 @@ async def test_across_a_restart_with_a_clock_behind_a_rule_lasts_no_longer_than_
         assert world.refused_by() is None
 
 
+async def test_a_host_that_boots_at_an_old_clock_gives_no_time_back(world: World) -> None:
+    """R87: time that has passed before a restart is never given back, however often."""
+    await world.put(**HALF)
+    world.clock.set_wall(-30 * DAY_S)
+    in_force = []
+    for _ in range(4):
+        await world.restarted()
+        async with world.running():
+            await world.clock.leap(1500)
+            in_force.append(world.refused_by() is not None)
+        world.clock.set_wall(-1500)
+    assert in_force == [True, True, False, False]
+
+
+async def test_a_clock_that_was_fast_and_is_put_right_in_between_prolongs_nothing(
+    world: World,
+) -> None:
+    """R87: killed at any moment, it loses the few seconds since the last mark at most."""
+    await world.put(**EXEMPT)
+    async with world.running():
+        await world.clock.leap(6000)
+    world.clock.set_wall(-5900)
+    await world.restarted()
+    async with world.running():
+        await world.clock.leap(1200 - 1)
+        assert world.exempt_by() == "fix"
+        await world.clock.leap(KEEP_S + 2)
+        assert world.exempt_by() is None
+
+
+async def test_a_clock_that_is_put_right_by_years_ends_no_rule_that_was_set_since(
+    world: World,
+) -> None:
+    """Booted in 1970, then told the time: the rules' own time is behind, and that is no harm."""
+    await world.put(target="web", ratio=0.5, id="old")
+    async with world.running():
+        await world.clock.leap(60)
+        world.clock.set_wall(20_000 * DAY_S)
+        await world.clock.advance(20)
+        await world.put(**HALF)
+        await world.clock.advance(20)
+    await world.restarted()
+    assert world.refused_by() == "half"
+    assert world.refused_by("web") is None
+
+
+async def test_marks_of_time_are_kept_without_filling_the_audit(world: World) -> None:
+    await world.put(**HALF)
+    async with world.running():
+        for _ in range(5):
+            await world.clock.leap(KEEP_S + 1)
+    (record,) = await world.store.records(RULE_TIME)
+    assert record.value is not None
+    assert record.value["ruled_s"] == pytest.approx(world.clock.now().wall_s, abs=KEEP_S + 2)
+    assert [action for _, action, _ in await world.actions()] == ["rule.set", "rules.time_kept"]
+
+
+async def test_without_rules_no_time_is_kept(world: World) -> None:
+    async with world.running():
+        await world.clock.leap(KEEP_S + 1)
+    assert list(await world.store.records(RULE_TIME)) == []
+
+
+async def test_many_rules_are_renewed_in_slices_and_in_force_together(world: World) -> None:
+    """No check waits for thousands of them, and none sees half of them renewed."""
+    rush = {"ratio": 0.5, "schedule": "00:00-24:00", "for": "2d"}
+    for number in range(2 * SLICE + 10):
+        await world.keeper.put({"target": f"j{number}", **rush}, who="ops")
+    books = len(world.books)
+    async with world.running():
+        await world.clock.leap(DAY_S)
+        await settle()
+    assert len(world.books) == books + 1
+    ends = {rule.windows[-1][1] for rule in world.books[-1].rules if rule.windows}
+    assert len(ends) == 1 and ends != {r.windows[-1][1] for r in world.books[0].rules if r.windows}
+
+
 async def test_a_clock_that_leaps_ahead_and_back_loses_no_rule(world: World) -> None:
     await world.put(**HALF)
     async with world.running():
@@ -520,6 +655,30 @@ async def test_others_are_protected_though_the_store_is_away(world: World) -> No
     world.store.puts_left = 0
     assert await world.keeper.suspend("fix", "it starves web")
     assert world.exempt_by() is None
+
+
+async def test_what_an_exemption_was_charged_for_outlives_a_crash(world: World) -> None:
+    """R79: with the rule, neither audited nor as a new revision."""
+    await world.put(**EXEMPT)
+    before = world.keeper.entry("fix").spec.rule.revision
+    await world.keeper.charge("fix", {"main web": 61.5})
+    await world.restarted()
+    assert world.keeper.charged("fix") == {"main web": 61.5}
+    assert world.keeper.entry("fix").spec.rule.revision == before
+    assert await world.actions() == [("ops", "rule.set", "fix")]
+    (entry,) = await world.keeper.patch("fix", {"reason": "still"}, who="ops")
+    assert entry.spec.charged == {"main web": 61.5}
+    await world.keeper.lift("fix", who="ops")
+    await world.put(**EXEMPT)
+    assert world.keeper.charged("fix") == {}, "set anew, it has a budget of its own"
+
+
+async def test_a_charge_that_cannot_be_kept_counts_here(world: World) -> None:
+    await world.put(**EXEMPT)
+    await world.store.close()
+    await world.keeper.charge("fix", {"main web": 9.0})
+    assert world.keeper.charged("fix") == {"main web": 9.0}
+    await world.keeper.charge("nobody", {"main web": 9.0})
 
 
 async def test_only_an_exemption_rests(world: World) -> None:

@@ -40,8 +40,19 @@ def shown(schedule: str, now: str, ahead_s: float = 86_400.0) -> list[str]:
         # The hour that comes twice (27 Oct 2024) is in it twice.
         ("sun 02:15-02:45 Europe/Berlin", "2024-10-26T20:00", ["27 00:15-27 01:45"]),
         ("sun 01:00-04:00 Europe/Berlin", "2024-10-26T20:00", ["26 23:00-27 03:00"]),
-        # The hour that does not come (31 Mar 2024): an hour later by the clock, as long.
-        ("sun 02:15-02:45 Europe/Berlin", "2024-03-30T20:00", ["31 01:15-31 01:45"]),
+        ("sun 01:30-02:30 Europe/Berlin", "2024-10-26T20:00", ["26 23:30-27 01:30"]),
+        # The hour that does not come (31 Mar 2024): what begins in it begins with the leap.
+        ("sun 02:30-03:30 Europe/Berlin", "2024-03-30T20:00", ["31 01:00-31 01:30"]),
+        ("sun 02:00-03:30 Europe/Berlin", "2024-03-30T20:00", ["31 01:00-31 01:30"]),
+        ("sun 01:30-02:30 Europe/Berlin", "2024-03-30T20:00", ["31 00:30-31 01:30"]),
+        # And what lies in it as a whole is as long as ever, right after.
+        ("sun 02:15-02:45 Europe/Berlin", "2024-03-30T20:00", ["31 01:00-31 01:30"]),
+        ("sun 00:00-01:00 Atlantic/Azores", "2024-03-30T20:00", ["31 01:00-31 02:00"]),
+        # At midnight (4 Nov 2018), and back (18 Feb 2018: 23:00 comes twice on the 17th).
+        ("sun 00:30-01:30 America/Sao_Paulo", "2018-11-03T20:00", ["04 03:00-04 03:30"]),
+        ("sat 23:30-01:00 America/Sao_Paulo", "2018-11-03T20:00", ["04 02:30-04 03:00"]),
+        ("sat 23:15-23:45 America/Sao_Paulo", "2018-02-17T20:00", ["18 01:15-18 02:45"]),
+        ("sun 00:00-01:00 America/Sao_Paulo", "2018-02-17T20:00", ["18 03:00-18 04:00"]),
         ("sun 01:00-04:00 Europe/Berlin", "2024-03-30T20:00", ["31 00:00-31 02:00"]),
     ],
 )

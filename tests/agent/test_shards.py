@@ -425,12 +425,12 @@ async def test_reloads_leave_no_old_shard_behind(open_world: OpenWorld) -> None:
     """Nothing unbounded: an agent lives through thousands of reloads."""
     world = await open_world("db-b")
     gc.collect()
-    before = sum(isinstance(thing, Shard) for thing in gc.get_objects())
+    before = sum(type(thing) is Shard for thing in gc.get_objects())
     for i in range(5):
         await world.shards.adopt(world.plans(labels={"round": str(i)}))
         await settle()
     gc.collect()
-    after = sum(isinstance(thing, Shard) for thing in gc.get_objects())
+    after = sum(type(thing) is Shard for thing in gc.get_objects())
     assert after - before <= 1
 
 

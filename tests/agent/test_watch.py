@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
+from headgate.agent.charges import KEEP_S, MAX_STRETCHES, Charges
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.recorder import Recorder
-from headgate.agent.watch import (
-    BEGINS,
-    ENDS,
-    MAX_STRETCHES,
-    SUSPENDED,
-    TICK_INTERVAL_S,
-    Charges,
-    Watch,
-)
+from headgate.agent.watch import BEGINS, ENDS, SUSPENDED, TICK_INTERVAL_S, Watch
 from headgate.core.courses import Policy
 from headgate.core.decide import decide
 from headgate.core.decision import Verdict
@@ -151,6 +145,45 @@ def test_a_breath_now_and_then_does_not_refill_an_exemptions_budget() -> None:
     assert spent_s == 1205 + 3 * MAX_STRETCHES
     assert charges.add(finding(0, 1, rule="r8"), book_of([])) == 1
     assert charges.add(finding(9000, 1), book) == 1, "a rule that ended is forgotten"
+
+
+class Kept:
+    """Accounts that outlive the process."""
+
+    def __init__(self) -> None:
+        self.by_rule: dict[str, dict[str, float]] = {}
+        self.writes = 0
+
+    def charged(self, rule_id: str) -> dict[str, float]:
+        return self.by_rule.get(rule_id, {})
+
+    async def charge(self, rule_id: str, charged: Mapping[str, float]) -> None:
+        self.by_rule[rule_id] = dict(charged)
+        self.writes += 1
+
+
+async def test_a_restart_does_not_refill_an_exemptions_budget() -> None:
+    """R79"""
+    kept, book = Kept(), book_of([EXEMPT])
+    charges = Charges(kept)
+    assert charges.add(finding(0, 900), book) == 900
+    await charges.keep("r7", 900.0)
+    after = Charges(kept)
+    assert after.add(finding(5, 60), book) == 960
+    await after.keep("r7", 65.0)
+    assert kept.by_rule == {"r7": {"main etl": 960}}
+
+
+async def test_charges_are_kept_every_few_seconds_and_when_the_budget_is_spent() -> None:
+    kept, book = Kept(), book_of([EXEMPT])
+    charges = Charges(kept)
+    for second in range(10):
+        charges.add(finding(0, second), book)
+        await charges.keep("r7", float(second))
+    assert kept.writes == 1 + 9 // KEEP_S
+    charges.add(finding(0, 10), book)
+    await charges.keep("r7", 9.1, at_once=True)
+    assert kept.by_rule == {"r7": {"main etl": 10}}
 
 
 async def test_without_a_budget_an_exemption_is_suspended_as_soon_as_anybody_is_starved() -> None:

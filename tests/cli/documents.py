@@ -41,6 +41,8 @@ TIMELINE: dict[str, Any] = {
         {"client": "u1:etl", "sums": HELD},
         {"client": "u2:etl", "sums": sums(500, 0)},
     ],
+    "whole": True,
+    "more_spans": 0,
     "runs": None,
 }
 

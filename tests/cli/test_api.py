@@ -56,6 +56,7 @@ def raw_server(answer: bytes, *, hang: bool = False) -> Iterator[str]:
         ("https://[::1]:9", "::1", 9, "", True),
         ("unix:///run/headgate/agent.sock", "", 0, "/run/headgate/agent.sock", False),
         ("/tmp/a.sock", "", 0, "/tmp/a.sock", False),
+        ("http://db1:8087, http://db2:8087", "db1", 8087, "", False),
     ],
 )
 def test_where_the_agent_is(url: str, host: str, port: int, path: str, tls: bool) -> None:

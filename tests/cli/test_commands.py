@@ -350,14 +350,25 @@ def test_looking_at_an_agent_that_is_away_fails_by_name(run: Run) -> None:
         assert run(*argv, url=REFUSED_URL).code == 20
 
 
+UNTHROTTLED = {
+    "client": "etl",
+    "started_at": "2026-03-01T07:00:30Z",
+    "duration_s": 53.0,
+    "ended_s_ago": 600.0,
+    "pieces": 1421,
+}
+
+
 def test_history_and_audit_pass_on_what_was_asked(scripted: ScriptedAgent, run: Run) -> None:
     scripted.says("/v1/history/timeline", TIMELINE)
+    scripted.says("/v1/unthrottled", {"unthrottled": [UNTHROTTLED]})
     scripted.says("/v1/audit", {"audit": []})
-    run("history", "etl", "--since", "7d")
+    assert "without a throttler from" in run("history", "etl", "--since", "7d").out
     run("audit", "--limit", "5")
-    asked = {"app": "etl", "since": "10080m", "step": "720m"}
-    assert scripted.heard[0].query == asked
-    assert scripted.heard[1].query == {"limit": "5"}
+    timeline, unthrottled, audit = (heard.query for heard in scripted.heard)
+    assert timeline == {"app": "etl", "since": "10080m", "step": "720m"}
+    assert unthrottled == {"app": "etl", "since": "10080m"}
+    assert audit == {"limit": "5"}
 
 
 def test_a_document_of_another_version_is_named_not_a_traceback(

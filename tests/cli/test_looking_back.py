@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,67 @@ def shown(page: RenderableType, canvas: Canvas = CANVAS) -> str:
     ],
 )
 def test_since_when(text: str, minutes: int) -> None:
-    assert minutes_ago(text, NOW) == minutes
+    assert minutes_ago(text, NOW, NOW.tzinfo) == minutes
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+MONDAY_AFTER = datetime(2026, 10, 26, 8, 0, tzinfo=UTC)
+"""09:00 in Berlin, where clocks were set back by an hour the day before."""
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("today", "2026-10-25T23:00:00Z"),
+        ("yesterday", "2026-10-24T22:00:00Z"),
+        ("2026-10-24T07:10", "2026-10-24T05:10:00Z"),
+        ("2026-10-26T07:10", "2026-10-26T06:10:00Z"),
+        ("2026-10-24", "2026-10-23T22:00:00Z"),
+        ("07:10", "2026-10-26T06:10:00Z"),
+        ("09:30", "2026-10-25T08:30:00Z"),
+        ("2026-10-24T07:10+00:00", "2026-10-24T07:10:00Z"),
+        ("90m", "2026-10-26T06:30:00Z"),
+    ],
+)
+def test_a_time_without_a_zone_is_of_the_machine_as_its_clock_was_that_day(
+    text: str, at: str
+) -> None:
+    assert moment(text, MONDAY_AFTER) == at
+    assert minutes_ago(text, MONDAY_AFTER) == (
+        MONDAY_AFTER - datetime.fromisoformat(at)
+    ) // timedelta(minutes=1)
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_a_time_of_before_the_clocks_were_set_is_shown_as_it_was() -> None:
+    october = {"since": "2026-10-24T05:00:00Z", "until": "2026-10-24T05:25:00Z"}
+    spans = [TIMELINE["spans"][0] | october]
+    page = shown(timeline_page(read(Timeline, TIMELINE | {"spans": spans}), CANVAS, None))
+    assert "mostly throttled between 07:00 and 07:25" in page
+
+
+def test_what_is_left_out_is_said() -> None:
+    """R135"""
+    cut = TIMELINE | {"whole": False, "more_spans": 1200}
+    page = shown(timeline_page(read(Timeline, cut), CANVAS, UTC))
+    assert "and 1,200 more times" in page
+    assert "All sums are exact" in page
+    assert "exact" not in shown(timeline_page(read(Timeline, TIMELINE), CANVAS, UTC))
 
 
 @pytest.mark.parametrize("text", ["", "noon", "25:00", "2027-01-01", "-1h", "1e9s"])
 def test_a_time_that_is_none_is_refused_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="yesterday"):
-        minutes_ago(text, NOW)
+        minutes_ago(text, NOW, NOW.tzinfo)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +254,9 @@ def test_a_past_minute_is_shown_with_what_is_not_known() -> None:
     [("07:10", "2026-03-02T06:10:00Z"), ("90m", "2026-03-02T06:30:30Z")],
 )
 def test_a_past_instant_is_sent_with_its_zone(text: str, at: str) -> None:
-    assert moment(text, NOW) == at
+    assert moment(text, NOW, NOW.tzinfo) == at
     with pytest.raises(typer.BadParameter, match="no time in the past"):
-        moment("2027-01-01", NOW)
+        moment("2027-01-01", NOW, NOW.tzinfo)
 
 
 def test_explain_asks_about_the_past(
@@ -223,6 +278,7 @@ REPLAY: dict[str, Any] = {
     "since": "2026-03-01T06:00:00Z",
     "until": "2026-03-01T07:00:00Z",
     "whole": True,
+    "more_rows": 0,
     "total": {"checks": 150, "admitted_before": 100, "admitted_low": 10.0, "admitted_high": 10.0},
     "rows": [
         {

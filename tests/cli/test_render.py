@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from headgate.cli.bars import ASCII
-from headgate.cli.documents import Answer, AuditEntry, Client, Metric, MetricView, Status, read
+from headgate.cli.documents import (
+    Answer,
+    AuditEntry,
+    Client,
+    Metric,
+    MetricView,
+    Status,
+    Unthrottled,
+    read,
+)
 from headgate.cli.frame import fitted, frame
 from headgate.cli.pages import (
     answer_page,
@@ -21,6 +30,7 @@ from headgate.cli.pages import (
     explain_page,
     metric_page,
     metrics_page,
+    unthrottled_page,
 )
 from headgate.cli.render import Canvas, columns_for, metric_table, status_page
 from headgate.cli.trend import Trend, View
@@ -241,6 +251,15 @@ def test_clients_who_are_refused_longest_stand_on_top() -> None:
     text = shown(clients_page(clients[::-1], Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
     assert "no client has asked yet" in shown(clients_page([], Canvas()))
+
+
+def test_periods_without_a_throttler_stand_below_the_history() -> None:
+    """R55"""
+    period = Unthrottled("etl:nightly", "2026-03-01T07:00:30.123Z", 53.0, 600.0, 1421)
+    page = shown(Group(*unthrottled_page([period])))
+    assert "etl:nightly" in page and "2026-03-01 07:00:30" in page
+    assert "53.0 s" in page and "1,421" in page
+    assert unthrottled_page([]) == []
 
 
 def test_the_audit_says_who_changed_what_from_what() -> None:

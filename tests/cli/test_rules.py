@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from headgate.cli.rule_pages import matched_page
+from headgate.cli.rule_pages import chance_text, matched_page
 from headgate.core.rule_settings import RULE_SETTINGS
 from headgate.wire.rules import RuleDoc
 from tests.cli.conftest import Run
@@ -314,3 +314,16 @@ def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> N
     console.print(*matched_page({"matched": [base], "fairness": "refused by dice for 3.0 s"}))
     assert "refused by dice for 3.0 s" in capsys.readouterr().out
     assert len(matched_page({"matched": []})) == 1
+
+
+@pytest.mark.parametrize("share", ["-0.1", "-1", "-.5"])
+def test_a_share_below_zero_is_told_as_one(run: Run, share: str) -> None:
+    done = run("rule", "ratio", "etl", share)
+    assert done.code == 2 and f"ratio is {share}, must be 0 up to below 1" in done.err.replace(
+        "\n", " "
+    )
+
+
+def test_what_hangs_on_dice_is_told_as_a_chance() -> None:
+    assert chance_text({"odds": 0.001, "rule": "r-1"}) == "with a chance of 0.1% (rule r-1)"
+    assert chance_text({"odds": None, "rule": "r-1"}) == ""

@@ -83,6 +83,9 @@ async def check_kept(store: SqliteStore) -> None:
     assert list(await store.metric_changes()) == CHANGES
     tallies = await store.tallies(since_minute=0, until_minute=10**9)
     assert list(tallies) == [Tally(28333333, "main", "etl:nightly", "OK", "", 3)]
+    summed = await store.sums(("etl",), since_minute=0, until_minute=10**9, step_minutes=None)
+    assert [(t.client, t.count) for t in summed] == [("etl:nightly", 3)]
+    assert await store.minutes_asked((), since_minute=0, until_minute=10**9) == [(28333333, 3, 0)]
     assert [(e.id, e.who, e.after) for e in (await store.audit())[-3:]] == [
         (3, "ann", {"threshold": 9.0}),
         (2, "bob", None),
@@ -100,7 +103,7 @@ async def test_a_file_of_version_1_is_upgraded_in_place_and_keeps_everything(pat
     with pytest.raises(Conflict, match=r"bob made revision 2 .*metric\.remove"):
         await store.put_metric(replace(CHANGES[0], revision=1), ENTRY)
     await store.close()
-    assert version(path) == 3
+    assert version(path) == 4
 
     await store.open()
     await check_kept(store)
@@ -135,4 +138,4 @@ async def test_an_upgrade_that_the_disk_refuses_leaves_version_1_to_be_tried_aga
     await store.open()
     await check_kept(store)
     await store.close()
-    assert version(path) == 3
+    assert version(path) == 4

@@ -94,7 +94,7 @@ async def test_sums_by_step_and_by_client(store: Store) -> None:
         Tally(10, "main", "", "THRESHOLD_EXCEEDED", "shard/lag", 5),
         Tally(15, "main", "", "OK", "", 1),
     ]
-    by_client = await history.sums(("etl",), since_minute=10, until_minute=20, step_minutes=11)
+    by_client = await history.sums(("etl",), since_minute=10, until_minute=20, step_minutes=None)
     assert [(t.client, t.verdict, t.count) for t in by_client] == [
         ("etl", "OK", 2),
         ("run1:etl:daily", "OK", 3),
@@ -102,6 +102,58 @@ async def test_sums_by_step_and_by_client(store: Store) -> None:
         ("run2:etl:daily", "THRESHOLD_EXCEEDED", 5),
     ]
     assert len(await history.sums((), since_minute=10, until_minute=20, limit=2)) == 2
+
+
+async def test_minutes_in_which_somebody_asked(store: Store) -> None:
+    await store.add_tallies([*TALLIES, Tally(11, "other", "run1:etl", "PACED", "", 6)])
+    found = await store.minutes_asked(("etl",), since_minute=10, until_minute=20)
+    assert found == [(10, 3, 0), (11, 17, 11), (15, 1, 0)]
+    found = await store.minutes_asked(("etl",), since_minute=10, until_minute=20, database="main")
+    assert found == [(10, 3, 0), (11, 11, 5), (15, 1, 0)]
+
+
+async def test_of_too_many_clients_the_least_are_left_out(store: Store) -> None:
+    await store.add_tallies(TALLIES)
+    found = await store.client_sums((), since_minute=0, until_minute=99, limit=2)
+    assert [(t.client, t.count) for t in found] == [("etl-copy", 9), ("report", 7)]
+
+
+async def test_what_is_forgotten_is_gone_from_whole_hours_too(store: Store) -> None:
+    """And a name that nobody is counted under any more is not kept either."""
+    await store.add_tallies([Tally(m, "main", f"u{m // 60}", "OK", "", 1) for m in range(180)])
+    await store.forget_before(90)
+    [summed] = await store.sums(
+        (), since_minute=0, until_minute=179, step_minutes=None, by_client=False
+    )
+    assert summed.count == 90
+    by_client = await store.client_sums((), since_minute=0, until_minute=179, limit=9)
+    assert [(t.client, t.count) for t in by_client] == [("u2", 60), ("u1", 30)]
+
+
+async def test_names_that_nothing_is_counted_under_are_forgotten(tmp_path: Path) -> None:
+    """R66: a name made up for each check must not stay for ever."""
+    store = SqliteStore(tmp_path / "state.db")
+    await store.open()
+    for minute in range(0, 600, 60):
+        await store.add_tallies([Tally(minute, "main", f"{minute}:etl", "OK", f"rule:{minute}", 1)])
+    await store.forget_before(540)
+    await store.close()
+    with sqlite3.connect(tmp_path / "state.db") as connection:
+        assert connection.execute("SELECT name FROM clients").fetchall() == [("540:etl",)]
+        assert connection.execute("SELECT metric FROM kinds").fetchall() == [("rule:540",)]
+    connection.close()
+
+
+async def test_a_look_back_that_takes_too_long_says_what_to_do(tmp_path: Path) -> None:
+    """The disk is not to blame, and writes and other reads go on meanwhile."""
+    store = SqliteStore(tmp_path / "state.db", look_back_s=0.0)
+    await store.open()
+    await store.add_tallies(TALLIES)
+    with pytest.raises(StoreUnavailable, match=r"looking back.*shorter.*--since 1d") as raised:
+        await store.sums((), since_minute=0, until_minute=99)
+    assert "disk" not in str(raised.value)
+    assert await store.metric_changes() == []
+    await store.close()
 
 
 async def test_a_step_of_nothing_is_refused(store: Store) -> None:
@@ -137,14 +189,14 @@ def busy_minute(minute: int, clients: int = 500) -> list[Tally]:
 
 async def test_history_leaves_room_for_what_operators_set(tmp_path: Path) -> None:
     """R135: a file that is nearly full loses its oldest history, and never a rule or a setting."""
-    store = SqliteStore(tmp_path / "state.db", max_bytes=2 * 1024 * 1024)
+    store = SqliteStore(tmp_path / "state.db", max_bytes=512 * 1024)
     await store.open()
     try:
         for minute in range(60):
             await store.add_tallies(busy_minute(minute))
             await store.forget_before(0)
         size = (tmp_path / "state.db").stat().st_size
-        assert size <= 0.75 * 2 * 1024 * 1024
+        assert size <= 0.75 * 512 * 1024
         kept = await store.sums((), since_minute=0, until_minute=99, by_client=False)
         assert [t.minute for t in kept] == list(range(kept[0].minute, 60)), "the newest stay"
         assert kept[0].minute > 0 and {t.count for t in kept} == {1500}
@@ -154,13 +206,13 @@ async def test_history_leaves_room_for_what_operators_set(tmp_path: Path) -> Non
         await store.close()
 
 
-async def test_a_row_of_history_costs_about_a_hundred_bytes(tmp_path: Path) -> None:
+async def test_a_row_of_history_costs_about_twenty_bytes(tmp_path: Path) -> None:
     """What docs/howto/history.md reckons with."""
     store = SqliteStore(tmp_path / "state.db")
     await store.open()
     try:
-        for minute in range(20):
-            await store.add_tallies(busy_minute(minute))
+        for minute in range(240):
+            await store.add_tallies(busy_minute(minute, clients=100))
     finally:
         await store.close()
-    assert (tmp_path / "state.db").stat().st_size / (20 * 500) < 130
+    assert (tmp_path / "state.db").stat().st_size / (240 * 100) < 25

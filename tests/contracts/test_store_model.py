@@ -28,10 +28,13 @@ json_values = st.recursive(
 )
 raws = st.none() | st.dictionaries(texts, json_values, max_size=3)
 records = st.builds(Record, few_kinds, few_names, raws, st.just(0))
-minutes = st.integers(0, 20)
-tallies = st.builds(Tally, minutes, few_names, texts, few_names, few_names, st.integers(1, 2**40))
+minutes = st.integers(0, 20) | st.integers(40, 250)
+few_levels = st.sampled_from(["a", "b", "a:b"])
+clients = texts | st.lists(few_levels, min_size=1, max_size=3).map(":".join)
+verdicts = st.sampled_from(["OK", "PACED", "é"])
+tallies = st.builds(Tally, minutes, few_names, clients, verdicts, few_names, st.integers(1, 2**40))
 entries = st.builds(
-    AuditEntry, st.floats(0, 1200), texts, texts, texts, json_values, json_values, st.just(0)
+    AuditEntry, st.floats(0, 15_000), texts, texts, texts, json_values, json_values, st.just(0)
 )
 
 
@@ -108,6 +111,42 @@ class BothStores(RuleBasedStateMachine):
         self.alike(lambda store: store.tallies(since_minute=since, until_minute=until, limit=limit))
         self.alike(lambda store: store.audit(limit=limit))
 
+    @rule(
+        since=minutes,
+        length=st.integers(0, 200),
+        tokens=st.lists(few_levels, max_size=2),
+        database=st.sampled_from(["", "main"]),
+        step=st.sampled_from([None, 1, 7, 60, 120]),
+        by_client=st.booleans(),
+        limit=st.none() | st.integers(-1, 8),
+    )
+    def sum_up(
+        self,
+        since: int,
+        length: int,
+        tokens: list[str],
+        database: str,
+        step: int | None,
+        by_client: bool,
+        limit: int | None,
+    ) -> None:
+        """Whole hours are read from another table of the file than what is left at both ends."""
+        span = {"since_minute": since, "until_minute": since + length}
+        self.alike(
+            lambda store: store.sums(
+                tokens,
+                **span,
+                database=database,
+                step_minutes=step,
+                by_client=by_client,
+                limit=limit,
+            )
+        )
+        self.alike(lambda store: store.minutes_asked(tokens, **span, database=database))
+        self.alike(
+            lambda store: store.client_sums(tokens, **span, database=database, limit=limit or 9)
+        )
+
     @rule(minute=minutes)
     def forget(self, minute: int) -> None:
         self.alike(lambda store: store.forget_before(minute))
@@ -123,7 +162,7 @@ class BothStores(RuleBasedStateMachine):
         self.alike(lambda store: store.audit())
         self.list_records("skip")
         self.list_records("peer")
-        self.alike(lambda store: store.tallies(since_minute=0, until_minute=99))
+        self.alike(lambda store: store.tallies(since_minute=0, until_minute=999))
 
     def list_records(self, kind: str) -> None:
         put = [self.records[place] for place in sorted(self.records) if place[0] == kind]

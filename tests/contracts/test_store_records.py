@@ -283,3 +283,31 @@ async def test_what_is_too_long_or_no_text_is_refused_by_name(
         await store.put_record(record, ENTRY)
     assert len(str(caught.value)) < 200
     assert list(await store.audit()) == []
+
+
+# --- noted by the agent itself -------------------------------------------------------------
+
+
+async def test_a_note_replaces_the_value_and_nothing_else(store: Store) -> None:
+    kept = await store.put_record(SKIP, ENTRY)
+    await store.note_record(replace(kept, value={"why": "disk", "seen": 7}))
+    await store.close()
+    await store.open()
+    assert list(await store.records("skip")) == [replace(kept, value={"why": "disk", "seen": 7})]
+    assert len(await store.audit()) == 1
+    await store.put_record(replace(kept, value={"why": "other"}), ENTRY)
+
+
+async def test_a_note_is_on_what_stands_or_on_nothing(store: Store) -> None:
+    with pytest.raises(Conflict):
+        await store.note_record(SKIP)
+    kept = await store.put_record(SKIP, ENTRY)
+    newer = await store.put_record(replace(kept, value={"why": "new"}), ENTRY)
+    with pytest.raises(Conflict):
+        await store.note_record(replace(kept, value={"why": "late"}))
+    with pytest.raises(InvalidSettings):
+        await store.note_record(replace(newer, value={"why": "x" * MAX_VALUE_BYTES}))
+    gone = await store.put_record(replace(newer, value=None), ENTRY)
+    with pytest.raises(Conflict):
+        await store.note_record(replace(gone, value={"why": "back"}))
+    assert list(await store.records("skip")) == []

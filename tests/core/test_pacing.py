@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from headgate.core.pacing import (
     INITIAL_RATE,
+    MAX_DEBT_S,
     MAX_RATE,
     MIN_RATE,
+    UNIT,
     Observation,
     Pace,
     Queue,
     default_target,
     is_delay,
+    most_charged,
     step,
 )
 
@@ -63,6 +66,28 @@ def test_a_clock_that_stands_still_changes_nothing(elapsed_s: float) -> None:
 def test_slow_start_doubles_while_all_that_is_released_is_taken() -> None:
     busy = QUIET._replace(limited=True)
     assert after(Pace(), busy, 5).rate == pytest.approx(INITIAL_RATE * 2**5)
+
+
+def test_slow_start_only_doubles_whatever_was_declared_and_borne() -> None:
+    """R142: one check with a cost of a million says nothing of what the database bears."""
+    assert step(Pace(), QUIET._replace(taken=1e6)).rate == pytest.approx(INITIAL_RATE * 2)
+
+
+def test_a_breach_leaves_no_more_than_was_really_used() -> None:
+    far_too_high = Pace(rate=1e9, bears=1e9, starting=False)
+    seen = QUIET._replace(load=2.0, breached=True, taken=25.0)
+    assert step(far_too_high, seen).bears == 100
+    at_start = Pace(rate=1e9, bears=1e9)
+    assert step(at_start, seen).rate <= 100
+
+
+@given(st.floats(MIN_RATE, MAX_RATE), st.floats(0.001, 1e12), st.floats(0.01, 60), st.booleans())
+def test_what_one_check_is_charged_is_bounded_by_the_rate(
+    rate: float, typical: float, interval_s: float, starting: bool
+) -> None:
+    most = most_charged(Pace(rate, rate, starting), typical, interval_s)
+    longest_s = max(interval_s, UNIT / rate) if starting else MAX_DEBT_S
+    assert 0 < most <= longest_s * rate * (1 + 1e-9)
 
 
 def test_idle_then_burst_an_idle_system_builds_up_no_rate() -> None:

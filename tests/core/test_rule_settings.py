@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -248,6 +249,53 @@ def test_what_is_no_schedule_is_refused(raw: object, told: str) -> None:
     assert told in str(refused.value)
 
 
+# --- who would lock out everybody (R77) --------------------------------------------------------
+
+
+def tight(target: str = "all", **limits: float) -> dict[str, Any]:
+    return {"target": target, "kind": "thresholds", "thresholds": limits}
+
+
+def measured(database: str) -> Mapping[str, KnownMetric]:
+    return {"lag": KnownMetric(5.0, True, "", 2.0, "main"), "pool_usage": KNOWN["pool_usage"]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (tight(lag=1e-9), "rule.thresholds.lag: is 1e-09 for everybody, less than 1%"),
+        (tight(lag=0.049), "set 0.05 or more"),
+        (tight(lag=1.9), "it stands at 2 on main just now"),
+        ({"target": "all", "ratio": 0.9999}, "rule.ratio: is 0.9999 on `all`, at most 0.999"),
+        ({"target": "all", "ratio": 0.9999999999999999}, "locks out everybody"),
+    ],
+)
+def test_who_would_lock_out_everybody_has_to_say_hold(raw: dict[str, Any], told: str) -> None:
+    found = fault(raw, known_metrics=measured)
+    assert told in found and "set a hold on `all` with lock_out = true (--lock-out)" in found
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        tight(lag=2.0),
+        tight(pool_usage=0.5),  # Not measured yet: nobody can tell.
+        tight("etl", lag=1e-9),
+        {**tight(lag=1.9), "schedule": "22:00-23:00"},
+        tight(lag=6.0),
+        {"target": "all", "ratio": 0.999},
+        {"target": "etl", "ratio": 0.9999},
+    ],
+)
+def test_a_stricter_rule_for_everybody_is_no_lock_out(raw: dict[str, Any]) -> None:
+    assert parse(raw, known_metrics=measured).rule.target == raw["target"]
+
+
+def test_what_refuses_at_its_threshold_is_met_below_the_value() -> None:
+    known = {"lag": KnownMetric(5.0, True, "", 2.0, "main", at_least=True)}
+    assert "stands at 2" in fault(tight(lag=2.0), known_metrics=lambda _: known)
+
+
 # --- kept ------------------------------------------------------------------------------------
 
 _names = st.sampled_from(["etl", "etl:nightly", "all", "u1"])
@@ -274,7 +322,7 @@ _raws = st.one_of(
             "target": _names,
             "kind": st.just("thresholds"),
             "thresholds": st.dictionaries(
-                st.sampled_from(sorted(KNOWN)), st.floats(0.01, 9), min_size=1
+                st.sampled_from(sorted(KNOWN)), st.floats(0.05, 9), min_size=1
             ),
             "schedule": st.sampled_from(["mon-fri 07:00-09:00 UTC", "sun 22:00-02:00"]),
             "database": st.sampled_from(["", "main"]),
@@ -297,6 +345,8 @@ def test_what_is_kept_comes_back_as_it_was(raw: dict[str, Any]) -> None:
         "set_at": spec.set_at,
     }
     assert parse_kept("r-1", value, 0) == spec
+    more: dict[str, Any] = {"ruled_at": 12.5, "charged": {"main etl": 30.5}}
+    assert parse_kept("r-1", {**value, **more}, 0) == replace(spec, **more)
     assert parse(written(rule, spec.schedule)) == spec
 
 

@@ -23,9 +23,11 @@ from headgate.core.rules import (
     Order,
     Rule,
     RuleBook,
+    _weigh,
     book_of,
 )
-from tests.builders import NOW, at, check, health, metric, sample, shard_health, window
+from headgate.core.samples import Absent, Cause, Sample
+from tests.builders import NOW, absent, at, check, health, metric, sample, shard_health, window
 
 LAG = metric("lag")
 THREADS = metric("threads_running")
@@ -252,6 +254,37 @@ def test_an_exemption_is_never_silent_and_never_above_its_ceiling(
         exemption = decision.applied.exempt
         assert exemption is not None and "lag" in {f.ref.metric for f in decision.waived}
         assert lag <= exemption.ceiling * LAG.threshold
+
+
+@pytest.mark.parametrize("named", [(), ("lag",)])
+@pytest.mark.parametrize("last", [None, 1.0, 9.0, 99.0])
+def test_an_exemption_waives_nothing_that_cannot_be_read(
+    named: tuple[str, ...], last: float | None
+) -> None:
+    """R79: the probe that fails may fail because of what is let through."""
+    before = [] if last is None else [sample(last, age_s=9.0)]
+    readings: list[Sample | Absent] = [*before, absent(Cause.FAILED)]
+    blind = health((LAG, window(*readings)), (THREADS, 3.0))
+    decision = ask(blind, [exempt("x", "etl", *named, ceiling=1000.0)])
+    assert decision.verdict in (Verdict.INTERNAL_ERROR, Verdict.THRESHOLD_EXCEEDED)
+    assert decision.waived == () and [f.ref.metric for f in decision.failing] == ["lag"]
+
+
+def test_an_exemption_rests_while_a_breach_is_only_held_from_before() -> None:
+    """R79: what was 9 when the probe began to fail may be anything by now."""
+    held, last = metric("lag", absence="hold", hold_s=60), sample(9.0, age_s=0.1)
+    assert ask(health((held, last)), [exempt("x", "etl")]).admitted
+    blind = health((held, window(last, absent(Cause.TIMED_OUT))))
+    decision = ask(blind, [exempt("x", "etl")])
+    assert decision.verdict is Verdict.THRESHOLD_EXCEEDED and decision.waived == ()
+
+
+def test_what_an_exemption_does_not_name_does_not_keep_it_from_the_rest() -> None:
+    blind = health((LAG, 9.0), (THREADS, absent(Cause.FAILED)))
+    decision = ask(blind, [exempt("x", "etl", "lag")])
+    assert not decision.admitted
+    assert [f.ref.metric for f in decision.failing] == ["threads_running"]
+    assert [f.ref.metric for f in decision.waived] == ["lag"]
 
 
 # --- thresholds metric by metric, metrics as sets --------------------------------------------
@@ -542,6 +575,79 @@ def test_a_uuid_made_up_per_check_escapes_no_category_and_fills_no_memory() -> N
         found = book.applied(parse_identity(f"u{number}:etl"), "main", W)
         assert found.refuse is not None and found.refuse.id == "h"
     assert len(book._resolved) <= MAX_RESOLVED
+
+
+@given(
+    rules=rule_sets(),
+    app=st.sampled_from(["u1:etl:nightly", "web:etl", "etl"]),
+    resting=st.sets(st.sampled_from(["r0", "r1", "r2"])),
+)
+def test_rules_weighed_by_target_are_as_if_weighed_all_together(
+    rules: list[Rule], app: str, resting: set[str]
+) -> None:
+    """R67: what is worked out once for a target changes nothing for a client."""
+    book, who = RuleBook(rules, suspended=frozenset(resting)), parse_identity(app)
+    live = [item for item in book.matching(who, "main") if item[1].in_force(W)]
+    together, shadowed = _weigh(live, book.suspended)
+    found = book.applied(who, "main", W)
+    assert found[:4] == together[:4] and found.shadowed == shadowed
+
+
+@given(
+    rules=rule_sets(), others=rule_sets(), gone=st.sets(st.integers(0, 5)),
+    wall_s=st.sampled_from([-FOREVER, W - 20, W]),
+)  # fmt: skip
+def test_a_book_changed_step_by_step_is_the_one_made_at_once(
+    rules: list[Rule], others: list[Rule], gone: set[int], wall_s: float
+) -> None:
+    """Groups are shared between books: what is changed in one must not be in the other."""
+    old = RuleBook(rules, wall_s=wall_s)
+    before = {app: old.applied(parse_identity(app), "main", W) for app in ("u1:etl", "web")}
+    draft = old.draft(wall_s)
+    draft.put(others[:2])
+    draft.drop(f"r{n}" for n in gone)
+    draft.put(others[2:])
+    draft.suspend(frozenset({"r1"}))
+    left = {r.id: r for r in [*rules, *others[:2]] if r.id not in {f"r{n}" for n in gone}}
+    left |= {r.id: r for r in others[2:]}
+    changed = draft.book(7)
+    fresh = RuleBook(left.values(), suspended=frozenset({"r1"}), wall_s=wall_s)
+    for app in ("u1:etl:nightly", "web:etl", "etl", "new"):
+        who = parse_identity(app)
+        one, other = changed.applied(who, "main", W), fresh.applied(who, "main", W)
+        assert one[:4] == other[:4]
+        assert set(map(repr, one.shadowed)) == set(map(repr, other.shadowed))
+        assert sorted(r.id for _, r in changed.matching(who, "main")) == sorted(
+            r.id for _, r in fresh.matching(who, "main")
+        )
+    assert {r.id for r in changed.rules} == set(left)
+    assert {app: old.applied(parse_identity(app), "main", W) for app in before} == before
+
+
+def test_thousands_of_rules_on_one_target_are_weighed_once_for_all_clients() -> None:
+    """R69: names made up per check must not have each of them weighed again."""
+    many = [rule(f"r{n}", "etl", ratio=n / 20_000) for n in range(10_000)]
+    lifted = [rule(f"x{n}", "etl", Kind.HOLD, windows=()) for n in range(10_000)]
+    book = RuleBook([*many, *lifted])
+    spans = set()
+    for number in range(50):
+        found = book.applied(parse_identity(f"u{number}:etl"), "main", W)
+        assert found.refuse is not None and found.refuse.id == "r9999"
+        spans |= {id(live) for _, live in found.ranks}
+        assert [len(live) for _, live in found.ranks] == [10_000]
+    assert len(spans) == 1
+    assert len(book.matching(parse_identity("etl"), "main")) == 20_000
+
+
+def test_a_change_leaves_what_it_does_not_concern_as_it_is() -> None:
+    """Shared, not built again: with 10,000 rules that would hold up checks."""
+    old = RuleBook([rule("a", "etl", ratio=0.1), rule("b", "web", ratio=0.1)])
+    draft = old.draft()
+    draft.put([rule("c", "etl", ratio=0.5)])
+    new = draft.book(2)
+    assert new._groups["web"] is old._groups["web"]
+    assert new._groups["etl"] is not old._groups["etl"]
+    assert [one.id for one in old.rules] == ["a", "b"]
 
 
 def test_thousands_of_rules_of_one_category_are_not_all_looked_at() -> None:

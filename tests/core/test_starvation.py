@@ -104,6 +104,53 @@ def test_one_admitted_client_of_a_level_is_the_level_progressing() -> None:
     assert [f.client for f in day.found] == ["a:etl"]
 
 
+def test_those_without_a_name_are_told_by_their_level() -> None:
+    """R69, R88: of names that are made up without end, the level is what is starved."""
+    [finding] = Course().pass_by(900, PINNED, {"other:etl:nightly": REFUSED}).found
+    assert finding.is_level and finding.client == "etl"
+    assert finding.members == ("other:etl:nightly",)
+
+
+@pytest.mark.parametrize(
+    ("busy", "proposal"),
+    [
+        (["other:import:nightly"], "headgate rule ratio import 0.5 --for 1h"),
+        (["other"], "headgate clients"),
+        (["other", "x:web"], "headgate rule ratio x:web 0.5 --for 1h"),
+        (["other:nightly"], "headgate clients"),
+    ],
+)
+def test_no_rule_is_proposed_that_matches_nobody_or_the_starved(
+    busy: list[str], proposal: str
+) -> None:
+    seen = {"u1:etl:nightly": REFUSED} | dict.fromkeys(busy, ADMITTED)
+    day = Course().pass_by(1200, PINNED, seen)
+    [finding] = day.found
+    assert finding.culprit is Culprit.ADMITTED_WORK
+    assert finding.proposal == proposal
+
+
+def test_no_metrics_are_proposed_for_those_without_a_name() -> None:
+    day = Course()
+    for _ in range(240):
+        seen = {"u1:etl": REFUSED, "other": ADMITTED}
+        judged = {"u1:etl": Judged(LAG), "other": Judged(frozenset({"loadavg"}))}
+        tick = Tick(day.scene.now_s + 5, seen, {"lag": PINNED}, judged)
+        day.scene = advance(day.scene, tick, POLICY)
+    [finding] = day.found
+    assert finding.culprit is Culprit.DIFFERENTIAL_METRICS
+    assert finding.proposal == "headgate clients"
+
+
+def test_a_level_that_many_have_finds_room_before_those_who_are_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(courses, "MAX_COURSES", 5)
+    crowd = {f"u{number}:etl": REFUSED for number in range(20)}
+    day = Course().pass_by(900, PINNED, crowd)
+    assert Subject("etl", is_level=True) in day.scene.courses
+
+
 def test_a_silence_ends_a_stretch() -> None:
     """Bursty return: what lies before the absence says nothing of now."""
     day = Course().go(500, PINNED, etl=REFUSED).go(300, PINNED).go(500, PINNED, etl=REFUSED)

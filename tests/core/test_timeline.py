@@ -6,8 +6,18 @@ import pytest
 
 from headgate.core.courses import Reason
 from headgate.core.decision import Verdict
-from headgate.core.records import Tally
-from headgate.core.timeline import MAX_CHILDREN, REASONS, child_name, timeline
+from headgate.core.records import Asked, Tally
+from headgate.core.timeline import (
+    MAX_CHILDREN,
+    MAX_SPANS,
+    OTHER,
+    REASONS,
+    Stretch,
+    child_name,
+    most_telling,
+    stretches,
+    timeline,
+)
 
 SEVEN = 7 * 60
 
@@ -16,8 +26,22 @@ def tally(minute: int, verdict: str, count: int, by: str = "", client: str = "et
     return Tally(minute, "main", client, verdict, by, count)
 
 
-def told(tallies: list[Tally], **more: int) -> str:
-    found = timeline(tallies, (), since_minute=0, until_minute=1440, step_minutes=60, **more)
+def asked(tallies: list[Tally]) -> list[Asked]:
+    """As a store sums them up."""
+    found = []
+    for minute in sorted({t.minute for t in tallies}):
+        mine = [t for t in tallies if t.minute == minute]
+        refused = sum(t.count for t in mine if t.verdict != "OK")
+        found.append(Asked(minute, sum(t.count for t in mine), refused))
+    return found
+
+
+def told(tallies: list[Tally]) -> str:
+    spans = [
+        (s, [t for t in tallies if s.from_minute <= t.minute < s.until_minute])
+        for s in stretches(asked(tallies))
+    ]
+    found = timeline((), spans, (), since_minute=0, until_minute=1440, step_minutes=60)
     return "; ".join(
         f"{s.from_minute // 60:02}:{s.from_minute % 60:02}-{s.until_minute // 60:02}:"
         f"{s.until_minute % 60:02} {s.sums.by[0][0]} {s.sums.refused_share:.0%} {s.sums.checks}"
@@ -50,7 +74,7 @@ def test_kinds_of_refusal_are_kept_apart() -> None:
         tally(1, "OK", 6),
         tally(1, "OK", 7, "rule:r3"),
     ]
-    found = timeline(day, (), since_minute=0, until_minute=9, step_minutes=5)
+    found = timeline(day, (), (), since_minute=0, until_minute=9, step_minutes=5)
     assert found.total.refused == {
         Reason.METRIC: 1,
         Reason.DICE: 2,
@@ -59,7 +83,7 @@ def test_kinds_of_refusal_are_kept_apart() -> None:
         Reason.OTHER: 5,
     }
     assert (found.total.admitted, found.total.exempted, found.total.checks) == (13, 7, 28)
-    assert [(b.minute, b.sums.checks) for b in found.bins] == [(0, 28)]
+    assert [(b.minute, b.sums.checks) for b in found.bins] == [(1, 28)]
 
 
 def test_every_verdict_has_its_reason() -> None:
@@ -82,7 +106,29 @@ def test_children_by_level(client: str, level: int | None, name: str) -> None:
 def test_too_many_children_are_summed_up_exactly() -> None:
     many = [tally(1, "OK", 1, client=f"u{n}") for n in range(MAX_CHILDREN + 20)]
     many.append(tally(1, "APP_DENIED", 1, "rule:r", client="held"))
-    found = timeline((), many, since_minute=0, until_minute=9, step_minutes=1)
+    found = timeline((), (), many, since_minute=0, until_minute=9, step_minutes=1)
     assert found.children[0].client == "held"
     assert len(found.children) == MAX_CHILDREN + 1
     assert sum(c.sums.checks for c in found.children) == MAX_CHILDREN + 21
+
+
+def test_of_clients_that_were_left_out_other_holds_what_is_missing() -> None:
+    """R135: a list that was cut must not make the sums wrong."""
+    all_of_it = [tally(1, "OK", 900), tally(1, "PACED", 100), tally(1, "APP_DENIED", 5, "rule:r")]
+    listed = [tally(1, "OK", 300, client="u1"), tally(1, "PACED", 60, client="u2")]
+    found = timeline(
+        all_of_it, (), listed, since_minute=0, until_minute=9, step_minutes=1, whole=False
+    )
+    assert not found.whole
+    other = found.children[-1]
+    assert (other.client, other.sums.admitted) == (OTHER, 600)
+    assert other.sums.refused == {Reason.PACED: 40, Reason.HELD: 5}
+    assert other.sums.by == (("PACED", 40), ("rule:r", 5))
+    assert sum(c.sums.checks for c in found.children) == found.total.checks
+
+
+def test_of_too_many_spans_the_most_telling_are_kept_in_order() -> None:
+    many = [Stretch(10 * n, 10 * n + 1, 5 + n % 7) for n in range(200)]
+    kept = most_telling(many)
+    assert len(kept) == MAX_SPANS and kept == sorted(kept)
+    assert min(s.refused for s in kept) >= 10

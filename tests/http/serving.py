@@ -22,13 +22,18 @@ from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
+from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
+from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Store
 from headgate.agent.recorder import Recorder
-from headgate.agent.rulebook import RULE, RuleKeeper, metrics_known_to
+from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.rulesteps import RULE
 from headgate.agent.sampler import Sampler
+from headgate.agent.snapshots import Snapshots
+from headgate.agent.unthrottled import UnthrottledBook
 from headgate.core.activity import Idleness
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.rules import NO_RULES, Rule, RuleBook, book_of
@@ -39,6 +44,7 @@ from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control
 from headgate.http.listener import Connection, Handlers, Limits, Listener
+from headgate.http.streaming import Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.stores.memory import MemoryStore
 from tests.fixtures.eventually import eventually
@@ -144,6 +150,10 @@ class Served:
         self.sampler.watch(self.pacers.note_reading)
         self.checker.pacers = self.pacers.by_database
         self.rules = RuleKeeper(self.store, self.clock, self._apply, metrics_known_to(self.book))
+        self.unthrottled = UnthrottledBook(self.store, self.clock)
+        snapshots = Snapshots(self.board, self.checker, self.demands)
+        self.broadcasts = Broadcasts(snapshots, self.clock)
+        self.intake = Intake(self.recorder, self.board, self.clock, self.demands)
         self.views = Views(
             Parts(
                 self.board,
@@ -154,6 +164,9 @@ class Served:
                 self.sampler,
                 self.store,
                 self.clock,
+                unthrottled=self.unthrottled,
+                broadcasts=self.broadcasts,
+                intake=self.intake,
             ),
             AgentFacts("test-agent", "0.0", self.clock.now()),
         )
@@ -161,7 +174,15 @@ class Served:
         self.socket_path = socket_path
         self.accidents: list[dict[str, Any]] = []
         """What reached the loop's exception handler: there is never a reason for one."""
-        control = Control(self.views, self.book, gatekeeper(plan), rules=self.rules)
+        control = Control(
+            self.views,
+            self.book,
+            gatekeeper(plan),
+            rules=self.rules,
+            broadcasts=self.broadcasts,
+            intake=self.intake,
+            unthrottled=self.unthrottled,
+        )
         app = plan.app or control.app()
         self.listener = Listener(
             Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve), plan.limits
@@ -206,6 +227,7 @@ class Served:
                     await self._stop.wait()
 
     async def end(self) -> None:
+        self.broadcasts.close()
         await self.listener.stop(0.5)
         await self.book.close()
         await self.store.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import headgate
 from headgate.agent.demand import Work
 from headgate.agent.metricbook import NoSuchMetric
 from headgate.agent.standby import Standby
@@ -19,6 +20,7 @@ from headgate.core.topology import Following
 from headgate.errors import PeerFailed
 from headgate.http.exposition import SERIES
 from tests.builders import PRIMARY, member, metric, shard_view, window
+from tests.fixtures.eventually import eventually
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 from tests.http.talk import get
@@ -37,6 +39,8 @@ ONLY_WITH_SHARDS = {
     "headgate_peer_messages_total",
     "headgate_heartbeat_writes_total",
 }
+# When somebody has given its place up; tests/agent/test_clientele.py counts them.
+ONLY_FORGETFUL = "headgate_checks_forgotten_total"
 # With a paced metric; tests/http/test_pacing.py has them.
 ONLY_FAIR = "headgate_dice_waived_total"
 ONLY_PACED = {"headgate_pace_rate", "headgate_pace_set_point", "headgate_pace_cost_total"}
@@ -71,7 +75,7 @@ def test_it_parses_and_every_series_is_there(serve: Serve) -> None:
     served.ask("GET", CHECK)
     samples = scraped(served)
     names = {name for name, _ in samples}
-    elsewhere = ONLY_WITH_SHARDS | ONLY_WATCHED | ONLY_PACED | {ONLY_FAIR}
+    elsewhere = ONLY_WITH_SHARDS | ONLY_WATCHED | ONLY_PACED | {ONLY_FAIR, ONLY_FORGETFUL}
     assert {series.name for series in SERIES} - elsewhere <= names
     assert value(samples, "headgate_metric_value", database="main", metric="lag") == 0.25
     assert value(samples, "headgate_metric_threshold", database="main", metric="lag") == 5
@@ -92,6 +96,21 @@ def test_counts_are_exact_by_verdict_and_metric(serve: Serve) -> None:
     checks = "headgate_checks_total"
     assert value(samples, checks, verdict="OK", metric="", **labels) == 7
     assert value(samples, checks, verdict="THRESHOLD_EXCEEDED", metric="lag", **labels) == 5
+
+
+def test_who_decides_locally_is_seen(serve: Serve) -> None:
+    served = serve(Plan())
+    with headgate.Client("local", database="main", url=served.base_url, local=True) as gate:
+        eventually(lambda: gate.check().decided == "local")
+        samples = scraped(served)
+        assert value(samples, "headgate_snapshot_listeners") == 1
+        assert value(samples, "headgate_snapshot_listeners_dropped_total") == 0
+    eventually(lambda: value(scraped(served), "headgate_snapshot_listeners") == 0)
+    samples = scraped(served)
+    counted = served.intake.decisions_total
+    assert value(samples, "headgate_local_decisions_total") == counted >= 1
+    served.call(setattr, served.intake, "repeated_total", 3)
+    assert value(scraped(served), "headgate_local_reports_repeated_total") == 3
 
 
 def test_an_absent_metric_has_no_value(served: Served) -> None:
@@ -179,7 +198,7 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     served.call(served.board.set_shard, "main", ShardHealth("commerce/-80", {"lag": standing}))
     served.ask("GET", CHECK)
     samples = scraped(served)
-    absent = {"headgate_heartbeats_total", *ONLY_WATCHED, *ONLY_PACED, ONLY_FAIR}
+    absent = {"headgate_heartbeats_total", *ONLY_WATCHED, *ONLY_PACED, ONLY_FAIR, ONLY_FORGETFUL}
     assert {series.name for series in SERIES} - absent <= {name for name, _ in samples}
     main = {"database": "main"}
     assert value(samples, "headgate_role", **main, role="primary") == 1

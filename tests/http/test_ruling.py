@@ -165,6 +165,23 @@ def test_bad_rules_are_refused_with_the_reason(
     assert listed(served, "?all=true") == []
 
 
+def test_a_setting_said_twice_is_refused(served: Served) -> None:
+    raw = b'{"target": "etl", "ratio": 0.1, "ratio": 0.9}'
+    reply = served.ask(
+        "POST", RULES, body=raw, Content_Type="application/json", Authorization=bearer(OPERATOR)
+    )
+    assert is_problem(reply, 400, field="ratio") and listed(served) == []
+
+
+def test_status_and_explain_tell_the_same_every_time(served: Served) -> None:
+    """R144: an answer that hangs on dice is told as odds."""
+    change(served, "POST", RULES, {"target": "all", "ratio": 0.5})
+    for _ in range(12):
+        assert served.ask("GET", "/v1/status").json["databases"][0]["verdict"] == "OK"
+        seen = served.ask("GET", "/v1/explain?app=etl&database=main").json
+        assert (seen["verdict"], seen["odds"]) == ("OK", 0.5)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

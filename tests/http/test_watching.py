@@ -95,6 +95,64 @@ def test_the_timeline_of_a_level(watched: Served) -> None:
     assert elsewhere["total"]["checks"] == 0
 
 
+def test_a_list_that_is_cut_leaves_every_sum_exact(
+    watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R68, R135: once, totals were of as many rows as fitted, and nobody was told."""
+    many = [(ago, f"u{n}:cut", "OK", "", n + 1) for ago in (5, 6, 7) for n in range(9)]
+    many += [(ago, "u1:cut", "PACED", "", 100) for ago in (5, 7)]
+    keep(watched, *many)
+    whole = ok(watched.ask("GET", "/v1/history/timeline?app=cut&since=1h"))
+    assert whole["whole"] and whole["total"]["checks"] == 335
+    monkeypatch.setattr("headgate.http.watching.MAX_CLIENT_ROWS", 4)
+    found = ok(watched.ask("GET", "/v1/history/timeline?app=cut&since=1h"))
+    assert not found["whole"]
+    assert found["total"] == whole["total"] and found["bins"] == whole["bins"]
+    assert found["spans"] == whole["spans"] and len(found["spans"]) == 2
+    assert [c["client"] for c in found["children"]] == [
+        *("u1:cut", "u8:cut", "u7:cut", "u6:cut"),
+        "other",
+    ]
+    assert sum(c["sums"]["checks"] for c in found["children"]) == 335
+
+
+def test_metrics_that_are_cut_are_told_to_be(
+    watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = minute_now(watched)
+    minutes = [MetricMinute(now - n, "main", "cut", 1, 0, 0, 1.0, 1.0, 1.0, 5.0) for n in range(9)]
+    watched.run_there(lambda: watched.store.add_metric_minutes(minutes))
+    assert ok(watched.ask("GET", "/v1/history/metrics?metric=cut&since=1h"))["whole"]
+    monkeypatch.setattr("headgate.http.watching.MAX_METRIC_ROWS", 4)
+    found = ok(watched.ask("GET", "/v1/history/metrics?metric=cut&since=1h"))
+    assert not found["whole"] and len(found["minutes"]) == 4
+
+
+def test_a_replay_that_is_cut_begins_later_and_says_so(
+    watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(watched, *[(ago, "u1:rc", "OK", "", 10) for ago in range(100, 200)])
+    body = {"rule": {"target": "rc", "kind": "hold", "reason": "x"}, "since": "1d"}
+    found = ok(post(watched, body))
+    assert found["whole"] and found["total"]["admitted_before"] == 1000
+    monkeypatch.setattr("headgate.http.replaying.MAX_TALLIES", 41)
+    found = ok(post(watched, body))
+    assert not found["whole"] and found["total"]["admitted_before"] == 400
+    monkeypatch.setattr("headgate.wire.history.MAX_REPLAY_ROWS", 1)
+    monkeypatch.setattr("headgate.http.replaying.MAX_TALLIES", 1000)
+    found = ok(post(watched, body))
+    assert len(found["rows"]) == 1 and found["more_rows"] in (1, 2)
+    assert found["total"]["admitted_before"] == 1000
+
+
+def test_a_look_back_that_takes_too_long_is_ended_with_advice(
+    watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.http.looking.MAX_S", 0.0)
+    reply = watched.ask("GET", "/v1/history/timeline?since=1h")
+    assert reply.status == 503 and "--since 1d" in reply.json["detail"]
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [

@@ -264,7 +264,7 @@ async def test_a_write_that_the_disk_refuses_is_not_there_and_later_ones_are(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     await put(store, 1)
-    with files_of_at_most(300_000):
+    with files_of_at_most(600_000):
         taken, message = await fill(store)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match=r"state\.db: .*disk"):

@@ -15,7 +15,8 @@ from headgate.core.names import parse_identity
 from headgate.core.rule_settings import KnownMetric, RuleSpec
 from headgate.core.rule_times import parse_schedule
 from headgate.core.rules import FOREVER, Justification, Kind, Order, Rule, RuleBook, book_of
-from headgate.wire.reasons import reason_of, says
+from headgate.core.samples import Cause
+from headgate.wire.reasons import reason_of, says, share_of
 from headgate.wire.rules import (
     MAX_CLIENTS_NAMED,
     MAX_EXEMPTIONS_TOLD,
@@ -26,7 +27,7 @@ from headgate.wire.rules import (
     needed_of,
     rule_doc,
 )
-from tests.builders import NOW, check, health, metric
+from tests.builders import NOW, absent, check, health, metric, sample, window
 
 LAG = metric("lag")
 POOL = metric("pool_usage")
@@ -54,6 +55,25 @@ def decided(known: Health, *rules: Rule, roll: float = 0.5) -> Decision:
 def test_a_hold_says_who_how_long_by_whom_and_why() -> None:
     assert reason_of(decided(health((LAG, 1.0)), HOLD)) == (
         "rule h refuses every check of etl for another 30 min, set by ops: incident 42"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (0.0, "0%"), (0.05, "5%"), (0.333, "33%"), (0.9, "90%"), (0.999, "99.9%"),
+        (0.9999, "99.99%"), (0.001, "0.1%"), (1 - 1e-16, "almost 100%"), (1.0, "100%"),
+    ],
+)  # fmt: skip
+def test_only_all_of_them_is_a_hundred_percent(ratio: float, told: str) -> None:
+    assert share_of(ratio) == told
+
+
+def test_an_exemption_that_cannot_be_judged_says_so() -> None:
+    """R79"""
+    blind = health((LAG, window(sample(1.0, age_s=9.0), absent(Cause.FAILED, age_s=4.0))))
+    assert reason_of(decided(blind, EXEMPT)).endswith(
+        "rule x exempts etl, and rests: its ceiling cannot be judged while lag is failed for 4.0 s"
     )
 
 

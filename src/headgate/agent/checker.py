@@ -15,6 +15,9 @@ from headgate.core.decision import Check, Decision
 from headgate.core.fairness import Turn
 from headgate.core.rules import NO_RULES, RuleBook
 
+NO_DICE = 0.5
+"""In place of a throw, where only the jitter of a retry-after hangs on it: its middle."""
+
 
 class Checker:
     def __init__(
@@ -32,7 +35,7 @@ class Checker:
         self._demands = demands.by_database
         self._now = clock.now
         self._roll = roll
-        self._anonymous_may_pass = anonymous_may_pass
+        self.anonymous_may_pass = anonymous_may_pass
         self.rules: RuleBook = NO_RULES
         """Replaced whole when rules change."""
         self.pacers: Mapping[str, Pacer] = {}
@@ -43,7 +46,7 @@ class Checker:
         """Set on a standby that is passive: where to ask instead."""
 
     def check(self, check: Check) -> Decision:
-        # As explain() does, spelt out: this is the hot path, and a frame is a tenth of it.
+        # Spelt out: this is the hot path, and a frame is a tenth of it.
         now, health = self._now(), self._healths.get(check.database)
         if self.active_agent:
             return misdirected(check, health, self.active_agent, now=now, roll=self._roll())
@@ -57,7 +60,7 @@ class Checker:
             self.rules,
             now=now,
             roll=roll,
-            anonymous_may_pass=self._anonymous_may_pass,
+            anonymous_may_pass=self.anonymous_may_pass,
         )
         if self.fairness is not None and (turn := self.fairness.turn(decision)) is not None:
             decision = self._in_turn(decision, turn, roll)
@@ -74,17 +77,25 @@ class Checker:
             pacer.give_back(decision)
 
     def explain(self, check: Check) -> Decision:
-        """The same answer, counted nowhere."""
-        roll = self._roll()
-        decision = self._gate(check, roll)
+        """What the metrics and rules make of it, counted nowhere. No dice are thrown: the answer
+        would be of one throw, and not of the next. See Decision.odds."""
+        decision = self.gate(check)
         if self.fairness is not None and (turn := self.fairness.foresee(decision)) is not None:
-            decision = self._in_turn(decision, turn, roll)
+            decision = decision._replace(turn=turn)
         pacer = self.pacers.get(check.database)
-        return decision if pacer is None else pacer.foresee(decision, roll)
+        return decision if pacer is None else pacer.foresee(decision, NO_DICE)
 
     def gate(self, check: Check) -> Decision:
         """The same without pacing, which comes and goes many times a second."""
-        return self._gate(check, self._roll())
+        return decide(
+            check,
+            self._healths.get(check.database),
+            self.rules,
+            now=self._now(),
+            roll=NO_DICE,
+            anonymous_may_pass=self.anonymous_may_pass,
+            dice_waived=True,
+        )
 
     def _in_turn(self, diced: Decision, turn: Turn, roll: float) -> Decision:
         """Refused by dice: so it stays until its turn comes, and then the metrics decide."""
@@ -94,13 +105,3 @@ class Checker:
             diced.check, diced.health, self.rules, now=diced.at, roll=roll, dice_waived=True
         )
         return decision._replace(turn=turn)
-
-    def _gate(self, check: Check, roll: float) -> Decision:
-        return decide(
-            check,
-            self._healths.get(check.database),
-            self.rules,
-            now=self._now(),
-            roll=roll,
-            anonymous_may_pass=self._anonymous_may_pass,
-        )

@@ -19,7 +19,7 @@ MAX_SHARED = 4096
 IDLE_WAITS = 2.0
 """A client that has not asked for so many times the bound gives its place away."""
 
-_DICED, _HELD = Verdict.REJECT_BY_RATIO, Verdict.APP_DENIED
+_DICED = Verdict.REJECT_BY_RATIO
 _Key = tuple[str, str]
 """(database, client); or (database, rule id) of a shared clock"""
 
@@ -56,14 +56,13 @@ class Fairness:
         return turn
 
     def foresee(self, decision: Decision) -> Turn | None:
-        """What `turn` would say, of a check that is not counted; and how long a client waits
-        already, though these dice would have let it through."""
-        key = (decision.check.database, decision.check.identity.text)
-        waits = key in self._waiting and decision.verdict is not _HELD
-        if decision.verdict is not _DICED and not waits:
+        """How long a client waits already, and whether its next check is spared the dice; of one
+        that is not counted, and of which no dice were thrown."""
+        if decision.odds is None:
             return None
+        key = (decision.check.database, decision.check.identity.text)
         since = self._since(key, decision)
-        return turn_of(since, decision.at.mono_s, self.max_wait_s)
+        return None if since is None else turn_of(since, decision.at.mono_s, self.max_wait_s)
 
     # --- clocks ----------------------------------------------------------------------------
 

@@ -3,14 +3,16 @@
 One Pacer per database that has a paced metric. It is shown each new Health, steps the
 controller of core/pacing.py, and keeps a bucket that the controller's rate fills. A check
 goes if the bucket is not in debt, and is charged its whole cost: a big one is admitted like
-a small one, and those behind it wait longer. It is asked only after the gate has said OK, so
-it never admits what the gate refuses.
+a small one, and those behind it wait longer. What is declared far beyond the usual is charged
+to the one who declares it: he waits, the others hardly. It is asked only after the gate has
+said OK, so it never admits what the gate refuses.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from statistics import median_low
 
 import structlog
 
@@ -18,8 +20,18 @@ from headgate.agent.board import Board
 from headgate.agent.ports import Clock
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.health import Health, Standing
-from headgate.core.names import Scope
-from headgate.core.pacing import Observation, Pace, Queue, is_delay, step
+from headgate.core.names import ANONYMOUS, Identity, Scope
+from headgate.core.pacing import (
+    MAX_DEBT_S,
+    MOST_TYPICAL,
+    UNIT,
+    Observation,
+    Pace,
+    Queue,
+    is_delay,
+    most_charged,
+    step,
+)
 from headgate.core.rules import Kind, Rule
 from headgate.core.samples import Reading, Sample
 
@@ -27,47 +39,72 @@ log = structlog.get_logger()
 
 BURST_S = 0.1
 """What is not taken is kept for so long: a client that comes back a little late loses nothing."""
-MAX_DEBT_S = 10.0
-"""However much a check declares, nobody waits longer for it."""
 MIN_WAIT_S = 0.02
 MAX_WAIT_S, MAX_WAIT_AT_START_S = 5.0, 1.0
 """Come back by then even if the queue is longer: the rate may have grown meanwhile."""
 OVERBOOKED, OVERBOOKED_AT_START = 1.25, 4.0
 """More are told to come than the rate has room for: some come late, and it may grow."""
 MARKS_KEPT = 256
+COSTS_KEPT = 63
+"""What is usual is the median of these."""
+MAX_OWING, OWING_S = 256, 30.0
+"""Who has declared more than it was charged waits so long at most, where others want to go."""
 
 
 class Bucket:
     """Filled at a rate, emptied by what is admitted, with turns for those who are sent away."""
 
-    __slots__ = ("_at", "_booked_until", "_tokens", "pace")
+    __slots__ = ("_at", "_booked_until", "_tokens", "by_outlier", "most", "pace", "poured", "usual")
 
     def __init__(self, now: float) -> None:
         self.pace = Pace()
+        self.most = most_charged(self.pace, UNIT, BURST_S)
+        """What one check is charged at most."""
+        self.usual = MOST_TYPICAL * UNIT
+        """More than this is not learnt from one that declared more than it was charged."""
+        self.poured = 0.0
+        """What the rate has come to so far."""
+        self.by_outlier = False
+        """In debt for one that declared more than it was charged."""
         self._at = self._booked_until = now
         self._tokens = self.pace.rate * BURST_S
 
-    def adopt(self, pace: Pace, now: float) -> None:
+    def adopt(
+        self, pace: Pace, now: float, *, typical: float = UNIT, interval_s: float = 1.0
+    ) -> None:
         self.fill(now)
         self.pace = pace
-        self._tokens = min(pace.rate * BURST_S, max(self._tokens, -MAX_DEBT_S * pace.rate))
+        self.most = most_charged(pace, typical, interval_s)
+        self.usual = MOST_TYPICAL * typical
+        most_owed = self.most if self.by_outlier else MAX_DEBT_S * pace.rate
+        self._tokens = min(pace.rate * BURST_S, max(self._tokens, -most_owed))
 
     def fill(self, now: float) -> None:
         """A clock that stands still, or goes back, fills nothing."""
         if now > self._at:
             rate = self.pace.rate
-            self._tokens = min(rate * BURST_S, self._tokens + (now - self._at) * rate)
+            more = (now - self._at) * rate
+            self._tokens = min(rate * BURST_S, self._tokens + more)
+            self.poured += more
             self._at = now
+            if self._tokens >= 0:
+                self.by_outlier = False
 
     @property
     def in_debt(self) -> bool:
         return self._tokens < 0
 
-    def take(self, cost: float) -> None:
-        self._tokens = max(self._tokens - cost, -MAX_DEBT_S * self.pace.rate)
+    def take(self, cost: float) -> float:
+        """What it is charged."""
+        charged = min(cost, self.most)
+        self._tokens = max(self._tokens - charged, -MAX_DEBT_S * self.pace.rate)
+        self.by_outlier = cost > charged
+        return charged
 
-    def give_back(self, cost: float) -> None:
-        self._tokens = min(self.pace.rate * BURST_S, self._tokens + cost)
+    def give_back(self, cost: float) -> float:
+        charged = min(cost, self.most)
+        self._tokens = min(self.pace.rate * BURST_S, self._tokens + charged)
+        return charged
 
     def turn(self, cost: float, now: float, roll: float, *, book: bool = True) -> float:
         """Seconds to wait. Each gets a turn behind the last: a herd comes back as a file (R143)."""
@@ -81,7 +118,7 @@ class Bucket:
             return longest_s * (0.5 + roll)
         if book:
             # Whatever one declares: the turns behind it begin within the longest wait.
-            behind = turn_at + cost / (pace.rate * overbooked)
+            behind = turn_at + min(cost, self.most) / (pace.rate * overbooked)
             self._booked_until = min(behind, now + longest_s)
         return max(MIN_WAIT_S, wait_s) * (0.75 + 0.5 * roll)
 
@@ -90,14 +127,19 @@ class Pacer:
     __slots__ = (
         "_bucket",
         "_by_default",
+        "_charged",
+        "_contended",
+        "_costs",
         "_health",
         "_limited",
         "_marks",
         "_note",
+        "_owing",
         "_returned",
         "_seen_at",
         "_taken",
         "_through",
+        "_wanted",
         "cost_total",
         "metrics",
         "paced_total",
@@ -110,7 +152,7 @@ class Pacer:
         self.worst = ""
         """The one of them that the rate was last set by."""
         self.cost_total = 0.0
-        """Charged so far."""
+        """Declared so far by those that went."""
         self.paced_total = 0
         """Checks that were sent away."""
         self._by_default: frozenset[str] = frozenset()
@@ -118,12 +160,21 @@ class Pacer:
         self._bucket = Bucket(now)
         self._health: Health | None = None
         self._seen_at = now
-        self._taken = self._returned = 0.0
+        self._charged = self._returned = 0.0
+        """What went is believed to have been; and what of it did not go after all."""
+        self._taken = 0.0
         self._limited = False
         self._through: float | None = 0.0
         """How much of what was admitted a delay had let through when last seen."""
         self._marks: deque[tuple[float, float]] = deque([(now, 0.0)], maxlen=MARKS_KEPT)
         """When how much had been admitted."""
+        self._costs: deque[tuple[str, float]] = deque(maxlen=COSTS_KEPT)
+        """Who declared what, of those that were admitted last."""
+        self._wanted = self._contended = False
+        """Whether anybody who owes nothing was sent away, since the last reading and before."""
+        self._owing: dict[str, tuple[float, float]] = {}
+        """Clients that declared more than they were charged → when so much has been poured, or
+        at the latest when, they may come again."""
         self._note = "work is released little by little until the first reading shows more"
 
     @property
@@ -132,7 +183,7 @@ class Pacer:
 
     @property
     def _admitted(self) -> float:
-        return self.cost_total - self._returned
+        return self._charged - self._returned
 
     # --- checks ----------------------------------------------------------------------------
 
@@ -144,9 +195,9 @@ class Pacer:
         if not concerned:
             return decision
         if _waives(decision.applied.exempt, concerned):
-            self.charge(cost, now)
+            self.charge(cost, now, decision.check.identity)
             return decision
-        wait_s = self.admit(cost, now, _unspent(decision, roll))
+        wait_s = self.admit(cost, now, _unspent(decision, roll), decision.check.identity)
         return decision if wait_s is None else self._paced(decision, wait_s)
 
     def foresee(self, decision: Decision, roll: float) -> Decision:
@@ -155,10 +206,11 @@ class Pacer:
         if not concerned or _waives(decision.applied.exempt, concerned):
             return decision
         self._bucket.fill(now)
-        if not self._bucket.in_debt:
-            return decision
-        wait_s = self._bucket.turn(decision.check.cost, now, _unspent(decision, roll), book=False)
-        return self._paced(decision, wait_s)
+        roll = _unspent(decision, roll)
+        wait_s = self._owes(decision.check.identity.text, now, roll)
+        if wait_s is None and self._bucket.in_debt:
+            wait_s = self._bucket.turn(decision.check.cost, now, roll, book=False)
+        return decision if wait_s is None else self._paced(decision, wait_s)
 
     def _paced(self, decision: Decision, wait_s: float) -> Decision:
         # A ratio that let it through did not decide; `applied` still tells of it.
@@ -183,32 +235,66 @@ class Pacer:
             return self._by_default
         return [ref.metric for ref in check.metrics if ref.metric in self.metrics]
 
-    def admit(self, cost: float, now: float, roll: float) -> float | None:
+    def admit(
+        self, cost: float, now: float, roll: float, who: Identity = ANONYMOUS
+    ) -> float | None:
         """None: go. Else the seconds after which to come back."""
         bucket = self._bucket
         bucket.fill(now)
-        if bucket.in_debt:
-            self._limited = True
+        if self._owing and (wait_s := self._owes(who.text, now, roll)) is not None:
             self.paced_total += 1
+            return wait_s
+        if bucket.in_debt:
+            self._sent_away(who)
             return bucket.turn(cost, now, roll)
-        self.charge(cost, now)
+        charged = self.charge(cost, now, who)
+        if cost > charged and who is not ANONYMOUS:
+            self._lend(who.text, cost - charged, now)
         return None
 
-    def charge(self, cost: float, now: float) -> None:
+    def charge(self, cost: float, now: float, who: Identity = ANONYMOUS) -> float:
         """Somebody goes, whether that was ours to say or not (an exempt client)."""
         self._bucket.fill(now)
-        self._bucket.take(cost)
-        self._taken += cost
+        charged = self._bucket.take(cost)
+        self._costs.append((who.text, cost))
+        self._taken += charged if charged == cost else min(charged, self._bucket.usual)
+        self._charged += charged
         self.cost_total += cost
+        return charged
+
+    def _sent_away(self, who: Identity) -> None:
+        self.paced_total += 1
+        # Slow start goes by what was released and borne; for one that declared too much, nothing
+        # is released.
+        self._limited |= not (self._bucket.by_outlier and self.pace.starting)
+        self._wanted |= who.text not in self._owing
+
+    def _lend(self, client: str, cost: float, now: float) -> None:
+        """What the others are not held up by, it waits for alone."""
+        if len(self._owing) >= MAX_OWING:
+            del self._owing[next(iter(self._owing))]
+        self._owing[client] = (self._bucket.poured + cost, now + OWING_S)
+
+    def _owes(self, client: str, now: float, roll: float) -> float | None:
+        """Seconds to wait for what it declared the last time, while others want to go."""
+        owed = self._owing.get(client)
+        if owed is None or not (self._wanted or self._contended):
+            return None
+        until_poured, until = owed
+        left_s = min((until_poured - self._bucket.poured) / self.pace.rate, until - now)
+        if left_s <= 0:
+            del self._owing[client]
+            return None
+        return min(MAX_WAIT_S, max(MIN_WAIT_S, left_s)) * (0.75 + 0.5 * roll)
 
     def give_back(self, decision: Decision) -> None:
         """Admitted, and yet it will not go: another database it works on has refused it."""
-        cost = decision.check.cost
         if not self._concerned(decision):
             return
-        self._bucket.give_back(cost)
-        self._taken = max(0.0, self._taken - cost)
-        self._returned += cost
+        self._owing.pop(decision.check.identity.text, None)
+        charged = self._bucket.give_back(decision.check.cost)
+        self._taken = max(0.0, self._taken - charged)
+        self._returned += charged
 
     # --- readings --------------------------------------------------------------------------
 
@@ -239,7 +325,10 @@ class Pacer:
             limited=self._limited,
             queue=self._queue(worst, sample, elapsed_s),
         )
-        self._bucket.adopt(step(self.pace, seen), now)
+        typical = _typical(self._costs)
+        self._contended, self._wanted = self._wanted, False
+        pace = step(self.pace, seen)
+        self._bucket.adopt(pace, now, typical=typical, interval_s=seen.interval_s)
         self._seen_at, self._taken, self._limited = sample.taken_at, 0.0, False
         self.worst = worst.spec.name
         self._note = (
@@ -283,6 +372,14 @@ def paced(health: Health) -> list[Standing]:
 
 def _load(standing: Standing) -> float:
     return standing.utilization / standing.spec.pace_target
+
+
+def _typical(costs: Collection[tuple[str, float]]) -> float:
+    """As often as it is admitted, one client has one voice; and one that comes in many names
+    has no more than it was admitted with."""
+    if not costs:
+        return UNIT
+    return min(median_low(cost for _, cost in costs), median_low(dict(costs).values()))
 
 
 def _waives(exempt: Rule | None, concerned: Collection[str]) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headgate.agent.schedules import check_zone, windows_ahead
+from headgate.agent.schedules import check_zone, windows_ahead, windows_of
 from headgate.core.records import AuditEntry
 from headgate.core.rule_settings import RuleSpec, parse_kept
-from headgate.core.rules import Rule, RuleBook
+from headgate.core.rules import Rule, RuleBook, Window
 from headgate.errors import InvalidSettings
 
 RULE_CHANGE = "rule."
@@ -45,6 +45,84 @@ def rules_at(
         suspended=frozenset(spec.id for spec in specs.values() if spec.suspended),
     )
     return RulesThen(book, tuple(sorted(unreadable)))
+
+
+def rules_between(
+    entries: Sequence[AuditEntry], present: Iterable[RuleSpec], since_s: float, until_s: float
+) -> RulesThen:
+    """The rules of all of that time in one book, which tells those of any instant of it: each
+    version of a rule is one of its own, in force from the change that made it to the next one.
+
+    `original_id` tells which rule a version is of.
+    """
+    versions = _versions(entries, since_s, until_s)
+    for spec in present:
+        if spec.id not in versions:
+            began_s = max(since_s, spec.rule.created_at)
+            versions[spec.id] = [_Version(began_s, until_s, spec)]
+    rules, unreadable = list[Rule](), set[str]()
+    for rule_id, mine in versions.items():
+        for number, version in enumerate(mine):
+            try:
+                then = version.spec(rule_id)
+            except InvalidSettings:
+                unreadable.add(rule_id)
+                continue
+            if then is not None and not then.suspended and version.since_s < version.until_s:
+                rules.append(_during(then, version, f"{rule_id}{VERSION}{number}"))
+    return RulesThen(RuleBook(rules), tuple(sorted(unreadable)))
+
+
+VERSION = "\0"
+"""What no id contains: between it and the number of a version."""
+
+
+def original_id(rule_id: str) -> str:
+    return rule_id.partition(VERSION)[0]
+
+
+class _Version(NamedTuple):
+    since_s: float
+    until_s: float
+    value: Any
+    """As the audit has it, None for no rule, or a RuleSpec."""
+
+    def spec(self, rule_id: str) -> RuleSpec | None:
+        if self.value is None or isinstance(self.value, RuleSpec):
+            return self.value
+        return _parsed(rule_id, self.value)
+
+
+def _versions(
+    entries: Sequence[AuditEntry], since_s: float, until_s: float
+) -> dict[str, list[_Version]]:
+    """What each rule was, from change to change."""
+    found: dict[str, list[_Version]] = {}
+    ends: dict[str, float] = {}
+    oldest: dict[str, AuditEntry] = {}
+    for entry in entries:  # Newest first.
+        if not entry.action.startswith(RULE_CHANGE):
+            continue
+        name, end_s = entry.target, ends.get(entry.target, until_s)
+        if end_s > since_s:
+            begin_s = max(since_s, entry.wall_s)
+            found.setdefault(name, []).append(_Version(begin_s, end_s, entry.after))
+            oldest[name] = entry
+        ends[name] = min(end_s, entry.wall_s)
+    for name, entry in oldest.items():
+        if entry.wall_s > since_s:
+            found[name].append(_Version(since_s, min(entry.wall_s, until_s), entry.before))
+    return found
+
+
+def _during(spec: RuleSpec, version: _Version, rule_id: str) -> Rule:
+    since_s, until_s = version.since_s, version.until_s
+    windows: tuple[Window, ...] = ((since_s, until_s),)
+    if spec.schedule is not None:
+        windows = windows_of(spec.schedule, since_s, ahead_s=until_s - since_s)
+    inside = ((max(begin, since_s), min(end, until_s)) for begin, end in windows)
+    kept = tuple((begin, end) for begin, end in inside if begin < end)
+    return replace(spec.rule, id=rule_id, windows=kept)
 
 
 def _told(entries: Sequence[AuditEntry], wall_s: float) -> dict[str, Any]:

@@ -7,7 +7,15 @@ from types import MappingProxyType
 from typing import Protocol
 
 from headgate.core.metrics import MetricSpec
-from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Record, StoreFault, Tally
+from headgate.core.records import (
+    Asked,
+    AuditEntry,
+    MetricChange,
+    MetricMinute,
+    Record,
+    StoreFault,
+    Tally,
+)
 from headgate.core.samples import Instant, Number
 from headgate.core.shard import Pull, Pulled
 from headgate.core.topology import RoleSeen
@@ -140,6 +148,12 @@ class Store(Protocol):
         """Each as put_record would, in this order and in one transaction: all or none."""
         ...
 
+    async def note_record(self, record: Record) -> None:
+        """Replace the value of one that stands at that very revision, else Conflict; neither
+        audited nor given a new revision. For what nobody set: the agent notes it down itself,
+        every few seconds."""
+        ...
+
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         """Newest first."""
         ...
@@ -149,9 +163,15 @@ class Store(Protocol):
         ...
 
     async def tallies(
-        self, *, since_minute: int, until_minute: int, limit: int = 10_000
+        self,
+        tokens: Sequence[str] = (),
+        *,
+        since_minute: int,
+        until_minute: int,
+        limit: int = 10_000,
     ) -> Sequence[Tally]:
-        """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
+        """Of clients that have all these levels, both minutes included, oldest first; beyond
+        `limit` the oldest are left out."""
         ...
 
     async def sums(
@@ -160,13 +180,34 @@ class Store(Protocol):
         *,
         since_minute: int,
         until_minute: int,
-        step_minutes: int = 1,
+        database: str = "",
+        step_minutes: int | None = 1,
         by_client: bool = True,
-        limit: int = 100_000,
+        limit: int | None = None,
     ) -> Sequence[Tally]:
-        """Tallies of clients that have all these levels, summed up over steps that begin with
-        `since_minute`; all clients as one ("") unless `by_client`. Beyond `limit` the oldest
+        """Tallies of clients that have all these levels, summed up over steps that begin at round
+        times (of 5 minutes: at 07:00, 07:05 …), or over all of the time for None; all clients as
+        one ("") unless `by_client`. Only of one database, if it is named. Beyond `limit` the
+        oldest are left out."""
+        ...
+
+    async def client_sums(
+        self,
+        tokens: Sequence[str],
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        limit: int,
+    ) -> Sequence[Tally]:
+        """Tallies by client over all of the time, the largest first; beyond `limit` the smallest
         are left out."""
+        ...
+
+    async def minutes_asked(
+        self, tokens: Sequence[str], *, since_minute: int, until_minute: int, database: str = ""
+    ) -> Sequence[Asked]:
+        """Every minute in which such a client asked, in order."""
         ...
 
     async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
@@ -174,9 +215,16 @@ class Store(Protocol):
         ...
 
     async def metric_minutes(
-        self, *, since_minute: int, until_minute: int, limit: int = 100_000
+        self,
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        metric: str = "",
+        limit: int = 100_000,
     ) -> Sequence[MetricMinute]:
-        """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
+        """Both minutes included, oldest first, of one database and metric if they are named;
+        beyond `limit` the oldest are left out."""
         ...
 
     async def forget_before(self, minute: int) -> None:
@@ -185,6 +233,7 @@ class Store(Protocol):
 
 
 __all__ = [
+    "Asked",
     "AuditEntry",
     "Clock",
     "HeartbeatWriter",

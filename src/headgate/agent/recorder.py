@@ -10,59 +10,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from headgate.core.decision import Check, Decision, State, Verdict
+from headgate.agent.clientele import Clientele, ClientRecord, Place
+from headgate.core.crowds import OTHER
+from headgate.core.decision import Decision, State, Verdict
+from headgate.core.health import Health
 from headgate.core.names import MetricRef, Scope
 from headgate.core.records import Tally
+from headgate.core.samples import Instant
+from headgate.core.snapshot import Counted
 
-OTHER = "other"
 RULE = "rule:"
 UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
 MAX_RECENT = 512
 MAX_ROWS_A_MINUTE = 2000
-"""Rows of history: with 14 days of history at most 40 million. What would be one more is
-counted under `other`, so that sums stay exact."""
+"""Rows of history: with 14 days of history at most 50 million. What would be one more is
+counted with its like (core/crowds.py), so that sums stay exact, those by level too."""
+MAX_CROWD_ROWS_A_MINUTE = 500
+"""Besides; then `other`."""
 DETAIL_INTERVAL_S = 1.0
 CLIENT_KEPT_S = 24 * 3600.0
+LATE_MINUTES = 15
+"""How long ago a client may have decided by itself, to be counted in the minute it did."""
 
 _OK = Verdict.OK
 Key = tuple[str, str, Verdict, str]
 """(database, client, verdict, deciding metric or rule)"""
+Reason = tuple[Verdict, str]
+"""The rest of a Key, behind its Place."""
 Watcher = Callable[[list[tuple[Key, int]]], None]
 """Told what was counted since it was last told."""
-
-
-class ClientRecord:
-    """One client on one database, as it was last seen."""
-
-    __slots__ = (
-        "admitted",
-        "admitted_told",
-        "check",
-        "detailed_at",
-        "exempted",
-        "last_at",
-        "last_verdict",
-        "refused",
-        "refused_by",
-        "refused_since",
-    )
-
-    def __init__(self, check: Check) -> None:
-        self.check = check
-        """Its last one: what it is judged by."""
-        self.admitted = 0
-        self.admitted_told = 0
-        """How many of them have been rolled over into minutes and totals."""
-        self.exempted = 0
-        """Those of them that a metric would have refused; counted by rule."""
-        self.refused = 0
-        self.detailed_at = 0.0
-        """When a refusal of it was last kept in full."""
-        self.last_at = 0.0
-        self.last_verdict = Verdict.OK
-        self.refused_since: float | None = None
-        self.refused_by = ""
 
 
 def decided_by(decision: Decision) -> str:
@@ -85,21 +62,26 @@ def named(ref: MetricRef) -> str:
 
 class Recorder:
     def __init__(self, *, max_clients: int) -> None:
-        self._max_clients = max_clients
-        self._clients: dict[tuple[str, str], ClientRecord] = {}
+        self._clientele = Clientele(max_clients, self._has_left)
+        self._clients = self._clientele.records
         self._counted: dict[Key, int] = {}
         """Refusals and exemptions since the last roll-over. Plain admissions, the common case,
         are counted in the client's own record, and told apart from those rolled over already."""
         self._minute = 0
         self._minute_ends = 0.0
         self._waiting: dict[tuple[int, Key], int] = {}
-        self._totals: dict[Key, int] = {}
+        self._totals: dict[Place, dict[Reason, int]] = {}
+        self.forgotten: dict[tuple[str, Verdict], int] = {}
+        """Decisions about clients that have no place any more, by database and verdict. Not
+        added to others' totals: a counter that jumps is a burst of checks that never was."""
         self._recent: deque[Decision] = deque(maxlen=MAX_RECENT)
         """Refusals in full (R134), at most one a second of a client: counts are exact, this
         is for reading."""
         self.dropped_tallies = 0
         self._rows: set[Key] = set()
         """What the present minute is kept under."""
+        self._late_rows: dict[int, set[Key]] = {}
+        """The same of minutes past, for what is told late."""
         self._watchers: list[Watcher] = []
 
     def watch(self, watcher: Watcher) -> None:
@@ -113,7 +95,7 @@ class Recorder:
         client = decision.check.identity.text
         known = self._clients.get((database, client))
         if known is None:
-            client, known = self._meet(database, client, decision.check)
+            client, known = self._clientele.meet(database, decision.check)
         known.last_at, known.last_verdict, known.check = wall_s, verdict, decision.check
         if verdict is _OK:
             known.admitted += 1
@@ -133,9 +115,53 @@ class Recorder:
         known.exempted += 1
         self._counted[key] = self._counted.get(key, 0) + 1
 
+    def merge(self, told: Counted, health: Health | None, now: Instant) -> None:
+        """Decisions that a client made by itself, in the minute in which it made them."""
+        if now.wall_s >= self._minute_ends:
+            self._roll_over(now.wall_s)
+        check, verdict, times = told.check, told.verdict, told.times
+        database = check.database if health is not None else UNKNOWN_DATABASE
+        client = check.identity.text
+        known = self._clients.get((database, client))
+        if known is None:
+            client, known = self._clientele.meet(database, check)
+        last_at = now.wall_s - told.last_s_ago
+        if last_at >= known.last_at:
+            known.last_at, known.last_verdict, known.check = last_at, verdict, check
+        if verdict is _OK:
+            _admitted(known, told, last_at)
+        else:
+            _refused_times(known, told, now.wall_s)
+            self._keep_told(known, told, health, now)
+        key, minute = (database, client, verdict, told.by), int(last_at // 60)
+        if minute < self._minute:
+            self._count_late(max(minute, self._minute - LATE_MINUTES), key, times, known)
+        elif verdict is not _OK or told.by:
+            self._counted[key] = self._counted.get(key, 0) + times
+
+    def _keep_told(
+        self, known: ClientRecord, told: Counted, health: Health | None, now: Instant
+    ) -> None:
+        """A refusal in full, as far as it was told: in the client's own words."""
+        if abs(now.wall_s - known.detailed_at) < DETAIL_INTERVAL_S:
+            return
+        known.detailed_at = now.wall_s
+        note = told.reason.removeprefix(f"{told.check.database}: ")
+        self._recent.append(Decision(told.verdict, told.check, now, health, note=note))
+
+    def _count_late(self, minute: int, key: Key, times: int, known: ClientRecord) -> None:
+        if key[2] is _OK and not key[3]:
+            known.admitted_told += times
+        self._total(key, times)
+        rows = self._late_rows.setdefault(minute, set())
+        self._wait(minute, self._row(key, rows), times)
+        for watcher in self._watchers:
+            watcher([(key, times)])
+
     def totals(self) -> dict[Key, int]:
-        """Every decision since the start, by what is alike in them."""
-        merged = dict(self._totals)
+        """Every decision since the start about those that have a place, by what is alike in
+        them."""
+        merged = {(*place, *why): n for place, of in self._totals.items() for why, n in of.items()}
         for key, count in self._untold():
             merged[key] = merged.get(key, 0) + count
         return merged
@@ -151,6 +177,10 @@ class Recorder:
     def clients(self) -> Iterator[tuple[str, str, ClientRecord]]:
         for (database, client), record in self._clients.items():
             yield database, client, record
+
+    def tokens(self, database: str) -> set[str]:
+        """Every level of every client that asked lately."""
+        return self._clientele.tokens(database)
 
     def recent(self) -> list[Decision]:
         """Newest first."""
@@ -179,48 +209,53 @@ class Recorder:
         return len(self._waiting)
 
     def forget_idle(self, wall_s: float) -> None:
-        """Make room. A forgotten client's counts go to `other`, so that sums stay exact."""
+        """Make room."""
         self._roll_over(wall_s)
-        idle = {k for k, r in self._clients.items() if r.last_at < wall_s - CLIENT_KEPT_S}
-        for client in idle:
-            del self._clients[client]
-        for key in [key for key in self._totals if key[:2] in idle]:
-            database, _, verdict, metric = key
-            other = (database, OTHER, verdict, metric)
-            self._totals[other] = self._totals.get(other, 0) + self._totals.pop(key)
+        self._clientele.forget_before(wall_s - CLIENT_KEPT_S)
 
-    def _meet(self, database: str, client: str, check: Check) -> tuple[str, ClientRecord]:
-        if len(self._clients) >= self._max_clients:
-            client = OTHER  # Made-up names share one record; they cannot push out real ones.
-        record = self._clients.get((database, client))
-        if record is None:
-            record = self._clients[(database, client)] = ClientRecord(check)
-        return client, record
+    def _has_left(self, place: Place, _record: ClientRecord) -> None:
+        for (verdict, _), count in self._totals.pop(place, {}).items():
+            gone = (place[0], verdict)
+            self.forgotten[gone] = self.forgotten.get(gone, 0) + count
 
     def _roll_over(self, wall_s: float) -> None:
         counted = list(self._untold())
+        if len(self._rows) + len(counted) > MAX_ROWS_A_MINUTE:
+            counted.sort(key=_most)  # There may not be a row for each: the largest have theirs.
         for key, count in counted:
-            self._totals[key] = self._totals.get(key, 0) + count
-            self._wait(self._minute, self._row(key), count)
+            self._total(key, count)
+            self._wait(self._minute, self._row(key, self._rows), count)
         for record in self._clients.values():
             record.admitted_told = record.admitted - record.exempted
         self._counted.clear()
         minute = int(wall_s // 60)
         if minute != self._minute:
-            self._rows.clear()
+            self._late_rows[self._minute], self._rows = self._rows, set()
+            oldest = minute - LATE_MINUTES
+            self._late_rows = {m: rows for m, rows in self._late_rows.items() if m >= oldest}
         self._minute = minute
         self._minute_ends = (self._minute + 1) * 60.0
+        self._clientele.look_for_idle(wall_s)
         for watcher in self._watchers:
             watcher(counted)
 
-    def _row(self, key: Key) -> Key:
-        if key in self._rows:
+    def _total(self, key: Key, count: int) -> None:
+        database, client, verdict, by = key
+        totals = self._totals.setdefault((database, client), {})
+        totals[verdict, by] = totals.get((verdict, by), 0) + count
+
+    def _row(self, key: Key, rows: set[Key]) -> Key:
+        """What it is kept under, in a minute that has `rows` already."""
+        if key in rows or len(rows) < MAX_ROWS_A_MINUTE:
+            rows.add(key)
             return key
-        if len(self._rows) >= MAX_ROWS_A_MINUTE:
-            database, _, verdict, by = key
-            return (database, OTHER, verdict, OTHER if by else "")
-        self._rows.add(key)
-        return key
+        database, client, verdict, by = key
+        for crowd in self._clientele.crowds(database, client):
+            wider = (database, crowd, verdict, by)
+            if wider in rows or len(rows) < MAX_ROWS_A_MINUTE + MAX_CROWD_ROWS_A_MINUTE:
+                rows.add(wider)
+                return wider
+        return (database, OTHER, verdict, OTHER if by else "")
 
     def _wait(self, minute: int, key: Key, count: int) -> None:
         slot = (minute, key)
@@ -235,3 +270,22 @@ def _refused(known: ClientRecord, by: str, wall_s: float) -> None:
     known.refused_by = by
     if known.refused_since is None:
         known.refused_since = wall_s
+
+
+def _admitted(known: ClientRecord, told: Counted, last_at: float) -> None:
+    known.admitted += told.times
+    if told.by:
+        known.exempted += told.times
+    if known.refused_since is not None and last_at >= known.refused_since:
+        known.refused_since = None
+
+
+def _refused_times(known: ClientRecord, told: Counted, wall_s: float) -> None:
+    known.refused += told.times
+    known.refused_by = told.by
+    if known.refused_since is None:
+        known.refused_since = wall_s - told.first_s_ago
+
+
+def _most(counted: tuple[Key, int]) -> int:
+    return -counted[1]

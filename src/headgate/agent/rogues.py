@@ -86,13 +86,7 @@ class Rogues:
         presence = self._presences.get(database)
         if presence is None:
             return ()
-        tokens = {
-            token
-            for place, client, _ in self._recorder.clients()
-            if place == database
-            for token in client.split(":")
-        }
-        return suspects(presence, frozenset(tokens))[:MAX_SUSPECTS]
+        return suspects(presence, self._recorder.tokens(database))[:MAX_SUSPECTS]
 
     @property
     def databases(self) -> list[str]:

@@ -4,6 +4,7 @@
 A rule ends by the reader's comparison, not by anything here: what this loop drops has long
 ceased to count. It only follows what a comparison cannot see: a wall clock that was set
 back must not prolong a rule (R87), and schedules have to be worked out for the days ahead.
+A change costs what it changes; what concerns all rules is done in slices, on a draft.
 """
 
 from __future__ import annotations
@@ -11,18 +12,29 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import structlog
 
-from headgate.agent.metricbook import MetricBook
 from headgate.agent.ports import Clock, Store
-from headgate.agent.schedules import RENEW_S, check_zone, windows_ahead
-from headgate.core.lint import Advice
+from headgate.agent.rulesteps import (
+    RULE,
+    STEP_S,
+    RuleEntry,
+    Step,
+    ends_at,
+    favor_targets,
+    mark_of,
+    put_of,
+    value_of,
+)
+from headgate.agent.ruletime import KEEP_S, RULE_TIME, RuleTime, parse_mark
+from headgate.agent.schedules import RENEW_S, check_zone
+from headgate.core.lint import Advice, Severity
 from headgate.core.records import AuditEntry, Record
-from headgate.core.rule_advice import advise
+from headgate.core.rule_advice import advise, not_held
 from headgate.core.rule_settings import (
     FIXED,
     PAIRED,
@@ -32,88 +44,28 @@ from headgate.core.rule_settings import (
     RuleSpec,
     parse_kept,
     parse_rule,
-    parse_target,
     written,
 )
-from headgate.core.rules import EVERYONE, NO_RULES, Kind, Rule, RuleBook, Window
+from headgate.core.rules import EVERYONE, NO_RULES, Kind, Rule, RuleBook, RuleDraft
 from headgate.core.samples import Instant
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
 
 log = structlog.get_logger()
 
-RULE = "rule"
-"""The kind of record."""
 OURSELVES = "headgate"
 TICK_S = 1.0
-STEP_S = 1.0
-"""A wall clock that moved by more than this against the monotonic one was set."""
 FORGET_AFTER_S = 86_400.0
 MAX_FORGOTTEN_AT_ONCE = 100
+SLICE = 250
+"""Rules that are looked at before checks have their turn."""
 MAX_COMPARED = 20
 """With so many of the same target, for advice: a list of rules is not to hold up checks."""
 FAVOR_RATIO = 0.9
-NEVER: tuple[Window, ...] = ()
-"""No clock brings back what was lifted."""
+_UNCHANGED = Advice(Severity.WARNING, "unchanged", "rule", "nothing changed: it is so already")
 
 
 class NoSuchRule(HeadgateError, LookupError):
     """A rule that is not kept here, or that has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleEntry:
-    """One rule as it is kept, and as it is judged by."""
-
-    spec: RuleSpec
-    ends_mono_s: float
-    """By this the rule ends, whatever becomes of the wall clock."""
-    advice: tuple[Advice, ...] = ()
-
-    @property
-    def id(self) -> str:
-        return self.spec.id
-
-    def in_book(self, now: Instant) -> Rule:
-        """As the book has it: with its windows, and with an end that no clock can put off."""
-        rule, schedule = self.spec.rule, self.spec.schedule
-        if self.spec.lifted_by:
-            return replace(rule, windows=NEVER)
-        by_mono = now.wall_s + self.ends_mono_s - now.mono_s
-        if by_mono < rule.expires_at - STEP_S:
-            rule = replace(rule, expires_at=by_mono)
-        if schedule is not None:
-            rule = replace(rule, windows=windows_ahead(schedule, now.wall_s))
-        return rule
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One rule put in the place of another, under one audit entry."""
-
-    spec: RuleSpec
-    action: str
-    before: RuleEntry | None = None
-
-
-def metrics_known_to(book: MetricBook) -> KnownMetrics:
-    """What rules are held against: the metrics as they are configured now."""
-
-    def known(database: str) -> Mapping[str, KnownMetric]:
-        plans = [plan for plan in book.databases() if database in ("", plan.name)]
-        entries = {plan.name: book.entries(plan.name) for plan in plans}
-        measured = {at: {n for n, e in of.items() if e.enabled} for at, of in entries.items()}
-        found: dict[str, KnownMetric] = {}
-        for plan in plans:
-            for name, entry in entries[plan.name].items():
-                in_default = entry.enabled and plan.in_default(name)
-                seen = found.get(name, KnownMetric(0.0, False))
-                # Of several databases: what is laxer than the laxest says nothing anywhere.
-                limit = max(seen.threshold, entry.spec.threshold)
-                missing_on = next((at for at, of in measured.items() if name not in of), "")
-                found[name] = KnownMetric(limit, seen.in_default or in_default, missing_on)
-        return found
-
-    return known
 
 
 def _new_id() -> str:
@@ -138,8 +90,9 @@ class RuleKeeper:
         self._limits = limits
         self._new_id = new_id
         self._entries: dict[str, RuleEntry] = {}
-        self._alike: dict[frozenset[str], list[Rule]] = {}
-        """By whom they are for: what may shadow what wholly."""
+        self._time = RuleTime(clock)
+        self._mark_revision = 0
+        self._marked_at = float("-inf")
         self._built_at = clock.now()
         self._lock = asyncio.Lock()
         self.book: RuleBook = NO_RULES
@@ -162,14 +115,17 @@ class RuleKeeper:
     def advice(self, spec: RuleSpec) -> tuple[Advice, ...]:
         wall_s = self._clock.now().wall_s
         known = self._known_metrics(spec.rule.database)
-        alike = self._alike.get(frozenset(spec.rule.tokens), ())
-        return tuple(advise(spec, alike[:MAX_COMPARED], known, wall_s))
+        alike = list(islice(self.book.alike(spec.rule.target), MAX_COMPARED))
+        advice = advise(spec, alike, known, wall_s)
+        return (*advice, *not_held(spec.rule, self.book.rules, wall_s))
 
     # --- from the store --------------------------------------------------------------------
 
-    def load(self, records: Iterable[Record]) -> None:
-        """What was set before, as the store kept it (or as much as could be salvaged)."""
-        now = self._clock.now()
+    def load(self, records: Iterable[Record], marks: Iterable[Record] = ()) -> None:
+        """What was set before, as the store kept it (or as much as could be salvaged). `marks`:
+        how far the rules' time had come."""
+        records = list(records)
+        self._go_on_from(records, list(marks))
         known = {entry.id: entry for entry in map(self._kept_entry, records) if entry is not None}
         for entry in known.values():
             if entry.spec.pair and entry.spec.pair not in known:
@@ -181,7 +137,16 @@ class RuleKeeper:
             spec = replace(known[rule_id].spec, suspended=resting[rule_id])
             known[rule_id] = replace(known[rule_id], spec=spec)
         self._entries = known
-        self._publish(now)
+        self._publish(self._clock.now())
+
+    def _go_on_from(self, records: Iterable[Record], marks: Iterable[Record]) -> None:
+        """Each change is a mark, too: none is older than what it belongs to."""
+        found = []
+        for record in marks:
+            self._mark_revision = record.revision
+            found.append(parse_mark(record.value))
+        found += [mark_of(record) for record in records]
+        self._time.go_on_from([mark for mark in found if mark is not None])
 
     def _kept_entry(self, record: Record) -> RuleEntry | None:
         try:
@@ -195,10 +160,13 @@ class RuleKeeper:
         return self._entry(spec)
 
     def _entry(self, spec: RuleSpec) -> RuleEntry:
-        """A clock that stands before the rule was set is behind: count from when it was."""
+        """A clock that stands before the rule was set is behind: count from when it was. Nor
+        does it get back what it had used up, whatever the clock says since (R87)."""
         now = self._clock.now()
-        left_s = spec.rule.expires_at - max(now.wall_s, spec.set_at)
-        return RuleEntry(spec, now.mono_s + left_s)
+        passed_s = max(0.0, now.wall_s - spec.set_at)
+        if spec.ruled_at is not None:
+            passed_s = max(passed_s, self._time.now_s() - spec.ruled_at)
+        return RuleEntry(spec, now.mono_s + spec.rule.expires_at - spec.set_at - passed_s)
 
     # --- changing --------------------------------------------------------------------------
 
@@ -208,7 +176,7 @@ class RuleKeeper:
         async with self._lock:
             spec = self._parsed(raw, who)
             self._check_vacant(spec.id)
-            steps = [_Step(spec, "rule.set", self._entries.get(spec.id))]
+            steps = [Step(spec, "rule.set", self._entries.get(spec.id))]
             return await self._carry_out(steps, who, dry_run=dry_run)
 
     async def favor(
@@ -226,14 +194,17 @@ class RuleKeeper:
         `more`: for, expires_at, schedule, database, reason; both rules have them.
         """
         async with self._lock:
-            favored, reduced = _favor_targets(target, over)
+            favored, reduced = favor_targets(target, over)
             reason = f"{target} is favored over {over}"
             shared = {"kind": Kind.RATIO.value, "reason": reason, **(more or {})}
-            first = self._parsed({**shared, "target": favored, "ratio": 0.0}, who)
-            second = self._parsed({**shared, "target": reduced, "ratio": ratio}, who, {first.id})
+            # One look at the clock: they end together.
+            wall_s = self._wall_s()
+            first = self._parsed({**shared, "target": favored, "ratio": 0.0}, who, wall_s)
+            more = {**shared, "target": reduced, "ratio": ratio}
+            second = self._parsed(more, who, wall_s, taken={first.id})
             steps = [
-                _Step(replace(first, pair=second.id), "rule.set"),
-                _Step(replace(second, pair=first.id), "rule.set"),
+                Step(replace(first, pair=second.id), "rule.set"),
+                Step(replace(second, pair=first.id), "rule.set"),
             ]
             return await self._carry_out(steps, who, dry_run=dry_run)
 
@@ -251,12 +222,17 @@ class RuleKeeper:
             entry = self._changeable(rule_id, expect)
             if not raw:
                 raise InvalidSettings([Fault("rule", "nothing to change: give a setting of it")])
+            if endless := [key for key in PAIRED if key in raw and raw[key] is None]:
+                message = "cannot be taken out: every rule ends; say how long, such as 2h"
+                raise InvalidSettings([Fault(f"rule.{key}", message) for key in endless])
             action = "rule.extended" if raw.keys() <= set(PAIRED) else "rule.changed"
-            steps = [_Step(self._patched(entry, raw, who), action, entry)]
+            steps = [Step(self._patched(entry, raw, who), action, entry)]
             end = {key: value for key, value in raw.items() if key in PAIRED}
             other = self._entries.get(entry.spec.pair)
             if end and other is not None and not self._ended(other):
-                steps.append(_Step(self._patched(other, end, who), "rule.extended", other))
+                steps.append(Step(self._patched(other, end, who), "rule.extended", other))
+            if all(step.before is not None and step.spec == step.before.spec for step in steps):
+                return [replace(entry, advice=(_UNCHANGED,))]
             return await self._carry_out(steps, who, dry_run=dry_run)
 
     async def lift(
@@ -269,7 +245,7 @@ class RuleKeeper:
             both = [entry] if other is None or self._ended(other) else [entry, other]
             wall_s = self._clock.now().wall_s
             steps = [
-                _Step(
+                Step(
                     replace(
                         one.spec, rule=replace(one.spec.rule, expires_at=wall_s), lifted_by=who
                     ),
@@ -295,31 +271,60 @@ class RuleKeeper:
             if bool(entry.spec.suspended) is bool(why):
                 return False
             spec = replace(entry.spec, suspended=why)
-            self._entries[rule_id] = replace(entry, spec=spec)
-            self._publish(self._clock.now())  # Before it is kept: it protects the others.
+            self._put_in_force([replace(entry, spec=spec)])  # Before it is kept: it protects.
             log.warning(action, rule=rule_id, why=why)
             try:
-                (spec,) = await self._keep([_Step(spec, action, entry)], OURSELVES)
+                (spec,) = await self._keep([Step(spec, action, entry)], OURSELVES)
                 self._entries[rule_id] = replace(entry, spec=spec)
             except (StoreUnavailable, Conflict) as error:
                 log.error("rule.rests_unkept", rule=rule_id, detail=str(error))
             return True
 
+    def charged(self, rule_id: str) -> Mapping[str, float]:
+        """Whom an exemption has starved for how long, as it was charged last."""
+        entry = self._entries.get(rule_id)
+        return entry.spec.charged if entry is not None else {}
+
+    async def charge(self, rule_id: str, charged: Mapping[str, float]) -> None:
+        """Note it with the rule, so that a restart does not refill its budget (R79)."""
+        async with self._lock:
+            entry = self._entries.get(rule_id)
+            if entry is None or self._ended(entry):
+                return
+            spec = replace(entry.spec, charged=charged)
+            self._entries[rule_id] = replace(entry, spec=spec)
+            try:
+                note = Record(RULE, rule_id, value_of(spec), spec.rule.revision)
+                await self._store.note_record(note)
+            except (StoreUnavailable, Conflict) as error:
+                log.warning("rule.charge_unkept", rule=rule_id, detail=str(error))
+
     # --- steps of a change -----------------------------------------------------------------
 
-    def _parsed(self, raw: Mapping[str, Any], who: str, taken: Iterable[str] = ()) -> RuleSpec:
-        wall_s = round(self._clock.now().wall_s, 3)
+    def _wall_s(self) -> float:
+        return round(self._clock.now().wall_s, 3)
+
+    def _parsed(
+        self,
+        raw: Mapping[str, Any],
+        who: str,
+        wall_s: float | None = None,
+        *,
+        taken: Iterable[str] = (),
+        known_metrics: KnownMetrics | None = None,
+    ) -> RuleSpec:
+        wall_s = self._wall_s() if wall_s is None else wall_s
         spec = parse_rule(
             raw,
             rule_id=self._free_id(taken),
             author=who,
             wall_s=wall_s,
-            known_metrics=self._known_metrics,
+            known_metrics=known_metrics or self._known_metrics,
             limits=self._limits,
         )
         if spec.schedule is not None:
             check_zone(spec.schedule)
-        return spec
+        return replace(spec, ruled_at=round(self._time.now_s(), 3))
 
     def _free_id(self, taken: Iterable[str]) -> str:
         while True:
@@ -338,14 +343,21 @@ class RuleKeeper:
             # It was judged when it was set; only now counts as "in the past".
             merged |= {"for": None, "expires_at": rule.expires_at}
         merged = {key: value for key, value in merged.items() if value is not None}
-        parsed = self._parsed({**merged, "id": rule.id}, who)
+        # Limits that stay as they are may bite by now: that is what they are there for.
+        known = self._known_metrics if "thresholds" in raw else self._known_without_values
+        parsed = self._parsed({**merged, "id": rule.id}, who, known_metrics=known)
         changed = replace(parsed.rule, created_at=rule.created_at, created_by=rule.created_by)
         return replace(
             spec,
             rule=replace(changed, revision=rule.revision),
             schedule=parsed.schedule,
             set_at=parsed.set_at if new_end else spec.set_at,
+            ruled_at=parsed.ruled_at if new_end else spec.ruled_at,
         )
+
+    def _known_without_values(self, database: str) -> Mapping[str, KnownMetric]:
+        known = self._known_metrics(database)
+        return {name: metric._replace(value=None) for name, metric in known.items()}
 
     def _changeable(self, rule_id: str, expect: int | None) -> RuleEntry:
         entry = self.entry(rule_id)
@@ -375,7 +387,7 @@ class RuleKeeper:
         return now.wall_s >= entry.spec.rule.expires_at or now.mono_s >= entry.ends_mono_s
 
     async def _carry_out(
-        self, steps: Sequence[_Step], who: str, *, dry_run: bool
+        self, steps: Sequence[Step], who: str, *, dry_run: bool
     ) -> list[RuleEntry]:
         """All of them or none: kept first, in force after."""
         proposed = [replace(self._entry(s.spec), advice=self.advice(s.spec)) for s in steps]
@@ -387,11 +399,10 @@ class RuleKeeper:
             replace(entry, spec=spec, ends_mono_s=self._ends_mono_s(entry, step))
             for entry, step, spec in zip(proposed, steps, kept, strict=True)
         ]
-        self._entries |= {entry.id: entry for entry in entries}
-        self._publish(self._clock.now())
+        self._put_in_force(entries)
         return entries
 
-    def _ends_mono_s(self, proposed: RuleEntry, step: _Step) -> float:
+    def _ends_mono_s(self, proposed: RuleEntry, step: Step) -> float:
         """Who changes a ratio alone does not give the rule more time."""
         if step.before is None or step.action == "rule.set":
             return proposed.ends_mono_s
@@ -404,7 +415,7 @@ class RuleKeeper:
         over = len(self._entries) + wanted - self._limits.max_rules
         if over <= 0:
             return
-        ended = sorted(filter(self._ended, self._entries.values()), key=_expires_at)
+        ended = sorted(filter(self._ended, self._entries.values()), key=ends_at)
         if len(ended) < over:
             message = (
                 f"{len(self._entries)} rules are kept, at most {self._limits.max_rules}; lift "
@@ -415,10 +426,10 @@ class RuleKeeper:
             for entry in ended[:over]:
                 await self._forget(entry)
 
-    async def _keep(self, steps: Sequence[_Step], who: str) -> list[RuleSpec]:
+    async def _keep(self, steps: Sequence[Step], who: str) -> list[RuleSpec]:
         """The specs under their new revisions: all are kept, in one transaction, or none."""
         wall_s = self._clock.now().wall_s
-        kept = await self._store.put_records([_put_of(step, who, wall_s) for step in steps])
+        kept = await self._store.put_records([put_of(step, who, wall_s) for step in steps])
         for step in steps:
             log.info(step.action, rule=step.spec.id, target=step.spec.rule.target, who=who)
         return [
@@ -429,16 +440,29 @@ class RuleKeeper:
     # --- in force --------------------------------------------------------------------------
 
     def _publish(self, now: Instant) -> None:
+        """All of them anew: at start, when no check waits yet."""
         self._built_at = now
         rules = [entry.in_book(now) for entry in self._entries.values()]
-        self._alike = {}
-        for rule in rules:
-            self._alike.setdefault(frozenset(rule.tokens), []).append(rule)
         self.book = RuleBook(
             rules,
             revision=max((rule.revision for rule in rules), default=0),
             suspended=frozenset(e.id for e in self._entries.values() if e.spec.suspended),
+            wall_s=now.wall_s,
         )
+        self._apply(self.book)
+
+    def _put_in_force(self, entries: Sequence[RuleEntry]) -> None:
+        """Together, at once; the others stay as they are, so that it takes no longer than that."""
+        self._entries |= {entry.id: entry for entry in entries}
+        now = self._clock.now()
+        draft = self.book.draft(now.wall_s)
+        draft.put(entry.in_book(now) for entry in entries)
+        resting = {entry.id for entry in entries if entry.spec.suspended}
+        draft.suspend(self.book.suspended - {entry.id for entry in entries} | resting)
+        self._adopt(draft, [entry.spec.rule.revision for entry in entries])
+
+    def _adopt(self, draft: RuleDraft, revisions: Iterable[int] = ()) -> None:
+        self.book = draft.book(max([self.book.revision, *revisions]))
         self._apply(self.book)
 
     async def run(self) -> None:
@@ -452,8 +476,37 @@ class RuleKeeper:
                 log.warning("rules.clock_was_set", by_s=round(stepped_s, 3))
             if abs(stepped_s) > STEP_S or passed_s >= RENEW_S:
                 async with self._lock:
-                    self._publish(now)
+                    await self._renew(now)
                     await self._forget_ended(now)
+            if now.mono_s - self._marked_at >= KEEP_S and self._entries:
+                self._marked_at = now.mono_s
+                await self._keep_mark()
+
+    async def _renew(self, now: Instant) -> None:
+        """Windows of the days ahead, and ends by both clocks: worked out in slices, in force
+        all together. The lock is held meanwhile, so that no change is lost."""
+        self._built_at = now
+        draft, entries = self.book.draft(now.wall_s), list(self._entries.values())
+        for start in range(0, len(entries), SLICE):
+            rules = (entry.in_book(now) for entry in entries[start : start + SLICE])
+            draft.put([rule for rule in rules if not draft.has(rule)])
+            await asyncio.sleep(0)
+        self._adopt(draft)
+
+    async def _keep_mark(self) -> None:
+        """A fault of the store is told elsewhere; this is tried again."""
+        mark = self._time.mark()
+        record = Record(RULE_TIME, RULE_TIME, mark.written(), self._mark_revision)
+        try:
+            if self._mark_revision:
+                await self._store.note_record(record)
+                return
+            audit = AuditEntry(
+                mark.wall_s, OURSELVES, "rules.time_kept", RULE_TIME, None, record.value
+            )
+            self._mark_revision = (await self._store.put_record(record, audit)).revision
+        except (StoreUnavailable, Conflict) as error:
+            log.warning("rules.time_unkept", detail=str(error))
 
     async def _forget_ended(self, now: Instant) -> None:
         """By both clocks: a wall clock that leapt ahead may come back."""
@@ -467,61 +520,14 @@ class RuleKeeper:
                 await self._forget(entry)
         except (StoreUnavailable, Conflict) as error:
             log.warning("rules.not_forgotten", detail=str(error))
-        if old:
-            self._publish(now)
+        if gone := [entry.id for entry in old if entry.id not in self._entries]:
+            draft = self.book.draft(now.wall_s)
+            draft.drop(gone)
+            self._adopt(draft)
 
     async def _forget(self, entry: RuleEntry) -> None:
         now = self._clock.now()
-        was = _value(entry.spec)
+        was = value_of(entry.spec)
         audit = AuditEntry(now.wall_s, OURSELVES, "rule.forgotten", entry.id, was, None)
         await self._store.put_record(Record(RULE, entry.id, None, entry.spec.rule.revision), audit)
         del self._entries[entry.id]
-
-
-def _favor_targets(target: str, over: str) -> tuple[str, str]:
-    """Whom to leave alone, and whom to refuse. Who is in both must be left alone: that takes a
-    rule on both, for among equals the stricter wins."""
-    faults = []
-    for place, given in (("target", target), ("over", over)):
-        try:
-            parse_target(given)
-        except ValueError as error:
-            faults.append(Fault(f"favor.{place}", str(error)))
-    if not faults and target in (over, EVERYONE):
-        faults.append(Fault("favor.target", f"{target} cannot be favored over {over}"))
-    if faults:
-        raise InvalidSettings(faults)
-    if over == EVERYONE:
-        return target, over
-    return ":".join(dict.fromkeys([*target.split(":"), *over.split(":")])), over
-
-
-def _put_of(step: _Step, who: str, wall_s: float) -> tuple[Record, AuditEntry]:
-    """What stands for it in the store, built on what it replaces, and its audit entry."""
-    before = step.before.spec if step.before else None
-    revision = before.rule.revision if before else 0
-    value, was = _value(step.spec), _value(before) if before else None
-    audit = AuditEntry(wall_s, who, step.action, step.spec.id, was, value)
-    return Record(RULE, step.spec.id, value, revision), audit
-
-
-def _value(spec: RuleSpec) -> Mapping[str, Any]:
-    """As it is kept and audited: in times that a person can read."""
-    rule = spec.rule
-    value: dict[str, Any] = {
-        **written(rule, spec.schedule),
-        "expires_at": _iso(rule.expires_at),
-        "created_at": _iso(rule.created_at),
-        "created_by": rule.created_by,
-        "set_at": _iso(spec.set_at),
-    }
-    texts = {"pair": spec.pair, "suspended": spec.suspended, "lifted_by": spec.lifted_by}
-    return value | {key: text for key, text in texts.items() if text}
-
-
-def _iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _expires_at(entry: RuleEntry) -> float:
-    return entry.spec.rule.expires_at

@@ -68,8 +68,28 @@ def _window(schedule: Schedule, day: date, zone: ZoneInfo) -> Window:
     begin, end = schedule.from_minute, schedule.to_minute
     if end <= begin:
         end += MINUTES_A_DAY
-    first, _ = _instants(day, begin, zone)
-    return first, max(_instants(day, end, zone))
+    first, second = _instants(day, begin, zone)
+    ends = _instants(day, end, zone)
+    if first <= second:
+        return first, max(ends)
+    leapt_at = _leap(second, first, zone)
+    if min(ends) > leapt_at:
+        return leapt_at, max(ends)
+    # The clock leaps over all of it: as long as ever, right after the leap.
+    return leapt_at, leapt_at + 60.0 * (end - begin)
+
+
+def _leap(before: float, after: float, zone: ZoneInfo) -> float:
+    """The instant between both at which the clock leaps ahead."""
+    was = _offset(before, zone)
+    while after - before > 1:
+        middle = (before + after) // 2
+        before, after = (middle, after) if _offset(middle, zone) == was else (before, middle)
+    return after
+
+
+def _offset(wall_s: float, zone: ZoneInfo) -> timedelta | None:
+    return datetime.fromtimestamp(wall_s, UTC).astimezone(zone).utcoffset()
 
 
 def _instants(day: date, minute: int, zone: ZoneInfo) -> tuple[float, float]:

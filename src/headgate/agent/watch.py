@@ -15,9 +15,11 @@ import structlog
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
+from headgate.agent.charges import Accounts, Charges
+from headgate.agent.clientele import ClientRecord
 from headgate.agent.meter import MetricMinutes, standings_of
 from headgate.agent.ports import Clock
-from headgate.agent.recorder import RULE, UNKNOWN_DATABASE, ClientRecord, Key, Recorder, named
+from headgate.agent.recorder import RULE, UNKNOWN_DATABASE, Key, Recorder, named
 from headgate.core.courses import Judged, Look, Policy, Scene, Seen, Tick, advancing
 from headgate.core.decide import judge as judge_metric
 from headgate.core.decision import Check, State, Verdict
@@ -36,9 +38,6 @@ MIN_TICK_S = 0.1
 TICKS_A_WINDOW = 20
 BEGINS, ENDS = "starvation.begins", "starvation.ends"
 SUSPENDED = "exemption.suspended"
-MAX_CHARGED = 100
-MAX_STRETCHES = 20
-EARLIER = float("-inf")
 
 Suspend = Callable[[str, str], Awaitable[bool]]
 """Suspend the exemption of that id, for that reason (R79); False where it rests already."""
@@ -56,7 +55,9 @@ class Watch:
         minutes: MetricMinutes,
         policy: Policy | None = None,
         suspend: Suspend | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
+        """`accounts`: where to keep what exemptions are charged for, for a restart."""
         self._recorder = recorder
         self._board = board
         self._clock = clock
@@ -68,7 +69,7 @@ class Watch:
         self._counted: dict[Key, int] = {}
         self._scenes: dict[str, Scene] = {}
         self._findings: dict[str, tuple[Starved, ...]] = {}
-        self._charges = Charges()
+        self._charges = Charges(accounts)
         recorder.watch(self._note)
 
     @property
@@ -169,7 +170,9 @@ class Watch:
             return
         book = self._rules()
         spent_s = self._charges.add(finding, book)
-        if finding.rule in book.suspended or spent_s < self.policy.exemption_budget_s:
+        within = finding.rule in book.suspended or spent_s < self.policy.exemption_budget_s
+        await self._charges.keep(finding.rule, self._clock.now().mono_s, at_once=not within)
+        if within:
             return
         why = (
             f"it starves {finding.client} on {finding.database}: refused by {finding.metric} for "
@@ -181,29 +184,6 @@ class Watch:
                 self.alerts.put(SUSPENDED, {**document(finding), "why": why})
         except HeadgateError as error:
             log.error("exemption.not_suspended", rule=finding.rule, detail=str(error))
-
-
-class Charges:
-    """How long whom was starved on account of which exemption, over all its stretches."""
-
-    def __init__(self) -> None:
-        self._stretches: dict[str, dict[tuple[str, str], dict[float, float]]] = {}
-        """Rule → (database, client) → when the stretch began → how long it is."""
-
-    def add(self, finding: Starved, book: RuleBook) -> float:
-        """What the one who is worst off has been charged for by now, in seconds."""
-        for gone in self._stretches.keys() - {rule.id for rule in book.rules}:
-            del self._stretches[gone]
-        by_client = self._stretches.setdefault(finding.rule, {})
-        who = (finding.database, finding.client)
-        if who not in by_client and len(by_client) >= MAX_CHARGED:
-            return finding.for_s
-        mine = by_client.setdefault(who, {})
-        mine[finding.since_s] = finding.for_s
-        spent_s = sum(mine.values())
-        if len(mine) > MAX_STRETCHES:  # Their sum is all that matters of the old ones.
-            by_client[who] = {EARLIER: spent_s - finding.for_s, finding.since_s: finding.for_s}
-        return spent_s
 
 
 def document(finding: Starved) -> dict[str, Any]:

@@ -152,8 +152,10 @@ def _usual_sockets() -> Iterator[Path]:
 
 
 def find_target(url: str) -> Target:
-    """As the SDK reads it, and a bare path to a socket as well."""
-    return parse_target(f"unix://{url}" if url.startswith("/") else url)
+    """As the SDK reads it, and a bare path to a socket as well. Of several agents the first: a
+    person looks at one of them."""
+    first = url.partition(",")[0].strip()
+    return parse_target(f"unix://{first}" if first.startswith("/") else first)
 
 
 def checked_token(token: str | None) -> str | None:

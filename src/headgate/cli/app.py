@@ -13,6 +13,7 @@ from headgate.cli import (
     look,
     replay,
     rules,
+    run,
     shard,
     small,
     top,
@@ -48,6 +49,9 @@ rule_app = typer.Typer(
 )
 
 app.command("check")(ask.check)
+app.command("wait")(ask.wait)
+# What follows the command's name is the command's: no option of ours stands behind it.
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("explain")(ask.explain)
 app.command("top")(top.top)
 app.command("status")(look.status)
@@ -85,7 +89,7 @@ shard_app.command("add-peer")(shard.add_peer)
 shard_app.command("remove-peer")(shard.remove_peer)
 
 rule_app.command("show")(rules.show_rule)
-rule_app.command("ratio")(rules.ratio)
+rule_app.command("ratio", cls=rules.RatioCommand)(rules.ratio)
 rule_app.command("hold")(rules.hold)
 rule_app.command("exempt")(rules.exempt)
 rule_app.command("metrics")(rules.metrics)

@@ -1,4 +1,4 @@
-"""`check` and `explain`: may this client work now, and if not, what would have to change?"""
+"""`check`, `wait`, `explain`: may this client work now, and if not, what would have to change?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headgate.cli.asking import (
+    MaxWait,
+    MyDatabase,
+    MyMetrics,
+    MyScope,
+    Name,
+    OnUnavailable,
+    Quiet,
+    UnavailableAfter,
+)
 from headgate.cli.options import App, AsJson, Database, Metrics, Scope, Token, Url
 
 if TYPE_CHECKING:
@@ -67,6 +77,31 @@ def check(
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
 
+def wait(
+    app: Name,
+    database: MyDatabase = "main",
+    metrics: MyMetrics = None,
+    scope: MyScope = None,
+    max_wait: MaxWait = None,
+    on_unavailable: OnUnavailable = "closed",
+    unavailable_after: UnavailableAfter = 10.0,
+    quiet: Quiet = False,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Wait for leave to do one piece of work, as a program with the SDK would.
+
+    With jittered pauses that are never shorter than the agent asks for. Exits with 0 once
+    admitted; with the code of the last refusal (10 to 19, as `check` has them) where --max-wait
+    is over, and with 20 where no agent answers. What it waits for goes to standard error.
+    """
+    from headgate.cli.asking import About, Asker, Silence, Whom, wait_for_leave
+
+    about = About(app, database, metrics, scope)
+    silence = Silence(on_unavailable, unavailable_after)
+    wait_for_leave(Asker(about, silence, Whom.found(url, token), quiet), max_wait)
+
+
 AsApp = Annotated[
     str,
     typer.Option(
@@ -110,7 +145,7 @@ def explain(
     from headgate.cli.output import show
     from headgate.cli.pacing import explained_pace
     from headgate.cli.pages import explain_page
-    from headgate.cli.rule_pages import matched_page
+    from headgate.cli.rule_pages import chance_text, matched_page
 
     api = connect(url, token)
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
@@ -119,7 +154,7 @@ def explain(
         asked,
         as_json,
         lambda canvas: Group(
-            explain_page(read(Answer, asked.document), canvas),
+            explain_page(read(Answer, asked.document), canvas, chance_text(asked.document)),
             *explained_pace(asked.document),
             *matched_page(asked.document),
         ),
@@ -143,7 +178,7 @@ def _explain_at(
     now = datetime.now().astimezone()
     api = connect(*connect_with, timeout_s=LOOK_BACK_TIMEOUT_S)
     asked = api.get("/v1/explain", app=app, database=database, at=moment(at, now))
-    show(asked, as_json, lambda canvas: past_page(asked.document, canvas, now.tzinfo))
+    show(asked, as_json, lambda canvas: past_page(asked.document, canvas, None))
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:

@@ -253,6 +253,17 @@ class Refusal:
     answer: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Unthrottled:
+    """A period of going without a throttler."""
+
+    client: str
+    started_at: str
+    duration_s: float
+    ended_s_ago: float
+    pieces: int
+
+
 # --- reading -------------------------------------------------------------------------------
 
 

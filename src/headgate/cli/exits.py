@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
-from headgate.errors import HeadgateError, InvalidName, InvalidRequest, InvalidSettings
+from headgate.errors import (
+    HeadgateError,
+    InvalidName,
+    InvalidRequest,
+    InvalidSettings,
+    ThrottlerUnavailable,
+    WaitedTooLong,
+)
 
 DONE = 0
 FAILED = 1
@@ -36,8 +43,10 @@ def exit_code_of_verdict(verdict: str) -> int:
 
 
 def exit_code_of_error(error: HeadgateError) -> int:
-    if isinstance(error, AgentUnreachable):
+    if isinstance(error, AgentUnreachable | ThrottlerUnavailable):
         return UNREACHABLE
+    if isinstance(error, WaitedTooLong) and error.answer is not None:
+        return exit_code_of_verdict(error.answer.verdict)
     wrong_question = isinstance(error, InvalidRequest) and error.status == 400
     return USAGE if wrong_question or isinstance(error, InvalidSettings | InvalidName) else FAILED
 

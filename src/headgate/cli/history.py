@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, time, timedelta
-from typing import Annotated, Any
+from datetime import datetime, time, timedelta, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.cli.options import AsJson, Token, Url
+from headgate.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Api
+    from headgate.cli.documents import Unthrottled
 
 LOOK_BACK_TIMEOUT_S = 15.0
 
@@ -80,6 +85,8 @@ class Timeline:
     bins: Sequence[Bin] = field(metadata={"each": Bin})
     spans: Sequence[Span] = field(metadata={"each": Span})
     children: Sequence[Child] = field(metadata={"each": Child})
+    whole: bool
+    more_spans: int
     runs: Runs | None = field(metadata={"one": Runs, "or_null": True})
 
 
@@ -97,14 +104,14 @@ _AGO = re.compile(r"([0-9]{1,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def minutes_ago(text: str, now: datetime) -> int:
+def minutes_ago(text: str, now: datetime, zone: tzinfo | None = None) -> int:
     """As minutes, so that the minute of that instant is the first."""
-    begin = instant(text, now)
-    if begin is None or begin >= now:
+    begin = instant(text, now, zone)
+    if begin is None or begin.timestamp() >= now.timestamp():
         raise typer.BadParameter(
             f"{text!r} is no time in the past: 30m, 7d, today, yesterday, 07:00 or 2026-03-01T07:00"
         )
-    seconds = (now - begin).total_seconds()
+    seconds = now.timestamp() - begin.timestamp()
     return max(1, int(-(-seconds // 60) if _AGO.fullmatch(text) else seconds // 60))
 
 
@@ -113,22 +120,31 @@ def _until(text: str, now: datetime) -> int:
     return minutes_ago(text, now) + (0 if _AGO.fullmatch(text) else 1)
 
 
-def instant(text: str, now: datetime) -> datetime | None:
-    """`yesterday`, `today`, `07:00`, `2026-03-01`, `2026-03-01T07:00`, or `30m` ago; else None."""
+def instant(text: str, now: datetime, zone: tzinfo | None = None) -> datetime | None:
+    """`yesterday`, `today`, `07:00`, `2026-03-01`, `2026-03-01T07:00`, or `30m` ago; else None.
+
+    Times without a zone are those of `zone`; None for this machine's, as it is, or was, on that
+    day: yesterday's 07:00 may have been an hour nearer, or farther, than today's.
+    """
     if match := _AGO.fullmatch(text):
         return now - timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    clock = now.astimezone(zone).replace(tzinfo=None)
+    midnight = clock.replace(hour=0, minute=0, second=0, microsecond=0)
     if text in ("today", "yesterday"):
-        return midnight - timedelta(days=text == "yesterday")
+        return _at(midnight - timedelta(days=text == "yesterday"), zone)
     try:
         if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
-            clock = time.fromisoformat(text.zfill(5))
-            at = datetime.combine(now.date(), clock, now.tzinfo)
-            return at if at < now else at - timedelta(days=1)
+            at = datetime.combine(clock.date(), time.fromisoformat(text.zfill(5)))
+            return _at(at if at < clock else at - timedelta(days=1), zone)
         given = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return given.replace(tzinfo=given.tzinfo or now.tzinfo)
+    return _at(given, zone) if given.tzinfo is None else given
+
+
+def _at(clock: datetime, zone: tzinfo | None) -> datetime:
+    """What the wall clock showed, as an instant."""
+    return clock.astimezone() if zone is None else clock.replace(tzinfo=zone)
 
 
 # --- the command ---------------------------------------------------------------------------
@@ -177,14 +193,18 @@ def history(
 
     Times without a zone are this machine's.
     """
+    from rich.console import Group
+
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.cli.pages import unthrottled_page
     from headgate.cli.timeline import timeline_page
 
     now = datetime.now().astimezone()
     since_m, until_m = minutes_ago(since, now), _until(until, now) if until else 0
-    answered = connect(url, token, timeout_s=LOOK_BACK_TIMEOUT_S).get(
+    api = connect(url, token, timeout_s=LOOK_BACK_TIMEOUT_S)
+    answered = api.get(
         "/v1/history/timeline",
         app=app,
         database=database,
@@ -193,8 +213,23 @@ def history(
         level=None if level is None else str(level),
         step=step or step_of(since_m - until_m),
     )
+    without = [] if as_json else unthrottled(api, app, since_m)
     show(
         answered,
         as_json,
-        lambda canvas: timeline_page(read(Timeline, answered.document), canvas, now.tzinfo),
+        lambda canvas: Group(
+            timeline_page(read(Timeline, answered.document), canvas, None),
+            *unthrottled_page(without),
+        ),
     )
+
+
+def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[Unthrottled]:
+    """Who went without a throttler; nobody, where the agent is too old to be told."""
+    from headgate.cli.documents import Unthrottled, read_list
+
+    try:
+        answered = api.get("/v1/unthrottled", since=f"{since_minutes}m", app=app)
+    except InvalidRequest:
+        return []
+    return read_list(Unthrottled, answered.document, "unthrottled")

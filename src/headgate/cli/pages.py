@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import Marks, share_text
-from headgate.cli.documents import Answer, AuditEntry, Client, MetricView, Refusal, Shard
+from headgate.cli.documents import (
+    Answer,
+    AuditEntry,
+    Client,
+    MetricView,
+    Refusal,
+    Shard,
+    Unthrottled,
+)
 from headgate.cli.render import (
     OUTSIDE,
     OUTSIDE_NOTE,
@@ -56,8 +64,11 @@ def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
     return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
 
 
-def explain_page(answer: Answer, canvas: Canvas) -> RenderableType:
+def explain_page(answer: Answer, canvas: Canvas, chance: str = "") -> RenderableType:
+    """`chance`: how likely, where dice have a say."""
     verdict = Text("would be ADMITTED", style="bold green")
+    if chance:
+        verdict = Text(f"would be ADMITTED {chance}", style="bold yellow")
     if not answer.admitted:
         verdict = Text().append("would be REFUSED", style="bold red")
         verdict.append(f"  {plain(answer.verdict)}", style="red")
@@ -265,6 +276,21 @@ def clients_page(clients: Sequence[Client], canvas: Canvas) -> RenderableType:
     if not clients:
         return Text("no client has asked yet", style="dim")
     return client_table(held_first(clients), canvas)
+
+
+def unthrottled_page(periods: Sequence[Unthrottled]) -> list[RenderableType]:
+    """Nothing, where everybody was throttled all the time."""
+    if not periods:
+        return []
+    table = plain_table(
+        "client", "without a throttler from (UTC)", "for", "pieces of work",
+        right=frozenset({"for", "pieces of work"}),
+    )  # fmt: skip
+    for period in periods:
+        at = plain(period.started_at).replace("T", " ").removesuffix("Z")[:19]
+        told = (plain(period.client), at, duration(period.duration_s), f"{period.pieces:,}")
+        table.add_row(*(Text(text) for text in told))
+    return [Text(), table]
 
 
 def refusals_page(refusals: Sequence[Refusal]) -> RenderableType:

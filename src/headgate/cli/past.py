@@ -43,9 +43,9 @@ class Past:
     metrics: Sequence[MetricMinute] = field(metadata={"each": MetricMinute})
 
 
-def moment(text: str, now: datetime) -> str:
+def moment(text: str, now: datetime, zone: tzinfo | None = None) -> str:
     """`07:10`, `yesterday`, `2026-03-01T07:10`, `90m`, as the agent wants it."""
-    at = instant(text, now)
+    at = instant(text, now, zone)
     if at is None or at > now:
         raise typer.BadParameter(
             f"{text!r} is no time in the past: 90m, 07:10 or 2026-03-01T07:10", param_hint="--at"

@@ -62,6 +62,7 @@ class Replay:
     since: str
     until: str
     whole: bool
+    more_rows: int
     notes: Sequence[str]
     total: ReplayTotal = field(metadata={"one": ReplayTotal})
     rows: Sequence[ReplayRow] = field(metadata={"each": ReplayRow})
@@ -90,7 +91,7 @@ def replay(
     show(
         answered,
         as_json,
-        lambda canvas: replay_page(read(Replay, answered.document), canvas, now.tzinfo),
+        lambda canvas: replay_page(read(Replay, answered.document), canvas, None),
     )
 
 
@@ -149,10 +150,14 @@ def replay_page(replay: Replay, canvas: Canvas, zone: tzinfo | None) -> Renderab
     if replay.rows:
         parts += [Text(), _table(replay.rows[:MAX_ROWS], canvas, zone)]
     if len(replay.rows) > MAX_ROWS:
-        parts.append(Text(f"and {len(replay.rows) - MAX_ROWS} more; --json lists them"))
+        parts.append(Text(f"and {len(replay.rows) - MAX_ROWS:,} more; --json lists them"))
+    if replay.more_rows:
+        told = f"and {replay.more_rows:,} in which less changes; the totals are of all"
+        parts.append(Text(told, style="dim"))
     parts += [Text(), *(Text(plain(note), style="dim") for note in replay.notes)]
     if not replay.whole:
-        parts.append(Text("There was more history than is replayed at once.", style="yellow"))
+        told = "There was more history than is replayed at once: it begins later than asked for."
+        parts.append(Text(told, style="yellow"))
     return Group(*parts)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from headgate.cli.documents import read_list
 from headgate.cli.render import Canvas, advice_line, plain_table
 from headgate.cli.words import ago, plain
-from headgate.wire.reasons import duration
+from headgate.wire.reasons import duration, share_of
 
 NARROW = 80
 
@@ -174,6 +174,15 @@ def changed_page(
 # --- explain -------------------------------------------------------------------------------
 
 
+def chance_text(document: Mapping[str, Any]) -> str:
+    """Where dice have a say: nothing is thrown for an explanation. Empty where they have none."""
+    odds, rule = document.get("odds"), document.get("rule")
+    if not isinstance(odds, int | float):
+        return ""
+    by = f" (rule {plain(rule)})" if isinstance(rule, str) else ""
+    return f"with a chance of {share_of(float(odds))}{by}"
+
+
 def matched_page(document: Mapping[str, Any]) -> list[RenderableType]:
     """Below an explanation: which rules are meant for the client, and what became of each.
     Nothing for an agent that knows no rules."""
@@ -183,6 +192,8 @@ def matched_page(document: Mapping[str, Any]) -> list[RenderableType]:
     if not matches:
         return [Text("no rule is meant for this client", style="dim")]
     parts: list[RenderableType] = []
+    if document.get("admitted") is not True and (chance := chance_text(document)):
+        parts.append(Text(f"and then dice: let through to the metrics {chance}"))
     if isinstance(told := document.get("fairness"), str):
         parts.append(Text(plain(told)))
     table = plain_table("rule", "on", "state", "what")

@@ -6,12 +6,14 @@ A change of a rule is built on the revision it saw (If-Match), as with metrics.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import quote
 
 import typer
+from typer.core import TyperCommand
 
 from headgate.cli.options import AsJson, Token, Url
 
@@ -145,6 +147,21 @@ def show_rule(rule: RuleId, url: Url = None, token: Token = None, as_json: AsJso
 
 
 # --- setting ---------------------------------------------------------------------------------
+
+
+class RatioCommand(TyperCommand):
+    """A share below 0 looks like an option: say what is wrong with it, not that there is none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        before = ["", *args]
+        for last, arg in zip(before, args, strict=False):
+            if _NEGATIVE.fullmatch(arg) and not last.startswith("-"):
+                message = f"ratio is {arg}, must be 0 up to below 1: the share of checks to refuse"
+                raise typer.BadParameter(message, ctx=ctx)
+        return super().parse_args(ctx, args)
+
+
+_NEGATIVE = re.compile(r"-[0-9.][0-9.eE+-]*")
 
 
 def ratio(

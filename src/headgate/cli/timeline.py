@@ -18,6 +18,10 @@ from headgate.wire.reasons import duration
 
 BAR_CELLS = 24
 MAX_CHILDREN = 15
+MORE_CLIENTS = (
+    "There are more clients than were looked at one by one: those that asked least are told as "
+    "`other` (of --json, the last). All sums are exact."
+)
 REASON_WORDS = {
     "metric": "by metrics",
     "dice": "by dice",
@@ -33,6 +37,9 @@ def timeline_page(timeline: Timeline, canvas: Canvas, zone: tzinfo | None) -> Re
         return Text(f"{plain(timeline.app)}: nobody asked, {span}", style="dim")
     parts: list[RenderableType] = [_head(timeline, canvas, zone), Text()]
     parts += [Text.assemble("  ", _span_line(s, zone)) for s in timeline.spans]
+    if timeline.more_spans:
+        told = f"  and {timeline.more_spans:,} more times, in each of which less was refused"
+        parts.append(Text(told, style="dim"))
     if timeline.runs is not None and (told := runs_text(timeline.runs)):
         style = "bold yellow" if timeline.runs.unusual else "dim"
         parts.append(Text(f"  {told}", style=style))
@@ -41,6 +48,8 @@ def timeline_page(timeline: Timeline, canvas: Canvas, zone: tzinfo | None) -> Re
     parts += [Text(), Padding(_bars(timeline.bins, canvas, zone), (0, 0, 0, 2))]
     if [child.client for child in timeline.children] != [timeline.app]:
         parts += [Text(), children_table(timeline.children)]
+    if not timeline.whole:
+        parts.append(Text(MORE_CLIENTS, style="yellow"))
     return Group(*parts)
 
 
@@ -130,6 +139,7 @@ def percent(share: float) -> str:
 
 
 def time_of(text: str, zone: tzinfo | None) -> datetime:
+    """None: of this machine, as its clocks were set on that day."""
     try:
         return datetime.fromisoformat(text).astimezone(zone)
     except ValueError:

@@ -15,6 +15,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from headgate.core.crowds import is_crowd, levels_of
+
 NOTHING: Mapping[str, int] = MappingProxyType({})
 NEVER = float("-inf")
 PIECE = 100
@@ -365,18 +367,23 @@ def _gates(
     } | {metric: gate for metric, gate in gates.items() if metric not in looks}
 
 
-def levels_of(client: str) -> list[str]:
-    return list(dict.fromkeys(client.split(":")))
-
-
 def _by_subject(seen: Mapping[str, Seen]) -> dict[Subject, Seen]:
-    found = {Subject(client): what for client, what in seen.items()}
+    """Levels that several have in common first: they find room before the many that are alone,
+    and tell of those of them that have no name (core/crowds.py)."""
+    levels: dict[Subject, Seen] = {}
+    shared: dict[Subject, None] = {}
     for client, what in seen.items():
         for level in levels_of(client):
             subject = Subject(level, is_level=True)
-            before = found.get(subject)
-            found[subject] = what if before is None else before.plus(what)
-    return found
+            if subject in levels:
+                levels[subject] = levels[subject].plus(what)
+                shared[subject] = None
+            else:
+                levels[subject] = what
+                if is_crowd(client):
+                    shared[subject] = None
+    clients = {Subject(client): what for client, what in seen.items()}
+    return {**{subject: levels[subject] for subject in shared}, **clients, **levels}
 
 
 def _room_for(

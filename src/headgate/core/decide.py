@@ -121,9 +121,9 @@ def _by_own_metrics(check: Check, applied: Applied) -> Check:
 def _exempted(
     rule: Rule, failing: tuple[Finding, ...]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What still stands in the way, and what is waived. Above the ceiling nothing is (R79);
-    being asked in the wrong place cannot be waived."""
-    if any(_above_ceiling(finding, rule) for finding in failing):
+    """What still stands in the way, and what is waived. Above the ceiling nothing is, nor where
+    nobody can tell (R79); being asked in the wrong place cannot be waived."""
+    if any(_above_ceiling(f, rule) or ceiling_unknown(f, rule) for f in failing):
         return failing, ()
     waived = tuple(f for f in failing if _waives(rule, f))
     left = tuple(f for f in failing if not _waives(rule, f))
@@ -141,6 +141,14 @@ def _above_ceiling(finding: Finding, rule: Rule) -> bool:
     if finding.state is not State.BREACHED or value is None or threshold is None:
         return False
     return value > rule.ceiling * threshold
+
+
+def ceiling_unknown(finding: Finding, rule: Rule) -> bool:
+    """Whether the exemption would waive it, and its newest reading does not tell how high it is:
+    the probe that fails may well fail because of what is let through."""
+    if not _waives(rule, finding):
+        return False
+    return finding.state is not State.BREACHED or finding.absent_for_s is not None
 
 
 def misdirected(

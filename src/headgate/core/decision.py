@@ -118,5 +118,13 @@ class Decision(NamedTuple):
         return self.verdict is Verdict.OK
 
     @property
+    def odds(self) -> float | None:
+        """How likely dice let such a check through to the metrics; None where none are thrown."""
+        rule = self.applied.refuse
+        if rule is None or rule.refuses_all or not rule.ratio or self.dice_waived:
+            return None
+        return 1 - rule.ratio
+
+    @property
     def dice_waived(self) -> bool:
         return self.turn is not None and self.turn.dice_waived

@@ -17,7 +17,7 @@ shows a queue only once it has been waited in.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 MIN_RATE = 0.1
@@ -43,6 +43,17 @@ CUT = 0.7
 USED_SHARE = 0.9
 FORGET_PER_S = 0.05
 """What is not used is doubted: the rate sinks towards twice what was used."""
+
+USED_KEPT = 0.25
+"""What was used counts a quarter at the next reading, where less was."""
+
+MAX_DEBT_S = 10.0
+"""However much a check declares, nobody waits longer for it."""
+MOST_S, MOST_TYPICAL = 0.25, 8.0
+"""What is declared is believed as far as this: so many seconds of the rate, or so many times
+what is usual. One who lies, or is mistaken, holds nobody up for long."""
+UNIT = 1.0
+"""What a check costs that declares nothing."""
 
 LEARN_OVER_S, LEARN_OVER_READINGS = 0.5, 2
 """What a queue drains is averaged over this long: a lag that is read 0.1 s off is work that
@@ -90,6 +101,8 @@ class Pace:
     starting: bool = True
     low_for: int = 0
     """Readings in a row far below the set point, though all was taken."""
+    used_per_s: float = 0.0
+    """The most that was taken of late."""
 
 
 def is_delay(metric: str, unit: str) -> bool:
@@ -103,10 +116,23 @@ def default_target(metric: str, unit: str) -> float:
     return 0.5 if is_delay(metric, unit) else 0.8
 
 
+def most_charged(pace: Pace, typical: float, interval_s: float) -> float:
+    """Of one check, whatever it declares."""
+    if pace.starting:
+        # The rate says nothing yet: one piece a reading, whatever its size, lets it grow.
+        return max(interval_s * pace.rate, UNIT)
+    return min(MAX_DEBT_S * pace.rate, max(MOST_S * pace.rate, MOST_TYPICAL * typical))
+
+
 def step(pace: Pace, seen: Observation) -> Pace:
     """The pace after one more reading."""
     if not seen.elapsed_s > 0 or math.isnan(seen.load):
         return pace
+    used_per_s = max(seen.taken / seen.elapsed_s, USED_KEPT * pace.used_per_s)
+    return replace(_stepped(replace(pace, used_per_s=used_per_s), seen), used_per_s=used_per_s)
+
+
+def _stepped(pace: Pace, seen: Observation) -> Pace:
     used = seen.limited or seen.taken >= USED_SHARE * pace.rate * seen.elapsed_s
     if pace.starting and not _found_limit(seen):
         return _start(pace, seen, used=used)
@@ -145,8 +171,8 @@ def _grows(seen: Observation, queue: Queue) -> bool:
 def _start(pace: Pace, seen: Observation, *, used: bool) -> Pace:
     if not used:
         return _doubted(pace, seen)
-    # A declared cost may be far above the rate: what was taken and borne counts, too.
-    rate = _bounded(max(pace.rate, seen.taken / seen.elapsed_s) * _growth(seen))
+    # Whatever was declared and borne: one lie would do away with the limit.
+    rate = _bounded(pace.rate * _growth(seen))
     return Pace(rate, rate, starting=True)
 
 
@@ -170,7 +196,8 @@ def _bears(pace: Pace, seen: Observation, *, used: bool) -> float:
     if seen.queue is not None:
         return _drains(pace, seen, seen.queue, used=used)
     if seen.breached or pace.starting:
-        return before * (CUT if seen.taken > 0 else 1.0)
+        # What was never used says nothing of what is borne.
+        return min(before * CUT, pace.used_per_s) if seen.taken > 0 else before
     error = 1 - seen.load
     # Anti-windup: up only while the limit is what limits, down only where we are the load.
     if (error > 0 and not used) or (error < 0 and seen.taken <= 0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,14 @@ class Tally:
     """What decided: a metric, with `shard/` before it where the shard's value did, or a rule
     as `rule:r7`. Empty for an admission by the metrics; an exemption's names its rule."""
     count: int
+
+
+class Asked(NamedTuple):
+    """A minute in which somebody asked."""
+
+    minute: int
+    checks: int
+    refused: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_identity
 from headgate.core.rule_settings import KnownMetric, RuleSpec
-from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
+from headgate.core.rules import EVERYONE, FOREVER, Kind, Rule, RuleBook
 
 MAX_SHADOWS_TOLD = 3
 
@@ -25,6 +25,34 @@ def advise(
         *_laxer_thresholds(rule, known),
         *_shadows(spec, others, wall_s),
     ]
+
+
+def not_held(rule: Rule, others: Iterable[Rule], wall_s: float) -> list[Advice]:
+    """Whom a hold does not reach: a rule on fewer clients comes first, be it the ratio of 0 that
+    favors them or an exemption."""
+    if rule.kind is not Kind.HOLD:
+        return []
+    mine = set() if rule.target == EVERYONE else set(rule.tokens)
+    spared = [
+        other
+        for other in others
+        if other.kind in _COMPETING
+        and other.kind is not Kind.HOLD
+        and other.target != EVERYONE
+        and not (other.kind is Kind.EXEMPT and other.metrics)
+        and mine < set(other.tokens)
+        and other.expires_at > wall_s
+        and other.windows != ()
+    ]
+    if not spared:
+        return []
+    named = ", ".join(f"{other.target} (rule {other.id})" for other in spared[:MAX_SHADOWS_TOLD])
+    more = f" and {len(spared) - MAX_SHADOWS_TOLD:,} more" * (len(spared) > MAX_SHADOWS_TOLD)
+    message = (
+        f"does not hold {named}{more}: a rule on fewer clients comes first; lift it, or hold "
+        "them by name"
+    )
+    return [_warning("not-held", rule, "", message)]
 
 
 def partial_exemption(rule: Rule, known: Mapping[str, KnownMetric]) -> tuple[str, ...]:

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headgate.core.names import parse_database, parse_identity, parse_metric
 from headgate.core.rule_times import DAY_S, Schedule, parse_date_time, parse_for, parse_schedule
-from headgate.core.rules import DEFAULT_CEILING, EVERYONE, Justification, Kind, Order, Rule
+from headgate.core.rules import (
+    DEFAULT_CEILING,
+    EVERYONE,
+    NO_LIMITS,
+    Justification,
+    Kind,
+    Order,
+    Rule,
+)
 from headgate.core.settings import (
     Setting,
     flag,
@@ -31,6 +39,11 @@ from headgate.errors import Fault, InvalidName, InvalidSettings
 MAX_REASON_CHARS = 500
 MAX_METRICS = 64
 MAX_CEILING = 1000.0
+MAX_RATIO_OF_ALL = 0.999
+"""Above that, a ratio on `all` is a hold by another name (R77)."""
+MIN_LIMIT_OF_ALL = 0.01
+"""Of the metric's own threshold: below that, a limit on `all` is one."""
+MAX_CHARGED = 100
 RESERVED_IDS = frozenset({"favor"})
 """What is a route, or a command, of its own."""
 
@@ -44,6 +57,17 @@ class KnownMetric(NamedTuple):
     in_default: bool
     missing_on: str = ""
     """A database that is meant as well, and where it is not measured."""
+    value: float | None = None
+    """As last measured; of several databases the highest. None: unknown."""
+    value_on: str = ""
+    """The database of that value."""
+    at_least: bool = False
+    """Whether it refuses at its very threshold."""
+
+    def refuses_now(self, limit: float) -> bool:
+        if self.value is None:
+            return False
+        return self.value > limit or (self.at_least and self.value == limit)
 
 
 KnownMetrics = Callable[[str], Mapping[str, KnownMetric]]
@@ -73,6 +97,10 @@ class RuleSpec:
     suspended: str = ""
     """Why an exemption rests (R79); empty while it does not."""
     lifted_by: str = ""
+    ruled_at: float | None = None
+    """The same as set_at in the rules' own time, which never goes back (agent/ruletime.py)."""
+    charged: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
+    """Of an exemption: for how many seconds whom it has starved; `database client` → s."""
 
     @property
     def id(self) -> str:
@@ -241,6 +269,7 @@ def parse_rule(
         *_ratio_faults(values, limits, place),
         *_lock_out_faults(values, place),
         *_metric_faults(values, known_metrics(values["database"]), place),
+        *_unmeetable_faults(values, known_metrics(values["database"]), place),
         *_expiry_faults(raw, values, wall_s, limits, place),
     ]
     schedule = None
@@ -316,7 +345,16 @@ def _ratio_faults(values: Mapping[str, Any], limits: RuleLimits, place: str) -> 
     if ratio > limits.max_ratio:
         message = f"is {ratio:g}, at most {limits.max_ratio:g} here; to refuse more, use a hold"
         return [Fault(f"{place}.ratio", message)]
+    if values["target"] == EVERYONE and ratio > MAX_RATIO_OF_ALL:
+        message = (
+            f"is {ratio:.10g} on `{EVERYONE}`, at most {MAX_RATIO_OF_ALL:g}: more than that locks "
+            f"out everybody; {_LOCK_OUT}"
+        )
+        return [Fault(f"{place}.ratio", message)]
     return []
+
+
+_LOCK_OUT = "if that is meant, set a hold on `all` with lock_out = true (--lock-out)"
 
 
 def _lock_out_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
@@ -367,6 +405,39 @@ def _unmeasured_faults(
     ]
 
 
+def _unmeetable_faults(
+    values: Mapping[str, Any], known: Mapping[str, KnownMetric], place: str
+) -> list[Fault]:
+    """Limits for everybody that nobody can meet lock out everybody, and that is a hold's to
+    say. Of a recurring rule what is measured just now says nothing: its window is another time."""
+    if values["kind"] is not Kind.THRESHOLDS or values["target"] != EVERYONE:
+        return []
+    recurs = values["schedule"] is not None
+    told = {
+        name: _unmeetable(limit, known[name], recurs=recurs)
+        for name, limit in (values["thresholds"] or {}).items()
+        if name in known and limit < known[name].threshold
+    }
+    return [Fault(f"{place}.thresholds.{name}", why) for name, why in told.items() if why]
+
+
+def _unmeetable(limit: float, metric: KnownMetric, *, recurs: bool) -> str:
+    lowest = MIN_LIMIT_OF_ALL * metric.threshold
+    if limit < lowest:
+        return (
+            f"is {limit:g} for everybody, less than {MIN_LIMIT_OF_ALL:.0%} of its own threshold "
+            f"of {metric.threshold:g}, which locks out everybody: set {lowest:g} or more; "
+            f"{_LOCK_OUT}"
+        )
+    if metric.refuses_now(limit) and not recurs:
+        return (
+            f"is {limit:g} for everybody, and it stands at {metric.value:g} on {metric.value_on} "
+            "just now, so that every check would be refused: set a limit above that; "
+            f"{_LOCK_OUT}"
+        )
+    return ""
+
+
 def _expiry_faults(
     raw: Mapping[str, Any], values: Mapping[str, Any], wall_s: float, limits: RuleLimits, place: str
 ) -> list[Fault]:
@@ -415,6 +486,12 @@ def written(rule: Rule, schedule: Schedule | None) -> dict[str, Any]:
     return given if schedule is None else given | {"schedule": schedule.written()}
 
 
+def _charged(value: object) -> Mapping[str, float]:
+    given = mapping(value)
+    kept = list(given.items())[:MAX_CHARGED]
+    return MappingProxyType({any_text()(who): number(0, 1e12)(spent) for who, spent in kept})
+
+
 _KEPT_ROWS = {
     **RULE_SETTINGS,
     **table(
@@ -425,6 +502,8 @@ _KEPT_ROWS = {
             Setting("pair", "", any_text(), default=""),
             Setting("suspended", "", any_text(2048), default=""),
             Setting("lifted_by", "", any_text(), default=""),
+            Setting("ruled_at", "", number(-1e12, 1e12)),
+            Setting("charged", "", _charged, default=MappingProxyType({})),
         )
     ),
 }
@@ -454,4 +533,6 @@ def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
         values["pair"],
         values["suspended"],
         values["lifted_by"],
+        values["ruled_at"],
+        values["charged"],
     )

@@ -6,131 +6,66 @@ Precedence (R67): a rule on the whole identity beats one on several of its token
 one on a single token, and `all` comes last. Among equals the stricter wins. Thresholds compete
 metric by metric; sets of metrics that are equally specific are united, which is the stricter
 reading of both. What is ended by its own clock needs no sweeper: the reader compares.
+
+Rules on one target are weighed against each other once, for all of its clients (_Group): a
+name that is new costs a look-up per level, however many rules there are.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from headgate.core.names import Identity
+from headgate.core.rule import (
+    DEFAULT_CEILING,
+    EVERYONE,
+    FOREVER,
+    JUSTIFICATION_MEANINGS,
+    KIND_MEANINGS,
+    NO_LIMITS,
+    Justification,
+    Kind,
+    Order,
+    Rule,
+    Window,
+)
 
-EVERYONE = "all"
-FOREVER = float("inf")
-DEFAULT_CEILING = 3.0
+__all__ = [
+    "DEFAULT_CEILING",
+    "EVERYONE",
+    "FOREVER",
+    "JUSTIFICATION_MEANINGS",
+    "KIND_MEANINGS",
+    "MAX_RESOLVED",
+    "NO_LIMITS",
+    "NO_RULES",
+    "UNRULED",
+    "Applied",
+    "Justification",
+    "Kind",
+    "Order",
+    "Rank",
+    "Rule",
+    "RuleBook",
+    "RuleDraft",
+    "Shadowed",
+    "Window",
+    "book_of",
+]
+
 MAX_RESOLVED = 4096
 """Clients whose rules are kept resolved; beyond that all are resolved anew, once."""
-
-
-class Kind(Enum):
-    RATIO = "ratio"
-    """Refuses a share of the checks by dice."""
-    HOLD = "hold"
-    """Refuses every check."""
-    EXEMPT = "exempt"
-    """Waives metrics: all, or the named ones. Guarded (R79)."""
-    METRICS = "metrics"
-    """Judges by these metrics where the check names none."""
-    THRESHOLDS = "thresholds"
-    """Judges by stricter thresholds."""
-
-
-KIND_MEANINGS: dict[Kind, str] = {
-    Kind.RATIO: "refuses that share of the checks by dice; the rest is judged by the metrics",
-    Kind.HOLD: "refuses every check",
-    Kind.EXEMPT: "admits although metrics breach, all or the named ones, up to a ceiling",
-    Kind.METRICS: "judges by these metrics, where a check names none",
-    Kind.THRESHOLDS: "judges by stricter thresholds; a laxer one says nothing",
-}
-
+MAX_DATABASES = 64
+"""On which the rules of a target are kept weighed."""
+NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
 
 # Bound once: looking up a member of an enum is a call, and each check asks.
 _RATIO, _HOLD, _EXEMPT = Kind.RATIO, Kind.HOLD, Kind.EXEMPT
 _METRICS, _THRESHOLDS = Kind.METRICS, Kind.THRESHOLDS
-
-
-class Justification(Enum):
-    """An exemption needs one of the three (R78)."""
-
-    TRANSIENT = "transient"
-    INCIDENT = "incident"
-    SYSTEM = "system"
-
-
-JUSTIFICATION_MEANINGS: dict[Justification, str] = {
-    Justification.TRANSIENT: "a short starvation that ends by itself, such as a job's last hour",
-    Justification.INCIDENT: "the fix of an incident, which must not wait for what it repairs",
-    Justification.SYSTEM: "a light component that is essential, such as a heartbeat",
-}
-
-
-class Order(Enum):
-    """When the dice are thrown (R75). Admission is as likely either way; the counts differ."""
-
-    BEFORE = "before"
-    AFTER = "after"
-
-
-Window = tuple[float, float]
-"""Wall-clock seconds: from, and up to but not including."""
-NO_LIMITS: Mapping[str, float] = MappingProxyType({})
-NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    id: str
-    target: str
-    """A whole identity, one of its tokens, several of them (`a:b`), or `all`."""
-    ratio: float = 0.0
-    """Share of checks to refuse: RATIO."""
-    expires_at: float = FOREVER
-    """Wall-clock seconds. No sweeper is needed: the reader compares."""
-    kind: Kind = Kind.RATIO
-    order: Order = Order.BEFORE
-    metrics: tuple[str, ...] = ()
-    """EXEMPT: waived ones, empty for all. METRICS: the ones to judge by."""
-    thresholds: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
-    """THRESHOLDS: metric → limit; one that is laxer than the metric's own says nothing."""
-    justification: Justification | None = None
-    ceiling: float = DEFAULT_CEILING
-    """EXEMPT: suspended while a waived metric is above this many times its threshold."""
-    database: str = ""
-    """Only there; empty for everywhere."""
-    windows: tuple[Window, ...] | None = None
-    """In force only within these; None for always."""
-    created_at: float = 0.0
-    created_by: str = ""
-    reason: str = ""
-    revision: int = 0
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return tuple(self.target.split(":"))
-
-    @property
-    def refuses_all(self) -> bool:
-        return self.kind is _HOLD or (self.ratio >= 1 and self.kind is _RATIO)
-
-    def in_force(self, wall_s: float) -> bool:
-        if wall_s >= self.expires_at:
-            return False
-        return self.windows is None or any(a <= wall_s < b for a, b in self.windows)
-
-    def ends_at(self, wall_s: float) -> float:
-        """When it next ceases to be in force, of one that is."""
-        ends = [end for begin, end in self.windows or () if begin <= wall_s < end]
-        return min(self.expires_at, max(ends, default=FOREVER))
-
-    def edges(self) -> Iterator[float]:
-        """Instants at which it begins or ceases to be in force."""
-        yield self.expires_at
-        for window in self.windows or ():
-            yield from window
 
 
 class Shadowed(NamedTuple):
@@ -149,9 +84,18 @@ class Applied(NamedTuple):
     """Whose metrics it is judged by, taken together."""
     thresholds: Mapping[str, Rule] = NO_RULE_BY_METRIC
     """By metric: the rule whose limit counts for it."""
-    shadowed: tuple[Shadowed, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    """All that are in force for it, by target."""
+    resting: frozenset[str] = frozenset()
+    """Exemptions that are suspended."""
     since: float = -FOREVER
     until: float = FOREVER
+
+    @property
+    def shadowed(self) -> tuple[Shadowed, ...]:
+        """Worked out on demand: there may be thousands, and a check asks for none of them."""
+        everything = [(specific, rule) for specific, live in self.ranks for rule in live]
+        return _weigh(everything, self.resting)[1]
 
     @property
     def is_plain(self) -> bool:
@@ -185,7 +129,9 @@ class RuleBook:
     outcome is kept until a rule of that client begins or ends.
     """
 
-    __slots__ = ("_by_token", "_everyone", "_resolved", "revision", "rules", "suspended")
+    __slots__ = (
+        "_by_token", "_common", "_groups", "_known", "_resolved", "revision", "rules", "suspended"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -193,26 +139,37 @@ class RuleBook:
         *,
         revision: int = 0,
         suspended: frozenset[str] = frozenset(),
+        wall_s: float = -FOREVER,
     ) -> None:
-        self.rules = tuple(rules)
-        self.revision = revision
-        self.suspended = suspended
-        """Exemptions that are suspended because they starve others (R79)."""
-        self._by_token: dict[str, list[tuple[Rule, frozenset[str]]]] = {}
-        self._everyone: list[Rule] = []
-        self._resolved: dict[tuple[str, str], Applied] = {}
-        common = Counter(token for rule in self.rules for token in set(rule.tokens))
-        for rule in self.rules:
-            self._file(rule, common)
+        """`wall_s`: what has ended by then is only kept to be told of."""
+        draft = RuleDraft(wall_s)
+        draft.put(rules)
+        draft.suspend(suspended)
+        self._take(draft, revision)
 
-    def _file(self, rule: Rule, common: Mapping[str, int]) -> None:
-        if rule.target == EVERYONE:
-            self._everyone.append(rule)
-            return
-        # Several tokens: found by any one of them, and then compared. By the rarest: thousands
-        # of rules that share a category must not all be looked at for each of its clients.
-        rarest = min(rule.tokens, key=common.__getitem__)
-        self._by_token.setdefault(rarest, []).append((rule, frozenset(rule.tokens)))
+    def _take(self, draft: RuleDraft, revision: int) -> None:
+        self.revision = revision
+        self.suspended = draft.suspended
+        """Exemptions that are suspended because they starve others (R79)."""
+        self._known = draft.known
+        self._groups = draft.groups
+        self._by_token: Mapping[str, tuple[str, ...]] = draft.by_token
+        self._common = draft.common
+        self._resolved: dict[tuple[str, str], Applied] = {}
+        self.rules = tuple(draft.known.values())
+
+    def draft(self, wall_s: float = -FOREVER) -> RuleDraft:
+        """To be changed into another book; this one stays as it is."""
+        draft = RuleDraft(wall_s)
+        draft.known = dict(self._known)
+        draft.groups = dict(self._groups)
+        draft.by_token = dict(self._by_token)
+        draft.common = Counter(self._common)
+        draft.suspended = self.suspended
+        return draft
+
+    def __contains__(self, rule_id: str) -> bool:
+        return rule_id in self._known
 
     def applied(self, identity: Identity, database: str, wall_s: float) -> Applied:
         if not self.rules:
@@ -228,27 +185,257 @@ class RuleBook:
 
     def matching(self, identity: Identity, database: str) -> list[tuple[int, Rule]]:
         """Every rule that is meant for this client, ended ones too, with how specific it is."""
-        text, tokens = identity.text, frozenset(identity.tokens)
-        found = [
-            (WHOLE if rule.target == text else len(wanted), rule)
-            for token in tokens
-            for rule, wanted in self._by_token.get(token, ())
-            if tokens >= wanted
+        return [
+            (specific, rule)
+            for specific, group in self._groups_of(identity)
+            for rule in group.everything()
+            if rule.database in ("", database)
         ]
-        found += [(0, rule) for rule in self._everyone]
-        return [item for item in found if item[1].database in ("", database)]
+
+    def targets_of(self, identity: Identity) -> list[str]:
+        """By which this client is met, whatever becomes of their rules."""
+        return [group.target for _, group in self._groups_of(identity)]
+
+    def alike(self, target: str) -> Iterator[Rule]:
+        """Those on the same clients that have not ended, the stricter ones first."""
+        tokens = frozenset(target.split(":"))
+        for other in {name for token in tokens for name in self._by_token.get(token, ())}:
+            group = self._groups[other]
+            if group.tokens == tokens:
+                yield from group.lasting()
+
+    def _groups_of(self, identity: Identity) -> list[tuple[int, _Group]]:
+        text, tokens = identity.text, frozenset(identity.tokens)
+        found = []
+        for token in tokens:
+            for target in self._by_token.get(token, ()):
+                group = self._groups[target]
+                if tokens >= group.tokens:
+                    found.append((WHOLE if target == text else len(group.tokens), group))
+        if EVERYONE in self._groups:
+            found.append((0, self._groups[EVERYONE]))
+        return found
 
     def _resolve(self, identity: Identity, database: str, wall_s: float) -> Applied:
-        matching = self.matching(identity, database)
-        if not matching:
+        spans = [
+            (specific, group.span(database, wall_s, self.suspended))
+            for specific, group in self._groups_of(identity)
+        ]
+        spans = [item for item in spans if item[1] is not _NOTHING]
+        if not spans:
             return UNRULED
-        edges = [edge for _, rule in matching for edge in rule.edges()]
-        live = [item for item in matching if item[1].in_force(wall_s)]
-        applied = _apply(sorted(live, key=_precedence), self.suspended)
-        return applied._replace(
-            since=max((edge for edge in edges if edge <= wall_s), default=-FOREVER),
-            until=min((edge for edge in edges if edge > wall_s), default=FOREVER),
+        first = [(specific, rule) for specific, span in spans for rule in span.first]
+        return _weigh(first, self.suspended)[0]._replace(
+            ranks=tuple((specific, span.live) for specific, span in spans if span.live),
+            resting=self.suspended,
+            since=max(span.since for _, span in spans),
+            until=min(span.until for _, span in spans),
         )
+
+
+class RuleDraft:
+    """A book in the making. Groups are shared with the books before it, and copied when one of
+    their rules changes: so a change costs what it changes, not what there is."""
+
+    def __init__(self, wall_s: float = -FOREVER) -> None:
+        self._wall_s = wall_s
+        self._own: set[str] = set()
+        self.known: dict[str, Rule] = {}
+        self.groups: dict[str, _Group] = {}
+        self.by_token: dict[str, tuple[str, ...]] = {}
+        """Token → targets that are found by it."""
+        self.common: Counter[str] = Counter()
+        self.suspended: frozenset[str] = frozenset()
+
+    def put(self, rules: Iterable[Rule]) -> None:
+        new: dict[str, list[Rule]] = {}
+        for rule in {rule.id: rule for rule in rules}.values():
+            self.drop([rule.id])
+            self.known[rule.id] = rule
+            new.setdefault(rule.target, []).append(rule)
+        fresh = [target for target in new if target not in self.groups]
+        self.common.update(token for target in fresh for token in set(target.split(":")))
+        for target, mine in new.items():
+            self._group(target).add(mine, self._wall_s)
+        for target in fresh:
+            self._file(target)
+
+    def has(self, rule: Rule) -> bool:
+        """Whether it is there just so, and filed as ended if it has."""
+        if self.known.get(rule.id) != rule:
+            return False
+        return self.groups[rule.target].has_ended(rule) is _has_ended(rule, self._wall_s)
+
+    def drop(self, rule_ids: Iterable[str]) -> None:
+        for rule_id in rule_ids:
+            rule = self.known.pop(rule_id, None)
+            if rule is None:
+                continue
+            group = self._group(rule.target)
+            group.remove(rule)
+            if group.is_empty:
+                self._unfile(rule.target)
+
+    def suspend(self, suspended: frozenset[str]) -> None:
+        for rule_id in suspended ^ self.suspended:
+            if rule_id in self.known:
+                self._group(self.known[rule_id].target)  # Copied: to be weighed anew.
+        self.suspended = suspended
+
+    def book(self, revision: int) -> RuleBook:
+        """The draft is the book's from here on."""
+        book = RuleBook()
+        book._take(self, revision)
+        return book
+
+    def _group(self, target: str) -> _Group:
+        if target not in self._own:
+            self._own.add(target)
+            known = self.groups.get(target)
+            self.groups[target] = _Group(target) if known is None else known.copy()
+        return self.groups[target]
+
+    def _file(self, target: str) -> None:
+        if target == EVERYONE:
+            return
+        # Several tokens: found by any one of them, and then compared. By the rarest: thousands
+        # of rules that share a category must not all be looked at for each of its clients.
+        rarest = min(target.split(":"), key=self.common.__getitem__)
+        self.by_token[rarest] = (*self.by_token.get(rarest, ()), target)
+
+    def _unfile(self, target: str) -> None:
+        del self.groups[target]
+        self._own.discard(target)
+        for token in set(target.split(":")):
+            self.common[token] -= 1
+            if not self.common[token]:
+                del self.common[token]
+            left = tuple(other for other in self.by_token.get(token, ()) if other != target)
+            if left:
+                self.by_token[token] = left
+            else:
+                self.by_token.pop(token, None)
+
+
+Rank = tuple[int, tuple[Rule, ...]]
+"""How specific a target is for a client, and its rules that are in force."""
+_Ranked = tuple[int, float, str, Rule]
+"""In order of precedence; ids are unique, so that rules themselves are never compared."""
+
+
+class _Span(NamedTuple):
+    """What the rules of one target amount to on one database, between two instants."""
+
+    live: tuple[Rule, ...]
+    first: tuple[Rule, ...]
+    """Those that none of the others comes before."""
+    since: float
+    until: float
+
+
+_NOTHING = _Span((), (), -FOREVER, FOREVER)
+
+
+class _Group:
+    """The rules on one target, weighed against each other. Never edited once a book has it."""
+
+    __slots__ = ("_ended", "_ranked", "_spans", "target", "tokens")
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.tokens = frozenset(target.split(":"))
+        self._ranked: list[_Ranked] = []
+        self._ended: dict[str, Rule] = {}
+        """Kept to be told of; no check looks at them."""
+        self._spans: dict[str, _Span] = {}
+
+    def copy(self) -> _Group:
+        copy = _Group(self.target)
+        copy._ranked, copy._ended = list(self._ranked), dict(self._ended)
+        return copy
+
+    def add(self, rules: Sequence[Rule], wall_s: float) -> None:
+        lasting = []
+        for rule in rules:
+            if _has_ended(rule, wall_s):
+                self._ended[rule.id] = rule
+            else:
+                lasting.append(_ranked(rule))
+        if len(lasting) > FEW:
+            self._ranked = sorted([*self._ranked, *lasting])
+            return
+        for one in lasting:
+            insort(self._ranked, one)
+
+    def remove(self, rule: Rule) -> None:
+        if self._ended.pop(rule.id, None) is None:
+            del self._ranked[bisect_left(self._ranked, _ranked(rule)[:3])]
+
+    def has_ended(self, rule: Rule) -> bool:
+        return rule.id in self._ended
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ranked and not self._ended
+
+    def lasting(self) -> Iterator[Rule]:
+        return (one[3] for one in self._ranked)
+
+    def everything(self) -> Iterator[Rule]:
+        yield from self.lasting()
+        yield from self._ended.values()
+
+    def span(self, database: str, wall_s: float, suspended: frozenset[str]) -> _Span:
+        known = self._spans.get(database)
+        if known is not None and known.since <= wall_s < known.until:
+            return known
+        if len(self._spans) >= MAX_DATABASES:
+            self._spans.clear()
+        meant = [one[3] for one in self._ranked if one[3].database in ("", database)]
+        found = self._spans[database] = _span(meant, wall_s, suspended) if meant else _NOTHING
+        return found
+
+
+FEW = 16
+
+
+def _has_ended(rule: Rule, wall_s: float) -> bool:
+    """Windows that are none at all: it was lifted, whatever its end says."""
+    return rule.windows == () or rule.expires_at <= wall_s
+
+
+def _span(meant: Sequence[Rule], wall_s: float, suspended: frozenset[str]) -> _Span:
+    since, until = -FOREVER, FOREVER
+    for rule in meant:
+        for edge in (rule.expires_at,) if rule.windows is None else rule.edges():
+            if edge > wall_s:
+                until = min(until, edge)
+            else:
+                since = max(since, edge)
+    live = tuple([rule for rule in meant if rule.in_force(wall_s)])
+    return _Span(live, tuple(_foremost(live, suspended)), since, until)
+
+
+def _foremost(live: Sequence[Rule], suspended: frozenset[str]) -> Iterator[Rule]:
+    """As many as metrics at the most: what is weighed against the rules of other targets."""
+    axes = set[bool]()
+    names = set[str]()
+    lowest: dict[str, tuple[float, str, Rule]] = {}
+    for rule in live:
+        if rule.kind is _THRESHOLDS:
+            for name, limit in rule.thresholds.items():
+                if name not in lowest or (limit, rule.id) < lowest[name][:2]:
+                    lowest[name] = limit, rule.id, rule
+        elif rule.kind is _METRICS:
+            if not names.issuperset(rule.metrics):
+                names.update(rule.metrics)
+                yield rule
+        elif (exempts := rule.kind is _EXEMPT) not in axes and not (
+            exempts and rule.id in suspended
+        ):
+            axes.add(exempts)
+            yield rule
+    yield from {rule_id: rule for _, rule_id, rule in lowest.values()}.values()
 
 
 WHOLE = 1000
@@ -258,8 +445,11 @@ WHOLE = 1000
 def _precedence(item: tuple[int, Rule]) -> tuple[int, int, float, str]:
     """Most specific first, then the stricter, then by name: never by the order of arrival."""
     specific, rule = item
-    strictness = -_strictness(rule)
-    return -specific, 0 if rule.kind is not _EXEMPT else 1, strictness, rule.id
+    return -specific, *_ranked(rule)[:3]
+
+
+def _ranked(rule: Rule) -> _Ranked:
+    return 0 if rule.kind is not _EXEMPT else 1, -_strictness(rule), rule.id, rule
 
 
 def _strictness(rule: Rule) -> float:
@@ -280,9 +470,12 @@ _Ordered = Sequence[tuple[int, Rule]]
 """Rules in force with how specific they are, first the one that comes first."""
 
 
-def _apply(ordered: _Ordered, suspended: frozenset[str]) -> Applied:
+def _weigh(
+    meant: Iterable[tuple[int, Rule]], suspended: frozenset[str]
+) -> tuple[Applied, tuple[Shadowed, ...]]:
     """Rules of one axis compete, those of different ones add up. Who is exempt from everything
     competes with what would refuse it; who is exempt from some metrics is still diced for."""
+    ordered = sorted(meant, key=_precedence)
     awake = [i for i in ordered if i[1].kind is not _EXEMPT or i[1].id not in suspended]
     refuse, not_refusing = _first(awake, _RATIO, _HOLD)
     exempt, not_exempting = _first(awake, _EXEMPT)
@@ -293,7 +486,7 @@ def _apply(ordered: _Ordered, suspended: frozenset[str]) -> Applied:
         winner = next(rule for _, rule in awake if rule is refuse or rule is exempt)
         shadowed.append(Shadowed(exempt if winner is refuse else refuse, winner))
         refuse, exempt = (refuse, None) if winner is refuse else (None, exempt)
-    return Applied(refuse, exempt, metrics, thresholds, tuple(shadowed))
+    return Applied(refuse, exempt, metrics, thresholds), tuple(shadowed)
 
 
 def _first(ordered: _Ordered, *kinds: Kind) -> tuple[Rule | None, list[Shadowed]]:

@@ -6,7 +6,7 @@ sessions the server lists ──► Presence, added up over looks ──suspects
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ class Suspect:
     """Of all activity."""
 
 
-def suspects(presence: Presence, tokens: frozenset[str]) -> tuple[Suspect, ...]:
+def suspects(presence: Presence, tokens: Collection[str]) -> tuple[Suspect, ...]:
     """Most active first. `tokens`: every level of every client that asked lately."""
     known = frozenset(token.lower() for token in tokens) | {OURS}
     total = sum(presence.active.values())

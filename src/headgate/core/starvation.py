@@ -22,15 +22,17 @@ from headgate.core.courses import (
     Scene,
     Stretch,
     Subject,
-    levels_of,
     meanwhile,
 )
+from headgate.core.crowds import is_crowd, levels_of
 
 MAX_BLAMED = 5
 MAX_MEMBERS = 20
 MAX_STARVED = 100
 OPEN_PART = 0.25
 NO_GATE = Gate()
+LOOK = "headgate clients"
+"""Where there is nobody whom a rule could name."""
 
 
 class Culprit(Enum):
@@ -143,7 +145,8 @@ Named = tuple[Course, tuple[str, ...]]
 
 def _merged(suspects: Sequence[Course], scene: Scene, policy: Policy) -> list[Named]:
     running = [course.subject.name for course in scene.running(policy)]
-    alone = {c.subject.name for c in suspects if not c.subject.is_level}
+    # Whoever has no name of its own is named by its level.
+    alone = {c.subject.name for c in suspects if not _nameless(c) and not c.subject.is_level}
     chosen: list[Named] = []
     covered: set[str] = set()
     for level, members in _levels(suspects, running):
@@ -153,6 +156,10 @@ def _merged(suspects: Sequence[Course], scene: Scene, policy: Policy) -> list[Na
         covered.update(members)
     singles = [c for c in suspects if not c.subject.is_level and c.subject.name not in covered]
     return chosen + [(course, (course.subject.name,)) for course in singles]
+
+
+def _nameless(course: Course) -> bool:
+    return is_crowd(course.subject.name)
 
 
 def _levels(suspects: Iterable[Course], running: Sequence[str]) -> list[Named]:
@@ -184,7 +191,7 @@ def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Pol
     for_s = scene.now_s - stretch.since_s
     runtime_s = max(course.runtime_s, for_s)
     share = min(1.0, (course.starved_s + for_s) / runtime_s)
-    blame = _blame(stretch, members, gate, scene, policy)
+    blame = _blame(stretch, members, scene, policy)
     return Starved(
         database=scene.database,
         client=course.subject.name,
@@ -207,15 +214,13 @@ def _finding(course: Course, members: tuple[str, ...], scene: Scene, policy: Pol
     )
 
 
-def _blame(
-    stretch: Stretch, members: tuple[str, ...], gate: Gate, scene: Scene, policy: Policy
-) -> Blame:
+def _blame(stretch: Stretch, members: tuple[str, ...], scene: Scene, policy: Policy) -> Blame:
     lately_s = scene.now_s - policy.settle_s
     others = [c for c in scene.running(policy) if c.subject.name not in members]
     return (
         _exempt(others, lately_s)
         or _differential(stretch.metric, members, others, scene, lately_s)
-        or _admitted(stretch.metric, others, gate, scene, lately_s)
+        or _admitted(stretch, members, others, scene, lately_s)
         or Blame(Culprit.UNEXPLAINED_LOAD, proposal="headgate clients --rogue")
     )
 
@@ -244,10 +249,26 @@ def _differential(
     freer = [c for c in working if not _judged_by(metric, c, scene)]
     if not freer:
         return None
-    first = max(freer, key=lambda c: c.admitted).subject.name
+    first, target = _busiest(freer, members)
     wanted = " ".join(sorted({plain(m) for m in (*scene.judged[first].metrics, metric)}))
-    proposal = f"headgate rule metrics {first} {wanted} --for 1h"
+    proposal = f"headgate rule metrics {target} {wanted} --for 1h" if target else LOOK
     return Blame(Culprit.DIFFERENTIAL_METRICS, _names(freer), "", proposal)
+
+
+def _busiest(courses: Iterable[Course], members: Sequence[str]) -> tuple[str, str]:
+    """The name of the one that was admitted most, and what a rule calls it. One that no rule
+    can be made for comes last, with nothing."""
+    named = [(_target(c.subject.name, members), c) for c in courses]
+    target, course = max(named, key=lambda item: (bool(item[0]), item[1].admitted))
+    return course.subject.name, target
+
+
+def _target(client: str, members: Sequence[str]) -> str:
+    """A client's name; of a crowd, the first of its levels that the starved do not have."""
+    if not is_crowd(client):
+        return client
+    theirs = {level for member in members for level in levels_of(member)}
+    return next((level for level in levels_of(client) if level not in theirs), "")
 
 
 def plain(metric: str) -> str:
@@ -261,8 +282,13 @@ def _judged_by(metric: str, course: Course, scene: Scene) -> bool:
 
 
 def _admitted(
-    metric: str, others: Sequence[Course], gate: Gate, scene: Scene, lately_s: float
+    stretch: Stretch,
+    members: Sequence[str],
+    others: Sequence[Course],
+    scene: Scene,
+    lately_s: float,
 ) -> Blame | None:
+    metric, gate = stretch.metric, scene.gates.get(stretch.metric, NO_GATE)
     # Who is let in seldom, and then does much, has been let in longer ago.
     lately_s = min(lately_s, scene.now_s - 2 * gate.usual_closed_s)
     if gate.opened_at < lately_s:
@@ -270,10 +296,9 @@ def _admitted(
     working = [c for c in others if c.admitted_s >= lately_s and _judged_by(metric, c, scene)]
     if not working:
         return None
-    first = max(working, key=lambda c: c.admitted).subject.name
-    return Blame(
-        Culprit.ADMITTED_WORK, _names(working), "", f"headgate rule ratio {first} 0.5 --for 1h"
-    )
+    _, target = _busiest(working, members)
+    proposal = f"headgate rule ratio {target} 0.5 --for 1h" if target else LOOK
+    return Blame(Culprit.ADMITTED_WORK, _names(working), "", proposal)
 
 
 def _names(courses: Iterable[Course]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Sums of history as a picture of a day: "07:00–07:25 mostly held by shard/lag" (R68, R91).
 
-tallies by minute, tallies by client ──timeline──► bins, spans, children
+tallies by step and by client, minutes in which it asked ──timeline──► bins, spans, children
 
 Time refused by dice is kept apart from time refused by metrics, by hold and by pacing.
 """
@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headgate.core.courses import Reason
 from headgate.core.decision import Verdict
-from headgate.core.records import Tally
+from headgate.core.records import Asked, Tally
 
 MOSTLY = 0.5
 """Share of a minute's checks from which on it counts as held."""
 MAX_GAP_MINUTES = 1
 """A minute without a question does not end a span."""
 MAX_CHILDREN = 50
+MAX_SPANS = 50
 OTHER = "other"
 
 REASONS: Mapping[str, Reason | None] = {
@@ -75,6 +77,15 @@ class Span:
     sums: Sums
 
 
+class Stretch(NamedTuple):
+    """A span before it is known what refused in it."""
+
+    from_minute: int
+    until_minute: int
+    """Not included."""
+    refused: int
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     client: str
@@ -92,30 +103,60 @@ class Timeline:
     spans: tuple[Span, ...]
     children: tuple[Child, ...]
     """Who was refused most comes first; beyond the most that are shown, `other`."""
+    whole: bool = True
+    """False: there are more clients than were looked at one by one; sums are exact."""
+    more_spans: int = 0
+    """Beyond the most that are shown."""
+
+
+def stretches(asked: Iterable[Asked]) -> list[Stretch]:
+    """`asked` in order. A good minute ends a stretch, a silent one does not."""
+    found: list[Stretch] = []
+    last = None
+    for minute, checks, refused in asked:
+        held = refused / checks >= MOSTLY if checks else False
+        if held and last is not None and minute - last <= 1 + MAX_GAP_MINUTES:
+            found[-1] = Stretch(found[-1].from_minute, minute + 1, found[-1].refused + refused)
+        elif held:
+            found.append(Stretch(minute, minute + 1, refused))
+        last = minute if held else None
+    return found
+
+
+def most_telling(found: Sequence[Stretch]) -> list[Stretch]:
+    """Those in which most was refused, in order of time."""
+    return sorted(sorted(found, key=lambda s: (-s.refused, s.from_minute))[:MAX_SPANS])
 
 
 def timeline(
-    by_minute: Sequence[Tally],
-    by_client: Iterable[Tally],
+    by_step: Iterable[Tally],
+    spans: Iterable[tuple[Stretch, Sequence[Tally]]],
+    by_client: Sequence[Tally],
     *,
     since_minute: int,
     until_minute: int,
     step_minutes: int,
     level: int | None = None,
+    whole: bool = True,
+    more_spans: int = 0,
 ) -> Timeline:
     """Bins begin at round times: with steps of ten minutes at 07:00, 07:10 and so on.
 
-    `level`: the place in clients' names, from 1, to break the sums down by.
+    `level`: the place in clients' names, from 1, to break the sums down by. `whole`: whether
+    `by_client` is all of it.
     """
-    minutes = _grouped((t.minute, t) for t in by_minute)
-    steps = _grouped((t.minute - t.minute % step_minutes, t) for t in by_minute)
+    steps = _grouped(by_step)
+    total = sums_of(t for mine in steps.values() for t in mine)
+    told = ((stretch, sums_of(mine)) for stretch, mine in spans)
     return Timeline(
         since_minute,
         until_minute,
-        sums_of(by_minute),
+        total,
         tuple(Bin(start, step_minutes, sums_of(steps[start])) for start in sorted(steps)),
-        tuple(_spans(minutes)),
-        tuple(_children(by_client, level)),
+        tuple(Span(s.from_minute, s.until_minute, sums) for s, sums in told if sums.by),
+        tuple(_children(by_client, level, None if whole else total)),
+        whole,
+        more_spans,
     )
 
 
@@ -135,45 +176,39 @@ def sums_of(tallies: Iterable[Tally]) -> Sums:
     return Sums(admitted, exempted, dict(refused), tuple(ordered))
 
 
-def _grouped(pairs: Iterable[tuple[int, Tally]]) -> dict[int, list[Tally]]:
+def _grouped(tallies: Iterable[Tally]) -> dict[int, list[Tally]]:
     found: dict[int, list[Tally]] = {}
-    for key, tally in pairs:
-        found.setdefault(key, []).append(tally)
+    for tally in tallies:
+        found.setdefault(tally.minute, []).append(tally)
     return found
 
 
-def _spans(minutes: Mapping[int, list[Tally]]) -> Iterable[Span]:
-    run: list[int] = []
-    for minute in sorted(minutes):
-        if sums_of(minutes[minute]).refused_share < MOSTLY:
-            continue
-        if run and minute - run[-1] > 1 + MAX_GAP_MINUTES:
-            yield _span(run, minutes)
-            run = []
-        elif run and any(m in minutes for m in range(run[-1] + 1, minute)):
-            yield _span(run, minutes)  # The minute between was a good one.
-            run = []
-        run.append(minute)
-    if run:
-        yield _span(run, minutes)
-
-
-def _span(run: Sequence[int], minutes: Mapping[int, list[Tally]]) -> Span:
-    tallies = [t for minute in run for t in minutes[minute]]
-    return Span(run[0], run[-1] + 1, sums_of(tallies))
-
-
-def _children(tallies: Iterable[Tally], level: int | None) -> list[Child]:
+def _children(tallies: Iterable[Tally], level: int | None, total: Sums | None) -> list[Child]:
+    """`total`: of all, where these are not all."""
     found: dict[str, list[Tally]] = {}
     for t in tallies:
         found.setdefault(child_name(t.client, level), []).append(t)
     children = [Child(name, sums_of(mine)) for name, mine in found.items()]
     children.sort(key=lambda c: (-c.sums.refusals, -c.sums.admitted, c.client))
     shown, rest = children[:MAX_CHILDREN], children[MAX_CHILDREN:]
-    if rest:
-        left = [t for child in rest for t in found[child.client]]
-        shown.append(Child(OTHER, sums_of(left)))
+    if total is not None:
+        told = sums_of(t for child in shown for t in found[child.client])
+        shown.append(Child(OTHER, _less(total, told)))
+    elif rest:
+        shown.append(Child(OTHER, sums_of(t for child in rest for t in found[child.client])))
     return shown
+
+
+def _less(total: Sums, told: Sums) -> Sums:
+    """What is left of a total. Never less than none: one more may be counted between two reads."""
+    by = Counter(dict(total.by)) - Counter(dict(told.by))
+    ordered = sorted(by.items(), key=lambda item: (-item[1], item[0]))
+    return Sums(
+        max(0, total.admitted - told.admitted),
+        max(0, total.exempted - told.exempted),
+        dict(Counter(total.refused) - Counter(told.refused)),
+        tuple(ordered),
+    )
 
 
 def child_name(client: str, level: int | None) -> str:

@@ -14,9 +14,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headgate.agent.demand import Demands
+from headgate.agent.intake import Intake
 from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
 from headgate.agent.rulebook import NoSuchRule, RuleKeeper
 from headgate.agent.shards import NoSuchMember, NoSuchShard
+from headgate.agent.snapshots import Snapshots
+from headgate.agent.unthrottled import UnthrottledBook
 from headgate.errors import (
     Conflict,
     InvalidName,
@@ -37,8 +40,12 @@ from headgate.http.documents import (
     problem_response,
 )
 from headgate.http.exposition import render_metrics
+from headgate.http.looking import json_in_thread
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
+from headgate.http.reporting import REPORTING_ROUTES, Reporting
 from headgate.http.ruling import RULING_ROUTES, Ruling
+from headgate.http.streaming import STREAMING_ROUTES, Broadcasts, Streaming
+from headgate.http.unthrottling import UNTHROTTLING_ROUTES, Unthrottling
 from headgate.http.views import Views
 from headgate.http.watching import WATCHING_ROUTES, Watching
 from headgate.wire.questions import parse_check_query
@@ -60,6 +67,9 @@ class Control:
         shards: ShardsPort | None = None,
         demands: Demands | None = None,
         rules: RuleKeeper | None = None,
+        broadcasts: Broadcasts | None = None,
+        intake: Intake | None = None,
+        unthrottled: UnthrottledBook | None = None,
     ) -> None:
         self._views = views
         self._book = book
@@ -67,6 +77,10 @@ class Control:
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
         self.ruling = Ruling(views, gatekeeper, rules)
+        self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
+        self.reporting = Reporting(intake or _intake(views))
+        book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
+        self.unthrottling = Unthrottling(views, book_of_periods)
         self.watching = Watching(views, rules)
 
     def app(self) -> Starlette:
@@ -107,7 +121,9 @@ class Control:
 
     async def history(self, request: Request) -> Response:
         since_s = parse_duration(request.query_params.get("since", "1h"), "since")
-        return json_response(await self._views.history(since_s, request.query_params.get("app")))
+        async with self.watching.turns.look():
+            found = await self._views.history(since_s, request.query_params.get("app"))
+            return await json_in_thread(lambda: found)
 
     async def refusals(self, request: Request) -> Response:
         limit = _limit(request.query_params.get("limit", "100"))
@@ -203,6 +219,9 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", f"{_METRIC}/revert", "revert_metric"),
     *((method, path, f"peering.{name}") for method, path, name in PEERING_ROUTES),
     *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
+    *((method, path, f"streaming.{name}") for method, path, name in STREAMING_ROUTES),
+    *((method, path, f"reporting.{name}") for method, path, name in REPORTING_ROUTES),
+    *((method, path, f"unthrottling.{name}") for method, path, name in UNTHROTTLING_ROUTES),
     *((method, path, f"watching.{name}") for method, path, name in WATCHING_ROUTES),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
@@ -223,6 +242,16 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/recent-apps", "recent_apps"),
     ("GET", "/help", "help"),
 )
+
+
+def _broadcasts(views: Views) -> Broadcasts:
+    parts = views.parts
+    return Broadcasts(Snapshots(parts.board, parts.checker, parts.demands), parts.clock)
+
+
+def _intake(views: Views) -> Intake:
+    parts = views.parts
+    return Intake(parts.recorder, parts.board, parts.clock, parts.demands)
 
 
 def _by_method(handlers: dict[str, Handler]) -> Handler:

@@ -1,7 +1,8 @@
 """Prometheus text.   One row of SERIES a metric: name, kind, labels, meaning.
 
-Labels are bounded: clients by `max_clients` (then `other`), databases and metrics by the
-settings, members by 256 a shard, verdicts, causes and states by closed types.
+Labels are bounded: clients by `max_clients`, crowds of further ones by a quarter of that,
+databases and metrics by the settings, members by 256 a shard, verdicts, causes and states by
+closed types.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def _build(views: Views, now: Instant) -> Iterator[Row]:
 def _checks(views: Views, now: Instant) -> Iterator[Row]:
     for (database, client, verdict, metric), count in views.parts.recorder.totals().items():
         yield (database, client, verdict.value, metric), float(count)
+
+
+def _forgotten(views: Views, now: Instant) -> Iterator[Row]:
+    for (database, verdict), count in views.parts.recorder.forgotten.items():
+        yield (database, verdict.value), float(count)
 
 
 def _values(views: Views, now: Instant) -> Iterator[Row]:
@@ -185,6 +191,29 @@ def _pace_cost(views: Views, now: Instant) -> Iterator[Row]:
         yield (database,), pacer.cost_total
 
 
+# --- clients that decide by themselves ----------------------------------------------------------
+
+
+def _listeners(views: Views, now: Instant) -> Iterator[Row]:
+    if (broadcasts := views.parts.broadcasts) is not None:
+        yield (), float(broadcasts.subscribers)
+
+
+def _listeners_dropped(views: Views, now: Instant) -> Iterator[Row]:
+    if (broadcasts := views.parts.broadcasts) is not None:
+        yield (), float(broadcasts.dropped_total)
+
+
+def _reported(views: Views, now: Instant) -> Iterator[Row]:
+    if (intake := views.parts.intake) is not None:
+        yield (), float(intake.decisions_total)
+
+
+def _repeated(views: Views, now: Instant) -> Iterator[Row]:
+    if (intake := views.parts.intake) is not None:
+        yield (), float(intake.repeated_total)
+
+
 # --- who is starved, who never asks ---------------------------------------------------------------
 
 
@@ -236,6 +265,14 @@ SERIES = (
         ("database", "client", "verdict", "metric"),
         "Checks answered; `metric` is what decided: a metric, a rule, or nothing (admitted).",
         _checks,
+    ),
+    Series(
+        "headgate_checks_forgotten_total",
+        "counter",
+        ("database", "verdict"),
+        "Checks of clients that gave their place up, whose series have ended: with those of "
+        "`headgate_checks_total`, all since the start. Leave them out of rates.",
+        _forgotten,
     ),
     Series(
         "headgate_dice_waived_total",
@@ -377,6 +414,35 @@ SERIES = (
         ("database",),
         "Cost charged to admitted checks since the metric is paced.",
         _pace_cost,
+    ),
+    Series(
+        "headgate_snapshot_listeners",
+        "gauge",
+        (),
+        "Streams of snapshots, one for each process and database that decides locally.",
+        _listeners,
+    ),
+    Series(
+        "headgate_snapshot_listeners_dropped_total",
+        "counter",
+        (),
+        "Streams that were cut because nobody read them for 5 s.",
+        _listeners_dropped,
+    ),
+    Series(
+        "headgate_local_decisions_total",
+        "counter",
+        (),
+        "Decisions that clients made by themselves and reported; `headgate_checks_total` has "
+        "them, too.",
+        _reported,
+    ),
+    Series(
+        "headgate_local_reports_repeated_total",
+        "counter",
+        (),
+        "Batches of such decisions that came again, and were not counted again.",
+        _repeated,
     ),
     Series(
         "headgate_starved_seconds",

@@ -435,6 +435,8 @@ class Connection(asyncio.Protocol):
         keep, self._replied = False, False
         try:
             keep = await self._listener.handlers.serve(request, self._peer(), self._send)
+        except ConnectionAbortedError:
+            self._transport.abort()  # A stream's client that does not read: no word reaches it.
         except Exception:
             if not self._transport.is_closing():  # A client that hung up is no fault of ours.
                 log.exception("http.request_failed", target=request.target[:200])

@@ -11,6 +11,7 @@ from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.rule_settings import FIXED, RULE_SETTINGS
 from headgate.core.settings import Table
 from headgate.http.peering import PeerBody, SkipBody, WokenDoc
+from headgate.http.reporting import ReportsBody, ReportsDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
@@ -42,6 +43,7 @@ from headgate.wire.status import (
     RemovedDoc,
     StatusDoc,
 )
+from headgate.wire.unthrottled import TakenDoc, UnthrottledBody, UnthrottledsDoc
 
 _STRING = {"type": "string"}
 _APP = _STRING | APP_SCHEMA
@@ -91,6 +93,11 @@ _DOCS = (
     PullDoc,
     ReportDoc,
     WakeDoc,
+    UnthrottledBody,
+    TakenDoc,
+    UnthrottledsDoc,
+    ReportsBody,
+    ReportsDoc,
     Problem,
 )
 
@@ -103,12 +110,14 @@ def document() -> dict[str, Any]:
         "info": {"title": "Headgate agent", "version": VERSION},
         "paths": {
             **_check_paths(),
+            **_local_paths(),
             **_look_paths(),
             **_watch_paths(),
             **_change_paths(),
             **_rule_paths(),
             **_shard_paths(),
             **_peer_paths(),
+            **_unthrottled_paths(),
         },
         "components": {
             "schemas": schemas,
@@ -152,6 +161,24 @@ def _check_paths() -> dict[str, Any]:
         places = [*_FRENO_PLACES, _place("threshold", _THRESHOLD)]
         paths[path] = {"get": _operation("Ask before a read, as freno is asked", freno, places)}
     return paths
+
+
+def _local_paths() -> dict[str, Any]:
+    """For clients that decide by themselves."""
+    listen = [
+        _param("database", _DATABASE, "Database to listen to.", required=True),
+        _param("app", _APP, "Client name."),
+    ]
+    stream = {"description": "Events: hello, snapshot, beat", "content": {"text/event-stream": {}}}
+    taken = {"200": _content(_schema(ReportsDoc)), **_errors(400, 413, 415)}
+    reports = {**_operation("What was decided elsewhere", taken), "requestBody": _body(ReportsBody)}
+    streamed = {"200": stream, **_errors(400, 404, 503)}
+    return {
+        "/v1/snapshot": {
+            "get": _operation("What decisions rest on, as it changes", streamed, listen)
+        },
+        "/v1/reports": {"post": reports},
+    }
 
 
 def _look_paths() -> dict[str, Any]:
@@ -348,6 +375,22 @@ def _peer_paths() -> dict[str, Any]:
     return {
         "/v1/peer/pull": between("A member of a shard reports", PullDoc, ReportDoc),
         "/v1/peer/wake": between("A member of a shard is woken", WakeDoc, WokenDoc),
+    }
+
+
+def _unthrottled_paths() -> dict[str, Any]:
+    seen = {"200": _content(_schema(UnthrottledsDoc)), **_errors(400)}
+    taken = {"200": _content(_schema(TakenDoc)), **_errors(400, 413, 415, 503)}
+    span = [
+        _param("since", _SINCE, "Such as 30m, 1h, 7d."),
+        _param("app", _STRING, "A client, or a level of it."),
+    ]
+    told = _operation("A client tells how long it went without a throttler", taken)
+    return {
+        "/v1/unthrottled": {
+            "get": _operation("Who went without a throttler", seen, span),
+            "post": {**told, "requestBody": _body(UnthrottledBody)},
+        }
     }
 
 

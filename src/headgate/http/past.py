@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from asyncio import to_thread
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from headgate.agent.past import RulesThen, rules_at
 from headgate.core.names import Identity
@@ -13,6 +14,7 @@ from headgate.core.rule_settings import RuleSpec
 from headgate.core.timeline import timeline
 from headgate.errors import InvalidRequest
 from headgate.http.documents import parse_duration
+from headgate.http.looking import iso
 from headgate.http.views import Parts
 from headgate.wire.answers import answer_doc
 from headgate.wire.past import BY_MINUTE, NAMED, SAMPLED, Past
@@ -53,28 +55,49 @@ async def find_past(
     parts: Parts, identity: Identity, database: str, minute: int, present: Iterable[RuleSpec]
 ) -> Past:
     await parts.keeper.flush()
-    store, last = parts.store, minute + AROUND_MINUTES
-    around = await store.sums(
+    store = parts.store
+    around = await store.minutes_asked(
         identity.tokens,
         since_minute=minute - AROUND_MINUTES,
-        until_minute=last,
+        until_minute=minute + AROUND_MINUTES,
+        database=database,
+    )
+    total = await store.sums(
+        identity.tokens,
+        since_minute=minute,
+        until_minute=minute,
+        database=database,
+        by_client=False,
+    )
+    mine = await store.client_sums(
+        identity.tokens,
+        since_minute=minute,
+        until_minute=minute,
+        database=database,
         limit=MAX_ROWS,
     )
-    here = [tally for tally in around if tally.database == database]
-    mine = [tally for tally in here if tally.minute == minute]
-    looked = await store.metric_minutes(since_minute=minute, until_minute=minute)
-    metrics = [m for m in looked if m.database == database]
+    metrics = await store.metric_minutes(
+        since_minute=minute, until_minute=minute, database=database
+    )
     audit = await store.audit(limit=MAX_AUDIT)
     # As the minute ended: what was set or ended within it is shown as well.
     wall_s = min(parts.clock.now().wall_s, minute * 60.0 + LAST_INSTANT_S)
-    then = rules_at(audit, present, wall_s)
+    then = await to_thread(rules_at, audit, list(present), wall_s)
     matches = explain_rules(then.book, identity, database, wall_s)
     return Past(
         app=identity.text,
         database=database,
         minute=minute,
-        found=timeline(mine, mine, since_minute=minute, until_minute=minute, step_minutes=1),
-        asked=sorted({tally.minute for tally in here}),
+        found=timeline(
+            total,
+            (),
+            mine,
+            since_minute=minute,
+            until_minute=minute,
+            step_minutes=1,
+            whole=len(mine) < MAX_ROWS,
+        ),
+        asked=[one.minute for one in around],
         metrics=metrics,
         matched=[match_doc(match, wall_s) for match in matches],
         refusals=_refusals(parts, identity, database, minute),
@@ -92,7 +115,7 @@ def _refusals(parts: Parts, identity: Identity, database: str, minute: int) -> l
         and wanted <= frozenset(decision.check.identity.tokens)
     )
     return [
-        RefusalDoc(_iso(d.at.wall_s), answer_doc(d))
+        RefusalDoc(iso(d.at.wall_s), answer_doc(d))
         for d, _ in zip(found, range(MAX_REFUSALS), strict=False)
     ]
 
@@ -112,13 +135,9 @@ def _unknown(
         told.append("no metric of that minute is kept: the agent did not run, or it is forgotten")
     kept_from = parts.keeper.kept_from(now_s)
     if minute < kept_from:
-        told.append(f"history and audit before {_iso(kept_from * 60)} are forgotten")
+        told.append(f"history and audit before {iso(kept_from * 60)} are forgotten")
     if len(audit) >= MAX_AUDIT and audit[-1].wall_s > minute * 60:
-        told.append(f"of the rules, changes before {_iso(audit[-1].wall_s)} were not looked at")
+        told.append(f"of the rules, changes before {iso(audit[-1].wall_s)} were not looked at")
     if then.unreadable:
         told.append(f"rules that cannot be read any more: {', '.join(then.unreadable)}")
     return told
-
-
-def _iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")

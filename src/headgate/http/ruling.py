@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.rulebook import FAVOR_RATIO, RuleEntry, RuleKeeper
+from headgate.agent.rulebook import FAVOR_RATIO, RuleKeeper
+from headgate.agent.rulesteps import RuleEntry
 from headgate.core.names import Identity
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.settings import Setting, number, read_table, table, text
@@ -66,13 +69,13 @@ class Ruling:
 
     async def add_rule(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
-        body = _settings(await json_object(request))
+        body = _settings(await _body(request))
         docs = await self._changed(self._rules.put(body, who=who, dry_run=dry_run))
         return _one(docs, created=not dry_run)
 
     async def favor(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
-        body = _settings(await json_object(request))
+        body = _settings(await _body(request))
         values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=FAVOR_SHARED)
         if faults:
             raise InvalidSettings(faults)
@@ -90,7 +93,7 @@ class Ruling:
 
     async def change_rule(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
-        rule_id, body = request.path_params["rule"], await json_object(request)
+        rule_id, body = request.path_params["rule"], await _body(request)
         change = self._rules.patch(
             rule_id, body, who=who, expect=expected_revision(request), dry_run=dry_run
         )
@@ -168,6 +171,21 @@ def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:
     if created:
         headers["Location"] = f"{_RULES}/{doc.id}"
     return json_response(doc, status=201 if created else 200, headers=headers)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """One that says a setting twice is refused: which of both was meant, nobody can tell."""
+    body = await json_object(request)
+    json.loads(await request.body(), object_pairs_hook=_once)
+    return body
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise InvalidRequest(f"the body says {twice!r} twice; say it once", field=twice)
+    return found
 
 
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,18 +13,21 @@ import msgspec
 
 from headgate.agent.board import Board
 from headgate.agent.checker import Checker
+from headgate.agent.clientele import ClientRecord
 from headgate.agent.demand import Demands, Work
 from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
+from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
 from headgate.agent.pacer import paced
 from headgate.agent.ports import Clock, Store
-from headgate.agent.recorder import ClientRecord, Recorder
+from headgate.agent.recorder import Recorder
 from headgate.agent.redact import redacted
 from headgate.agent.rogues import Rogues
-from headgate.agent.rulebook import metrics_known_to
 from headgate.agent.sampler import Sampler
 from headgate.agent.standby import Standby
+from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
 from headgate.core.decide import findings, judge
@@ -31,8 +35,10 @@ from headgate.core.decision import Check, State, Verdict
 from headgate.core.health import Health, Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity, Scope
+from headgate.core.records import Tally
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
+from headgate.http.streaming import Broadcasts
 from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
 from headgate.wire.reasons import describe, duration, reason_of
@@ -56,10 +62,14 @@ from headgate.wire.status import (
     StoreDoc,
     TallyDoc,
 )
+from headgate.wire.unthrottled import UnthrottledDoc, unthrottled_advice
 
 # The agent asks itself in this name, for status only; it is counted nowhere.
 SELF = Identity("headgate", ("headgate",))
 MAX_CLIENTS_SHOWN = 1000
+MAX_TALLIES_SHOWN = 10_000
+UNTHROTTLED_S = 3600.0
+"""How long the status tells that a client went without a throttler."""
 
 
 @dataclass(slots=True)
@@ -98,6 +108,9 @@ class Parts:
     demands: Demands | None = None
     watch: Watch | None = None
     rogues: Rogues | None = None
+    unthrottled: UnthrottledBook | None = None
+    broadcasts: Broadcasts | None = None
+    intake: Intake | None = None
 
 
 class Views:
@@ -140,6 +153,7 @@ class Views:
             store=self._store(now),
             advice=[
                 *self._watched_advice(),
+                *self._unthrottled_advice(),
                 *exempt,
                 *facts.advice,
                 *about_shards,
@@ -157,6 +171,27 @@ class Views:
             found = rogues.suspects(database) if rogues is not None and refusing else ()
             starved += rogue_advice(database, found, refusing=refusing)
         return starved
+
+    def _unthrottled_advice(self) -> list[str]:
+        book = self.parts.unthrottled
+        return [] if book is None else unthrottled_advice(self.unthrottled(book, UNTHROTTLED_S))
+
+    def unthrottled(
+        self, book: UnthrottledBook, since_s: float, app: str | None = None
+    ) -> list[UnthrottledDoc]:
+        now_s = self.parts.clock.now().wall_s
+        return [
+            UnthrottledDoc(
+                client=client,
+                databases=period.databases,
+                started_at=_iso(period.started_at),
+                duration_s=period.duration_s,
+                ended_s_ago=max(0.0, now_s - period.ended_at),
+                pieces=period.pieces,
+            )
+            for client, period in book.since(now_s - since_s)
+            if _is_of(client, app)
+        ]
 
     def _standby_advice(self, now: Instant) -> list[str]:
         standby = self.facts.standby
@@ -381,17 +416,19 @@ class Views:
         return [_client(*item, now) for item in newest_first[:MAX_CLIENTS_SHOWN]]
 
     async def history(self, since_s: float, app: str | None) -> HistoryDoc:
-        now = self.parts.clock.now()
+        now, without = self.parts.clock.now(), self.parts.unthrottled
         await self.parts.keeper.flush()
         tallies = await self.parts.store.tallies(
-            since_minute=int((now.wall_s - since_s) // 60), until_minute=int(now.wall_s // 60)
+            () if app is None else (app,),
+            since_minute=int((now.wall_s - since_s) // 60),
+            until_minute=int(now.wall_s // 60),
+            limit=MAX_TALLIES_SHOWN + 1,
         )
+        told = tallies[-MAX_TALLIES_SHOWN:]
         return HistoryDoc(
-            [
-                TallyDoc(_iso(t.minute * 60), t.database, t.client, t.verdict, t.metric, t.count)
-                for t in tallies
-                if _is_of(t.client, app)
-            ]
+            await to_thread(lambda: list(map(_tally, told))),
+            [] if without is None else self.unthrottled(without, since_s, app),
+            whole=len(told) == len(tallies),
         )
 
     def refusals(self, limit: int, app: str | None) -> RefusalsDoc:
@@ -475,6 +512,10 @@ def _outside_default(plan: DatabasePlan, metric: str) -> list[str]:
         f"{plan.name}/{metric}: checks that name no metric are not judged by it; name it in a "
         f"check, or add it to default_metrics of {plan.name} in the settings file"
     ]
+
+
+def _tally(t: Tally) -> TallyDoc:
+    return TallyDoc(_iso(t.minute * 60), t.database, t.client, t.verdict, t.metric, t.count)
 
 
 def _is_of(client: str, app: str | None) -> bool:

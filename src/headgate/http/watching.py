@@ -6,27 +6,29 @@ Nothing here changes anything: a replay is arithmetic on what was kept.
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.ports import Store
-from headgate.agent.rulebook import RuleKeeper, metrics_known_to
+from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.schedules import windows_of
 from headgate.core.names import parse_identity
-from headgate.core.records import Tally
-from headgate.core.replay import replay
-from headgate.core.rule_settings import parse_rule
+from headgate.core.records import Asked, Tally
+from headgate.core.rule_settings import RuleSpec, parse_rule
 from headgate.core.rules import EVERYONE, Rule
 from headgate.core.runs import Runs, runs_of
-from headgate.core.timeline import timeline
+from headgate.core.timeline import Stretch, Timeline, most_telling, stretches, timeline
 from headgate.errors import InvalidRequest
 from headgate.http.documents import expect_json, json_response, parse_duration
+from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.past import find_past, minute_at
+from headgate.http.replaying import Replayer
 from headgate.http.views import Views
 from headgate.wire.history import ReplayBody, minutes_doc, replay_doc, timeline_doc
 from headgate.wire.past import past_doc
@@ -39,7 +41,10 @@ from headgate.wire.starvation import (
 )
 
 MAX_SINCE_S = 366 * 86_400.0
-MAX_ROWS = 100_000
+MAX_CLIENT_ROWS = 20_000
+"""Clients by what became of their checks; beyond it they are summed up as `other`."""
+MAX_METRIC_ROWS = 25_000
+"""A fortnight of one metric."""
 MAX_BINS = 2000
 PROPOSED = "proposed"
 RUNS_BACK_MINUTES = 14 * 1440
@@ -56,6 +61,7 @@ class Watching:
     def __init__(self, views: Views, rules: RuleKeeper | None = None) -> None:
         self._views = views
         self._rules = rules
+        self.turns = Turns()
 
     async def explain_at(self, request: Request) -> Response:
         """/v1/explain, of a minute that is over."""
@@ -69,47 +75,39 @@ class Watching:
             known = ", ".join(sorted(parts.board.healths)) or "none"
             message = f"no database {database!r} is configured on this agent; there are: {known}"
             raise InvalidRequest(message, status=404, field="database")
-        present = [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
-        past = await find_past(parts, identity, database, minute, present)
-        return json_response(past_doc(past, iso))
+        async with self.turns.look():
+            past = await find_past(parts, identity, database, minute, self._present())
+            return await json_in_thread(lambda: past_doc(past, iso))
 
     async def timeline(self, request: Request) -> Response:
         _only(request, _TIMELINE)
         app, (since, until) = _app(request), self._span(request)
-        step = _step(request, until - since + 1)
-        store = await self._flushed()
+        step, level = _step(request, until - since + 1), _level(request)
         tokens = () if app == EVERYONE else parse_identity(app).tokens
-        by_minute = await store.sums(
-            tokens, since_minute=since, until_minute=until, by_client=False, limit=MAX_ROWS
-        )
-        by_client = await store.sums(
-            tokens,
-            since_minute=since,
-            until_minute=until,
-            step_minutes=until - since + 1,
-            limit=MAX_ROWS,
-        )
-        found = await to_thread(
-            timeline,
-            _of(request, by_minute),
-            _of(request, by_client),
-            since_minute=since,
-            until_minute=until,
-            step_minutes=step,
-            level=_level(request),
-        )
-        return json_response(timeline_doc(found, app, step, iso, await self._runs(tokens, until)))
+        scope = _Scope(tokens, request.query_params.get("database", ""), since, until)
+        async with self.turns.look():
+            await self._flushed()
+            asked = await self._asked(scope)
+            found = await self._timeline(scope, asked, step, level)
+            runs = await self._runs(scope, asked)
+            return await json_in_thread(lambda: timeline_doc(found(), app, step, iso, runs))
 
     async def metric_minutes(self, request: Request) -> Response:
         _only(request, _METRICS)
         since, until = self._span(request)
-        store = await self._flushed()
-        minutes = await store.metric_minutes(since_minute=since, until_minute=until, limit=MAX_ROWS)
-        database, metric = (request.query_params.get(key) for key in ("database", "metric"))
-        chosen = [
-            m for m in minutes if database in (None, m.database) and metric in (None, m.metric)
-        ]
-        return json_response(minutes_doc(chosen, iso))
+        params = request.query_params
+        async with self.turns.look():
+            store = await self._flushed()
+            minutes = await store.metric_minutes(
+                since_minute=since,
+                until_minute=until,
+                database=params.get("database", ""),
+                metric=params.get("metric", ""),
+                limit=MAX_METRIC_ROWS + 1,
+            )
+            whole = len(minutes) <= MAX_METRIC_ROWS
+            told = minutes[-MAX_METRIC_ROWS:]
+            return await json_in_thread(lambda: minutes_doc(told, iso, whole=whole))
 
     async def replay(self, request: Request) -> Response:
         _only(request, frozenset())
@@ -118,16 +116,16 @@ class Watching:
         until = int(now.wall_s // 60)
         since = until - int(_since(body.since) // 60)
         rule = self._rule(body, since * 60.0, now.wall_s)
-        store = await self._flushed()
-        tokens = () if rule.target == EVERYONE else rule.tokens
-        tallies = await store.sums(tokens, since_minute=since, until_minute=until, limit=MAX_ROWS)
-        first, whole = _begins(tallies, since)
-        minutes = await store.metric_minutes(since_minute=first, until_minute=until, limit=MAX_ROWS)
-        chosen = [t for t in tallies if t.minute >= first and rule.database in ("", t.database)]
-        # A hundred thousand rows take a second: checks are answered meanwhile.
-        changes = await to_thread(replay, chosen, minutes, rule, self._views.parts.checker.rules)
-        span = (iso(first * 60), iso((until + 1) * 60))
-        return json_response(replay_doc(changes, rule, span, whole=whole, when=iso))
+        async with self.turns.look():
+            await self._flushed()
+            replayer = Replayer(self._views.parts, rule)
+            found = await replayer.replay(since, until, self._present())
+            span = (iso(found.since_minute * 60), iso((until + 1) * 60))
+            return await json_in_thread(
+                lambda: replay_doc(
+                    found.changes, rule, span, whole=found.whole, when=iso, notes=found.notes
+                )
+            )
 
     async def starvation(self, request: Request) -> Response:
         watch = self._views.parts.watch
@@ -166,17 +164,65 @@ class Watching:
             raise InvalidRequest(message, field="until")
         return int((now_s - since_s) // 60), int((now_s - until_s) // 60)
 
-    async def _runs(self, tokens: Sequence[str], until: int) -> Runs | None:
-        """Of a fortnight: what its own past runs were like. Not of everybody at once."""
-        if not tokens:
-            return None
-        since = until - RUNS_BACK_MINUTES
-        sums = await self._views.parts.store.sums(
-            tokens, since_minute=since, until_minute=until, by_client=False, limit=MAX_ROWS
+    def _present(self) -> list[RuleSpec]:
+        return [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
+
+    async def _asked(self, scope: _Scope) -> Sequence[Asked]:
+        return await self._views.parts.store.minutes_asked(
+            scope.tokens,
+            since_minute=scope.since,
+            until_minute=scope.until,
+            database=scope.database,
         )
-        kept = self._views.parts.keeper.kept_from(until * 60.0)
-        minutes = {tally.minute for tally in sums}
-        return runs_of(minutes, since_minute=max(since, kept), now_minute=until)
+
+    async def _timeline(
+        self, scope: _Scope, asked: Sequence[Asked], step: int, level: int | None
+    ) -> Callable[[], Timeline]:
+        """What is needed of the store; the rest is for a thread."""
+        by_step = await self._sums(scope, step)
+        all_stretches = await to_thread(stretches, asked)
+        told = most_telling(all_stretches)
+        spans = [(one, await self._sums(scope.within(one), None)) for one in told]
+        by_client = await self._views.parts.store.client_sums(
+            scope.tokens,
+            since_minute=scope.since,
+            until_minute=scope.until,
+            database=scope.database,
+            limit=MAX_CLIENT_ROWS + 1,
+        )
+        return lambda: timeline(
+            by_step,
+            spans,
+            by_client[:MAX_CLIENT_ROWS],
+            since_minute=scope.since,
+            until_minute=scope.until,
+            step_minutes=step,
+            level=level,
+            whole=len(by_client) <= MAX_CLIENT_ROWS,
+            more_spans=len(all_stretches) - len(told),
+        )
+
+    async def _sums(self, scope: _Scope, step: int | None) -> Sequence[Tally]:
+        return await self._views.parts.store.sums(
+            scope.tokens,
+            since_minute=scope.since,
+            until_minute=scope.until,
+            database=scope.database,
+            step_minutes=step,
+            by_client=False,
+        )
+
+    async def _runs(self, scope: _Scope, asked: Sequence[Asked]) -> Runs | None:
+        """Of a fortnight: what its own past runs were like. Not of everybody at once."""
+        if not scope.tokens:
+            return None
+        until = scope.until
+        since = until - RUNS_BACK_MINUTES
+        if scope.since > since or scope.database:
+            asked = await self._asked(_Scope(scope.tokens, "", since, until))
+        kept = max(since, self._views.parts.keeper.kept_from(until * 60.0))
+        minutes = (one.minute for one in asked if one.minute >= since)
+        return await to_thread(lambda: runs_of(minutes, since_minute=kept, now_minute=until))
 
     def _rule(self, body: ReplayBody, since_s: float, now_s: float) -> Rule:
         spec = parse_rule(
@@ -201,8 +247,16 @@ WATCHING_ROUTES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")
+class _Scope(NamedTuple):
+    """Whose history, where, and of which minutes (both included)."""
+
+    tokens: Sequence[str]
+    database: str
+    since: int
+    until: int
+
+    def within(self, stretch: Stretch) -> _Scope:
+        return self._replace(since=stretch.from_minute, until=stretch.until_minute - 1)
 
 
 def _only(request: Request, known: frozenset[str]) -> None:
@@ -214,11 +268,6 @@ def _only(request: Request, known: frozenset[str]) -> None:
 def _app(request: Request) -> str:
     app = request.query_params.get("app", EVERYONE)
     return app if app == EVERYONE else parse_identity(app).text
-
-
-def _of(request: Request, tallies: Sequence[Tally]) -> list[Tally]:
-    database = request.query_params.get("database")
-    return [t for t in tallies if database in (None, t.database)]
 
 
 def _since(text: str) -> float:
@@ -246,13 +295,6 @@ def _level(request: Request) -> int | None:
     if given not in _LEVELS:
         raise InvalidRequest(f"level is {given!r}, must be from 1 to 8", field="level")
     return int(given)
-
-
-def _begins(tallies: Sequence[Tally], since: int) -> tuple[int, bool]:
-    """From which minute on history is whole: of one that was cut off, not the first."""
-    if len(tallies) < MAX_ROWS:
-        return since, True
-    return tallies[0].minute + 1, False
 
 
 async def _replay_body(request: Request) -> ReplayBody:

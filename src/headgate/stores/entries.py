@@ -121,6 +121,14 @@ def check_record_replaces(record: Record, standing: Standing | None) -> None:
         raise Conflict(f"{record.kind} {record.key}: {happened}")
 
 
+def check_stands(record: Record, standing: Standing | None) -> Standing:
+    """Raise Conflict unless it is there, and at the record's very revision."""
+    if standing is None or standing.raw_json is None or standing.revision != record.revision:
+        happened = _what_happened(record.revision, standing)
+        raise Conflict(f"{record.kind} {record.key}: {happened}")
+    return standing
+
+
 def too_many_records(record: Record) -> StoreUnavailable:
     return StoreUnavailable(
         f"{record.kind} {record.key}: {MAX_RECORDS} of kind {record.kind} are kept, the most "
@@ -134,6 +142,6 @@ def check_tallies(tallies: Sequence[Tally]) -> None:
             raise ValueError(f"a tally of {tally.client!r} counts {tally.count}, must be 1 or more")
 
 
-def check_step(step_minutes: int) -> None:
-    if step_minutes < 1:
+def check_step(step_minutes: int | None) -> None:
+    if step_minutes is not None and step_minutes < 1:
         raise ValueError(f"a step of {step_minutes} minutes sums up nothing, must be 1 or more")

@@ -20,7 +20,8 @@ ADVICE: dict[int, str] = {
     sqlite3.SQLITE_LOCKED: "another program holds it locked: end that program",
     sqlite3.SQLITE_CORRUPT: _ASIDE,
     sqlite3.SQLITE_NOTADB: _ASIDE,
-    sqlite3.SQLITE_INTERRUPT: "it took longer than its deadline",
+    sqlite3.SQLITE_INTERRUPT: "it took longer than its deadline; ask again, and of history for "
+    "less of it, such as a shorter time or one database",
 }
 
 # These leave a connection as good as it was; after any other it is opened anew.

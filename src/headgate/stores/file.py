@@ -1,6 +1,6 @@
-"""The state file while it is open: a lock beside it, one connection to write, one to read.
+"""The state file while it is open: a lock beside it, one connection to write, two to read.
 
-OpenFile.open ──► lock ──► create (0600) ──► is it ours? ──► bring to our version ──► both
+OpenFile.open ──► lock ──► create (0600) ──► is it ours? ──► bring to our version ──► all three
 
 Whole or not at all: what fails on the way is closed again, and the file is neither
 overwritten nor deleted.
@@ -20,7 +20,7 @@ from pathlib import Path
 from headgate.errors import StoreUnavailable
 
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
-STEPS = ("schema.sql", "records.sql", "history.sql")
+STEPS = ("schema.sql", "records.sql", "history.sql", "counts.sql")
 """Step n brings a file of version n to version n + 1; the version is PRAGMA user_version."""
 
 PAGE_BYTES = 4096
@@ -32,18 +32,31 @@ Identity = tuple[int, int]
 """(device, inode)"""
 
 
+class Reader:
+    """A connection that only reads, for one thread at a time: `lock` is held meanwhile."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA query_only = ON")
+        self.connection = connection
+        self.lock = threading.Lock()
+
+
 class OpenFile:
-    """Made, used to write and closed by one thread; another one may read, under `reading`."""
+    """Made, used to write and closed by one thread; others may read, each with its Reader."""
 
     def __init__(
-        self, path: Path, writer: sqlite3.Connection, reader: sqlite3.Connection, held: ExitStack
+        self,
+        path: Path,
+        writer: sqlite3.Connection,
+        readers: tuple[Reader, Reader],
+        held: ExitStack,
     ) -> None:
         self.path = path
         self.writer = writer
-        self.reader = reader
-        self.reading = threading.Lock()
+        self.reader, self.looker = readers
+        """What takes milliseconds, and looking back, which may take seconds."""
         self.spoilt = False
-        """Set by either thread when its connection cannot be trusted further."""
+        """Set by any thread when its connection cannot be trusted further."""
         self.closed = False
         self._held = held
         self._identity = _identity(path)
@@ -61,9 +74,9 @@ class OpenFile:
             _check_writable(path)
             writer = _connect(path, busy_timeout_s, held)
             _prepare_writer(writer, path.name, max_bytes)
-            reader = _connect(path, busy_timeout_s, held)
-            reader.execute("PRAGMA query_only = ON")
-            return cls(path, writer, reader, held.pop_all())
+            reader = Reader(_connect(path, busy_timeout_s, held))
+            looker = Reader(_connect(path, busy_timeout_s, held))
+            return cls(path, writer, (reader, looker), held.pop_all())
 
     def is_current(self) -> bool:
         """False when it must be opened anew; raises while the file is gone.
@@ -84,16 +97,19 @@ class OpenFile:
         return found == self._identity
 
     def close(self, *, within_s: float) -> None:
-        if not self.reading.acquire(timeout=within_s):
-            raise StoreUnavailable(f"{self.path.name}: a read still runs, cannot be closed yet")
-        try:
+        # Whoever looks back may be at it for seconds, and can be asked to ask again.
+        self.looker.connection.interrupt()
+        with ExitStack() as locked:
+            for reader in (self.looker, self.reader):
+                if not reader.lock.acquire(timeout=within_s):
+                    name = self.path.name
+                    raise StoreUnavailable(f"{name}: a read still runs, cannot be closed yet")
+                locked.callback(reader.lock.release)
             self.closed = True
             # SQLite itself leaves the log behind when the file was moved; so it goes along.
             with suppress(sqlite3.Error):
                 self.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._held.close()
-        finally:
-            self.reading.release()
         self._set_orphans_aside()
 
     def _set_orphans_aside(self) -> None:

@@ -7,12 +7,14 @@ history goes first; settings are never dropped.
 from __future__ import annotations
 
 import json
+from asyncio import to_thread
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Record, Tally
+from headgate.core.decision import Verdict
+from headgate.core.records import Asked, AuditEntry, MetricChange, MetricMinute, Record, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores.entries import (
     MAX_RECORDS,
@@ -21,6 +23,7 @@ from headgate.stores.entries import (
     check_record,
     check_record_replaces,
     check_replaces,
+    check_stands,
     check_step,
     check_tallies,
     record_of,
@@ -33,8 +36,11 @@ MAX_AUDIT_ENTRIES = 10_000
 MAX_TALLIES = 200_000
 MAX_METRIC_MINUTES = 100_000
 
+_OK = Verdict.OK.value
 _Alike = tuple[str, str, str, str]
 """(database, client, verdict, metric)"""
+_Kept = list[tuple[int, dict[_Alike, int]]]
+"""By minute."""
 
 
 class MemoryStore:
@@ -112,6 +118,13 @@ class MemoryStore:
         self._revision += len(entries)
         return kept
 
+    async def note_record(self, record: Record) -> None:
+        self._check_open()
+        check_record(record)
+        of_kind = self._records.get(record.kind, {})
+        standing = check_stands(record, of_kind.get(record.key))
+        of_kind[record.key] = replace(standing, raw_json=to_json(record.value))
+
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         self._check_open()
         newest_first = list(reversed(self._audit))
@@ -127,16 +140,15 @@ class MemoryStore:
         self._make_room()
 
     async def tallies(
-        self, *, since_minute: int, until_minute: int, limit: int = 10_000
+        self,
+        tokens: Sequence[str] = (),
+        *,
+        since_minute: int,
+        until_minute: int,
+        limit: int = 10_000,
     ) -> Sequence[Tally]:
-        self._check_open()
-        found = sorted(
-            (minute, *alike, count)
-            for minute, counts in self._minutes.items()
-            if since_minute <= minute <= until_minute
-            for alike, count in counts.items()
-        )
-        return [Tally(*row) for row in found[max(0, len(found) - max(0, limit)) :]]
+        kept = self._within(since_minute, until_minute)
+        return await to_thread(lambda: _newest(_tallies(kept, tokens, ""), limit))
 
     async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
         self._check_open()
@@ -148,15 +160,18 @@ class MemoryStore:
             del self._metric_minutes[next(iter(self._metric_minutes))]  # The oldest came first.
 
     async def metric_minutes(
-        self, *, since_minute: int, until_minute: int, limit: int = 100_000
+        self,
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        metric: str = "",
+        limit: int = 100_000,
     ) -> Sequence[MetricMinute]:
         self._check_open()
-        found = [
-            kept
-            for (minute, _, _), kept in sorted(self._metric_minutes.items(), key=lambda i: i[0])
-            if since_minute <= minute <= until_minute
-        ]
-        return found[max(0, len(found) - max(0, limit)) :]
+        kept = list(self._metric_minutes.values())
+        wanted = (since_minute, until_minute, database, metric, limit)
+        return await to_thread(_metric_minutes, kept, *wanted)
 
     async def sums(
         self,
@@ -164,22 +179,49 @@ class MemoryStore:
         *,
         since_minute: int,
         until_minute: int,
-        step_minutes: int = 1,
+        database: str = "",
+        step_minutes: int | None = 1,
         by_client: bool = True,
-        limit: int = 100_000,
+        limit: int | None = None,
     ) -> Sequence[Tally]:
         check_step(step_minutes)
-        summed: dict[tuple[int, str, str, str, str], int] = {}
-        for t in await self.tallies(
-            since_minute=since_minute, until_minute=until_minute, limit=self._max_tallies
-        ):
-            if has_tokens(t.client, tokens):
-                start = t.minute - (t.minute - since_minute) % step_minutes
-                who = t.client if by_client else ""
-                key = (start, t.database, who, t.verdict, t.metric)
-                summed[key] = summed.get(key, 0) + t.count
-        found = sorted((*key, count) for key, count in summed.items())
-        return [Tally(*row) for row in found[max(0, len(found) - max(0, limit)) :]]
+        kept = self._within(since_minute, until_minute)
+
+        def start(minute: int) -> int:
+            return since_minute if step_minutes is None else minute - minute % step_minutes
+
+        def summed() -> list[Tally]:
+            found = _summed(_tallies(kept, tokens, database), start, by_client=by_client)
+            return _newest(found, limit)
+
+        return await to_thread(summed)
+
+    async def client_sums(
+        self,
+        tokens: Sequence[str],
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        limit: int,
+    ) -> Sequence[Tally]:
+        found = await self.sums(
+            tokens,
+            since_minute=since_minute,
+            until_minute=until_minute,
+            database=database,
+            step_minutes=None,
+        )
+        by_count = sorted(
+            found, key=lambda t: (-t.count, t.database, t.client, t.verdict, t.metric)
+        )
+        return by_count[: max(0, limit)]
+
+    async def minutes_asked(
+        self, tokens: Sequence[str], *, since_minute: int, until_minute: int, database: str = ""
+    ) -> Sequence[Asked]:
+        kept = self._within(since_minute, until_minute)
+        return await to_thread(lambda: _asked(_tallies(kept, tokens, database)))
 
     async def forget_before(self, minute: int) -> None:
         self._check_open()
@@ -189,6 +231,15 @@ class MemoryStore:
             del self._minutes[old]
         kept = [entry for entry in self._audit if entry.wall_s >= minute * 60]
         self._audit = deque(kept, maxlen=self._audit.maxlen)
+
+    def _within(self, since_minute: int, until_minute: int) -> _Kept:
+        """A copy, to be read in a thread: checks are answered, and counted, meanwhile."""
+        self._check_open()
+        return [
+            (minute, counts.copy())
+            for minute, counts in self._minutes.items()
+            if since_minute <= minute <= until_minute
+        ]
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -230,6 +281,52 @@ def _giving_way_to(record: Record, of_kind: Mapping[str, Standing]) -> list[str]
 def has_tokens(client: str, tokens: Sequence[str]) -> bool:
     """As the file finds them: each between two colons, so that `a:b` is found in `x:a:b`."""
     return all(f":{token}:" in f":{client}:" for token in tokens)
+
+
+def _tallies(kept: _Kept, tokens: Sequence[str], database: str) -> list[Tally]:
+    return [
+        Tally(minute, *alike, count)
+        for minute, counts in kept
+        for alike, count in counts.items()
+        if database in ("", alike[0]) and has_tokens(alike[1], tokens)
+    ]
+
+
+def _summed(
+    tallies: Sequence[Tally], start: Callable[[int], int], *, by_client: bool
+) -> list[Tally]:
+    summed: dict[tuple[int, str, str, str, str], int] = {}
+    for t in tallies:
+        key = (start(t.minute), t.database, t.client if by_client else "", t.verdict, t.metric)
+        summed[key] = summed.get(key, 0) + t.count
+    return [Tally(*key, count) for key, count in summed.items()]
+
+
+def _newest(tallies: Sequence[Tally], limit: int | None) -> list[Tally]:
+    ordered = sorted(
+        tallies, key=lambda t: (t.minute, t.database, t.client, t.verdict, t.metric, t.count)
+    )
+    return ordered if limit is None else ordered[max(0, len(ordered) - max(0, limit)) :]
+
+
+def _asked(tallies: Sequence[Tally]) -> list[Asked]:
+    found: dict[int, tuple[int, int]] = {}
+    for t in tallies:
+        checks, refused = found.get(t.minute, (0, 0))
+        found[t.minute] = checks + t.count, refused + (t.count if t.verdict != _OK else 0)
+    return [Asked(minute, *found[minute]) for minute in sorted(found)]
+
+
+def _metric_minutes(
+    kept: Sequence[MetricMinute], since: int, until: int, database: str, metric: str, limit: int
+) -> list[MetricMinute]:
+    found = [
+        m
+        for m in kept
+        if since <= m.minute <= until and database in ("", m.database) and metric in ("", m.metric)
+    ]
+    found.sort(key=lambda m: (m.minute, m.database, m.metric))
+    return found[max(0, len(found) - max(0, limit)) :]
 
 
 def _copied(entry: AuditEntry) -> AuditEntry:

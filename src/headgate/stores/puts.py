@@ -9,7 +9,7 @@ import json
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from headgate.core.records import AuditEntry, MetricChange, Record
@@ -19,6 +19,7 @@ from headgate.stores.entries import (
     change_of,
     check_record_replaces,
     check_replaces,
+    check_stands,
     record_of,
     standing_of,
     to_json,
@@ -175,6 +176,25 @@ class PutRecords:
     def take_back(self, connection: sqlite3.Connection) -> None:
         for put in reversed(self._puts):
             put.take_back(connection)
+
+
+class NoteRecord:
+    """A new value under the revision that stands: no operator's change, and not audited."""
+
+    def __init__(self, record: Record) -> None:
+        self._row = _Row(_RECORDS, (record.kind, record.key))
+        self._record = record
+        self._before: Standing | None = None
+
+    def do(self, connection: sqlite3.Connection) -> None:
+        self._before = check_stands(self._record, self._row.standing(connection))
+        new = replace(self._before, raw_json=to_json(self._record.value))
+        self._row.replace(connection, new)
+
+    def take_back(self, connection: sqlite3.Connection) -> None:
+        standing = self._row.standing(connection)
+        if standing is not None and standing.revision == self._record.revision:
+            self._row.replace(connection, self._before)
 
 
 def read_records(connection: sqlite3.Connection, kind: str) -> list[Record]:

@@ -1,7 +1,11 @@
-"""The store in one SQLite file: WAL, one thread that writes, one that reads.
+"""The store in one SQLite file: WAL, one thread that writes, one that reads, one that looks back.
 
 put_metric, put_record … ──► writer thread ──┐
-metric_changes, records … ──► reader thread ──┴──► OpenFile (file.py)
+metric_changes, records … ──► reader thread ──┼──► OpenFile (file.py)
+sums, tallies … ──► looking thread ───────────┘
+
+Summing up a fortnight takes a second or so: neither writes nor the reads that rules and metrics
+need wait for it.
 
 StoreUnavailable means that nothing was kept: a commit that lands after its caller was told
 so is taken back before the next write. After a fault the file is opened anew by whichever
@@ -16,17 +20,27 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Record, Tally
+from headgate.core.records import Asked, AuditEntry, MetricChange, MetricMinute, Record, Tally
 from headgate.errors import StoreUnavailable
+from headgate.stores.counts import AddTallies
 from headgate.stores.entries import check_record, check_step, check_tallies
 from headgate.stores.faults import named_faults, spoils_connection
-from headgate.stores.file import DEADLINE_OPS, OpenFile, transaction
-from headgate.stores.minutes import AddMetricMinutes, read_metric_minutes, read_sums
+from headgate.stores.file import DEADLINE_OPS, OpenFile, Reader, transaction
+from headgate.stores.looking import (
+    Scope,
+    read_asked,
+    read_client_sums,
+    read_metric_minutes,
+    read_sums,
+    read_tallies,
+)
+from headgate.stores.minutes import AddMetricMinutes
 from headgate.stores.puts import (
+    NoteRecord,
     PutMetric,
     PutRecords,
     read_audit,
@@ -35,15 +49,13 @@ from headgate.stores.puts import (
 )
 from headgate.stores.salvage import salvage, salvageable_records
 from headgate.stores.statements import (
-    AddTallies,
     ForgetBatch,
     ForgetOldest,
     Touch,
     Write,
-    read_tallies,
     used_bytes,
 )
-from headgate.stores.worker import Ticket, Worker
+from headgate.stores.worker import SLOW_DISK, Job, Ticket, Worker
 
 log = structlog.get_logger()
 
@@ -57,6 +69,21 @@ HISTORY_SHARE = 0.75
 CLOSE_DEADLINE_S = 2.0
 TALLIES_PER_S = 10_000
 """A slow disk's pace: a batch gets a second more for each so many."""
+LOOK_BACK_S = 15.0
+"""Deadline of a look into history: summing up a great deal of it is no fault of the disk."""
+SLOW_OR_UPGRADED = (
+    f"{SLOW_DISK}; a large file of an earlier version takes some seconds to be brought to this one"
+)
+TOO_MUCH = (
+    "so much history cannot be summed up in that time: ask for a shorter one (--since 1d), "
+    "for one database, or for a level that fewer clients have"
+)
+
+
+class _Threads(NamedTuple):
+    writer: Worker
+    reader: Worker
+    looker: Worker
 
 
 class _NotOpen(StoreUnavailable):
@@ -64,11 +91,19 @@ class _NotOpen(StoreUnavailable):
 
 
 class SqliteStore:
-    def __init__(self, path: Path, *, deadline_s: float = 2.0, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        deadline_s: float = 2.0,
+        look_back_s: float = LOOK_BACK_S,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
         self._path = path
         self._deadline_s = deadline_s
+        self._look_back_s = look_back_s
         self._max_bytes = max_bytes
-        self._threads: tuple[Worker, Worker] | None = None
+        self._threads: _Threads | None = None
         self._file: OpenFile | None = None
         """Set by the writer thread alone."""
         self._owed: Write[Any] | None = None
@@ -81,8 +116,12 @@ class SqliteStore:
     async def open(self) -> None:
         """May be tried again, and operations try by themselves; `close` ends it either way."""
         if self._threads is None:
-            writer = Worker(f"{self._path.name} (writing)")
-            self._threads = writer, Worker(f"{self._path.name} (reading)")
+            name = self._path.name
+            self._threads = _Threads(
+                Worker(f"{name} (writing)", advice=SLOW_OR_UPGRADED),
+                Worker(f"{name} (reading)"),
+                Worker(f"{name} (looking back)", advice=TOO_MUCH),
+            )
         await self._run_writer(self._open_job)
 
     async def close(self) -> None:
@@ -93,7 +132,7 @@ class SqliteStore:
             # What was acknowledged is on the disk already: a disk that hangs now loses nothing.
             with suppress(StoreUnavailable):
                 until_mono_s = time.monotonic() + CLOSE_DEADLINE_S
-                await threads[0].run(self._close_job, until_mono_s=until_mono_s)
+                await threads.writer.run(self._close_job, until_mono_s=until_mono_s)
         finally:
             for thread in threads:
                 thread.stop()
@@ -122,6 +161,10 @@ class SqliteStore:
             check_record(record)
         return await self._write(PutRecords(puts))
 
+    async def note_record(self, record: Record) -> None:
+        check_record(record)
+        await self._write(NoteRecord(record))
+
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
 
@@ -132,21 +175,34 @@ class SqliteStore:
         extra_s = len(tallies) // TALLIES_PER_S
         await self._write(AddTallies(tallies) if tallies else Touch(), extra_s=extra_s)
 
-    async def tallies(
-        self, *, since_minute: int, until_minute: int, limit: int = 10_000
-    ) -> Sequence[Tally]:
-        """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
-        span = (since_minute, until_minute, limit)
-        return await self._read(lambda connection: read_tallies(connection, *span))
-
     async def add_metric_minutes(self, minutes: Sequence[MetricMinute]) -> None:
         await self._write(AddMetricMinutes(minutes))
 
+    async def tallies(
+        self,
+        tokens: Sequence[str] = (),
+        *,
+        since_minute: int,
+        until_minute: int,
+        limit: int = 10_000,
+    ) -> Sequence[Tally]:
+        """Both minutes included, oldest first; beyond `limit` the oldest are left out."""
+        scope = Scope(tuple(tokens), "", since_minute, until_minute)
+        return await self._look(lambda connection: read_tallies(connection, scope, limit))
+
     async def metric_minutes(
-        self, *, since_minute: int, until_minute: int, limit: int = 100_000
+        self,
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        metric: str = "",
+        limit: int = 100_000,
     ) -> Sequence[MetricMinute]:
-        span = (since_minute, until_minute, limit)
-        return await self._read(lambda connection: read_metric_minutes(connection, *span))
+        scope = Scope((), database, since_minute, until_minute)
+        return await self._look(
+            lambda connection: read_metric_minutes(connection, scope, metric, limit)
+        )
 
     async def sums(
         self,
@@ -154,13 +210,36 @@ class SqliteStore:
         *,
         since_minute: int,
         until_minute: int,
-        step_minutes: int = 1,
+        database: str = "",
+        step_minutes: int | None = 1,
         by_client: bool = True,
-        limit: int = 100_000,
+        limit: int | None = None,
     ) -> Sequence[Tally]:
         check_step(step_minutes)
-        asked = (tokens, since_minute, until_minute, step_minutes, by_client, limit)
-        return await self._read(lambda connection: read_sums(connection, *asked))
+        scope = Scope(tuple(tokens), database, since_minute, until_minute)
+        return await self._look(
+            lambda connection: read_sums(
+                connection, scope, step_minutes=step_minutes, by_client=by_client, limit=limit
+            )
+        )
+
+    async def client_sums(
+        self,
+        tokens: Sequence[str],
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        limit: int,
+    ) -> Sequence[Tally]:
+        scope = Scope(tuple(tokens), database, since_minute, until_minute)
+        return await self._look(lambda connection: read_client_sums(connection, scope, limit))
+
+    async def minutes_asked(
+        self, tokens: Sequence[str], *, since_minute: int, until_minute: int, database: str = ""
+    ) -> Sequence[Asked]:
+        scope = Scope(tuple(tokens), database, since_minute, until_minute)
+        return await self._look(lambda connection: read_asked(connection, scope))
 
     async def forget_before(self, minute: int) -> None:
         """In batches, so that other writes come in between and each keeps its deadline."""
@@ -185,14 +264,13 @@ class SqliteStore:
     def _deadline(self) -> float:
         return time.monotonic() + self._deadline_s
 
-    def _workers(self) -> tuple[Worker, Worker]:
+    def _workers(self) -> _Threads:
         if self._threads is None:
             raise StoreUnavailable(f"{self._path.name}: the store is not open")
         return self._threads
 
     async def _run_writer(self, job: Callable[[Ticket[None]], None]) -> None:
-        writer, _ = self._workers()
-        await writer.run(job, until_mono_s=self._deadline())
+        await self._workers().writer.run(job, until_mono_s=self._deadline())
 
     async def _write(self, write: Write[T], *, extra_s: float = 0.0) -> T:
         def job(ticket: Ticket[T]) -> None:
@@ -202,20 +280,27 @@ class SqliteStore:
                 with suppress(StoreUnavailable):  # Stays owed: the next write tries again.
                     self._in_writer(ticket, self._pay)
 
-        writer, _ = self._workers()
-        return await writer.run(job, until_mono_s=self._deadline() + extra_s)
+        return await self._workers().writer.run(job, until_mono_s=self._deadline() + extra_s)
 
     async def _read(self, query: Query[T]) -> T:
         def job(ticket: Ticket[T]) -> None:
-            ticket.settle(self._in_reader(ticket, query))
+            ticket.settle(self._in_reader(ticket, lambda file: file.reader, query))
 
-        writer, reader = self._workers()
-        until_mono_s = self._deadline()
+        return await self._opened(self._workers().reader, job, self._deadline())
+
+    async def _look(self, query: Query[T]) -> T:
+        def job(ticket: Ticket[T]) -> None:
+            ticket.settle(self._in_reader(ticket, lambda file: file.looker, query))
+
+        until_mono_s = time.monotonic() + self._look_back_s
+        return await self._opened(self._workers().looker, job, until_mono_s)
+
+    async def _opened(self, worker: Worker, job: Job[T], until_mono_s: float) -> T:
         try:
-            return await reader.run(job, until_mono_s=until_mono_s)
+            return await worker.run(job, until_mono_s=until_mono_s)
         except _NotOpen:
-            await writer.run(self._open_job, until_mono_s=until_mono_s)
-            return await reader.run(job, until_mono_s=until_mono_s)
+            await self._workers().writer.run(self._open_job, until_mono_s=self._deadline())
+            return await worker.run(job, until_mono_s=until_mono_s)
 
     async def _salvage(self, query: Query[list[T]]) -> list[T]:
         try:
@@ -284,25 +369,30 @@ class SqliteStore:
             self._close_file(ticket)
         ticket.settle(None)
 
-    # --- in the reader thread --------------------------------------------------------------
+    # --- in a reading thread ---------------------------------------------------------------
 
-    def _in_reader(self, ticket: Ticket[Any], query: Query[T]) -> T:
+    def _in_reader(
+        self, ticket: Ticket[Any], choose: Callable[[OpenFile], Reader], query: Query[T]
+    ) -> T:
         file = self._file
-        if file is None or not file.reading.acquire(timeout=ticket.remaining_s()):
+        reader = None if file is None else choose(file)
+        if file is None or reader is None or not reader.lock.acquire(timeout=ticket.remaining_s()):
             raise _NotOpen(f"{self._path.name}: is being opened; try again")
         try:
             with named_faults(self._path.name):
                 if not file.is_current():
                     raise _NotOpen(f"{self._path.name}: is being opened anew; try again")
-                return _queried(file, ticket, query)
+                return _queried(file, reader.connection, ticket, query)
         finally:
-            file.reading.release()
+            reader.lock.release()
 
 
-def _queried(file: OpenFile, ticket: Ticket[Any], query: Query[T]) -> T:
-    file.reader.set_progress_handler(ticket.given_up, DEADLINE_OPS)
+def _queried(
+    file: OpenFile, connection: sqlite3.Connection, ticket: Ticket[Any], query: Query[T]
+) -> T:
+    connection.set_progress_handler(ticket.given_up, DEADLINE_OPS)
     try:
-        return query(file.reader)
+        return query(connection)
     except sqlite3.Error as error:
         file.spoilt |= spoils_connection(error)
         raise

@@ -62,9 +62,14 @@ class Ticket(Generic[T]):
 Job = Callable[[Ticket[T]], None]
 
 
+SLOW_DISK = "the disk may be slow or hang"
+
+
 class Worker:
-    def __init__(self, name: str, *, max_waiting: int = 64) -> None:
+    def __init__(self, name: str, *, max_waiting: int = 64, advice: str = SLOW_DISK) -> None:
+        """`advice`: what a wait that was in vain is told."""
         self._name = name
+        self._advice = advice
         self._jobs: queue.Queue[tuple[Job[Any], Ticket[Any]] | None] = queue.Queue(max_waiting)
         self._stopping = False
         # A daemon: a thread that the disk holds must not hold the process.
@@ -82,7 +87,7 @@ class Worker:
             if ticket.abandon():
                 raise StoreUnavailable(
                     f"{self._name}: no answer in {asked_for_s:.2g} s, so nothing was done; "
-                    "the disk may be slow or hang"
+                    f"{self._advice}"
                 ) from None
             return ticket.future.result()
         except asyncio.CancelledError:
@@ -100,8 +105,7 @@ class Worker:
             self._jobs.put_nowait((job, ticket))
         except queue.Full:
             raise StoreUnavailable(
-                f"{self._name}: {self._jobs.maxsize} operations wait already; "
-                "the disk may be slow or hang"
+                f"{self._name}: {self._jobs.maxsize} operations wait already; {self._advice}"
             ) from None
 
     def _serve(self) -> None:

@@ -7,15 +7,17 @@ from typing import Any
 
 import msgspec
 
+from headgate.core.outcomes import How
 from headgate.core.records import MetricMinute
-from headgate.core.replay import Change, How
-from headgate.core.rules import Rule
+from headgate.core.replay import Change
+from headgate.core.rules import Kind, Rule
 from headgate.core.runs import Runs
 from headgate.core.timeline import Sums, Timeline
 
 When = Callable[[float], str]
 """Wall-clock seconds as ISO 8601."""
 MAX_BY = 10
+MAX_REPLAY_ROWS = 5000
 
 
 class ByDoc(msgspec.Struct, frozen=True):
@@ -84,7 +86,14 @@ class TimelineDoc(msgspec.Struct, frozen=True):
     bins: Sequence[BinDoc]
     """Only those in which somebody asked."""
     spans: Sequence[SpanDoc]
+    """Those in which most was refused, at most 50."""
     children: Sequence[ChildDoc]
+    """Who was refused most, at most 50; the last, `other`, is what is left of all."""
+    whole: bool
+    """False: there are more clients than were looked at one by one. All sums are exact, and what
+    is not under a client's name is under `other`."""
+    more_spans: int
+    """Beyond those of `spans`."""
     runs: RunsDoc | None = None
     """Null for `all`, and where it never asked."""
 
@@ -104,6 +113,8 @@ class MetricMinuteDoc(msgspec.Struct, frozen=True):
 
 class MetricMinutesDoc(msgspec.Struct, frozen=True):
     minutes: Sequence[MetricMinuteDoc]
+    whole: bool = True
+    """False: there are more than are told at once, and the oldest are left out."""
 
 
 class ReplayRowDoc(msgspec.Struct, frozen=True):
@@ -143,6 +154,9 @@ class ReplayDoc(msgspec.Struct, frozen=True):
     """False: there was more history than could be replayed; it begins later than asked."""
     total: ReplayTotalDoc
     rows: Sequence[ReplayRowDoc]
+    """Where something changes; at most 5000, those that change most."""
+    more_rows: int
+    """Beyond those of `rows`; the totals are of all."""
     notes: Sequence[str]
 
 
@@ -187,6 +201,8 @@ def timeline_doc(
             for span in found.spans
         ],
         children=[ChildDoc(child.client, sums_doc(child.sums)) for child in found.children],
+        whole=found.whole,
+        more_spans=found.more_spans,
         runs=None if runs is None else runs_doc(runs, when),
     )
 
@@ -204,7 +220,9 @@ def runs_doc(runs: Runs, when: When) -> RunsDoc:
     )
 
 
-def minutes_doc(minutes: Iterable[MetricMinute], when: When) -> MetricMinutesDoc:
+def minutes_doc(
+    minutes: Iterable[MetricMinute], when: When, *, whole: bool = True
+) -> MetricMinutesDoc:
     return MetricMinutesDoc(
         [
             MetricMinuteDoc(
@@ -220,7 +238,8 @@ def minutes_doc(minutes: Iterable[MetricMinute], when: When) -> MetricMinutesDoc
                 m.threshold,
             )
             for m in minutes
-        ]
+        ],
+        whole,
     )
 
 
@@ -230,10 +249,23 @@ FEEDBACK = (
 )
 
 
+NAMED = (
+    "A check is taken as judged by its database's default set of today; which metrics it named "
+    "was not kept. Metrics are looked at once a second, and kept by the minute."
+)
+
+
 def replay_doc(
-    changes: Sequence[Change], rule: Rule, span: tuple[str, str], *, whole: bool, when: When
+    changes: Sequence[Change],
+    rule: Rule,
+    span: tuple[str, str],
+    *,
+    whole: bool,
+    when: When,
+    notes: Sequence[str] = (),
 ) -> ReplayDoc:
     changed = [change for change in changes if change.changes or change.shadowed_by]
+    told = _most_changed(changed)
     return ReplayDoc(
         rule=rule.id,
         target=rule.target,
@@ -247,9 +279,23 @@ def replay_doc(
             admitted_low=sum(c.after.low for c in changes),
             admitted_high=sum(c.after.high for c in changes),
         ),
-        rows=[_row(change, when) for change in changed],
-        notes=_notes(changes, changed),
+        rows=[_row(change, when) for change in told],
+        more_rows=len(changed) - len(told),
+        notes=[*_notes(changes, changed, rule), *notes],
     )
+
+
+def _most_changed(changed: Sequence[Change]) -> Sequence[Change]:
+    """Those that are told, in their order."""
+    if len(changed) <= MAX_REPLAY_ROWS:
+        return changed
+    by_size = sorted(range(len(changed)), key=lambda at: -_size(changed[at]))
+    return [changed[at] for at in sorted(by_size[:MAX_REPLAY_ROWS])]
+
+
+def _size(change: Change) -> float:
+    low, high = change.after.low, change.after.high
+    return max(abs(high - change.admitted_before), abs(low - change.admitted_before))
 
 
 def _row(change: Change, when: When) -> ReplayRowDoc:
@@ -270,12 +316,15 @@ def _row(change: Change, when: When) -> ReplayRowDoc:
     )
 
 
-def _notes(changes: Sequence[Change], changed: Sequence[Change]) -> list[str]:
+_BY_METRICS = (Kind.EXEMPT, Kind.METRICS, Kind.THRESHOLDS)
+
+
+def _notes(changes: Sequence[Change], changed: Sequence[Change], rule: Rule) -> list[str]:
     if not changes:
         return ["Nobody whom the rule is for asked within that time."]
     if not changed:
         return ["The rule would have changed nothing."]
-    notes = [FEEDBACK]
+    notes = [FEEDBACK, *([NAMED] if rule.kind in _BY_METRICS else [])]
     if any(change.after.how is How.UNKNOWN for change in changed):
         notes.append("Where it reads unknown, what it hangs on was not kept: cannot tell.")
     if first := sorted({change.shadowed_by for change in changed if change.shadowed_by}):

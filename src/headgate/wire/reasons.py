@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.core.decide import ceiling_unknown
 from headgate.core.decision import Decision, Finding, State, Verdict
 from headgate.core.health import ShardHealth
 from headgate.core.metrics import Comparison
@@ -30,7 +31,7 @@ def reason_of(decision: Decision) -> str:
 
 def _refused_by(rule: Rule, wall_s: float) -> str:
     """Who is refused, for how long, by whom and why."""
-    share = "every check" if rule.refuses_all else f"{rule.ratio:.0%} of the checks"
+    share = "every check" if rule.refuses_all else f"{share_of(rule.ratio)} of the checks"
     left = duration(max(0.0, rule.ends_at(wall_s) - wall_s))
     by = f", set by {rule.created_by}" if rule.created_by else ""
     why = f": {rule.reason}" if rule.reason else ""
@@ -57,6 +58,18 @@ def fairness_of(decision: Decision) -> str:
     return f"refused by dice for {duration(turn.waited_s)}, they are waived in {left}"
 
 
+def odds_of(decision: Decision) -> str:
+    """How likely such a check comes to the metrics, where that is up to dice."""
+    rule, odds = decision.applied.refuse, decision.odds
+    if rule is None or odds is None:
+        return ""
+    what = "admitted" if decision.admitted else "and even once the metrics allow it, admitted"
+    left = duration(max(0.0, rule.ends_at(decision.at.wall_s) - decision.at.wall_s))
+    return (
+        f"{what} with a chance of {share_of(odds)} (rule {rule.id} on {rule.target}, {left} left)"
+    )
+
+
 def says(rule: Rule) -> str:
     """What a rule does, for lists and explanations."""
     where = f" on {rule.database}" if rule.database else ""
@@ -71,7 +84,7 @@ def _does(rule: Rule) -> str:
             return f"leaves {rule.target} to the metrics alone"
         case Kind.RATIO:
             when = ", once the metrics have let them" if rule.order is Order.AFTER else ""
-            return f"refuses {rule.ratio:.0%} of the checks of {rule.target}{when}"
+            return f"refuses {share_of(rule.ratio)} of the checks of {rule.target}{when}"
         case Kind.EXEMPT:
             what = ", ".join(rule.metrics) or "every metric and refusal"
             limit = f"up to {rule.ceiling:g} times its threshold"
@@ -95,14 +108,20 @@ def exemption_of(decision: Decision) -> str:
     if decision.waived:
         names = ", ".join(name_of(finding) for finding in decision.waived)
         return f"rule {rule.id} exempts {rule.target} from {names}"
-    above = [f for f in decision.failing if _above(f, rule.ceiling)]
-    if not above:
-        return ""
-    names = ", ".join(name_of(finding) for finding in above)
-    return (
-        f"rule {rule.id} exempts {rule.target}, and rests: {names} is above {rule.ceiling:g} "
-        "times its threshold"
-    )
+    rests = f"rule {rule.id} exempts {rule.target}, and rests"
+    if above := [f for f in decision.failing if _above(f, rule.ceiling)]:
+        names = ", ".join(name_of(finding) for finding in above)
+        return f"{rests}: {names} is above {rule.ceiling:g} times its threshold"
+    if unknown := [f for f in decision.failing if ceiling_unknown(f, rule)]:
+        told = " and ".join(_unreadable(finding) for finding in unknown)
+        return f"{rests}: its ceiling cannot be judged while {told}"
+    return ""
+
+
+def _unreadable(finding: Finding) -> str:
+    what = finding.cause.value.replace("_", " ") if finding.cause else "absent"
+    since = finding.absent_for_s
+    return f"{name_of(finding)} is {what}{f' for {duration(since)}' if since is not None else ''}"
 
 
 def _above(finding: Finding, ceiling: float) -> bool:
@@ -177,6 +196,19 @@ def name_of(finding: Finding) -> str:
 def _words(cause: Cause | None, detail: str) -> str:
     told = cause.value.replace("_", " ") if cause else ""
     return f"{told}: {detail}" if told and detail else told or detail
+
+
+def share_of(ratio: float) -> str:
+    """In percent, and 0 % or 100 % only where it is just that."""
+    places = next((n for n in range(8) if _tells(f"{ratio:.{n}%}", ratio)), None)
+    if places is not None:
+        return f"{ratio:.{places}%}"
+    return "almost 100%" if ratio > 0.5 else "almost 0%"
+
+
+def _tells(text: str, ratio: float) -> bool:
+    said = float(text[:-1]) / 100
+    return abs(said - ratio) <= min(0.005, 0.05 * ratio, 0.05 * (1 - ratio))
 
 
 def quantity(value: float, unit: str) -> str:

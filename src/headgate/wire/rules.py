@@ -24,9 +24,11 @@ from headgate.wire.reasons import (
     exemption_of,
     fairness_of,
     name_of,
+    odds_of,
     quantity,
     says,
     shadowed_by,
+    share_of,
 )
 
 EXEMPT, SUSPENDED = "exempt: ", "suspended: "
@@ -99,6 +101,9 @@ class ExplainDoc(AnswerDoc, frozen=True):
     """What would have to change for it to be admitted; empty where it is."""
     fairness: str | None
     """How long dice have kept it from the metrics, where that is bounded (R82)."""
+    odds: float | None = None
+    """How likely dice let such a check through to the metrics, by whose verdict it is told; null
+    where no dice are thrown."""
     pace: PaceDoc | None = None
     """What is released for all clients of the database; null where nothing is paced."""
 
@@ -211,12 +216,22 @@ def _exemption(rule: Rule, wall_s: float, *, resting: bool) -> str:
 def matched_clients(
     book: RuleBook, clients: Sequence[tuple[Identity, str]]
 ) -> dict[str, list[str]]:
-    """By rule: who of `clients` (identity, database) is meant by it. A look-up per client."""
-    found: dict[str, dict[str, None]] = {}
+    """By rule: who of `clients` (identity, database) is meant by it. A look-up per client, and
+    one list for all rules of a target: there may be thousands of either."""
+    by_target: dict[str, list[tuple[str, str]]] = {}
     for identity, database in clients:
-        for _, rule in book.matching(identity, database):
-            found.setdefault(rule.id, {})[identity.text] = None
-    return {rule_id: list(names) for rule_id, names in found.items()}
+        for target in book.targets_of(identity):
+            by_target.setdefault(target, []).append((identity.text, database))
+    lists: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, list[str]] = {}
+    for rule in book.rules:
+        key = (rule.target, rule.database)
+        if rule.target in by_target and key not in lists:
+            met = (text for text, at in by_target[rule.target] if rule.database in ("", at))
+            lists[key] = list(dict.fromkeys(met))
+        if names := lists.get(key):
+            found[rule.id] = names
+    return found
 
 
 # --- what they make of one client ----------------------------------------------------------
@@ -263,8 +278,11 @@ def explain_doc(decision: Decision, book: RuleBook) -> ExplainDoc:
     matches = explain_rules(book, check.identity, check.database, wall_s)
     answer = answer_doc(decision, detail=True)
     fields = {name: getattr(answer, name) for name in AnswerDoc.__struct_fields__}
+    if told := odds_of(decision):
+        fields["reason"] = "; ".join(filter(None, [answer.reason, told]))
     return ExplainDoc(
         **fields,
+        odds=decision.odds,
         matched=[match_doc(m, wall_s) for m in matches],
         needed=needed_of(decision),
         fairness=fairness_of(decision) or None,
@@ -315,8 +333,8 @@ def _must_end(rule: Rule, wall_s: float) -> str:
     if rule.refuses_all:
         return f"rule {rule.id} must end, which it does in {left}; {lift}"
     return (
-        f"other dice: rule {rule.id} lets {1 - rule.ratio:.0%} of the checks of {rule.target} "
-        f"through to the metrics, and ends in {left}; {lift}"
+        f"other dice: rule {rule.id} lets {share_of(1 - rule.ratio)} of the checks of "
+        f"{rule.target} through to the metrics, and ends in {left}; {lift}"
     )
 
 

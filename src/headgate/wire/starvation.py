@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headgate.core.sessions import Suspect
-from headgate.core.starvation import CULPRIT_MEANINGS, Culprit, Starved
+from headgate.core.starvation import CULPRIT_MEANINGS, LOOK, Culprit, Starved
 from headgate.wire.reasons import duration
 
 STARVED = "starved: "
@@ -125,7 +125,7 @@ def _starved(f: Starved) -> str:
 
 
 def _remedy(finding: Starved) -> str:
-    if finding.culprit is Culprit.UNEXPLAINED_LOAD:
+    if finding.culprit is Culprit.UNEXPLAINED_LOAD or finding.proposal == LOOK:
         return f"see `{finding.proposal}`"
     return f"`{finding.proposal}` would end it"
 

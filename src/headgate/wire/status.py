@@ -10,6 +10,7 @@ import msgspec
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import ShardDoc
+from headgate.wire.unthrottled import UnthrottledDoc
 
 
 class MetricView(msgspec.Struct, frozen=True):
@@ -123,6 +124,10 @@ class TallyDoc(msgspec.Struct, frozen=True):
 
 class HistoryDoc(msgspec.Struct, frozen=True):
     tallies: Sequence[TallyDoc]
+    unthrottled: Sequence[UnthrottledDoc] = ()
+    """Periods of going without a throttler, as their clients told."""
+    whole: bool = True
+    """False: there are more tallies than are told at once, and the oldest are left out."""
 
 
 class RefusalDoc(msgspec.Struct, frozen=True):

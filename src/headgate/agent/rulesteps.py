@@ -1,0 +1,123 @@
+"""One rule as it is kept, and one step of a change: values, and how they are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.agent.ruletime import RuleMark, parse_mark
+from headgate.agent.schedules import windows_ahead
+from headgate.core.lint import Advice
+from headgate.core.records import AuditEntry, Record
+from headgate.core.rule_settings import RuleSpec, parse_target, written
+from headgate.core.rule_times import parse_date_time
+from headgate.core.rules import EVERYONE, Rule, Window
+from headgate.core.samples import Instant
+from headgate.errors import Fault, InvalidSettings
+
+RULE = "rule"
+"""The kind of record."""
+STEP_S = 1.0
+"""A wall clock that moved by more than this against the monotonic one was set."""
+NEVER: tuple[Window, ...] = ()
+"""No clock brings back what was lifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """One rule as it is kept, and as it is judged by."""
+
+    spec: RuleSpec
+    ends_mono_s: float
+    """By this the rule ends, whatever becomes of the wall clock."""
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def in_book(self, now: Instant) -> Rule:
+        """As the book has it: with its windows, and with an end that no clock can put off."""
+        rule, schedule = self.spec.rule, self.spec.schedule
+        if self.spec.lifted_by:
+            return replace(rule, windows=NEVER)
+        by_mono = now.wall_s + self.ends_mono_s - now.mono_s
+        if by_mono < rule.expires_at - STEP_S:
+            rule = replace(rule, expires_at=by_mono)
+        if schedule is not None:
+            rule = replace(rule, windows=windows_ahead(schedule, now.wall_s))
+        return rule
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rule put in the place of another, under one audit entry."""
+
+    spec: RuleSpec
+    action: str
+    before: RuleEntry | None = None
+
+
+def favor_targets(target: str, over: str) -> tuple[str, str]:
+    """Whom to leave alone, and whom to refuse. Who is in both must be left alone: that takes a
+    rule on both, for among equals the stricter wins."""
+    faults = []
+    for place, given in (("target", target), ("over", over)):
+        try:
+            parse_target(given)
+        except ValueError as error:
+            faults.append(Fault(f"favor.{place}", str(error)))
+    if not faults and target in (over, EVERYONE):
+        faults.append(Fault("favor.target", f"{target} cannot be favored over {over}"))
+    if faults:
+        raise InvalidSettings(faults)
+    if over == EVERYONE:
+        return target, over
+    return ":".join(dict.fromkeys([*target.split(":"), *over.split(":")])), over
+
+
+def put_of(step: Step, who: str, wall_s: float) -> tuple[Record, AuditEntry]:
+    """What stands for it in the store, built on what it replaces, and its audit entry."""
+    before = step.before.spec if step.before else None
+    revision = before.rule.revision if before else 0
+    value, was = value_of(step.spec), value_of(before) if before else None
+    audit = AuditEntry(wall_s, who, step.action, step.spec.id, was, value)
+    return Record(RULE, step.spec.id, value, revision), audit
+
+
+def value_of(spec: RuleSpec) -> Mapping[str, Any]:
+    """As it is kept and audited: in times that a person can read."""
+    rule = spec.rule
+    value: dict[str, Any] = {
+        **written(rule, spec.schedule),
+        "expires_at": _iso(rule.expires_at),
+        "created_at": _iso(rule.created_at),
+        "created_by": rule.created_by,
+        "set_at": _iso(spec.set_at),
+    }
+    if spec.ruled_at is not None:
+        value["ruled_at"] = spec.ruled_at
+    if spec.charged:
+        value["charged"] = dict(spec.charged)
+    texts = {"pair": spec.pair, "suspended": spec.suspended, "lifted_by": spec.lifted_by}
+    return value | {key: text for key, text in texts.items() if text}
+
+
+def mark_of(record: Record) -> RuleMark | None:
+    """A rule tells how far time had come when its end was set, by both clocks."""
+    value = record.value or {}
+    try:
+        set_at = parse_date_time(value.get("set_at"))
+    except ValueError:
+        return None
+    return parse_mark({"ruled_s": value.get("ruled_at"), "wall_s": set_at})
+
+
+def _iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def ends_at(entry: RuleEntry) -> float:
+    return entry.spec.rule.expires_at

@@ -1,0 +1,127 @@
+"""The Python in the docs runs as it is printed, against a real agent.
+
+And what the docs say of failures names its proof.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+import headgate
+from headgate.client.events import EVENTS
+from tests.http.serving import Plan, Served, serving
+
+ROOT = Path(__file__).parent.parent
+ASKING = ROOT / "docs" / "howto" / "ask-from-a-job.md"
+WITHOUT = ROOT / "docs" / "explanation" / "without-a-throttler.md"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+AGENT = re.compile(r"https?://[\w.-]+:8087")
+ROWS = [{"id": number} for number in range(1, 251)]
+
+
+def blocks() -> list[Any]:
+    """Those that ask; the README's others belong to other tests."""
+    pages = (ROOT / "README.md", ASKING, WITHOUT)
+    found = [(page, match) for page in pages for match in PYTHON.finditer(page.read_text())]
+    return [
+        pytest.param(match[1], id=f"{page.stem}-{page.read_text()[: match.start()].count(chr(10))}")
+        for page, match in found
+        if re.search(r"headgate\.(Async)?Client\(", match[1])
+    ]
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    plan = Plan(databases=("main", "orders", "users"))
+    with serving(asyncio.SelectorEventLoop, tmp_path_factory.mktemp("agent"), plan) as served:
+        yield served
+
+
+@pytest.fixture
+def world() -> dict[str, Any]:
+    """What a job brings along, and what the examples do not explain."""
+    done: list[Any] = []
+
+    async def asend(chunk: Any) -> None:
+        done.append(chunk)
+
+    return {
+        "headgate": headgate,
+        "done": done,
+        "messages": ROWS[:5],
+        "handle": done.append,
+        "rows": ROWS,
+        "write": done.append,
+        "delete": done.append,
+        "asend": asend,
+        "execute": lambda *statement: done.append(statement),
+        "select": lambda *statement: ROWS,
+        "print": lambda *told: None,
+    }
+
+
+def compiled(block: str, agent: Served) -> CodeType:
+    """With the agent that runs here in every place: under another name in each."""
+    names = iter(
+        (
+            agent.base_url,
+            f"unix://{agent.socket_path}",
+            agent.base_url.replace("127.0.0.1", "localhost"),
+        )
+    )
+    text = AGENT.sub(lambda _: next(names), block)
+    code: CodeType = compile(text, "docs", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return code
+
+
+@pytest.mark.parametrize("block", blocks())
+async def test_the_docs_examples_run(
+    block: str,
+    agent: Served,
+    world: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADGATE_URL", agent.base_url)
+    monkeypatch.chdir(tmp_path)
+    code = compiled(block, agent)
+    try:
+        if code.co_flags & inspect.CO_COROUTINE:
+            await eval(code, world)
+        else:
+            await asyncio.to_thread(exec, code, world)
+    finally:
+        for made in list(world.values()):
+            if isinstance(made, headgate.Client):
+                made.close()
+    if "chunks(" in block or "ranges(" in block:
+        assert world["done"], "it did its work"
+
+
+def test_there_are_examples() -> None:
+    assert len(blocks()) >= 8
+
+
+def test_every_event_is_documented() -> None:
+    page = ASKING.read_text()
+    assert [kind.__name__ for kind in EVENTS if f"`{kind.__name__}`" not in page] == []
+
+
+def test_every_row_of_the_table_of_failures_names_tests_that_exist() -> None:
+    _, _, table = WITHOUT.read_text().partition("## What happens when which part dies")
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    known = set(re.findall(r"def (test_\w+)\(", sources))
+    assert len(rows) >= 12
+    for row in rows:
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named and named <= known, row
