@@ -16,12 +16,12 @@ from headgate.core.health import Health
 from headgate.core.metrics import Comparison
 from headgate.core.rules import Rule, book_of
 from headgate.core.samples import Cause
+from headgate.core.utilization import MAX_UTILIZATION
 from headgate.http.responses import whole_seconds
 from headgate.wire.answers import (
     FRENO_MESSAGES,
     FRENO_STATUS,
     MAX_MS,
-    MAX_UTILIZATION,
     STATUS,
     answer_doc,
     batch_doc,

@@ -11,10 +11,10 @@ from headgate.client.answers import Answer, MetricAnswer
 from headgate.core.decide import findings
 from headgate.core.decision import Decision, Finding, State
 from headgate.core.names import Scope
+from headgate.core.utilization import utilization
 from headgate.wire.reasons import reason_of
 
 RULE, OTHER = "rule:", "other"
-MAX_UTILIZATION = 1e9
 
 
 def answer_of(decision: Decision) -> Answer:
@@ -25,7 +25,7 @@ def answer_of(decision: Decision) -> Answer:
         admitted=not refused,
         reason=reason_of(decision) if refused else "",
         retry_after_s=to_ms(decision.retry_after_s),
-        utilization=_utilization(decision),
+        utilization=utilization(decision),
         metrics=tuple(_metric(finding) for finding in seen),
         database=check.database,
         read_only=check.read_threshold is not None,
@@ -78,24 +78,6 @@ def _metric(finding: Finding) -> MetricAnswer:
         detail=finding.detail,
         absent_for_s=to_ms(finding.absent_for_s),
     )
-
-
-def _utilization(decision: Decision) -> float:
-    check, health = decision.check, decision.health
-    if health is None:
-        return 0.0
-    if check.metrics:
-        shares = [
-            f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
-        ]
-        return _share(max(shares, default=0.0))
-    by_scope = {None: health.default, Scope.HOST: health.host, Scope.SHARD: health.whole}
-    worst = by_scope[check.scope].worst
-    return _share(worst.utilization) if worst else 0.0
-
-
-def _share(utilization: float) -> float:
-    return round(min(utilization, MAX_UTILIZATION), 4)
 
 
 def to_ms(seconds: float | None) -> float | None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.core.decide import findings
-from headgate.core.decision import Check, Decision, Finding, Verdict
-from headgate.core.health import Health, Selection
+from headgate.core.decision import Decision, Finding, Verdict
 from headgate.core.names import Scope
+from headgate.core.utilization import utilization
 from headgate.wire.reasons import reason_of
 
 STATUS: dict[Verdict, int] = {
@@ -98,8 +98,7 @@ class FrenoDoc(msgspec.Struct, frozen=True):
 
 encode = msgspec.json.Encoder().encode
 
-# JSON knows no infinity, and its readers no integers beyond 53 bits.
-MAX_UTILIZATION = 1e9
+# Readers of JSON know no integers beyond 53 bits.
 MAX_MS = 2**53
 
 
@@ -175,29 +174,6 @@ def metric_doc(finding: Finding) -> MetricDoc:
 
 def retry_after_ms(decision: Decision) -> int | None:
     return _ms(decision.retry_after_s)
-
-
-def utilization(decision: Decision) -> float:
-    check, health = decision.check, decision.health
-    if health is None:
-        return 0.0
-    if not check.metrics:
-        worst = _selection(check, health).worst
-        return _share(worst.utilization) if worst else 0.0
-    shares = [
-        f.value / f.threshold for f in findings(decision) if f.value is not None and f.threshold
-    ]
-    return _share(max(shares, default=0.0))
-
-
-def _selection(check: Check, health: Health) -> Selection:
-    if check.scope is None:
-        return health.default
-    return health.host if check.scope is Scope.HOST else health.whole
-
-
-def _share(utilization: float) -> float:
-    return round(min(utilization, MAX_UTILIZATION), 4)
 
 
 def _ms(seconds: float | None) -> int | None:
