@@ -136,3 +136,20 @@ def test_what_decide_would_have_said_is_within_the_bounds(
     assert change.admitted_before == sum(d.admitted for d in happened)
     if how in (How.EXACT, How.EXPECTED):
         assert real == pytest.approx(low) == pytest.approx(high)
+
+
+def test_an_exemption_that_dice_overrule_may_still_end_another() -> None:
+    """It stands in the place of a wider one's, whose waiver is gone: that is no "unchanged"."""
+    lag = replace(metric("lag", threshold=10.0), scope=Scope.HOST)
+    seen = list(healths(lag, [(12.0, None, 1.0)]))
+    then = [
+        Rule("then", "all", kind=Kind.EXEMPT, metrics=("lag",), ceiling=3.0),
+        Rule("other", "u1:etl", 0.3),
+    ]
+    proposed = Rule("proposed", "etl", kind=Kind.EXEMPT, ceiling=2.0)
+    before = RuleBook(then)
+    setting = Setting(before, {"main": gate_of(seen[-1][1])})
+    [change] = replay(kept(list(decisions(seen, before))), looked_at(seen), proposed, setting)
+    assert change.admitted_before == 7
+    assert sum(d.admitted for d in decisions(seen, RuleBook([*then, proposed]))) == 0
+    assert (change.after.low, change.after.high, change.after.how) == (0, 7, How.BOUNDED)

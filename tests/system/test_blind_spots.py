@@ -110,7 +110,8 @@ class TestPostgres:
         with sleepers(dsn, 6):
             eventually(lambda: not agent.admitted(), within_s=5)
             assert agent.admitted(metrics="pool_usage")
-            assert agent.metric("threads_running")["value"] >= 6
+            # Above the threshold of 4 it is not all of them yet: they connect one by one.
+            eventually(lambda: agent.metric("threads_running")["value"] >= 6, within_s=5)
         eventually(agent.admitted, within_s=5)
 
 

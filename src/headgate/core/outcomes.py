@@ -192,6 +192,16 @@ def unchanged(counts: Counts) -> After:
     return After(counts.admitted, counts.admitted, How.EXACT)
 
 
+def displaced(counts: Counts, before: Applied, applied: Applied) -> After:
+    """The rule says nothing itself, yet another may have had to make room for it: an exemption
+    from everything that is overruled by dice stands in the place of one from a metric."""
+    if before.rules == applied.rules:
+        return unchanged(counts)
+    if applied.rules == before._replace(exempt=None).rules:
+        return _bounded(counts.admitted - counts.exempted, counts.admitted)
+    return After(0, counts.checks - counts.fixed, How.BOUNDED)
+
+
 def outcome(minute: Happened) -> After:
     """Of a minute in which the proposed rule applies."""
     counts, applied, before = minute.counts, minute.applied, minute.before

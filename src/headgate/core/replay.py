@@ -24,6 +24,7 @@ from headgate.core.outcomes import (
     How,
     Minutes,
     counts_of,
+    displaced,
     outcome,
     unchanged,
 )
@@ -127,14 +128,14 @@ class _Player:
         if identity is None:
             return replace(change, after=After(0, counts.checks, How.UNKNOWN))
         spans = list(self._spans(identity, database, minute))
-        if not any(self._applies(applied) for _, applied in spans):
+        if all(before.rules == applied.rules for before, applied in spans):
             return replace(change, shadowed_by=self._shadow(spans, client, database))
         if minute * MINUTE_S < self._setting.known_from_s:
             return replace(change, after=After(0, counts.checks, How.UNKNOWN))
         afters = {
             outcome(self._happened(minute, database, counts, before, applied))
             if self._applies(applied)
-            else same
+            else displaced(counts, before, applied)
             for before, applied in spans
         }
         if len(afters) == 1:
