@@ -1,0 +1,564 @@
+/*
+ * headgate.h: the traffic core. Which budgets a statement falls under, whether it may run, and
+ * what it is charged. C11, no dependencies, no allocation.
+ *
+ *   policy (immutable, flat)   hg_policy_check ─► hg_session_resolve ─► hg_match ─► hg_matches
+ *   region (shared, mutable)   hg_check, hg_take ─► run ─► hg_settle
+ *
+ * All state lies in one flat region of memory that the caller gives: Postgres shared memory, a
+ * mapping shared by the workers of a proxy, or an array in a test. There are no pointers in it,
+ * so every process may map it elsewhere.
+ *
+ * The readable twin of this file, and the specification, is src/headgate/traffic/ (Python).
+ * tests/vectors/traffic*.json and a differential property test hold the two together.
+ *
+ * Time: `now_ns` is a monotonic clock's, the same for all that share a region; `wall_ms` is Unix
+ * time, and serves for expiry alone. Cost is CPU time in nanoseconds. Percentages are in
+ * thousandths of a percent (mpct): 100 % = 100000. Whole-server seconds likewise: a capacity of
+ * 200 (%·s) is 200000, and on 8 CPUs 16 CPU-seconds.
+ */
+#ifndef HEADGATE_H
+#define HEADGATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HG_POLICY_FORMAT 1u
+#define HG_REGION_FORMAT 1u
+#define HG_POLICY_MAGIC "HGPOLICY"
+#define HG_REGION_MAGIC "HGREGION"
+
+#define HG_MAX_MATCHES 32u      /* budgets that apply to one statement; more are counted, not applied */
+#define HG_MAX_TAGS 32u         /* tags of one statement; more are counted, not read */
+#define HG_MAX_KEY_BYTES 65u    /* R120 */
+#define HG_MAX_VALUE_BYTES 1024u
+#define HG_MAX_SESSION_PRESENT 132u /* three names, and an IPv6 address under each length of mask */
+#define HG_MAX_PRESENT 168u     /* pairs of a statement that some rule names */
+#define HG_MAX_BUDGETS 65536u
+#define HG_MAX_RULES 65536u
+#define HG_MAX_NAME_BYTES 63u
+#define HG_MAX_COST_NS 10000000000000ull /* 10,000 s of CPU; dearer statements are charged that */
+#define HG_NEVER UINT64_MAX
+
+/* ── The compiled policy ──────────────────────────────────────────────────── */
+
+/* Keys that the server knows. Tags follow in keys[] from HG_SYSTEM_KEYS on, sorted by name. */
+enum {
+    HG_KEY_USERNAME = 0,
+    HG_KEY_DATABASE = 1,
+    HG_KEY_APPLICATION_NAME = 2,
+    HG_KEY_REMOTE_ADDRESS = 3,
+    HG_KEY_QUERY = 4,       /* the server's query id, as 8 bytes, least significant first */
+    HG_KEY_FINGERPRINT = 5, /* of the statement's text, hg_fingerprint, as 8 bytes */
+    HG_SYSTEM_KEYS = 6
+};
+
+enum { HG_MODE_OFF = 0, HG_MODE_WARN = 1, HG_MODE_ENFORCE = 2 };
+
+enum { /* hg_policy.flags */
+    HG_POLICY_OFF = 1u,            /* published to switch everything off */
+    HG_POLICY_BY_HEALTH = 2u,      /* some budget is `when = "unhealthy"` */
+    HG_POLICY_EXPIRES = 4u,        /* some budget has an end */
+    HG_POLICY_UNKNOWN_BITES = 8u   /* health_unknown = "unhealthy" */
+};
+
+enum { /* hg_budget.set: which limits there are; an explicit 0 is set, and admits nothing */
+    HG_SET_RATE = 1u,
+    HG_SET_CAPACITY = 2u,
+    HG_SET_BURST = 4u,
+    HG_SET_CONCURRENCY = 8u, /* percent of the region's workers, rounded up */
+    HG_SET_MAX_WORKERS = 16u,
+    HG_SET_WARNING = 32u
+};
+
+enum { /* hg_budget.flags */
+    HG_BUDGET_WHEN_UNHEALTHY = 1u,
+    HG_BUDGET_IN_TRANSACTION = 2u /* may refuse and delay inside an open transaction (R148) */
+};
+
+typedef struct hg_section {
+    uint32_t offset; /* in bytes, from the policy's start; a multiple of 8 */
+    uint32_t count;  /* of elements */
+} hg_section;
+
+typedef struct hg_string {
+    uint32_t offset; /* into the strings section */
+    uint32_t length;
+} hg_string;
+
+typedef struct hg_policy {
+    char magic[8];
+    uint32_t format;
+    uint32_t crc;     /* CRC-32 (zlib's) of the whole policy, with these four bytes zero */
+    uint64_t length;  /* of the whole policy in bytes, a multiple of 8 */
+    uint64_t version; /* rises with every publication */
+    uint32_t flags;
+    uint32_t system_keys; /* bit k: some rule names system key k, to match or for each */
+    hg_section budgets;    /* hg_budget, in the order of the document, mode off left out */
+    hg_section rules;      /* hg_rule, grouped by budget, in the order of the document */
+    hg_section conditions; /* uint32_t, indices of pairs */
+    hg_section eaches;     /* uint32_t, indices of keys, ascending within a rule */
+    hg_section pairs;      /* hg_pair, in the order of first use */
+    hg_section slots;      /* hg_slot, a power of two of at least twice the pairs; linear probing */
+    hg_section candidates; /* uint32_t, indices of rules, ascending within a pair or key */
+    hg_section always;     /* uint32_t, rules without conditions and without each */
+    hg_section keys;       /* hg_key; at least HG_SYSTEM_KEYS */
+    hg_section masks;      /* hg_mask, IPv4 first, longest first within a family */
+    hg_section exempt;     /* hg_string: usernames that no rule concerns */
+    hg_section strings;    /* bytes */
+} hg_policy;
+
+typedef struct hg_budget {
+    uint64_t key; /* hg_hash(2, name), never 0 or 1 */
+    hg_string name;
+    uint32_t set;
+    uint32_t rate_mpct;
+    uint32_t capacity_mpcts;
+    uint32_t burst_mpcts;
+    uint32_t concurrency_mpct;
+    uint32_t max_workers;
+    uint32_t warning_mpct;
+    uint32_t epoch; /* raised to forgive what the budget owes */
+    uint32_t max_delay_ms;
+    uint32_t penalty_ms;
+    uint32_t max_delayed;
+    uint8_t mode;
+    uint8_t flags;
+    uint16_t reserved;
+    int64_t expires_at_ms; /* Unix time; 0: never */
+} hg_budget;
+
+typedef struct hg_rule {
+    uint32_t budget;
+    uint32_t first_condition;
+    uint32_t first_each;
+    uint16_t conditions;
+    uint16_t eaches;
+    uint16_t prefix; /* bits of its remote_address condition, plus 1; 0: it has none */
+    uint16_t reserved;
+    uint32_t reserved2;
+} hg_rule;
+
+/* A conjunction is a candidate under its rarest pair alone (the fewest rules name it; the first of
+ * several), so it is found once. A rule with each-keys and no conditions is a candidate under its
+ * first each-key. */
+typedef struct hg_pair {
+    uint64_t hash; /* hg_hash(key's hash, value) */
+    uint32_t key;
+    uint32_t prefix; /* remote_address: family (4 or 6) * 256 + bits; else 0 */
+    hg_string value; /* remote_address: 4 or 16 bytes, masked, then one byte of bits */
+    uint32_t first_candidate;
+    uint32_t candidates;
+} hg_pair;
+
+typedef struct hg_slot {
+    uint32_t mark; /* the hash's upper half */
+    uint32_t pair; /* its index plus 1; 0: free */
+} hg_slot;
+
+typedef struct hg_key {
+    uint64_t hash; /* hg_hash(0, name) of a system key, hg_hash(1, name) of a tag */
+    hg_string name; /* a tag's without "tag." */
+    uint32_t first_candidate;
+    uint32_t candidates;
+} hg_key;
+
+typedef struct hg_mask {
+    uint32_t family; /* 4 or 6 */
+    uint32_t bits;
+} hg_mask;
+
+_Static_assert(sizeof(hg_policy) == 136, "hg_policy");
+_Static_assert(sizeof(hg_budget) == 72, "hg_budget");
+_Static_assert(sizeof(hg_rule) == 24, "hg_rule");
+_Static_assert(sizeof(hg_pair) == 32, "hg_pair");
+_Static_assert(sizeof(hg_key) == 24, "hg_key");
+
+/* FNV-1a over the bytes, from seed ^ 0xcbf29ce484222325, then mixed:
+ * h ^= h >> 32; h *= 0xd6e8feb86659fd93; h ^= h >> 32; h *= 0xd6e8feb86659fd93; h ^= h >> 32. */
+uint64_t hg_hash(uint64_t seed, const void *bytes, size_t length);
+uint32_t hg_crc32(uint32_t crc, const void *bytes, size_t length);
+
+/* NULL if `bytes` is a whole and sound policy: every offset, count, index and string in bounds,
+ * every list sorted as it says, the checksum right. Else what is wrong with it, a constant. After
+ * this nothing is checked again. `bytes` is aligned to 8. */
+const char *hg_policy_check(const void *bytes, size_t length);
+
+/* The JSON document (the same as Python's) → a compiled policy in `out`, byte for byte what Python
+ * compiles of it. For small sets; the document is at most 64 KiB. Returns its length, or 0 with the
+ * fault in `error` ("budgets[2].rate: 120 is more than 100"). `work` is scratch of `work_length`
+ * bytes (hg_compile_work_bytes(length) suffices). */
+size_t hg_compile_work_bytes(size_t json_length);
+size_t hg_compile(const char *json, size_t json_length, uint64_t version, void *out,
+                  size_t out_length, void *work, size_t work_length, char *error,
+                  size_t error_length);
+
+/* ── Who asks ─────────────────────────────────────────────────────────────── */
+
+typedef struct hg_who {
+    const char *username;
+    const char *database;
+    const char *application_name; /* each NULL if there is none */
+    uint8_t family;               /* 4, 6, or 0 without an address (a Unix socket) */
+    uint8_t address[16];          /* in network order; an IPv4 address mapped into IPv6 is given as IPv4 */
+} hg_who;
+
+/* What a session's own pairs resolve to under one policy; resolve again when either changes. */
+typedef struct hg_session {
+    uint32_t present[HG_MAX_SESSION_PRESENT]; /* pairs of username, database, application_name,
+                                               * remote_address */
+    uint32_t presents;
+    uint32_t addresses; /* of them, of remote_address: the last ones */
+    uint32_t probes;    /* look-ups made for it */
+    bool exempt;
+    bool may_match;   /* false: no statement of this session can match any rule */
+    bool needs_tags;  /* some rule that may still match names a tag */
+    bool needs_query;
+    bool needs_fingerprint;
+    bool each_tags;   /* some rule without conditions is for each value of a tag */
+    uint64_t each_hash[4]; /* of the values of the four session keys; 0: none */
+    uint8_t each_label_length[4];
+    char each_label[4][47]; /* "username=etl", cut */
+} hg_session;
+
+void hg_session_resolve(const hg_policy *policy, const hg_who *who, hg_session *session);
+
+/* ── The statement ────────────────────────────────────────────────────────── */
+
+enum { HG_POSTGRES = 0, HG_MYSQL = 1 }; /* how literals and comments read */
+
+typedef struct hg_tag {
+    uint16_t key_offset, key_length; /* into hg_tags.text, decoded */
+    uint16_t value_offset, value_length;
+} hg_tag;
+
+typedef struct hg_tags {
+    uint32_t count;
+    uint32_t ignored;    /* malformed, too long, or beyond HG_MAX_TAGS */
+    uint32_t duplicates; /* a key again: the last one stands */
+    hg_tag tags[HG_MAX_TAGS];
+    uint16_t used;
+    char text[8192];
+} hg_tags;
+
+/* The tags in the comments of one statement (R120), aware of literals, quoted names, dollar quotes,
+ * nested comments (Postgres) and hints (which are never tags). */
+void hg_tags_read(const char *text, size_t length, int dialect, hg_tags *tags);
+
+/* Of the text without comments, case of unquoted names, literals and lists. */
+uint64_t hg_fingerprint(const char *text, size_t length, int dialect);
+
+typedef struct hg_statement {
+    const char *text; /* this statement's own slice of the text */
+    size_t length;
+    int dialect;
+    uint64_t query_id; /* 0: not known */
+    bool fingerprinted;
+    uint64_t fingerprint; /* if fingerprinted; else it is worked out when a rule asks */
+} hg_statement;
+
+typedef struct hg_match_one {
+    uint32_t budget;    /* index */
+    uint32_t rule;      /* index of the first rule that brought it */
+    uint64_t bucket;    /* key of the bucket; the budget's own key unless the rule is for each. Then,
+                         * from the budget's key on, for every each-key in order: hg_hash(bucket so
+                         * far, v), v the 8 bytes (least significant first) of hg_hash(key's hash,
+                         * value); where v or the bucket comes to 0 or 1, add 2 */
+    uint8_t label_length;
+    char label[47];     /* of an each-bucket: "tenant=acme", several joined by ",", cut; an address
+                         * as inet_ntop writes it, query and fingerprint as 16 hex digits */
+} hg_match_one;
+
+typedef struct hg_matches {
+    uint32_t count;
+    uint32_t left_out; /* beyond HG_MAX_MATCHES */
+    uint32_t ignored_tags, duplicate_tags;
+    uint32_t probes;   /* look-ups made, for R116 */
+    hg_match_one at[HG_MAX_MATCHES]; /* by rule, so in the order of the document; each bucket once */
+} hg_matches;
+
+/* Of the rules that match as a whole, those with an address apply only if theirs is the longest
+ * prefix among them; only an enforced budget's hides an enforced one's. Budgets that have expired
+ * or rest are left out (before that: their rules hide no others). `healthy`: 1, 0, or -1 unknown.
+ * `scratch` may be NULL if no rule names a tag. */
+void hg_match(const hg_policy *policy, const hg_session *session, const hg_statement *statement,
+              int64_t wall_ms, int healthy, hg_tags *scratch, hg_matches *matches);
+
+/* ── The region ───────────────────────────────────────────────────────────── */
+
+#define HG_WAYS 16u          /* buckets in a set */
+#define HG_EACH_WAYS 12u     /* of them, open to buckets per distinct value (rules with each): these
+                              * never make a budget's own bucket forget what it owes */
+#define HG_PATTERN_WAYS 4u
+
+typedef struct hg_sizes {
+    uint32_t seats;        /* of processes or threads that decide */
+    uint32_t budgets;      /* whose counts are kept; a power of two */
+    uint32_t buckets;      /* a power of two, at least HG_WAYS */
+    uint32_t patterns;     /* a power of two, at least HG_PATTERN_WAYS */
+    uint32_t policy_bytes; /* largest compiled policy; a multiple of 4096 */
+    uint32_t traces;       /* statements kept for replay; a power of two, or 0 */
+} hg_sizes;
+
+/* One process's own place: written by itself alone, read by all. */
+typedef struct hg_seat {
+    _Atomic uint32_t using_area; /* 1 or 2 while it reads a policy there, else 0 */
+    _Atomic uint32_t pid;        /* 0: free */
+    _Atomic uint64_t version;    /* of the policy it last decided by */
+    _Atomic uint32_t crc;
+    _Atomic uint32_t reserved;
+    _Atomic uint64_t worker_ns;  /* CPU that its parallel workers have used, until it takes it */
+    _Atomic uint64_t statements; /* top statements seen while there was a policy */
+    _Atomic uint64_t matched;    /* of them, under at least one budget */
+    _Atomic uint64_t ignored_tags;
+    _Atomic uint64_t duplicate_tags;
+    _Atomic uint64_t left_out;
+    _Atomic uint64_t bypassed;
+    _Atomic uint64_t spare[6];
+} hg_seat;
+
+enum { HG_NO_LIMIT = 0, HG_CONCURRENCY = 1, HG_QUERY = 2, HG_BUCKET = 3, HG_LIMITS = 4 };
+
+/* Counts of one budget; its key is claimed by the first who counts. */
+typedef struct hg_count {
+    _Atomic uint64_t key;
+    _Atomic uint64_t admitted;
+    _Atomic uint64_t estimated_ns; /* of what was admitted */
+    _Atomic uint64_t charged_ns;   /* what it came to */
+    _Atomic uint64_t passed;       /* over a limit, but inside a transaction (R148) */
+    _Atomic uint64_t sleeping;     /* held now, by a delay or a penalty */
+    _Atomic uint64_t forgiven_ns;  /* owed by buckets that were evicted or forgiven (R113) */
+    _Atomic uint64_t evicted;      /* buckets evicted that still owed */
+    _Atomic uint64_t warned[HG_LIMITS];  /* would have been refused; [0]: crossed warning_threshold only */
+    _Atomic uint64_t blocked[HG_LIMITS]; /* [0]: of them, before planning */
+    _Atomic uint64_t delayed;      /* statements that waited for room */
+    _Atomic uint64_t delayed_ns;
+    _Atomic uint64_t unpinned;     /* ran uncounted: every bucket of the set was in use */
+    _Atomic int64_t last_violation_ms;
+    _Atomic uint64_t spare[4];
+    char name[64];
+} hg_count;
+
+/* A bucket is the time at which it will be empty. Its key lies apart, in the set's line of keys. */
+typedef struct hg_bucket {
+    _Atomic uint64_t empty_at_ns;
+    _Atomic uint64_t refunded_ns; /* ever, in the bucket's own time */
+    _Atomic uint64_t holders;     /* statements << 32 | workers. Statements that have not ended,
+                                   * cursors at rest among them, pin it; workers run now */
+    _Atomic uint32_t rate_mpct;   /* by which empty_at_ns is reckoned */
+    _Atomic uint32_t epoch;
+    uint64_t budget_key;
+    uint32_t label_length;
+    uint32_t reserved;
+    _Atomic uint64_t admitted;
+    _Atomic uint64_t refunding_ns; /* as refunded_ns, but told before a refund instead of after it */
+    char label[64];
+} hg_bucket;
+
+typedef struct hg_pattern {
+    _Atomic uint64_t key;      /* 0: free */
+    _Atomic uint64_t averages; /* two floats: EMA of CPU in ns (low half), EMA of plan cost (high) */
+    _Atomic uint32_t calls;    /* saturates */
+    _Atomic uint32_t error;    /* a float: EMA of |estimate - actual| / actual */
+    _Atomic uint64_t cpu_ns;   /* ever */
+    _Atomic uint64_t last_ns;  /* when it last ended, or was let try again */
+    uint64_t query_id;
+    uint64_t database;
+    uint64_t spare;
+} hg_pattern;
+
+/* A statement that ended or was refused, for replay (R145). Statements are drawn in proportion to
+ * their cost: each trace stands for about the same CPU time, so sums of cost come out right. */
+typedef struct hg_trace {
+    _Atomic uint64_t stamp; /* 2 n + 2 of the n-th trace ever once it is whole, 2 n + 1 while it is written */
+    int64_t wall_ms;        /* when it started or was refused */
+    uint64_t query_id;
+    uint64_t fingerprint; /* 0: not worked out */
+    uint64_t estimate_ns;
+    uint64_t actual_ns;  /* 0: refused */
+    uint64_t wall_ns;    /* how long it ran */
+    double plan_cost;
+    float weight;        /* statements that it stands for */
+    uint32_t budget;     /* low half of the deciding budget's key; 0: none */
+    uint16_t workers;
+    uint8_t verdict;     /* hg_verdict */
+    uint8_t limit;       /* HG_* that decided */
+    uint8_t flags;       /* of hg_ask: HG_IN_TRANSACTION, HG_UTILITY; 128: aborted */
+    uint8_t family;
+    uint8_t address[16];
+    uint8_t username_length, database_length, application_length;
+    uint8_t spare;
+    uint16_t tags_length; /* key NUL value NUL …, whole pairs only */
+    uint16_t tags_left_out;
+    char text[410]; /* username, database, application_name, tags: one after the other */
+} hg_trace;
+
+_Static_assert(sizeof(hg_trace) == 512, "hg_trace");
+_Static_assert(sizeof(hg_seat) == 128, "hg_seat");
+_Static_assert(sizeof(hg_count) == 256, "hg_count");
+_Static_assert(sizeof(hg_bucket) == 128, "hg_bucket");
+_Static_assert(sizeof(hg_pattern) == 64, "hg_pattern");
+
+typedef struct hg_region {
+    char magic[8];
+    uint32_t format;
+    uint32_t cpus_milli; /* CPUs that the server has, in thousandths */
+    uint64_t length;
+    hg_sizes sizes;
+    uint32_t workers;    /* 100 % of concurrency */
+    uint64_t seats_at, counts_at, bucket_keys_at, bucket_locks_at, buckets_at, patterns_at,
+        traces_at, areas_at[2], end_at; /* in bytes from the region's start */
+    uint64_t started_ns, started_ms; /* monotonic and Unix time of hg_region_init */
+    _Atomic uint32_t area;           /* 0: no policy yet; 1 or 2: the one in force */
+    _Atomic uint32_t publishing;     /* a lock: one at a time */
+    _Atomic uint64_t version;        /* of the policy in force */
+    _Atomic uint32_t crc;
+    _Atomic uint32_t enabled;        /* 0: nobody decides anything */
+    _Atomic int64_t published_ms;
+    _Atomic uint32_t health;         /* 0 never told, 1 healthy, 2 unhealthy */
+    _Atomic uint32_t refused_policies;
+    _Atomic int64_t health_until_ms; /* after that it is not known */
+    uint64_t secret;                 /* says which set a bucket belongs to; 0: its key alone does */
+    /* Written by every statement that ends: on a line apart from what every statement reads. */
+    _Alignas(64) _Atomic uint64_t median_k; /* a double: CPU ns per unit of plan cost, of all patterns */
+    _Atomic uint64_t median_calls;
+    _Atomic uint64_t pattern_evictions;
+    _Atomic uint64_t counts_full;    /* counted for a budget that found no place */
+    _Atomic uint64_t traced;         /* traces written ever; the next goes to traced % traces */
+    char refusal[128];               /* why the last policy was refused */
+} hg_region;
+
+size_t hg_region_bytes(const hg_sizes *sizes); /* 0: the sizes are not sound */
+/* All zero but the header. The memory is aligned to 64. */
+const char *hg_region_init(void *memory, size_t length, const hg_sizes *sizes, uint32_t cpus_milli,
+                           uint32_t workers, uint64_t now_ns, int64_t wall_ms);
+/* Right after hg_region_init, before anything is stored: buckets are spread over the table by a
+ * secret, so that nobody can make up values that crowd one set of it. A strong random number. */
+void hg_region_keyed(hg_region *region, uint64_t secret);
+const char *hg_region_check(const void *memory, size_t length);
+/* Sizes and offsets by number, for readers in other languages to compare with their own: see
+ * region.c. 0 beyond the last. */
+size_t hg_layout(uint32_t which);
+
+/* Takes the policy over whole, or not at all: NULL, or why not (not sound, too large, not newer
+ * than the one in force, still being read by somebody: try again). `force` takes an older one, too
+ * (a server's start). One that is in force already changes nothing. */
+const char *hg_publish(hg_region *region, const void *bytes, size_t length, bool force,
+                       int64_t wall_ms);
+/* Whether what hg_publish said is no fault of the policy: publish it again a little later. */
+bool hg_publish_again(const char *why);
+/* A seat is one thread's; whoever takes one says so, and gives it back. */
+void hg_seat_take(hg_region *region, uint32_t seat, uint32_t pid);
+void hg_seat_free(hg_region *region, uint32_t seat);
+/* A process that died without giving back: its seats are freed, and what it had locked. Statements
+ * that it was running stay counted, unless its hg_holdings lie where another can settle them. */
+void hg_process_gone(hg_region *region, uint32_t pid);
+/* The policy in force, which stays where it is until hg_leave; NULL if there is none or it is off. */
+const hg_policy *hg_enter(hg_region *region, uint32_t seat);
+void hg_leave(hg_region *region, uint32_t seat);
+int hg_healthy(const hg_region *region, int64_t wall_ms); /* 1, 0, or -1: not known */
+void hg_tell_health(hg_region *region, bool healthy, int64_t until_ms);
+
+/* ── The decision ─────────────────────────────────────────────────────────── */
+
+typedef enum hg_verdict { HG_RUN = 0, HG_WARN = 1, HG_DELAY = 2, HG_BLOCK = 3 } hg_verdict;
+
+enum { /* hg_ask.flags */
+    HG_EARLY = 1u,          /* there is no plan yet: judge by what is known without it */
+    HG_IN_TRANSACTION = 2u, /* something has run in this transaction */
+    HG_NO_DELAY = 4u,       /* the caller cannot wait (any more) */
+    HG_UTILITY = 8u,        /* has no plan: plan_cost is 1, and its k tells nothing about others */
+    HG_COST_GIVEN = 16u     /* cost_ns is the cost: a cooperative check (R146) */
+};
+
+typedef struct hg_ask {
+    uint64_t now_ns;
+    int64_t wall_ms;
+    double plan_cost;
+    uint64_t cost_ns;
+    uint64_t pattern;  /* key of the pattern, 0: none */
+    uint64_t query_id; /* for the views */
+    uint64_t database;
+    uint32_t workers;  /* processes it will use, at least 1 */
+    uint32_t flags;
+} hg_ask;
+
+typedef struct hg_answer {
+    hg_verdict verdict;
+    uint8_t limit[HG_MAX_MATCHES];     /* of each match: what it failed; HG_NO_LIMIT: nothing */
+    uint8_t threshold[HG_MAX_MATCHES]; /* of each match: whose warning threshold it crossed, HG_* */
+    uint32_t match;       /* the one that decided (BLOCK, DELAY), or the first that warns */
+    uint8_t decided_by;   /* HG_CONCURRENCY, HG_QUERY, HG_BUCKET */
+    bool passed;          /* some enforced budget failed, but lets it go on inside its transaction */
+    uint64_t estimate_ns;
+    uint64_t used;        /* in the limit's own unit: workers; ns of CPU asked; ns of CPU owed */
+    uint64_t bound;       /* likewise */
+    uint64_t retry_ns;    /* until it would fit; HG_NEVER: as it stands, it never will */
+} hg_answer;
+
+/* Looks, and takes nothing. A rate or an epoch that has changed takes effect with the first look:
+ * what is owed, in CPU time, is the same, and drains by the new rate from then on (an epoch: it is
+ * forgiven, once). */
+void hg_check(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+              const hg_ask *ask, hg_answer *answer);
+
+typedef struct hg_holding_one {
+    uint64_t bucket;
+    uint64_t budget_key;
+    uint64_t charged_ns;    /* in the bucket's own time */
+    uint64_t after_ns;      /* empty_at_ns right after the charge */
+    uint64_t refunded_ns;   /* the bucket's, right before it */
+    uint32_t index;         /* of the bucket in the region, pinned until hg_settle; UINT32_MAX: none */
+    uint32_t rate_mpct;
+    bool counted;           /* holds workers */
+    bool charged;
+} hg_holding_one;
+
+typedef struct hg_holding {
+    uint32_t count;
+    uint32_t workers;
+    uint32_t flags;
+    uint64_t estimate_ns;
+    double plan_cost;
+    uint64_t pattern, query_id, database;
+    hg_holding_one at[HG_MAX_MATCHES];
+} hg_holding;
+
+/* Takes a place and charges the estimate in every budget, or changes none (R104). On RUN and WARN
+ * `holding` must be settled; on DELAY and BLOCK there is nothing to settle. Counts what it admits;
+ * a refusal is counted by hg_count_refusal once it is final. */
+void hg_take(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+             const hg_ask *ask, hg_answer *answer, hg_holding *holding);
+
+/* Gives the places back, but goes on holding the charge, and the bucket in its place: a cursor
+ * between two fetches. */
+void hg_pause(hg_region *region, hg_holding *holding);
+/* Takes the places again, without asking. */
+void hg_resume(hg_region *region, hg_holding *holding);
+
+/* The statement has ended: gives back, charges the difference between estimate and actual, and
+ * learns. `aborted` statements may raise what is known of their pattern, never lower it. */
+void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool aborted,
+               uint64_t now_ns);
+
+void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+                      const hg_answer *answer, bool early, int64_t wall_ms);
+void hg_count_delay(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+                    const hg_answer *answer, uint64_t waited_ns);
+/* A place among those that the budget may hold back at once; false: it is full. */
+bool hg_sleep_begin(hg_region *region, const hg_policy *policy, uint32_t budget);
+void hg_sleep_end(hg_region *region, uint64_t budget_key);
+
+/* What a statement will use, and what the model knows of its pattern. */
+uint64_t hg_estimate(const hg_region *region, const hg_ask *ask);
+
+/* Writes a trace; never waits. The stamp is set here, all else is the caller's. */
+void hg_trace_write(hg_region *region, const hg_trace *trace);
+
+/* For views: what a bucket owes now, in ns of CPU, and its budget's counts. */
+uint64_t hg_owed_ns(const hg_region *region, uint32_t bucket, uint64_t now_ns);
+hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, size_t length);
+
+#endif

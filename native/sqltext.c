@@ -1,0 +1,250 @@
+/* sqltext.c: where a literal, a comment or a name ends. See sqltext.h. */
+#include "sqltext.h"
+
+#define S HG_IS_SPACE
+#define D (HG_IS_DIGIT | HG_IN_WORD | HG_IN_NUMBER)
+#define A (HG_STARTS_WORD | HG_IN_WORD | HG_IN_NUMBER) /* letters and _ */
+#define H (HG_STARTS_WORD | HG_IN_WORD)                /* bytes of other alphabets */
+#define W HG_IN_WORD
+#define P HG_IN_NUMBER
+#define H16 H, H, H, H, H, H, H, H, H, H, H, H, H, H, H, H
+
+const uint8_t hg_byte_class[256] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, S, S, S, S, S, 0, 0, /* \t \n \v \f \r */
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /**/
+    S, 0, 0, 0, W, 0, 0, 0, 0, 0, 0, 0, 0, 0, P, 0, /* space $ . */
+    D, D, D, D, D, D, D, D, D, D, 0, 0, 0, 0, 0, 0, /**/
+    0, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, /**/
+    A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, A, /* _ */
+    0, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, /**/
+    A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, 0, /**/
+    H16, H16, H16, H16, H16, H16, H16, H16};
+
+static inline bool is(uint8_t byte, uint8_t of)
+{
+    return (hg_byte_class[byte] & of) != 0;
+}
+
+static const uint8_t *skip(const uint8_t *at, const uint8_t *end, uint8_t of)
+{
+    while (at < end && is(*at, of))
+        at++;
+    return at;
+}
+
+/* Behind the quote that closes what was opened before `at`; a doubled one stands for itself. */
+static const uint8_t *quoted_end(const uint8_t *at, const uint8_t *end, uint8_t quote,
+                                 bool backslashes)
+{
+    while (at < end) {
+        if (*at == quote) {
+            if (at + 1 == end || at[1] != quote)
+                return at + 1;
+            at += 2;
+        } else if (backslashes && *at == '\\') {
+            at += end - at > 1 ? 2 : 1;
+        } else {
+            at++;
+        }
+    }
+    return end;
+}
+
+static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
+{
+    while (at < end && *at != '\n' && *at != '\r')
+        at++;
+    return at;
+}
+
+/* Postgres' comments nest; MySQL's end at the first bracket. A star belongs to one bracket alone. */
+static const uint8_t *block_end(const uint8_t *at, const uint8_t *end, int dialect)
+{
+    unsigned long depth = 1;
+
+    while (at < end) {
+        const uint8_t *slash = memchr(at, '/', (size_t) (end - at));
+
+        if (slash == NULL)
+            return end;
+        if (slash > at && slash[-1] == '*') {
+            at = slash + 1;
+            if (--depth == 0)
+                return at;
+        } else if (end - slash > 1 && slash[1] == '*') {
+            at = slash + 2;
+            depth += dialect == HG_POSTGRES;
+        } else {
+            at = slash + 1;
+        }
+    }
+    return end;
+}
+
+static const uint8_t *decimal_end(const uint8_t *at, const uint8_t *end)
+{
+    while (at < end && is(*at, HG_IN_NUMBER)) {
+        bool sign = end - at > 2 && (at[0] | 32) == 'e' && (at[1] == '+' || at[1] == '-')
+                    && is(at[2], HG_IS_DIGIT);
+
+        at += sign ? 3 : 1;
+    }
+    return at;
+}
+
+static const uint8_t *number_end(const uint8_t *at, const uint8_t *end)
+{
+    if (end - at > 2 && at[0] == '0' && (at[1] | 32) == 'x') {
+        const uint8_t *hex = at + 2;
+
+        while (hex < end
+               && (is(*hex, HG_IS_DIGIT) || *hex == '_' || ((*hex | 32) >= 'a' && (*hex | 32) <= 'f')))
+            hex++;
+        if (hex > at + 2)
+            return hex;
+    }
+    return decimal_end(at, end);
+}
+
+/* $1, $$…$$ and $tag$…$tag$; NULL if it is none of them. */
+static const uint8_t *dollar_end(const uint8_t *at, const uint8_t *end)
+{
+    const uint8_t *tag = at + 1;
+    size_t length;
+
+    if (tag < end && is(*tag, HG_IS_DIGIT))
+        return skip(tag, end, HG_IS_DIGIT);
+    if (tag < end && is(*tag, HG_STARTS_WORD))
+        while (tag < end && *tag != '$' && is(*tag, HG_IN_WORD))
+            tag++;
+    if (tag == end || *tag != '$')
+        return NULL;
+    length = (size_t) (tag + 1 - at);
+    for (const uint8_t *from = tag + 1; (size_t) (end - from) >= length; from++) {
+        from = memchr(from, '$', (size_t) (end - from));
+        if (from == NULL || (size_t) (end - from) < length)
+            break;
+        if (memcmp(from, at, length) == 0)
+            return from + length;
+    }
+    return end;
+}
+
+static hg_piece piece(hg_text *text, const uint8_t *end, hg_piece kind)
+{
+    text->at = end;
+    return kind;
+}
+
+/* A letter: of a word, or in front of a literal that it belongs to. */
+static hg_piece word_piece(hg_text *text)
+{
+    const uint8_t *at = text->at;
+    const uint8_t *end = text->end;
+    bool mysql = text->dialect == HG_MYSQL;
+    uint8_t letter = at[0] | 32;
+
+    if (end - at > 1 && at[1] == '\'') {
+        if (letter == 'b' || letter == 'x' || letter == 'n')
+            return piece(text, quoted_end(at + 2, end, '\'', mysql), HG_PIECE_LITERAL);
+        if (letter == 'e' && !mysql)
+            return piece(text, quoted_end(at + 2, end, '\'', true), HG_PIECE_LITERAL);
+    }
+    if (letter == 'u' && !mysql && end - at > 2 && at[1] == '&') {
+        if (at[2] == '\'')
+            return piece(text, quoted_end(at + 3, end, '\'', false), HG_PIECE_LITERAL);
+        if (at[2] == '"')
+            return piece(text, quoted_end(at + 3, end, '"', false), HG_PIECE_QUOTED);
+    }
+    return piece(text, skip(at + 1, end, HG_IN_WORD), HG_PIECE_WORD);
+}
+
+static const uint8_t *operator_end(const uint8_t *at, const uint8_t *end)
+{
+    static const char pairs[] = "::<=>=<>!=||->";
+
+    if (end - at > 1)
+        for (const char *two = pairs; *two != '\0'; two += 2)
+            if (at[0] == (uint8_t) two[0] && at[1] == (uint8_t) two[1])
+                return at + (two[0] == '-' && end - at > 2 && at[2] == '>' ? 3 : 2);
+    return at + 1;
+}
+
+static bool opens_line(const hg_text *text)
+{
+    const uint8_t *at = text->at;
+
+    if (text->dialect == HG_MYSQL && *at == '#')
+        return true;
+    if (*at != '-' || text->end - at < 2 || at[1] != '-')
+        return false;
+    return text->dialect == HG_POSTGRES || text->end - at == 2 || at[2] <= ' ';
+}
+
+/* :name, but not the second half of a cast. */
+static bool opens_name(const hg_text *text)
+{
+    const uint8_t *at = text->at;
+
+    return text->dialect == HG_POSTGRES && text->end - at > 1 && is(at[1], HG_STARTS_WORD)
+           && (at == text->start || at[-1] != ':');
+}
+
+static hg_piece marked_piece(hg_text *text)
+{
+    const uint8_t *at = text->at;
+    const uint8_t *end = text->end;
+    const uint8_t *stop;
+    bool mysql = text->dialect == HG_MYSQL;
+
+    switch (*at) {
+    case '\'':
+        return piece(text, quoted_end(at + 1, end, '\'', mysql), HG_PIECE_LITERAL);
+    case '"':
+        return piece(text, quoted_end(at + 1, end, '"', mysql),
+                     mysql ? HG_PIECE_LITERAL : HG_PIECE_QUOTED);
+    case '`':
+        if (mysql)
+            return piece(text, quoted_end(at + 1, end, '`', false), HG_PIECE_QUOTED);
+        break;
+    case '?':
+        return piece(text, at + 1, HG_PIECE_LITERAL);
+    case '$':
+        if (!mysql && (stop = dollar_end(at, end)) != NULL)
+            return piece(text, stop, HG_PIECE_LITERAL);
+        break;
+    case ':':
+        if (opens_name(text))
+            return piece(text, skip(at + 2, end, HG_IN_WORD), HG_PIECE_LITERAL);
+        break;
+    case '.':
+        if (end - at > 1 && is(at[1], HG_IS_DIGIT))
+            return piece(text, decimal_end(at + 1, end), HG_PIECE_LITERAL);
+        break;
+    case '/':
+        if (end - at > 1 && at[1] == '*')
+            return piece(text, block_end(at + 2, end, text->dialect), HG_PIECE_BLOCK);
+        break;
+    case '-':
+    case '#':
+        if (opens_line(text))
+            return piece(text, line_end(at, end), HG_PIECE_LINE);
+        break;
+    default:
+        break;
+    }
+    return piece(text, operator_end(at, end), HG_PIECE_OTHER);
+}
+
+hg_piece hg_next_piece(hg_text *text)
+{
+    const uint8_t *at = text->at;
+
+    if (is(*at, HG_STARTS_WORD))
+        return word_piece(text);
+    if (is(*at, HG_IS_SPACE))
+        return piece(text, skip(at + 1, text->end, HG_IS_SPACE), HG_PIECE_SPACE);
+    if (is(*at, HG_IS_DIGIT))
+        return piece(text, number_end(at, text->end), HG_PIECE_LITERAL);
+    return marked_piece(text);
+}

@@ -1,0 +1,67 @@
+/* Statements made of the pieces that matter: tags and fingerprints of any of them, cut anywhere. */
+#include <assert.h>
+
+#include "fuzz.h"
+#include "headgate.h"
+
+static const char *const pieces[] = {
+    "select ", "'", "\"", "`", "$$", "$a$", "$1", "/*", "*/", "/*+", "--", "-- ", "#", "\n", ",",
+    "(", ")", "?", "1.5e-3", "0x1f", ".5", ":n", "::", "->>", "<=", "e'", "U&'", "u&\"", "\\",
+    "\\'", ";", "k='v'", "a=b", "c:d", "%41", "%4", "='", "=", ":", "\xc3\xa9", "\xff", "NULL",
+    "/*a='b',c='d'*/", "(1,2),(3,4)"};
+
+static size_t compose(char *text, size_t room)
+{
+    size_t length = 0;
+
+    for (size_t i = below(40); i > 0; i--) {
+        const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
+        size_t times = below(50) == 0 ? below(600) : 1;
+
+        for (; times > 0 && length + strlen(piece) <= room; times--) {
+            memcpy(text + length, piece, strlen(piece));
+            length += strlen(piece);
+        }
+    }
+    for (size_t i = below(3); i > 0 && length > 0; i--)
+        text[below(length)] = (char) dice();
+    return length;
+}
+
+static void check_tags(const hg_tags *tags)
+{
+    assert(tags->count <= HG_MAX_TAGS && tags->used <= sizeof tags->text);
+    for (uint32_t i = 0; i < tags->count; i++) {
+        const hg_tag *tag = &tags->tags[i];
+
+        assert(tag->key_length >= 1 && tag->key_length <= HG_MAX_KEY_BYTES);
+        assert(tag->value_length >= 1 && tag->value_length <= HG_MAX_VALUE_BYTES);
+        assert(tag->key_offset + tag->key_length <= tags->used);
+        assert(tag->value_offset + tag->value_length <= tags->used);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    unsigned long left = begin(argc, argv);
+    static char text[16384];
+    static hg_tags tags;
+    unsigned long found = 0;
+
+    while (left-- > 0) {
+        size_t length = compose(text, sizeof text);
+        char *copy = malloc(length + 1);
+
+        memcpy(copy + 1, text, length);
+        for (int dialect = HG_POSTGRES; dialect <= HG_MYSQL; dialect++) {
+            hg_tags_read(copy + 1, length, dialect, &tags);
+            check_tags(&tags);
+            found += tags.count;
+            assert(hg_fingerprint(copy + 1, length, dialect)
+                   == hg_fingerprint(copy + 1, length, dialect));
+        }
+        free(copy);
+    }
+    printf("fuzz_text: %lu tags\n", found);
+    return 0;
+}
