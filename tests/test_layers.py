@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "headgate"
 PURE = frozenset({"core", "traffic", "wire"})
-EDGES = frozenset({"http", "proxy", "pgext", "probes", "stores", "client", "peers"})
+EDGES = frozenset({"http", "proxy", "pgext", "native", "probes", "stores", "client", "peers"})
 
 # module → what it may import of ours (errors and version are free to all)
 LAW: Mapping[str, frozenset[str]] = {
@@ -27,13 +27,15 @@ LAW: Mapping[str, frozenset[str]] = {
     "integrations": frozenset({"client", "core", "traffic", "wire"}),
     "peers": frozenset({"core", "traffic", "wire"}),
     "http": frozenset({"core", "traffic", "wire", "agent"}),
-    "proxy": frozenset({"core", "traffic", "wire", "agent"}),
-    "pgext": frozenset({"core", "traffic", "wire", "agent"}),
+    "native": frozenset({"core", "traffic"}),
+    "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
+    "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "cli": frozenset({"client", "config", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
     "main": frozenset({*PURE, *EDGES, "agent", "config", "logs", "wiring"}),
     "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "wiring"}),
-    "__main__": frozenset({"cli", "main", "demo", "config", *PURE}),
+    # pgext by itself: a database's host needs neither an agent nor its packages for it.
+    "__main__": frozenset({"cli", "main", "demo", "pgext", "config", *PURE}),
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})

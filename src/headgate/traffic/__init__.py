@@ -1,0 +1,1 @@
+"""Traffic control: budgets, what falls under them, and what they admit. Pure."""

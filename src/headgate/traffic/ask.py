@@ -1,0 +1,133 @@
+"""What is asked of the budgets, and what they answer. Values and their numbers, as in headgate.h.
+
+Who, Statement ──matching──► Match        Ask, Match ──admit──► Answer
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
+
+NEVER = 2**64 - 1
+"""As a time to wait: as it stands, it never will fit."""
+MAX_COST_NS = 10_000_000_000_000
+"""10,000 s of CPU; dearer statements are charged that."""
+MAX_MATCHES = 32
+"""Budgets that apply to one statement; more are counted, not applied."""
+
+
+MAX_WORKERS = 65_535
+"""That one statement can ask for."""
+NO_PATTERN = 1
+"""Keys up to here mean none."""
+
+
+class Dialect(IntEnum):
+    """How literals and comments read."""
+
+    POSTGRES = 0
+    MYSQL = 1
+
+
+class Limit(IntEnum):
+    """What a statement may fail, in the order in which it is judged (R102)."""
+
+    NONE = 0
+    CONCURRENCY = 1
+    QUERY = 2
+    BUCKET = 3
+
+
+class Verdict(IntEnum):
+    RUN = 0
+    WARN = 1
+    DELAY = 2
+    BLOCK = 3
+
+
+class Asked(IntFlag):
+    PLANNED = 0
+    EARLY = 1
+    """There is no plan yet: judge by what is known without it."""
+    IN_TRANSACTION = 2
+    """Something has run in this transaction."""
+    NO_DELAY = 4
+    """The caller cannot wait (any more)."""
+    UTILITY = 8
+    """Has no plan: its plan cost is 1, and its k tells nothing about others."""
+    COST_GIVEN = 16
+    """`cost_ns` is the cost: a cooperative check (R146)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    username: str | None = None
+    database: str | None = None
+    application_name: str | None = None
+    address: IPv4Address | IPv6Address | None = None
+    """None on a Unix socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    text: bytes
+    """This statement's own slice of the text."""
+    dialect: Dialect = Dialect.POSTGRES
+    query_id: int = 0
+    """As the server numbers it, without a sign; 0: not known."""
+    fingerprint: int | None = None
+    """None: worked out when a rule asks."""
+
+
+class Match(NamedTuple):
+    budget: int
+    """Index among the budgets that are not off."""
+    rule: int
+    """Index of the first rule that brought it, counted likewise."""
+    bucket: int
+    label: bytes = b""
+    """Of a bucket per distinct value: `tenant=acme`, cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    now_ns: int
+    """By the monotonic clock of all that share a ledger."""
+    wall_ms: int = 0
+    """Unix time: for records, never for reckoning."""
+    plan_cost: float = 1.0
+    cost_ns: int = 0
+    pattern: int = 0
+    """Key of the statement's pattern; 0 or 1: none."""
+    workers: int = 1
+    """Processes it will use."""
+    flags: Asked = Asked.PLANNED
+
+    @property
+    def places(self) -> int:
+        return min(max(self.workers, 1), MAX_WORKERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    verdict: Verdict
+    limits: tuple[Limit, ...]
+    """Of each match: what it failed."""
+    thresholds: tuple[Limit, ...]
+    """Of each match: whose warning threshold it crossed."""
+    estimate_ns: int
+    match: int = 0
+    """The one that decided (BLOCK, DELAY), or the first that warns."""
+    decided_by: Limit = Limit.NONE
+    passed: bool = False
+    """Some enforced budget failed, but lets it go on inside its transaction (R148)."""
+    used: int = 0
+    """In the limit's own unit: workers; ns of CPU asked; ns of CPU owed."""
+    bound: int = 0
+    retry_ns: int = 0
+
+    @property
+    def admitted(self) -> bool:
+        return self.verdict in (Verdict.RUN, Verdict.WARN)

@@ -1,0 +1,200 @@
+"""Why a statement runs or does not, and what would have to change (R144).
+
+    Who, Statement, Ask ──explain──► Explanation ──lines──► a terminal, an HTTP answer
+
+Reads what the decision reads, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headgate.traffic.admit import Standing, Terms, decide
+from headgate.traffic.ask import NEVER, Answer, Ask, Limit, Match, Statement, Verdict, Who
+from headgate.traffic.bucket import WHOLE_MPCT, cpu_ns
+from headgate.traffic.findings import Finding, findings
+from headgate.traffic.matching import Now, RuleSet
+from headgate.traffic.policy import Budget
+
+
+class Books(Protocol):
+    """What remembers: the reference's ledger, or a server's region."""
+
+    def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> Standing: ...
+
+    def estimate_ns(self, ask: Ask) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """A budget that applies, as it stands."""
+
+    budget: Budget
+    label: str
+    """Of a bucket per distinct value; else empty."""
+    limit: Limit
+    """What the statement fails of it."""
+    running: int
+    max_workers: int | None
+    owed_ns: int
+    """Of CPU."""
+    capacity_ns: int | None
+    fill: float | None
+    """owed / capacity; None without a capacity, or with one of 0."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.budget.name} [{self.label}]" if self.label else self.budget.name
+
+    def __str__(self) -> str:
+        parts = [self.budget.mode.value, f"{self.running} workers running"]
+        if self.max_workers is not None:
+            parts[-1] = f"{self.running} of {self.max_workers} workers running"
+        if self.capacity_ns is not None:
+            parts.append(f"{_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)} owed")
+        if self.fill is not None:
+            parts.append(f"{100 * self.fill:.0f} % full")
+        return f"{self.name}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    rules: tuple[Finding, ...]
+    budgets: tuple[BudgetState, ...]
+    answer: Answer
+    probes: int
+    """Look-ups that the rules cost."""
+    changes: tuple[str, ...]
+    """What would have to change for every budget to let it run; empty if all do."""
+
+    def lines(self) -> list[str]:
+        return [
+            *self._decision(),
+            *_section("to change that:", self.changes),
+            *_section("budgets that apply:", map(str, self.budgets)),
+            *_section("rules:", map(str, self.rules)),
+        ]
+
+    def _decision(self) -> Iterator[str]:
+        answer = self.answer
+        told = f"{answer.verdict.name.lower()}: estimated {_seconds(answer.estimate_ns)} of CPU"
+        if answer.verdict is not Verdict.RUN:
+            told += f", by budget {self.budgets[answer.match].name}: {_what(answer)}"
+        elif not self.budgets:
+            told += ", and no budget applies"
+        yield told
+        if answer.passed:
+            yield "inside a transaction: a limit is broken, and lets it pass"
+
+
+def explain(
+    rules: RuleSet, books: Books, who: Who, statement: Statement, ask: Ask, now: Now
+) -> Explanation:
+    matched = rules.match(who, statement, now)
+    budgets = [rules.budgets[match.budget] for match in matched.at]
+    standings = [
+        books.standing(budget, match.bucket, ask.now_ns)
+        for budget, match in zip(budgets, matched.at, strict=True)
+    ]
+    answer = decide(standings, ask, books.estimate_ns(ask))
+    return Explanation(
+        rules=findings(rules, who, statement, now),
+        budgets=tuple(_states(budgets, matched.at, standings, answer)),
+        answer=answer,
+        probes=matched.probes,
+        changes=tuple(_changes(budgets, standings, ask, answer)),
+    )
+
+
+def _states(
+    budgets: Sequence[Budget],
+    matches: Sequence[Match],
+    standings: Sequence[Standing],
+    answer: Answer,
+) -> Iterator[BudgetState]:
+    for budget, match, at, limit in zip(budgets, matches, standings, answer.limits, strict=True):
+        terms, owed_ns = at.terms, _owed_ns(at)
+        yield BudgetState(
+            budget=budget,
+            label=match.label.decode(errors="replace"),
+            limit=limit,
+            running=at.running,
+            max_workers=terms.workers,
+            owed_ns=owed_ns,
+            capacity_ns=terms.capacity_ns,
+            fill=owed_ns / terms.capacity_ns if terms.capacity_ns else None,
+        )
+
+
+def _changes(
+    budgets: Sequence[Budget], standings: Sequence[Standing], ask: Ask, answer: Answer
+) -> Iterator[str]:
+    for budget, standing, limit in zip(budgets, standings, answer.limits, strict=True):
+        if limit is Limit.CONCURRENCY:
+            yield f"{budget.name}: {_fewer_workers(standing, ask)}"
+        elif limit is Limit.QUERY:
+            yield f"{budget.name}: {_cheaper(standing.terms, answer.estimate_ns)}"
+        elif limit is Limit.BUCKET:
+            yield f"{budget.name}: {_emptier(standing, answer.estimate_ns)}"
+
+
+def _fewer_workers(standing: Standing, ask: Ask) -> str:
+    limit, needed = standing.terms.workers or 0, standing.running + ask.places
+    if ask.places > limit:
+        return f"asks for {ask.places} workers, {limit} allowed: allow {needed}"
+    return f"{needed - limit} of {standing.running} workers must end, or {needed} be allowed"
+
+
+def _cheaper(terms: Terms, estimate_ns: int) -> str:
+    allowed_ns = terms.burst_ns or 0
+    needed = _percent_seconds(estimate_ns, terms.cpus_milli)
+    return f"make it cheaper than {_seconds(allowed_ns)} of CPU, or raise burst to {needed}"
+
+
+def _emptier(standing: Standing, estimate_ns: int) -> str:
+    terms = standing.terms
+    if terms.rate_mpct == 0:
+        return "its rate is 0, which admits nothing: raise it"
+    needed = _percent_seconds(_owed_ns(standing) + estimate_ns, terms.cpus_milli)
+    if estimate_ns > (terms.capacity_ns or 0):
+        return f"it is larger than the whole capacity: make it cheaper, or raise that to {needed}"
+    wait_s = _wait_ns(standing, estimate_ns) / 1e9
+    return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
+
+
+def _wait_ns(standing: Standing, estimate_ns: int) -> int:
+    only_this = decide([standing], Ask(0), estimate_ns)
+    return 0 if only_this.retry_ns == NEVER else only_this.retry_ns
+
+
+def _owed_ns(standing: Standing) -> int:
+    terms = standing.terms
+    return cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
+
+
+def _what(answer: Answer) -> str:
+    if answer.decided_by is Limit.CONCURRENCY:
+        return f"{answer.used} of {answer.bound} workers are in use"
+    if answer.decided_by is Limit.QUERY:
+        return f"{_seconds(answer.bound)} allowed for a statement"
+    wait = "never fits" if answer.retry_ns == NEVER else f"fits in {_seconds(answer.retry_ns)}"
+    return f"{_seconds(answer.used)} owed of {_seconds(answer.bound)}, {wait}"
+
+
+def _percent_seconds(cost_ns: int, cpus_milli: int) -> str:
+    """As the policy has it: the least value that is enough, to a thousandth."""
+    mpcts = -(-cost_ns * WHOLE_MPCT // (cpus_milli * 1_000_000))
+    return f"{mpcts / 1000:g}"
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 1e9:.3f} s"
+
+
+def _section(head: str, lines: Iterator[str] | Sequence[str] | map[str]) -> Iterator[str]:
+    told = list(lines)
+    if told:
+        yield head
+        yield from (f"  {line}" for line in told)

@@ -1,0 +1,100 @@
+"""A statement's text in pieces: comments, literals, names.   text ──► tags, fingerprint
+
+No grammar: just enough of both dialects to know what is a literal, what is a comment, and where
+each ends. What is never closed goes on to the end of the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headgate.traffic.ask import Dialect
+
+SPACE, COMMENT, LITERAL, QUOTED, WORD, OTHER = (
+    "space",
+    "comment",
+    "literal",
+    "quoted",
+    "word",
+    "other",
+)
+
+
+class Piece(NamedTuple):
+    kind: str
+    text: bytes
+
+
+_COMMON = rb"""
+  | (?P<number> 0[xX][0-9A-Fa-f_]+ | (?:[0-9]|\.[0-9]) (?: [eE][+-][0-9] | [0-9A-Za-z_.] )* )
+  | (?P<word> [A-Za-z_\x80-\xff] [A-Za-z0-9_$\x80-\xff]* )
+  | (?P<other> :: | <= | >= | <> | != | \|\| | ->> | -> | . )
+"""
+# Backslashes escape in E'' alone: standard_conforming_strings is on.
+_POSTGRES = re.compile(
+    rb"""
+    (?P<space> [\ \t\n\r\f\v]+ )
+  | (?P<line> --[^\n\r]* )
+  | (?P<block> /\* )
+  | (?P<literal> [eE]' (?: [^'\\] | \\. | '' )*+ (?: '|\\?\Z )
+      | (?: [bBxXnN] | [uU]& )? ' (?: [^'] | '' )*+ (?: '|\Z )
+      | \$ (?P<tag> (?: [A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]* )? ) \$ .*? (?: \$(?P=tag)\$ | \Z )
+      | \$[0-9]+ | \? | (?<!:):[A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]* )
+  | (?P<quoted> (?: [uU]& )? " (?: [^"] | "" )*+ (?: "|\Z ) )
+"""
+    + _COMMON,
+    re.VERBOSE | re.DOTALL,
+)
+_MYSQL = re.compile(
+    rb"""
+    (?P<space> [\ \t\n\r\f\v]+ )
+  | (?P<line> \#[^\n\r]* | -- (?= [\x00-\x20] | \Z ) [^\n\r]* )
+  | (?P<block> /\* )
+  | (?P<literal> [bBxXnN]? ' (?: [^'\\] | \\. | '' )*+ (?: '|\\?\Z )
+      | " (?: [^"\\] | \\. | "" )*+ (?: "|\\?\Z )
+      | \? )
+  | (?P<quoted> ` (?: [^`] | `` )*+ (?: `|\Z ) )
+"""
+    + _COMMON,
+    re.VERBOSE | re.DOTALL,
+)
+_TOKEN = {Dialect.POSTGRES: _POSTGRES, Dialect.MYSQL: _MYSQL}
+_KIND = {"line": COMMENT, "block": COMMENT, "number": LITERAL, "tag": LITERAL}
+_BRACKET = re.compile(rb"/\*|\*/")
+
+
+def pieces(text: bytes, dialect: Dialect) -> Iterator[Piece]:
+    """The whole text, in order: joined again, the pieces are the text."""
+    at = 0
+    while found := _TOKEN[dialect].match(text, at):
+        group = found.lastgroup or OTHER
+        end = _end_of_block(text, at, dialect) if group == "block" else found.end()
+        yield Piece(_KIND.get(group, group), text[at:end])
+        at = end
+
+
+def block_comments(text: bytes, dialect: Dialect) -> Iterator[bytes]:
+    """What stands between `/*` and `*/`; hints and versioned code (`/*+`, `/*!`) left out."""
+    for piece in pieces(text, dialect):
+        if (
+            piece.kind == COMMENT
+            and piece.text[:2] == b"/*"
+            and piece.text[2:3] not in (b"+", b"!")
+        ):
+            yield piece.text[2:].removesuffix(b"*/")
+
+
+def _end_of_block(text: bytes, at: int, dialect: Dialect) -> int:
+    """Postgres' comments nest; MySQL's end at the first `*/`."""
+    depth, place = 1, at + 2
+    while found := _BRACKET.search(text, place):
+        place = found.end()
+        if found.group() == b"*/":
+            depth -= 1
+        elif dialect is Dialect.POSTGRES:
+            depth += 1
+        if depth == 0:
+            return place
+    return len(text)
