@@ -1,0 +1,341 @@
+/*
+ * admit.c: ask the core, and do as it says.
+ *
+ *   gate_precheck   looks alone: before planning, and before the executor starts
+ *   gate_admit      takes a place, waits for one within the budget's patience, or refuses
+ *
+ * Every look at the policy is one gate_enter … gate_leave, in which nothing waits or fails. After
+ * a wait all is asked anew: the policy may be another one by then.
+ */
+#include "pg_headgate.h"
+
+#include "miscadmin.h"
+
+#define TROUBLE_US 1000000
+
+typedef enum Step
+{
+	STEP_FREE,
+	STEP_ADMITTED,
+	STEP_WARNED,
+	STEP_WAIT,
+	STEP_AGAIN,					/* it cannot wait (any more): ask for a plain yes or no */
+	STEP_REFUSED
+} Step;
+
+/* The time that one statement has been held back, and whom that is counted to. */
+typedef struct Wait
+{
+	hg_count   *count;
+	uint64		waited_ns;
+} Wait;
+
+bool
+gate_in_trouble(void)
+{
+	int64		until = atomic_load_explicit(&gate_shared->trouble_until_us, memory_order_relaxed);
+
+	return gate_clock_us < until;
+}
+
+/* Written by a refusal now and then, read by all. */
+static void
+note_trouble(void)
+{
+	int64		until = gate_clock_us + TROUBLE_US;
+
+	if (until - atomic_load_explicit(&gate_shared->trouble_until_us, memory_order_relaxed)
+		> TROUBLE_US / 10)
+		atomic_store_explicit(&gate_shared->trouble_until_us, until, memory_order_relaxed);
+}
+
+static hg_ask
+ask_for(const GateStatement *statement, uint32 flags, uint64 now_ns)
+{
+	return (hg_ask) {
+		.now_ns = now_ns,
+		.wall_ms = gate_clock_us / 1000,
+		.plan_cost = statement->plan_cost,
+		.pattern = gate_pattern_of(statement),
+		.query_id = statement->query_id,
+		.database = MyDatabaseId,
+		.workers = statement->workers,
+		.flags = flags,
+	};
+}
+
+static void
+copy_name(char *to, size_t room, const char *from, size_t length)
+{
+	length = Min(length, room - 1);
+	memcpy(to, from, length);
+	to[gate_clean(to, length)] = '\0';
+}
+
+/* Up to a quarter more, so that those who were refused together do not come back together (R143). */
+static uint64
+jittered(uint64 retry_ns)
+{
+	uint64		dice = (gate_now_ns() ^ ((uint64) MyProcPid << 40)) * UINT64CONST(0x9e3779b97f4a7c15);
+
+	if (retry_ns == HG_NEVER)
+		return HG_NEVER;
+	return retry_ns + (retry_ns >> 10) * (dice >> 56);
+}
+
+static void
+fill_report(GateReport *report, const hg_policy *policy, const hg_matches *matches,
+			const hg_answer *answer)
+{
+	const hg_match_one *match = &matches->at[answer->match];
+	const hg_budget *budget = gate_budget(policy, match->budget);
+
+	memset(report, 0, sizeof *report);
+	report->near_limit = answer->verdict == HG_WARN && answer->limit[answer->match] == HG_NO_LIMIT;
+	report->limit = answer->decided_by;
+	report->budget_key = budget->key;
+	report->policy_version = policy->version;
+	report->estimate_ns = answer->estimate_ns;
+	report->used = answer->used;
+	report->bound = answer->bound;
+	report->retry_ns = jittered(answer->retry_ns);
+	copy_name(report->budget, sizeof report->budget, gate_string(policy, budget->name),
+			  budget->name.length);
+	copy_name(report->bucket, sizeof report->bucket, match->label, match->label_length);
+}
+
+/* ── Refusal ──────────────────────────────────────────────────────────────── */
+
+/* Still inside the policy: counts, and finds a place to be held in for a moment. */
+static void
+prepare_refusal(GateReport *report, const hg_policy *policy, const hg_matches *matches,
+				const hg_answer *answer, uint32 flags)
+{
+	const hg_match_one *match = &matches->at[answer->match];
+	uint32		penalty_ms = gate_budget(policy, match->budget)->penalty_ms;
+
+	hg_count_refusal(gate_region, policy, matches, answer, (flags & HG_EARLY) != 0,
+					 gate_clock_us / 1000);
+	fill_report(report, policy, matches, answer);
+	if (penalty_ms == 0 || (flags & HG_IN_TRANSACTION) != 0)
+		return;
+	report->sleeps = hg_sleep_begin(gate_region, policy, match->budget);
+	report->sleep_ns = (uint64) penalty_ms * 1000000;
+}
+
+static void
+refuse(const GateStatement *statement, const GateReport *report)
+{
+	note_trouble();
+	gate_note_refused();
+	gate_trace_refusal(statement, report);
+	if (report->sleeps)
+		gate_sleep(report->budget_key, report->sleep_ns);
+	gate_refuse(report);
+}
+
+/* Also where nothing matches: a broken tag is one reason why. */
+static void
+count_seat(const hg_matches *matches)
+{
+	hg_seat    *seat = gate_seat_of(gate_seat);
+
+	if (matches->count > 0)
+		gate_count(&seat->matched);
+	if (unlikely(matches->ignored_tags | matches->duplicate_tags | matches->left_out))
+	{
+		atomic_fetch_add(&seat->ignored_tags, matches->ignored_tags);
+		atomic_fetch_add(&seat->duplicate_tags, matches->duplicate_tags);
+		atomic_fetch_add(&seat->left_out, matches->left_out);
+	}
+}
+
+/* ── Looking ──────────────────────────────────────────────────────────────── */
+
+static Step
+look(const GateStatement *statement, uint32 flags, GateReport *report)
+{
+	const hg_policy *policy = gate_enter();
+	const GateSession *session;
+	const hg_matches *matches;
+	hg_answer	answer;
+	hg_ask		ask;
+	Step		step = STEP_FREE;
+
+	if (policy == NULL)
+		return STEP_FREE;
+	session = gate_session(policy);
+	matches = session == NULL ? NULL : gate_match(policy, session, statement);
+	if (matches != NULL && matches->count > 0)
+	{
+		ask = ask_for(statement, flags, gate_now_ns());
+		hg_check(gate_region, policy, matches, &ask, &answer);
+		step = answer.verdict == HG_BLOCK ? STEP_REFUSED : STEP_ADMITTED;
+		if (step == STEP_REFUSED)
+		{
+			/* It ends here, so it is counted here. */
+			gate_count(&gate_seat_of(gate_seat)->statements);
+			count_seat(matches);
+			prepare_refusal(report, policy, matches, &answer, flags);
+		}
+	}
+	gate_leave();
+	return step;
+}
+
+void
+gate_precheck(const GateStatement *statement, bool early)
+{
+	GateReport	report;
+
+	gate_identify();
+	gate_prepare_match();
+	if (look(statement, statement->flags | (early ? HG_EARLY : 0), &report) == STEP_REFUSED)
+		refuse(statement, &report);
+}
+
+/* ── Taking ───────────────────────────────────────────────────────────────── */
+
+/* Whether, and how long, the statement may be held back now. */
+static Step
+prepare_wait(GateReport *report, const hg_policy *policy, const hg_matches *matches,
+			 const hg_answer *answer, Wait *wait)
+{
+	uint32		index = matches->at[answer->match].budget;
+	const hg_budget *budget = gate_budget(policy, index);
+	uint64		most_ns = (uint64) budget->max_delay_ms * 1000000;
+
+	if (wait->waited_ns >= most_ns || !hg_sleep_begin(gate_region, policy, index))
+		return STEP_AGAIN;
+	fill_report(report, policy, matches, answer);
+	report->sleep_ns = Min(answer->retry_ns, most_ns - wait->waited_ns);
+	if (wait->count == NULL)
+		wait->count = hg_count_of(gate_region, budget->key, report->budget,
+								  strlen(report->budget));
+	return STEP_WAIT;
+}
+
+static Step
+decide(const GateStatement *statement, const hg_policy *policy, const hg_matches *matches,
+	   const hg_ask *ask, Wait *wait, hg_holding *holding, GateReport *report)
+{
+	hg_answer	answer;
+
+	hg_take(gate_region, policy, matches, ask, &answer, holding);
+	switch (answer.verdict)
+	{
+		case HG_RUN:
+			return STEP_ADMITTED;
+		case HG_WARN:
+			fill_report(report, policy, matches, &answer);
+			return STEP_WARNED;
+		case HG_DELAY:
+			return prepare_wait(report, policy, matches, &answer, wait);
+		case HG_BLOCK:
+			prepare_refusal(report, policy, matches, &answer, ask->flags);
+			return STEP_REFUSED;
+	}
+	return STEP_FREE;
+}
+
+static Step
+take(const GateStatement *statement, uint32 flags, uint64 now_ns, Wait *wait, hg_holding *holding,
+	 GateReport *report)
+{
+	const hg_policy *policy = gate_enter();
+	const GateSession *session;
+	const hg_matches *matches;
+	hg_ask		ask;
+	Step		step = STEP_FREE;
+
+	if (policy == NULL)
+		return STEP_FREE;
+	session = gate_session(policy);
+	if (session == NULL && gate_bypassed())
+		gate_count(&gate_seat_of(gate_seat)->bypassed);
+	matches = session == NULL ? NULL : gate_match(policy, session, statement);
+	if (matches != NULL && matches->count > 0)
+	{
+		ask = ask_for(statement, flags, now_ns);
+		step = decide(statement, policy, matches, &ask, wait, holding, report);
+	}
+	if (matches != NULL && wait->waited_ns == 0 && step != STEP_AGAIN)
+		count_seat(matches);
+	gate_leave();
+	return step;
+}
+
+static void
+wait_for_room(Wait *wait, const GateReport *report, uint64 *now_ns)
+{
+	uint64		before = *now_ns;
+
+	gate_sleep(report->budget_key, report->sleep_ns);
+	*now_ns = gate_now_ns();
+	wait->waited_ns += *now_ns - before;
+	gate_watch(GetCurrentTimestamp());
+	gate_identify();
+}
+
+static void
+count_wait(const Wait *wait)
+{
+	if (wait->count == NULL || wait->waited_ns == 0)
+		return;
+	atomic_fetch_add_explicit(&wait->count->delayed, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&wait->count->delayed_ns, wait->waited_ns, memory_order_relaxed);
+}
+
+GateVerdict
+gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
+		   GateReport *report)
+{
+	Wait		wait = {0};
+	uint32		flags = statement->flags;
+	Step		step;
+
+	gate_identify();
+	gate_prepare_match();
+	for (;;)
+	{
+		step = take(statement, flags, *now_ns, &wait, holding, report);
+		if (step == STEP_WAIT)
+			wait_for_room(&wait, report, now_ns);
+		else if (step == STEP_AGAIN)
+			flags |= HG_NO_DELAY;
+		else
+			break;
+	}
+	count_wait(&wait);
+	if (step == STEP_REFUSED)
+		refuse(statement, report);
+	return step == STEP_FREE ? GATE_FREE : step == STEP_WARNED ? GATE_WARNED : GATE_ADMITTED;
+}
+
+/* What runs because of a COMMIT cannot be stopped without losing the transaction. Its budgets let
+ * it pass as they do inside one; those that would refuse even there are not charged. */
+bool
+gate_admit_always(const GateStatement *statement, uint64 now_ns, hg_holding *holding)
+{
+	uint32		flags = statement->flags | HG_IN_TRANSACTION | HG_NO_DELAY;
+	const hg_policy *policy;
+	const GateSession *session;
+	const hg_matches *matches;
+	hg_answer	answer = {.verdict = HG_BLOCK};
+	hg_ask		ask;
+
+	gate_identify();
+	gate_prepare_match();
+	policy = gate_enter();
+	if (policy == NULL)
+		return false;
+	session = gate_session(policy);
+	matches = session == NULL ? NULL : gate_match(policy, session, statement);
+	if (matches != NULL && matches->count > 0)
+	{
+		ask = ask_for(statement, flags, now_ns);
+		hg_take(gate_region, policy, matches, &ask, &answer, holding);
+	}
+	gate_leave();
+	return answer.verdict == HG_RUN || answer.verdict == HG_WARN;
+}

@@ -1,0 +1,506 @@
+/*
+ * decide.c: where statements are stopped on their way.
+ *
+ *   planner        early, by what is known without a plan: nothing is spent on one that is refused
+ *   ExecutorStart  with the plan's cost: cheaper to refuse here than in ExecutorRun
+ *                  (both only if something was refused a moment ago: else it is one look more for
+ *                  everybody, and nobody's gain)
+ *   ExecutorRun    the first run of a plan takes its places; further ones take them again, unasked
+ *   ExecutorEnd    settles what ExecutorRun has not: all but plain SELECTs run to their end
+ *
+ * A statement is a top one if the client asked for it: level 0, with a portal, and run neither by
+ * SPI nor by an SQL function. Triggers that a COMMIT fires have no portal, or run by SPI: they are
+ * nobody's to refuse. Holdable cursors that a COMMIT runs are charged, never refused.
+ */
+#include "pg_headgate.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "optimizer/planner.h"
+#include "parser/analyze.h"
+#include "replication/walsender.h"
+#include "storage/proc.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "utils/plancache.h"
+#include "utils/portal.h"
+
+static post_parse_analyze_hook_type next_analyze = NULL;
+static planner_hook_type next_planner = NULL;
+static ExecutorStart_hook_type next_start = NULL;
+static ExecutorRun_hook_type next_run = NULL;
+static ExecutorFinish_hook_type next_finish = NULL;
+static ExecutorEnd_hook_type next_end = NULL;
+
+static TimestampTz planned_at = 0;	/* the message whose statement was last planned, */
+static TimestampTz ended_at = 0;	/* and the one whose statement last ended */
+
+/* When planning began of the statement that comes next, if it is that one; 0: of none. */
+static uint64 planned_id = 0;
+static uint64 planned_since_ns = 0;
+
+static LocalTransactionId has_run_in = InvalidLocalTransactionId;
+
+bool
+gate_decides(void)
+{
+	return MyBackendType == B_BACKEND && gate_region != NULL && !am_walsender;
+}
+
+void
+gate_note_run(void)
+{
+	has_run_in = gate_lxid();
+}
+
+void
+gate_note_end(void)
+{
+	ended_at = GetCurrentStatementStartTimestamp();
+}
+
+uint32
+gate_transaction_flags(void)
+{
+	bool		inside = has_run_in != InvalidLocalTransactionId && has_run_in == gate_lxid();
+
+	return inside ? HG_IN_TRANSACTION : 0;
+}
+
+/* ── Query ids ────────────────────────────────────────────────────────────── */
+
+static bool asked_for_ids = false;
+
+/* They cost more than all else we do, so they are asked for when there is a policy to need them.
+ * What was prepared before that has none: it is analyzed again at its next use. */
+static void
+ask_for_query_ids(void)
+{
+	bool		had_them = IsQueryIdEnabled();
+
+	if (likely(asked_for_ids))
+		return;
+	EnableQueryId();
+	asked_for_ids = true;
+	if (!had_them && IsQueryIdEnabled())
+		ResetPlanCache();
+}
+
+/* The first statement that there is a policy for. */
+static void
+identify(Query *query, const char *text)
+{
+	gate_sit();
+	gate_watch(GetCurrentStatementStartTimestamp());
+	if (gate_nothing_in_force())
+		return;
+	ask_for_query_ids();
+	if (IsQueryIdEnabled())
+		(void) gate_jumble(query, text);
+}
+
+static void
+on_analyze(ParseState *state, Query *query, JumbleState *jumble)
+{
+	if (unlikely(!asked_for_ids) && query->queryId == 0 && gate_level == 0 && gate_decides())
+		identify(query, state->p_sourcetext);
+	if (next_analyze != NULL)
+		next_analyze(state, query, jumble);
+}
+
+/* ── Who is free ──────────────────────────────────────────────────────────── */
+
+/* Whether there is nothing to ask for this session. */
+static bool
+is_free(void)
+{
+	return gate_nothing_in_force() || gate_surely_free();
+}
+
+/* The same where a statement begins to run, which it does once. */
+bool
+gate_free_and_counted(void)
+{
+	hg_seat    *seat = gate_seat_of(gate_seat);
+
+	if (gate_nothing_in_force())
+		return true;
+	ask_for_query_ids();
+	gate_count(&seat->statements);
+	if (!gate_surely_free())
+		return false;
+	if (gate_bypassed())
+		gate_count(&seat->bypassed);
+	return true;
+}
+
+/* ── The planner ──────────────────────────────────────────────────────────── */
+
+static bool
+plans_top_statement(const char *text)
+{
+	return gate_outer.tag != T_Invalid ? !gate_outer.only_explains : text == debug_query_string;
+}
+
+/* A string of several statements has one time for all of them. */
+static void
+watch_at_planning(void)
+{
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+
+	gate_watch(now == planned_at ? GetCurrentTimestamp() : now);
+	planned_at = now;
+	ended_at = 0;
+}
+
+static GateStatement
+unplanned(const Query *query, const char *text)
+{
+	bool		outer = gate_outer.tag != T_Invalid && gate_outer.tag != T_ExecuteStmt;
+
+	return (GateStatement) {
+		.slice = outer ? gate_outer.slice
+			: gate_slice(text, query->stmt_location, query->stmt_len),
+		.query_id = query->queryId != 0 ? (uint64) query->queryId : gate_outer.query_id,
+		.plan_cost = 1,
+		.workers = 1,
+		.flags = gate_transaction_flags(),
+	};
+}
+
+/* When planning began, if the statement may fall under some budget; else 0. In quiet times it is
+ * only that: who is refused now and then may be planned first, who is refused all the time not. */
+static uint64
+decide_early(const Query *query, const char *text)
+{
+	GateStatement statement;
+
+	gate_sit();
+	watch_at_planning();
+	if (is_free())
+		return 0;
+	if (gate_in_trouble())
+	{
+		statement = unplanned(query, text);
+		gate_precheck(&statement, true);
+	}
+	return gate_now_ns();
+}
+
+/* The level is not raised here: planning may run functions, to fold constants or to guess, but
+ * none that write. Their queries run by SPI or as SQL functions, and so are no top ones. */
+static PlannedStmt *
+on_plan(Query *query, const char *text, int options, ParamListInfo parameters)
+{
+	planner_hook_type plan = next_planner != NULL ? next_planner : standard_planner;
+	PlannedStmt *planned;
+	uint64		began_ns = 0;
+
+	if (gate_level == 0 && gate_decides() && plans_top_statement(text))
+		began_ns = decide_early(query, text);
+	planned = plan(query, text, options, parameters);
+	planned_id = (uint64) planned->queryId;
+	planned_since_ns = began_ns;
+	return planned;
+}
+
+/* ── The executor ─────────────────────────────────────────────────────────── */
+
+/* Run by a function at level 0: a trigger that a COMMIT fires, or one that a parameter, a constant
+ * or the partitions to read are found by. */
+static bool
+is_inner(const QueryDesc *desc)
+{
+	CommandDest dest = desc->dest->mydest;
+
+	if (ActivePortal == NULL || dest == DestSPI || dest == DestSQLFunction)
+		return true;
+	return dest == DestNone && ActivePortal->strategy == PORTAL_ONE_SELECT
+		&& gate_outer.tag == T_Invalid;
+}
+
+/* A holdable cursor that a COMMIT reads to its end: no other plain SELECT goes into a store, but
+ * for those that EXECUTE and FETCH run. */
+static bool
+is_persisted(const QueryDesc *desc)
+{
+	return desc->dest->mydest == DestTuplestore && ActivePortal->strategy == PORTAL_ONE_SELECT
+		&& gate_outer.tag == T_Invalid;
+}
+
+static GateSlice
+slice_of(const QueryDesc *desc)
+{
+	const PlannedStmt *plan = desc->plannedstmt;
+
+	switch (gate_outer.tag)
+	{
+		case T_Invalid:
+		case T_ExecuteStmt:
+		case T_FetchStmt:
+			return gate_slice(desc->sourceText, plan->stmt_location, plan->stmt_len);
+		case T_DeclareCursorStmt:
+			/* The cursor has a copy of the text, and outlives the original. */
+			return (GateSlice) {desc->sourceText, gate_outer.slice.start, gate_outer.slice.length};
+		default:
+			return gate_outer.slice;
+	}
+}
+
+GateStatement
+gate_planned(const QueryDesc *desc)
+{
+	const PlannedStmt *plan = desc->plannedstmt;
+
+	return (GateStatement) {
+		.slice = slice_of(desc),
+		/* Until 17, plans inside CREATE TABLE AS and DECLARE have no id of their own. */
+		.query_id = plan->queryId != 0 ? (uint64) plan->queryId : gate_outer.query_id,
+		.plan_cost = plan->planTree->total_cost,
+		.workers = gate_workers_of(plan),
+		.flags = gate_transaction_flags(),
+	};
+}
+
+static void
+check_before_start(const QueryDesc *desc, bool declares)
+{
+	GateStatement statement;
+
+	/* By the clock of the last statement: later there is no more trouble than then. */
+	if (likely(!declares && !gate_in_trouble()))
+		return;
+	gate_sit();
+	gate_watch(GetCurrentStatementStartTimestamp());
+	if (is_free() || !(declares || gate_in_trouble()))
+		return;
+	statement = gate_planned(desc);
+	gate_precheck(&statement, false);
+}
+
+/* Here alone a cursor's own slice of the text is known. */
+static void
+remember_cursor(QueryDesc *desc)
+{
+	GateRunning *running = gate_spare();
+	GateStatement statement = gate_planned(desc);
+
+	gate_begin(running, desc, &statement);
+	gate_hold_on(running, desc->estate->es_query_cxt);
+}
+
+/* Neither is it here: to prune partitions, only such functions are run. */
+static void
+on_start(QueryDesc *desc, int flags)
+{
+	ExecutorStart_hook_type start = next_start != NULL ? next_start : standard_ExecutorStart;
+	bool		top = gate_level == 0 && gate_decides() && ActivePortal != NULL
+		&& desc->dest->mydest != DestSPI && desc->dest->mydest != DestSQLFunction
+		&& (flags & EXEC_FLAG_EXPLAIN_ONLY) == 0;
+	bool		declares = top && gate_outer.tag == T_DeclareCursorStmt;
+
+	if (IsParallelWorker() && gate_region != NULL)
+		gate_worker_starts();
+	/* After the end of a message's statement, what starts is the doing of a COMMIT. */
+	if (top && GetCurrentStatementStartTimestamp() != ended_at)
+		check_before_start(desc, declares);
+	start(desc, flags);
+	if (declares)
+		remember_cursor(desc);
+}
+
+static bool
+outlives_run(const QueryDesc *desc, uint64 count)
+{
+	return ActivePortal->strategy != PORTAL_ONE_SELECT || count != 0
+		|| (ActivePortal->cursorOptions & CURSOR_OPT_SCROLL) != 0
+		|| desc->plannedstmt->parallelModeNeeded;
+}
+
+/* And its start: all that lies between. */
+static void
+add_planning(GateRunning *running, const QueryDesc *desc, uint64 now_ns)
+{
+	if (planned_since_ns != 0 && planned_id == (uint64) desc->plannedstmt->queryId)
+		gate_meter_planning(&running->meter, now_ns - planned_since_ns);
+	planned_since_ns = 0;
+}
+
+/* The first run of a plan: NULL if it holds nothing. */
+static GateRunning *
+take(QueryDesc *desc, GateRunning *cursor, GateReport *report, GateVerdict *verdict)
+{
+	GateRunning *running = cursor != NULL ? cursor : gate_spare();
+	GateStatement statement = cursor != NULL ? cursor->statement : gate_planned(desc);
+	uint64		now_ns = gate_now_ns();
+
+	statement.flags = gate_transaction_flags();
+	if (!is_persisted(desc))
+		*verdict = gate_admit(&statement, &now_ns, &running->holding, report);
+	else if (gate_admit_always(&statement, now_ns, &running->holding))
+		*verdict = GATE_ADMITTED;
+	if (*verdict == GATE_FREE)
+		return NULL;
+	if (cursor == NULL)
+		gate_begin(running, desc, &statement);
+	gate_taken(running, now_ns, running->holding.estimate_ns);
+	add_planning(running, desc, now_ns);
+	return running;
+}
+
+static GateRunning *
+take_or_resume(QueryDesc *desc, GateReport *report, GateVerdict *verdict)
+{
+	GateRunning *running = likely(gate_running == NULL) ? NULL : gate_find(desc);
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+
+	if (running != NULL && running->taken)
+	{
+		gate_resume(running);
+		return running;
+	}
+	if (desc->already_executed)
+		return NULL;
+	gate_sit();
+	if (now != planned_at)
+		gate_watch(now);
+	if (gate_free_and_counted())
+		return NULL;
+	return take(desc, running, report, verdict);
+}
+
+static void
+after_run(GateRunning *running)
+{
+	if (running->grip == NULL)
+		gate_settle(running, false);
+	else if (ActivePortal->strategy == PORTAL_ONE_SELECT)
+		gate_pause(running);
+}
+
+static void
+trace_free(const QueryDesc *desc, GateMeter *meter)
+{
+	gate_meter_stop(meter, gate_now_ns());
+	gate_trace_free(desc, meter);
+}
+
+static void
+call_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
+{
+	if (next_run != NULL)
+		next_run(desc, direction, GATE_RUN_ARGUMENTS);
+	else
+		standard_ExecutorRun(desc, direction, GATE_RUN_ARGUMENTS);
+}
+
+static void
+on_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
+{
+	GateVerdict verdict = GATE_FREE;
+	GateReport	report;
+	GateRunning *running;
+	GateMeter	meter = {0};
+	bool		traced;
+
+	if (gate_level > 0 || !gate_decides() || is_inner(desc))
+	{
+		call_run(desc, direction, GATE_RUN_ARGUMENTS);
+		return;
+	}
+	running = take_or_resume(desc, &report, &verdict);
+	traced = running == NULL && !desc->already_executed && !gate_nothing_in_force();
+	gate_note_run();
+	gate_level++;
+	PG_TRY();
+	{
+		if (running != NULL && outlives_run(desc, count))
+			gate_hold_on(running, desc->estate->es_query_cxt);
+		if (verdict == GATE_WARNED)
+			gate_notice(&report);
+		if (traced)
+			gate_meter_start(&meter, gate_now_ns(), 0);
+		call_run(desc, direction, GATE_RUN_ARGUMENTS);
+	}
+	PG_CATCH();
+	{
+		gate_level--;
+		if (running != NULL)
+			gate_abandon(running);
+		else
+			gate_note_unmetered();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	gate_level--;
+	gate_note_end();
+	if (running != NULL)
+		after_run(running);
+	else if (traced)
+		trace_free(desc, &meter);
+	else
+		gate_note_unmetered();
+}
+
+/* Triggers run here: of the statement, so they are charged to it. */
+static void
+on_finish(QueryDesc *desc)
+{
+	ExecutorFinish_hook_type finish = next_finish != NULL ? next_finish : standard_ExecutorFinish;
+	GateRunning *running = gate_running == NULL ? NULL : gate_find(desc);
+
+	/* Most have none. */
+	if (gate_level > 0 || (desc->operation == CMD_SELECT && !desc->plannedstmt->hasModifyingCTE))
+	{
+		finish(desc);
+		return;
+	}
+	gate_level++;
+	PG_TRY();
+	{
+		finish(desc);
+	}
+	PG_CATCH();
+	{
+		gate_level--;
+		if (running != NULL)
+			gate_abandon(running);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	gate_level--;
+}
+
+static void
+on_end(QueryDesc *desc)
+{
+	GateRunning *running = likely(gate_running == NULL) ? NULL : gate_find(desc);
+
+	if (running != NULL)
+		gate_settle(running, false);
+	if (unlikely(IsParallelWorker()) && gate_region != NULL)
+		gate_worker_ends();
+	if (next_end != NULL)
+		next_end(desc);
+	else
+		standard_ExecutorEnd(desc);
+}
+
+void
+gate_hook_in(void)
+{
+	next_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = on_analyze;
+	next_planner = planner_hook;
+	planner_hook = on_plan;
+	next_start = ExecutorStart_hook;
+	ExecutorStart_hook = on_start;
+	next_run = ExecutorRun_hook;
+	ExecutorRun_hook = on_run;
+	next_finish = ExecutorFinish_hook;
+	ExecutorFinish_hook = on_finish;
+	next_end = ExecutorEnd_hook;
+	ExecutorEnd_hook = on_end;
+}

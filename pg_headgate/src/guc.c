@@ -1,0 +1,183 @@
+/*
+ * guc.c: the settings. The small policy in one of them is compiled where it is checked: in every
+ * process, so that none takes over what another would have refused.
+ */
+#include "pg_headgate.h"
+
+#include <limits.h>
+
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/varlena.h"
+
+#define MAX_POLICY_TEXT (64 * 1024)
+/* The compiled form of a document, at worst: each of its rules and pairs is written out. */
+#define MAX_COMPILED (4 * 1024 * 1024)
+
+bool		gate_enabled = true;
+char	   *gate_directory = NULL;
+int			gate_buckets = 8192;
+int			gate_patterns = 16384;
+int			gate_budgets = 16384;
+int			gate_traces = 4096;
+int			gate_policy_kb = 4096;
+double		gate_server_cpus = 0;
+bool		gate_bypass_superuser = true;
+char	   *gate_bypass_roles = NULL;
+int			gate_notice_interval_ms = 1000;
+int			gate_log_interval_ms = 1000;
+const hg_policy *gate_guc_policy = NULL;
+
+static char *policy_text = NULL;
+
+/* Its version is 0: whatever is published is newer. May not raise an error: neither does the
+ * compiler, and memory is malloc's. */
+static size_t
+compile(const char *text, void *out, char *why, size_t why_length)
+{
+	size_t		length = strlen(text);
+	size_t		work_length = hg_compile_work_bytes(length);
+	void	   *work = malloc(work_length);
+	size_t		compiled;
+
+	if (work == NULL)
+	{
+		snprintf(why, why_length, "out of memory");
+		return 0;
+	}
+	compiled = hg_compile(text, length, 0, out, MAX_COMPILED, work, work_length, why, why_length);
+	free(work);
+	return compiled;
+}
+
+static bool
+keep_compiled(const char *text, void **extra)
+{
+	char		why[256] = "";
+	void	   *out = malloc(MAX_COMPILED);
+	size_t		length = out == NULL ? 0 : compile(text, out, why, sizeof why);
+
+	if (length > 0 && (*extra = gate_guc_malloc(length)) != NULL)
+		memcpy(*extra, out, length);
+	else
+		GUC_check_errdetail("%s", why[0] != '\0' ? why : "out of memory");
+	free(out);
+	return *extra != NULL;
+}
+
+static bool
+check_policy(char **value, void **extra, GucSource source)
+{
+	*extra = NULL;
+	if (*value == NULL || **value == '\0')
+		return true;
+	if (strlen(*value) > MAX_POLICY_TEXT)
+	{
+		GUC_check_errdetail("It has %zu bytes, and at most %d are taken here.", strlen(*value),
+							MAX_POLICY_TEXT);
+		GUC_check_errhint("Publish it as a file: headgate pg publish.");
+		return false;
+	}
+	return keep_compiled(*value, extra);
+}
+
+static void
+assign_policy(const char *value, void *extra)
+{
+	gate_guc_policy = extra;
+	gate_forget_session();
+}
+
+static void
+assign_enabled(bool value, void *extra)
+{
+	gate_tell_enabled(value);
+}
+
+static bool
+check_roles(char **value, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*value);
+	List	   *names;
+	bool		sound = SplitIdentifierString(copy, ',', &names);
+
+	if (!sound)
+		GUC_check_errdetail("It is a list of role names, separated by commas.");
+	list_free(names);
+	pfree(copy);
+	return sound;
+}
+
+static void
+assign_bypass(const char *value, void *extra)
+{
+	gate_forget_session();
+}
+
+static void
+assign_bypass_superuser(bool value, void *extra)
+{
+	gate_forget_session();
+}
+
+static void
+define_size(const char *name, const char *what, int *value, int least, int most, int flags)
+{
+	DefineCustomIntVariable(name, what, NULL, value, *value, least, most, PGC_POSTMASTER, flags,
+							NULL, NULL, NULL);
+}
+
+static void
+define_sizes(void)
+{
+	define_size("pg_headgate.buckets", "Buckets that can owe or be held at once.", &gate_buckets,
+				16, 1 << 24, 0);
+	define_size("pg_headgate.patterns", "Patterns of statements whose cost is remembered.",
+				&gate_patterns, 16, 1 << 22, 0);
+	define_size("pg_headgate.budgets", "Budgets whose counts are kept.", &gate_budgets, 16, 65536,
+				0);
+	define_size("pg_headgate.traces", "Statements kept for replay; 0 keeps none.", &gate_traces, 0,
+				1 << 20, 0);
+	define_size("pg_headgate.policy_memory", "Largest compiled policy; two have room.",
+				&gate_policy_kb, 64, 1 << 20, GUC_UNIT_KB);
+	DefineCustomRealVariable("pg_headgate.server_cpus",
+							 "CPUs that are 100 % of the server; 0 asks the system.", NULL,
+							 &gate_server_cpus, 0, 0, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+}
+
+static void
+define_intervals(void)
+{
+	DefineCustomIntVariable("pg_headgate.notice_interval_ms",
+							"Least time between two notices of a budget to one session.", NULL,
+							&gate_notice_interval_ms, 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("pg_headgate.log_interval_ms",
+							"Least time between two log lines about refusals by a budget.", NULL,
+							&gate_log_interval_ms, 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+}
+
+void
+gate_define_settings(void)
+{
+	DefineCustomBoolVariable("pg_headgate.enabled", "Whether anything is decided at all.", NULL,
+							 &gate_enabled, true, PGC_SIGHUP, 0, NULL, assign_enabled, NULL);
+	DefineCustomStringVariable("pg_headgate.directory",
+							   "Where policies are published, below the data directory.", NULL,
+							   &gate_directory, "pg_headgate", PGC_POSTMASTER,
+							   GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomStringVariable("pg_headgate.policy",
+							   "A small policy as JSON, in force where none is published.", NULL,
+							   &policy_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_policy,
+							   assign_policy, NULL);
+	DefineCustomBoolVariable("pg_headgate.bypass_superuser",
+							 "Whether no rule concerns superusers.", NULL, &gate_bypass_superuser,
+							 true, PGC_SIGHUP, 0, NULL, assign_bypass_superuser, NULL);
+	DefineCustomStringVariable("pg_headgate.bypass_roles",
+							   "Roles whose members no rule concerns.", NULL, &gate_bypass_roles,
+							   "", PGC_SIGHUP, GUC_LIST_INPUT, check_roles, assign_bypass, NULL);
+	define_sizes();
+	define_intervals();
+	MarkGUCPrefixReserved("pg_headgate");
+}

@@ -1,0 +1,69 @@
+"""Query ids when there is a policy to need them, and charges that add up to what was used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.pg.conftest import Fresh
+from tests.pg.gate import Gate, Session, budget
+
+ASKED = "SELECT count(*) FROM numbers WHERE digit = 3"
+LOOK_UPS = 3000
+
+
+def query_id(gate: Gate) -> str:
+    with gate.server.connect() as session:
+        session.execute("SET compute_query_id = on")
+        lines = session.execute(f"EXPLAIN (VERBOSE) {ASKED}".encode()).fetchall()
+    (found,) = re.findall(r"Query Identifier: (-?\d+)", str(lines))
+    return str(found)
+
+
+def is_refused(session: Session, statement: str) -> bool:
+    try:
+        session.execute(statement.encode())
+    except psycopg.errors.InsufficientResources:
+        return True
+    return False
+
+
+def test_a_rule_on_a_query_finds_what_was_prepared_without_an_id(fresh: Fresh, major: int) -> None:
+    gate = fresh(major)
+    asked = query_id(gate)
+    with gate.app() as before, gate.app() as idle:
+        before.execute(f"PREPARE p AS {ASKED}".encode())
+        before.execute("EXECUTE p")
+        mine = "SELECT query_id FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        assert before.execute(mine.encode()).fetchone() == (None,), "no policy: nobody needs ids"
+        gate.publish(budget(rules=[{"match": {"query": asked}}], max_workers=0))
+        assert is_refused(idle, ASKED), "the first statement under a policy has its id"
+        # What is prepared is found by its second use at the latest.
+        is_refused(before, "EXECUTE p")
+        assert is_refused(before, "EXECUTE p")
+
+
+def used_s(pid: int) -> float:
+    """By the kernel's account."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+@pytest.mark.parametrize("prepare", [True, False], ids=["prepared", "parsed"])
+def test_look_ups_are_charged_what_their_backend_uses(gate: Gate, prepare: bool) -> None:
+    """R110: parsing, planning and answering are most of a cheap statement."""
+    gate.publish(budget(rate=100, capacity=6000))
+
+    def look_up(session: Session, times: int) -> None:
+        for key in range(1, times + 1):
+            session.execute("SELECT digit FROM numbers WHERE id = %s", (key,), prepare=prepare)
+
+    with gate.app() as session:
+        pid = session.info.backend_pid
+        look_up(session, LOOK_UPS // 10)
+        before_s = used_s(pid)
+        with gate.counting() as risen:
+            look_up(session, LOOK_UPS)
+        assert risen["charged_s"] == pytest.approx(used_s(pid) - before_s, rel=0.25)

@@ -1,0 +1,199 @@
+"""The agent's budgets on a real server: warn, enforce, forgive, stop; counted and explained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+from headgate.agent.board import Board
+from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
+from headgate.agent.clock import SystemClock
+from headgate.agent.demand import Demands
+from headgate.http.budget_views import explained
+from headgate.pgext.meter import RegionMeter
+from headgate.pgext.publisher import FilePolicySink
+from headgate.stores.memory import MemoryStore
+from headgate.traffic.policy import Mode, Policy
+from headgate.wire.budgets import ExplainStatementBody
+from tests.fixtures.eventually import eventually
+from tests.pg.gate import Gate, refusal
+
+T = TypeVar("T")
+ONE_AT_A_TIME = {"max_workers": 0, "penalty_s": 0, "rules": [{"match": {"username": "app"}}]}
+
+
+class Agent:
+    """As much of one as budgets need; the loop runs while a test waits for it."""
+
+    def __init__(self, gate: Gate) -> None:
+        clock = SystemClock()
+        self.store = MemoryStore()
+        self.runner = asyncio.Runner()
+        self.budgets = Budgets(self.store, Board(), Demands(clock), clock)
+        gear = Gear((gate.sink,), RegionMeter(gate.server.traffic_dir))
+        self.plan = TrafficPlan("main", directory="dir", open_gear=lambda: gear, own_role="other")
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        async def awaited() -> T:
+            return await work()
+
+        return self.runner.run(awaited())
+
+    def start(self) -> None:
+        self.run(self.store.open)
+        self.run(lambda: self.budgets.adopt([self.plan]))
+        self.run(lambda: self.budgets.load([]))
+        self.tick()
+
+    def tick(self) -> None:
+        self.run(self.budgets.tick)
+
+    @property
+    def main(self) -> Controlled:
+        return self.budgets.of("main")
+
+    def violations(self) -> dict[tuple[str, str], int]:
+        self.tick()
+        found = self.run(lambda: self.store.budget_minutes(since_minute=0, until_minute=10**9))
+        sums: dict[tuple[str, str], int] = {}
+        for one in found:
+            key = (one.what, one.limit)
+            sums[key] = sums.get(key, 0) + one.count
+        return sums
+
+
+@pytest.fixture
+def agent(gate: Gate) -> Iterator[Agent]:
+    made = Agent(gate)
+    made.start()
+    yield made
+    made.runner.close()
+
+
+def test_from_warn_to_enforce_to_off(gate: Gate, agent: Agent) -> None:
+    """R122, R129, R137, R144: each takes effect with the session's next statement."""
+    book = agent.main.book
+
+    def change(work: Callable[[], Awaitable[Any]]) -> None:
+        agent.run(work)
+        (outlet,) = agent.main.publisher.outlets
+        assert outlet.fault == "" and outlet.published is not None
+        version = outlet.published.version
+        eventually(lambda: gate.status()["policy_version"] == version)
+
+    with gate.app() as session:
+        change(lambda: book.set_budget("jobs", ONE_AT_A_TIME, who="ann"))
+        session.execute("SELECT 1")
+        assert agent.violations() == {("warned", "concurrency"): 1}
+        change(lambda: book.patch_budget("jobs", {"mode": "enforce"}, who="ann"))
+        for _ in range(3):
+            refusal(lambda: session.execute("SELECT 1"))
+        session.rollback()
+        seen = agent.violations()
+        assert seen["blocked", "concurrency"] == 3
+        readings = agent.main.watch.readings if agent.main.watch else None
+        assert readings is not None and readings.cpus_milli > 0 and readings.workers > 0
+        assert readings.version == gate.status()["policy_version"]
+        body = ExplainStatementBody("SELECT 1", username="app", cost_ms=1)
+        told = explained(agent.main, body, None, 0)
+        assert (told.verdict, told.decided_by, told.limit) == ("block", "jobs", "concurrency")
+        change(lambda: book.cap(Mode.OFF, who="ann"))
+        session.execute("SELECT 1")
+        assert agent.violations() == seen
+        change(lambda: book.cap(Mode.ENFORCE, who="ann"))
+        refusal(lambda: session.execute("SELECT 1"))
+
+
+def test_what_is_owed_shows_and_is_forgiven(gate: Gate, agent: Agent) -> None:
+    book = agent.main.book
+    rules = [{"match": {"username": "app"}, "each": ["tag.tenant"]}]
+    owing = {"rate": 0.1, "capacity": 5, "mode": "enforce", "penalty_s": 0, "rules": rules}
+    agent.run(lambda: book.set_budget("tenants", owing, who="ann"))
+    with gate.app(autocommit=True) as session:
+        session.execute("SELECT burn(100) /*tenant='acme'*/")
+
+        def owed() -> dict[str, float]:
+            agent.tick()
+            readings = agent.main.watch.readings if agent.main.watch else None
+            assert readings is not None
+            return {b.label: b.fill or 0.0 for b in readings.buckets if b.budget == "tenants"}
+
+        fill = owed()["tenant=acme"]
+        assert fill > 0
+        body = ExplainStatementBody("SELECT 1 /*tenant='acme'*/", username="app", cost_ms=1)
+        (applies,) = explained(agent.main, body, None, 0).budgets
+        assert applies.bucket is not None and applies.label == "tenant=acme"
+        assert applies.bucket.fill == pytest.approx(fill, rel=0.1)
+        agent.run(lambda: book.forgive("tenants", who="ann"))
+        session.execute("SELECT 1 /*tenant='acme'*/")
+        assert owed().get("tenant=acme", 0.0) < 0.5
+
+
+def test_no_budget_ever_refuses_the_agents_own_probes(gate: Gate, agent: Agent) -> None:
+    """R147: nor does one that bites when unhealthy hold on to what it has brought about."""
+    gate.publish(exempt_usernames=["postgres"])
+    rules = [{"match": {"database": "postgres"}}]
+    for when in ("always", "unhealthy"):
+        budget = {"max_workers": 0, "mode": "enforce", "when": when, "penalty_s": 0}
+        whole = {
+            "policy": {"exempt_usernames": ["postgres", "replicator"]},
+            "budgets": [{"name": "all", "rules": rules, **budget}],
+        }
+        agent.run(partial(agent.main.book.put, whole, who="ann"))
+        until_ms = agent.main.wall_ms + 10_000
+        gate.sink.tell_health_now(healthy=False, until_ms=until_ms)
+        with gate.app(dbname="postgres", autocommit=True) as session:
+            eventually(partial(_is_refused, session))
+        with gate.app("other", dbname="postgres", autocommit=True) as probe:
+            for _ in range(3):
+                probe.execute("SELECT 1")
+
+
+def _is_refused(session: Any) -> bool:
+    try:
+        session.execute("SELECT 1")
+    except psycopg.Error as error:
+        return error.sqlstate == "53000"
+    return False
+
+
+def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
+    gate: Gate, agent: Agent
+) -> None:
+    """R132: a file that is gone or restored, and `headgate pg disable`."""
+    book, beside = agent.main.book, FilePolicySink(gate.server.traffic_dir, SystemClock())
+    agent.run(lambda: book.set_budget("jobs", {**ONE_AT_A_TIME, "mode": "enforce"}, who="ann"))
+    agent.run(lambda: book.patch_budget("jobs", {"max_workers": 1}, who="ann"))
+    agent.run(lambda: book.patch_budget("jobs", {"max_workers": 0}, who="ann"))
+    (outlet,) = agent.main.publisher.outlets
+    with gate.app(autocommit=True) as session:
+        gate.policy_file.unlink()
+        agent.tick()
+        assert "gone" in outlet.put_back and gate.policy_file.exists()
+        beside.publish_now(Policy())
+        eventually(lambda: not _is_refused(session))
+
+        def put_back() -> bool:
+            agent.tick()
+            return _is_refused(session)
+
+        eventually(put_back, within_s=10)
+        assert "somebody else's" in outlet.put_back
+        beside.switch_off()
+        eventually(lambda: not _is_refused(session))
+        total = outlet.put_back_total
+        agent.tick()
+        assert agent.main.is_off and outlet.put_back_total == total
+        agent.run(lambda: book.patch_budget("jobs", {"comment": "INC-7"}, who="ann"))
+        assert outlet.published is not None and outlet.published.off
+        assert not _is_refused(session)
+        beside.switch_on(None)
+        eventually(lambda: _is_refused(session))
+        agent.tick()
+        agent.tick()
+        assert not agent.main.is_off

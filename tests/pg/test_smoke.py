@@ -1,0 +1,69 @@
+"""The majors that the other tests leave out: the extension does there what it does elsewhere."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.pg.gate import Gate, budget, detail, refusal, tagged
+
+
+def test_the_whole_way(smoke_gate: Gate) -> None:
+    gate = smoke_gate
+    gate.publish(budget(max_workers=5), tagged("tags", job="a"))
+    with gate.app() as session, gate.counting() as risen, gate.counting("tags") as tags:
+        session.execute("SELECT burn(5) /*job='a'*/")
+        for n in range(8):
+            session.execute("SELECT %s::int + 1", [n], prepare=True)
+        session.execute("CREATE TEMP TABLE made AS SELECT 1 AS n")
+        session.execute("VACUUM made")
+        session.execute("DO 'BEGIN PERFORM burn(1); END'")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.execute("SELECT 1 / (n - 1) FROM made")
+        with session.transaction():
+            session.execute("DECLARE c CURSOR FOR SELECT id FROM numbers")
+            session.execute("FETCH 5 FROM c")
+            session.execute("FETCH 5 FROM c")
+    assert risen["admitted"] == 14
+    assert tags["admitted"] == 1
+    assert gate.running() == 0
+
+
+def test_refused(smoke_gate: Gate) -> None:
+    smoke_gate.publish(budget(max_workers=0))
+    with smoke_gate.app() as session, smoke_gate.counting() as risen:
+        assert detail(refusal(lambda: session.execute("SELECT 1")))["limit"] == "concurrency"
+        refusal(lambda: session.execute("CREATE TABLE never (n int)"))
+        refusal(lambda: session.execute("SELECT 1"))
+        session.execute("EXPLAIN SELECT 1")
+    assert risen["blocked_concurrency"] == 3
+    assert risen["blocked_early"] >= 1
+
+
+def test_commit_is_never_refused(smoke_gate: Gate) -> None:
+    with smoke_gate.app() as session:
+        session.execute("CREATE TABLE up (n int PRIMARY KEY)")
+        session.execute("CREATE TABLE down (n int REFERENCES up DEFERRABLE INITIALLY DEFERRED)")
+        session.execute("BEGIN; INSERT INTO down VALUES (1); INSERT INTO up VALUES (1)")
+        smoke_gate.publish(budget(max_workers=0, in_transaction=True))
+        session.execute("COMMIT")
+        smoke_gate.clear()
+        session.execute("DROP TABLE down, up")
+
+
+def test_terminate_gives_back(smoke_gate: Gate) -> None:
+    smoke_gate.publish(budget(max_workers=5))
+    with smoke_gate.app() as session:
+        session.execute("SELECT 1")
+        smoke_gate.rows(f"SELECT pg_terminate_backend({session.info.backend_pid})")
+    smoke_gate.none_running()
+
+
+def test_patterns_are_learnt(smoke_gate: Gate) -> None:
+    smoke_gate.publish(budget(max_workers=5))
+    with smoke_gate.app() as session:
+        for _ in range(5):
+            session.execute("SELECT burn(3)")
+    rows = smoke_gate.rows("SELECT * FROM headgate.patterns WHERE calls >= 5 AND mean_cpu_ms > 0.1")
+    assert rows
+    assert all(row["k_ns"] > 0 for row in rows)
