@@ -187,3 +187,45 @@ install_percona() {
 }
 
 set_up_percona() { locked percona install_percona; }
+
+# ── Postgres 14 to 18 and a compiler, for the tests of the extension ─────────
+
+COMPILER_PACKAGES=(gcc make libc6-dev)
+
+# Install packages of the distribution as root; anybody else is told what to run.
+#   need_packages REASON PACKAGE…
+need_packages() {
+  local reason="$1"
+  shift
+  if is_root && command -v apt-get >/dev/null; then
+    say "installing $*"
+    DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 && return
+  fi
+  fail "$reason; run this, then try again:" \
+    "sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" \
+    "(the tests that need no database: ./scripts/test core)"
+}
+
+# gcc by name: the kits' own makefiles call it so.
+has_compiler() {
+  command -v gcc >/dev/null && command -v make >/dev/null &&
+    gcc -E -include stdio.h -x c /dev/null >/dev/null 2>&1
+}
+
+install_compiler() {
+  has_compiler || need_packages "there is no C compiler with make and the headers that it needs" "${COMPILER_PACKAGES[@]}"
+}
+
+set_up_compiler() { locked compiler install_compiler; }
+
+set_up_postgres_kits() { "$ROOT/scripts/postgres-kits"; }
+
+# All that the tests of the extension need. It is built before they start, once for each state of
+# its sources: the time limit of a test is not meant for compilers.
+set_up_extension() {
+  set_up_compiler
+  set_up_postgres_kits
+  say "building the extension for each Postgres, where its sources have changed"
+  "$VENV/bin/python" -m tests.fixtures.pgkits
+}

@@ -1,0 +1,1 @@
+"""The Postgres extension, from outside: built and installed, told its policy, read back."""
