@@ -16,6 +16,7 @@ import pytest
 from headgate import config
 from headgate.core.builtins import BUILTINS
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
+from headgate.core.lint import Severity
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
 from headgate.core.rollup_settings import ROLLUP_SETTINGS
@@ -27,6 +28,15 @@ from headgate.http.control import ROUTES
 from headgate.http.exposition import SERIES
 from headgate.http.openapi import document
 from headgate.http.ruling import FAVOR_SETTINGS
+from headgate.traffic.limits import (
+    BUDGET_RULE_SETTINGS,
+    BUDGET_SETTINGS,
+    KEY_MEANINGS,
+    POLICY_SETTINGS,
+)
+from headgate.traffic.lint import advise
+from headgate.traffic.parse import parse_policy
+from headgate.traffic.policy import SYSTEM_KEYS
 from headgate.version import VERSION
 from headgate.wire.answers import FRENO_MESSAGES, FRENO_STATUS, STATUS
 
@@ -63,6 +73,7 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
         config.AGENT_SETTINGS,
         config.DATABASE_SETTINGS,
         config.PEER_SETTINGS,
+        config.TRAFFIC_SETTINGS,
         config.PEERS_SETTINGS,
         config.ALERTS_SETTINGS,
         config.STARVATION_SETTINGS,
@@ -90,6 +101,7 @@ def section(text: str, heading: str) -> str:
         ("## [databases.NAME]", config.DATABASE_SETTINGS),
         ("## [databases.NAME.metrics.METRIC]", METRIC_SETTINGS),
         ("## [databases.NAME.peers.MEMBER]", config.PEER_SETTINGS),
+        ("## [databases.NAME.traffic]", config.TRAFFIC_SETTINGS),
         ("## [peers]", config.PEERS_SETTINGS),
         ("## [starvation]", config.STARVATION_SETTINGS),
         ("## [alerts]", config.ALERTS_SETTINGS),
@@ -116,6 +128,22 @@ def test_every_setting_of_a_rule_stands_in_its_own_table(
     told = section(f"\n{page('rules.md')}", heading).split("\n## ")[0]
     shown = re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)
     assert shown == list(table)
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"),
+    [
+        ("## [[budgets]]", BUDGET_SETTINGS),
+        ("## [[budgets.rules]]", {**BUDGET_RULE_SETTINGS, **dict.fromkeys(SYSTEM_KEYS)}),
+        ("## [policy]", POLICY_SETTINGS),
+    ],
+)
+def test_every_setting_of_a_budget_stands_in_its_own_table(
+    heading: str, table: Mapping[str, object]
+) -> None:
+    shown = re.findall(r"^\| `(\w+)` \|", section(page("budgets.md"), heading), re.MULTILINE)
+    assert shown == list(table)
+    assert set(KEY_MEANINGS) == {*SYSTEM_KEYS, "tag.NAME"}
 
 
 def test_every_kind_and_justification_of_a_rule_is_documented() -> None:
@@ -228,6 +256,20 @@ def completed(block: str) -> str:
 def test_every_settings_snippet_is_taken(name: str, block: str) -> None:
     """A key that was renamed, or never was, must not stand in the docs."""
     config.parse_settings(completed(block))
+
+
+def policy_blocks() -> list[tuple[str, str]]:
+    """Every piece of a policy in the docs."""
+    pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    found = [(p.name, m[1]) for p in pages for m in INDENTED_TOML.finditer(p.read_text())]
+    blocks = [(name, textwrap.dedent(block)) for name, block in found]
+    return [(n, b) for n, b in blocks if "budgets" in tomllib.loads(b)]
+
+
+@pytest.mark.parametrize(("name", "block"), policy_blocks(), ids=lambda part: part[:24])
+def test_every_policy_in_the_docs_is_taken_and_locks_out_nobody(name: str, block: str) -> None:
+    advice = advise(parse_policy(tomllib.loads(block)))
+    assert [str(one) for one in advice if one.severity is Severity.ERROR] == []
 
 
 def test_one_version() -> None:

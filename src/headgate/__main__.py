@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.errors import HeadgateError
 
@@ -16,6 +16,9 @@ except ModuleNotFoundError as missing:
     if missing.name not in ("typer", "rich"):
         raise
     sys.exit(f"headgate: the command line needs {missing.name}: pip install 'headgate[cli]'")
+
+if TYPE_CHECKING:
+    from headgate.cli.pg import PgExtension
 
 
 class ThisHost:
@@ -35,6 +38,11 @@ class ThisHost:
         with _needing("agent"):
             from headgate.main import calibrate
         return calibrate(settings, database)
+
+    def pg_extension(self) -> PgExtension:
+        with _needing("postgres"):
+            from headgate.pgext.operate import Extension
+        return Extension()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ override what is in [agent]: HEADGATE_LISTEN for `listen`, and so on.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import tomllib
@@ -40,11 +41,14 @@ from headgate.core.settings import (
 )
 from headgate.core.shard import MAX_MEMBERS
 from headgate.errors import Fault, InvalidName, InvalidSettings
+from headgate.traffic.parse import parse_policy, with_lines
+from headgate.traffic.policy import Policy
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024
 ENVIRONMENT_PREFIX = "HEADGATE_"
 SECTIONS = frozenset({"agent", "alerts", "databases", "peers", "starvation", "tokens"})
-DATABASE_SECTIONS = frozenset({"metrics", "peers"})
+DATABASE_SECTIONS = frozenset({"metrics", "peers", "traffic"})
 
 
 class Anonymous(Enum):
@@ -397,6 +401,31 @@ PEER_SETTINGS = table(
     )
 )
 
+TRAFFIC_SETTINGS = table(
+    (
+        Setting(
+            "policy",
+            "File with the budgets (TOML, or JSON if its name ends so), on top of which runtime "
+            "changes lie. Without one they begin empty.",
+            _path,
+        ),
+        Setting(
+            "directory",
+            "The server's directory that the extension reads policies from: `pg_headgate` under "
+            "its data directory, unless `pg_headgate.directory` says otherwise. Without one the "
+            "policy is kept, and no server is told.",
+            _path,
+        ),
+        Setting(
+            "enabled",
+            "false: as if there were no such table. The server keeps the policy that it has; "
+            "`headgate pg disable` ends that.",
+            flag,
+            default=True,
+        ),
+    )
+)
+
 PEERS_SETTINGS = table(
     (
         Setting(
@@ -504,6 +533,15 @@ class StarvationSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficSettings:
+    """Traffic control of a database: budgets, and the server that they are for."""
+
+    policy: Path | None = None
+    directory: Path | None = None
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseSettings:
     name: str
     engine: Engine
@@ -525,6 +563,8 @@ class DatabaseSettings:
     heartbeat_lease_s: float = 30.0
     heartbeat_table: str = "headgate.heartbeat"
     connections: int = 3
+    traffic: TrafficSettings | None = None
+    """None: none, or switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,6 +681,40 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
     )
 
 
+def load_policy(path: Path) -> Policy:
+    """The policy of a file (TOML, or JSON if its name ends so), or InvalidSettings with every
+    fault, and in TOML its line."""
+    source = str(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")], source) from None
+    if len(content) > MAX_POLICY_FILE_BYTES:
+        fault = Fault("", f"has {len(content)} bytes, at most {MAX_POLICY_FILE_BYTES}")
+        raise InvalidSettings([fault], source)
+    try:
+        decoded = content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidSettings([Fault("", "is not UTF-8 here", line)], source) from None
+    return read_policy(decoded, is_json=path.suffix == ".json", source=source)
+
+
+def read_policy(content: str, *, is_json: bool, source: str = "") -> Policy:
+    try:
+        document = json.loads(content) if is_json else tomllib.loads(content)
+    except ValueError as error:  # Of either kind.
+        kind = "JSON" if is_json else "TOML"
+        raise InvalidSettings([Fault("", f"is not {kind}: {error}")], source) from None
+    except RecursionError:
+        raise InvalidSettings([Fault("", "is nested too deeply")], source) from None
+    try:
+        return parse_policy(document)
+    except InvalidSettings as error:
+        faults = error.faults if is_json else with_lines(error.faults, content)
+        raise InvalidSettings(faults, source) from None
+
+
 def _agent(raw: object, environment: Mapping[str, str], faults: list[Fault]) -> AgentSettings:
     if isinstance(raw, Mapping):
         raw = {**raw, **_from_environment(environment)}
@@ -730,8 +804,23 @@ def _database(
         if not faults
         else MappingProxyType({}),
         peers=_members(raw.get("peers", {}), name, f"{place}.peers", faults),
+        traffic=_traffic(raw.get("traffic"), values["engine"], f"{place}.traffic", faults),
         **{**values, "member": values["member"] or ""},
     )
+
+
+def _traffic(
+    raw: object, engine: Engine, place: str, faults: list[Fault]
+) -> TrafficSettings | None:
+    if raw is None:
+        return None
+    values, found = read_table(raw, TRAFFIC_SETTINGS, place=place)
+    if not found and values["directory"] is not None and engine is not Engine.POSTGRES:
+        message = f"is read by an extension of Postgres, and this is {engine.value}"
+        found.append(Fault(f"{place}.directory", message))
+    faults.extend(found)
+    traffic = None if found else TrafficSettings(**values)
+    return traffic if traffic is not None and traffic.enabled else None
 
 
 def _members(
@@ -909,6 +998,7 @@ __all__ = [
     "PEER_SETTINGS",
     "STARVATION_SETTINGS",
     "TOKEN_SETTINGS",
+    "TRAFFIC_SETTINGS",
     "AgentSettings",
     "AlertsSettings",
     "Anonymous",
@@ -918,6 +1008,9 @@ __all__ = [
     "Settings",
     "StarvationSettings",
     "Token",
+    "TrafficSettings",
+    "load_policy",
     "load_settings",
     "parse_settings",
+    "read_policy",
 ]

@@ -9,6 +9,9 @@ HeadgateError
 ├── ProbeFailed        a metric could not be read; carries the cause that samples keep
 ├── PeerFailed         another agent of the shard did not answer, or not as one; with the cause
 ├── WrongShard         another agent asks for a shard that is not this one's
+├── PolicyRefused      a traffic policy that a server did not take, or that could not be put there
+├── MeterFailed        a server's traffic counters could not be read; says why
+├── NativeUnavailable  the traffic core (native/) is neither installed nor can be built; says why
 ├── ThrottlerUnavailable   (SDK) no agent answered within the bounded wait
 └── WaitedTooLong      (SDK) the agent kept refusing past the caller's deadline
 
@@ -85,6 +88,18 @@ class PeerFailed(HeadgateError):
 
 
 class WrongShard(HeadgateError):
+    pass
+
+
+class PolicyRefused(HeadgateError):
+    pass
+
+
+class MeterFailed(HeadgateError):
+    pass
+
+
+class NativeUnavailable(HeadgateError):
     pass
 
 

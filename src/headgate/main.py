@@ -21,6 +21,7 @@ import structlog
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
+from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock
 from headgate.agent.demand import Demands
@@ -84,6 +85,7 @@ from headgate.wiring import (
     shard_plans,
     store_of,
     tls_of,
+    traffic_plans,
     webhook_of,
 )
 
@@ -237,6 +239,10 @@ class Agent:
                 agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio
             ),
         )
+        self.budgets = Budgets(
+            self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive
+        )
+        self.checker.debits = self.budgets.debits
         self.unthrottled = UnthrottledBook(self.store, self._clock)
         self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
         self.watch = self._watch(settings)
@@ -259,6 +265,7 @@ class Agent:
             rogues=self.rogues,
             broadcasts=self.broadcasts,
             intake=self.intake,
+            budgets=self.budgets,
         )
         self.views = Views(parts, self.facts)
         self.listener = self._listener(settings)
@@ -290,6 +297,7 @@ class Agent:
         self._background("alerts", self.alerts.run)
         self._background("rogues", self.rogues.run)
         self._background("rules", self.rules.run)
+        self._background("budgets", self.budgets.run)
         self._background("tend", self._tend)
         self._background("reload", self._reload_on_hangup)
         # What was built at start-up lives as long as the process: keep the collector off it.
@@ -313,6 +321,7 @@ class Agent:
         await self.shards.close()
         await self.book.close()
         await self.keeper.flush()
+        await self.budgets.flush()
         with suppress(StoreUnavailable):
             await self.store.close()
         self._unlink_socket()
@@ -375,6 +384,7 @@ class Agent:
             broadcasts=self.broadcasts,
             intake=self.intake,
             unthrottled=self.unthrottled,
+            budgets=self.budgets,
         )
         routes, bridge = CheckRoutes(self.checker), AsgiBridge(control.app())
         if self._settings.agent.forward:
@@ -455,6 +465,7 @@ class Agent:
             await self.shards.load(
                 await self.store.salvage_records(SKIP), await self.store.salvage_records(PEER)
             )
+            await self.budgets.load(await self.store.salvage_policies())
             return await self.store.salvage_changes()
         except StoreUnavailable as error:
             log.error("store.changes_unknown", store=self.store.name, detail=str(error))
@@ -463,6 +474,7 @@ class Agent:
     async def _load_records(self) -> None:
         self.rules.load(await self.store.records(RULE), await self.store.records(RULE_TIME))
         self.unthrottled.load(await self.store.records(UNTHROTTLED))
+        await self.budgets.load(await self.store.policies())
         await self.shards.load(await self.store.records(SKIP), await self.store.records(PEER))
 
     def _apply_rules(self, book: RuleBook) -> None:
@@ -484,11 +496,22 @@ class Agent:
         for database in settings.databases.values():
             self.demands.open(database.name, idleness_of(database))
         await self.book.adopt(plans, changes)
+        await self._adopt_traffic(settings)
         await self.shards.adopt(shard_plans(settings, self.book))
         self.pacers.look_at_all()
         for name in self.demands.by_database.keys() - settings.databases.keys():
             self.demands.shut(name)
         await self._restart_heartbeats(settings)
+
+    async def _adopt_traffic(self, settings: Settings) -> None:
+        try:
+            plans = traffic_plans(settings, self._clock)
+        except InvalidSettings as error:
+            # A policy file that was sound a moment ago: the last good one stays.
+            self.facts.settings_fault = str(error)
+            log.error("settings.refused", detail=str(error))
+            return
+        await self.budgets.adopt(plans)
 
     async def _restart_heartbeats(self, settings: Settings) -> None:
         for task in self._heartbeat_tasks:
@@ -520,8 +543,10 @@ class Agent:
 
     def _beats_elsewhere(self, database: str) -> bool:
         """On a replica, and on a standby whose active agent beats already."""
-        passive = self.standby is not None and self.standby.passive
-        return passive or self.shards.is_replica(database)
+        return self._is_passive() or self.shards.is_replica(database)
+
+    def _is_passive(self) -> bool:
+        return self.standby is not None and self.standby.passive
 
     # --- loops and signals -----------------------------------------------------------------
 

@@ -6,27 +6,40 @@ Reads files that settings name (passwords, tokens, certificates); connects to no
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from headgate.agent.alerts import Webhook
+from headgate.agent.budgetlayers import EMPTY, Document
+from headgate.agent.budgets import Gear, TrafficPlan
+from headgate.agent.clock import SystemClock
 from headgate.agent.metricbook import DatabasePlan, MetricBook
-from headgate.agent.ports import Store
+from headgate.agent.ports import Clock, Store
 from headgate.agent.shards import PeerPlan, ShardPlan
-from headgate.config import AgentSettings, DatabaseSettings, Settings
+from headgate.config import AgentSettings, DatabaseSettings, Settings, TrafficSettings, load_policy
 from headgate.core.activity import Idleness
 from headgate.core.courses import Policy
+from headgate.core.lint import Severity
+from headgate.core.metrics import Engine
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.rollup_settings import plugin_faults
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.http.auth import Credential
 from headgate.peers import PeerAccess, load_access
+from headgate.pgext.debits import RegionLedger
+from headgate.pgext.meter import RegionMeter
+from headgate.pgext.publisher import FilePolicySink
+from headgate.pgext.trace_reader import TraceReader
 from headgate.probes.factory import DatabaseProbes
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
+from headgate.traffic.lint import advise
+from headgate.traffic.parse import written
 from headgate.wire.peers import parse_peer_url
 
 ROLLUP_GROUP = "headgate.rollups"
@@ -39,6 +52,7 @@ def check_parts(settings: Settings) -> None:
     peer_access(settings)
     webhook_of(settings)
     _check_urls(settings)
+    traffic_plans(settings, SystemClock())
     aggregates = rollup_plugins()
     for database in settings.databases.values():
         probes = probes_of(database)
@@ -119,6 +133,71 @@ def webhook_of(settings: Settings) -> Webhook | None:
             message = f"the first line of {path} is no token: visible ASCII without blanks"
             raise InvalidSettings([Fault("alerts.webhook_token_file", message)])
     return Webhook(alerts.webhook_url, token)
+
+
+# --- traffic control -------------------------------------------------------------------------
+
+
+def traffic_plans(settings: Settings, clock: Clock) -> list[TrafficPlan]:
+    """Reads the policy files; InvalidSettings for one that cannot be taken."""
+    return [
+        _traffic_plan(database, database.traffic, clock)
+        for database in settings.databases.values()
+        if database.traffic is not None
+    ]
+
+
+def _own_role(database: DatabaseSettings) -> str:
+    """Whom the probes log in as; empty where it cannot be told."""
+    if database.engine is not Engine.POSTGRES:
+        return ""
+    try:
+        from psycopg import Error
+        from psycopg.conninfo import conninfo_to_dict
+        from psycopg.pq import Conninfo
+    except ImportError:
+        return ""  # It is said where the probes are built.
+    with suppress(Error):
+        # What it does not name, the library takes from PGUSER or the process's own user.
+        usual = {option.keyword: option.val or b"" for option in Conninfo.get_defaults()}
+        said = conninfo_to_dict(database.dsn).get("user")
+        return str(said or usual.get(b"user", b"").decode())
+    return ""
+
+
+def _traffic_plan(
+    database: DatabaseSettings, traffic: TrafficSettings, clock: Clock
+) -> TrafficPlan:
+    directory = traffic.directory
+
+    def open_gear() -> Gear:
+        if directory is None:
+            return Gear()
+        return Gear(
+            sinks=(FilePolicySink(directory, clock),),
+            meter=RegionMeter(directory),
+            traces=TraceReader(directory),
+            ledger=RegionLedger(directory),
+        )
+
+    base = EMPTY if traffic.policy is None else _base_of(traffic.policy)
+    return TrafficPlan(
+        database=database.name,
+        base=base,
+        source=str(traffic.policy or ""),
+        directory=str(directory or ""),
+        open_gear=open_gear,
+        cpus_milli=1000 * (os.cpu_count() or 1),
+        own_role=_own_role(database),
+    )
+
+
+def _base_of(path: Path) -> Document:
+    policy = load_policy(path)
+    refused = [Fault(a.place, a.message) for a in advise(policy) if a.severity is Severity.ERROR]
+    if refused:
+        raise InvalidSettings(refused, str(path))
+    return written(policy)
 
 
 # --- the shard -------------------------------------------------------------------------------

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.agent.board import Board
+from headgate.agent.budgetbook import Edition
 from headgate.agent.checker import Checker
 from headgate.agent.demand import Demands
+from headgate.agent.ledger import Debits, LedgerOf
 from headgate.agent.pacer import Pacers
 from headgate.agent.recorder import Recorder
 from headgate.core.decide import decide
@@ -20,6 +22,7 @@ from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.metrics import MetricSpec
 from headgate.core.rules import Justification, Kind, Order, Rule, RuleBook, book_of
 from headgate.core.samples import Absent, Cause, Sample
+from headgate.traffic.parse import parse_policy
 from tests.agent.fakes import HandClock
 from tests.builders import NOW, check, metric
 
@@ -166,6 +169,21 @@ def _standing_by() -> Gate:
     return gate
 
 
+class _Charged(NamedTuple):
+    edition: Edition
+    ledger: LedgerOf
+
+
+def _with_budget(**limits: Any) -> Refusing:
+    """In which a second and a half of CPU are owed already."""
+    gate, budget = Gate(), {"name": "etl", "mode": "enforce", **limits}
+    edition = Edition(0, {}, parse_policy({"budgets": [budget]}))
+    charged = _Charged(edition, LedgerOf("main", None, 1000))
+    gate.checker.debits = Debits({"main": charged}, lambda _: None)
+    charged.ledger.current.debit(edition.policy.budgets[0], 1_500_000_000, NOW)
+    return _told(gate, check("etl", budget="etl", cpu_s=1.0))
+
+
 REFUSALS: dict[str, tuple[Verdict, Refusing]] = {
     "a metric breaches": (Verdict.THRESHOLD_EXCEEDED, _told(Gate(lag=2.0))),
     "a ratio, diced": (Verdict.REJECT_BY_RATIO, _told(Gate(_rule("etl", ratio=0.999)))),
@@ -180,6 +198,9 @@ REFUSALS: dict[str, tuple[Verdict, Refusing]] = {
     "a metric never read": (Verdict.UNKNOWN_METRIC, _told(Gate(lag=None))),
     "a metric that failed": (Verdict.INTERNAL_ERROR, _told(_broken())),
     "released all it bears": (Verdict.PACED, _told(Gate().exhaust())),
+    "a budget that is full": (Verdict.OVER_BUDGET, _with_budget(rate=50, capacity=200)),
+    "a budget for less": (Verdict.OVER_BUDGET, _with_budget(rate=50, capacity=50)),
+    "a budget that drains slowly": (Verdict.OVER_BUDGET, _with_budget(rate=0.1, capacity=200)),
     "another agent answers": (Verdict.MISDIRECTED, _told(_standing_by())),
 }
 

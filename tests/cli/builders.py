@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.answers import AnswerDoc, DebitDoc, MetricDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import MemberDoc, ShardDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
@@ -65,9 +65,23 @@ def answer(**given: Any) -> Doc:
         "read_only": False,
         "ask": None,
         "ask_database": None,
+        "budget": None,
         "metrics": [],
     }
     return _doc(AnswerDoc, values, given)
+
+
+def debit(**given: Any) -> Doc:
+    values: Doc = {
+        "budget": "etl",
+        "state": "charged",
+        "cost_s": 0.5,
+        "owed_s": 0.0,
+        "capacity_s": 1.0,
+        "note": "",
+        "ledger": "the agent's own",
+    }
+    return _doc(DebitDoc, values, given)
 
 
 def refusal(verdict: str = "THRESHOLD_EXCEEDED", **given: Any) -> Doc:

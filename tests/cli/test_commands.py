@@ -93,6 +93,22 @@ def test_check_declares_what_the_work_costs(scripted: ScriptedAgent, run: Run) -
     assert [heard.query.get("cost") for heard in scripted.heard] == ["100", None]
 
 
+def test_check_charges_a_budget(scripted: ScriptedAgent, run: Run) -> None:
+    """R146"""
+    debit = builders.debit()
+    scripted.says("/v1/check", builders.answer(budget=debit))
+    ran = run(*CHECK, "--budget", "etl", "--cpu-s", "0.5")
+    heard = scripted.heard[0].query
+    assert (heard["budget"], heard["cpu_s"]) == ("etl", "0.5")
+    assert "may work on main; 0.5 s of CPU charged to budget etl" in ran.out
+
+
+def test_a_budget_that_warns_is_told(scripted: ScriptedAgent, run: Run) -> None:
+    debit = builders.debit(state="warned", note="budget etl warns: full")
+    scripted.says("/v1/check", builders.answer(budget=debit))
+    assert "; budget etl warns: full" in run(*CHECK, "--budget", "etl", "--cpu-s", "0.5").out
+
+
 def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
     scripted.replies["GET", "/v1/check"] = problem(400, "cost '0' must be a number above 0")
     ran = run(*CHECK, "--cost", "0")

@@ -55,4 +55,4 @@ def test_errors_have_exit_codes(error: HeadgateError, code: int) -> None:
 def test_the_table_lists_each_code_once() -> None:
     codes = [code for code, _, _ in exit_code_rows()]
     assert codes == sorted(set(codes))
-    assert {0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 19, 20} == set(codes)
+    assert {0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20} == set(codes)

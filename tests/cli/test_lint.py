@@ -66,3 +66,14 @@ def test_a_file_that_is_not_there_is_a_fault(run: Run, settings: Path) -> None:
     ran = run("lint", str(settings))
     assert ran.code == 1
     assert "cannot be read: No such file" in ran.out
+
+
+def test_the_policy_file_that_a_database_names_is_judged_as_well(run: Run, settings: Path) -> None:
+    """With a fault in it the agent would not start."""
+    policy = settings.parent / "policy.toml"
+    policy.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
+    settings.write_text(GOOD + f'[databases.main.traffic]\npolicy = "{policy}"\n')
+    ran = run("lint", str(settings))
+    assert ran.code == 1
+    assert "databases.main.traffic.policy" in ran.out
+    assert "budgets[0].rate" in ran.out

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from headgate.agent.board import Board
+from headgate.agent.budgets import Budgets, TrafficPlan
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
@@ -121,6 +122,8 @@ class Plan:
     """Instead of the control plane."""
     tls: ssl.SSLContext | None = None
     """For the TCP listener."""
+    traffic: TrafficPlan | None = None
+    """Traffic control, of one of the databases."""
 
 
 class Served:
@@ -150,6 +153,8 @@ class Served:
         self.sampler.watch(self.pacers.note_reading)
         self.checker.pacers = self.pacers.by_database
         self.rules = RuleKeeper(self.store, self.clock, self._apply, metrics_known_to(self.book))
+        self.budgets = Budgets(self.store, self.board, self.demands, self.clock)
+        self.checker.debits = self.budgets.debits
         self.unthrottled = UnthrottledBook(self.store, self.clock)
         snapshots = Snapshots(self.board, self.checker, self.demands)
         self.broadcasts = Broadcasts(snapshots, self.clock)
@@ -167,6 +172,7 @@ class Served:
                 unthrottled=self.unthrottled,
                 broadcasts=self.broadcasts,
                 intake=self.intake,
+                budgets=self.budgets,
             ),
             AgentFacts("test-agent", "0.0", self.clock.now()),
         )
@@ -182,6 +188,7 @@ class Served:
             broadcasts=self.broadcasts,
             intake=self.intake,
             unthrottled=self.unthrottled,
+            budgets=self.budgets,
         )
         app = plan.app or control.app()
         self.listener = Listener(
@@ -205,6 +212,10 @@ class Served:
             await self.store.metric_changes(),
         )
         self.rules.load(await self.store.records(RULE))
+        await self.budgets.load(await self.store.policies())
+        if self._plan.traffic is not None:
+            await self.budgets.adopt([self._plan.traffic])
+            await self.budgets.tick()
         tcp = await loop.create_server(
             self.listener, "127.0.0.1", 0, backlog=256, ssl=self._plan.tls
         )

@@ -55,6 +55,7 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "read_only": False,
         "ask": None,
         "ask_database": None,
+        "budget": None,
         "metrics": [],
     }
 

@@ -52,6 +52,9 @@ ONLY_WATCHED = {
     "headgate_alerts_total",
 }
 
+# With traffic control; tests/http/test_budgets.py has them.
+ONLY_BUDGETS = {series.name for series in SERIES if series.name.startswith("headgate_budget_")}
+
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -76,6 +79,7 @@ def test_it_parses_and_every_series_is_there(serve: Serve) -> None:
     samples = scraped(served)
     names = {name for name, _ in samples}
     elsewhere = ONLY_WITH_SHARDS | ONLY_WATCHED | ONLY_PACED | {ONLY_FAIR, ONLY_FORGETFUL}
+    elsewhere |= ONLY_BUDGETS
     assert {series.name for series in SERIES} - elsewhere <= names
     assert value(samples, "headgate_metric_value", database="main", metric="lag") == 0.25
     assert value(samples, "headgate_metric_threshold", database="main", metric="lag") == 5
@@ -199,6 +203,7 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     served.ask("GET", CHECK)
     samples = scraped(served)
     absent = {"headgate_heartbeats_total", *ONLY_WATCHED, *ONLY_PACED, ONLY_FAIR, ONLY_FORGETFUL}
+    absent |= ONLY_BUDGETS
     assert {series.name for series in SERIES} - absent <= {name for name, _ in samples}
     main = {"database": "main"}
     assert value(samples, "headgate_role", **main, role="primary") == 1

@@ -59,7 +59,17 @@ def test_every_verdict_has_its_row(table: dict[Verdict, object]) -> None:
 
 def test_the_statuses_of_the_reference() -> None:
     """R29"""
-    assert [STATUS[verdict] for verdict in Verdict] == [200, 429, 429, 417, 404, 500, 429, 421]
+    assert [STATUS[verdict] for verdict in Verdict] == [
+        200,
+        429,
+        429,
+        417,
+        404,
+        500,
+        429,
+        429,
+        421,
+    ]
     assert [FRENO_STATUS[verdict] for verdict in Verdict] == [
         200,
         429,
@@ -67,6 +77,7 @@ def test_the_statuses_of_the_reference() -> None:
         417,
         404,
         500,
+        429,
         429,
         404,
     ]

@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.fairness import Fairness
+from headgate.agent.ledger import Debits
 from headgate.agent.pacer import Pacer
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import Recorder
 from headgate.core.decide import decide, misdirected
-from headgate.core.decision import Check, Decision
+from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.fairness import Turn
 from headgate.core.rules import NO_RULES, RuleBook
 
 NO_DICE = 0.5
 """In place of a throw, where only the jitter of a retry-after hangs on it: its middle."""
+NO_DEBITS = Debits({}, lambda _: None)
+_OK = Verdict.OK
 
 
 class Checker:
@@ -42,6 +45,8 @@ class Checker:
         """By database, where a metric is paced; empty costs nothing."""
         self.fairness: Fairness | None = None
         """Set where dice may keep nobody from the metrics for ever (R82)."""
+        self.debits: Debits | None = None
+        """Set where there is traffic control: checks may name a budget (R146)."""
         self.active_agent = ""
         """Set on a standby that is passive: where to ask instead."""
 
@@ -66,12 +71,20 @@ class Checker:
             decision = self._in_turn(decision, turn, roll)
         if self.pacers and (pacer := self.pacers.get(check.database)) is not None:
             decision = pacer.meter(decision, roll)
+        if check.budget and decision.verdict is _OK:
+            decision = self._debited(decision, roll)
         self._record(decision)
         return decision
 
+    def _debited(self, decision: Decision, roll: float) -> Decision:
+        charged = (self.debits or NO_DEBITS).meter(decision, roll)
+        if not charged.admitted:
+            self.give_back(decision)
+        return charged
+
     def give_back(self, decision: Decision) -> None:
         """It was admitted, and will not be used: a check about several databases is one piece
-        of work, and another of them has refused it."""
+        of work, and another of them has refused it; or the budget that it names has."""
         pacer = self.pacers.get(decision.check.database)
         if pacer is not None and decision.admitted:
             pacer.give_back(decision)
@@ -83,7 +96,11 @@ class Checker:
         if self.fairness is not None and (turn := self.fairness.foresee(decision)) is not None:
             decision = decision._replace(turn=turn)
         pacer = self.pacers.get(check.database)
-        return decision if pacer is None else pacer.foresee(decision, NO_DICE)
+        if pacer is not None:
+            decision = pacer.foresee(decision, NO_DICE)
+        if not check.budget or not decision.admitted:
+            return decision
+        return (self.debits or NO_DEBITS).meter(decision, NO_DICE, only_look=True)
 
     def gate(self, check: Check) -> Decision:
         """The same without pacing, which comes and goes many times a second."""

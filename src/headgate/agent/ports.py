@@ -10,8 +10,10 @@ from headgate.core.metrics import MetricSpec
 from headgate.core.records import (
     Asked,
     AuditEntry,
+    BudgetMinute,
     MetricChange,
     MetricMinute,
+    PolicyRevision,
     Record,
     StoreFault,
     Tally,
@@ -19,6 +21,8 @@ from headgate.core.records import (
 from headgate.core.samples import Instant, Number
 from headgate.core.shard import Pull, Pulled
 from headgate.core.topology import RoleSeen
+from headgate.traffic.policy import Policy
+from headgate.traffic.readings import BudgetReadings, Lying, Published
 
 
 class Clock(Protocol):
@@ -100,6 +104,37 @@ class PeerLink(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class PolicySink(Protocol):
+    """Where the policy of a database goes: to a server's own directory, beside its queries."""
+
+    async def publish(self, policy: Policy, revision: int) -> Published:
+        """Put it in force, whole or not at all; PolicyRefused with the cause, and then the last
+        good one stays. `revision` is told along, for people."""
+        ...
+
+    async def look(self) -> Lying | None:
+        """What lies there now, whoever put it there; None: no policy that could be used.
+        PolicyRefused where that cannot be told."""
+        ...
+
+    async def tell_health(self, healthy: bool, until_ms: int) -> None:
+        """For budgets that bite under pressure alone; believed until then (Unix time), and not
+        known after. PolicyRefused with the cause."""
+        ...
+
+    def describe(self) -> str:
+        """Where it goes, in a few words."""
+        ...
+
+
+class BudgetMeter(Protocol):
+    """Reads what a server counts of its budgets, without a connection to it."""
+
+    async def read(self) -> BudgetReadings:
+        """Or MeterFailed with the cause. Never a stand-in."""
+        ...
 
 
 class Store(Protocol):
@@ -227,19 +262,68 @@ class Store(Protocol):
         beyond `limit` the oldest are left out."""
         ...
 
+    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
+        """Keep `new` as its database's newest; its `revision` must be that of the newest so far
+        (0 for the first), else Conflict. Returns it with its new revision.
+
+        Older ones stay, to look at and to go back to: 100 of a database, and no more than 32 MiB
+        of them. One of more than 16 MiB raises InvalidSettings.
+        """
+        ...
+
+    async def policies(self) -> Sequence[PolicyRevision]:
+        """The newest of each database, by its name."""
+        ...
+
+    async def salvage_policies(self) -> Sequence[PolicyRevision]:
+        """The same, where the store could not be opened but what it keeps can still be read."""
+        ...
+
+    async def policy_revisions(
+        self, database: str, *, limit: int = 100
+    ) -> Sequence[PolicyRevision]:
+        """Newest first, without their documents."""
+        ...
+
+    async def policy_revision(self, database: str, revision: int) -> PolicyRevision | None:
+        """That very one, whole; None if it is not kept."""
+        ...
+
+    async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
+        """Add to what is kept of the same minute, budget, kind and limit, all or nothing."""
+        ...
+
+    async def budget_minutes(
+        self,
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        budget: str = "",
+        limit: int = 100_000,
+    ) -> Sequence[BudgetMinute]:
+        """Both minutes included, oldest first, of one database and budget if they are named;
+        beyond `limit` the oldest are left out."""
+        ...
+
     async def forget_before(self, minute: int) -> None:
-        """Drop tallies, metrics by the minute and audit entries from before `minute`."""
+        """Drop tallies, metrics and violations by the minute, and audit entries from before
+        `minute`. Policies stay."""
         ...
 
 
 __all__ = [
     "Asked",
     "AuditEntry",
+    "BudgetMeter",
+    "BudgetMinute",
     "Clock",
     "HeartbeatWriter",
     "MetricChange",
     "MetricMinute",
     "PeerLink",
+    "PolicyRevision",
+    "PolicySink",
     "Probe",
     "ProbeSource",
     "Pulled",

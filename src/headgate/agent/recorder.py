@@ -20,6 +20,7 @@ from headgate.core.samples import Instant
 from headgate.core.snapshot import Counted
 
 RULE = "rule:"
+BUDGET = "budget:"
 UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
 MAX_RECENT = 512
@@ -43,8 +44,8 @@ Watcher = Callable[[list[tuple[Key, int]]], None]
 
 
 def decided_by(decision: Decision) -> str:
-    """The metric (a breached one first) or the rule behind it; of an admission, the exemption
-    without which it would have been none, else empty."""
+    """The metric (a breached one first), the rule or the budget behind it; of an admission, the
+    exemption without which it would have been none, else empty."""
     if decision.verdict is _OK:
         exempt = decision.applied.exempt
         return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
@@ -52,6 +53,8 @@ def decided_by(decision: Decision) -> str:
     if failing:
         first = next((f for f in failing if f.state is State.BREACHED), failing[0])
         return named(first.ref) if first.spec else OTHER
+    if decision.verdict is Verdict.OVER_BUDGET:
+        return f"{BUDGET}{decision.check.budget}"
     return f"{RULE}{decision.rule.id}" if decision.rule else ""
 
 

@@ -222,6 +222,8 @@ def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> Seen:
             return Seen(diced=count, passed=count if diced_after else 0)
         case Verdict.PACED:
             return Seen(paced=count, passed=count)
+        case Verdict.OVER_BUDGET:
+            return Seen(over_budget=count, passed=count)
         case Verdict.APP_DENIED:
             return Seen(held=count)
         case _:

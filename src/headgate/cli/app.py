@@ -6,11 +6,14 @@ import typer
 
 from headgate.cli import (
     ask,
+    budget,
+    budget_replay,
     change,
     history,
     host,
     lint,
     look,
+    pg,
     replay,
     rules,
     run,
@@ -48,6 +51,18 @@ rule_app = typer.Typer(
     rich_markup_mode=_PLAIN,
 )
 
+budget_app = typer.Typer(
+    help="Traffic control: budgets on what statements may cost, and how many run at once.",
+    no_args_is_help=True,
+    rich_markup_mode=_PLAIN,
+)
+
+pg_app = typer.Typer(
+    help="Traffic control inside a Postgres on this host: its extension and its policy.",
+    no_args_is_help=True,
+    rich_markup_mode=_PLAIN,
+)
+
 app.command("check")(ask.check)
 app.command("wait")(ask.wait)
 # What follows the command's name is the command's: no option of ours stands behind it.
@@ -68,6 +83,8 @@ app.command("hold")(rules.hold)
 app.add_typer(metrics_app, name="metrics")
 app.add_typer(shard_app, name="shard")
 app.command("wake")(shard.wake)
+app.add_typer(budget_app, name="budget")
+app.add_typer(pg_app, name="pg")
 app.command("agent")(host.agent)
 app.command("demo")(host.demo)
 app.command("lint")(lint.lint)
@@ -97,3 +114,27 @@ rule_app.command("thresholds")(rules.thresholds)
 rule_app.command("extend")(rules.extend)
 rule_app.command("change")(rules.change)
 rule_app.command("lift")(rules.lift)
+
+budget_app.command("list")(budget.list_budgets)
+budget_app.command("show")(budget.show_budget)
+budget_app.command("create")(budget.create)
+budget_app.command("set")(budget.set_budget)
+budget_app.command("mode")(budget.mode)
+budget_app.command("delete")(budget.delete)
+budget_app.command("forgive")(budget.forgive)
+budget_app.command("lint")(budget.lint)
+budget_app.command("apply")(budget.apply)
+budget_app.command("diff")(budget.diff)
+budget_app.command("export")(budget.export)
+budget_app.command("history")(budget.history)
+budget_app.command("rollback")(budget.rollback)
+budget_app.command("violations")(budget.violations)
+budget_app.command("top")(budget.top)
+budget_app.command("explain")(budget.explain)
+budget_app.command("replay")(budget_replay.replay)
+
+pg_app.command("install")(pg.install)
+pg_app.command("enable")(pg.enable)
+pg_app.command("publish")(pg.publish)
+pg_app.command("disable")(pg.disable)
+pg_app.command("status")(pg.status)

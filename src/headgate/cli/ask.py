@@ -43,12 +43,33 @@ Cost = Annotated[
 ]
 
 
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="Charge the work to this budget of the database; needs --cpu-s.",
+    ),
+]
+CpuS = Annotated[
+    float | None,
+    typer.Option(
+        "--cpu-s",
+        metavar="SECONDS",
+        show_default=False,
+        help="CPU that the work will take on the server; needs --budget.",
+    ),
+]
+
+
 def check(
     app: App,
     database: Database,
     metrics: Metrics = None,
     scope: Scope = None,
     cost: Cost = None,
+    budget: Budget = None,
+    cpu_s: CpuS = None,
     wait: Wait = 0.0,
     url: Url = None,
     token: Token = None,
@@ -58,22 +79,24 @@ def check(
 
     The exit code is the answer: 0 admitted, 10 threshold exceeded, 11 refused by ratio,
     12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 15 to be asked
-    elsewhere, 16 healthy but paced (come back when told), 20 no agent answers. Where an agent
-    says that its shard is spoken for elsewhere, this asks there, and says so on standard error.
+    elsewhere, 16 healthy but paced (come back when told), 17 over its budget, 20 no agent
+    answers. Where an agent says that its shard is spoken for elsewhere, this asks there, and says
+    so on standard error.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import Answer, read
     from headgate.cli.exits import exit_code_of_verdict
     from headgate.cli.output import show
-    from headgate.cli.pages import answer_page
+    from headgate.cli.pages import answer_page, debit_text
 
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
     if cost is not None:
         question["cost"] = f"{cost:.15g}"
+    question |= {"budget": budget, "cpu_s": None if cpu_s is None else f"{cpu_s:.15g}"}
     asked = ask_until(connect(url, token), question, wait_s=wait)
     answer = read(Answer, asked.document)
     refuse_incoherent(asked, answer, database)
-    show(asked, as_json, lambda canvas: answer_page(answer, canvas))
+    show(asked, as_json, lambda canvas: answer_page(answer, canvas, debit_text(asked.document)))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
 

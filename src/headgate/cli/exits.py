@@ -27,6 +27,7 @@ EXIT_CODES: dict[Verdict, int] = {
     Verdict.INTERNAL_ERROR: 14,
     Verdict.MISDIRECTED: 15,
     Verdict.PACED: 16,
+    Verdict.OVER_BUDGET: 17,
 }
 
 

@@ -11,6 +11,8 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from headgate.config import Settings
+
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
 Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
 LintJson = Annotated[bool, typer.Option("--json", help="Print findings as JSON, for programs.")]
@@ -48,9 +50,24 @@ def notes_on(path: Path) -> list[Note]:
     except InvalidSettings as error:
         return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
     lines = line_index(path.read_text())
-    return [
+    advice = [
         Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
         for a in settings.advice
+    ]
+    return advice + [note for name in settings.databases for note in _policy_notes(settings, name)]
+
+
+def _policy_notes(settings: Settings, name: str) -> list[Note]:
+    """On the policy file that a database names: with a fault in it, the agent would not start."""
+    from headgate.cli.budget_files import notes_on_policy
+
+    traffic = settings.databases[name].traffic
+    if traffic is None or traffic.policy is None:
+        return []
+    where = f"databases.{name}.traffic.policy ({traffic.policy}"
+    return [
+        Note(note.level, None, f"{where}:{note.line or 0}) {note.place}", note.message)
+        for note in notes_on_policy(traffic.policy)
     ]
 
 

@@ -50,11 +50,22 @@ from headgate.wire.reasons import duration
 # --- check and explain ---------------------------------------------------------------------
 
 
-def answer_page(answer: Answer, canvas: Canvas) -> RenderableType:
+def debit_text(document: Mapping[str, Any]) -> str:
+    """What was charged to the budget that was named; empty where there is nothing to tell."""
+    debit = document.get("budget")
+    if not isinstance(debit, Mapping) or document.get("admitted") is not True:
+        return ""
+    if debit.get("note"):
+        return plain(str(debit["note"]))
+    return plain(f"{debit.get('cost_s')} s of CPU charged to budget {debit.get('budget')}")
+
+
+def answer_page(answer: Answer, canvas: Canvas, charged: str = "") -> RenderableType:
     who, where = plain(answer.app), plain(answer.database)
     if answer.admitted:
         line = Text().append("ADMITTED", style="bold green")
-        return line.append(f"  {who} may work on {where}")
+        line.append(f"  {who} may work on {where}")
+        return line.append(f"; {charged}") if charged else line
     line = Text().append("REFUSED", style="bold red")
     line.append(f"  {who} on {where}: {refusal_text(answer)}")
     if answer.retry_after_ms is not None:

@@ -27,6 +27,7 @@ REASON_WORDS = {
     "dice": "by dice",
     "held": "held",
     "paced": "paced",
+    "budget": "over budget",
     "other": "for other reasons",
 }
 

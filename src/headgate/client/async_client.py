@@ -43,9 +43,20 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
 
         self._driver = AsyncDriver(self._target, sleep or asyncio.sleep)
 
-    async def check(self, *, cost: float | None = None) -> Answer:
-        """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one."""
-        if self._only is not None:
+    async def check(
+        self,
+        *,
+        cost: float | None = None,
+        budget: str | None = None,
+        cpu_s: float | None = None,
+    ) -> Answer:
+        """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one.
+
+        With `budget`, `cpu_s` seconds of CPU are charged to that budget of the database, by the
+        agent, once nothing else refuses; OVER_BUDGET if it has no room. For work that the server
+        does not see as statements of its own under that budget."""
+        debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
+        if self._only is not None and debit is None:
             if cost is not None:
                 self._checked(cost)
             answer = self._only.quick()
@@ -53,7 +64,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
                 if monotonic() >= self._driver.give_way_at_s:
                     await self._driver.give_way()
                 return answer
-        return await self._driver.run(self._checking(cost))
+        return await self._driver.run(self._checking(cost, debit))
 
     async def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
@@ -67,9 +78,18 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
                 return answer
         return await self._driver.run(self._checking_read(threshold_s, metric, database))
 
-    async def wait(self, deadline_s: float | None = None, *, cost: float | None = None) -> Answer:
-        """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`)."""
-        if self._only is not None:
+    async def wait(
+        self,
+        deadline_s: float | None = None,
+        *,
+        cost: float | None = None,
+        budget: str | None = None,
+        cpu_s: float | None = None,
+    ) -> Answer:
+        """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`). `budget`
+        and `cpu_s` as for `check`."""
+        debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
+        if self._only is not None and debit is None:
             if cost is not None or deadline_s is not None:
                 self._checked(cost, deadline_s)
             answer = self._only.passed()
@@ -77,7 +97,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
                 if monotonic() >= self._driver.give_way_at_s:
                     await self._driver.give_way()
                 return answer
-        return await self._driver.run(self._waiting(deadline_s, cost))
+        return await self._driver.run(self._waiting(deadline_s, cost, debit))
 
     def chunks(
         self,

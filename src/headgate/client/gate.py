@@ -14,6 +14,7 @@ from headgate.errors import Fault, InvalidSettings
 if TYPE_CHECKING:
     from headgate.client.gathering import Member
     from headgate.client.local import LocalCheck, LocalGate, Locally
+    from headgate.client.question import Debit
     from headgate.client.steps import Sent, Step, Steps
     from headgate.client.target import Target
 
@@ -143,10 +144,20 @@ class Gate(Generic[Sleeper]):
             f"<{type(self).__name__} {self.app} on {', '.join(self.databases)} at {', '.join(at)}>"
         )
 
-    def _checking(self, cost: float | None = None) -> Steps:
+    def _debit(self, budget: str | None, cpu_s: float | None) -> Debit | None:
+        """What is to be charged to which budget; a budget is one database's."""
+        from headgate.client.question import checked_debit  # loaded when the client was made
+
+        debit = checked_debit(budget, cpu_s)
+        if debit is not None and self._gathering is not None:
+            message = f"is of one database, and this client asks about {', '.join(self.databases)}"
+            raise InvalidSettings([Fault("budget", message)])
+        return debit
+
+    def _checking(self, cost: float | None = None, debit: Debit | None = None) -> Steps:
         if self._gathering is not None:
             return self._gathering.check(cost)
-        return self._conversation.check(self._members[0].asked(cost))
+        return self._conversation.check(self._members[0].asked(cost, debit))
 
     def _checking_read(self, threshold_s: float, metric: str, database: str | None) -> Steps:
         member = self._member_of(database)
@@ -162,10 +173,12 @@ class Gate(Generic[Sleeper]):
         checked_cost(cost)
         self._conversation.patience.limit_s(deadline_s)
 
-    def _waiting(self, deadline_s: float | None, cost: float | None = None) -> Steps:
+    def _waiting(
+        self, deadline_s: float | None, cost: float | None = None, debit: Debit | None = None
+    ) -> Steps:
         if self._gathering is not None:
             return self._gathering.wait(deadline_s, cost)
-        return self._conversation.wait(self._members[0].asked(cost), deadline_s)
+        return self._conversation.wait(self._members[0].asked(cost, debit), deadline_s)
 
     def _pausing(self, seconds: float) -> Generator[Step, Sent, None]:
         from headgate.client.steps import Sleep  # loaded when the client was made

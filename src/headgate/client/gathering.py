@@ -21,7 +21,7 @@ from headgate.client.conversation import (
     tell_waited,
 )
 from headgate.client.parsing import merged
-from headgate.client.question import Asker, Question
+from headgate.client.question import Asker, Debit, Question
 from headgate.client.steps import Outcomes, Sleep, Steps, Together
 from headgate.client.waits import Patience, Wait
 from headgate.errors import WaitedTooLong
@@ -33,8 +33,10 @@ class Member(NamedTuple):
     asker: Asker
     metrics: tuple[str, ...] = ()
 
-    def asked(self, cost: float | None) -> Question:
+    def asked(self, cost: float | None, debit: Debit | None = None) -> Question:
         """With a cost of its own, where one is given."""
+        if debit is not None:
+            return self.asker.may_debit(self.metrics, cost, debit)
         if cost is None:
             return self.question
         return self.asker.may_write(self.metrics, cost).alike(self.question)

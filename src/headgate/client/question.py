@@ -20,6 +20,14 @@ from headgate.core.names import (
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_COST = 1e9
+MAX_CPU_S = 10_000.0
+
+
+class Debit(NamedTuple):
+    """A budget of the database, and the CPU that is charged to it."""
+
+    budget: str
+    cpu_s: float
 
 
 class Question(NamedTuple):
@@ -81,12 +89,29 @@ class Asker:
         each = tuple(self._about(name, metrics, cost) for name in self.databases)
         return each[0] if len(each) == 1 else self._several(metrics, cost)._replace(parts=each)
 
-    def _about(self, database: str, metrics: Sequence[str], cost: float | None) -> Question:
+    def may_debit(self, metrics: Sequence[str], cost: float | None, debit: Debit) -> Question:
+        """Always the agent's to answer; remembered by the budget, whatever it is charged."""
+        if len(self.databases) > 1:
+            known = ", ".join(self.databases)
+            raise _fault("budget", f"is of one database, and this client asks about {known}")
+        asked = self._about(self.databases[0], metrics, checked_cost(cost), debit)
+        usual = self._about(self.databases[0], metrics, None, debit._replace(cpu_s=1.0))
+        return asked._replace(like=usual.request)
+
+    def _about(
+        self,
+        database: str,
+        metrics: Sequence[str],
+        cost: float | None,
+        debit: Debit | None = None,
+    ) -> Question:
         selected = f"&metrics={','.join(quote(name) for name in metrics)}" if metrics else ""
         if self._scope is not None:
             selected += f"&scope={self._scope.value}"
         if cost is not None:
             selected += f"&cost={cost!r}"
+        if debit is not None:
+            selected += f"&budget={quote(debit.budget, safe='')}&cpu_s={debit.cpu_s!r}"
         return self._question(
             (database,), "GET", lambda name: f"/v1/check?{self._who(name)}{selected}"
         )
@@ -166,6 +191,17 @@ def checked_cost(cost: float | None) -> float | None:
     if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 < cost <= MAX_COST:
         raise _fault("cost", f"must be a number above 0, at most {MAX_COST:g}, not {cost!r}")
     return float(cost)
+
+
+def checked_debit(budget: str | None, cpu_s: float | None) -> Debit | None:
+    if budget is None and cpu_s is None:
+        return None
+    if not isinstance(budget, str) or not budget:
+        raise _fault("budget", f"must be the name of one, with cpu_s beside it, not {budget!r}")
+    if isinstance(cpu_s, bool) or not isinstance(cpu_s, int | float) or not 0 < cpu_s <= MAX_CPU_S:
+        message = f"must be seconds of CPU above 0, at most {MAX_CPU_S:g}, not {cpu_s!r}"
+        raise _fault("cpu_s", message)
+    return Debit(budget, float(cpu_s))
 
 
 def metric_names(metrics: str | Sequence[str]) -> tuple[str, ...]:

@@ -33,15 +33,26 @@ class Client(Gate[Callable[[float], None]]):
 
         self._driver = SyncDriver(self._target, sleep or time.sleep)
 
-    def check(self, *, cost: float | None = None) -> Answer:
-        """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one."""
-        if self._only is not None:
+    def check(
+        self,
+        *,
+        cost: float | None = None,
+        budget: str | None = None,
+        cpu_s: float | None = None,
+    ) -> Answer:
+        """Ask once. A refusal is an answer; ThrottlerUnavailable if nobody gives one.
+
+        With `budget`, `cpu_s` seconds of CPU are charged to that budget of the database, by the
+        agent, once nothing else refuses; OVER_BUDGET if it has no room. For work that the server
+        does not see as statements of its own under that budget."""
+        debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
+        if self._only is not None and debit is None:
             if cost is not None:
                 self._checked(cost)
             answer = self._only.quick()
             if answer is not None:
                 return answer
-        return self._driver.run(self._checking(cost))
+        return self._driver.run(self._checking(cost, debit))
 
     def check_read(
         self, threshold_s: float, metric: str = "lag", *, database: str | None = None
@@ -53,15 +64,24 @@ class Client(Gate[Callable[[float], None]]):
                 return answer
         return self._driver.run(self._checking_read(threshold_s, metric, database))
 
-    def wait(self, deadline_s: float | None = None, *, cost: float | None = None) -> Answer:
-        """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`)."""
-        if self._only is not None:
+    def wait(
+        self,
+        deadline_s: float | None = None,
+        *,
+        cost: float | None = None,
+        budget: str | None = None,
+        cpu_s: float | None = None,
+    ) -> Answer:
+        """Ask until admitted; WaitedTooLong past `deadline_s` (by default `max_wait_s`). `budget`
+        and `cpu_s` as for `check`."""
+        debit = self._debit(budget, cpu_s) if budget is not None or cpu_s is not None else None
+        if self._only is not None and debit is None:
             if cost is not None or deadline_s is not None:
                 self._checked(cost, deadline_s)
             answer = self._only.passed()
             if answer is not None:
                 return answer
-        return self._driver.run(self._waiting(deadline_s, cost))
+        return self._driver.run(self._waiting(deadline_s, cost, debit))
 
     def chunks(
         self,

@@ -56,10 +56,18 @@ class Reason(Enum):
     DICE = "dice"
     HELD = "held"
     PACED = "paced"
+    BUDGET = "budget"
     OTHER = "other"
 
 
-_REASONS = (Reason.METRIC, Reason.DICE, Reason.HELD, Reason.PACED, Reason.OTHER)
+_REASONS = (
+    Reason.METRIC,
+    Reason.DICE,
+    Reason.HELD,
+    Reason.PACED,
+    Reason.BUDGET,
+    Reason.OTHER,
+)
 
 
 class Seen(NamedTuple):
@@ -76,6 +84,7 @@ class Seen(NamedTuple):
     diced: int = 0
     held: int = 0
     paced: int = 0
+    over_budget: int = 0
     other: int = 0
 
     @property
@@ -85,7 +94,8 @@ class Seen(NamedTuple):
     @property
     def reason(self) -> Reason:
         """What refused most."""
-        counts = (sum(self.by_metric.values()), self.diced, self.held, self.paced, self.other)
+        metrics = sum(self.by_metric.values())
+        counts = (metrics, self.diced, self.held, self.paced, self.over_budget, self.other)
         return _REASONS[counts.index(max(counts))]
 
     def plus(self, more: Seen) -> Seen:
@@ -101,6 +111,7 @@ class Seen(NamedTuple):
             self.diced + more.diced,
             self.held + more.held,
             self.paced + more.paced,
+            self.over_budget + more.over_budget,
             self.other + more.other,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from headgate.core.debits import Debit
 from headgate.core.fairness import Turn
 from headgate.core.health import Health
 from headgate.core.metrics import MetricSpec
@@ -23,6 +24,7 @@ class Verdict(Enum):
     UNKNOWN_METRIC = "UNKNOWN_METRIC"
     INTERNAL_ERROR = "INTERNAL_ERROR"
     PACED = "PACED"
+    OVER_BUDGET = "OVER_BUDGET"
     MISDIRECTED = "MISDIRECTED"
 
 
@@ -32,11 +34,13 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.REJECT_BY_RATIO: "a rule refuses a share of this client's checks, and this was one",
     Verdict.APP_DENIED: "this client may not work now: a rule holds it, or it gave no name",
     Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
-    "or was never collected",
+    "or was never collected; or there is no such budget",
     Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
     "invalid or stale; or nobody may speak for its shard",
     Verdict.PACED: "every selected metric is healthy, and as much as it bears has been released "
     "for now: come back when told",
+    Verdict.OVER_BUDGET: "every selected metric is healthy, and the budget that the check names "
+    "has no room for its cost: come back when told",
     Verdict.MISDIRECTED: "the question is for the shard, whose primary's agent is elsewhere: "
     "ask there",
 }
@@ -89,6 +93,10 @@ class Check(NamedTuple):
     ok_if_unknown: bool = False
     cost: float = 1.0
     """How much work is to start, in units of the client's own (rows, chunks); for pacing."""
+    budget: str = ""
+    """Set: the budget of the database that `cpu_s` is charged to (R146)."""
+    cpu_s: float = 0.0
+    """CPU that the work will take on the server, as its client says."""
 
 
 class Decision(NamedTuple):
@@ -112,6 +120,8 @@ class Decision(NamedTuple):
     """And what that agent calls the database."""
     turn: Turn | None = None
     """Refused by dice, or not any more: how long already (R82). None where fairness is off."""
+    debit: Debit | None = None
+    """Of a check that names a budget and got as far: what it was charged."""
 
     @property
     def admitted(self) -> bool:

@@ -119,6 +119,38 @@ def _known(
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRevision:
+    """The traffic policy of a database as it stood from then on, and who made it so."""
+
+    database: str
+    revision: int
+    wall_s: float
+    who: str
+    action: str
+    """Such as `budget.set`."""
+    summary: str
+    """What changed, in a line."""
+    document: Mapping[str, Any]
+    """The whole policy; empty where only the list of revisions was asked for."""
+    changes: Mapping[str, Any]
+    """What of it lies on top of the settings file's; likewise."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BudgetMinute:
+    """Violations of one budget in one minute that are alike (R137)."""
+
+    minute: int
+    database: str
+    budget: str
+    what: str
+    """`warned`, `blocked` or `delayed`."""
+    limit: str
+    """`concurrency`, `burst`, `capacity`; `threshold` of warnings; empty for delays."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFault:
     """The store cannot be written: since when, and what it said."""
 

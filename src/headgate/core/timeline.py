@@ -30,6 +30,7 @@ REASONS: Mapping[str, Reason | None] = {
     Verdict.REJECT_BY_RATIO.value: Reason.DICE,
     Verdict.APP_DENIED.value: Reason.HELD,
     Verdict.PACED.value: Reason.PACED,
+    Verdict.OVER_BUDGET.value: Reason.BUDGET,
     Verdict.UNKNOWN_METRIC.value: Reason.OTHER,
     Verdict.INTERNAL_ERROR.value: Reason.OTHER,
     Verdict.MISDIRECTED.value: Reason.OTHER,

@@ -137,6 +137,8 @@ class CheckRoutes:
             decision = ask(check)
             if decision.verdict is not ok or decision.waived or decision.turn is not None:
                 return render(decision)
+            if decision.debit is not None:
+                return render(decision)
             if decision.health is not health or decision.applied is not applied:
                 health, applied, rendered = decision.health, decision.applied, render(decision)
             return rendered

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headgate.agent.budgetbook import NoSuchBudget
+from headgate.agent.budgets import Budgets
 from headgate.agent.demand import Demands
 from headgate.agent.intake import Intake
 from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
@@ -30,6 +32,8 @@ from headgate.errors import (
 )
 from headgate.http import openapi
 from headgate.http.auth import Gatekeeper
+from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
+from headgate.http.budgets import BUDGET_ROUTES, Budgeting
 from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import (
     SECURITY_HEADERS,
@@ -70,6 +74,7 @@ class Control:
         broadcasts: Broadcasts | None = None,
         intake: Intake | None = None,
         unthrottled: UnthrottledBook | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._views = views
         self._book = book
@@ -77,6 +82,8 @@ class Control:
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
         self.ruling = Ruling(views, gatekeeper, rules)
+        self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
+        self.budgeting = Budgeting(budgets, views.parts.store, views.parts.clock, gatekeeper)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
@@ -219,6 +226,8 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("POST", f"{_METRIC}/revert", "revert_metric"),
     *((method, path, f"peering.{name}") for method, path, name in PEERING_ROUTES),
     *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
+    *((method, path, f"budget_replaying.{name}") for method, path, name in REPLAY_ROUTES),
+    *((method, path, f"budgeting.{name}") for method, path, name in BUDGET_ROUTES),
     *((method, path, f"streaming.{name}") for method, path, name in STREAMING_ROUTES),
     *((method, path, f"reporting.{name}") for method, path, name in REPORTING_ROUTES),
     *((method, path, f"unthrottling.{name}") for method, path, name in UNTHROTTLING_ROUTES),
@@ -277,7 +286,7 @@ def _guarded(handler: Handler) -> Handler:
             )
         except InvalidName as error:
             return problem_response(400, str(error))
-        except (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule) as error:
+        except (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule, NoSuchBudget) as error:
             return problem_response(404, str(error))
         except WrongShard as error:
             return problem_response(409, str(error))

@@ -1,14 +1,14 @@
 """Prometheus text.   One row of SERIES a metric: name, kind, labels, meaning.
 
 Labels are bounded: clients by `max_clients`, crowds of further ones by a quarter of that,
-databases and metrics by the settings, members by 256 a shard, verdicts, causes and states by
-closed types.
+budgets by 200 a database (the rest is `other`), databases and metrics by the settings, members
+by 256 a shard, verdicts, causes and states by closed types.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from headgate.agent.budgetmeter import BudgetWatch
+from headgate.agent.budgets import Controlled
 from headgate.core.activity import Activity
 from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.samples import Instant
+from headgate.traffic.policy import Mode
+from headgate.traffic.readings import BudgetCounts
 from headgate.wire.pacing import set_point
 from headgate.wire.shard import CostDoc, MemberDoc
 
@@ -240,6 +244,117 @@ def _alerts(views: Views, now: Instant) -> Iterator[Row]:
     watch = views.parts.watch
     for (kind, outcome), count in watch.alerts.outcomes.items() if watch is not None else ():
         yield (kind, outcome), float(count)
+
+
+# --- budgets -----------------------------------------------------------------------------------
+
+NS_PER_S = 1e9
+
+
+def _watches(views: Views) -> Iterator[tuple[str, BudgetWatch]]:
+    budgets = views.parts.budgets
+    for database, controlled in budgets.by_database.items() if budgets is not None else ():
+        if controlled.watch is not None:
+            yield database, controlled.watch
+
+
+def _counted(of: Callable[[BudgetCounts], float]) -> Rows:
+    def rows(views: Views, now: Instant) -> Iterator[Row]:
+        for database, watch in _watches(views):
+            for budget, counts in watch.labelled():
+                yield (database, budget), float(of(counts))
+
+    return rows
+
+
+def _counted_by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
+    def rows(views: Views, now: Instant) -> Iterator[Row]:
+        for database, watch in _watches(views):
+            for budget, counts in watch.labelled():
+                for limit, count in of(counts).items():
+                    yield (database, budget, limit), float(count)
+
+    return rows
+
+
+def _budget_fill(views: Views, now: Instant) -> Iterator[Row]:
+    for database, watch in _watches(views):
+        fills: dict[str, float] = {}
+        for bucket in watch.readings.buckets if watch.readings is not None else ():
+            if bucket.fill is not None:
+                label = watch.label(bucket.budget)
+                fills[label] = max(bucket.fill, fills.get(label, 0.0))
+        for budget, fill in fills.items():
+            yield (database, budget), fill
+
+
+def _budget_running(views: Views, now: Instant) -> Iterator[Row]:
+    for database, watch in _watches(views):
+        running: Counter[str] = Counter()
+        for bucket in watch.readings.buckets if watch.readings is not None else ():
+            running[watch.label(bucket.budget)] += bucket.running
+        for budget, workers in running.items():
+            yield (database, budget), float(workers)
+
+
+def _meter_readable(views: Views, now: Instant) -> Iterator[Row]:
+    for database, watch in _watches(views):
+        yield (database,), float(watch.readings is not None)
+
+
+def _version_in_force(views: Views, now: Instant) -> Iterator[Row]:
+    for database, watch in _watches(views):
+        if watch.readings is not None:
+            yield (database,), float(watch.readings.version)
+
+
+def _policies_refused(views: Views, now: Instant) -> Iterator[Row]:
+    for database, watch in _watches(views):
+        if watch.readings is not None:
+            yield (database,), float(watch.readings.refused)
+
+
+def _controlled(views: Views) -> Iterator[tuple[str, Controlled]]:
+    budgets = views.parts.budgets
+    yield from budgets.by_database.items() if budgets is not None else ()
+
+
+def _version_published(views: Views, now: Instant) -> Iterator[Row]:
+    for database, controlled in _controlled(views):
+        told = [outlet.published for outlet in controlled.publisher.outlets if outlet.published]
+        if told:
+            yield (database,), float(min(one.version for one in told))
+
+
+def _policy_current(views: Views, now: Instant) -> Iterator[Row]:
+    for database, controlled in _controlled(views):
+        publisher = controlled.publisher
+        if publisher.outlets:
+            took = (outlet.told == publisher.wanted for outlet in publisher.outlets)
+            yield (database,), float(publisher.wanted is not None and all(took))
+
+
+def _publish_failures(views: Views, now: Instant) -> Iterator[Row]:
+    for database, controlled in _controlled(views):
+        if outlets := controlled.publisher.outlets:
+            yield (database,), float(sum(outlet.failures_total for outlet in outlets))
+
+
+def _policy_put_back(views: Views, now: Instant) -> Iterator[Row]:
+    for database, controlled in _controlled(views):
+        if outlets := controlled.publisher.outlets:
+            yield (database,), float(sum(outlet.put_back_total for outlet in outlets))
+
+
+def _switched_off(views: Views, now: Instant) -> Iterator[Row]:
+    for database, controlled in _controlled(views):
+        if controlled.publisher.outlets:
+            yield (database,), float(controlled.is_off)
+
+
+def _capped(views: Views, now: Instant) -> Iterator[Row]:
+    for database, controlled in _controlled(views):
+        yield (database,), float(controlled.book.edition.changes.mode_cap is not Mode.ENFORCE)
 
 
 # --- the store ---------------------------------------------------------------------------------
@@ -471,6 +586,163 @@ SERIES = (
         ("kind", "outcome"),
         "Alerts by outcome: `told` (all), `sent` (the webhook took it), `dropped`.",
         _alerts,
+    ),
+    Series(
+        "headgate_budget_admitted_total",
+        "counter",
+        ("database", "budget"),
+        "Statements that a budget let run, as the server counts them: from 0 after its start. "
+        "Missing, as all that follow, while its counters cannot be read.",
+        _counted(lambda counts: counts.admitted),
+    ),
+    Series(
+        "headgate_budget_warned_total",
+        "counter",
+        ("database", "budget", "limit"),
+        "Statements that ran though a limit was exceeded (`concurrency`, `burst`, `capacity`), or "
+        "only its warning threshold crossed (`threshold`).",
+        _counted_by_limit(lambda counts: counts.warned),
+    ),
+    Series(
+        "headgate_budget_blocked_total",
+        "counter",
+        ("database", "budget", "limit"),
+        "Statements refused, by the limit that refused them.",
+        _counted_by_limit(lambda counts: counts.blocked),
+    ),
+    Series(
+        "headgate_budget_blocked_early_total",
+        "counter",
+        ("database", "budget"),
+        "Of the refused, those refused before they were planned.",
+        _counted(lambda counts: counts.early),
+    ),
+    Series(
+        "headgate_budget_delayed_total",
+        "counter",
+        ("database", "budget"),
+        "Statements that waited for room.",
+        _counted(lambda counts: counts.delayed),
+    ),
+    Series(
+        "headgate_budget_delayed_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "How long they waited, together.",
+        _counted(lambda counts: counts.delayed_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_passed_total",
+        "counter",
+        ("database", "budget"),
+        "Statements over a limit that ran, for they were inside a transaction.",
+        _counted(lambda counts: counts.passed),
+    ),
+    Series(
+        "headgate_budget_sleeping",
+        "gauge",
+        ("database", "budget"),
+        "Sessions held now, by a delay or a penalty.",
+        _counted(lambda counts: counts.sleeping),
+    ),
+    Series(
+        "headgate_budget_estimated_cpu_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "CPU that the admitted were estimated at.",
+        _counted(lambda counts: counts.estimated_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_charged_cpu_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "CPU that they came to.",
+        _counted(lambda counts: counts.charged_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_forgiven_cpu_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "CPU owed that nobody will pay: forgiven by an operator, or by a full table of buckets.",
+        _counted(lambda counts: counts.forgiven_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_fill",
+        "gauge",
+        ("database", "budget"),
+        "Owed of the capacity, 0 to 1, of its fullest bucket; missing without a capacity.",
+        _budget_fill,
+    ),
+    Series(
+        "headgate_budget_running",
+        "gauge",
+        ("database", "budget"),
+        "Workers at work under it now.",
+        _budget_running,
+    ),
+    Series(
+        "headgate_budget_counters_readable",
+        "gauge",
+        ("database",),
+        "1 while the server's counters can be read, else 0.",
+        _meter_readable,
+    ),
+    Series(
+        "headgate_budget_policy_published_version",
+        "gauge",
+        ("database",),
+        "Of the policy that the server was given last.",
+        _version_published,
+    ),
+    Series(
+        "headgate_budget_policy_in_force_version",
+        "gauge",
+        ("database",),
+        "Of the policy that the server goes by; alert where it stays below the published one.",
+        _version_in_force,
+    ),
+    Series(
+        "headgate_budget_policy_current",
+        "gauge",
+        ("database",),
+        "1 while the server was given the newest policy, 0 while that fails.",
+        _policy_current,
+    ),
+    Series(
+        "headgate_budget_publish_failures_total",
+        "counter",
+        ("database",),
+        "Tries to give the server a policy that failed.",
+        _publish_failures,
+    ),
+    Series(
+        "headgate_budget_policy_put_back_total",
+        "counter",
+        ("database",),
+        "Times that a server's policy was gone, older or somebody else's, and was put back.",
+        _policy_put_back,
+    ),
+    Series(
+        "headgate_budget_switched_off",
+        "gauge",
+        ("database",),
+        "1 while traffic control is switched off at the server itself (`headgate pg disable`, or "
+        "its setting): no statement is judged, whatever is published. Else 0.",
+        _switched_off,
+    ),
+    Series(
+        "headgate_budget_policies_refused_total",
+        "counter",
+        ("database",),
+        "Policies that the server itself did not take since its start.",
+        _policies_refused,
+    ),
+    Series(
+        "headgate_budget_capped",
+        "gauge",
+        ("database",),
+        "1 while no budget may go beyond `warn` or `off` (`headgate budget mode --all`), else 0.",
+        _capped,
     ),
     Series(
         "headgate_store_writable",

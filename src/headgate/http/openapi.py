@@ -13,8 +13,25 @@ from headgate.core.settings import Table
 from headgate.http.peering import PeerBody, SkipBody, WokenDoc
 from headgate.http.reporting import ReportsBody, ReportsDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
+from headgate.traffic.limits import BUDGET_SETTINGS
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
+from headgate.wire.budget_replay import BudgetReplayBody, BudgetReplayDoc
+from headgate.wire.budgets import (
+    BudgetDoc,
+    CapBody,
+    ExplainStatementBody,
+    LintDoc,
+    PoliciesDoc,
+    PolicyChangeDoc,
+    PolicyDoc,
+    RevisionsDoc,
+    RevisionWholeDoc,
+    RollbackBody,
+    StateDoc,
+    StatementExplainDoc,
+    ViolationsDoc,
+)
 from headgate.wire.history import MetricMinutesDoc, ReplayBody, ReplayDoc, TimelineDoc
 from headgate.wire.past import PastDoc
 from headgate.wire.peers import PullDoc, ReportDoc, WakeDoc
@@ -22,7 +39,9 @@ from headgate.wire.problems import CONTENT_TYPE, Problem
 from headgate.wire.questions import (
     APP_SCHEMA,
     DATABASE_SCHEMA,
+    MAX_BUDGET_CHARS,
     MAX_COST,
+    MAX_CPU_S,
     MAX_METRICS,
     METRIC_PATTERN,
     METRIC_SCHEMA,
@@ -53,6 +72,8 @@ _METRICS = _STRING | {"pattern": f"^({METRIC_PATTERN}(,{METRIC_PATTERN}){{0,{MAX
 _SCOPE = _STRING | SCOPE_SCHEMA
 _FLAG = _STRING | {"enum": ["true", "false"]}
 _COST = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_COST}
+_BUDGET = _STRING | {"minLength": 1, "maxLength": MAX_BUDGET_CHARS}
+_CPU_S = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_CPU_S}
 _THRESHOLD = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e12}
 _SINCE = _STRING | {"pattern": "^[0-9]{1,6}[smhd]$"}
 _INSTANT = _STRING | {
@@ -84,6 +105,21 @@ _DOCS = (
     RemovedDoc,
     RuleDoc,
     RulesDoc,
+    PoliciesDoc,
+    PolicyDoc,
+    PolicyChangeDoc,
+    BudgetDoc,
+    RevisionsDoc,
+    RevisionWholeDoc,
+    StateDoc,
+    ViolationsDoc,
+    LintDoc,
+    StatementExplainDoc,
+    ExplainStatementBody,
+    CapBody,
+    RollbackBody,
+    BudgetReplayBody,
+    BudgetReplayDoc,
     ExplainDoc,
     PastDoc,
     ShardDoc,
@@ -115,6 +151,7 @@ def document() -> dict[str, Any]:
             **_watch_paths(),
             **_change_paths(),
             **_rule_paths(),
+            **_budget_paths(),
             **_shard_paths(),
             **_peer_paths(),
             **_unthrottled_paths(),
@@ -135,6 +172,10 @@ def _check_paths() -> dict[str, Any]:
     metrics = _param("metrics", _METRICS, "Comma-separated; default: the database's own set.")
     scope = _param("scope", _SCOPE, "`host` or `shard`; outranks that in a metric's name.")
     cost = _param("cost", _COST, "How much work is to start, where a metric is paced; default 1.")
+    budget = [
+        _param("budget", _BUDGET, "Budget of the database to charge; needs `cpu_s`."),
+        _param("cpu_s", _CPU_S, "CPU that the work will take on the server; needs `budget`."),
+    ]
     detail = _param("detail", _FLAG, "`true` lists the metrics of an admission, too.")
     read = [
         app,
@@ -143,12 +184,13 @@ def _check_paths() -> dict[str, Any]:
         _param("threshold", _THRESHOLD, "The caller's own threshold.", required=True),
         detail,
     ]
+    ask = [app, database, metrics, scope, cost, *budget, detail]
     native = _answers(_either(AnswerDoc, BatchDoc))
     body = {"required": True, "content": {"application/json": {"schema": _one_or_many()}}}
     freno = _answers(_schema(FrenoDoc))
     paths: dict[str, Any] = {
         "/v1/check": {
-            "get": _operation("Ask", native, [app, database, metrics, scope, cost, detail]),
+            "get": _operation("Ask", native, ask),
             "post": {**_operation("Ask, once or several at once", native), "requestBody": body},
         },
         "/v1/check-read": {"get": _operation("Ask before a read", native, read)},
@@ -189,6 +231,8 @@ def _look_paths() -> dict[str, Any]:
         _param("metrics", _METRICS, "Comma-separated."),
         _param("scope", _SCOPE, "`host` or `shard`."),
         _param("cost", _COST, "As for /v1/check."),
+        _param("budget", _BUDGET, "As for /v1/check."),
+        _param("cpu_s", _CPU_S, "As for /v1/check."),
         _param("detail", _FLAG, "Accepted as for /v1/check; explain always lists the metrics."),
         _param("at", _INSTANT, "A minute in the past instead; only with app and database."),
     ]
@@ -325,6 +369,88 @@ def _rule_paths() -> dict[str, Any]:
     }
 
 
+def _budget_paths() -> dict[str, Any]:
+    database = [_place("database", _STRING)]
+    name = [*database, _place("name", _STRING)]
+    revision = [*database, _place("revision", {"type": "integer"})]
+    since = _param("since", _SINCE, "So long ago it begins, such as 30m, 1h, 7d.")
+    only = _param("budget", _STRING, "Only of this one.")
+    changed = {"200": _content(_schema(PolicyChangeDoc))}
+    made = {**changed, "201": _content(_schema(PolicyChangeDoc))}
+    one = _body_of(BUDGET_SETTINGS)
+    whole = _object("policy and budgets, as a policy file has them")
+    policy = "/v1/budgets/{database}"
+    return {
+        "/v1/budgets": {"get": _budget_look("Every policy", PoliciesDoc, [])},
+        policy: {
+            "get": _budget_look("A database's policy, whole", PolicyDoc, database),
+            "put": _budget_change("Replace the policy", database, changed, whole),
+            "patch": _budget_change("Cap every budget's mode", database, changed, _body(CapBody)),
+        },
+        f"{policy}/history": {
+            "get": _budget_look(
+                "Its revisions", RevisionsDoc, [*database, _param("limit", _LIMIT, "1 to 1000.")]
+            )
+        },
+        f"{policy}/history/{{revision}}": {
+            "get": _budget_look("One of them, whole", RevisionWholeDoc, revision)
+        },
+        f"{policy}/rollback": {
+            "post": _budget_change("Go back to a revision", database, changed, _body(RollbackBody))
+        },
+        f"{policy}/violations": {
+            "get": _budget_look("Violations by the minute", ViolationsDoc, [*database, since, only])
+        },
+        f"{policy}/state": {"get": _budget_look("What the server counts", StateDoc, database)},
+        f"{policy}/explain": {
+            "post": _budget_ask(
+                "Why a statement would run or not", StatementExplainDoc, _body(ExplainStatementBody)
+            )
+        },
+        f"{policy}/replay": {
+            "post": _budget_ask(
+                "What another policy would have changed", BudgetReplayDoc, _body(BudgetReplayBody)
+            )
+        },
+        f"{policy}/lint": {"post": _budget_ask("Judge a policy; change nothing", LintDoc, whole)},
+        f"{policy}/{{name}}": {
+            "get": _budget_look("One budget", BudgetDoc, name),
+            "put": _budget_change("Add or replace a budget", name, made, one),
+            "patch": _budget_change("Change some of a budget", name, changed, one),
+            "delete": _budget_change("Remove a budget", name, changed),
+        },
+        f"{policy}/{{name}}/forgive": {
+            "post": _budget_change("Forgive what a budget owes", name, changed)
+        },
+    }
+
+
+def _budget_look(summary: str, doc: type, parameters: list[Any]) -> dict[str, Any]:
+    return _operation(
+        summary, {"200": _content(_schema(doc)), **_errors(400, 404, 503)}, parameters
+    )
+
+
+def _budget_ask(summary: str, doc: type, body: dict[str, Any]) -> dict[str, Any]:
+    answers = {"200": _content(_schema(doc)), **_errors(400, 404, 413, 415, 422, 503)}
+    return {**_operation(summary, answers, [_place("database", _STRING)]), "requestBody": body}
+
+
+def _budget_change(
+    summary: str, places: list[Any], answers: dict[str, Any], body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    dry_run = _param("dry_run", _FLAG, "`true` validates and shows, and changes nothing.")
+    errors = _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
+    operation = _operation(summary, {**answers, **errors}, [*places, dry_run])
+    security: list[dict[str, list[str]]] = [{"token": []}]
+    return {**operation, "security": security, **({} if body is None else {"requestBody": body})}
+
+
+def _object(about: str) -> dict[str, Any]:
+    schema = {"type": "object", "description": about}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
 def _body_of(rows: Table) -> dict[str, Any]:
     """Described by its table; whether values fit is judged with the place of each fault."""
     properties = {name: {"description": row.about} for name, row in rows.items()}
@@ -417,6 +543,7 @@ def _one_or_many() -> dict[str, Any]:
     """A database, or a list of checks with everything inside."""
     one = {"required": ["database"], "properties": {"database": _STRING, "checks": _NULL}}
     inside = {"database": _NULL, "metrics": {"maxItems": 0}, "scope": _NULL, "cost": _NULL}
+    inside |= {"budget": _NULL, "cpu_s": _NULL}
     many = {
         "required": ["checks"],
         "properties": {"checks": {"type": "array", "minItems": 1}, **inside},

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headgate.agent.board import Board
+from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
 from headgate.agent.clientele import ClientRecord
 from headgate.agent.demand import Demands, Work
@@ -38,6 +39,7 @@ from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
+from headgate.http.budget_views import told_of
 from headgate.http.streaming import Broadcasts
 from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
@@ -111,6 +113,7 @@ class Parts:
     unthrottled: UnthrottledBook | None = None
     broadcasts: Broadcasts | None = None
     intake: Intake | None = None
+    budgets: Budgets | None = None
 
 
 class Views:
@@ -155,6 +158,7 @@ class Views:
                 *self._watched_advice(),
                 *self._unthrottled_advice(),
                 *exempt,
+                *self._budget_advice(now),
                 *facts.advice,
                 *about_shards,
                 *own,
@@ -171,6 +175,11 @@ class Views:
             found = rogues.suspects(database) if rogues is not None and refusing else ()
             starved += rogue_advice(database, found, refusing=refusing)
         return starved
+
+    def _budget_advice(self, now: Instant) -> list[str]:
+        budgets = self.parts.budgets
+        each = budgets.by_database.values() if budgets is not None else ()
+        return [told for controlled in each for told in told_of(controlled, now.wall_s)]
 
     def _unthrottled_advice(self) -> list[str]:
         book = self.parts.unthrottled

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+from headgate.core.records import (
+    AuditEntry,
+    BudgetMinute,
+    MetricChange,
+    PolicyRevision,
+    Record,
+    Tally,
+)
 from headgate.errors import Conflict, Fault, InvalidSettings, StoreUnavailable
 
 MAX_METRIC_CHANGES = 10_000
@@ -20,6 +27,12 @@ MAX_KIND_CHARS = 32
 MAX_KEY_CHARS = 512
 MAX_VALUE_BYTES = 64 * 1024
 """As JSON in ASCII."""
+
+MAX_POLICIES = 100
+"""Of a database: further back nobody goes."""
+MAX_POLICY_BYTES = 16 * 1024 * 1024
+MAX_POLICIES_BYTES = 32 * 1024 * 1024
+"""Of one database, as JSON in ASCII; the newest stays in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,34 @@ def too_many_records(record: Record) -> StoreUnavailable:
         f"{record.kind} {record.key}: {MAX_RECORDS} of kind {record.kind} are kept, the most "
         "there may be; remove some that are no longer needed"
     )
+
+
+def check_policy(new: PolicyRevision) -> tuple[str, str]:
+    """As JSON: the document, and the changes. Raises InvalidSettings for what is too long."""
+    found = to_json(new.document), to_json(new.changes)
+    size_bytes = sum(map(len, found))
+    if size_bytes > MAX_POLICY_BYTES:
+        message = f"takes {size_bytes} bytes as JSON, may take {MAX_POLICY_BYTES}"
+        raise InvalidSettings([Fault(f"policy of {new.database}", message)])
+    return found
+
+
+def check_policy_replaces(new: PolicyRevision, newest: PolicyRevision | None) -> None:
+    """Raise Conflict unless `new` was built on the newest."""
+    if new.revision == (newest.revision if newest else 0):
+        return
+    standing = None
+    if newest is not None:
+        standing = Standing("", newest.revision, newest.wall_s, newest.who, newest.action)
+    happened = _what_happened(new.revision, standing)
+    raise Conflict(f"policy of {new.database}: {happened}")
+
+
+def check_budget_minutes(minutes: Sequence[BudgetMinute]) -> None:
+    for one in minutes:
+        if one.count < 1:
+            message = f"a minute of budget {one.budget!r} counts {one.count}, must be 1 or more"
+            raise ValueError(message)
 
 
 def check_tallies(tallies: Sequence[Tally]) -> None:

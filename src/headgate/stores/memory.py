@@ -14,12 +14,26 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core.decision import Verdict
-from headgate.core.records import Asked, AuditEntry, MetricChange, MetricMinute, Record, Tally
+from headgate.core.records import (
+    Asked,
+    AuditEntry,
+    BudgetMinute,
+    MetricChange,
+    MetricMinute,
+    PolicyRevision,
+    Record,
+    Tally,
+)
 from headgate.errors import StoreUnavailable
 from headgate.stores.entries import (
+    MAX_POLICIES,
+    MAX_POLICIES_BYTES,
     MAX_RECORDS,
     Standing,
     change_of,
+    check_budget_minutes,
+    check_policy,
+    check_policy_replaces,
     check_record,
     check_record_replaces,
     check_replaces,
@@ -35,10 +49,13 @@ from headgate.stores.entries import (
 MAX_AUDIT_ENTRIES = 10_000
 MAX_TALLIES = 200_000
 MAX_METRIC_MINUTES = 100_000
+MAX_BUDGET_MINUTES = 100_000
 
 _OK = Verdict.OK.value
 _Alike = tuple[str, str, str, str]
 """(database, client, verdict, metric)"""
+_Violation = tuple[int, str, str, str, str]
+"""(minute, database, budget, what, limit)"""
 _Kept = list[tuple[int, dict[_Alike, int]]]
 """By minute."""
 
@@ -54,6 +71,9 @@ class MemoryStore:
         self._minutes: dict[int, dict[_Alike, int]] = {}
         self._max_tallies = max_tallies
         self._metric_minutes: dict[tuple[int, str, str], MetricMinute] = {}
+        self._policies: dict[str, list[tuple[PolicyRevision, str, str]]] = {}
+        """By database, newest first, each with its document and changes as JSON."""
+        self._budget_minutes: dict[_Violation, int] = {}
         self._revision = 0
         self._is_open = False
 
@@ -223,8 +243,69 @@ class MemoryStore:
         kept = self._within(since_minute, until_minute)
         return await to_thread(lambda: _asked(_tallies(kept, tokens, database)))
 
+    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
+        self._check_open()
+        document, changes = check_policy(new)
+        kept = self._policies.get(new.database, [])
+        check_policy_replaces(new, kept[0][0] if kept else None)
+        entry = replace(_copied(audit), id=self._revision + 1)
+        about = replace(new, revision=entry.id, document={}, changes={})
+        self._policies[new.database] = _newest_policies([(about, document, changes), *kept])
+        self._revision = entry.id
+        self._audit.append(entry)
+        return _whole(about, document, changes)
+
+    async def policies(self) -> Sequence[PolicyRevision]:
+        self._check_open()
+        return [_whole(*kept[0]) for _, kept in sorted(self._policies.items())]
+
+    async def salvage_policies(self) -> Sequence[PolicyRevision]:
+        return await self.policies()
+
+    async def policy_revisions(
+        self, database: str, *, limit: int = 100
+    ) -> Sequence[PolicyRevision]:
+        self._check_open()
+        kept = self._policies.get(database, [])
+        return [about for about, _, _ in kept[: max(0, limit)]]
+
+    async def policy_revision(self, database: str, revision: int) -> PolicyRevision | None:
+        self._check_open()
+        kept = self._policies.get(database, [])
+        return next((_whole(*one) for one in kept if one[0].revision == revision), None)
+
+    async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
+        self._check_open()
+        check_budget_minutes(minutes)
+        for m in minutes:
+            key = (m.minute, m.database, m.budget, m.what, m.limit)
+            self._budget_minutes[key] = self._budget_minutes.get(key, 0) + m.count
+        while len(self._budget_minutes) > MAX_BUDGET_MINUTES:
+            del self._budget_minutes[next(iter(self._budget_minutes))]  # The oldest came first.
+
+    async def budget_minutes(
+        self,
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        budget: str = "",
+        limit: int = 100_000,
+    ) -> Sequence[BudgetMinute]:
+        self._check_open()
+        found = sorted(
+            BudgetMinute(*key, count)
+            for key, count in self._budget_minutes.items()
+            if since_minute <= key[0] <= until_minute
+            and database in ("", key[1])
+            and budget in ("", key[2])
+        )
+        return found[max(0, len(found) - max(0, limit)) :]
+
     async def forget_before(self, minute: int) -> None:
         self._check_open()
+        for violation in [kept for kept in self._budget_minutes if kept[0] < minute]:
+            del self._budget_minutes[violation]
         for key in [kept for kept in self._metric_minutes if kept[0] < minute]:
             del self._metric_minutes[key]
         for old in [kept for kept in self._minutes if kept < minute]:
@@ -327,6 +408,22 @@ def _metric_minutes(
     ]
     found.sort(key=lambda m: (m.minute, m.database, m.metric))
     return found[max(0, len(found) - max(0, limit)) :]
+
+
+def _newest_policies(
+    kept: list[tuple[PolicyRevision, str, str]],
+) -> list[tuple[PolicyRevision, str, str]]:
+    found, kept_bytes = kept[:1], sum(map(len, kept[0][1:]))
+    for one in kept[1:MAX_POLICIES]:
+        kept_bytes += sum(map(len, one[1:]))
+        if kept_bytes > MAX_POLICIES_BYTES:
+            break
+        found.append(one)
+    return found
+
+
+def _whole(about: PolicyRevision, document: str, changes: str) -> PolicyRevision:
+    return replace(about, document=json.loads(document), changes=json.loads(changes))
 
 
 def _copied(entry: AuditEntry) -> AuditEntry:

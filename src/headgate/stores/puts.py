@@ -68,7 +68,7 @@ class _Put(ABC, Generic[T]):
     def do(self, connection: sqlite3.Connection) -> T:
         self._before = self._row.standing(connection)
         self._check(connection, self._before)
-        self._revision = _add_audit(connection, self._audit)
+        self._revision = add_audit(connection, self._audit)
         standing = standing_of(self._raw, self._audit, self._revision)
         self._row.replace(connection, standing)
         return self._kept(standing)
@@ -218,7 +218,7 @@ def read_audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
     return [_entry_of(row) for row in connection.execute(_AUDIT, (max(0, limit),))]
 
 
-def _add_audit(connection: sqlite3.Connection, entry: AuditEntry) -> int:
+def add_audit(connection: sqlite3.Connection, entry: AuditEntry) -> int:
     before_json, after_json = to_json(entry.before), to_json(entry.after)
     row = (entry.wall_s, entry.who, entry.action, entry.target, before_json, after_json)
     return int(connection.execute(_ADD_AUDIT, row).lastrowid or 0)

@@ -24,8 +24,26 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.core.records import Asked, AuditEntry, MetricChange, MetricMinute, Record, Tally
+from headgate.core.records import (
+    Asked,
+    AuditEntry,
+    BudgetMinute,
+    MetricChange,
+    MetricMinute,
+    PolicyRevision,
+    Record,
+    Tally,
+)
 from headgate.errors import StoreUnavailable
+from headgate.stores.budgets import (
+    AddBudgetMinutes,
+    PutPolicy,
+    read_budget_minutes,
+    read_policies,
+    read_policy_revision,
+    read_policy_revisions,
+    salvageable_policies,
+)
 from headgate.stores.counts import AddTallies
 from headgate.stores.entries import check_record, check_step, check_tallies
 from headgate.stores.faults import named_faults, spoils_connection
@@ -69,6 +87,8 @@ HISTORY_SHARE = 0.75
 CLOSE_DEADLINE_S = 2.0
 TALLIES_PER_S = 10_000
 """A slow disk's pace: a batch gets a second more for each so many."""
+LONG_DOCUMENT_S = 2.0
+"""What a policy of thousands of budgets gets besides: it is megabytes."""
 LOOK_BACK_S = 15.0
 """Deadline of a look into history: summing up a great deal of it is no fault of the disk."""
 SLOW_OR_UPGRADED = (
@@ -240,6 +260,40 @@ class SqliteStore:
     ) -> Sequence[Asked]:
         scope = Scope(tuple(tokens), database, since_minute, until_minute)
         return await self._look(lambda connection: read_asked(connection, scope))
+
+    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
+        return await self._write(PutPolicy(new, audit), extra_s=LONG_DOCUMENT_S)
+
+    async def policies(self) -> Sequence[PolicyRevision]:
+        return await self._read(read_policies)
+
+    async def salvage_policies(self) -> Sequence[PolicyRevision]:
+        return await self._salvage(salvageable_policies)
+
+    async def policy_revisions(
+        self, database: str, *, limit: int = 100
+    ) -> Sequence[PolicyRevision]:
+        return await self._read(lambda found: read_policy_revisions(found, database, limit))
+
+    async def policy_revision(self, database: str, revision: int) -> PolicyRevision | None:
+        return await self._read(lambda found: read_policy_revision(found, database, revision))
+
+    async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
+        await self._write(AddBudgetMinutes(minutes))
+
+    async def budget_minutes(
+        self,
+        *,
+        since_minute: int,
+        until_minute: int,
+        database: str = "",
+        budget: str = "",
+        limit: int = 100_000,
+    ) -> Sequence[BudgetMinute]:
+        span = (since_minute, until_minute)
+        return await self._look(
+            lambda found: read_budget_minutes(found, span, database, budget, limit)
+        )
 
     async def forget_before(self, minute: int) -> None:
         """In batches, so that other writes come in between and each keeps its deadline."""

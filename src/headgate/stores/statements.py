@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Protocol, TypeVar
 
+from headgate.stores.budgets import forget_budget_minutes
 from headgate.stores.counts import forget_counts
 from headgate.stores.minutes import FORGET_BATCH_ROWS, forget_minutes
 
@@ -55,10 +56,14 @@ class ForgetBatch:
         last_minute = batch_end[0] if batch_end else before - 1
         counts = forget_counts(connection, last_minute)
         minutes = forget_minutes(connection, before)
+        violations = forget_budget_minutes(connection, before)
         audit = connection.execute(_FORGET_AUDIT, (before * 60, FORGET_BATCH_ROWS))
-        return bool(counts or minutes or audit.rowcount)
+        return bool(counts or minutes or violations or audit.rowcount)
 
     def take_back(self, connection: sqlite3.Connection) -> None: ...
+
+
+_HISTORY = ("counts", "hours", "clients", "kinds", "metric_minutes", "budget_minutes")
 
 
 class ForgetOldest:
@@ -69,11 +74,12 @@ class ForgetOldest:
         """From which minute on history is left; None where there is none."""
         row = connection.execute(_OLDEST, (FORGET_BATCH_ROWS,)).fetchone()
         if row is None:
-            for table in ("counts", "hours", "clients", "kinds", "metric_minutes"):
+            for table in _HISTORY:
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608 -- constants only
             return None
         forget_counts(connection, row[0])
         connection.execute("DELETE FROM metric_minutes WHERE minute <= ?", row)
+        connection.execute("DELETE FROM budget_minutes WHERE minute <= ?", row)
         return int(row[0]) + 1
 
     def take_back(self, connection: sqlite3.Connection) -> None: ...

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headgate.core.debits import Debit
 from headgate.core.decide import findings
 from headgate.core.decision import Decision, Finding, Verdict
 from headgate.core.names import Scope
@@ -21,6 +22,7 @@ STATUS: dict[Verdict, int] = {
     Verdict.INTERNAL_ERROR: 500,
     Verdict.MISDIRECTED: 421,
     Verdict.PACED: 429,
+    Verdict.OVER_BUDGET: 429,
 }
 
 # freno knows no ratio: what a rule refuses is an app denied there. Nor does it know shards.
@@ -39,6 +41,7 @@ FRENO_MESSAGES: dict[Verdict, str] = {
     Verdict.INTERNAL_ERROR: "Internal error",
     Verdict.MISDIRECTED: "No such metric",
     Verdict.PACED: "Threshold exceeded",
+    Verdict.OVER_BUDGET: "Threshold exceeded",
 }
 
 
@@ -54,6 +57,20 @@ class MetricDoc(msgspec.Struct, frozen=True):
     cause: str | None
     detail: str
     absent_for_ms: int | None
+
+
+class DebitDoc(msgspec.Struct, frozen=True):
+    budget: str
+    state: str
+    """`charged`; `warned`, where the budget only warns or is nearly full; `over`; `rests`, where
+    it has nothing to say just now; `unknown`."""
+    cost_s: float
+    owed_s: float | None
+    """CPU that the budget owed before; null: it has no bucket."""
+    capacity_s: float | None
+    note: str
+    ledger: str
+    """Where it is kept: with the server's own statements, or by the agent alone."""
 
 
 class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -78,6 +95,8 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     """With MISDIRECTED: where to ask instead; null where that is not known."""
     ask_database: str | None
     """What that agent calls the database."""
+    budget: DebitDoc | None
+    """What a check that names a budget was charged; null: it names none, or did not get as far."""
     metrics: Sequence[MetricDoc]
 
 
@@ -120,7 +139,20 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         read_only=check.read_threshold is not None,
         ask=decision.ask or None,
         ask_database=decision.ask_database or None,
+        budget=None if decision.debit is None else debit_doc(decision.debit),
         metrics=[metric_doc(f) for f in findings(decision)] if refused or detail else (),
+    )
+
+
+def debit_doc(debit: Debit) -> DebitDoc:
+    return DebitDoc(
+        budget=debit.budget,
+        state=debit.state.value,
+        cost_s=debit.cost_s,
+        owed_s=debit.owed_s,
+        capacity_s=debit.capacity_s,
+        note=debit.note,
+        ledger=debit.ledger,
     )
 
 

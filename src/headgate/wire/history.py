@@ -33,7 +33,7 @@ class SumsDoc(msgspec.Struct, frozen=True):
     """Those of the admitted that a metric would have refused."""
     refused: int
     by_reason: Mapping[str, int]
-    """`metric`, `dice`, `held`, `paced`, `other`: kept apart."""
+    """`metric`, `dice`, `held`, `paced`, `budget`, `other`: kept apart."""
     by: Sequence[ByDoc]
     """What refused, the most telling first; at most 10."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Annotated
 from urllib.parse import parse_qsl, unquote
 
@@ -24,6 +24,8 @@ from headgate.errors import InvalidName, InvalidRequest
 MAX_METRICS = 32
 MAX_CHECKS = 64
 MAX_COST = 1e9
+MAX_CPU_S = 10_000.0
+MAX_BUDGET_CHARS = 63
 LAG = (MetricRef("lag"),)
 
 # Names as the API's description shows them; core/names.py parses, and says what is wrong.
@@ -40,6 +42,8 @@ _Metric = Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]
 _Metrics = Annotated[list[_Metric], msgspec.Meta(max_length=MAX_METRICS)]
 _Cost = Annotated[float, msgspec.Meta(gt=0, le=MAX_COST)]
 _Scope = Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)]
+_Budget = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_BUDGET_CHARS)]
+_CpuS = Annotated[float, msgspec.Meta(gt=0, le=MAX_CPU_S)]
 
 
 class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +59,8 @@ class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: _Metrics = []
     scope: _Scope | None = None
     cost: _Cost | None = None
+    budget: _Budget | None = None
+    cpu_s: _CpuS | None = None
     checks: Annotated[list[CheckPart], msgspec.Meta(max_length=MAX_CHECKS)] | None = None
     detail: bool = False
 
@@ -74,6 +80,9 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
         cost = 1.0 if asked.cost is None else asked.cost
         parts = [CheckPart(asked.database, asked.metrics, asked.scope, cost)]
     else:
+        if asked.budget is not None or asked.cpu_s is not None:
+            message = "a budget is one database's: ask about that by itself, outside of any list"
+            raise InvalidRequest(message, field="budget")
         outside = (asked.database, asked.scope, asked.cost)
         if asked.metrics or any(given is not None for given in outside):
             message = "give database, metrics, scope and cost inside each of the checks"
@@ -85,7 +94,19 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
         build_check(asked.app, p.database, p.metrics, scope=p.scope)._replace(cost=p.cost)
         for p in parts
     ]
+    if asked.checks is None:
+        checks = [_with_budget(checks[0], asked.budget, asked.cpu_s)]
     return checks, asked.checks is not None, asked.detail
+
+
+def _with_budget(check: Check, budget: str | None, cpu_s: float | None) -> Check:
+    if (budget is None) is not (cpu_s is None):
+        missing, given = ("budget", "cpu_s") if budget is None else ("cpu_s", "budget")
+        message = f"{given} goes with {missing}: which budget, and how much CPU it is charged"
+        raise InvalidRequest(message, field=missing)
+    if budget is None or cpu_s is None:
+        return check
+    return check._replace(budget=budget, cpu_s=cpu_s)
 
 
 def _place(error: Exception) -> str | None:
@@ -110,15 +131,39 @@ def _in_scope(refs: tuple[MetricRef, ...], scope: Scope) -> tuple[MetricRef, ...
     return tuple(dict.fromkeys(MetricRef(ref.metric, scope) for ref in refs))
 
 
+_CHECK_PARAMETERS = frozenset(
+    {"app", "database", "metrics", "scope", "cost", "budget", "cpu_s", "detail"}
+)
+
+
 def parse_check_query(query: str) -> tuple[Check, bool]:
-    given = _query(query, {"app", "database", "metrics", "scope", "cost", "detail"})
+    given = _query(query, _CHECK_PARAMETERS)
     metrics = [name for name in given.get("metrics", "").split(",") if name]
     if len(metrics) > MAX_METRICS:
         raise InvalidRequest(f"{len(metrics)} metrics, at most {MAX_METRICS}", field="metrics")
     check = build_check(given.get("app", ""), _database(given), metrics, scope=given.get("scope"))
     if "cost" in given:
         check = check._replace(cost=parse_cost(given["cost"]))
+    if "budget" in given or "cpu_s" in given:
+        check = _with_budget(check, *_parse_debit(given))
     return check, _detail(given)
+
+
+def _parse_debit(given: Mapping[str, str]) -> tuple[str | None, float | None]:
+    budget, text = given.get("budget"), given.get("cpu_s")
+    if budget is not None and not 1 <= len(budget) <= MAX_BUDGET_CHARS:
+        message = f"budget is {budget[:80]!r}, must be a name of 1 to {MAX_BUDGET_CHARS} characters"
+        raise InvalidRequest(message, field="budget")
+    if text is None:
+        return budget, None
+    try:
+        cpu_s = float(text)
+    except ValueError:
+        cpu_s = 0.0
+    if not 0 < cpu_s <= MAX_CPU_S:
+        message = f"cpu_s {text!r} must be seconds of CPU above 0, at most {MAX_CPU_S:g}"
+        raise InvalidRequest(message, field="cpu_s")
+    return budget, cpu_s
 
 
 def parse_cost(text: str) -> float:
@@ -190,7 +235,7 @@ def _database(given: Mapping[str, str]) -> str:
     return given["database"]
 
 
-def _query(query: str, known: set[str]) -> dict[str, str]:
+def _query(query: str, known: Set[str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for key, value in _pairs(query):
         if key not in known:

@@ -1,0 +1,282 @@
+"""Traffic control of every database that has it.   settings, store ──► Budgets ──► Control, metrics
+
+plan ──► BudgetBook ──Edition──► Publisher ──► servers ──counters──► BudgetWatch ──► Store
+Board ──health──► (each second, where a budget hangs on it) ──► Publisher
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from headgate.agent.board import Board
+from headgate.agent.budgetbook import BudgetBook, Edition, NoSuchBudget
+from headgate.agent.budgetlayers import EMPTY, Document
+from headgate.agent.budgetmeter import BudgetWatch
+from headgate.agent.budgetpublisher import Publisher
+from headgate.agent.demand import Demands
+from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
+from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
+from headgate.agent.traces import TraceMemory, TraceSource
+from headgate.core.records import PolicyRevision
+from headgate.core.samples import Cause
+from headgate.errors import StoreUnavailable
+
+log = structlog.get_logger()
+
+TICK_S = 1.0
+TOLD_FOR_MS = 10_000
+"""How long a server believes what it was told of its health."""
+AWAKE = "budgets"
+_TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.HIBERNATING, Cause.WARMING_UP})
+
+
+@dataclass(frozen=True, slots=True)
+class Gear:
+    """What reaches one server."""
+
+    sinks: tuple[PolicySink, ...] = ()
+    meter: BudgetMeter | None = None
+    traces: TraceSource | None = None
+    ledger: SharedLedger | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficPlan:
+    """What the settings say of one database."""
+
+    database: str
+    base: Document = field(default_factory=lambda: EMPTY)
+    """The policy file's, as `written`."""
+    source: str = ""
+    """Where that is."""
+    directory: str = ""
+    """Of the server; another one means other gear."""
+    open_gear: Callable[[], Gear] = Gear
+    cpus_milli: int = 1000
+    """Of this host, in thousandths: for a ledger of our own, where the server's is out of reach."""
+    own_role: str = ""
+    """Whom the agent measures as: no budget may ever refuse its probes. Empty: not known."""
+
+
+class Controlled:
+    """One database's parts."""
+
+    def __init__(self, plan: TrafficPlan, store: Store, clock: Clock, aside: Callable[[], bool]):
+        self.plan = plan
+        self._clock = clock
+        self._aside = aside
+        self._fit_out(plan)
+        self.book = BudgetBook(plan.database, store, clock, self._publish, plan.own_role)
+        self.is_loaded = False
+        """What operators have changed is known: before that, no server is told anything."""
+
+    async def load(self, kept: PolicyRevision | None) -> None:
+        """Servers are told by the next tick."""
+        await self.book.load(self.plan.base, kept)
+        self._hold()
+
+    async def adopt(self, plan: TrafficPlan) -> None:
+        """Other settings of the same database."""
+        if plan.directory != self.plan.directory:
+            self._fit_out(plan)
+        self.plan = plan
+        await self.book.adopt(plan.base, plan.own_role)
+        self._hold()
+
+    def _fit_out(self, plan: TrafficPlan) -> None:
+        gear, database, clock = plan.open_gear(), plan.database, self._clock
+        self.publisher = Publisher(database, gear.sinks, clock)
+        self.watch = BudgetWatch(database, gear.meter, clock) if gear.meter else None
+        self.traces = TraceMemory(database, gear.traces, clock) if gear.traces else None
+        self.ledger = LedgerOf(database, gear.ledger, plan.cpus_milli)
+
+    @property
+    def edition(self) -> Edition:
+        return self.book.edition
+
+    @property
+    def has_policy(self) -> bool:
+        """Of its own: a file, or what was ever changed here. An agent without one, for it is new
+        or its state was lost, lifts nobody's limits: it leaves alone what lies there."""
+        return bool(self.plan.source) or self.edition.revision > 0 or self.edition.changes.any
+
+    @property
+    def is_off(self) -> bool:
+        """Switched off at the server itself: whatever is published, no statement is judged."""
+        readings = self.watch.readings if self.watch is not None else None
+        seen = readings is not None and (readings.off or not readings.enabled)
+        return seen or any(outlet.off for outlet in self.publisher.outlets)
+
+    def _hold(self) -> None:
+        edition = self.book.edition
+        if self.has_policy:
+            self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
+
+    async def _publish(self, edition: Edition) -> None:
+        policy = edition.in_force(self.wall_ms)
+        if self._aside():
+            self.publisher.hold(policy, edition.revision)
+        else:
+            await self.publisher.publish(policy, edition.revision)
+
+    async def tick(self) -> None:
+        if not self.is_loaded or self._aside():
+            return
+        await self.book.tend()
+        self._leave_out_expired()
+        await self.publisher.look()
+        self._compare()
+        await self.publisher.tick()
+
+    def _compare(self) -> None:
+        """The files are looked at by the publisher; this is what the server makes of them."""
+        readings = self.watch.readings if self.watch is not None else None
+        outlets = self.publisher.outlets
+        if readings is not None and len(outlets) == 1:
+            outlets[0].compare(readings)
+
+    def _leave_out_expired(self) -> None:
+        """The file's: they stay in the document, and go from what servers are told."""
+        wanted, wall_ms = self.publisher.wanted, self.wall_ms
+        over = {budget.name for budget in self.book.edition.ending if budget.expired(wall_ms)}
+        if over and wanted is not None and any(b.name in over for b in wanted.policy.budgets):
+            self._hold()
+
+    @property
+    def wall_ms(self) -> int:
+        return int(self._clock.now().wall_s * 1000)
+
+
+class Budgets:
+    def __init__(
+        self,
+        store: Store,
+        board: Board,
+        demands: Demands,
+        clock: Clock,
+        *,
+        stands_aside: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`stands_aside`: while true another agent tells the servers, such as the active one of a
+        pair."""
+        self._store = store
+        self._board = board
+        self._demands = demands
+        self._clock = clock
+        self._stands_aside = stands_aside
+        self._kept: Mapping[str, PolicyRevision] | None = None
+        self.by_database: dict[str, Controlled] = {}
+        self.debits = Debits(self.by_database, self.health_of)
+
+    def of(self, database: str) -> Controlled:
+        try:
+            return self.by_database[database]
+        except KeyError:
+            known = ", ".join(sorted(self.by_database)) or "none"
+            message = (
+                f"traffic control is not set up for {database!r} (it is for: {known}); give the "
+                f"settings file [databases.{database}.traffic] and SIGHUP the agent"
+            )
+            raise NoSuchBudget(message) from None
+
+    async def adopt(self, plans: Iterable[TrafficPlan]) -> None:
+        """Follow the settings. A database that is new here comes with what the store had."""
+        wanted = {plan.database: plan for plan in plans}
+        for database in self.by_database.keys() - wanted.keys():
+            self._keep_awake(database, on=False)
+            gone = self.by_database.pop(database)
+            for outlet in gone.publisher.outlets:
+                # Whoever takes the table out of the settings may not mean to lift the limits.
+                detail = "it keeps its last policy; `headgate pg disable` ends that"
+                log.warning("policy.left", database=database, where=outlet.where, detail=detail)
+        for database, plan in wanted.items():
+            known = self.by_database.get(database)
+            if known is not None:
+                await known.adopt(plan)
+                continue
+            new = Controlled(plan, self._store, self._clock, self._stands_aside)
+            await self._look_again()
+            await self._load(new)
+            self.by_database[database] = new
+
+    async def _look_again(self) -> None:
+        """The database may have been here before, and its policy changed since we last looked."""
+        if self._kept is not None:
+            with suppress(StoreUnavailable):
+                self._kept = {one.database: one for one in await self._store.policies()}
+
+    async def load(self, kept: Sequence[PolicyRevision]) -> None:
+        """What operators have changed, from the store."""
+        self._kept = {revision.database: revision for revision in kept}
+        for controlled in self.by_database.values():
+            await self._load(controlled)
+
+    async def _load(self, controlled: Controlled) -> None:
+        controlled.is_loaded = self._kept is not None
+        await controlled.load((self._kept or {}).get(controlled.plan.database))
+
+    # --- each second -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            await self.tick()
+            await self._clock.sleep(TICK_S)
+
+    async def tick(self) -> None:
+        each = list(self.by_database.values())
+        await asyncio.gather(*(self._tick(controlled) for controlled in each))
+        await self.flush()
+
+    async def _tick(self, controlled: Controlled) -> None:
+        await controlled.tick()
+        await self._tell_health(controlled)
+        if controlled.watch is not None:
+            await controlled.watch.look()
+        await controlled.ledger.tend()
+        if controlled.traces is not None:
+            await controlled.traces.look(self.health_of(controlled.plan.database))
+
+    async def _tell_health(self, controlled: Controlled) -> None:
+        database, edition = controlled.plan.database, controlled.book.edition
+        by_health = edition.by_health and bool(controlled.publisher.outlets)
+        # Whoever never asks is no demand; but a budget that hangs on the metrics needs them.
+        self._keep_awake(database, on=by_health)
+        if not by_health or self._stands_aside():
+            return
+        healthy = self.health_of(database)
+        if healthy is not None:
+            until_ms = controlled.wall_ms + TOLD_FOR_MS
+            await controlled.publisher.tell_health(healthy=healthy, until_ms=until_ms)
+
+    def health_of(self, database: str) -> bool | None:
+        """As a check of the default metrics is judged; None while nothing was measured yet."""
+        health = self._board.healths.get(database)
+        if health is None or not health.own.standings:
+            return None
+        absent = (standing.absent for standing in health.own.standings)
+        if any(one is not None and one.cause in _TOO_EARLY for one in absent):
+            return None
+        now = self._clock.now()
+        return health.own.all_pass and now.mono_s <= health.own.all_pass_until
+
+    def _keep_awake(self, database: str, *, on: bool) -> None:
+        demand = self._demands.by_database.get(database)
+        if demand is not None and on is not (AWAKE in demand.keepers):
+            demand.keep_awake(AWAKE, on=on)
+
+    async def flush(self) -> None:
+        """Violations go to the store; what it does not take goes on waiting."""
+        watches = [c.watch for c in self.by_database.values() if c.watch is not None]
+        for watch in watches:
+            drained = watch.minutes.drain()
+            try:
+                if drained:
+                    await self._store.add_budget_minutes(drained)
+            except StoreUnavailable as error:
+                watch.minutes.restore(drained)
+                log.warning("budgets.minutes_unkept", database=watch.database, detail=str(error))

@@ -1,0 +1,549 @@
+"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, apply, diff, export,
+history, rollback, violations, top, explain.
+
+A change is built on the revision that was seen (If-Match), as with metrics and rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from urllib.parse import quote
+
+import typer
+
+from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Answered, Api
+
+BUDGETS = "/v1/budgets"
+TAKEN_NAMES = frozenset({"history", "rollback", "violations", "state", "explain", "lint", "replay"})
+"""Of the API's own routes: such a budget can be had in a file, and not be named in a path."""
+
+
+def _option(*names: str, metavar: str, about: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=about, show_default=False)
+
+
+AnyDatabase: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="DATABASE", show_default=False, help="Default: all.")
+]
+Name: TypeAlias = Annotated[str, typer.Argument(metavar="BUDGET")]
+Words: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SETTING=VALUE…",
+        show_default=False,
+        help="Such as rate=20 capacity=200 max_workers=2; VALUE `unset` takes one out.",
+    ),
+]
+Match: TypeAlias = Annotated[
+    list[str] | None,
+    _option(
+        "--match",
+        metavar="KEY=VALUE,…",
+        about="A rule: all of these; repeat the option for one rule more. Keys: username, "
+        "database, application_name, remote_address, query, fingerprint, tag.NAME. '*' matches "
+        "every statement.",
+    ),
+]
+Each: TypeAlias = Annotated[
+    list[str] | None,
+    _option("--each", metavar="KEY", about="A bucket for each value of it; repeatable."),
+]
+For: TypeAlias = Annotated[
+    str | None, _option("--for", metavar="TIME", about="It ends by itself: 30m, 2h, 7d.")
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
+]
+PolicyFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The policy: TOML, or JSON if its name ends so.")
+]
+Strict: TypeAlias = Annotated[bool, typer.Option("--strict", help="Advice fails, too.")]
+Since: TypeAlias = Annotated[str, typer.Option(metavar="TIME", help="So long ago: 30m, 6h, 7d.")]
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def list_budgets(
+    database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """List budgets: how full, what they refuse, and what to do about it."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_pages import PolicyView, policies_page
+    from headgate.cli.documents import read, read_list
+    from headgate.cli.output import show
+
+    api = connect(url, token)
+    if database is None:
+        answered = api.get(BUDGETS)
+        views = read_list(PolicyView, answered.document, "databases") if not as_json else ()
+    else:
+        answered = api.get(policy_path(database))
+        views = (read(PolicyView, answered.document),) if not as_json else ()
+    show(answered, as_json, lambda canvas: policies_page(views, canvas))
+
+
+def show_budget(
+    database: DatabaseArgument,
+    name: Name,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one budget: its settings, its buckets, and what it has refused."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_pages import Budget, budget_page
+    from headgate.cli.documents import read
+    from headgate.cli.output import show
+
+    answered = connect(url, token).get(budget_path(database, name))
+    show(answered, as_json, lambda canvas: budget_page(read(Budget, answered.document), canvas))
+
+
+def history(
+    database: DatabaseArgument,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the policy's revisions: when, by whom, and what changed."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_pages import Revision, history_page
+    from headgate.cli.documents import read_list
+    from headgate.cli.output import show
+
+    answered = connect(url, token).get(policy_path(database, "history"), limit=str(limit))
+    show(
+        answered,
+        as_json,
+        lambda _: history_page(read_list(Revision, answered.document, "revisions"), database),
+    )
+
+
+def violations(
+    database: DatabaseArgument,
+    since: Since = "1h",
+    budget: Annotated[
+        str | None, _option("--budget", metavar="BUDGET", about="Only of this one.")
+    ] = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was refused, warned of and delayed: by budget, limit and minute."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_pages import Violations, violations_page
+    from headgate.cli.documents import read
+    from headgate.cli.output import show
+
+    path = policy_path(database, "violations")
+    answered = connect(url, token).get(path, since=since, budget=budget)
+    show(
+        answered,
+        as_json,
+        lambda canvas: violations_page(read(Violations, answered.document), canvas),
+    )
+
+
+def top(
+    database: DatabaseArgument,
+    interval: Annotated[
+        float, typer.Option(min=0.2, max=60, metavar="SECONDS", help="Time between two looks.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Watch a database's budgets live: fill, refusals a second, what to do; q leaves."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_top import (
+        BudgetPoller,
+        Picture,
+        asker,
+        drawn,
+        run_live,
+        run_scrolling,
+    )
+    from headgate.cli.output import console
+
+    ask = asker(connect(url, token, timeout_s=2.0), policy_path(database))
+    screen = console()
+    if once:
+        screen.print(drawn(Picture(ask()), screen))
+        return
+    with BudgetPoller(ask, interval) as poller:
+        if screen.is_terminal and not screen.is_dumb_terminal:
+            run_live(screen, poller)
+        else:
+            run_scrolling(screen, poller, interval + 2.0)
+
+
+def explain(
+    database: DatabaseArgument,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement, or - for stdin.")],
+    username: Annotated[str | None, _option("--user", metavar="NAME", about="Whose.")] = None,
+    dbname: Annotated[
+        str | None, _option("--dbname", metavar="NAME", about="In which database of the server.")
+    ] = None,
+    application_name: Annotated[
+        str | None, _option("--application-name", metavar="NAME", about="Of the session.")
+    ] = None,
+    address: Annotated[
+        str | None, _option("--address", metavar="IP", about="Where from; none: a Unix socket.")
+    ] = None,
+    query_id: Annotated[
+        str | None, _option("--query-id", metavar="N", about="As the server numbers it.")
+    ] = None,
+    cost_ms: Annotated[
+        float | None, _option("--cost-ms", metavar="MS", about="CPU it takes, if you know.")
+    ] = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what would become of a statement now, by which rule and budget, and what would help."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_pages import Explained, explained_page
+    from headgate.cli.documents import read
+    from headgate.cli.output import show
+
+    said = {
+        "sql": _stdin() if sql == "-" else sql,
+        "username": username,
+        "database": dbname,
+        "application_name": application_name,
+        "remote_address": address,
+        "query_id": query_id,
+        "cost_ms": cost_ms,
+    }
+    body = {key: value for key, value in said.items() if value is not None}
+    answered = connect(url, token).change("POST", policy_path(database, "explain"), body)
+    show(
+        answered, as_json, lambda canvas: explained_page(read(Explained, answered.document), canvas)
+    )
+
+
+def _stdin() -> str:
+    import sys
+
+    return sys.stdin.read(1024 * 1024)
+
+
+# --- changing --------------------------------------------------------------------------------
+
+
+def create(
+    database: DatabaseArgument,
+    name: Name,
+    words: Words = None,
+    match: Match = None,
+    each: Each = None,
+    lasts: For = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a budget; it starts in `warn` unless mode=enforce is said.
+
+    For example: headgate budget create main etl rate=20 capacity=200 --match username=etl
+    """
+    from headgate.cli.budget_files import read_rules, read_settings
+
+    if name in TAKEN_NAMES:
+        raise typer.BadParameter(f"{name} is a word of the API's own; give it another name")
+    given = {key: value for key, value in read_settings(words or ()).items() if value is not None}
+    rules = read_rules(match or (), each or ())
+    given |= {"rules": rules} if rules else {}
+    given |= {"for": lasts} if lasts else {}
+
+    def put(api: Api) -> Answered:
+        # Built on there being none: who was faster is not overwritten.
+        seen = api.get(policy_path(database))
+        if _has(seen, name):
+            raise typer.BadParameter(f"{name} is there already: `headgate budget set` changes it")
+        path = budget_path(database, name)
+        return api.change("PUT", path, given, etag=seen.etag, dry_run=dry_run)
+
+    _change(put, "CREATED", url, token, as_json)
+
+
+def set_budget(
+    database: DatabaseArgument,
+    name: Name,
+    words: Words = None,
+    match: Match = None,
+    each: Each = None,
+    lasts: For = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change some settings of a budget; --match and --each replace all of its rules."""
+    from headgate.cli.budget_files import read_rules, read_settings
+
+    given = read_settings(words or ())
+    rules = read_rules(match or (), each or ())
+    given |= {"rules": rules} if rules else {}
+    given |= {"for": lasts} if lasts else {}
+    if not given:
+        raise typer.BadParameter("nothing to change: give a setting, such as rate=30")
+    _patch(database, name, given, dry_run, url, token, as_json)
+
+
+def mode(
+    database: DatabaseArgument,
+    words: Annotated[
+        list[str], typer.Argument(metavar="[BUDGET] MODE", help="off, warn or enforce.")
+    ],
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="No budget goes beyond MODE, whatever its own: off stops everything at once, "
+            "enforce lifts that.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Switch a budget, or all of them: off, warn, enforce.
+
+    For example: headgate budget mode main etl enforce; headgate budget mode main off --all
+    """
+    wanted = 1 if every else 2
+    if len(words) != wanted or words[-1] not in ("off", "warn", "enforce"):
+        message = "say which and what: `mode main etl enforce`, or `mode main off --all`"
+        raise typer.BadParameter(message)
+    if not every:
+        _patch(database, words[0], {"mode": words[1]}, dry_run, url, token, as_json)
+        return
+
+    def cap(api: Api) -> Answered:
+        etag = api.get(policy_path(database)).etag
+        body = {"mode_cap": words[0]}
+        return api.change("PATCH", policy_path(database), body, etag=etag, dry_run=dry_run)
+
+    _change(cap, "SWITCHED", url, token, as_json)
+
+
+def delete(
+    database: DatabaseArgument,
+    name: Name,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a budget; what ran under it runs without it."""
+
+    def remove(api: Api) -> Answered:
+        path = budget_path(database, name)
+        return api.change("DELETE", path, etag=api.get(path).etag, dry_run=dry_run)
+
+    _change(remove, "DELETED", url, token, as_json)
+
+
+def forgive(
+    database: DatabaseArgument,
+    name: Name,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget what a budget's buckets owe: it begins anew, empty."""
+
+    def raise_epoch(api: Api) -> Answered:
+        path = budget_path(database, name)
+        return api.change("POST", f"{path}/forgive", etag=api.get(path).etag, dry_run=dry_run)
+
+    _change(raise_epoch, "FORGIVEN", url, token, as_json)
+
+
+def rollback(
+    database: DatabaseArgument,
+    revision: Annotated[int, typer.Argument(min=1, metavar="REVISION")],
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the policy back as it stood at a revision, as a new one."""
+
+    def back(api: Api) -> Answered:
+        etag = api.get(policy_path(database)).etag
+        path, body = policy_path(database, "rollback"), {"revision": revision}
+        return api.change("POST", path, body, etag=etag, dry_run=dry_run)
+
+    _change(back, "ROLLED BACK", url, token, as_json)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> None:
+    """Judge a policy file, without an agent: faults with their lines, and advice.
+
+    Exit code 1 for faults; with --strict for advice, too.
+    """
+    from headgate.cli.budget_files import notes_on_policy
+    from headgate.cli.lint import show_notes
+
+    notes = notes_on_policy(path)
+    show_notes(path, notes, as_json=as_json)
+    if any(note.level == "fault" for note in notes) or (strict and notes):
+        raise typer.Exit(1)
+
+
+def apply(
+    database: DatabaseArgument,
+    path: PolicyFile,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a file the whole policy of a database: what is not in it is removed."""
+    from headgate.config import load_policy
+    from headgate.traffic.parse import written
+
+    document = written(load_policy(path))
+
+    def put(api: Api) -> Answered:
+        etag = api.get(policy_path(database)).etag
+        return api.change("PUT", policy_path(database), document, etag=etag, dry_run=dry_run)
+
+    _change(put, "APPLIED", url, token, as_json)
+    if dry_run and not as_json:
+        _tell_last_hour(database, document, url, token)
+
+
+def diff(
+    before: Annotated[
+        str, typer.Argument(metavar="DATABASE|FILE", help="In force there, or a file.")
+    ],
+    path: PolicyFile,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 where they differ.")
+    ] = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a file would change: in a database's policy, or, without an agent, in a file's."""
+    from headgate.cli.budget_files import compared, is_file
+    from headgate.cli.budget_pages import Difference, difference_page
+    from headgate.cli.documents import read_list
+    from headgate.cli.output import show_json, show_page
+    from headgate.config import load_policy
+    from headgate.traffic.parse import parse_policy
+
+    if is_file(before):
+        old = load_policy(Path(before))
+    else:
+        from headgate.cli.api import connect
+
+        old = parse_policy(connect(url, token).get(policy_path(before)).document["document"])
+    document = compared(old, load_policy(path))
+    if as_json:
+        show_json(document)
+    else:
+        found = read_list(Difference, document, "difference")
+        show_page(lambda _: difference_page(found, document["difference_total"]))
+    if strict and document["difference"]:
+        raise typer.Exit(1)
+
+
+def export(
+    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Print the policy in force as a file: TOML, or with --json as JSON."""
+    from headgate.cli.api import connect
+    from headgate.cli.budget_files import to_toml
+    from headgate.cli.output import show_json
+
+    answered = connect(url, token).get(policy_path(database)).document
+    if as_json:
+        show_json(answered["document"])
+        return
+    head = [f"Policy of {database}, revision {answered['revision']}."]
+    if role := answered.get("own_role"):
+        head.append(f"Exempt besides: {role} (the agent's own).")
+    print(to_toml(answered["document"], head), end="")
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+
+def policy_path(database: str, *below: str) -> str:
+    return "/".join((BUDGETS, *(quote(part, safe="") for part in (database, *below))))
+
+
+def budget_path(database: str, name: str) -> str:
+    return policy_path(database, name)
+
+
+def _has(policy: Answered, name: str) -> bool:
+    from headgate.cli.documents import BadDocument
+
+    listed = policy.document.get("budgets")
+    if not isinstance(listed, list):
+        raise BadDocument("budgets", "is no list")
+    return any(isinstance(one, Mapping) and one.get("name") == name for one in listed)
+
+
+def _tell_last_hour(
+    database: str, document: Mapping[str, Any], url: str | None, token: str | None
+) -> None:
+    from headgate.cli.api import connect
+    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
+
+    if told := last_hour(connect(url, token, timeout_s=TIMEOUT_S), database, document):
+        print(told)
+
+
+def _patch(
+    database: str,
+    name: str,
+    given: Mapping[str, Any],
+    dry_run: bool,
+    url: str | None,
+    token: str | None,
+    as_json: bool,
+) -> None:
+    def patch(api: Api) -> Answered:
+        path = budget_path(database, name)
+        return api.change("PATCH", path, given, etag=api.get(path).etag, dry_run=dry_run)
+
+    _change(patch, "CHANGED", url, token, as_json)
+
+
+def _change(
+    make: Callable[[Api], Answered], done: str, url: str | None, token: str | None, as_json: bool
+) -> None:
+    from headgate.cli.api import connect
+    from headgate.cli.budget_pages import PolicyChange, change_page
+    from headgate.cli.documents import read
+    from headgate.cli.exits import FAILED
+    from headgate.cli.output import show
+
+    changed = make(connect(url, token, timeout_s=10.0))
+    show(
+        changed,
+        as_json,
+        lambda canvas: change_page(read(PolicyChange, changed.document), done, canvas),
+    )
+    change = read(PolicyChange, changed.document)
+    if change.changed and not change.dry_run and any(one.fault for one in change.published):
+        # Kept, and tried again; but a script must not take it for done.
+        raise typer.Exit(FAILED)

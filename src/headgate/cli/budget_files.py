@@ -1,0 +1,181 @@
+"""Policies in files and in words: judged and compared without an agent, and written as TOML."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headgate.cli.lint import Note
+    from headgate.traffic.limits import Limit
+    from headgate.traffic.policy import Policy
+
+UNSET = "unset"
+EVERYTHING = "*"
+"""As a rule: every statement."""
+_NUMBERS = frozenset({"percent", "server seconds", "seconds", "whole number"})
+_FLAGS = {"true": True, "false": False}
+
+
+# --- settings, as they are typed -------------------------------------------------------------
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """`rate=30 mode=enforce capacity=unset`, by the table of settings; None for unset."""
+    from headgate.core.settings import unknown
+    from headgate.traffic.limits import BUDGET_SETTINGS
+
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        row = BUDGET_SETTINGS.get(name)
+        if not equals:
+            raise typer.BadParameter(f"{word!r} must read SETTING=VALUE, such as rate=20")
+        if row is None or name == "name":
+            known = [known for known in BUDGET_SETTINGS if known != "name"]
+            raise typer.BadParameter(unknown(name, known))
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice; say it once")
+        found[name] = None if value == UNSET else _value(row, value)
+    return found
+
+
+def _value(row: Limit, value: str) -> Any:
+    """Whether it fits is the agent's to judge; here it only becomes a number or a flag."""
+    if row.kind in _NUMBERS:
+        return _number(row.name, value)
+    if row.kind == "true or false":
+        if value not in _FLAGS:
+            raise typer.BadParameter(f"{row.name} is {value!r}, must be true or false")
+        return _FLAGS[value]
+    return int(value) if row.kind == "time" and value.isdigit() else value
+
+
+def _number(name: str, value: str) -> int | float:
+    try:
+        number = float(value.removesuffix("%"))
+    except ValueError:
+        raise typer.BadParameter(f"{name} is {value!r}, must be a number or {UNSET}") from None
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{name} is {value!r}, which is no number to go by")
+    return int(number) if number.is_integer() else number
+
+
+def read_rules(matches: Sequence[str], each: Sequence[str]) -> list[dict[str, Any]]:
+    """One rule for each --match: `username=etl,tag.controller=export`; --each is of all."""
+    rules: list[dict[str, Any]] = []
+    if not all(each):
+        raise typer.BadParameter("--each is empty: name a key, such as tag.tenant")
+    for match in matches:
+        if match.strip() == EVERYTHING:
+            rules.append({})
+            continue
+        pairs = [_pair(part) for part in match.split(",")]
+        rules.append({"match": dict(pairs)})
+        if len(rules[-1]["match"]) < len(pairs):
+            raise typer.BadParameter(f"--match {match!r} names a key twice")
+    if each and not rules:
+        rules = [{}]
+    return [{**rule, **({"each": list(each)} if each else {})} for rule in rules]
+
+
+def _pair(part: str) -> tuple[str, str]:
+    key, equals, value = part.strip().partition("=")
+    if not equals or not key or not value:
+        message = f"--match {part!r} must read KEY=VALUE, several joined by commas"
+        example = "such as username=etl,tag.controller=export; '*' matches everything"
+        raise typer.BadParameter(f"{message}, {example}")
+    return key, value
+
+
+# --- without an agent ------------------------------------------------------------------------
+
+
+def is_file(word: str) -> bool:
+    return word.endswith((".toml", ".json")) or Path(word).is_file()
+
+
+def notes_on_policy(path: Path) -> list[Note]:
+    """Faults with their lines, or advice."""
+    from headgate.cli.lint import Note
+    from headgate.config import load_policy
+    from headgate.core.lint import Severity
+    from headgate.errors import Fault, InvalidSettings
+    from headgate.traffic.lint import advise
+    from headgate.traffic.parse import with_lines
+
+    try:
+        policy = load_policy(path)
+    except InvalidSettings as error:
+        return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+    advice = advise(policy)
+    places = [Fault(one.place, "") for one in advice]
+    if path.suffix != ".json":
+        places = with_lines(places, path.read_text())
+    return [
+        Note(
+            "fault" if one.severity is Severity.ERROR else "advice",
+            at.line,
+            one.place,
+            f"{one.message} [{one.code}]",
+        )
+        for one, at in zip(advice, places, strict=True)
+    ]
+
+
+def compared(before: Policy, after: Policy) -> dict[str, Any]:
+    """As the agent tells a difference."""
+    from headgate.traffic.difference import differences
+
+    found = differences(before, after)
+    docs = [
+        {
+            "kind": one.kind.value,
+            "budget": one.budget,
+            "setting": one.setting,
+            "before": one.before,
+            "after": one.after,
+            "line": one.line,
+        }
+        for one in found
+    ]
+    return {"difference": docs, "difference_total": len(docs)}
+
+
+# --- as TOML ---------------------------------------------------------------------------------
+
+
+def to_toml(document: Mapping[str, Any], head: Iterable[str] = ()) -> str:
+    """The policy's document as a file that `apply` takes; `head` is written as comments."""
+    lines = [f"# {line}" for line in head]
+    if policy := document.get("policy"):
+        lines += ["", "[policy]", *_settings(policy)]
+    for budget in document.get("budgets", ()):
+        lines += ["", "[[budgets]]", *_settings(budget)]
+        for rule in budget.get("rules", ()):
+            lines += ["", "[[budgets.rules]]", *_settings(rule)]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _settings(table: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{_key(key)} = {_toml(value)}" for key, value in table.items() if key != "rules")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # JSON's numbers, booleans and strings are TOML's, but for DEL and characters beyond 16 bits,
+    # which JSON escapes in a way that TOML refuses: they are written as they are.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    bare = key.replace("_", "").replace("-", "")
+    return key if bare.isascii() and bare.isalnum() else _toml(key)

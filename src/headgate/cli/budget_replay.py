@@ -1,0 +1,100 @@
+"""`headgate budget replay`: what a policy would have changed (R145). Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
+from headgate.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Api
+
+TIMEOUT_S = 60.0
+
+ReplayFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="The policy: TOML, or JSON if its name ends so. Default: the one in force, which "
+        "shows how well a replay meets what happened.",
+    ),
+]
+Last = Annotated[str, typer.Option(metavar="TIME", help="The last 10m, 1h, up to 24h.")]
+By = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY,…",
+        help="Tell clients apart by it: username, database, application_name, remote_address, "
+        "query, tag.NAME.",
+    ),
+]
+
+
+def replay(
+    database: DatabaseArgument,
+    path: ReplayFile = None,
+    last: Last = "1h",
+    by: By = "username",
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play what statements did against another policy, and print what would have changed.
+
+    By budget and client: what would have run, been warned of, waited or been refused, beside
+    what happened. Counts of statements that were drawn, and not all traced, are estimates.
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.budget import policy_path
+    from headgate.cli.budget_replay_pages import Replayed, replay_page
+    from headgate.cli.documents import read
+    from headgate.cli.output import show
+
+    body: dict[str, Any] = {"since_s": _seconds(last), "by": [k for k in by.split(",") if k]}
+    if path is not None:
+        body["policy"] = _document(path)
+    api = connect(url, token, timeout_s=TIMEOUT_S)
+    answered = api.change("POST", policy_path(database, "replay"), body)
+    show(answered, as_json, lambda canvas: replay_page(read(Replayed, answered.document), canvas))
+
+
+def _seconds(last: str) -> float:
+    from headgate.core.rule_times import parse_for
+
+    try:
+        return float(parse_for(last))
+    except ValueError as fault:
+        raise typer.BadParameter(f"--last {fault}") from None
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    from headgate.config import load_policy
+    from headgate.traffic.parse import written
+
+    return written(load_policy(path))
+
+
+def last_hour(api: Api, database: str, document: Mapping[str, Any]) -> str:
+    """In one line, for a dry run; empty where the agent cannot say: it is no part of the change."""
+    from headgate.cli.budget import policy_path
+    from headgate.cli.budget_replay_pages import Replayed, changes_text, many
+    from headgate.cli.documents import read
+
+    try:
+        answered = api.change("POST", policy_path(database, "replay"), {"policy": document})
+        found = read(Replayed, answered.document)
+    except HeadgateError:
+        return ""
+    if not found.traces:
+        return "nothing was traced within the last hour, so what it would change is not known"
+    total = found.total
+    return (
+        f"within the last hour, of {many(total.statements)} statements {changes_text(total)} "
+        f"(headgate budget replay tells more)"
+    )

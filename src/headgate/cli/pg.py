@@ -1,0 +1,228 @@
+"""`headgate pg`: the Postgres extension of a server on this host.
+
+These work on the server's files, not through an agent: what does so is beyond this ring, and
+__main__.py hands it in, as the context's object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+PgConfig = Annotated[
+    Path | None,
+    typer.Option("--pg-config", metavar="FILE", show_default=False, help="The server's pg_config."),
+]
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-directory",
+        "-D",
+        envvar="PGDATA",
+        metavar="DIR",
+        show_default=False,
+        help="The server's data directory.",
+    ),
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory",
+        metavar="DIR",
+        show_default=False,
+        help="pg_headgate.directory, where it is not in the data directory.",
+    ),
+]
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        "--dsn",
+        envvar="HEADGATE_PG_DSN",
+        metavar="DSN",
+        show_default=False,
+        help="A connection string. Others on this host can see arguments: keep a password in "
+        "the environment or in ~/.pgpass.",
+    ),
+]
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        show_default=False,
+        help="A policy (TOML or JSON). Default: the one that was switched off.",
+    ),
+]
+PolicyArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A policy (TOML or JSON).", show_default=False)
+]
+Within = Annotated[
+    float,
+    typer.Option(
+        "--within",
+        min=0,
+        max=600,
+        metavar="SECONDS",
+        help="How long to wait until the server has taken it.",
+    ),
+]
+Purge = Annotated[
+    bool, typer.Option("--purge", help="Remove the policy's files, too, once it is off.")
+]
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Publish also what would lock out an administrator.")
+]
+PgJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
+WITHIN_S = 5.0
+
+
+class PgExtension(Protocol):
+    """What can be done to servers here; each gives a document, or raises HeadgateError."""
+
+    def install(
+        self, *, pg_config: Path | None, data_directory: Path | None, dsn: str | None
+    ) -> Mapping[str, Any]: ...
+
+    def enable(
+        self, directory: Path, policy_file: Path | None, *, within_s: float, anyway: bool
+    ) -> Mapping[str, Any]: ...
+
+    def publish(
+        self, directory: Path, policy_file: Path, *, within_s: float, anyway: bool
+    ) -> Mapping[str, Any]: ...
+
+    def disable(self, directory: Path, *, purge: bool, within_s: float) -> Mapping[str, Any]: ...
+
+    def status(self, directory: Path | None, dsn: str | None) -> Mapping[str, Any]: ...
+
+
+class PgHost(Protocol):
+    def pg_extension(self) -> PgExtension: ...
+
+
+def install(
+    context: typer.Context,
+    pg_config: PgConfig = None,
+    data_directory: DataDirectory = None,
+    dsn: Dsn = None,
+    as_json: PgJson = False,
+) -> None:
+    """Build the extension for a server, and install it.
+
+    Says which package is missing, if one is. Run it as root, or as the owner of the server's
+    program files. The server loads it at its next start.
+    """
+    from headgate.cli.pg_pages import install_page
+
+    extension = _extension(context)
+    done = extension.install(pg_config=pg_config, data_directory=data_directory, dsn=dsn)
+    _show(done, as_json, install_page)
+
+
+def enable(
+    context: typer.Context,
+    data_directory: DataDirectory = None,
+    directory: Directory = None,
+    policy: PolicyOption = None,
+    anyway: Anyway = False,
+    within: Within = WITHIN_S,
+    as_json: PgJson = False,
+) -> None:
+    """Put a policy in force, or the one that was switched off.
+
+    Needs no connection to the server, and no room for one. A policy with faults changes nothing.
+    """
+    from headgate.cli.pg_pages import published_page
+
+    where = _directory(data_directory, directory)
+    done = _extension(context).enable(where, policy, within_s=within, anyway=anyway)
+    _show(done, as_json, published_page)
+
+
+def publish(
+    context: typer.Context,
+    policy: PolicyArgument,
+    data_directory: DataDirectory = None,
+    directory: Directory = None,
+    anyway: Anyway = False,
+    within: Within = WITHIN_S,
+    as_json: PgJson = False,
+) -> None:
+    """Replace the policy.
+
+    What is switched off stays off: the new policy takes the place of the old one until it is
+    enabled. Where an agent publishes to the server, change the policy there.
+    """
+    from headgate.cli.pg_pages import published_page
+
+    where = _directory(data_directory, directory)
+    done = _extension(context).publish(where, policy, within_s=within, anyway=anyway)
+    _show(done, as_json, published_page)
+
+
+def disable(
+    context: typer.Context,
+    data_directory: DataDirectory = None,
+    directory: Directory = None,
+    purge: Purge = False,
+    within: Within = WITHIN_S,
+    as_json: PgJson = False,
+) -> None:
+    """Switch traffic control off, at once: no statement is judged any more.
+
+    Stays off, also when an agent publishes, until it is enabled.
+    """
+    from headgate.cli.pg_pages import disabled_page
+
+    where = _directory(data_directory, directory)
+    done = _extension(context).disable(where, purge=purge, within_s=within)
+    _show(done, as_json, disabled_page)
+
+
+def status(
+    context: typer.Context,
+    data_directory: DataDirectory = None,
+    directory: Directory = None,
+    dsn: Dsn = None,
+    as_json: PgJson = False,
+) -> None:
+    """Show what is in force on a server, and which budgets are in trouble.
+
+    Reads the server's memory from outside, so it works with no free connection; with --server
+    over SQL, where that is not allowed. Exit code 1 where something is not as it should be.
+    """
+    from headgate.cli.pg_pages import status_page
+
+    where = data_directory or directory
+    if where is None and dsn is None:
+        raise typer.BadParameter("name the server by --data-directory (PGDATA) or --server")
+    chosen = None if where is None else _directory(data_directory, directory)
+    found = _extension(context).status(chosen, dsn)
+    _show(found, as_json, status_page)
+    if found["problems"]:
+        raise typer.Exit(1)
+
+
+def _directory(data_directory: Path | None, directory: Path | None) -> Path:
+    """`directory` is relative to the data directory, as the server takes it."""
+    if data_directory is None and directory is None:
+        raise typer.BadParameter("name the server by --data-directory (PGDATA)")
+    return (data_directory or Path()) / (directory or "pg_headgate")
+
+
+def _extension(context: typer.Context) -> PgExtension:
+    host: PgHost = context.obj
+    return host.pg_extension()
+
+
+def _show(document: Mapping[str, Any], as_json: bool, page: Any) -> None:
+    from headgate.cli.output import show_json, show_page
+
+    if as_json:
+        show_json(document)
+    else:
+        show_page(lambda _: page(document))

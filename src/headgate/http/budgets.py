@@ -1,0 +1,334 @@
+"""Budgets over HTTP.   Control ──► Budgeting ──► BudgetBook (judges, keeps, publishes)"""
+
+from __future__ import annotations
+
+import json
+import re
+from asyncio import to_thread
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headgate.agent.budgetbook import Change, Edition
+from headgate.agent.budgets import Budgets, Controlled
+from headgate.agent.ports import Clock, Store
+from headgate.core.settings import one_of
+from headgate.errors import InvalidRequest
+from headgate.http.auth import Gatekeeper
+from headgate.http.budget_views import budget_docs, change_doc, explained, policy_doc
+from headgate.http.changes import etag, expected_revision, is_dry_run
+from headgate.http.documents import UnderWay, expect_json, json_response, parse_duration
+from headgate.http.looking import Turns, iso, json_in_thread
+from headgate.traffic.difference import differences
+from headgate.traffic.parse import parse_policy
+from headgate.traffic.policy import Mode
+from headgate.wire.budgets import (
+    CapBody,
+    ExplainStatementBody,
+    LintDoc,
+    PoliciesDoc,
+    RevisionsDoc,
+    RevisionWholeDoc,
+    RollbackBody,
+    difference_docs,
+    revision_doc,
+    state_doc,
+    violations_doc,
+)
+
+T = TypeVar("T")
+MAX_MINUTES_READ = 50_000
+_LIMIT = re.compile(r"[0-9]{1,4}")
+_REVISION = re.compile(r"[0-9]{1,18}")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+MAX_REVISION = 2**63 - 1
+
+
+class Budgeting:
+    """Handlers, as Control's."""
+
+    def __init__(
+        self, budgets: Budgets | None, store: Store, clock: Clock, gatekeeper: Gatekeeper
+    ) -> None:
+        self._given = budgets
+        self._store = store
+        self._clock = clock
+        self._gatekeeper = gatekeeper
+        self._under_way = UnderWay()
+        self._turns = Turns()
+
+    # --- looking ---------------------------------------------------------------------------
+
+    async def policies(self, request: Request) -> Response:
+        now, health_of = self._now(), self._budgets.health_of
+        each = [(one, health_of(name)) for name, one in sorted(self._budgets.by_database.items())]
+        return await json_in_thread(
+            lambda: PoliciesDoc([policy_doc(one, healthy, now) for one, healthy in each])
+        )
+
+    async def policy(self, request: Request) -> Response:
+        controlled = self._controlled(request)
+        healthy, now = self._budgets.health_of(controlled.plan.database), self._now()
+        response = await json_in_thread(lambda: policy_doc(controlled, healthy, now))
+        response.headers.update(etag(controlled.book.edition.revision))
+        return response
+
+    async def budget(self, request: Request) -> Response:
+        controlled, name = self._controlled(request), request.path_params["name"]
+        controlled.book.raw(name)
+        doc = self._one(controlled, controlled.book.edition, name)
+        return json_response(doc, headers=etag(controlled.book.edition.revision))
+
+    async def state(self, request: Request) -> Response:
+        controlled = self._controlled(request)
+        watch, now = controlled.watch, self._clock.now()
+        published = [o.published for o in controlled.publisher.outlets if o.published]
+        read_at = watch.read_at if watch else None
+        return await json_in_thread(
+            lambda: state_doc(
+                controlled.plan.database,
+                watch.readings if watch else None,
+                read_s_ago=None if read_at is None else now.mono_s - read_at.mono_s,
+                fault=watch.fault if watch else NO_DIRECTORY,
+                wanted_version=max((one.version for one in published), default=None),
+                when=iso,
+            )
+        )
+
+    async def history(self, request: Request) -> Response:
+        book, limit = self._controlled(request).book, _limit(request)
+        current = book.edition.revision
+        found = [revision_doc(kept, current, iso) for kept in await book.history(limit)]
+        return json_response(RevisionsDoc(book.database, found))
+
+    async def revision(self, request: Request) -> Response:
+        book, asked = self._controlled(request).book, request.path_params["revision"]
+        if not _REVISION.fullmatch(asked):
+            raise InvalidRequest(f"revision is {asked!r}, must be a number", field="revision")
+        kept = await book.at_revision(int(asked))
+        now = book.edition
+
+        def whole() -> RevisionWholeDoc:
+            found = differences(parse_policy(kept.document), now.policy)
+            about = revision_doc(kept, now.revision, iso)
+            docs = difference_docs(found)
+            return RevisionWholeDoc(book.database, about, kept.document, docs, len(found))
+
+        return await json_in_thread(whole)
+
+    async def violations(self, request: Request) -> Response:
+        database = self._controlled(request).plan.database
+        since_s = parse_duration(request.query_params.get("since", "1h"), "since")
+        await self._budgets.flush()
+        until = int(self._now() // 60)
+        since = max(0, int((self._now() - since_s) // 60))
+        async with self._turns.look():
+            found = await self._store.budget_minutes(
+                since_minute=since,
+                until_minute=until,
+                database=database,
+                budget=request.query_params.get("budget", ""),
+                limit=MAX_MINUTES_READ,
+            )
+        span = (iso(since * 60), iso((until + 1) * 60))
+        whole = len(found) < MAX_MINUTES_READ
+        return await json_in_thread(
+            lambda: violations_doc(database, found, span, whole=whole, when=iso)
+        )
+
+    async def explain(self, request: Request) -> Response:
+        controlled = self._controlled(request)
+        body = await _typed(request, ExplainStatementBody)
+        healthy, wall_ms = self._budgets.health_of(controlled.plan.database), int(self._now() * 1e3)
+        return json_response(await to_thread(explained, controlled, body, healthy, wall_ms))
+
+    async def lint(self, request: Request) -> Response:
+        controlled = self._controlled(request)
+        change = await controlled.book.judge(await _body(request))
+
+        def judged() -> LintDoc:
+            after = change.after
+            found = change.differences
+            return LintDoc(
+                budgets=len(after.policy.budgets),
+                rules=sum(len(budget.rules) for budget in after.policy.budgets),
+                advice=[str(advice) for advice in after.advice],
+                difference=difference_docs(found),
+                difference_total=len(found),
+            )
+
+        return await json_in_thread(judged)
+
+    # --- changing --------------------------------------------------------------------------
+
+    async def put_policy(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        body = await _body(request)
+        return await self._changed(controlled, controlled.book.put(body, **kw))
+
+    async def cap(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        mode = _mode((await _typed(request, CapBody)).mode_cap)
+        return await self._changed(controlled, controlled.book.cap(mode, **kw))
+
+    async def put_budget(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        name, body = request.path_params["name"], await _body(request)
+        new = request.headers.get("if-none-match", "").strip() == "*"
+        was_there = controlled.book.edition.budget(name) is not None
+        given = {key: value for key, value in body.items() if value is not None}
+        change = controlled.book.set_budget(name, given, new=new, **kw)
+        created = not was_there and not kw["dry_run"]
+        return await self._changed(controlled, change, name, created=created)
+
+    async def patch_budget(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        name, body = request.path_params["name"], await _body(request)
+        return await self._changed(controlled, controlled.book.patch_budget(name, body, **kw), name)
+
+    async def delete_budget(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        name = request.path_params["name"]
+        return await self._changed(controlled, controlled.book.remove(name, **kw), name)
+
+    async def forgive(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        name = request.path_params["name"]
+        return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
+
+    async def rollback(self, request: Request) -> Response:
+        controlled, kw = self._controlled(request), self._change_of(request)
+        revision = (await _typed(request, RollbackBody)).revision
+        if not 0 < revision <= MAX_REVISION:
+            raise InvalidRequest(f"revision is {revision}, which none can be", field="revision")
+        return await self._changed(controlled, controlled.book.rollback(revision, **kw))
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def _change_of(self, request: Request) -> dict[str, Any]:
+        """Who, on what it was built, and whether only to try."""
+        peer, authorization = request.state.peer, request.headers.get("authorization")
+        return {
+            "who": self._gatekeeper.who_changes(peer, authorization),
+            "expect": expected_revision(request),
+            "dry_run": is_dry_run(request),
+        }
+
+    async def _changed(
+        self,
+        controlled: Controlled,
+        making: Awaitable[Change],
+        name: str = "",
+        *,
+        created: bool = False,
+    ) -> Response:
+        change = await self._under_way.finish(making)
+        after, now = change.after, self._now()
+        budget = self._one(controlled, after, name) if after.budget(name) else None
+        response = await json_in_thread(lambda: change_doc(change, controlled, budget, now))
+        response.headers.update(etag(after.revision))
+        if created:
+            response.status_code = 201
+            response.headers["Location"] = f"{_POLICIES}/{controlled.plan.database}/{name}"
+        return response
+
+    def _one(self, controlled: Controlled, edition: Edition, name: str) -> Any:
+        healthy = self._budgets.health_of(controlled.plan.database)
+        (doc,) = budget_docs(controlled, edition, healthy, self._now(), only=name)
+        return doc
+
+    def _controlled(self, request: Request) -> Controlled:
+        return self._budgets.of(request.path_params["database"])
+
+    @property
+    def _budgets(self) -> Budgets:
+        if self._given is None:
+            raise InvalidRequest("this agent keeps no budgets", status=404)
+        return self._given
+
+    def _now(self) -> float:
+        return self._clock.now().wall_s
+
+
+NO_DIRECTORY = "no server is told: [databases.NAME.traffic] has no directory"
+_POLICIES = "/v1/budgets"
+_POLICY = f"{_POLICIES}/{{database}}"
+_BUDGET = f"{_POLICY}/{{name}}"
+BUDGET_ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("GET", _POLICIES, "policies"),
+    ("GET", _POLICY, "policy"),
+    ("PUT", _POLICY, "put_policy"),
+    ("PATCH", _POLICY, "cap"),
+    ("GET", f"{_POLICY}/history", "history"),
+    ("GET", f"{_POLICY}/history/{{revision}}", "revision"),
+    ("POST", f"{_POLICY}/rollback", "rollback"),
+    ("GET", f"{_POLICY}/violations", "violations"),
+    ("GET", f"{_POLICY}/state", "state"),
+    ("POST", f"{_POLICY}/explain", "explain"),
+    ("POST", f"{_POLICY}/lint", "lint"),
+    ("GET", _BUDGET, "budget"),
+    ("PUT", _BUDGET, "put_budget"),
+    ("PATCH", _BUDGET, "patch_budget"),
+    ("DELETE", _BUDGET, "delete_budget"),
+    ("POST", f"{_BUDGET}/forgive", "forgive"),
+)
+
+
+def _mode(given: str) -> Mode:
+    try:
+        found = one_of(Mode)(given)
+    except ValueError as error:
+        raise InvalidRequest(f"mode_cap {error}", field="mode_cap") from None
+    assert isinstance(found, Mode)
+    return found
+
+
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", "100")
+    if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= 1000:
+        raise InvalidRequest(f"limit is {text!r}, must be from 1 to 1000", field="limit")
+    return int(text)
+
+
+async def _typed(request: Request, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(await _body(request), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the body is not as it should be: {error}") from None
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """One that says a setting twice is refused: which of both was meant, nobody can tell."""
+    expect_json(request)
+    raw = await request.body()
+    try:
+        body = await to_thread(json.loads, raw, object_pairs_hook=_once)
+        await to_thread(_check_text, raw, body)
+    except InvalidRequest:
+        raise
+    # Of both JSON and UTF-8, and of numbers that are longer than Python takes.
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body must be an object of settings")
+    return body
+
+
+def _check_text(raw: bytes, body: object) -> None:
+    """Half of a surrogate pair, `\\ud800`, is no text: neither kept nor answered could it be."""
+    if _SURROGATE.search(raw):
+        json.dumps(body, ensure_ascii=False).encode()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise InvalidRequest(
+            f"the body says {twice!r} twice; say it once", field=ascii(twice)[1:-1]
+        )
+    return found

@@ -1,0 +1,325 @@
+"""A policy is judged before it is kept, kept before it counts, and can be gone back to."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.agent.budgetbook import BudgetBook, NoSuchBudget
+from headgate.core.records import AuditEntry, PolicyRevision
+from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
+from headgate.stores.memory import MemoryStore
+from headgate.stores.sqlite import SqliteStore
+from headgate.traffic.policy import Mode
+from tests.agent.budget_world import ETL, WEB, BudgetWorld, document
+from tests.builders import NOW
+
+ENFORCED = {**ETL, "mode": "enforce"}
+
+
+class AwayStore(MemoryStore):
+    """Keeps no policy while it is away."""
+
+    away = False
+
+    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
+        if self.away:
+            raise StoreUnavailable("state.db: disk is full")
+        return await super().put_policy(new, audit)
+
+
+async def opened(**given: Any) -> BudgetWorld:
+    return await BudgetWorld(**given).start()
+
+
+def names(book: BudgetBook) -> list[str]:
+    return [budget.name for budget in book.edition.policy.budgets]
+
+
+# --- changing --------------------------------------------------------------------------------
+
+
+async def test_a_new_budget_starts_in_warn_is_kept_and_reaches_the_server() -> None:
+    """R122, R129, R139"""
+    world = await opened()
+    change = await world.main.book.set_budget("etl", ETL, who="ann")
+    assert world.server.modes == {"etl": "warn"}
+    assert world.server.policies[-1][1] == change.after.revision > 0
+    (kept,) = await world.store.policies()
+    assert (kept.who, kept.action, kept.document) == ("ann", "budget.set", document(ETL))
+    entry = (await world.store.audit())[0]
+    assert (entry.who, entry.target) == ("ann", "main/etl")
+    assert list(entry.after["budgets"]) == ["etl"] and entry.before["budgets"] == {}
+
+
+async def test_a_patch_changes_what_it_says_and_null_takes_out() -> None:
+    world = await opened(base=document(ENFORCED))
+    book = world.main.book
+    await book.patch_budget("etl", {"rate": 30, "capacity": None}, who="ann")
+    budget = book.edition.budget("etl")
+    assert budget is not None
+    assert (budget.rate_mpct, budget.capacity_mpcts, budget.mode) == (30_000, None, Mode.ENFORCE)
+    assert book.edition.origin("etl") == "changed"
+    with pytest.raises(InvalidSettings, match="another budget"):
+        await book.patch_budget("etl", {"name": "web"}, who="ann")
+
+
+async def test_what_is_wrong_changes_nothing_and_is_told_by_its_own_place() -> None:
+    """R132: the last good one stays."""
+    world = await opened(base=document(WEB, ETL))
+    before, published = world.main.book.edition, len(world.server.policies)
+    with pytest.raises(InvalidSettings) as refused:
+        await world.main.book.patch_budget("etl", {"rate": 120}, who="ann")
+    assert str(refused.value) == "rate: 120 is more than 100"
+    with pytest.raises(InvalidSettings, match=r"budgets\[0\]\.rate"):
+        await world.main.book.put({"budgets": [{**ETL, "rate": 120}]}, who="ann")
+    assert world.main.book.edition == before and len(world.server.policies) == published
+
+
+async def test_nothing_changes_in_a_dry_run() -> None:
+    """R140"""
+    world = await opened(base=document(ETL))
+    before = world.main.book.edition
+    change = await world.main.book.put({"budgets": [WEB]}, who="ann", dry_run=True)
+    assert change.changed and [b.name for b in change.after.policy.budgets] == ["web"]
+    assert world.main.book.edition == before and len(world.server.policies) == 1
+
+
+async def test_the_loser_of_two_changes_is_told() -> None:
+    world = await opened()
+    book = world.main.book
+    first = await book.set_budget("etl", ETL, who="ann", expect=0)
+    with pytest.raises(Conflict, match=f"revision {first.after.revision}, not 0"):
+        await book.set_budget("web", WEB, who="bob", expect=0)
+    await book.set_budget("web", WEB, who="bob", expect=first.after.revision)
+    assert names(book) == ["etl", "web"]
+
+
+async def test_what_is_to_be_new_replaces_nothing() -> None:
+    world = await opened(base=document(ETL))
+    with pytest.raises(Conflict, match="there already"):
+        await world.main.book.set_budget("etl", ETL, who="ann", new=True)
+
+
+async def test_a_change_that_changes_nothing_is_no_revision() -> None:
+    world = await opened(base=document(ETL))
+    before = world.main.book.edition.revision
+    change = await world.main.book.patch_budget("etl", {"rate": 20}, who="ann")
+    assert not change.changed and world.main.book.edition.revision == before
+
+
+async def test_a_store_that_is_away_refuses_and_the_policy_stays() -> None:
+    store = AwayStore()
+    world = await opened(base=document(ETL), store=store)
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        await world.main.book.remove("etl", who="ann")
+    assert world.server.modes == {"etl": "warn"}
+
+
+async def test_a_budget_that_is_not_there_is_named_with_those_that_are() -> None:
+    world = await opened(base=document(ETL, WEB))
+    book = world.main.book
+    for attempt in (
+        book.patch_budget("els", {}, who="ann"),
+        book.remove("els", who="ann"),
+        book.forgive("els", who="ann"),
+    ):
+        with pytest.raises(NoSuchBudget, match=r"no budget 'els'; there are: etl, web"):
+            await attempt
+    with pytest.raises(NoSuchBudget, match=r"traffic control is not set up for 'aux'.*main"):
+        world.budgets.of("aux")
+
+
+# --- switches --------------------------------------------------------------------------------
+
+
+async def test_one_command_stops_every_budget_and_another_brings_each_back() -> None:
+    """The kill switch: modes are kept for when it is lifted."""
+    world = await opened(base=document(ENFORCED, WEB))
+    book = world.main.book
+    await book.cap(Mode.OFF, who="ann")
+    assert world.server.modes == {"etl": "off", "web": "off"}
+    await book.cap(Mode.WARN, who="ann")
+    assert world.server.modes == {"etl": "warn", "web": "warn"}
+    again = await world.restart()
+    assert again.server.modes == {"etl": "warn", "web": "warn"}, "it outlives a restart"
+    await again.main.book.cap(Mode.ENFORCE, who="ann")
+    assert world.server.modes == {"etl": "enforce", "web": "warn"}
+
+
+async def test_forgiving_raises_the_epoch_and_nothing_else() -> None:
+    world = await opened(base=document(ETL))
+    for epoch in (1, 2):
+        await world.main.book.forgive("etl", who="ann")
+        (budget,) = world.server.policies[-1][0].budgets
+        assert (budget.epoch, budget.rate_mpct) == (epoch, 20_000)
+    newer = document({**ETL, "rate": 30})
+    await world.budgets.adopt([world.plan(newer)])
+    await world.budgets.tick()
+    (budget,) = world.server.policies[-1][0].budgets
+    assert (budget.epoch, budget.rate_mpct) == (2, 30_000), "the file's change counts beneath it"
+
+
+# --- history ---------------------------------------------------------------------------------
+
+
+async def test_every_revision_is_kept_and_can_be_gone_back_to() -> None:
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    first = book.edition.revision
+    await book.patch_budget("etl", {"mode": "enforce", "rate": 5}, who="ann")
+    await book.cap(Mode.WARN, who="bob")
+    back = await book.rollback(first, who="cy")
+    assert book.edition.document == document(ETL)
+    assert book.edition.changes.mode_cap is Mode.WARN, "a switch is not of the document"
+    told = await book.history(10)
+    assert [one.action for one in told] == [
+        "policy.rolled_back",
+        "policy.capped",
+        "budget.changed",
+        "policy.read",
+    ]
+    assert told[0].revision == back.after.revision
+    assert "etl: mode warn → enforce" in told[2].summary
+    with pytest.raises(NoSuchBudget, match="no revision 999"):
+        await book.rollback(999, who="cy")
+
+
+async def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None:
+    """R141"""
+    world = await opened(base=document(ETL), store=SqliteStore(tmp_path / "state.db"))
+    await world.main.book.set_budget("web", WEB, who="ann")
+    await world.main.book.remove("etl", who="ann")
+    revision = world.main.book.edition.revision
+    await world.store.close()
+    again = await world.restart()
+    assert names(again.main.book) == ["web"]
+    assert again.main.book.edition.revision == revision
+    assert again.server.policies[-1][1] == revision
+    await again.store.close()
+
+
+async def test_another_file_is_a_revision_of_its_own_beneath_the_changes() -> None:
+    world = await opened(base=document(ETL))
+    await world.main.book.patch_budget("etl", {"mode": "enforce"}, who="ann")
+    newer = document({**ETL, "rate": 30}, WEB)
+    await world.budgets.adopt([world.plan(newer)])
+    await world.budgets.tick()
+    (kept,) = await world.store.policies()
+    assert (kept.who, kept.action) == ("headgate", "policy.read")
+    assert kept.summary == "etl: rate 20 → 30; web: new, warn, burst 50, 1 rule"
+    assert kept.document == document({**ETL, "rate": 30, "mode": "enforce"}, WEB)
+    assert world.server.modes == {"etl": "enforce", "web": "warn"}
+    await world.budgets.tick()
+    assert len(await world.store.policy_revisions("main")) == 3, "kept once"
+
+
+async def test_changes_that_cannot_stand_on_the_new_file_leave_it_alone() -> None:
+    world = await opened(base=document({**ETL, "concurrency": 10}))
+    await world.main.book.patch_budget("etl", {"burst": 10}, who="ann")
+    await world.main.book.cap(Mode.WARN, who="ann")
+    await world.main.book.patch_budget("etl", {"concurrency": None, "max_workers": 2}, who="ann")
+    newer = document({**ETL, "mode": "enforce"})
+    await world.budgets.adopt([world.plan(newer)])
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "warn"}, "a switch stands in any case"
+
+
+async def test_a_file_is_kept_once_the_store_is_back() -> None:
+    store = AwayStore()
+    store.away = True
+    world = await opened(base=document(ETL), store=store)
+    assert world.server.modes == {"etl": "warn"}, "no server waits for the store"
+    assert await store.policies() == []
+    store.away = False
+    await world.budgets.tick()
+    assert [one.action for one in await store.policies()] == ["policy.read"]
+
+
+async def test_while_the_changes_are_not_known_no_server_is_told() -> None:
+    """A switch that was thrown must not be undone because the disk cannot be read."""
+    world = BudgetWorld(base=document(ETL))
+    await world.budgets.adopt([world.plan()])
+    await world.budgets.tick()
+    assert world.server.policies == []
+    await world.store.open()
+    await world.budgets.load(await world.store.policies())
+    await world.budgets.tick()
+    assert world.server.modes == {"etl": "warn"}
+
+
+async def test_changes_of_another_version_are_told_and_left_out() -> None:
+    store = MemoryStore()
+    await store.open()
+    audit = AuditEntry(0.0, "x", "policy.set", "main", None, None)
+    odd = PolicyRevision("main", 0, 0.0, "x", "policy.set", "", {}, {"budgets": 7})
+    await store.put_policy(odd, audit)
+    world = await BudgetWorld(base=document(ETL), store=store).start()
+    assert world.server.modes == {"etl": "warn"}
+
+
+# --- time ------------------------------------------------------------------------------------
+
+
+async def test_a_budget_for_a_while_is_dropped_when_its_time_is_over() -> None:
+    world = await opened(base=document(WEB))
+    await world.main.book.set_budget("etl", {**ETL, "for": "2h"}, who="ann")
+    (_, budget) = world.server.policies[-1][0].budgets
+    assert budget.expires_at_ms == round(NOW.wall_s + 7200) * 1000
+    world.clock._step(7199)
+    await world.budgets.tick()
+    assert list(world.server.modes) == ["web", "etl"]
+    world.clock._step(2)
+    await world.budgets.tick()
+    assert list(world.server.modes) == ["web"] and names(world.main.book) == ["web"]
+    assert (await world.main.book.history(1))[0].action == "budget.expired"
+
+
+async def test_the_files_budget_stays_in_the_document_and_goes_from_the_server() -> None:
+    ends = NOW.wall_s + 60
+    world = await opened(base=document({**ETL, "expires_at": ends}, WEB))
+    assert list(world.server.modes) == ["etl", "web"]
+    world.clock._step(61)
+    await world.budgets.tick()
+    await world.budgets.tick()
+    assert list(world.server.modes) == ["web"] and names(world.main.book) == ["etl", "web"]
+    assert len(world.server.policies) == 2, "told once"
+
+
+@pytest.mark.parametrize("given", [{"for": "soon"}, {"for": "2h", "expires_at": 2e9}])
+async def test_an_end_is_said_once_and_in_words_that_are_understood(given: dict[str, Any]) -> None:
+    world = await opened()
+    with pytest.raises(InvalidSettings, match=r"^for: "):
+        await world.main.book.set_budget("etl", {**ETL, **given}, who="ann")
+
+
+async def test_a_large_policy_is_judged_beside_the_loop() -> None:
+    world = await opened()
+    many = [
+        {**ETL, "name": f"b{n}", "rules": [{"match": {"username": f"u{n}"}}]} for n in range(600)
+    ]
+    await world.main.book.put({"budgets": many}, who="ann")
+    assert len(world.server.policies[-1][0].budgets) == 600
+    entry = (await world.store.audit())[0]
+    assert isinstance(entry.after["budgets"], list), "of so many, the names"
+
+
+async def test_who_only_asks_holds_up_nobody_who_changes() -> None:
+    """A dry run needs no token; it must not stand between an operator and the switch."""
+    world = await BudgetWorld(document(ETL)).start()
+    book = world.main.book
+    async with book._lock, asyncio.timeout(5):
+        change = await book.judge(document(ETL, WEB))
+    assert change.changed and change.dry_run
+
+
+async def test_the_switch_that_cannot_be_kept_names_the_one_that_needs_no_store() -> None:
+    store = AwayStore()
+    world = await BudgetWorld(document(ETL), store=store).start()
+    store.away = True
+    with pytest.raises(StoreUnavailable, match=r"disk is full.*headgate pg disable"):
+        await world.main.book.cap(Mode.OFF, who="ann")

@@ -1,0 +1,587 @@
+"""Budgets from the command line: what is asked of the agent, and what is shown of its answer."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.cli.budget import TAKEN_NAMES
+from headgate.cli.budget_files import read_rules, to_toml
+from headgate.cli.budget_top import Picture, next_picture
+from headgate.cli.exits import FAILED, AgentUnreachable
+from headgate.http.budget_replay import REPLAY_ROUTES
+from headgate.http.budgets import BUDGET_ROUTES
+from headgate.traffic.parse import parse_policy, written
+from headgate.wire.budgets import (
+    BudgetDoc,
+    PolicyChangeDoc,
+    PolicyDoc,
+    RevisionsDoc,
+    StatementExplainDoc,
+    ViolationsDoc,
+)
+from tests.agent.budget_world import ETL, WEB, document
+from tests.cli.conftest import Run
+from tests.cli.scripted import Heard, ScriptedAgent, problem
+
+MAIN = "/v1/budgets/main"
+COUNTS: dict[str, Any] = {
+    "admitted": 1200,
+    "estimated_ms": 900.0,
+    "charged_ms": 1000.0,
+    "warned": {"burst": 3},
+    "blocked": {"capacity": 40, "concurrency": 2},
+    "blocked_early": 30,
+    "delayed": 5,
+    "delayed_ms": 400.0,
+    "passed": 1,
+    "sleeping": 2,
+    "forgiven_ms": 10.0,
+    "evicted": 0,
+    "unpinned": 0,
+    "last_violation_at": "2026-11-16T03:00:00Z",
+}
+BUCKET: dict[str, Any] = {
+    "budget": "etl",
+    "label": "tenant=acme",
+    "owed_ms": 3900.0,
+    "capacity_ms": 4000.0,
+    "fill": 0.975,
+    "running": 2,
+    "max_workers": 2,
+}
+OUTLET: dict[str, Any] = {
+    "where": "server a",
+    "version": 12,
+    "checksum": "0000abcd",
+    "published_at": "2026-11-16T02:00:00Z",
+    "is_current": True,
+    "fault": None,
+    "fault_for_s": None,
+    "failures_total": 0,
+    "health_fault": None,
+}
+
+
+def budget(name: str = "etl", **given: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "name": name,
+        "mode": "enforce",
+        "state": "enforcing",
+        "says": "20% of the server, up to 200%·s owed; for username=etl",
+        "origin": "file",
+        "settings": {**ETL, "name": name, "mode": "enforce"},
+        "expires_at": None,
+        "left_s": None,
+        "counts": COUNTS,
+        "buckets": [BUCKET],
+        "buckets_total": 1,
+        "fill": 0.975,
+        "running": 2,
+        "advice": [],
+        "revision": 7,
+    }
+    return checked({**values, **given}, BudgetDoc)
+
+
+def policy(**given: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "database": "main",
+        "revision": 7,
+        "mode_cap": "enforce",
+        "source": "policy.toml",
+        "changed_at_runtime": False,
+        "document": document({**ETL, "mode": "enforce"}),
+        "budgets": [budget()],
+        "published": [OUTLET],
+        "in_force_version": 12,
+        "ledger": "the server's own (4711)",
+        "read_fault": None,
+        "refusal": None,
+        "advice": [],
+    }
+    return checked({**values, **given}, PolicyDoc)
+
+
+def changed(**given: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "database": "main",
+        "revision": 8,
+        "dry_run": False,
+        "changed": True,
+        "mode_cap": "enforce",
+        "difference": [
+            {
+                "kind": "budget changed",
+                "budget": "etl",
+                "setting": "rate",
+                "before": 20,
+                "after": 30,
+                "line": "etl: rate 20 → 30",
+            }
+        ],
+        "difference_total": 1,
+        "budget": None,
+        "advice": [],
+        "published": [OUTLET],
+    }
+    return checked({**values, **given}, PolicyChangeDoc)
+
+
+def checked(values: dict[str, Any], kind: type) -> dict[str, Any]:
+    """As the agent would say it."""
+    built: dict[str, Any] = msgspec.to_builtins(msgspec.convert(values, kind))
+    return built
+
+
+@pytest.fixture
+def agent(scripted: ScriptedAgent) -> ScriptedAgent:
+    """Takes every change, and shows one policy of one budget."""
+    etag = {"ETag": '"7"'}
+    scripted.says(MAIN, policy(), headers=etag)
+    scripted.says("/v1/budgets", {"databases": [policy()]})
+    scripted.says(f"{MAIN}/etl", budget(), headers=etag)
+    for method, path in [
+        ("PUT", MAIN),
+        ("PATCH", MAIN),
+        ("PUT", f"{MAIN}/web"),
+        ("PATCH", f"{MAIN}/etl"),
+        ("DELETE", f"{MAIN}/etl"),
+        ("POST", f"{MAIN}/etl/forgive"),
+        ("POST", f"{MAIN}/rollback"),
+    ]:
+        scripted.says(path, changed(), method=method)
+    return scripted
+
+
+def sent(agent: ScriptedAgent) -> Heard:
+    return agent.heard[-1]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(to_toml(document(ETL, WEB)))
+    return path
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def test_the_list_shows_how_full_who_is_refused_and_what_to_do(
+    agent: ScriptedAgent, run: Run
+) -> None:
+    for argv in (("budget", "list"), ("budget", "list", "main")):
+        shown = run(*argv)
+        assert shown.code == 0, shown.err
+        for part in ("etl", "enforcing", "97%", "42", "20% of the server", "version 12 in force"):
+            assert part in shown.out
+        assert "headgate budget mode main etl warn" in shown.out
+        assert "headgate budget forgive main etl" in shown.out
+
+
+def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) -> None:
+    broken = {**OUTLET, "is_current": False, "fault": "disk full", "fault_for_s": 90.0}
+    agent.says(
+        MAIN,
+        policy(
+            mode_cap="off",
+            published=[broken],
+            refusal="not sound",
+            read_fault="server down",
+            budgets=[budget(counts=None, fill=None, state="off")],
+            advice=[f"warning budgets[0]: {n} [x]" for n in range(9)],
+        ),
+    )
+    out = run("budget", "list", "main").out
+    for part in (
+        "EVERYTHING IS OFF",
+        "headgate budget mode main --all enforce",
+        "NOT PUBLISHED for 90.0 s",
+        "disk full",
+        "REFUSED BY THE SERVER",
+        "counters unknown",
+        "and 4 more pieces of advice",
+    ):
+        assert part in out
+    assert "40" not in out, "what is not known is no number"
+
+
+def test_a_budget_that_would_refuse_is_one_command_from_enforcing(
+    agent: ScriptedAgent, run: Run
+) -> None:
+    warns = budget(mode="warn", state="warning", counts={**COUNTS, "blocked": {}})
+    agent.says(MAIN, policy(budgets=[warns]))
+    assert "headgate budget mode main etl enforce" in run("budget", "list", "main").out
+
+
+def test_an_empty_policy_says_how_to_begin(agent: ScriptedAgent, run: Run) -> None:
+    agent.says(MAIN, policy(budgets=[]))
+    assert "headgate budget create main" in run("budget", "list", "main").out
+    agent.says("/v1/budgets", {"databases": []})
+    assert "[databases.NAME.traffic]" in run("budget", "list").out
+
+
+def test_one_budget_is_shown_with_its_buckets(agent: ScriptedAgent, run: Run) -> None:
+    out = run("budget", "show", "main", "etl").out
+    for part in (
+        "tenant=acme",
+        "3.9 s of 4.0 s",
+        "2 of 2",
+        "refused: 40 by capacity, 2 by concurrency, 30 of them before planning",
+        "2 held now",
+        "for username=etl",
+        "last violation at 2026-11-16T03:00:00Z",
+    ):
+        assert part in out, part
+
+
+def test_json_is_the_agents_own_document(agent: ScriptedAgent, run: Run) -> None:
+    assert json.loads(run("budget", "list", "main", "--json").out) == policy()
+    assert json.loads(run("budget", "show", "main", "etl", "--json").out) == budget()
+
+
+def test_violations_are_shown_by_limit_and_minute(agent: ScriptedAgent, run: Run) -> None:
+    row = {"budget": "etl", "what": "blocked", "limit": "capacity"}
+    doc = {
+        "database": "main",
+        "since": "2026-11-16T02:00:00Z",
+        "until": "2026-11-16T03:00:00Z",
+        "budgets": [
+            {
+                "budget": "etl",
+                "warned": {},
+                "blocked": {"capacity": 5, "burst": 1},
+                "delayed": 0,
+                "last_at": "2026-11-16T02:59:00Z",
+            }
+        ],
+        "minutes": [
+            {**row, "at": "2026-11-16T02:58:00Z", "count": 5},
+            {**row, "at": "2026-11-16T02:59:00Z", "limit": "burst", "count": 1},
+        ],
+        "whole": False,
+    }
+    agent.says(f"{MAIN}/violations", checked(doc, ViolationsDoc))
+    out = run("budget", "violations", "main", "--since", "6h", "--budget", "etl").out
+    assert sent(agent).query == {"since": "6h", "budget": "etl"}
+    assert "5 by capacity, 1 by burst" in out and "oldest are left out" in out
+    agent.says(f"{MAIN}/violations", checked({**doc, "budgets": [], "minutes": []}, ViolationsDoc))
+    assert "no violation" in run("budget", "violations", "main").out
+
+
+def test_history_shows_the_way_back(agent: ScriptedAgent, run: Run) -> None:
+    entry = {
+        "revision": 7,
+        "at": "2026-11-16T02:00:00Z",
+        "who": "ann",
+        "action": "budget.changed",
+        "summary": "etl: rate 20 → 30",
+        "is_current": True,
+    }
+    agent.says(f"{MAIN}/history", checked({"database": "main", "revisions": [entry]}, RevisionsDoc))
+    out = run("budget", "history", "main").out
+    assert "etl: rate 20 → 30  (in force)" in out and "rollback main REVISION" in out
+
+
+def test_an_explanation_tells_the_verdict_and_what_would_help(
+    agent: ScriptedAgent, run: Run
+) -> None:
+    """R144"""
+    doc = {
+        "verdict": "block",
+        "decided_by": "etl",
+        "limit": "capacity",
+        "retry_after_ms": 150.0,
+        "estimate_ms": 250.0,
+        "tags": {"controller": "export"},
+        "fingerprint": "00ff",
+        "budgets": [
+            {
+                "budget": "etl",
+                "label": "tenant=acme",
+                "mode": "enforce",
+                "fails": "capacity",
+                "bucket": BUCKET,
+            }
+        ],
+        "rules": [
+            {
+                "budget": "etl",
+                "place": "budgets[0].rules[0]",
+                "rule": "username=etl",
+                "outcome": "applies",
+                "why": "it matches",
+            }
+        ],
+        "rules_total": 5,
+        "needed": ["etl: wait 0.150 s"],
+        "notes": ["a note"],
+    }
+    agent.says(f"{MAIN}/explain", checked(doc, StatementExplainDoc), method="POST")
+    shown = run("budget", "explain", "main", "select 1", "--user", "etl", "--address", "10.0.0.1")
+    assert sent(agent).body == {
+        "sql": "select 1",
+        "username": "etl",
+        "remote_address": "10.0.0.1",
+    }
+    for part in (
+        "IT WOULD BE REFUSED  by budget etl, its capacity limit; it fits in 150 ms",
+        "needed: etl: wait 0.150 s",
+        "etl [tenant=acme]",
+        "controller=export",
+        "and 4 more rules",
+        "note: a note",
+    ):
+        assert part in shown.out, part
+
+
+def test_one_frame_of_top(agent: ScriptedAgent, run: Run) -> None:
+    shown = run("budget", "top", "main", "--once")
+    assert shown.code == 0 and "enforcing" in shown.out
+    assert run("budget", "top", "main", "--once", url="http://127.0.0.1:9").code == 20
+
+
+def test_top_tells_refusals_a_second_and_keeps_the_last_picture(agent: ScriptedAgent) -> None:
+    from headgate.cli.budget_pages import PolicyView
+    from headgate.cli.documents import read
+
+    def view(blocked: int) -> PolicyView:
+        counts = {**COUNTS, "blocked": {"capacity": blocked}}
+        return read(PolicyView, policy(budgets=[budget(counts=counts)]))
+
+    first = next_picture(Picture(), lambda: view(10), 100.0)
+    assert first.rates is None, "a rate needs a second look"
+    second = next_picture(first, lambda: view(16), 102.0)
+    assert second.rates == {"etl": 3.0}
+    again = next_picture(second, lambda: view(1), 103.0)
+    assert again.rates == {"etl": 0.0}, "a server that crashed counts anew"
+
+    def away() -> PolicyView:
+        raise AgentUnreachable("no agent answers")
+
+    lost = next_picture(again, away, 104.0)
+    assert lost.policy is not None and lost.lost == "no agent answers"
+
+
+# --- changing --------------------------------------------------------------------------------
+
+
+def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
+    shown = run(
+        *("budget", "create", "main", "web", "rate=20", "capacity=0.5", "in_transaction=true"),
+        *("comment=INC 7", "--match", "username=web,tag.controller=export"),
+        *("--match", "remote_address=10.0.0.0/8", "--each", "tag.tenant", "--for", "2h"),
+    )
+    assert shown.code == 0, shown.err
+    heard = sent(agent)
+    assert (heard.method, heard.path, heard.headers["if-match"]) == ("PUT", f"{MAIN}/web", '"7"')
+    assert heard.body == {
+        "rate": 20,
+        "capacity": 0.5,
+        "in_transaction": True,
+        "comment": "INC 7",
+        "rules": [
+            {
+                "match": {"username": "web", "tag.controller": "export"},
+                "each": ["tag.tenant"],
+            },
+            {"match": {"remote_address": "10.0.0.0/8"}, "each": ["tag.tenant"]},
+        ],
+        "for": "2h",
+    }
+    assert "CREATED" in shown.out and "published to server a, version 12" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("set", "main", "etl", "rat=5"), "did you mean 'rate'"),
+        (("set", "main", "etl", "rate"), "SETTING=VALUE"),
+        (("set", "main", "etl", "rate=much"), "must be a number"),
+        (("set", "main", "etl", "rate=nan"), "no number"),
+        (("set", "main", "etl", "rate=1", "rate=2"), "twice"),
+        (("set", "main", "etl", "in_transaction=1"), "true or false"),
+        (("set", "main", "etl"), "nothing to change"),
+        (("set", "main", "etl", "--match", "username"), "KEY=VALUE"),
+        (("set", "main", "etl", "--match", "username=a,username=b"), "twice"),
+        (("create", "main", "etl", "rate=5"), "there already"),
+        (("create", "main", "state", "rate=5"), "another name"),
+        (("mode", "main", "etl"), "mode main off --all"),
+        (("mode", "main", "etl", "on"), "mode main off --all"),
+        (("mode", "main", "etl", "off", "--all"), "mode main off --all"),
+    ],
+)
+def test_what_was_typed_wrongly_is_told_and_not_sent(
+    agent: ScriptedAgent, run: Run, argv: tuple[str, ...], told: str
+) -> None:
+    shown = run("budget", *argv)
+    assert shown.code == 2 and told in " ".join(shown.err.split()), shown.err
+    assert all(heard.method == "GET" for heard in agent.heard)
+
+
+def test_every_word_of_the_api_is_no_name() -> None:
+    routes = (*BUDGET_ROUTES, *REPLAY_ROUTES)
+    paths = [path.split("/")[4] for _, path, _ in routes if path.count("/") >= 4]
+    assert {word for word in paths if word != "{name}"} == TAKEN_NAMES
+
+
+@pytest.mark.parametrize(
+    ("argv", "method", "path", "body"),
+    [
+        (("set", "main", "etl", "rate=30"), "PATCH", "/etl", {"rate": 30}),
+        (("set", "main", "etl", "burst=unset"), "PATCH", "/etl", {"burst": None}),
+        (("mode", "main", "etl", "warn"), "PATCH", "/etl", {"mode": "warn"}),
+        (("mode", "main", "off", "--all"), "PATCH", "", {"mode_cap": "off"}),
+        (("delete", "main", "etl"), "DELETE", "/etl", None),
+        (("forgive", "main", "etl"), "POST", "/etl/forgive", None),
+        (("rollback", "main", "5"), "POST", "/rollback", {"revision": 5}),
+    ],
+)
+def test_each_change_is_built_on_what_was_seen(
+    agent: ScriptedAgent, run: Run, argv: tuple[str, ...], method: str, path: str, body: Any
+) -> None:
+    shown = run("budget", *argv, "--dry-run")
+    assert shown.code == 0, shown.err
+    heard = sent(agent)
+    assert (heard.method, heard.path, heard.body) == (method, f"{MAIN}{path}", body)
+    assert (heard.headers["if-match"], heard.query) == ('"7"', {"dry_run": "true"})
+
+
+def test_what_became_of_a_change_is_shown(agent: ScriptedAgent, run: Run) -> None:
+    change = ("budget", "set", "main", "etl", "rate=30")
+    assert "~ etl: rate 20 → 30" in run(*change).out
+    agent.says(f"{MAIN}/etl", changed(dry_run=True), method="PATCH")
+    assert "WOULD BE CHANGED" in run(*change, "--dry-run").out
+    agent.says(f"{MAIN}/etl", changed(changed=False, difference=[]), method="PATCH")
+    assert "UNCHANGED" in run(*change).out
+    broken = {**OUTLET, "fault": "disk full", "fault_for_s": 0.0, "is_current": False}
+    agent.says(f"{MAIN}/etl", changed(published=[broken]), method="PATCH")
+    done = run(*change)
+    assert "NOT PUBLISHED" in done.out
+    assert done.code == FAILED, "kept, but no script may take it for done"
+    off = {**OUTLET, "off": True}
+    agent.says(f"{MAIN}/etl", changed(published=[off]), method="PATCH")
+    assert "SWITCHED OFF AT THE SERVER" in run(*change).out
+    agent.replies["PATCH", f"{MAIN}/etl"] = problem(422, "refused", ["rate: 120 is more than 100"])
+    refused = run(*change)
+    assert refused.code == 1 and "rate: 120 is more than 100" in refused.err
+
+
+def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, run: Run) -> None:
+    others = {**OUTLET, "others_version": 23}
+    given = {"is_off": True, "has_policy": False, "own_role": "headgate", "published": [others]}
+    said = document({**ETL, "mode": "enforce"}, exempt_usernames=["monitor"])
+    agent.says(MAIN, policy(document=said, **given))
+    out = run("budget", "list", "main").out
+    assert "exempt: monitor, headgate (the agent's own)" in out
+    assert "SWITCHED OFF AT THE SERVER" in out
+    assert "version 23 was published by somebody else; it is left alone" in out
+    assert "# Exempt besides: headgate (the agent's own)." in run("budget", "export", "main").out
+    agent.says(f"{MAIN}/etl", budget(own_role="headgate"))
+    assert "exempt: headgate (the agent's own)" in run("budget", "show", "main", "etl").out
+
+
+def test_a_rule_for_everything_can_be_typed() -> None:
+    assert read_rules(["*"], []) == [{}]
+    assert read_rules(["*", "username=etl"], ["tag.tenant"]) == [
+        {"each": ["tag.tenant"]},
+        {"match": {"username": "etl"}, "each": ["tag.tenant"]},
+    ]
+    with pytest.raises(typer.BadParameter, match="--each is empty"):
+        read_rules(["username=etl"], [""])
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_a_file_becomes_the_policy(agent: ScriptedAgent, run: Run, file: Path) -> None:
+    shown = run("budget", "apply", "main", str(file), "--dry-run")
+    assert shown.code == 0, shown.err
+    heard, replayed = (one for one in agent.heard if one.method != "GET")
+    assert (replayed.path, replayed.body["policy"]) == (f"{MAIN}/replay", heard.body)
+    assert (heard.method, heard.path, heard.query) == ("PUT", MAIN, {"dry_run": "true"})
+    assert heard.body == document(ETL, WEB) and heard.headers["if-match"] == '"7"'
+
+
+def test_a_file_that_is_wrong_is_never_sent(agent: ScriptedAgent, run: Run, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
+    refused = run("budget", "apply", "main", str(wrong))
+    assert refused.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in refused.err
+    assert agent.heard == []
+
+
+def test_a_file_is_judged_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:
+    good = run("budget", "lint", str(file), url="http://127.0.0.1:9")
+    assert good.code == 0
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('[[budgets]]\nname = "etl"\n\n[[budgets]]\nname = "web"\nrat = 5\n')
+    refused = run("budget", "lint", str(wrong), url="http://127.0.0.1:9")
+    assert refused.code == 1 and ":6: fault budgets[1].rat: unknown setting" in refused.out
+    note = json.loads(run("budget", "lint", str(wrong), "--json").out)["notes"][0]
+    assert (note["level"], note["line"]) == ("fault", 6)
+    advised = tmp_path / "advised.json"
+    advised.write_text(json.dumps({"budgets": [{"name": "x", "rate": 5}]}))
+    assert run("budget", "lint", str(advised)).code == 0
+    assert run("budget", "lint", str(advised), "--strict").code == 1
+    assert run("budget", "lint", str(tmp_path / "none.toml")).code == 1
+
+
+def test_two_files_are_compared_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document({**ETL, "rate": 30})))
+    shown = run("budget", "diff", str(file), str(other), url="http://127.0.0.1:9")
+    assert "~ etl: rate 20 → 30" in shown.out and "- web: gone" in shown.out
+    assert run("budget", "diff", str(file), str(other), "--strict").code == 1
+    assert "no difference" in run("budget", "diff", str(file), str(file)).out
+    assert (
+        json.loads(run("budget", "diff", str(file), str(other), "--json").out)["difference_total"]
+        == 2
+    )
+
+
+def test_a_file_is_compared_with_what_is_in_force(
+    agent: ScriptedAgent, run: Run, file: Path
+) -> None:
+    shown = run("budget", "diff", "main", str(file))
+    assert "~ etl: mode enforce → warn" in shown.out and "+ web: new" in shown.out
+
+
+def test_what_is_in_force_is_exported_as_a_file(
+    agent: ScriptedAgent, run: Run, tmp_path: Path
+) -> None:
+    out = run("budget", "export", "main").out
+    assert out.startswith("# Policy of main, revision 7.")
+    assert written(parse_policy(tomllib.loads(out))) == policy()["document"]
+    assert json.loads(run("budget", "export", "main", "--json").out) == policy()["document"]
+
+
+hard_texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+keys = st.sampled_from(["username", "tag.a", "application_name"]) | st.from_regex(
+    r"tag\.[a-z \"'é🐘]{1,4}", fullmatch=True
+)
+rules = st.builds(
+    lambda match, each: {"match": match, "each": sorted(set(each))},
+    st.dictionaries(keys, hard_texts, max_size=3),
+    st.lists(st.sampled_from(["username", "tag.t"]), max_size=2),
+)
+
+
+@given(st.lists(rules, max_size=3), st.floats(0, 100), st.text("aé\"'\\ 🐘", max_size=9))
+def test_any_policy_survives_the_way_through_toml(
+    found: list[dict[str, Any]], rate: float, comment: str
+) -> None:
+    raw = {"name": "a.b", "rate": round(rate, 3), "comment": comment, "rules": found}
+    exempt = {"exempt_usernames": ["a b"], "health_unknown": "unhealthy"}
+    policy = parse_policy({"policy": exempt, "budgets": [raw, WEB]})
+    text = to_toml(written(policy), ["head"])
+    assert parse_policy(tomllib.loads(text)) == policy

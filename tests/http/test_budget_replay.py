@@ -1,0 +1,182 @@
+"""What another policy would have changed, over HTTP and on the command line (R145)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from headgate.agent.budgets import Gear, TrafficPlan
+from headgate.cli.api import Answered
+from headgate.cli.budget_replay import last_hour
+from headgate.cli.budget_replay_pages import Replayed, replay_page
+from headgate.cli.documents import read
+from headgate.cli.render import Canvas
+from headgate.traffic.ask import Who
+from headgate.traffic.traces import Trace, TraceBatch
+from tests.agent.budget_world import FakeServer, document
+from tests.cli.test_looking_back import CANVAS, shown
+from tests.http.conftest import Serve
+from tests.http.serving import Plan, Served
+from tests.http.talk import Reply
+from tests.http.test_budgets import READINGS
+from tests.http.test_checks import is_problem
+
+PATH = "/v1/budgets/main/replay"
+MS = 1_000_000
+WATCHED: dict[str, Any] = {"name": "all", "rules": [{}]}
+"""For everything, and without a limit: so that everything is traced."""
+TIGHT: dict[str, Any] = {
+    "name": "etl",
+    "mode": "enforce",
+    "rate": 50,
+    "capacity": 25,
+    "rules": [{"match": {"username": "etl"}}],
+}
+"""Of four CPUs: holds one second of CPU."""
+
+
+class FakeTraces:
+    def __init__(self, traces: Sequence[Trace], fault: str = "") -> None:
+        self.traces = traces
+
+    async def traces_since(self, sequence: int, started_ms: int) -> TraceBatch:
+        return TraceBatch(tuple(self.traces[sequence:]), len(self.traces), 0, 1)
+
+
+Made = Callable[..., Served]
+
+
+@pytest.fixture
+def served(serve: Serve) -> Made:
+    def start(*traces: tuple[int, str, int], budgets: Sequence[Any] = (WATCHED,)) -> Served:
+        """(seconds ago, who, CPU in ms)"""
+        server = FakeServer(reads=READINGS)
+        held: list[Trace] = []
+        gear = Gear((server,), server, FakeTraces(held))
+        plan = TrafficPlan("main", document(*budgets), "policy.toml", "dir", lambda: gear)
+        made = serve(Plan(traffic=plan))
+        now_ms = int(made.clock.now().wall_s * 1000)
+        for number, (ago_s, user, cost_ms) in enumerate(traces):
+            cost: Any = {"estimate_ns": cost_ms * MS, "actual_ns": cost_ms * MS, "wall_ns": MS}
+            at_ms = now_ms - ago_s * 1000
+            held.append(Trace(number, at_ms, Who(username=user), plan_cost=9.0, **cost))
+        made.run_there(made.budgets.tick)
+        return made
+
+    return start
+
+
+def replay(served: Served, **body: Any) -> Reply:
+    raw = json.dumps(body).encode()
+    return served.ask("POST", PATH, body=raw, content_type="application/json")
+
+
+BUSY = [(30, "etl", 600), (30, "etl", 600), (30, "web", 600), (20, "etl", 600)]
+
+
+def test_a_proposed_policy_is_played_against_what_ran(served: Made) -> None:
+    made = served(*BUSY)
+    found = replay(made, policy={"budgets": [WATCHED, TIGHT]}).json
+    assert (found["traces"], found["total"]["statements"]) == (4, 4)
+    assert (found["total"]["newly_refused"], found["total"]["error"]) == (1, 0)
+    assert (found["total"]["cpu_before_s"], found["total"]["cpu_s"]) == pytest.approx((2.4, 1.8))
+    assert found["in_force"]["refused"] == 0
+    etl, beside, *_ = found["clients"]
+    assert (beside["budget"], beside["client"], beside["sums"]["elsewhere"]) == ("all", "etl", 1)
+    assert (etl["client"], etl["sums"]["refused"], etl["sums"]["ran"]) == ("etl", 1, 2)
+    assert {row["budget"] for row in found["steps"]} == {"all", "etl"}
+    assert [one["line"] for one in found["difference"]]
+    assert "Traces are kept since" in " ".join(found["notes"])
+
+
+def test_one_budget_is_played_besides_those_in_force(served: Made) -> None:
+    made = served(*BUSY)
+    found = replay(made, budget=TIGHT, by=["username", "tag.tenant"]).json
+    assert found["total"]["newly_refused"] == 1
+    assert {row["client"] for row in found["clients"]} == {
+        "etl tenant=(none)",
+        "web tenant=(none)",
+    }
+
+
+def test_only_what_is_asked_for_is_played(served: Made) -> None:
+    made = served((4000, "etl", 600), (1000, "etl", 600), (10, "etl", 600))
+    assert [replay(made, since_s=s).json["traces"] for s in (100, 2000, 86400)] == [1, 2, 3]
+    assert [replay(made, since_s=s).json["step_s"] for s in (3600, 7200)] == [60, 3600]
+
+
+def test_nothing_is_changed_by_it(served: Made) -> None:
+    made = served(*BUSY)
+    replay(made, policy={"budgets": []})
+    kept = made.ask("GET", "/v1/budgets/main").json
+    assert [one["name"] for one in kept["document"]["budgets"]] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"policy": {"budgets": [{"name": "x", "rate": 120}]}}, 422, None),
+        ({"policy": {}, "budget": {}}, 400, "budget"),
+        ({"budget": {"rate": 1}}, 400, "budget.name"),
+        ({"by": ["user"]}, 400, "by"),
+        ({"since_s": 0}, 400, None),
+        ({"since_s": 86401}, 400, None),
+        ({"step_s": 7}, 400, "step_s"),
+        ({"polcy": {}}, 400, None),
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused(
+    served: Made, body: dict[str, Any], status: int, field: str | None
+) -> None:
+    assert is_problem(replay(served(), **body), status, field=field)
+
+
+def test_without_a_server_there_is_nothing_to_play(serve: Serve) -> None:
+    made = serve(Plan(traffic=TrafficPlan("main", document(WATCHED))))
+    assert is_problem(replay(made), 404)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_says_who_would_have_been_refused(served: Made) -> None:
+    made = served(*BUSY)
+    found = read(Replayed, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
+    page = shown(replay_page(found, CANVAS))
+    assert "4 statements, 4 traces" in page
+    assert "1 that ran would have been refused" in page
+    assert "etl     etl" in page and "+1 refused" in page
+    assert "+1 refused by other budgets" in page
+    assert "of the policy in force, a replay tells 0 refusals; 0 were" in page
+
+
+def test_at_eighty_columns_no_word_is_cut(served: Made) -> None:
+    made = served(*BUSY)
+    found = read(Replayed, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
+    page = shown(replay_page(found, Canvas(80)), Canvas(80))
+    for word in ("budget", "username", "statements", "refused", "what changes"):
+        assert word in page
+
+
+def test_a_page_of_nothing_says_so(served: Made) -> None:
+    found = read(Replayed, replay(served()).json)
+    assert "no statement was traced" in shown(replay_page(found, CANVAS))
+
+
+class FakeApi:
+    def __init__(self, document: Any) -> None:
+        self.document = document
+
+    def change(self, method: str, path: str, body: Any) -> Answered:
+        return Answered(200, self.document, b"", None)
+
+
+def test_a_dry_run_tells_of_the_last_hour(served: Made) -> None:
+    made = served(*BUSY)
+    api: Any = FakeApi(replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
+    assert last_hour(api, "main", {}).startswith(
+        "within the last hour, of 4 statements 1 that ran would have been refused"
+    )
