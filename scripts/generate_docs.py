@@ -1,7 +1,7 @@
 """Write the reference pages from the tables in the code: scripts/generate_docs.py [--check].
 
-docs/reference/{settings,metrics,verdicts,rules,prometheus}.md and cli.md are made here, and
-nowhere else; tests/test_docs.py fails where they are not what this would write.
+docs/reference/{settings,metrics,verdicts,rules,budgets,prometheus}.md and cli.md are made here,
+and nowhere else; tests/test_docs.py fails where they are not what this would write.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ from headgate.core.samples import CAUSE_MEANINGS
 from headgate.core.settings import Table
 from headgate.http.exposition import SERIES
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
+from headgate.traffic.limits import (
+    BUDGET_RULE_SETTINGS,
+    BUDGET_SETTINGS,
+    KEY_MEANINGS,
+    POLICY_SETTINGS,
+)
+from headgate.traffic.policy import (
+    MAX_BUDGETS,
+    MAX_KEY_BYTES,
+    MAX_RULES,
+    MAX_VALUE_BYTES,
+)
 from headgate.wire.answers import FRENO_STATUS, STATUS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -66,6 +78,12 @@ def settings_page() -> str:
             "[how to put agents beside a shard](../howto/shard.md).",
             "",
             _settings(config.PEER_SETTINGS),
+            "## [databases.NAME.traffic]",
+            "",
+            "Traffic control: [budgets](../howto/budgets.md) on the statements themselves.",
+            "`SIGHUP` takes changes here, and of the policy file, over.",
+            "",
+            _settings(config.TRAFFIC_SETTINGS),
             "## [peers]",
             "",
             "How this agent shows itself to the others of its shards, and whom it believes.",
@@ -216,11 +234,79 @@ def rules_page() -> str:
     )
 
 
+def budgets_page() -> str:
+    limits = (
+        (f"`{row.name}`", row.range_text, row.default_text, row.about)
+        for row in BUDGET_SETTINGS.values()
+    )
+    return "\n".join(
+        (
+            "# Budgets",
+            "",
+            "The policy of traffic control: which statements fall under which budget, and what a",
+            "budget admits. One document, in TOML or JSON with the same names; an unknown key is",
+            "an error that names the nearest known one, and every fault is told with its place.",
+            "",
+            "```toml",
+            BUDGETS_EXAMPLE,
+            "```",
+            "",
+            "## [[budgets]]",
+            "",
+            f"At most {MAX_BUDGETS:,}, each with a name of its own. Every limit is optional: left",
+            "out (in JSON also `null`), nothing is limited by it; an explicit 0 admits nothing.",
+            "Percentages and seconds have at most three decimals. `% s` are seconds of the whole",
+            "server in percent: 100 on 8 CPUs is 8 seconds of CPU.",
+            "",
+            _table(("key", "range", "default", "meaning"), limits),
+            "## [[budgets.rules]]",
+            "",
+            "A statement falls under a budget if any of its rules matches; a rule matches if all",
+            f"that it names is so. At most {MAX_RULES:,} rules in all. A rule that names nothing",
+            "matches everything; a budget without rules matches nothing, and is for cooperative",
+            "checks that name it.",
+            "",
+            _settings(BUDGET_RULE_SETTINGS),
+            "### Keys",
+            "",
+            f"Values are compared byte by byte, and have at most {MAX_VALUE_BYTES:,} bytes; names",
+            f'of tags at most {MAX_KEY_BYTES}. In TOML quote a tag\'s whole key: `"tag.tenant"`.',
+            "",
+            _table(("key", "what it is"), _meanings(KEY_MEANINGS)),
+            "## [policy]",
+            "",
+            _settings(POLICY_SETTINGS),
+        )
+    )
+
+
+BUDGETS_EXAMPLE = """\
+[policy]
+exempt_usernames = ["postgres", "monitor"]
+
+[[budgets]]
+name = "exports"
+mode = "enforce"
+rate = 20           # a fifth of the server, in the long run
+capacity = 200      # of which two seconds' worth of the whole server may be owed at once
+burst = 100
+max_workers = 2
+comment = "INC-7"
+
+[[budgets.rules]]
+match = { username = "etl", "tag.controller" = "export" }
+
+[[budgets.rules]]
+match = { remote_address = "10.20.0.0/16" }
+each = ["tag.tenant"]"""
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "verdicts.md": verdicts_page,
     "rules.md": rules_page,
+    "budgets.md": budgets_page,
     "prometheus.md": prometheus_page,
     "cli.md": cli_reference.render,
 }
