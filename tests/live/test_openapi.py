@@ -46,12 +46,22 @@ def test_the_agent_answers_as_described(case: Any, served: Served) -> None:
 
 def is_beyond_schemas(case: Any) -> bool:
     """Where parameters must go together, which no schema of one can say: shard scope and its
-    metrics, a span's beginning and end and step, a past instant and what it excludes; and a
-    rule is judged beyond its shape."""
+    metrics, a span's beginning and end and step, a past instant and what it excludes, a budget
+    and what it is charged; and a rule is judged beyond its shape."""
     spans = ("/v1/history/timeline", "/v1/history/metrics", "/v1/replay")
     return (
-        "shard" in repr((case.query, case.body)) or case.path in spans or "at" in (case.query or {})
+        "shard" in repr((case.query, case.body))
+        or case.path in spans
+        or "at" in (case.query or {})
+        or _names_half_a_debit(case.query)
+        or _names_half_a_debit(case.body)
     )
+
+
+def _names_half_a_debit(asked: Any) -> bool:
+    if not isinstance(asked, dict):
+        return False
+    return (asked.get("budget") is None) is not (asked.get("cpu_s") is None)
 
 
 @schema.include(method=["PUT", "PATCH", "DELETE"]).parametrize()

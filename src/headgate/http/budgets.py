@@ -166,17 +166,17 @@ class Budgeting:
     # --- changing --------------------------------------------------------------------------
 
     async def put_policy(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         body = await _body(request)
         return await self._changed(controlled, controlled.book.put(body, **kw))
 
     async def cap(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         mode = _mode((await _typed(request, CapBody)).mode_cap)
         return await self._changed(controlled, controlled.book.cap(mode, **kw))
 
     async def put_budget(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         name, body = request.path_params["name"], await _body(request)
         new = request.headers.get("if-none-match", "").strip() == "*"
         was_there = controlled.book.edition.budget(name) is not None
@@ -186,22 +186,22 @@ class Budgeting:
         return await self._changed(controlled, change, name, created=created)
 
     async def patch_budget(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         name, body = request.path_params["name"], await _body(request)
         return await self._changed(controlled, controlled.book.patch_budget(name, body, **kw), name)
 
     async def delete_budget(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         name = request.path_params["name"]
         return await self._changed(controlled, controlled.book.remove(name, **kw), name)
 
     async def forgive(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         name = request.path_params["name"]
         return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
 
     async def rollback(self, request: Request) -> Response:
-        controlled, kw = self._controlled(request), self._change_of(request)
+        kw, controlled = self._change_of(request), self._controlled(request)
         revision = (await _typed(request, RollbackBody)).revision
         if not 0 < revision <= MAX_REVISION:
             raise InvalidRequest(f"revision is {revision}, which none can be", field="revision")
