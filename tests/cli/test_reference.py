@@ -27,7 +27,7 @@ def test_every_setting_of_a_metric_has_an_option() -> None:
 
 def test_add_and_set_take_the_same_options() -> None:
     metrics = typer.main.get_command(app).commands["metrics"].commands  # type: ignore[attr-defined]
-    taken = {name: {p.name for p in metrics[name].params} for name in ("add", "set")}
+    taken = {name: {p.name for p in metrics[name].load().params} for name in ("add", "set")}
     assert taken["set"] - taken["add"] == {"reset"}
     assert set(SETTING_OF) <= taken["add"]
 

@@ -1,4 +1,4 @@
 """The command line: an operator's hands and eyes. Speaks HTTP to an agent, never internals.
 
-app.py (commands) ──► api.py (one request, one document) ──► render.py (tables) ──► terminal
+table.py, app.py (commands) ──► api.py (request, document) ──► render.py (tables) ──► terminal
 """

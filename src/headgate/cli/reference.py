@@ -55,7 +55,7 @@ def render() -> str:
 
 
 def _common(root: Any) -> str:
-    params = {param.name: param for param in root.commands["status"].params}
+    params = {param.name: param for param in root.commands["status"].load().params}
     rows = [_option(params[name]) for name in COMMON]
     return "\n".join(["## Common options", "", *_OPTIONS_HEAD, *rows, ""])
 
@@ -73,7 +73,7 @@ def _commands(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         if getattr(command, "commands", None):
             yield from _commands(command, path)
         else:
-            yield path, command
+            yield path, command.load()
 
 
 def _section(path: str, command: Any) -> str:

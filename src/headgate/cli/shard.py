@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from headgate.cli.options import AsJson, DatabaseArgument, MemberArgument, Token, Url
 
@@ -32,21 +31,6 @@ PeerDatabase = Annotated[
         help="What that agent calls the database. Default: as this one does.",
     ),
 ]
-
-
-class ShowByDefault(TyperGroup):
-    """`headgate shard main` is `headgate shard show main`."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
-            args = ["show", *args]
-        return super().resolve_command(ctx, args)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """An option before the database is the command's, but for the group's own help."""
-        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
 
 
 def show(

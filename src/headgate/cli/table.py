@@ -1,0 +1,199 @@
+"""The commands: name, one line of help, and where each is at home.
+
+table.py ──names, lines──► lazy.py (groups that list them) ──► app.py
+                                └─ loads the module of one command, when that is called
+
+A line here is the first paragraph of the command's docstring: tests/cli/test_table.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    home: str  # module:attribute, below headgate.cli
+    about: str
+    cls: str = ""  # module:attribute of a class of its own
+    takes_the_rest: bool = False  # what follows its first argument is not read for options
+
+
+class Group(NamedTuple):
+    about: str
+    commands: Mapping[str, Row]
+    default: str = ""  # `headgate shard main` is `headgate shard show main`
+
+
+ABOUT = "Keep Postgres and MySQL/MariaDB healthy: ask before each piece of work."
+
+COMMANDS: Mapping[str, Row] = {
+    "check": Row("ask:check", "Ask for leave to do one piece of work."),
+    "wait": Row(
+        "ask:wait", "Wait for leave to do one piece of work, as a program with the SDK would."
+    ),
+    # What follows the command's name is the command's: no option of ours stands behind it.
+    "run": Row(
+        "run:run",
+        "Run a command that cannot ask for itself, when the database can bear it.",
+        takes_the_rest=True,
+    ),
+    "explain": Row("ask:explain", "Say what a check would be answered, and why."),
+    "top": Row("top:top", "Watch databases, metrics and clients live; q leaves."),
+    "status": Row("look:status", "Show databases, metrics, clients, the store, and advice."),
+    "clients": Row("watch:clients", "List who asked lately, and who is refused by what."),
+    "history": Row(
+        "history:history",
+        "Show when a client or a level was refused, by what, and which of its clients most.",
+    ),
+    "replay": Row(
+        "replay:replay",
+        "Replay recorded decisions against a proposed rule, and print the difference.",
+    ),
+    "starvation": Row(
+        "watch:starvation",
+        "Show who is starved: refused by metrics for long while others work, and why.",
+    ),
+    "refusals": Row("look:refusals", "Show recent refusals in full, newest first."),
+    "audit": Row("look:audit", "Show who changed what, newest first."),
+    "rules": Row("rules:rules", "List the rules: for whom, what, how long still, by whom and why."),
+    "favor": Row(
+        "rules:favor",
+        "Favor one client over the others: theirs is refused by ratio, its own is not.",
+    ),
+    "hold": Row("rules:hold", "Refuse every check of a client, for a while and for a reason."),
+    "wake": Row(
+        "shard:wake", "Wake a database that hibernates, and its shard, as a client's check would."
+    ),
+    "agent": Row("host:agent", "Run the agent."),
+    "demo": Row(
+        "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
+    ),
+    "lint": Row("lint:lint", "Judge a settings file, without running anything."),
+    "token": Row("small:token", "Make a random token, shown once."),
+    "version": Row("small:version", "Print the version of this command."),
+}
+
+_RULE: Mapping[str, Row] = {
+    "show": Row(
+        "rules:show_rule", "Show one rule with all that is known of it, and whom it meets."
+    ),
+    "ratio": Row(
+        "rules:ratio", "Refuse a share of a client's checks, by dice.", cls="rules:RatioCommand"
+    ),
+    "hold": COMMANDS["hold"],
+    "exempt": Row(
+        "rules:exempt", "Let a client work though metrics refuse: all of them, or the named ones."
+    ),
+    "metrics": Row("rules:metrics", "Judge a client by these metrics, where its checks name none."),
+    "thresholds": Row("rules:thresholds", "Judge a client by stricter thresholds than others."),
+    "extend": Row(
+        "rules:extend", "Give a rule another end, counted from now; nothing else of it changes."
+    ),
+    "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
+    "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
+}
+
+_METRICS: Mapping[str, Row] = {
+    "list": Row("look:list_metrics", "List metrics with values, thresholds and origins."),
+    "show": Row("look:show_metric", "Show a metric's reading, settings and timing."),
+    "add": Row("change:add_metric", "Add a metric, a built-in one or one of your own."),
+    "set": Row("change:set_metric", "Change some settings of a metric; the others stay."),
+    "remove": Row("change:remove_metric", "Remove a metric; it then refuses nobody."),
+    "revert": Row("change:revert_metric", "Drop runtime changes: the settings file decides again."),
+    "calibrate": Row("host:calibrate", "Propose a threshold for commit_delay."),
+}
+
+_SHARD: Mapping[str, Row] = {
+    "show": Row("shard:show", "Draw the shard of a database, with every detail."),
+    "skip": Row("shard:skip", "Set a member aside from its shard, for a while and for a reason."),
+    "unskip": Row("shard:unskip", "Let a member count again that was set aside."),
+    "add-peer": Row(
+        "shard:add_peer", "Add a member to the shard of a database, without a restart."
+    ),
+    "remove-peer": Row(
+        "shard:remove_peer", "Remove a member that was added at run time; it then counts nowhere."
+    ),
+}
+
+_BUDGET: Mapping[str, Row] = {
+    "list": Row(
+        "budget:list_budgets", "List budgets: how full, what they refuse, and what to do about it."
+    ),
+    "show": Row(
+        "budget:show_budget", "Show one budget: its settings, its buckets, and what it has refused."
+    ),
+    "create": Row(
+        "budget:create", "Make a budget; it starts in `warn` unless mode=enforce is said."
+    ),
+    "set": Row(
+        "budget:set_budget",
+        "Change some settings of a budget; --match and --each replace all of its rules.",
+    ),
+    "mode": Row("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
+    "delete": Row("budget:delete", "Remove a budget; what ran under it runs without it."),
+    "forgive": Row("budget:forgive", "Forget what a budget's buckets owe: it begins anew, empty."),
+    "lint": Row(
+        "budget:lint", "Judge a policy file, without an agent: faults with their lines, and advice."
+    ),
+    "apply": Row(
+        "budget:apply", "Make a file the whole policy of a database: what is not in it is removed."
+    ),
+    "diff": Row(
+        "budget:diff",
+        "Show what a file would change: in a database's policy, or, without an agent, in a file's.",
+    ),
+    "export": Row(
+        "budget:export", "Print the policy in force as a file: TOML, or with --json as JSON."
+    ),
+    "history": Row(
+        "budget:history", "List the policy's revisions: when, by whom, and what changed."
+    ),
+    "rollback": Row(
+        "budget:rollback", "Put the policy back as it stood at a revision, as a new one."
+    ),
+    "violations": Row(
+        "budget:violations",
+        "Show what was refused, warned of and delayed: by budget, limit and minute.",
+    ),
+    "top": Row(
+        "budget:top",
+        "Watch a database's budgets live: fill, refusals a second, what to do; q leaves.",
+    ),
+    "explain": Row(
+        "budget:explain",
+        "Tell what would become of a statement now, by which rule and budget, and what would help.",
+    ),
+    "replay": Row(
+        "budget_replay:replay",
+        "Play what statements did against another policy, and print what would have changed.",
+    ),
+}
+
+_PG: Mapping[str, Row] = {
+    "install": Row("pg:install", "Build the extension for a server, and install it."),
+    "enable": Row("pg:enable", "Put a policy in force, or the one that was switched off."),
+    "publish": Row("pg:publish", "Replace the policy."),
+    "disable": Row(
+        "pg:disable", "Switch traffic control off, at once: no statement is judged any more."
+    ),
+    "status": Row(
+        "pg:status", "Show what is in force on a server, and which budgets are in trouble."
+    ),
+}
+
+GROUPS: Mapping[str, Group] = {
+    "rule": Group("Set, change, extend and lift rules on clients.", _RULE),
+    "metrics": Group("List, add, change and remove metrics.", _METRICS),
+    "shard": Group(
+        "Look at a database's shard; set members aside, add and remove peers.",
+        _SHARD,
+        default="show",
+    ),
+    "budget": Group(
+        "Traffic control: budgets on what statements may cost, and how many run at once.", _BUDGET
+    ),
+    "pg": Group(
+        "Traffic control inside a Postgres on this host: its extension and its policy.", _PG
+    ),
+}
