@@ -101,10 +101,9 @@ void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_match
     hg_count_violation(count, wall_ms);
 }
 
-void hg_count_delay(hg_region *region, const hg_policy *policy, const hg_matches *matches,
-                    const hg_answer *answer, uint64_t waited_ns)
+void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns)
 {
-    hg_count *count = deciding(region, policy, matches, answer);
+    hg_count *count = hg_count_find(region, budget_key);
 
     if (count == NULL)
         return;

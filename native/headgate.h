@@ -285,6 +285,11 @@ typedef struct hg_matches {
  * `scratch` may be NULL if no rule names a tag. */
 void hg_match(const hg_policy *policy, const hg_session *session, const hg_statement *statement,
               int64_t wall_ms, int healthy, hg_tags *scratch, hg_matches *matches);
+/* With its tags read already, and those left out that are not to be trusted; NULL: none. The text is
+ * looked at only for a fingerprint that a rule asks for and nobody has given. */
+void hg_match_tags(const hg_policy *policy, const hg_session *session,
+                   const hg_statement *statement, int64_t wall_ms, int healthy,
+                   const hg_tags *tags, hg_matches *matches);
 
 /* ── The region ───────────────────────────────────────────────────────────── */
 
@@ -545,8 +550,9 @@ void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool 
 
 void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_matches *matches,
                       const hg_answer *answer, bool early, int64_t wall_ms);
-void hg_count_delay(hg_region *region, const hg_policy *policy, const hg_matches *matches,
-                    const hg_answer *answer, uint64_t waited_ns);
+/* A statement was held back for so long in all, by a budget that had a place for it
+ * (hg_sleep_begin): by its key, since the policy may be another one by then. */
+void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns);
 /* A place among those that the budget may hold back at once; false: it is full. */
 bool hg_sleep_begin(hg_region *region, const hg_policy *policy, uint32_t budget);
 void hg_sleep_end(hg_region *region, uint64_t budget_key);

@@ -128,7 +128,7 @@ static bool has_value(const finding *found, uint32_t key)
 }
 
 /* All pairs of the statement that some rule names, and the rules that they lead to. */
-static void gather(finding *found, hg_tags *scratch, hg_matches *matches)
+static void gather(finding *found, const hg_tags *tags, hg_matches *matches)
 {
     const hg_policy *policy = found->policy;
     const hg_session *session = found->session;
@@ -137,10 +137,8 @@ static void gather(finding *found, hg_tags *scratch, hg_matches *matches)
 
     for (uint32_t i = 0; i < session->presents; i++)
         add_pair(found, session->present[i]);
-    if (session->needs_tags && scratch != NULL) {
-        hg_tags_read(statement->text, statement->length, statement->dialect, scratch);
-        add_tags(found, scratch, matches);
-    }
+    if (session->needs_tags && tags != NULL)
+        add_tags(found, tags, matches);
     if (session->needs_query && statement->query_id != 0)
         add_number(found, HG_KEY_QUERY, statement->query_id, matches);
     if (session->needs_fingerprint) {
@@ -360,8 +358,9 @@ static inline uint32_t next_rule(finding *found)
     return lowest;
 }
 
-void hg_match(const hg_policy *policy, const hg_session *session, const hg_statement *statement,
-              int64_t wall_ms, int healthy, hg_tags *scratch, hg_matches *matches)
+void hg_match_tags(const hg_policy *policy, const hg_session *session,
+                   const hg_statement *statement, int64_t wall_ms, int healthy,
+                   const hg_tags *tags, hg_matches *matches)
 {
     finding found;
 
@@ -379,7 +378,7 @@ void hg_match(const hg_policy *policy, const hg_session *session, const hg_state
     found.presents = found.lists = found.longest = found.longest_enforced = 0;
     found.left_budget = found.lefts = 0;
     found.presence = 0;
-    gather(&found, scratch, matches);
+    gather(&found, tags, matches);
     find_longest(&found);
     while (found.lists > 0) {
         uint32_t index = next_rule(&found);
@@ -388,4 +387,12 @@ void hg_match(const hg_policy *policy, const hg_session *session, const hg_state
         if (!hidden(&found, rule) && fits(&found, rule))
             apply(&found, index, matches);
     }
+}
+
+void hg_match(const hg_policy *policy, const hg_session *session, const hg_statement *statement,
+              int64_t wall_ms, int healthy, hg_tags *scratch, hg_matches *matches)
+{
+    if (session->may_match && session->needs_tags && scratch != NULL)
+        hg_tags_read(statement->text, statement->length, statement->dialect, scratch);
+    hg_match_tags(policy, session, statement, wall_ms, healthy, scratch, matches);
 }

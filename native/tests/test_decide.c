@@ -517,7 +517,8 @@ static void a_delay_is_the_longest_wait_that_helps(void)
     budget_in(&policy, 0)->max_delay_ms = 3;
     assert(take(asks(1, SECOND), &held) == HG_RUN);
     assert(check(asks(1, SECOND)) == HG_DELAY && answer.retry_ns == 3 * MS);
-    hg_count_delay(region, policy_in(&policy), &matches, &answer, 7);
+    hg_count_delay(region, key_of(0), 7);
+    hg_count_delay(region, key_of(0) + 1, 9); /* a budget that nobody has counted for: of no effect */
     hg_count_refusal(region, policy_in(&policy), &matches, &answer, true, 77);
     assert(atomic_load(&count_of(0)->delayed) == 1 && atomic_load(&count_of(0)->delayed_ns) == 7);
     assert(atomic_load(&count_of(0)->blocked[HG_CONCURRENCY]) == 1);

@@ -20,6 +20,30 @@ static void test_one_probe_per_pair(void)
     free(one.policy);
 }
 
+/* R149: what the caller has left out of the tags is not there, whatever the text says. */
+static void test_tags_that_are_given_are_the_only_ones(void)
+{
+    compiled one = sound("{'budgets':[{'name':'a','rules':[{'match':{'tag.job':'x'}}]},"
+                         "{'name':'b','rules':[{'each':['tag.tenant']}]}]}");
+    const char *text = "select 1 /*job='x',tenant='acme'*/";
+    hg_statement statement = {.text = text, .length = strlen(text)};
+    hg_who who = {.username = "etl"};
+    hg_session session;
+    hg_matches read, given;
+    static hg_tags tags;
+
+    hg_session_resolve(one.policy, &who, &session);
+    hg_match(one.policy, &session, &statement, 0, -1, &tags, &read);
+    hg_match_tags(one.policy, &session, &statement, 0, -1, &tags, &given);
+    assert(read.count == 2 && given.count == 2 && read.at[1].bucket == given.at[1].bucket);
+    tags.count = 1; /* job alone */
+    hg_match_tags(one.policy, &session, &statement, 0, -1, &tags, &given);
+    assert(given.count == 1 && given.at[0].budget == 0);
+    hg_match_tags(one.policy, &session, &statement, 0, -1, NULL, &given);
+    assert(given.count == 0);
+    free(one.policy);
+}
+
 static void test_longest_prefix_wins(void)
 {
     compiled one = sound(
@@ -176,6 +200,7 @@ static void test_query_and_fingerprint(void)
 int main(void)
 {
     test_one_probe_per_pair();
+    test_tags_that_are_given_are_the_only_ones();
     test_longest_prefix_wins();
     test_every_length_of_mask_at_once();
     test_each_value_its_bucket();

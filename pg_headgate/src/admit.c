@@ -26,7 +26,7 @@ typedef enum Step
 /* The time that one statement has been held back, and whom that is counted to. */
 typedef struct Wait
 {
-	hg_count   *count;
+	uint64		budget_key;		/* 0: nobody */
 	uint64		waited_ns;
 } Wait;
 
@@ -209,9 +209,8 @@ prepare_wait(GateReport *report, const hg_policy *policy, const hg_matches *matc
 		return STEP_AGAIN;
 	fill_report(report, policy, matches, answer);
 	report->sleep_ns = Min(answer->retry_ns, most_ns - wait->waited_ns);
-	if (wait->count == NULL)
-		wait->count = hg_count_of(gate_region, budget->key, report->budget,
-								  strlen(report->budget));
+	if (wait->budget_key == 0)
+		wait->budget_key = budget->key;
 	return STEP_WAIT;
 }
 
@@ -280,10 +279,8 @@ wait_for_room(Wait *wait, const GateReport *report, uint64 *now_ns)
 static void
 count_wait(const Wait *wait)
 {
-	if (wait->count == NULL || wait->waited_ns == 0)
-		return;
-	atomic_fetch_add_explicit(&wait->count->delayed, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&wait->count->delayed_ns, wait->waited_ns, memory_order_relaxed);
+	if (wait->budget_key != 0 && wait->waited_ns > 0)
+		hg_count_delay(gate_region, wait->budget_key, wait->waited_ns);
 }
 
 GateVerdict

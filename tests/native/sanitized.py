@@ -17,7 +17,7 @@ from headgate.native import library
 def main(path: Path) -> None:
     # Before anything has loaded the ordinary one.
     library.load.cache_clear()
-    library.BESIDE = path
+    object.__setattr__(library.CORE, "beside", path)  # frozen for everybody else
     settings.register_profile(
         "sanitized",
         deadline=None,

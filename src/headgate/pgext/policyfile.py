@@ -63,6 +63,17 @@ def _crc(whole: bytes | bytearray) -> int:
     return zlib.crc32(seen[_CRC_AT + 4 :], zlib.crc32(bytes(4), zlib.crc32(seen[:_CRC_AT])))
 
 
+def health_of(whole: bytes) -> tuple[bool, int] | None:
+    """Healthy, and until when (Unix ms) that is believed; None: no whole health file."""
+    if len(whole) != _HEALTH.size:
+        return None
+    magic, format_, crc, word, _, until_ms, _ = _HEALTH.unpack(whole)
+    if (magic, format_) != (_HEALTH_MAGIC, 1) or word not in (_HEALTHY, _UNHEALTHY):
+        return None
+    blank = whole[:_CRC_AT] + bytes(4) + whole[_CRC_AT + 4 :]
+    return (word == _HEALTHY, until_ms) if zlib.crc32(blank) == crc else None
+
+
 def health_bytes(*, healthy: bool, until_ms: int, written_ms: int) -> bytes:
     word = _HEALTHY if healthy else _UNHEALTHY
     body = bytearray(_HEALTH.pack(_HEALTH_MAGIC, 1, 0, word, 0, until_ms, written_ms))
