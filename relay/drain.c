@@ -1,0 +1,59 @@
+/* drain.c: sessions that are to go, each when it does no harm: a drain, a target that has moved. */
+#include "engine.h"
+
+#include <string.h>
+
+/* One that goes for a reason already keeps that one, with the earlier of both times. */
+void hr_leave(hr_session *session, hr_lost why, uint64_t by_ns, bool patient)
+{
+    if (session->closing)
+        return;
+    if (!session->own.leaving || session->own.patient) {
+        session->own.leave_why = (uint8_t) why;
+        session->own.patient = patient;
+    }
+    session->own.leaving = true;
+    session->draining |= why == HR_LOST_DRAIN;
+    if (by_ns != 0 && (session->own.leave_by_ns == 0 || by_ns < session->own.leave_by_ns)) {
+        session->own.leave_by_ns = by_ns;
+        hr_timer(session, by_ns);
+    }
+    hr_settle(session);
+}
+
+void hr_drain_begin(hr_thread *thread)
+{
+    hr_engine_shared *shared = hr_shared(thread);
+    hr_session *session, *next;
+
+    hr_listeners_unwatch(thread);
+    for (session = thread->engine->sessions; session != NULL; session = next) {
+        next = session->next;
+        hr_leave(session, HR_LOST_DRAIN, shared->drain_by_ns, shared->drain_patient);
+    }
+    hr_drain_over(thread);
+}
+
+void hr_drain_over(hr_thread *thread)
+{
+    static const hr_event drained = {.kind = HR_EVENT_DRAINED};
+    hr_engine_shared *shared = hr_shared(thread);
+
+    if (!atomic_load_explicit(&shared->draining, memory_order_relaxed)
+        || atomic_load(&shared->sessions) != 0 || atomic_exchange(&shared->drain_told, true))
+        return;
+    hr_tell(thread, &drained);
+}
+
+void hr_drain(hr_relay *relay, bool keep, bool patient, uint32_t deadline_ms)
+{
+    hr_engine_shared *shared = relay->engine;
+    uint32_t i;
+
+    shared->drain_keeps = keep;
+    shared->drain_patient = patient;
+    shared->drain_by_ns = hr_monotonic_ns() + deadline_ms * HR_MS;
+    atomic_store(&shared->draining, true);
+    for (i = 0; shared->started && i < relay->thread_count; i++)
+        hr_order(relay->threads[i], HR_ORDER_DRAIN);
+}

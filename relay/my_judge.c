@@ -1,0 +1,300 @@
+/*
+ * my_judge.c: may it run?   COM_QUERY, COM_STMT_EXECUTE, COM_STMT_FETCH ──► gate ──► goes, waits, or is
+ * refused in words of one ERR packet.
+ */
+#include "my_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What nobody knows is a write. */
+static const char unknown[] = "CALL headgate_unknown()";
+
+/* ── Refusals ─────────────────────────────────────────────────────────────── */
+
+enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code, const char *state,
+                           const char *text, hr_next *next)
+{
+    hr_my_more *more;
+    uint8_t *packet;
+
+    my_may_write(session);
+    session->my.client_drops = true;
+    if (it->whole) {
+        my_tell(session, (uint8_t) (it->bytes[3] + 1), code, state, text);
+        return MY_REFUSED;
+    }
+    more = my_more(session);
+    packet = more == NULL ? NULL : malloc(MY_ERROR_BYTES + 16);
+    if (packet == NULL) {
+        *next = HR_CLOSE;
+        return MY_WAITS;
+    }
+    more->refusal = packet;
+    more->refusal_length = (uint16_t) my_error(packet, 0, code, state, text);
+    return MY_REFUSED;
+}
+
+/* What is appended as far as there is room. */
+static void append(char *out, size_t room, const char *before, const char *text, const char *after)
+{
+    const char *parts[] = {before, text, after};
+    size_t used = strlen(out);
+
+    for (size_t i = 0; i < 3; i++) {
+        size_t length = strnlen(parts[i], room - used - 1);
+
+        memcpy(out + used, parts[i], length);
+        used += length;
+    }
+    out[used] = '\0';
+}
+
+/* The message, when to come again, what there is to know: MySQL has one text for all. */
+static void join_words(const hr_words *words, char *out, size_t room)
+{
+    char when[32];
+
+    out[0] = '\0';
+    append(out, room, "", words->message, "");
+    if (words->retry_ms > 0) {
+        snprintf(when, sizeof when, "%u ms", (unsigned) words->retry_ms);
+        append(out, room, "; retry after ", when, "");
+    } else if (words->hint[0] != '\0') {
+        append(out, room, "; ", words->hint, "");
+    }
+    if (words->detail[0] != '\0')
+        append(out, room, " (", words->detail, ")");
+}
+
+static enum my_verdict refuse_words(hr_session *session, const my_command *it, const hr_words *words,
+                                 hr_next *next)
+{
+    const hr_code *code = &hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_NOTHING];
+    char text[MY_ERROR_BYTES];
+
+    join_words(words, text, sizeof text);
+    return my_refuse(session, it, code->mysql, code->mysql_state, text, next);
+}
+
+/* Kept for the SHOW WARNINGS that may follow. */
+static void keep_warning(hr_session *session, const hr_words *words)
+{
+    hr_my_more *more = my_more(session);
+    char text[MY_ERROR_BYTES];
+
+    if (more == NULL)
+        return;
+    join_words(words, text, sizeof text);
+    free(more->warning);
+    more->warning = strdup(text);
+    more->warning_code = hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_BUDGET].mysql;
+}
+
+static void forget_warning(hr_session *session)
+{
+    hr_my_more *more = session->my.more;
+
+    if (more == NULL || more->warning == NULL)
+        return;
+    free(more->warning);
+    more->warning = NULL;
+}
+
+/* ── Judging ──────────────────────────────────────────────────────────────── */
+
+enum my_verdict my_later(hr_next *next)
+{
+    *next = HR_LATER;
+    return MY_WAITS;
+}
+
+enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit, hr_next *next)
+{
+    if (!my_push(session, unit)) {
+        if (unit->prepared != NULL)
+            hr_prepared_drop(session, unit->prepared);
+        if (unit->ticket != 0)
+            hr_done(session, unit->ticket, unit->started_ns, true);
+        *next = my_fail(session, 1, 1041, "HY000", "headgate: out of memory for one more command");
+        return MY_WAITS;
+    }
+    if ((unit->flags & MY_UNIT_SIMPLE) == 0)
+        session->statement_since_ns = session->thread->now_ns;
+    return MY_PASSES;
+}
+
+/* Only this thread writes it. */
+void my_count(_Atomic uint64_t *counter)
+{
+    uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
+
+    atomic_store_explicit(counter, value + 1, memory_order_relaxed);
+}
+
+/* Something that has been said of a statement: `unit` goes, is refused, or waits. */
+static enum my_verdict obey(hr_session *session, const my_command *it, hr_said said, const hr_words *words,
+                         hr_my_unit *unit, hr_next *next)
+{
+    if (said == HR_WAIT_TURN)
+        return my_later(next);
+    if (said == HR_WAIT) {
+        *next = HR_HELD;
+        return MY_WAITS;
+    }
+    my_count(&session->thread->counts->statements);
+    switch (said) {
+    case HR_SHUT:
+        session->my.shut = true;
+        return refuse_words(session, it, words, next);
+    case HR_REFUSE:
+        return refuse_words(session, it, words, next);
+    case HR_GO_WARNED:
+        keep_warning(session, words);
+        unit->flags |= MY_UNIT_WARNED;
+        break;
+    default:
+        break;
+    }
+    unit->started_ns = session->thread->now_ns;
+    return my_enter(session, unit, next);
+}
+
+static uint32_t ask_flags(const hr_my *my)
+{
+    return (my->status & MY_IN_TRANSACTION) != 0 && my->ran ? HR_ASK_IN_TRANSACTION : 0;
+}
+
+static uint8_t flags_of_kind(int kind)
+{
+    uint8_t flags = kind == HR_KIND_MANY ? MY_UNIT_MANY : 0;
+
+    return kind == HR_KIND_READ || kind == HR_KIND_WRITE || kind == HR_KIND_MANY
+               ? flags | MY_UNIT_RUNS : flags;
+}
+
+/* The statement of a COM_QUERY; NULL: its attributes are malformed. */
+static const char *text_of(const hr_session *session, const my_command *it, bool cut, size_t *length)
+{
+    bool attributes = (session->my.can & MY_CAN_QUERY_ATTRIBUTES) != 0;
+    const char *text = my_query_text(it->payload, it->seen, attributes, length);
+
+    if (text != NULL || !cut)
+        return text;
+    *length = sizeof unknown - 1; /* attributes fill all that is looked at */
+    return unknown;
+}
+
+enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_next *next)
+{
+    hr_my_unit unit = {.command = MY_QUERY};
+    bool cut = it->seen < it->length || it->length == MY_FULL;
+    size_t length = 0;
+    const char *text = text_of(session, it, cut, &length);
+    my_meaning meaning;
+    hr_words words;
+    hr_said said;
+    int kind;
+
+    if (text == NULL) {
+        *next = my_fail(session, (uint8_t) (it->bytes[3] + 1), 1835, "HY000",
+                        "headgate: the query's attributes are malformed");
+        return MY_WAITS;
+    }
+    kind = hr_kind_of(text, length, HR_PROTOCOL_MYSQL);
+    my_read_meaning(text, length, kind == HR_KIND_MANY, &meaning);
+    said = hr_ask(session, text, length, ask_flags(&session->my) | (cut ? HR_ASK_TRUNCATED : 0), &words,
+                  &unit.ticket);
+    unit.flags = (uint8_t) (flags_of_kind(kind) | meaning.flags);
+    unit.number = meaning.thread;
+    if (said != HR_WAIT && said != HR_WAIT_TURN && (meaning.flags & MY_UNIT_LISTS) == 0)
+        forget_warning(session);
+    if (meaning.use != NULL && said <= HR_GO_WARNED)
+        my_keep(session, meaning.use, meaning.use_length);
+    return obey(session, it, said, &words, &unit, next);
+}
+
+/* A refused execution must not leave its long data at the server: the client sends them again with the
+ * next one, and they would be appended. A server's own error resets them, too. */
+static void reset_long_data(hr_session *session, my_statement *statement)
+{
+    hr_my_unit unit = {.command = MY_STMT_RESET, .flags = MY_UNIT_SIMPLE | MY_UNIT_OWN};
+    uint8_t *packet;
+
+    if (statement == NULL || (statement->flags & MY_STATEMENT_LONG_DATA) == 0 || !my_push(session, &unit))
+        return;
+    statement->flags &= (uint8_t) ~MY_STATEMENT_LONG_DATA;
+    packet = hr_scratch(session, MY_HEADER + 5);
+    my_put_header(packet, 5, 0);
+    packet[4] = MY_STMT_RESET;
+    my_put(packet + 5, statement->id, 4);
+    hr_emit(session, HR_SERVER, packet, MY_HEADER + 5);
+}
+
+static hr_said ask_statement(hr_session *session, const my_statement *statement, uint32_t flags,
+                             hr_words *words, hr_my_unit *unit)
+{
+    if (statement == NULL) { /* more than are kept: a write that nobody knows */
+        unit->flags |= MY_UNIT_RUNS;
+        return hr_ask(session, unknown, sizeof unknown - 1, flags, words, &unit->ticket);
+    }
+    unit->flags |= flags_of_kind(hr_prepared_kind(statement->prepared));
+    if (statement->flags & MY_STATEMENT_ENDS)
+        unit->flags |= MY_UNIT_ENDS;
+    return hr_ask_prepared(session, statement->prepared, flags, words, &unit->ticket);
+}
+
+uint32_t my_id_of(const my_command *it)
+{
+    my_reader reader = my_read(it->payload, it->seen);
+
+    my_fixed(&reader, 1);
+    return (uint32_t) my_fixed(&reader, 4);
+}
+
+/* What goes with a verdict on an execution. */
+static void follow_execution(hr_session *session, my_statement *statement, my_command *it,
+                             enum my_verdict verdict)
+{
+    if (verdict == MY_REFUSED) {
+        reset_long_data(session, statement);
+        my_types_refused(session, statement, it);
+    } else if (verdict == MY_PASSES && statement != NULL) {
+        statement->flags &= (uint8_t) ~MY_STATEMENT_LONG_DATA;
+        my_types_pass(session, statement, it);
+    }
+}
+
+static enum my_verdict refuse_untyped(hr_session *session, const my_command *it, my_statement *statement,
+                                      hr_next *next)
+{
+    reset_long_data(session, statement);
+    return my_refuse(session, it, 1210, "HY000", "headgate: the last execution of this statement was refused, "
+                     "and its parameters' types are lost with it; bind them again, or prepare it anew", next);
+}
+
+enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *next)
+{
+    hr_my *my = &session->my;
+    hr_my_unit unit = {.command = it->code, .number = my_id_of(it)};
+    my_statement *statement = my_find(session, unit.number);
+    uint32_t flags = HR_ASK_BINARY
+                     | (it->code == MY_STMT_FETCH ? HR_ASK_IN_TRANSACTION : ask_flags(my));
+    enum my_verdict verdict;
+    hr_words words;
+    hr_said said;
+
+    /* -1 behind a PREPARE that failed: the server says so. */
+    if (statement == NULL && unit.number == UINT32_MAX)
+        return my_enter(session, &unit, next);
+    if (it->code != MY_STMT_FETCH && !my_types_known(session, statement, it))
+        return refuse_untyped(session, it, statement, next);
+    if (it->code == MY_STMT_EXECUTE && it->seen > 5 && it->payload[5] != 0)
+        unit.flags |= MY_UNIT_OPEN;
+    said = ask_statement(session, statement, flags, &words, &unit);
+    if (said != HR_WAIT && said != HR_WAIT_TURN)
+        forget_warning(session);
+    verdict = obey(session, it, said, &words, &unit, next);
+    follow_execution(session, statement, it, verdict);
+    return verdict;
+}

@@ -1,0 +1,183 @@
+/*
+ * my_text.c: the few statements that the machine itself must know. MySQL tells a database's change
+ * only to clients that track sessions, and leaves it to the proxy to see who is to be killed and which
+ * transaction ends.
+ */
+#include "my_inside.h"
+
+#include "kinds.h"
+
+/* Stands on no word: the statement is over. */
+static bool is_over(const hr_tokens *tokens)
+{
+    return tokens->start == tokens->end || hr_token_is_mark(tokens, ';');
+}
+
+/* KILL [HARD | SOFT] [CONNECTION | QUERY] number. By a query's id, or a user's, nobody is found here. */
+static void read_kill(hr_tokens *tokens, my_meaning *meaning)
+{
+    uint64_t number = 0;
+
+    hr_tokens_next(tokens);
+    if (hr_token_is(tokens, "hard") || hr_token_is(tokens, "soft"))
+        hr_tokens_next(tokens);
+    if (hr_token_is(tokens, "connection") || hr_token_is(tokens, "query"))
+        hr_tokens_next(tokens);
+    if (is_over(tokens))
+        return;
+    for (const uint8_t *at = tokens->start; at < tokens->end; at++) {
+        if (*at < '0' || *at > '9' || number > UINT32_MAX)
+            return;
+        number = number * 10 + (uint64_t) (*at - '0');
+    }
+    hr_tokens_next(tokens);
+    if (number > UINT32_MAX || !is_over(tokens))
+        return;
+    meaning->flags |= MY_UNIT_OPEN;
+    meaning->thread = (uint32_t) number;
+}
+
+static void read_use(hr_tokens *tokens, my_meaning *meaning)
+{
+    const uint8_t *start, *end;
+
+    hr_tokens_next(tokens);
+    start = tokens->start;
+    end = tokens->end;
+    if (is_over(tokens))
+        return;
+    if (*start == '`' && end - start > 2) {
+        start++;
+        end--;
+    }
+    if (end - start > 256)
+        return;
+    meaning->use = (const char *) start;
+    meaning->use_length = (size_t) (end - start);
+}
+
+/* Of a ROLLBACK: not to a savepoint. */
+static bool ends_all(hr_tokens *tokens)
+{
+    hr_tokens_next(tokens);
+    if (hr_token_is(tokens, "work"))
+        hr_tokens_next(tokens);
+    return !hr_token_is(tokens, "to");
+}
+
+static bool is_show_warnings(hr_tokens *tokens)
+{
+    hr_tokens_next(tokens);
+    if (!hr_token_is(tokens, "warnings"))
+        return false;
+    hr_tokens_next(tokens);
+    return is_over(tokens);
+}
+
+/* One statement, on whose first word it stands. */
+static void read_one(hr_tokens *tokens, my_meaning *meaning)
+{
+    switch (tokens->start == tokens->end ? 0 : *tokens->start | 32) {
+    case 'u':
+        if (hr_token_is(tokens, "use"))
+            read_use(tokens, meaning);
+        return;
+    case 'k':
+        if (hr_token_is(tokens, "kill"))
+            read_kill(tokens, meaning);
+        return;
+    case 'b':
+    case 'c':
+        if (hr_token_is(tokens, "begin") || hr_token_is(tokens, "commit"))
+            meaning->flags |= MY_UNIT_ENDS;
+        return;
+    case 'r':
+        if (hr_token_is(tokens, "rollback") && ends_all(tokens))
+            meaning->flags |= MY_UNIT_ENDS;
+        return;
+    case 's':
+        if (hr_token_is(tokens, "start"))
+            meaning->flags |= MY_UNIT_ENDS;
+        else if (hr_token_is(tokens, "show") && is_show_warnings(tokens))
+            meaning->flags |= MY_UNIT_LISTS;
+        return;
+    default:
+        return;
+    }
+}
+
+void my_read_meaning(const char *text, size_t length, bool many, my_meaning *meaning)
+{
+    hr_tokens tokens;
+
+    *meaning = (my_meaning){0};
+    hr_tokens_begin(&tokens, text, length, HG_MYSQL);
+    hr_tokens_next(&tokens);
+    if (!many) {
+        read_one(&tokens, meaning);
+        return;
+    }
+    /* Of several only the database matters: whose transaction is open after them, the server says. */
+    while (tokens.start != tokens.end) {
+        if (hr_token_is(&tokens, "use"))
+            read_use(&tokens, meaning);
+        while (!is_over(&tokens))
+            hr_tokens_next(&tokens);
+        hr_tokens_next(&tokens);
+    }
+}
+
+/* ── Attributes of a query ────────────────────────────────────────────────── */
+
+/* Steps over a value of the binary protocol. */
+static void skip_value(my_reader *reader, uint32_t type)
+{
+    static const uint8_t width_of[14] = {[1] = 1, [2] = 2, [3] = 4, [4] = 4, [5] = 8, [8] = 8, [9] = 4, [13] = 2};
+    size_t length;
+
+    if (type == 6)
+        return; /* NULL */
+    if (type == 7 || (type >= 10 && type <= 12))
+        my_take(reader, (size_t) my_fixed(reader, 1)); /* times */
+    else if (type < 14 && width_of[type] > 0)
+        my_take(reader, width_of[type]);
+    else
+        my_string(reader, &length);
+}
+
+const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length)
+{
+    my_reader reader = my_read(payload, length), types;
+    uint64_t count;
+    const uint8_t *nulls;
+    size_t ignored;
+
+    my_fixed(&reader, 1);
+    if (attributes) {
+        count = my_number(&reader);
+        my_number(&reader); /* sets of them: one */
+        if (count > 0xffff)
+            return NULL;
+        if (count > 0) {
+            nulls = (const uint8_t *) my_take(&reader, (size_t) (count + 7) / 8);
+            if (my_fixed(&reader, 1) != 1 || reader.bad)
+                return NULL;
+            types = reader;
+            for (uint64_t i = 0; i < count; i++) {
+                my_fixed(&reader, 2);
+                my_string(&reader, &ignored);
+            }
+            for (uint64_t i = 0; i < count && !reader.bad; i++) {
+                uint32_t type = (uint32_t) my_fixed(&types, 2) & 0xff;
+
+                my_string(&types, &ignored);
+                if ((nulls[i / 8] >> i % 8 & 1) == 0)
+                    skip_value(&reader, type);
+            }
+        }
+    }
+    if (reader.bad)
+        return NULL;
+    *text_length = (size_t) (reader.end - reader.at);
+    return (const char *) reader.at;
+}

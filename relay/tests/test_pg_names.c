@@ -1,0 +1,295 @@
+/*
+ * What a name means: prepared by SQL or by protocol, closed by either, confirmed by the server, and judged
+ * by the real gate. Nobody runs one text under the name of another.
+ */
+#include "pg_inside.h"
+#include "pg_messages.h"
+
+#define HEAVY "SELECT heavy /* job='x' */"
+#define REFUSED "E53000 ZI"
+
+static world *w;
+
+/* Nothing of ann's runs in the one, nothing of job x in the other. */
+static const char all_refused[] = "{\"budgets\":[{\"name\":\"zero\",\"mode\":\"enforce\",\"max_workers\":0,"
+                                  "\"penalty_s\":0,\"rules\":[{\"match\":{\"username\":\"ann\"}}]}]}";
+static const char job_refused[] = "{\"budgets\":[{\"name\":\"x\",\"mode\":\"enforce\",\"max_workers\":0,"
+                                  "\"penalty_s\":0,\"rules\":[{\"match\":{\"tag.job\":\"x\"}}]}]}";
+
+static void under(const char *policy)
+{
+    static uint64_t version;
+
+    put_policy(w, policy, ++version);
+}
+
+static void parse(talk *t, const char *name, const char *text)
+{
+    put_parse(&m, name, text);
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '1', "", 0);
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+}
+
+/* By the extended protocol, as the client's own Parse of no name. */
+static void extended(talk *t, const char *text, const char *tag)
+{
+    put_parse(&m, "", text);
+    put_bind(&m, "", "");
+    put_execute(&m, "");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '1', "", 0);
+    put_message(&m, '2', "", 0);
+    put_complete(&m, tag);
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+}
+
+static bool bind_is_refused(talk *t, const char *name)
+{
+    put_bind(&m, "", name);
+    put_execute(&m, "");
+    put_sync(&m);
+    say(t, HR_CLIENT);
+    return sent_nothing(t, HR_SERVER) && hears(t, REFUSED);
+}
+
+static bool query_is_refused(talk *t, const char *text)
+{
+    put_query(&m, text);
+    say(t, HR_CLIENT);
+    return sent_nothing(t, HR_SERVER) && hears(t, REFUSED);
+}
+
+/* ── A name that was free ─────────────────────────────────────────────────── */
+
+static void sql_gives_a_free_name_another_meaning(void)
+{
+    static const char *const strings[] = {"; DEALLOCATE s; PREPARE s AS " HEAVY,
+                                          "SET a = 1; DEALLOCATE s; PREPARE s AS " HEAVY,
+                                          "DEALLOCATE \"s\"; PREPARE s AS " HEAVY,
+                                          "DEALLOCATE U&\"!0073\" UESCAPE '!'; PREPARE S AS " HEAVY,
+                                          ";DISCARD ALL;PREPARE s AS " HEAVY};
+
+    under(all_refused);
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+        talk *t = open_talk(w);
+
+        parse(t, "s", "SHOW a");
+        run(t, strings[i], 'I');
+        assert(bind_is_refused(t, "s"));
+        talk_close(t);
+    }
+}
+
+static void the_same_by_the_extended_protocol(void)
+{
+    static const char *const forgets[][2] = {{"DEALLOCATE s", "DEALLOCATE"}, {"DISCARD ALL", "DISCARD ALL"},
+                                             {"DEALLOCATE ALL", "DEALLOCATE ALL"},
+                                             {"DEALLOCATE U&\"!0073\" UESCAPE '!'", "DEALLOCATE"}};
+
+    under(all_refused);
+    for (size_t i = 0; i < sizeof forgets / sizeof *forgets; i++) {
+        talk *t = open_talk(w);
+
+        parse(t, "s", "SHOW a");
+        extended(t, forgets[i][0], forgets[i][1]);
+        extended(t, "PREPARE s AS " HEAVY, "PREPARE");
+        assert(bind_is_refused(t, "s"));
+        talk_close(t);
+    }
+}
+
+/* What a block does is out of sight: its tag tells that it was one. */
+static void a_free_name_is_not_trusted_behind_a_block(void)
+{
+    talk *t;
+
+    under(job_refused);
+    t = open_talk(w);
+    parse(t, "s", "SHOW a");
+    run(t, "DO $$begin execute 'x'; end$$", 'I');
+    under(all_refused);
+    assert(bind_is_refused(t, "s"));
+    under(job_refused);
+    put_close(&m, 'S', "s");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '3', "", 0);
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    parse(t, "s", "SHOW a"); /* of its own again */
+    under(all_refused);
+    put_bind(&m, "", "s");
+    put_execute(&m, "");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '2', "", 0);
+    put_complete(&m, "SHOW");
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    talk_close(t);
+}
+
+static void a_command_that_nobody_has_seen_makes_names_doubtful(void)
+{
+    talk *t = open_talk(w);
+    char *text = calloc(1, 80000);
+
+    under(job_refused);
+    parse(t, "s", "SHOW a");
+    memset(text, ' ', 79000);
+    strcpy(text + 79000, "DEALLOCATE s; PREPARE s AS SELECT 1");
+    put_query(&m, text);
+    feed_cut(t, HR_CLIENT, m.bytes, m.length, 60000);
+    m.length = 0;
+    forget_sent(t);
+    put_complete(&m, "DEALLOCATE");
+    put_complete(&m, "PREPARE");
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    under(all_refused);
+    assert(bind_is_refused(t, "s"));
+    free(text);
+    talk_close(t);
+}
+
+/* ── By the text that was prepared ────────────────────────────────────────── */
+
+static void names_are_one_for_sql_and_protocol(void)
+{
+    talk *t;
+
+    under(job_refused);
+    t = open_talk(w);
+    run(t, "PREPARE p AS " HEAVY, 'I');
+    assert(query_is_refused(t, "EXECUTE p") && bind_is_refused(t, "p"));
+    assert(query_is_refused(t, "EXPLAIN ANALYZE EXECUTE P"));
+    assert(query_is_refused(t, "EXECUTE U&\"!0070\" UESCAPE '!'"));
+    assert(query_is_refused(t, "EXECUTE U&\"\\0070\""));
+    assert(query_is_refused(t, "PREPARE q AS " HEAVY "; EXECUTE q"));
+    talk_close(t);
+    t = open_talk(w);
+    parse(t, "p", HEAVY);
+    assert(query_is_refused(t, "EXECUTE p"));
+    talk_close(t);
+    t = open_talk(w);
+    run(t, "PREPARE p AS SELECT 1", 'I');
+    run(t, "EXECUTE p", 'I');
+    put_close(&m, 'S', "p");
+    put_parse(&m, "p", HEAVY);
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '3', "", 0);
+    put_message(&m, '1', "", 0);
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    assert(query_is_refused(t, "EXECUTE p"));
+    talk_close(t);
+}
+
+static void a_prepare_that_fails_changes_nothing(void)
+{
+    talk *t;
+
+    under(job_refused);
+    t = open_talk(w);
+    run(t, "PREPARE p AS " HEAVY, 'I');
+    fails(t, "PREPARE p AS SELECT 1", 'I');
+    assert(query_is_refused(t, "EXECUTE p"));
+    put_parse(&m, "", "PREPARE p AS SELECT 1");
+    put_bind(&m, "", "");
+    put_execute(&m, "");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '1', "", 0);
+    put_message(&m, '2', "", 0);
+    put_error(&m, "ERROR", "42P05", "it exists");
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    assert(bind_is_refused(t, "p"));
+    run(t, "DEALLOCATE p", 'I');
+    run(t, "PREPARE p AS SELECT 1", 'I');
+    run(t, "EXECUTE p", 'I');
+    talk_close(t);
+}
+
+/* In a pipeline whoever names it waits until the server has done it. */
+static void a_bind_waits_for_sql_that_changes_names(void)
+{
+    talk *t;
+
+    under(job_refused);
+    t = open_talk(w);
+    run(t, "PREPARE p AS SELECT 1", 'I');
+    put_parse(&m, "", "DEALLOCATE p");
+    put_bind(&m, "", "");
+    put_execute(&m, "");
+    put_parse(&m, "", "PREPARE p AS " HEAVY);
+    put_bind(&m, "", "");
+    put_execute(&m, "");
+    put_bind(&m, "", "p");
+    put_execute(&m, "");
+    put_sync(&m);
+    say(t, HR_CLIENT);
+    assert(t->session.later && server_hears(t, "PBEPBEH"));
+    put_message(&m, '1', "", 0);
+    put_message(&m, '2', "", 0);
+    put_complete(&m, "DEALLOCATE");
+    put_message(&m, '1', "", 0);
+    put_message(&m, '2', "", 0);
+    put_complete(&m, "PREPARE");
+    say(t, HR_SERVER);
+    assert(server_hears(t, "!S"));
+    talk_close(t);
+}
+
+static void an_odd_name_is_judged_where_it_is_prepared(void)
+{
+    talk *t;
+
+    under(job_refused);
+    t = open_talk(w);
+    assert(query_is_refused(t, "PREPARE U&\"!d83d!de00\" UESCAPE '!' AS " HEAVY));
+    talk_close(t);
+}
+
+/* SQL cuts its names; a Parse's are told apart as far. */
+static void long_names_are_cut_as_the_server_does(void)
+{
+    char name[80], text[256];
+    talk *t;
+
+    under(all_refused);
+    t = open_talk(w);
+    memset(name, 'n', sizeof name);
+    name[63] = '\0';
+    parse(t, name, "SHOW a");
+    name[63] = 'n';
+    name[70] = '\0';
+    snprintf(text, sizeof text, "DEALLOCATE %s; PREPARE %s AS " HEAVY, name, name);
+    run(t, text, 'I');
+    name[63] = '\0';
+    assert(bind_is_refused(t, name));
+    talk_close(t);
+}
+
+int main(void)
+{
+    w = world_open(HR_PROTOCOL_POSTGRES);
+    sql_gives_a_free_name_another_meaning();
+    the_same_by_the_extended_protocol();
+    a_free_name_is_not_trusted_behind_a_block();
+    a_command_that_nobody_has_seen_makes_names_doubtful();
+    names_are_one_for_sql_and_protocol();
+    a_prepare_that_fails_changes_nothing();
+    a_bind_waits_for_sql_that_changes_names();
+    an_odd_name_is_judged_where_it_is_prepared();
+    long_names_are_cut_as_the_server_does();
+    world_close(w);
+    free(m.bytes);
+    return 0;
+}
