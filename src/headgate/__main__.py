@@ -39,6 +39,21 @@ class ThisHost:
             from headgate.main import calibrate
         return calibrate(settings, database)
 
+    def run_proxy(self, settings: Path) -> int:
+        with _needing("agent"):
+            from headgate.proxymain import run_proxy
+        return run_proxy(settings)
+
+    def check_proxy(self, settings: Path) -> None:
+        with _needing("agent"):
+            from headgate.proxymain import check_proxy
+        check_proxy(settings)
+
+    def build_proxy(self) -> Path:
+        with _needing("agent"):
+            from headgate.proxymain import build_relay
+        return build_relay()
+
     def pg_extension(self) -> PgExtension:
         with _needing("postgres"):
             from headgate.pgext.operate import Extension

@@ -412,8 +412,9 @@ TRAFFIC_SETTINGS = table(
         Setting(
             "directory",
             "The server's directory that the extension reads policies from: `pg_headgate` under "
-            "its data directory, unless `pg_headgate.directory` says otherwise. Without one the "
-            "policy is kept, and no server is told.",
+            "its data directory, unless `pg_headgate.directory` says otherwise. Or that of a proxy "
+            "on this host, for MySQL and MariaDB as well. Without one the policy is kept, and no "
+            "server is told.",
             _path,
         ),
         Setting(
@@ -804,20 +805,15 @@ def _database(
         if not faults
         else MappingProxyType({}),
         peers=_members(raw.get("peers", {}), name, f"{place}.peers", faults),
-        traffic=_traffic(raw.get("traffic"), values["engine"], f"{place}.traffic", faults),
+        traffic=_traffic(raw.get("traffic"), f"{place}.traffic", faults),
         **{**values, "member": values["member"] or ""},
     )
 
 
-def _traffic(
-    raw: object, engine: Engine, place: str, faults: list[Fault]
-) -> TrafficSettings | None:
+def _traffic(raw: object, place: str, faults: list[Fault]) -> TrafficSettings | None:
     if raw is None:
         return None
     values, found = read_table(raw, TRAFFIC_SETTINGS, place=place)
-    if not found and values["directory"] is not None and engine is not Engine.POSTGRES:
-        message = f"is read by an extension of Postgres, and this is {engine.value}"
-        found.append(Fault(f"{place}.directory", message))
     faults.extend(found)
     traffic = None if found else TrafficSettings(**values)
     return traffic if traffic is not None and traffic.enabled else None

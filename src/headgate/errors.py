@@ -12,6 +12,7 @@ HeadgateError
 ├── PolicyRefused      a traffic policy that a server did not take, or that could not be put there
 ├── MeterFailed        a server's traffic counters could not be read; says why
 ├── NativeUnavailable  the traffic core (native/) is neither installed nor can be built; says why
+├── RelayFault         the proxy's data path did not take what it was given; says what is wrong
 ├── ThrottlerUnavailable   (SDK) no agent answered within the bounded wait
 └── WaitedTooLong      (SDK) the agent kept refusing past the caller's deadline
 
@@ -100,6 +101,10 @@ class MeterFailed(HeadgateError):
 
 
 class NativeUnavailable(HeadgateError):
+    pass
+
+
+class RelayFault(HeadgateError):
     pass
 
 

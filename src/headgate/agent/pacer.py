@@ -32,6 +32,7 @@ from headgate.core.pacing import (
     most_charged,
     step,
 )
+from headgate.core.release import Backlog
 from headgate.core.rules import Kind, Rule
 from headgate.core.samples import Reading, Sample
 
@@ -44,7 +45,6 @@ MAX_WAIT_S, MAX_WAIT_AT_START_S = 5.0, 1.0
 """Come back by then even if the queue is longer: the rate may have grown meanwhile."""
 OVERBOOKED, OVERBOOKED_AT_START = 1.25, 4.0
 """More are told to come than the rate has room for: some come late, and it may grow."""
-MARKS_KEPT = 256
 COSTS_KEPT = 63
 """What is usual is the median of these."""
 MAX_OWING, OWING_S = 256, 30.0
@@ -125,6 +125,7 @@ class Bucket:
 
 class Pacer:
     __slots__ = (
+        "_backlog",
         "_bucket",
         "_by_default",
         "_charged",
@@ -132,13 +133,11 @@ class Pacer:
         "_costs",
         "_health",
         "_limited",
-        "_marks",
         "_note",
         "_owing",
         "_returned",
         "_seen_at",
         "_taken",
-        "_through",
         "_wanted",
         "cost_total",
         "metrics",
@@ -164,10 +163,8 @@ class Pacer:
         """What went is believed to have been; and what of it did not go after all."""
         self._taken = 0.0
         self._limited = False
-        self._through: float | None = 0.0
-        """How much of what was admitted a delay had let through when last seen."""
-        self._marks: deque[tuple[float, float]] = deque([(now, 0.0)], maxlen=MARKS_KEPT)
-        """When how much had been admitted."""
+        self._backlog = Backlog(now)
+        """Of what was admitted, for a delay to show how much of it is through."""
         self._costs: deque[tuple[str, float]] = deque(maxlen=COSTS_KEPT)
         """Who declared what, of those that were admitted last."""
         self._wanted = self._contended = False
@@ -180,10 +177,6 @@ class Pacer:
     @property
     def pace(self) -> Pace:
         return self._bucket.pace
-
-    @property
-    def _admitted(self) -> float:
-        return self._charged - self._returned
 
     # --- checks ----------------------------------------------------------------------------
 
@@ -314,7 +307,7 @@ class Pacer:
         self._step(worst, worst.sample, now)
 
     def _step(self, worst: Standing, sample: Sample, now: float) -> None:
-        self._marks.append((now, self._admitted))
+        self._backlog.mark(now, self._charged - self._returned)
         elapsed_s = sample.taken_at - self._seen_at
         seen = Observation(
             load=_load(worst),
@@ -337,26 +330,12 @@ class Pacer:
         )
 
     def _queue(self, worst: Standing, sample: Sample, elapsed_s: float) -> Queue | None:
-        if not is_delay(worst.spec.name, worst.spec.unit):
-            self._through = None
+        spec = worst.spec
+        if not is_delay(spec.name, spec.unit):
+            self._backlog.skip()
             return None
-        through = self._admitted_by(sample.taken_at - sample.value)
-        waiting = self._admitted - through
-        before, self._through = self._through, through
-        ran_dry = before is None or waiting <= 0 or sample.value <= 0
-        drained = None if ran_dry or before is None else max(0.0, through - before) / elapsed_s
-        return Queue(drained, waiting, worst.spec.threshold * worst.spec.pace_target)
-
-    def _admitted_by(self, at: float) -> float:
-        """Cost admitted by then: between two marks, as if evenly."""
-        later_at, later = self._marks[-1]
-        for marked_at, marked in reversed(self._marks):
-            if marked_at <= at:
-                span_s = later_at - marked_at
-                share = min(1.0, (at - marked_at) / span_s) if span_s > 0 else 0.0
-                return marked + share * (later - marked)
-            later_at, later = marked_at, marked
-        return later
+        full_s = spec.threshold * spec.pace_target
+        return self._backlog.queue(sample.value, sample.taken_at, elapsed_s, full_s)
 
 
 def paced(health: Health) -> list[Standing]:

@@ -182,6 +182,23 @@ _PG: Mapping[str, Row] = {
     ),
 }
 
+_PROXY: Mapping[str, Row] = {
+    "run": Row("proxy:run", "Run the proxy, or take over from the one that runs."),
+    "lint": Row("proxy:lint", "Judge a proxy's settings file, without running anything."),
+    "check": Row(
+        "proxy:check", "Judge it, and what it names: files, policy, and the relay's library."
+    ),
+    "status": Row(
+        "proxy:status", "Show sessions, clients, budgets, servers, and what is in trouble."
+    ),
+    "sessions": Row("proxy:sessions", "List sessions: who, since when, and what they do."),
+    "kill": Row("proxy:kill", "End a session."),
+    "reload": Row("proxy:reload", "Have it read its settings file again, all or nothing."),
+    "restart": Row("proxy:restart", "Start a successor that takes over; no client is turned away."),
+    "drain": Row("proxy:drain", "Have it take no more sessions, and end with the last one."),
+    "build": Row("proxy:build", "Build the relay's library for this installation."),
+}
+
 GROUPS: Mapping[str, Group] = {
     "rule": Group("Set, change, extend and lift rules on clients.", _RULE),
     "metrics": Group("List, add, change and remove metrics.", _METRICS),
@@ -192,6 +209,11 @@ GROUPS: Mapping[str, Group] = {
     ),
     "budget": Group(
         "Traffic control: budgets on what statements may cost, and how many run at once.", _BUDGET
+    ),
+    "proxy": Group(
+        "Traffic control in front of Postgres and MySQL/MariaDB: a proxy in the query path.",
+        _PROXY,
+        default="run",
     ),
     "pg": Group(
         "Traffic control inside a Postgres on this host: its extension and its policy.", _PG

@@ -46,6 +46,7 @@ from headgate.http.documents import (
 from headgate.http.exposition import render_metrics
 from headgate.http.looking import json_in_thread
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
+from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.http.reporting import REPORTING_ROUTES, Reporting
 from headgate.http.ruling import RULING_ROUTES, Ruling
 from headgate.http.streaming import STREAMING_ROUTES, Broadcasts, Streaming
@@ -84,6 +85,7 @@ class Control:
         self.ruling = Ruling(views, gatekeeper, rules)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         self.budgeting = Budgeting(budgets, views.parts.store, views.parts.clock, gatekeeper)
+        self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
@@ -228,6 +230,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
     *((method, path, f"budget_replaying.{name}") for method, path, name in REPLAY_ROUTES),
     *((method, path, f"budgeting.{name}") for method, path, name in BUDGET_ROUTES),
+    *((method, path, f"publishing.{name}") for method, path, name in PUBLISHING_ROUTES),
     *((method, path, f"streaming.{name}") for method, path, name in STREAMING_ROUTES),
     *((method, path, f"reporting.{name}") for method, path, name in REPORTING_ROUTES),
     *((method, path, f"unthrottling.{name}") for method, path, name in UNTHROTTLING_ROUTES),

@@ -25,6 +25,7 @@ from headgate.wire.budgets import (
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
+    PublishedPolicyDoc,
     RevisionsDoc,
     RevisionWholeDoc,
     RollbackBody,
@@ -108,6 +109,7 @@ _DOCS = (
     PoliciesDoc,
     PolicyDoc,
     PolicyChangeDoc,
+    PublishedPolicyDoc,
     BudgetDoc,
     RevisionsDoc,
     RevisionWholeDoc,
@@ -381,6 +383,9 @@ def _budget_paths() -> dict[str, Any]:
     whole = _object("policy and budgets, as a policy file has them")
     policy = "/v1/budgets/{database}"
     return {
+        "/v1/policies/{database}": {
+            "get": _budget_look("A policy as servers are told it", PublishedPolicyDoc, database)
+        },
         "/v1/budgets": {"get": _budget_look("Every policy", PoliciesDoc, [])},
         policy: {
             "get": _budget_look("A database's policy, whole", PolicyDoc, database),

@@ -29,7 +29,7 @@ from headgate.wire.reports import MAX_REASON_CHARS, MAX_ROWS, MAX_TIMES
 
 MAX_AGO_S = 86_400.0
 MAX_BATCH = 2**53 - 1
-_BY = rf"^(|other|rule:[\w.-]{{1,64}}|{METRIC_PATTERN})$"
+_BY = rf"^(|other|rule:[\w.-]{{1,64}}|budget:[\w.-]{{1,63}}|{METRIC_PATTERN})$"
 # Not int: to JSON Schema 312.0 is an integer, too, to msgspec it is none.
 _Times = Annotated[float, msgspec.Meta(ge=1, le=MAX_TIMES, multiple_of=1)]
 _Batch = Annotated[float, msgspec.Meta(ge=1, le=MAX_BATCH, multiple_of=1)]
@@ -44,7 +44,7 @@ class ReportRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Verdict
     times: _Times
     by: Annotated[str, msgspec.Meta(pattern=_BY)] = ""
-    """The metric or the rule behind it."""
+    """The metric, the rule or the budget behind it."""
     first_s_ago: _Ago = 0.0
     last_s_ago: _Ago = 0.0
     metrics: Annotated[

@@ -125,6 +125,16 @@ class OutletDoc(msgspec.Struct, frozen=True):
     put_back_total: int = 0
 
 
+class PublishedPolicyDoc(msgspec.Struct, frozen=True):
+    """A policy as servers are told it: no budget beyond the cap, none that has expired, and the
+    agent's own role exempt."""
+
+    database: str
+    revision: int
+    mode_cap: str
+    document: Mapping[str, Any]
+
+
 class PolicyDoc(msgspec.Struct, frozen=True):
     database: str
     revision: int

@@ -1,0 +1,289 @@
+"""`headgate proxy`: run a proxy, and look at one that runs.
+
+What runs one is beyond this ring: __main__.py hands it in, as the context's object. The others
+speak HTTP to its control socket, found by --url, by the settings file, or at its usual place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from headgate.cli.api import (
+    Answered,
+    Api,
+    SocketTransport,
+    checked_token,
+    find_target,
+)
+from headgate.cli.exits import AgentUnreachable
+from headgate.cli.options import AsJson, Token
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SYSTEM_SOCKET = Path("/run/headgate-proxy/control.sock")
+DEFAULT_URL = "http://127.0.0.1:8088"
+TIMEOUT_S = 10.0
+RESTART_TIMEOUT_S = 75.0
+
+SettingsFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The proxy's settings file (TOML).")
+]
+OfSettings = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", show_default=False, help="Its settings file, to find it by."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        show_default=False,
+        help="Its settings file, to find it by.",
+    ),
+]
+ProxyUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="HEADGATE_PROXY_URL",
+        show_default=False,
+        metavar="URL",
+        help="The proxy: http://host:port, https://host:port or unix:///path. Default: by FILE, "
+        f"else {SYSTEM_SOCKET}, else {DEFAULT_URL}.",
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
+PlainJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Show it again each second, until Ctrl-C.")
+]
+SessionId = Annotated[int, typer.Argument(metavar="ID", min=1, help="As `sessions` shows it.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="Sessions shown, at most.")]
+
+
+class ProxyHost(Protocol):
+    """What can be started here; each raises HeadgateError where a package for it is missing."""
+
+    def run_proxy(self, settings: Path) -> int: ...
+
+    def check_proxy(self, settings: Path) -> None: ...
+
+    def build_proxy(self) -> Path: ...
+
+
+# --- here --------------------------------------------------------------------------------------
+
+
+def run(context: typer.Context, settings: SettingsFile) -> None:
+    """Run the proxy, or take over from the one that runs.
+
+    Until SIGTERM or SIGINT: the first drains, the second ends it at once. SIGHUP reads the
+    settings file again. Where a proxy runs on the same `directory`, its sockets and counters are
+    taken over and it ends by itself, with its last session. Exit code 2 where the settings are
+    refused.
+    """
+    raise typer.Exit(_host(context).run_proxy(settings))
+
+
+def lint(settings: SettingsFile, strict: Strict = False, as_json: PlainJson = False) -> None:
+    """Judge a proxy's settings file, without running anything.
+
+    Exit code 1 for faults; with --strict for advice, too.
+    """
+    _judge(settings, strict=strict, as_json=as_json)
+
+
+def check(context: typer.Context, settings: SettingsFile, strict: Strict = False) -> None:
+    """Judge it, and what it names: files, policy, and the relay's library.
+
+    Connects to nothing. Exit code 1 for faults.
+    """
+    _judge(settings, strict=strict, as_json=False)
+    _host(context).check_proxy(settings)
+
+
+def build(context: typer.Context) -> None:
+    """Build the relay's library for this installation.
+
+    Needs a C compiler and OpenSSL's headers, and the right to write where headgate is installed.
+    Without it, each user's first start builds one for that user.
+    """
+    print(f"built {_host(context).build_proxy()}")
+
+
+def _judge(path: Path, *, strict: bool, as_json: bool) -> None:
+    from headgate.cli.lint import show_notes
+
+    notes = _notes_on(path)
+    show_notes(path, notes, as_json=as_json)
+    if any(note.level == "fault" for note in notes) or (strict and notes):
+        raise typer.Exit(1)
+
+
+def _notes_on(path: Path) -> list[Any]:
+    from headgate.cli.lint import Note
+    from headgate.core.places import line_index, nearest_line
+    from headgate.errors import InvalidSettings
+    from headgate.proxysettings import load_proxy_settings
+
+    try:
+        settings = load_proxy_settings(path)
+    except InvalidSettings as error:
+        return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+    lines = line_index(path.read_text())
+    return [
+        Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
+        for a in settings.advice
+    ]
+
+
+# --- there -------------------------------------------------------------------------------------
+
+
+def status(
+    settings: OfSettings = None,
+    watch: Watch = False,
+    url: ProxyUrl = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show sessions, clients, budgets, servers, and what is in trouble.
+
+    Exit code 1 where something is.
+    """
+    from headgate.cli.proxy_pages import status_page
+
+    api = _connect(settings, url, token)
+    if watch:
+        _watched(lambda: status_page(api.get("/v1/proxy/status").document))
+        return
+    answered = api.get("/v1/proxy/status")
+    _show(answered, as_json, status_page)
+    if answered.document["problems"]:
+        raise typer.Exit(1)
+
+
+def sessions(
+    settings: OfSettings = None,
+    limit: Limit = 200,
+    url: ProxyUrl = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions: who, since when, and what they do."""
+    from headgate.cli.proxy_pages import sessions_page
+
+    answered = _connect(settings, url, token).get("/v1/proxy/sessions", limit=str(limit))
+    _show(answered, as_json, sessions_page)
+
+
+def kill(
+    session: SessionId, config: Config = None, url: ProxyUrl = None, token: Token = None
+) -> None:
+    """End a session.
+
+    Its client is told so (57P01 in Postgres). Its connection to the server is closed: a
+    statement that runs there ends when the server notices, or when it is cancelled.
+    """
+    _connect(config, url, token).change("DELETE", f"/v1/proxy/sessions/{session}")
+    print(f"session {session} is ended")
+
+
+def reload(
+    settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Have it read its settings file again, all or nothing.
+
+    Says what it follows from now on, and what waits for a restart.
+    """
+    from headgate.cli.proxy_pages import reload_page
+
+    answered = _connect(settings, url, token).change("POST", "/v1/proxy/reload")
+    _show(answered, as_json, reload_page)
+
+
+def restart(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
+    """Start a successor that takes over; no client is turned away.
+
+    The process that ran drains, and ends with its last session. Also after an upgrade: the
+    successor is what is installed now.
+    """
+    api = _connect(settings, url, token, timeout_s=RESTART_TIMEOUT_S)
+    answered = api.change("POST", "/v1/proxy/restart")
+    print(f"process {answered.document['successor']} has taken over")
+    about = api.get("/v1/proxy/status").document["proxy"]
+    if about["memory"] == "new":
+        print(
+            "with new memory, since its size or version is another: what budgets were owed, and "
+            "all counters, begin anew"
+        )
+
+
+def drain(settings: OfSettings = None, url: ProxyUrl = None, token: Token = None) -> None:
+    """Have it take no more sessions, and end with the last one.
+
+    As SIGTERM does; after `drain_timeout_s` the rest is closed.
+    """
+    _connect(settings, url, token).change("POST", "/v1/proxy/drain")
+    print("it drains, and ends with its last session")
+
+
+class ProxyApi(Api):
+    """As an agent's, in words that say what is asked here."""
+
+    def _problem(self, response: Any, document: Any) -> str:
+        return super()._problem(response, document).replace("the agent answers", "it answers", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyTransport(SocketTransport):
+    def _unreachable(self, detail: str) -> AgentUnreachable:
+        return AgentUnreachable(
+            f"no proxy answers at {self.target.url}: {detail}; start `headgate proxy run FILE`, "
+            "or name its settings FILE, --url or HEADGATE_PROXY_URL"
+        )
+
+
+def _connect(
+    settings: Path | None, url: str | None, token: str | None, *, timeout_s: float = TIMEOUT_S
+) -> Api:
+    target = find_target(url or _found(settings))
+    return ProxyApi(ProxyTransport(target, checked_token(token), timeout_s), target.url)
+
+
+def _found(settings: Path | None) -> str:
+    if settings is not None:
+        from headgate.proxysettings import load_proxy_settings
+
+        return f"unix://{load_proxy_settings(settings).control_socket.absolute()}"
+    return f"unix://{SYSTEM_SOCKET}" if SYSTEM_SOCKET.is_socket() else DEFAULT_URL
+
+
+def _show(answered: Answered, as_json: bool, page: Callable[[Any], RenderableType]) -> None:
+    from headgate.cli.output import show
+
+    show(answered, as_json, lambda _: page(answered.document))
+
+
+def _watched(page: Callable[[], RenderableType]) -> None:
+    import time
+
+    from rich.live import Live
+
+    from headgate.cli.output import console
+
+    with Live(page(), console=console(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(1.0)
+            live.update(page(), refresh=True)
+
+
+def _host(context: typer.Context) -> ProxyHost:
+    host: ProxyHost = context.obj
+    return host

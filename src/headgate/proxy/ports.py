@@ -1,0 +1,261 @@
+"""What the proxy's parts say to each other, as Protocols and values.
+
+    agent's API ──► agentlink ──► gates, release, targets, policy ──► Relay ──► relay/*.c
+                                       ▲                                 │ events
+                                       └──────────── process ◄───────────┘
+
+Everything here is called on the one asyncio loop of the process. `Relay` never waits: it writes
+parameters into shared memory, and reads counters from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from headgate.core.proxying import PLAIN, Act, TlsTerms
+from headgate.traffic.policy import Policy
+from headgate.traffic.readings import Published
+
+UNIDENTIFIED = 0
+"""Index of the client that is nobody (R97)."""
+OTHERS = 1
+"""And of those beyond the table's size."""
+
+
+class Cause(IntEnum):
+    """Why a statement was acted upon: HR_BY_* of relay/relay.h."""
+
+    NOTHING = 0
+    BUDGET = 1
+    RULE = 2
+    HEALTH = 3
+    PACE = 4
+    LOSS = 5
+    CANCEL = 6
+    LIMIT = 7
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """A client of the relay. The index may be another's later: key tells."""
+
+    index: int
+    key: int
+    identity: str
+    """In the grammar of core.names; `unidentified` and `others` are the first two."""
+
+
+class Reported(NamedTuple):
+    """Of a client's counts, what some process has taken upon itself to tell an agent."""
+
+    admitted: int = 0
+    refused: tuple[int, ...] = (0,) * len(Cause)
+
+
+class ClientCounts(NamedTuple):
+    """What a client's statements came to, ever; held and running, now."""
+
+    client: ClientKey
+    told: bool
+    """Somebody has put a gate for it."""
+    statements: int
+    admitted: int
+    warned: int
+    delayed: int
+    delayed_ns: int
+    refused: tuple[int, ...]
+    """By Cause."""
+    passed: int
+    wall_ns: int
+    errors: int
+    waiting: int
+    running: int
+    last_ns: int
+    """Monotonic."""
+    reported: Reported = Reported()
+    kept: bool = False
+    """Its place is never another's: some rule has a word on that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What is said of one client; replaced whole. The default lets everything pass, and is known
+    for ever."""
+
+    act: Act = Act.PASS
+    ratio: float = 0.0
+    """This share of its statements is acted upon (dice, R95)."""
+    ignores_priority: bool = False
+    cause: Cause = Cause.NOTHING
+    """RULE or HEALTH."""
+    writes_only: bool = False
+    paced: bool = False
+    exempt: bool = False
+    max_delay_s: float = 0.0
+    max_delayed: int = 0
+    delay_s: float = 0.0
+    """DELAY: this long, then it passes; 0: until the gate opens, or max_delay_s."""
+    retry_s: float = 0.0
+    until_ms: int | None = None
+    """Unix time after which this is not known any more; None: never."""
+    reason: str = ""
+    """For the error's text, at most 199 bytes: "lag 12.3 s > 5 s on primary-a"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How much the control loop lets through; per_s None: not paced."""
+
+    per_s: float | None = None
+    burst: float = 1.0
+    """Units that may go at once."""
+    act: Act = Act.DELAY
+    max_delay_s: float = 5.0
+
+
+class Released(NamedTuple):
+    taken: int
+    """Units ever."""
+    limited: int
+    """Times that somebody had to wait or go for the pace alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server that sessions go to, at an address that needs no more looking up."""
+
+    id: int
+    """Never 0, and the same as long as it is the same server at the same address."""
+    name: str
+    address: str
+    """IPv4, IPv6, or the absolute path of a Unix socket."""
+    port: int
+    primary: bool
+    replica: bool
+    weight: int = 1
+    tls: TlsTerms = PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """All of them; put whole or not at all. At most 64 targets, and 16 different TlsTerms."""
+
+    targets: tuple[Target, ...] = ()
+    replicas_or_primary: bool = True
+    grace_s: float = 10.0
+    """Sessions to one that is gone, or was primary and is not, are closed between transactions,
+    and after this long in any case."""
+
+
+class WantedPlan(NamedTuple):
+    """A pattern under a budget that needs to know what it costs."""
+
+    pattern: int
+    database: str
+    username: str
+    text: str
+    whole: bool
+    """The text is not cut."""
+    parameters: bool
+    """It has $n or ? in it."""
+
+
+class Relay(Protocol):
+    """The data path, to those who tell it what to do (proxy/relay.py)."""
+
+    def clients(self) -> Sequence[ClientCounts]:
+        """All that have a place, unidentified and others first."""
+        ...
+
+    def put_reported(self, counts: Sequence[ClientCounts], at_s: float) -> None:
+        """What these clients have come to is told from here: no other process tells it. Kept with
+        the counters, so that one that takes over goes on where this one ends."""
+        ...
+
+    def reported_at_s(self) -> float | None:
+        """When that was last kept, monotonic; None: never."""
+        ...
+
+    def enter(self, identity: str) -> ClientKey | None:
+        """A level that rules have a word on: it has a place from now on that is never another's,
+        and new names with that level in them meet its gate until they have their own. None: there
+        is no place for it just now; half of the table is for others."""
+        ...
+
+    def leave(self, client: ClientKey) -> None:
+        """No rule has a word on it any more: a client like all others."""
+        ...
+
+    def put_gate(self, client: ClientKey, gate: Gate) -> None:
+        """Nothing happens if the place is another client's meanwhile. `stir` once after many."""
+        ...
+
+    def put_lost(self, act: Act) -> None:
+        """What happens when what is known of health is too old."""
+        ...
+
+    def put_release(self, release: Release) -> None: ...
+
+    def released(self) -> Released: ...
+
+    def put_plan(self, pattern: int, cost: float) -> None: ...
+
+    def put_targets(self, targets: Targets) -> None:
+        """Or RelayFault with what is wrong, and then the last ones stay."""
+        ...
+
+    def tell_health(self, healthy: bool, until_ms: int) -> None:
+        """For budgets that bite under pressure (R147)."""
+        ...
+
+    def stir(self) -> None:
+        """Those who wait are looked at anew."""
+        ...
+
+
+class PolicyTaker(Protocol):
+    """Puts a policy in force: agentlink gives it what the agent serves."""
+
+    async def take(self, policy: Policy, revision: int, source: str) -> Published:
+        """Or PolicyRefused with the cause; then the last good one stays."""
+        ...
+
+
+class Watcher(Protocol):
+    """Told by the process what the relay's events say; each returns at once."""
+
+    def client_seen(self, client: ClientKey) -> None:
+        """A client that was not there before: it has no gate yet."""
+        ...
+
+    def plan_wanted(self, wanted: WantedPlan) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """How a part of the proxy does, for `status` and readiness: agentlink, targets, plans, …"""
+
+    name: str
+    healthy: bool
+    summary: str
+    """One line for people: "following db1:8087, last heard 0.2 s ago"."""
+    since_s: float | None = None
+    """How long it has been so, where that is known."""
+    figures: dict[str, float | int | str | None] = field(default_factory=dict)
+    """More, for --json and Prometheus: bounded in number, and names are fixed."""
+
+
+class Part(Protocol):
+    """A loop of its own. `run` goes on until it is cancelled; the process keeps it running."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def run(self) -> None: ...
+
+    def state(self) -> PartState: ...
+
+    async def close(self) -> None: ...

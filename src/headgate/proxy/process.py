@@ -1,0 +1,211 @@
+"""The running proxy: the relay's events, and the loops of its parts.
+
+    relay ──events──► pump ──► watchers (new clients, plans), slow-log, log
+    parts: each a loop of its own, kept running (agent/supervise)
+
+Parts of two kinds: those that write what all processes share (gates, release, policy) stop when
+another process takes over, for they are its now, unless it could not take the memory over; those of
+this relay alone (targets), and what is told to the end (reports), go on until the last session has
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from headgate.agent.ports import Clock
+from headgate.agent.supervise import supervised
+from headgate.proxy.layout import (
+    EVENT_CLIENT,
+    EVENT_DRAINED,
+    EVENT_PATTERN,
+    EVENT_SESSION,
+)
+from headgate.proxy.ports import Part, PartState, WantedPlan, Watcher
+from headgate.proxy.relay import Event, NativeRelay, client_of
+from headgate.proxy.slowlog import Slowlog
+
+log = structlog.get_logger()
+
+EVENTS_A_TURN = 256
+"""Then the loop sees to others first."""
+STIR_S = 0.1
+DRAIN_SLACK_S = 2.0
+PATIENT_SHARE = 0.5
+"""Of the time to drain, after a hand-over."""
+SESSION_FAULTS_PER_S = 5
+
+
+class Process:
+    def __init__(self, relay: NativeRelay, slowlog: Slowlog, clock: Clock) -> None:
+        self.relay = relay
+        self.slowlog = slowlog
+        self._clock = clock
+        self._watchers: tuple[Watcher, ...] = ()
+        self._told: tuple[Callable[[Event], None], ...] = ()
+        self._shared: dict[str, tuple[Part, asyncio.Task[None]]] = {}
+        self._own: dict[str, tuple[Part, asyncio.Task[None]]] = {}
+        self._reading = False
+        self._drained = asyncio.Event()
+        self._fault_second = 0
+        self._faults_told = 0
+        self.session_faults = 0
+        self.events = 0
+        self.draining_since: float | None = None
+
+    # --- parts -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The relay has been started."""
+        asyncio.get_running_loop().add_reader(self.relay.event_fd, self._pump)
+        self._reading = True
+
+    def listen(
+        self, watchers: Sequence[Watcher], told: Sequence[Callable[[Event], None]] = ()
+    ) -> None:
+        """Those who are told what happens; in the place of those before."""
+        self._watchers, self._told = tuple(watchers), tuple(told)
+
+    async def adopt(self, shared: Sequence[Part], own: Sequence[Part]) -> None:
+        """These parts run from now on. One that runs already goes on as it is; others end."""
+        self._shared = await _replaced(self._shared, shared)
+        self._own = await _replaced(self._own, own)
+
+    @property
+    def parts(self) -> list[Part]:
+        return [part for part, _ in (*self._shared.values(), *self._own.values())]
+
+    def states(self) -> list[PartState]:
+        return [part.state() for part in self.parts]
+
+    # --- the end ---------------------------------------------------------------------------
+
+    async def drain(self, *, handed_over: bool, within_s: float, memory_taken: bool = True) -> bool:
+        """Until no session is left, or that long; whether none was left."""
+        self.draining_since = self._clock.now().mono_s
+        if handed_over and memory_taken:
+            self._shared = await _replaced(self._shared, ())
+        stirring = asyncio.create_task(self._stir())
+        try:
+            if handed_over and await self._drained_for(within_s, within_s * PATIENT_SHARE):
+                return True
+            left_s = within_s * (1 - PATIENT_SHARE) if handed_over else within_s
+            self.relay.drain(keep_sockets=handed_over, patient=False, deadline_s=left_s)
+            return await self._is_drained(left_s + DRAIN_SLACK_S)
+        finally:
+            stirring.cancel()
+
+    async def _drained_for(self, within_s: float, patient_s: float) -> bool:
+        """Another process takes new sessions, so the old ones may go by themselves: no statement
+        is refused for a restart. Those who stay are told, between transactions, after a while."""
+        self.relay.drain(keep_sockets=True, patient=True, deadline_s=within_s)
+        return await self._is_drained(patient_s)
+
+    async def _is_drained(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                await self._drained.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _stir(self) -> None:
+        """The process that took over changes gates and policy in shared memory, and cannot wake
+        those who wait here."""
+        while True:
+            self.relay.stir()
+            await self._clock.sleep(STIR_S)
+
+    async def close(self) -> None:
+        self._shared = await _replaced(self._shared, ())
+        self._own = await _replaced(self._own, ())
+        if self._reading:
+            asyncio.get_running_loop().remove_reader(self.relay.event_fd)
+            self._reading = False
+        self.slowlog.close()
+        # Joins its threads, each of which ends within one round of its loop.
+        await asyncio.to_thread(self.relay.close)
+
+    # --- events ----------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        for _ in range(EVENTS_A_TURN):
+            event = self.relay.take_event()
+            if event is None:
+                return
+            self.events += 1
+            self._dispatch(event)
+        # The ring may have more: others first, then again, whether or not the file says so.
+        asyncio.get_running_loop().call_soon(self._pump_on)
+
+    def _pump_on(self) -> None:
+        if self._reading:
+            self._pump()
+
+    def _dispatch(self, event: Event) -> None:
+        if event.kind == EVENT_CLIENT:
+            client = client_of(event)
+            for watcher in self._watchers:
+                watcher.client_seen(client)
+        elif event.kind == EVENT_PATTERN:
+            wanted = _wanted(event)
+            for watcher in self._watchers:
+                watcher.plan_wanted(wanted)
+        elif event.kind == EVENT_SESSION:
+            self._note_fault(event)
+        elif event.kind == EVENT_DRAINED:
+            self._drained.set()
+        else:
+            self.slowlog.note(event)
+            for tell in self._told:
+                tell(event)
+
+    def _note_fault(self, event: Event) -> None:
+        """So many a second: a client that fails over and over must not fill the log."""
+        self.session_faults += 1
+        second = int(self._clock.now().mono_s)
+        if second != self._fault_second:
+            self._fault_second, self._faults_told = second, 0
+        if self._faults_told >= SESSION_FAULTS_PER_S:
+            return
+        self._faults_told += 1
+        log.warning(
+            "session.failed",
+            detail=event.reason,
+            user=event.username,
+            database=event.database,
+            session=event.pattern or None,
+        )
+
+
+def _wanted(event: Event) -> WantedPlan:
+    return WantedPlan(
+        pattern=event.pattern,
+        database=event.database,
+        username=event.username,
+        text=event.text.decode(errors="replace"),
+        whole=event.text_whole,
+        parameters=event.parameters,
+    )
+
+
+Running = dict[str, tuple[Part, asyncio.Task[None]]]
+
+
+async def _replaced(running: Running, wanted: Sequence[Part]) -> Running:
+    stays = {id(part) for part in wanted}
+    ending = [(part, task) for part, task in running.values() if id(part) not in stays]
+    for _, task in ending:
+        task.cancel()
+    await asyncio.gather(*(task for _, task in ending), return_exceptions=True)
+    for part, _ in ending:
+        await part.close()
+    there = {id(part): task for part, task in running.values()}
+    return {part.name: (part, there.get(id(part)) or _started(part)) for part in wanted}
+
+
+def _started(part: Part) -> asyncio.Task[None]:
+    return asyncio.create_task(supervised(part.name, part.run), name=part.name)
