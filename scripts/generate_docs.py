@@ -1,7 +1,7 @@
 """Write the reference pages from the tables in the code: scripts/generate_docs.py [--check].
 
-docs/reference/{settings,metrics,verdicts,rules,budgets,prometheus}.md and cli.md are made here,
-and nowhere else; tests/test_docs.py fails where they are not what this would write.
+docs/reference/{settings,metrics,verdicts,rules,budgets,prometheus,proxy}.md and cli.md are made
+here, and nowhere else; tests/test_docs.py fails where they are not what this would write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from headgate import config
+from headgate import config, proxysettings
 from headgate.cli import reference as cli_reference
 from headgate.core.builtins import BUILTINS, BuiltinMetric
 from headgate.core.decision import VERDICT_MEANINGS
@@ -24,6 +24,8 @@ from headgate.core.samples import CAUSE_MEANINGS
 from headgate.core.settings import Table
 from headgate.http.exposition import SERIES
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
+from headgate.proxy.control import ROUTES as PROXY_ROUTES
+from headgate.proxy.metrics import SERIES as PROXY_SERIES
 from headgate.traffic.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
@@ -193,6 +195,62 @@ def prometheus_page() -> str:
     )
 
 
+def proxy_page() -> str:
+    """Every table of a proxy's file, its API and its metrics."""
+    sections: list[str] = []
+    for heading, rows in proxysettings.TABLES.items():
+        sections += [f"### {heading}", "", *_proxy_notes(heading), _settings(rows)]
+    routes = ((f"`{method} {path}`", about) for method, path, _, about in PROXY_ROUTES)
+    series = (
+        (f"`{s.name}`", s.kind, ", ".join(f"`{label}`" for label in s.labels), s.about)
+        for s in PROXY_SERIES
+    )
+    return "\n".join(
+        (
+            "# Proxy",
+            "",
+            "What `headgate proxy` reads, answers and counts; see",
+            "[how to run one](../howto/proxy.md).",
+            "",
+            "## Settings",
+            "",
+            "One TOML file. An unknown key is an error that names the nearest known one and the",
+            "line; a file that is refused leaves the last good settings in force. Times are",
+            'seconds, or texts such as `"500ms"`. `headgate proxy lint FILE` judges a file without',
+            "starting anything; `SIGHUP` or `headgate proxy reload` makes a running proxy read its",
+            "file again. Changes in [proxy], [control] and [memory], and addresses that are gone,",
+            "wait for `headgate proxy restart`, which turns no client away.",
+            "",
+            *sections,
+            "## API",
+            "",
+            "On the Unix socket `control.sock` in `directory`, and at `[control] address`. Changes",
+            "over TCP need a token with the role `operator`; each leaves a line in the log.",
+            "",
+            _table(("route", "meaning"), routes),
+            "## Prometheus metrics",
+            "",
+            "At `GET /metrics`. Labels are bounded: of clients the 200 with the most statements,",
+            "of budgets the first 200; the rest of each is `other`.",
+            "",
+            _table(("name", "kind", "labels", "meaning"), series),
+        )
+    )
+
+
+def _proxy_notes(heading: str) -> list[str]:
+    told = {
+        "[proxy]": "The environment overrides each of these: `HEADGATE_PROXY_THREADS` and so on.",
+        "[[listen]]": "One table for each address that clients connect to.",
+        "[[server]]": "The server, or several: one primary, and replicas for read-only listeners.",
+        "[agent]": "The agent that knows the database's health and rules, or several.",
+        "[follow]": "Instead of fixed servers: the shard's own, as its agents see them.",
+        "[release]": "How much is released of what the gate is for, as long as it is open.",
+        "[memory]": "Sizes of what threads and processes share, rounded up to powers of two.",
+    }
+    return [told[heading], ""] if heading in told else []
+
+
 def rules_page() -> str:
     kinds = _meanings({kind.value: told for kind, told in KIND_MEANINGS.items()})
     because = _meanings({one.value: told for one, told in JUSTIFICATION_MEANINGS.items()})
@@ -308,6 +366,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "rules.md": rules_page,
     "budgets.md": budgets_page,
     "prometheus.md": prometheus_page,
+    "proxy.md": proxy_page,
     "cli.md": cli_reference.render,
 }
 

@@ -188,6 +188,31 @@ install_percona() {
 
 set_up_percona() { locked percona install_percona; }
 
+# ── What the tests of the proxy put beside it, in front of it and behind it ──
+
+# Poolers, a load generator, drivers of other languages; and a server's plug-in for ed25519.
+PEER_PACKAGES=(pgbouncer haproxy sysbench libpostgresql-jdbc-java libmariadb-java python3-mysqldb)
+PEER_PARTS=(mariadb-server mariadb-client libmariadb3) # One file of each is wanted: without what they depend on.
+
+# A package and what this machine lacks for it; nothing where it cannot be had.
+needed_for() { own_apt install --simulate --no-install-recommends "$1" 2>/dev/null | awk '$1 == "Inst" { print $2 }'; }
+
+install_peers() {
+  local home="$ROOT/.cache/peers" package wanted=() stamp="${PEER_PACKAGES[*]} ${PEER_PARTS[*]}"
+  [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] || ! command -v apt-get >/dev/null && return
+  say "fetching ${PEER_PACKAGES[*]} into .cache/peers (for the tests of the proxy only)"
+  if own_apt update >&2; then
+    for package in "${PEER_PACKAGES[@]}"; do
+      mapfile -t -O "${#wanted[@]}" wanted < <(needed_for "$package")
+    done
+    mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" "${PEER_PARTS[@]}" | sort -u)
+    unpack_debs "$home" "${wanted[@]}" && printf '%s\n' "$stamp" >"$home/stamp" && return
+  fi
+  say "PgBouncer, HAProxy, sysbench and JDBC cannot be had here: their tests are skipped"
+}
+
+set_up_peers() { locked peers install_peers; }
+
 # ── Postgres 14 to 18 and a compiler, for the tests of the extension ─────────
 
 COMPILER_PACKAGES=(gcc make libc6-dev)
@@ -219,7 +244,7 @@ install_compiler() {
 
 set_up_compiler() { locked compiler install_compiler; }
 
-set_up_postgres_kits() { "$ROOT/scripts/postgres-kits"; }
+set_up_postgres_kits() { "$ROOT/scripts/postgres-kits" "$@"; }
 
 # All that the tests of the extension need. It is built before they start, once for each state of
 # its sources: the time limit of a test is not meant for compilers.
@@ -228,4 +253,32 @@ set_up_extension() {
   set_up_postgres_kits
   say "building the extension for each Postgres, where its sources have changed"
   "$VENV/bin/python" -m tests.fixtures.pgkits
+}
+
+# ── The proxy's relay, and what its tests put around it ──────────────────────
+
+has_openssl_headers() { gcc -E -include openssl/ssl.h -x c /dev/null >/dev/null 2>&1; }
+
+install_openssl_headers() {
+  has_openssl_headers || need_packages "the proxy's relay is built with OpenSSL's headers, which are missing" libssl-dev
+}
+
+set_up_relay() {
+  set_up_compiler
+  locked openssl install_openssl_headers
+}
+
+# Built before its tests start, as the extension is; likewise the relay's own tests, in C.
+set_up_proxy() {
+  set_up_relay
+  set_up_peers
+  set_up_postgres_kits 18
+  say "building the proxy's relay, where its sources have changed"
+  "$VENV/bin/python" -c 'from headgate.proxy.library import relay_library; relay_library()'
+}
+
+set_up_relay_tests() {
+  set_up_relay
+  say "building the relay's own tests, where its sources have changed"
+  "$VENV/bin/python" -m tests.fixtures.relaytests
 }

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from headgate import config
+from headgate import config, proxysettings
 from headgate.core.builtins import BUILTINS
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
 from headgate.core.lint import Severity
@@ -28,6 +28,8 @@ from headgate.http.control import ROUTES
 from headgate.http.exposition import SERIES
 from headgate.http.openapi import document
 from headgate.http.ruling import FAVOR_SETTINGS
+from headgate.proxy.control import ROUTES as PROXY_ROUTES
+from headgate.proxy.metrics import SERIES as PROXY_SERIES
 from headgate.traffic.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
@@ -146,6 +148,19 @@ def test_every_setting_of_a_budget_stands_in_its_own_table(
     assert set(KEY_MEANINGS) == {*SYSTEM_KEYS, "tag.NAME"}
 
 
+@pytest.mark.parametrize("heading", sorted(proxysettings.TABLES))
+def test_every_setting_of_a_proxy_stands_in_its_own_table(heading: str) -> None:
+    told = section(page("proxy.md"), f"### {heading}").split("\n## ")[0]
+    shown = re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE)
+    assert shown == list(proxysettings.TABLES[heading])
+
+
+def test_every_route_and_metric_of_a_proxy_is_documented() -> None:
+    told = page("proxy.md")
+    assert [p for m, p, *_ in PROXY_ROUTES if f"`{m} {p}`" not in told] == []
+    assert [s.name for s in PROXY_SERIES if f"`{s.name}`" not in told] == []
+
+
 def test_every_kind_and_justification_of_a_rule_is_documented() -> None:
     assert set(KIND_MEANINGS) == set(Kind)
     assert set(JUSTIFICATION_MEANINGS) == set(Justification)
@@ -256,6 +271,34 @@ def completed(block: str) -> str:
 def test_every_settings_snippet_is_taken(name: str, block: str) -> None:
     """A key that was renamed, or never was, must not stand in the docs."""
     config.parse_settings(completed(block))
+
+
+def proxy_blocks() -> list[tuple[str, str]]:
+    """Every piece of a proxy's settings file in the docs."""
+    pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    found = [(p.name, m[1]) for p in pages for m in INDENTED_TOML.finditer(p.read_text())]
+    blocks = [(name, textwrap.dedent(block)) for name, block in found]
+    own = proxysettings.SECTIONS - config.SECTIONS
+    of_files = [(n, b) for n, b in blocks if "budgets" not in tomllib.loads(b)]
+    return [(n, b) for n, b in of_files if tomllib.loads(b).keys() & own]
+
+
+OF_A_PROXY = {
+    "proxy": '[proxy]\nprotocol = "postgres"\ndirectory = "/d"\n',
+    "listen": '[[listen]]\naddress = "127.0.0.1:6432"\n',
+    "server": '[[server]]\naddress = "127.0.0.1:5432"\n',
+    "agent": '[agent]\nurl = "http://127.0.0.1:8087"\ndatabase = "main"\n',
+}
+
+
+@pytest.mark.parametrize(("name", "block"), proxy_blocks(), ids=lambda part: part[:24])
+def test_every_piece_of_a_proxys_settings_is_taken(name: str, block: str, tmp_path: Path) -> None:
+    document = tomllib.loads(block)
+    missing = [text for key, text in OF_A_PROXY.items() if key not in document]
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef")
+    whole = block.replace("/etc/headgate/tags.key", str(secret))
+    proxysettings.parse_proxy_settings("\n".join([whole, *missing]))
 
 
 def policy_blocks() -> list[tuple[str, str]]:

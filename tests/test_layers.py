@@ -30,12 +30,19 @@ LAW: Mapping[str, frozenset[str]] = {
     "native": frozenset({"core", "traffic"}),
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
-    "cli": frozenset({"client", "config", *PURE}),
+    "cli": frozenset({"client", "config", "proxysettings", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
     "main": frozenset({*PURE, *EDGES, "agent", "config", "logs", "wiring"}),
     "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "wiring"}),
+    # The proxy: its settings, its parts from settings, its composition root.
+    "proxysettings": frozenset({"core", "traffic", "config"}),
+    "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
+    "proxyparts": frozenset({*PURE, *EDGES, "agent", "config", "proxysettings", "proxywiring"}),
+    "proxymain": frozenset(
+        {*PURE, *EDGES, "agent", "config", "logs", "proxyparts", "proxysettings", "proxywiring"}
+    ),
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
-    "__main__": frozenset({"cli", "main", "demo", "pgext", "config", *PURE}),
+    "__main__": frozenset({"cli", "main", "proxymain", "demo", "pgext", "config", *PURE}),
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})
@@ -121,6 +128,8 @@ def test_imports_run_one_way(path: Path) -> None:
         ("stores", "from headgate.agent.ports import Store"),
         ("peers", "from headgate.agent.ports import PeerLink"),
         ("http", "from headgate.peers import open_link"),
+        ("proxy", "from headgate.pgext.meter import RegionMeter"),
+        ("proxysettings", "from headgate.proxy.relay import NativeRelay"),
     ],
 )
 def test_the_law_bites(ring: str, source: str) -> None:

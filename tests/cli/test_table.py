@@ -38,7 +38,7 @@ def test_a_line_that_is_not_the_commands_own(path: str, row: Row) -> None:
 
 def test_a_default_that_its_group_has_not() -> None:
     defaults = {name: group.default for name, group in GROUPS.items() if group.default}
-    assert defaults == {"shard": "show"}
+    assert defaults == {"shard": "show", "proxy": "run"}
     assert all(default in GROUPS[name].commands for name, default in defaults.items())
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -11,7 +14,13 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
 from headgate.integrations.leave import Batch, begins, ends
-from headgate.integrations.sqlcommenter import Tags, application_name, has_comment
+from headgate.integrations.sqlcommenter import (
+    SIGNATURE_TAG,
+    Tags,
+    application_name,
+    has_comment,
+    sign_tags,
+)
 
 TAGS = Tags(app="etl:nightly")
 COMMENT = "/*app='etl%3Anightly'*/"
@@ -132,3 +141,62 @@ def test_what_begins_and_ends_a_transaction() -> None:
     assert begins("begin") and begins(" START TRANSACTION") and not begins("SELECT 'begin'")
     assert begins("/* who; */ -- why\n BEGIN") and not begins("/* BEGIN") and not begins("--BEGIN")
     assert ends("COMMIT;") and ends("rollback") and not ends("ROLLBACK TO SAVEPOINT a")
+
+
+# --- signed (R149) -----------------------------------------------------------------------------
+
+SECRET = b"sixteen bytes ok"
+SIGNING: dict[str, Any] = {
+    "secret": SECRET, "username": "app", "expires_unix_s": 1_700_000_000,
+}  # fmt: skip
+
+
+def test_a_signature_is_over_the_user_the_end_and_every_tag_by_key() -> None:
+    """As a proxy reads it: lines, sorted by key."""
+    signed = sign_tags({"priority": "0", "app": "etl:nightly"}, **SIGNING)
+    message = b"v1\n1700000000\napp\napp=etl:nightly\npriority=0\n"
+    digest = hmac.new(SECRET, message, hashlib.sha256).hexdigest()
+    assert signed[SIGNATURE_TAG] == f"v1.1700000000.{digest}"
+    assert read_tags(signed.on("SELECT 1")) == dict(signed)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ({"app": "web"}, SIGNING),
+        ({"app": "etl", "priority": "0"}, SIGNING),
+        ({"app": "etl"}, {**SIGNING, "username": "root"}),
+        ({"app": "etl"}, {**SIGNING, "expires_unix_s": 1_700_000_001}),
+        ({"app": "etl"}, {**SIGNING, "secret": b"another sixteen!"}),
+    ],
+    ids=["value", "more tags", "user", "end", "secret"],
+)
+def test_nothing_that_is_signed_can_be_changed(other: tuple[dict[str, str], Any]) -> None:
+    tags, signing = other
+    ours = sign_tags({"app": "etl"}, **SIGNING)
+    assert sign_tags(tags, **signing)[SIGNATURE_TAG] != ours[SIGNATURE_TAG]
+
+
+def test_signing_again_replaces_the_signature() -> None:
+    once = sign_tags({"app": "etl"}, **SIGNING)
+    assert sign_tags(once, **SIGNING) == once
+
+
+@pytest.mark.parametrize(
+    ("tags", "more"),
+    [
+        ({"app": "etl\npriority=0"}, {}),
+        ({"a=b": "c"}, {}),
+        ({"app": "etl"}, {"secret": b"short"}),
+        ({"app": "etl"}, {"secret": b"x" * 65}),
+        ({"app": "etl"}, {"username": ""}),
+        ({"app": "etl"}, {"username": "a\nb"}),
+        ({"app": "etl"}, {"expires_unix_s": 0}),
+        ({"app": "etl"}, {"expires_unix_s": float("inf")}),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_not_signed(
+    tags: dict[str, str], more: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidSettings):
+        sign_tags(tags, **{**SIGNING, **more})
