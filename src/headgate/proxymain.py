@@ -8,6 +8,7 @@ ProxySettings ──► memory, NativeRelay, sockets (opened, inherited) ──�
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -273,6 +274,9 @@ class Proxy:
         await self._serve_control(inheritance)
         self._background("tend", self._tend)
         self._background("reload", self._reload_on_hangup)
+        # What was built at start-up lives as long as the process: keep the collector off it.
+        gc.collect()
+        gc.freeze()
 
     def _memory(self, inheritance: Inheritance | None) -> SharedMemory:
         if inheritance is not None:

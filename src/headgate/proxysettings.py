@@ -293,7 +293,8 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "max_buffer_mb",
-            "Bound over the buffers of all sessions, in MiB.",
+            "Bound over the buffers of all sessions, in MiB. From half of it on, less is kept for a "
+            "client that does not read, and its server is read more slowly.",
             whole(4, 65536),
             default=256,
         ),
