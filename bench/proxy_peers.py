@@ -172,6 +172,7 @@ def scratch() -> Iterator[tuple[Path, ExitStack]]:
         tempfile.TemporaryDirectory(prefix="headgate-", dir=scratch_parent()) as folder,
         ExitStack() as stack,
     ):
+        Path(folder).chmod(0o755)  # PgBouncer runs as nobody.
         yield Path(folder), stack
 
 

@@ -230,7 +230,7 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "threads",
-            "Threads that relay; 0: as many as the host has CPUs, at most "
+            "Threads that relay; 0: one for every two CPUs of the host, at most "
             f"{DEFAULT_THREADS}. Waits for a restart, as all of this table but "
             "`drain_timeout_s` does.",
             whole(0, 64),
@@ -293,8 +293,8 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "max_buffer_mb",
-            "Bound over the buffers of all sessions, in MiB. From half of it on, less is kept for a "
-            "client that does not read, and its server is read more slowly.",
+            "Bound over the buffers of all sessions, in MiB. From half of it on, less is kept for "
+            "a client that does not read, and its server is read more slowly.",
             whole(4, 65536),
             default=256,
         ),
@@ -1152,7 +1152,7 @@ class _Reading:
 
 
 def _relay_terms(proxy: Mapping[str, Any], protocol: Protocol) -> RelayTerms:
-    threads = proxy["threads"] or min(os.cpu_count() or 1, DEFAULT_THREADS)
+    threads = proxy["threads"] or min(max(1, (os.cpu_count() or 1) // 2), DEFAULT_THREADS)
     same = (
         *("loop", "max_sessions", "max_sessions_per_user", "startup_timeout_s"),
         *("connect_timeout_s", "idle_timeout_s", "tcp_keepalive_s", "dry_run"),
