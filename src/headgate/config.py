@@ -614,30 +614,39 @@ class Settings:
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """The settings of `path`, or InvalidSettings with every fault and its line."""
     environment = os.environ if environment is None else environment  # noqa: TID251 -- the one place
+    return parse_settings(settings_text(path), environment, source=str(path))
+
+
+def settings_text(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """What a settings file says, or InvalidSettings."""
     source = str(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")], source) from None
-    if len(content) > MAX_FILE_BYTES:
-        fault = Fault("", f"has {len(content)} bytes, at most {MAX_FILE_BYTES}")
+    if len(content) > most_bytes:
+        fault = Fault("", f"has {len(content)} bytes, at most {most_bytes}")
         raise InvalidSettings([fault], source)
     try:
-        return parse_settings(content.decode(), environment, source=source)
+        return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InvalidSettings([Fault("", "is not UTF-8 here", line)], source) from None
 
 
-def parse_settings(
-    content: str, environment: Mapping[str, str] = MappingProxyType({}), *, source: str = ""
-) -> Settings:
+def settings_document(content: str, source: str) -> dict[str, Any]:
     try:
-        document = tomllib.loads(content)
+        return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise InvalidSettings([Fault("", f"is not TOML: {error}")], source) from None
     except RecursionError:
         raise InvalidSettings([Fault("", "is nested too deeply")], source) from None
+
+
+def parse_settings(
+    content: str, environment: Mapping[str, str] = MappingProxyType({}), *, source: str = ""
+) -> Settings:
+    document = settings_document(content, source)
     try:
         settings = _read_document(document, environment)
     except InvalidSettings as error:

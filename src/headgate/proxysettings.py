@@ -19,7 +19,15 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from headgate.config import TOKEN_SETTINGS, LogFormat, Role, Token, is_loopback
+from headgate.config import (
+    TOKEN_SETTINGS,
+    LogFormat,
+    Role,
+    Token,
+    is_loopback,
+    settings_document,
+    settings_text,
+)
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_database, parse_identity
 from headgate.core.places import line_index, nearest_line
@@ -62,6 +70,7 @@ from headgate.core.settings import (
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_FILE_BYTES = 1024 * 1024
+
 ENVIRONMENT_PREFIX = "HEADGATE_PROXY_"
 MAX_LISTENERS = 16
 MAX_SERVERS = 32
@@ -834,30 +843,13 @@ class ProxySettings:
 def load_proxy_settings(path: Path, environment: Mapping[str, str] | None = None) -> ProxySettings:
     """The settings of `path`, or InvalidSettings with every fault and its line."""
     environment = os.environ if environment is None else environment  # noqa: TID251 -- as config.py
-    source = str(path)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")], source) from None
-    if len(content) > MAX_FILE_BYTES:
-        fault = Fault("", f"has {len(content)} bytes, at most {MAX_FILE_BYTES}")
-        raise InvalidSettings([fault], source)
-    try:
-        return parse_proxy_settings(content.decode(), environment, source=source)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InvalidSettings([Fault("", "is not UTF-8 here", line)], source) from None
+    return parse_proxy_settings(settings_text(path, MAX_FILE_BYTES), environment, source=str(path))
 
 
 def parse_proxy_settings(
     content: str, environment: Mapping[str, str] = MappingProxyType({}), *, source: str = ""
 ) -> ProxySettings:
-    try:
-        document = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings([Fault("", f"is not TOML: {error}")], source) from None
-    except RecursionError:
-        raise InvalidSettings([Fault("", "is nested too deeply")], source) from None
+    document = settings_document(content, source)
     try:
         settings = _Reading(document, environment).settings()
     except InvalidSettings as error:

@@ -7,6 +7,7 @@ different moments.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from ctypes import (
     Structure,
     c_bool,
@@ -20,6 +21,7 @@ from ctypes import (
     c_uint32,
     c_uint64,
 )
+from typing import Any
 
 from headgate.traffic.ask import MAX_MATCHES
 
@@ -356,22 +358,37 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
 )
 
 
-def expected() -> tuple[tuple[str, int], ...]:
-    """What hg_layout answers to 0, 1, 2, …"""
-    sizes = [(f"size of {kind.__name__}", ctypes.sizeof(kind)) for kind in _SIZES]
-    offsets = [
+Layout = tuple[tuple[str, int], ...]
+
+
+def laid_out(
+    sizes: Iterable[type[Structure]], offsets: Iterable[tuple[type[Structure], str]]
+) -> Layout:
+    """What a library's own layout function answers to 0, 1, 2, …"""
+    told = [(f"size of {kind.__name__}", ctypes.sizeof(kind)) for kind in sizes]
+    places = [
         (f"place of {kind.__name__}.{name}", int(getattr(kind, name).offset))
-        for kind, name in _OFFSETS
+        for kind, name in offsets
     ]
-    return (*sizes, *offsets, ("end", 0))
+    return (*told, *places, ("end", 0))
+
+
+def compared(ask: Any, layout: Layout) -> list[str]:
+    """Where the structures behind a library's layout function are not these."""
+    ask.argtypes = [c_uint32]
+    ask.restype = c_size_t
+    return [
+        f"{what} is {found}, not {size}"
+        for which, (what, size) in enumerate(layout)
+        if (found := ask(which)) != size
+    ]
+
+
+def expected() -> Layout:
+    """What hg_layout answers to 0, 1, 2, …"""
+    return laid_out(_SIZES, _OFFSETS)
 
 
 def misfits(library: ctypes.CDLL) -> list[str]:
     """Where the library's structures are not these."""
-    library.hg_layout.argtypes = [c_uint32]
-    library.hg_layout.restype = c_size_t
-    return [
-        f"{what} is {found}, not {size}"
-        for which, (what, size) in enumerate(expected())
-        if (found := library.hg_layout(which)) != size
-    ]
+    return compared(library.hg_layout, expected())

@@ -25,7 +25,7 @@ from ctypes import (
 )
 from typing import Any
 
-from headgate.native.layout import HgHolding, HgSizes
+from headgate.native.layout import HgHolding, HgSizes, Layout, compared, laid_out
 
 STATE_MAGIC = b"HGRELAYS"
 STATE_FORMAT = 1
@@ -343,25 +343,14 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
 )
 
 
-def expected() -> tuple[tuple[str, int], ...]:
+def expected() -> Layout:
     """What hr_layout answers to 0, 1, 2, …"""
-    sizes = [(f"size of {kind.__name__}", ctypes.sizeof(kind)) for kind in _SIZES]
-    offsets = [
-        (f"place of {kind.__name__}.{name}", int(getattr(kind, name).offset))
-        for kind, name in _OFFSETS
-    ]
-    return (*sizes, *offsets, ("end", 0))
+    return laid_out(_SIZES, _OFFSETS)
 
 
 def misfits(library: ctypes.CDLL) -> list[str]:
     """Where the library's structures are not these."""
-    library.hr_layout.argtypes = [c_uint32]
-    library.hr_layout.restype = c_size_t
-    return [
-        f"{what} is {found}, not {size}"
-        for which, (what, size) in enumerate(expected())
-        if (found := library.hr_layout(which)) != size
-    ]
+    return compared(library.hr_layout, expected())
 
 
 _ERROR: list[Any] = [c_char_p, c_size_t]
