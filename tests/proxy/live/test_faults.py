@@ -299,6 +299,8 @@ def test_sessions_beyond_the_limits_are_told_so(
             with pytest.raises(psycopg.OperationalError) as caught:
                 way.connect()
             assert "headgate" in str(caught.value)
+            # Until it has hung up, the one that was refused counts as well.
+            eventually(lambda: proxy.sessions() == 2)
             with way.connect(user="clerk"), pytest.raises(psycopg.OperationalError):
                 way.connect(user="clerk", options="-c work_mem=1MB")
         eventually(lambda: proxy.sessions() == 0)
