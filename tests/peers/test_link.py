@@ -217,6 +217,26 @@ def test_a_link_that_is_closed_lets_go_of_who_waits(serve: Serve, run: Run) -> N
     eventually(agent.settled)
 
 
+def test_a_link_that_is_closed_while_it_connects_leaves_no_connection(
+    serve: Serve, run: Run
+) -> None:
+    """At whichever step of the way it is: what is opened afterwards would be nobody's to end."""
+    agent = serve()
+
+    async def closes() -> None:
+        for steps in range(8):
+            async with linked(agent.url) as link:
+                pull = asyncio.create_task(link.pull(question(wait_s=5), timeout_s=10))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await link.close()
+                with pytest.raises(PeerFailed, match="closed"):
+                    await pull
+        await aeventually(agent.settled)
+
+    run(closes())
+
+
 # --- agents that go away and come back -----------------------------------------------------
 
 

@@ -117,17 +117,26 @@ class Line:
         return await (await self._connect()).ask(compose)
 
     async def _connect(self) -> Connection:
-        if self._closed:
-            raise HungUp("the link to it is closed")
+        self._expect_open()
         loop = asyncio.get_running_loop()
         self.doing = "to connect"
         await asyncio.sleep(max(0.0, self._not_before - loop.time()))
         # Set beforehand: an attempt that is given up is one that failed, too.
         self._not_before = loop.time() + RECONNECT_PAUSE_S
-        connection = self._connection = await self._open(loop)
+        connection = await self._open(loop)
+        try:
+            self._expect_open()
+        except HungUp:  # Meanwhile: nobody else would end it.
+            await connection.close()
+            raise
+        self._connection = connection
         self._not_before = 0.0
         self.doing = "for its answer"
         return connection
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise HungUp("the link to it is closed")
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> Connection:
         url, failure = self._url, OSError("the name has no address")
@@ -174,13 +183,21 @@ class Addresses:
         if self._looking is None:
             self._looking = asyncio.ensure_future(self._resolve())
             self._looking.add_done_callback(self._looked)
-        found = await asyncio.shield(self._looking)
+        found = await self._looked_up(self._looking)
         first, self._answered = self._answered, ""
         if first in found:
             return [first, *(address for address in found if address != first)]
         self._turn += 1
         start = self._turn % len(found) if found else 0
         return found[start:] + found[:start]
+
+    async def _looked_up(self, looking: asyncio.Future[list[str]]) -> list[str]:
+        try:
+            return await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            if looking.cancelled():  # By `close`, and not whoever waits here.
+                raise HungUp("the link to it is closed") from None
+            raise
 
     def answers(self, address: str) -> None:
         self._answered = address
