@@ -6,6 +6,10 @@ HeadgateError
 ├── InvalidRequest     an HTTP request or body that cannot be understood
 ├── Conflict           a change built on a revision that is no longer the newest
 ├── StoreUnavailable   the store cannot be read or written just now
+│   ├── StoreRefused   the fleet's store does not let us in: credentials, certificate, permission
+│   ├── Compacted      changes since that revision are no longer known there: list anew
+│   └── OutcomeUnknown a change was sent and no answer came: it may have been made, or not
+├── LeaseLost          the fleet's store has let go of a lease that was to be renewed
 ├── ProbeFailed        a metric could not be read; carries the cause that samples keep
 ├── PeerFailed         another agent of the shard did not answer, or not as one; with the cause
 ├── WrongShard         another agent asks for a shard that is not this one's
@@ -71,6 +75,22 @@ class Conflict(HeadgateError):
 
 
 class StoreUnavailable(HeadgateError):
+    pass
+
+
+class StoreRefused(StoreUnavailable):
+    """Trying again soon does not help; somebody has to mend it."""
+
+
+class Compacted(StoreUnavailable):
+    pass
+
+
+class OutcomeUnknown(StoreUnavailable):
+    pass
+
+
+class LeaseLost(HeadgateError):
     pass
 
 

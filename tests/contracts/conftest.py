@@ -9,6 +9,7 @@ import pytest
 
 from headgate.agent.ports import Store
 from headgate.stores import MemoryStore, SqliteStore
+from tests.contracts.fleets import FLEETS, Fleet
 
 
 def make_store(kind: str, folder: Path) -> Store:
@@ -19,5 +20,13 @@ def make_store(kind: str, folder: Path) -> Store:
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     made = make_store(request.param, tmp_path)
     await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture(params=list(FLEETS))
+async def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """One fleet's store, empty, with as many clients as a test asks for."""
+    made = FLEETS[request.param](request, tmp_path)
     yield made
     await made.close()

@@ -216,6 +216,19 @@ def test_a_password_in_a_peers_address_is_not_repeated() -> None:
         assert "hunter2" not in fault
 
 
+def test_agents_of_several_shards_have_names_of_their_own_in_each_where_there_is_a_fleet() -> None:
+    """The same file on two hosts: with `main` on both, neither would find the other."""
+    database = '[databases.{0}]\nengine = "postgres"\ndsn = "x"\nshard = "{1}"\n'
+    file = "".join(database.format(*one) for one in (("main", "a/0"), ("x", "b/0"), ("y", "b/0")))
+    agent = '[agent]\nname = "db-7"\n'
+
+    def names(more: str = "") -> list[str]:
+        return [d.member for d in parse_settings(agent + file + more).databases.values()]
+
+    assert names('[fleet]\nfile = "/x"\n') == ["db-7", "x", "y"]
+    assert names() == ["main", "x", "y"]
+
+
 def test_too_many_members_are_refused() -> None:
     many = SHARDED + "".join(
         f"[databases.main.peers.m{i}]\nurl='http://127.0.0.1:{i + 1}'\n" for i in range(256)

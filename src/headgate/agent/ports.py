@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from headgate.core.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.core.metrics import MetricSpec
 from headgate.core.records import (
     Asked,
@@ -134,6 +135,61 @@ class BudgetMeter(Protocol):
 
     async def read(self) -> BudgetReadings:
         """Or MeterFailed with the cause. Never a stand-in."""
+        ...
+
+
+class FleetReader(Protocol):
+    """What a fleet shares, to be followed: its store, or another agent that has it from there.
+
+    Every call ends within a second or two: with what was asked for, or with StoreUnavailable.
+    """
+
+    @property
+    def name(self) -> str:
+        """For people: `etcd 10.0.0.1:2379, …`. Never with a password."""
+        ...
+
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+        """All under these prefixes, at one revision. `at_any_member`: also by a server that has
+        lost the others and may be behind; for a start without a quorum."""
+        ...
+
+    def watch(self, prefixes: Sequence[str], *, after_revision: int) -> AsyncGenerator[Changes]:
+        """Every change beyond that revision, in order, none left out and none twice. Ends only
+        by an error: Compacted, or StoreUnavailable when the way is gone. A way that has gone
+        silent is not noticed here: the beat is there for that; so the newest commit may be told
+        without the word that it is whole (see Changes). May yield Changes without events, to tell
+        how far the store has come."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class FleetStore(FleetReader, Protocol):
+    """Keeps what a fleet shares: memory, SQLite, etcd; one contract suite over all of them.
+
+    No check ever waits for it.
+    """
+
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+        """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
+
+        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
+        """
+        ...
+
+    async def count(self, prefix: str) -> int:
+        """How many entries there are, without reading them."""
+        ...
+
+    async def grant(self, ttl_s: float) -> Lease: ...
+
+    async def renew(self, lease_id: int) -> Lease:
+        """Or LeaseLost: what was put under it is gone, or soon will be."""
+        ...
+
+    async def revoke(self, lease_id: int) -> None:
+        """What was put under it is taken out now. One that is not there is not missed."""
         ...
 
 
@@ -318,6 +374,8 @@ __all__ = [
     "BudgetMeter",
     "BudgetMinute",
     "Clock",
+    "FleetReader",
+    "FleetStore",
     "HeartbeatWriter",
     "MetricChange",
     "MetricMinute",

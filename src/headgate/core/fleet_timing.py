@@ -1,0 +1,97 @@
+"""When agents of a fleet turn to what they share: pure figures, dice given.
+
+Whatever all agents would do at once is spread over a time that grows with the fleet, so that its
+store is asked at the same rate by ten shards and by ten thousand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONTACTS_PER_S = 200
+"""How often a whole fleet may turn to its store, of one kind of contact."""
+LEAST_SPREAD_S, MOST_SPREAD_S = 0.5, 60.0
+LONGEST_RETRY_S = 5.0
+"""Between two tries, in a fleet that is small enough for it."""
+AGENTS_PER_SHARD = 3
+"""What a spreading, which is counted in shards, is taken times for what every agent does."""
+BEATERS_PER_S = 50
+LEAST_BEAT_SPREAD_S, MOST_BEAT_SPREAD_S = 1.0, 240.0
+OTHERS_BEAT_AFTER = 2
+"""Intervals without a beat after which somebody else than its last writer writes it."""
+SILENT_AFTER = 3
+"""Intervals without a beat after which whoever watches does no longer believe its watch."""
+MOST_FLAPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FleetTiming:
+    beat_interval_s: float = 2.0
+    silent_after_s: float = 6.0
+    """Nothing heard for so long: the watch is taken for dead, and what is known for stale."""
+    timeout_s: float = 2.0
+    """Of one request."""
+    return_after_s: float = 10.0
+    """A better source must have answered for so long before it is gone back to."""
+    longest_return_s: float = 300.0
+    """The same, of one that was lost again soon, several times."""
+
+    @classmethod
+    def of(cls, *, beat_interval_s: float = 2.0, timeout_s: float = 2.0) -> FleetTiming:
+        """From what is set: the rest follows."""
+        return cls(
+            beat_interval_s=beat_interval_s,
+            silent_after_s=SILENT_AFTER * beat_interval_s,
+            timeout_s=timeout_s,
+        )
+
+    @property
+    def probe_every_s(self) -> float:
+        """How often a better source is asked whether it answers again."""
+        return self.return_after_s / 2
+
+    def returns_after_s(self, flaps: int) -> float:
+        """Doubled for each time that it was lost again soon."""
+        return min(self.longest_return_s, self.return_after_s * 2.0 ** min(flaps, MOST_FLAPS))
+
+
+def spread_s(shards: int) -> float:
+    """Over how long a fleet of so many shards spreads what each of them does once."""
+    return min(MOST_SPREAD_S, max(LEAST_SPREAD_S, shards / CONTACTS_PER_S))
+
+
+def first_contact_in_s(shards: int | None, roll: float) -> float:
+    """After a start. None: nothing is known, not even rules, and there is no time to lose."""
+    return roll * (LEAST_SPREAD_S if shards is None else spread_s(shards))
+
+
+def retry_in_s(attempt: int, roll: float, spread: float) -> float:
+    """Until the try after `attempt` failed ones (0: it was lost just now). With a fleet of ten
+    thousand this is one spreading each, and the store is asked as often as at a start."""
+    if attempt <= 0:
+        return roll * spread
+    longest = max(spread, LONGEST_RETRY_S)
+    # The exponent is bounded: an outage of weeks must not end in an overflow.
+    return (0.5 + roll) * min(longest, spread * 2.0 ** min(attempt - 1, 16))
+
+
+def fallback_in_s(roll: float, spread: float, *, cold: bool) -> float:
+    """Until a replica's agent turns to the store, because its primary's agent is away. `cold`: it
+    has never answered since the start, as when a whole fleet starts: primaries go first."""
+    return spread * (roll + cold)
+
+
+def beat_spread_s(shards: int) -> float:
+    return min(MOST_BEAT_SPREAD_S, max(LEAST_BEAT_SPREAD_S, shards / BEATERS_PER_S))
+
+
+def beat_in_s(timing: FleetTiming, roll: float, *, mine: bool, ever: bool, shards: int) -> float:
+    """From the last beat heard (or from when the watch began) until it is this agent's turn.
+
+    `mine`: it wrote the last one; `ever`: there is a last one. The first of N others comes
+    about 1/N of the spread after two intervals, and the rest hear it before their turn.
+    """
+    if mine:
+        return timing.beat_interval_s
+    waited_s = OTHERS_BEAT_AFTER * timing.beat_interval_s if ever else 0.0
+    return waited_s + roll * beat_spread_s(shards)

@@ -1,0 +1,122 @@
+"""How far something set for the fleet reaches: all of it, a region, a cluster, a shard, a host.
+
+    `shard:commerce/*` ──parse_reach──► Reach ──meets──► Place (one database of one agent)
+
+Patterns know one sign, `*`: any characters, also none, also `/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+MAX_PATTERN_CHARS = 127
+_PATTERN = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}")
+
+
+class Level(Enum):
+    """From the widest to the narrowest; where two speak of the same, the narrower counts."""
+
+    FLEET = "fleet"
+    REGION = "region"
+    CLUSTER = "cluster"
+    SHARD = "shard"
+    HOST = "host"
+
+
+LEVELS = tuple(Level)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a database of an agent stands. Empty: it was not said, and no pattern meets it."""
+
+    region: str = ""
+    cluster: str = ""
+    shard: str = ""
+    host: str = ""
+    """The agent's name."""
+    database: str = ""
+    """As its agent calls it."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    level: Level = Level.FLEET
+    pattern: str = ""
+    """Empty for the fleet."""
+
+    def __str__(self) -> str:
+        return (
+            self.level.value if self.level is Level.FLEET else f"{self.level.value}:{self.pattern}"
+        )
+
+    @property
+    def is_exact(self) -> bool:
+        """Names one region, cluster, shard or host."""
+        return self.level is not Level.FLEET and "*" not in self.pattern
+
+    @property
+    def rank(self) -> tuple[int, bool, int]:
+        """Narrower ones are higher; among patterns of a level, those that say more."""
+        return LEVELS.index(self.level), self.is_exact, len(self.pattern.replace("*", ""))
+
+    def meets(self, place: Place) -> bool:
+        if self.level is Level.FLEET:
+            return True
+        name: str = getattr(place, self.level.value)
+        return bool(name) and _fits(self._pieces, name)
+
+    def databases(self, places: Iterable[Place]) -> tuple[str, ...]:
+        """Those of an agent that it meets."""
+        return tuple(place.database for place in places if self.meets(place))
+
+    @cached_property
+    def _pieces(self) -> tuple[str, ...]:
+        return tuple(self.pattern.split("*"))
+
+
+def _fits(pieces: Sequence[str], name: str) -> bool:
+    """Each piece where it first fits after the one before. No regular expression: with many `*`
+    it would try all ways to part the name, for minutes, while checks wait."""
+    first, *others = pieces
+    if not others:
+        return name == first
+    *between, last = others
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for piece in between:
+        at = name.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return len(name) - at >= len(last) and name.endswith(last)
+
+
+EVERYWHERE = Reach()
+
+
+def parse_reach(value: object) -> Reach:
+    """`fleet`, or a level and a pattern; ValueError says what it should have been."""
+    if not isinstance(value, str):
+        raise ValueError("must be a string, such as fleet or shard:commerce/*")
+    level_name, colon, pattern = value.partition(":")
+    try:
+        level = Level(level_name)
+    except ValueError:
+        known = ", ".join(level.value for level in LEVELS)
+        raise ValueError(f"is {value!r}, must begin with one of {known}") from None
+    if level is Level.FLEET:
+        if colon:
+            raise ValueError(f"is {value!r}: fleet is all of it, and takes no pattern")
+        return EVERYWHERE
+    if not _PATTERN.fullmatch(pattern):
+        raise ValueError(
+            f"is {value!r}, must read like {level.value}:NAME, with 1–{MAX_PATTERN_CHARS} of "
+            "A–Z, a–z, 0–9, _ . : / - and * for any"
+        )
+    return Reach(level, pattern)

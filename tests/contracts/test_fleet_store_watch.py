@@ -1,0 +1,237 @@
+"""What `FleetStore` promises to who watches it, and of leases; asked of every store alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from headgate.core.keyvalue import Changes, Compare, Event, Put
+from headgate.errors import Compacted, Conflict, LeaseLost, StoreUnavailable
+from tests.contracts.fleets import Fleet
+from tests.fixtures.eventually import aeventually
+
+WITHIN_S = 5.0
+
+
+async def events_of(watch: AsyncGenerator[Changes], count: int) -> list[Event]:
+    """The next `count`; more in the same Changes are a fault of the test."""
+    seen: list[Event] = []
+    async with asyncio.timeout(WITHIN_S):
+        while len(seen) < count:
+            changes = await anext(watch)
+            assert changes.newest <= changes.revision + 1  # of the newest commit there may be more
+            seen.extend(changes.events)
+    assert len(seen) == count
+    return seen
+
+
+async def test_changes_of_others_come_in_order_each_once(fleet: Fleet) -> None:
+    """R84."""
+    one, other = fleet.client(), fleet.client()
+    begun = (await one.list(["a/"])).revision
+    async with aclosing(one.watch(["a/"], after_revision=begun)) as watch:
+        wanted = []
+        for i in range(5):
+            revision = await other.commit([], [Put(f"a/{i}", b"%d" % i)])
+            wanted.append(Event(f"a/{i}", b"%d" % i, revision))
+        assert await events_of(watch, 5) == wanted
+
+
+async def test_a_watch_that_waits_is_told(fleet: Fleet) -> None:
+    one, other = fleet.client(), fleet.client()
+    begun = (await one.list(["a"])).revision
+    async with aclosing(one.watch(["a"], after_revision=begun)) as watch:
+        waiting = asyncio.ensure_future(events_of(watch, 1))
+        await asyncio.sleep(0)
+        revision = await other.commit([], [Put("a", b"1")])
+        assert await waiting == [Event("a", b"1", revision)]
+
+
+async def test_a_watch_from_before_begins_with_what_was_missed(fleet: Fleet) -> None:
+    store = fleet.client()
+    first = await store.commit([], [Put("a", b"1")])
+    second = await store.commit([], [Put("a", b"2")])
+    third = await store.commit([], [Put("a", None)])
+    async with aclosing(store.watch(["a"], after_revision=first)) as watch:
+        assert await events_of(watch, 2) == [Event("a", b"2", second), Event("a", None, third)]
+
+
+async def test_a_commit_is_told_whole(fleet: Fleet) -> None:
+    store = fleet.client()
+    begun = await store.commit([], [Put("b/gone", b"")])
+    puts = [Put("a/1", b""), Put("b/1", b""), Put("b/gone", None), Put("a/2", b"")]
+    revision = await store.commit([], puts)
+    async with aclosing(store.watch(["a/", "b/"], after_revision=begun)) as watch:
+        changes = await _first_with_events(watch)
+    assert {event.key: event.value for event in changes.events} == {
+        put.key: put.value for put in puts
+    }
+    assert {event.revision for event in changes.events} == {revision}
+
+
+async def _first_with_events(watch: AsyncGenerator[Changes]) -> Changes:
+    async with asyncio.timeout(WITHIN_S):
+        async for changes in watch:
+            if changes.events:
+                return changes
+    raise AssertionError("a watch ends by an error only")
+
+
+async def test_what_no_prefix_names_is_not_told(fleet: Fleet) -> None:
+    one, other = fleet.client(), fleet.client()
+    begun = (await one.list(["a/"])).revision
+    async with aclosing(one.watch(["a/", "beat"], after_revision=begun)) as watch:
+        for key in ("a", "b/1", "a/1", "bea", "ab", "beat"):
+            await other.commit([], [Put(key, b"")])
+        assert [event.key for event in await events_of(watch, 2)] == ["a/1", "beat"]
+
+
+async def test_the_order_holds_across_prefixes_also_overlapping_ones(fleet: Fleet) -> None:
+    one, other = fleet.client(), fleet.client()
+    keys = [f"{'ab'[i % 2]}/{i}" for i in range(12)]
+    begun = (await one.list(["a/"])).revision
+    async with aclosing(one.watch(["a/", "b/", "b/1"], after_revision=begun)) as watch:
+        for key in keys:
+            await other.commit([], [Put(key, b"")])
+        assert [event.key for event in await events_of(watch, len(keys))] == keys
+
+
+async def test_a_large_change_is_told(fleet: Fleet) -> None:
+    store = fleet.client()
+    value = b"x" * 60_000
+    begun = (await store.list(["a/"])).revision
+    await store.commit([], [Put(f"a/{i}", value) for i in range(15)])
+    async with aclosing(store.watch(["a/"], after_revision=begun)) as watch:
+        assert all(event.value == value for event in await events_of(watch, 15))
+
+
+async def test_changes_that_are_no_longer_known_are_not_left_out_in_silence(
+    fleet: Fleet,
+) -> None:
+    """R84: the reader is told to list anew, and from there on it goes on."""
+    store = fleet.client()
+    begun = await store.commit([], [Put("a", b"1")])
+    await store.commit([], [Put("a", b"2")])
+    await store.commit([], [Put("a", b"3")])
+    await fleet.compact()
+    async with aclosing(store.watch(["a"], after_revision=begun)) as watch:
+        with pytest.raises(Compacted):
+            await events_of(watch, 1)
+    listing = await store.list(["a"])
+    async with aclosing(store.watch(["a"], after_revision=listing.revision)) as watch:
+        revision = await store.commit([], [Put("a", b"4")])
+        assert await events_of(watch, 1) == [Event("a", b"4", revision)]
+
+
+async def test_a_refused_commit_is_not_told(fleet: Fleet) -> None:
+    store = fleet.client()
+    begun = (await store.list(["a"])).revision
+    async with aclosing(store.watch(["a"], after_revision=begun)) as watch:
+        with pytest.raises(LeaseLost):
+            await store.commit([], [Put("a", b"no", lease=987654321)])
+        await store.commit([], [Put("a", b"yes")])
+        assert [event.value for event in await events_of(watch, 1)] == [b"yes"]
+
+
+async def test_a_watch_ends_with_its_store(fleet: Fleet) -> None:
+    store = fleet.client()
+    begun = (await store.list(["a"])).revision
+    await store.commit([], [Put("a", b"")])
+    async with aclosing(store.watch(["a"], after_revision=begun)) as watch:
+        await events_of(watch, 1)
+        waiting = asyncio.ensure_future(events_of(watch, 1))
+        await asyncio.sleep(0)
+        await store.close()
+        with pytest.raises(StoreUnavailable):
+            await waiting
+
+
+async def test_a_watch_that_is_given_up_leaves_the_store_well(fleet: Fleet) -> None:
+    store = fleet.client()
+    begun = (await store.list(["a"])).revision
+    for _ in range(3):
+        async with aclosing(store.watch(["a"], after_revision=begun)) as watch:
+            waiting = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+    await store.commit([], [Put("a", b"1")])
+    assert await store.count("a") == 1
+
+
+# --- leases --------------------------------------------------------------------------------
+
+
+async def test_what_lies_under_a_lease_goes_with_it(fleet: Fleet) -> None:
+    store = fleet.client()
+    lease = await store.grant(60)
+    assert lease.ttl_s >= 60
+    begun = await store.commit([], [Put("a", b"", lease=lease.id), Put("b", b"")])
+    async with aclosing(store.watch([""], after_revision=begun)) as watch:
+        await store.revoke(lease.id)
+        assert [(event.key, event.value) for event in await events_of(watch, 1)] == [("a", None)]
+    assert [entry.key for entry in (await store.list([""])).entries] == ["b"]
+    with pytest.raises(LeaseLost):
+        await store.renew(lease.id)
+
+
+async def test_a_lease_that_is_not_there_is_not_missed_when_given_back(fleet: Fleet) -> None:
+    store = fleet.client()
+    await store.revoke(123456789)
+
+
+async def test_nothing_can_be_put_under_a_lease_that_is_not_there(fleet: Fleet) -> None:
+    store = fleet.client()
+    with pytest.raises(LeaseLost):
+        await store.commit([], [Put("b", b""), Put("a", b"", lease=123456789)])
+    assert await store.count("") == 0
+
+
+async def test_an_entry_put_anew_without_the_lease_stays(fleet: Fleet) -> None:
+    store = fleet.client()
+    lease = await store.grant(60)
+    await store.commit([], [Put("a", b"1", lease=lease.id)])
+    await store.commit([], [Put("a", b"2")])
+    await store.revoke(lease.id)
+    assert [entry.value for entry in (await store.list(["a"])).entries] == [b"2"]
+
+
+async def test_a_lease_that_nobody_renews_runs_out(fleet: Fleet) -> None:
+    """R86: some time after, and by the next write at the latest; nothing is decided by it."""
+    store = fleet.client()
+    lease = await store.grant(fleet.shortest_ttl_s)
+    await store.commit([], [Put("a", b"", lease=lease.id)])
+    await fleet.let_pass(lease.ttl_s * 1.1)
+
+    async def gone() -> bool:
+        await store.commit([], [Put("other", b"")])
+        return await store.count("a") == 0
+
+    await aeventually(gone, within_s=WITHIN_S)  # type: ignore[arg-type]
+    with pytest.raises(LeaseLost):
+        await store.renew(lease.id)
+
+
+async def test_a_lease_that_is_renewed_goes_on(fleet: Fleet) -> None:
+    store, other = fleet.client(), fleet.client()
+    lease = await store.grant(max(fleet.shortest_ttl_s, 2.0))
+    await store.commit([], [Put("a", b"", lease=lease.id)])
+    for _ in range(3):
+        await fleet.let_pass(fleet.shortest_ttl_s / 10)
+        assert (await other.renew(lease.id)).ttl_s == lease.ttl_s
+    assert await store.count("a") == 1
+
+
+async def test_two_who_want_to_lead_get_one_leader(fleet: Fleet) -> None:
+    """R53: created if it is absent, under a lease; the next leads when that is given back."""
+    one, other = fleet.client(), fleet.client()
+    mine, theirs = await one.grant(60), await other.grant(60)
+    await one.commit([Compare("leaders/x", 0)], [Put("leaders/x", b"one", lease=mine.id)])
+    take_over = [Put("leaders/x", b"other", lease=theirs.id)]
+    with pytest.raises(Conflict):
+        await other.commit([Compare("leaders/x", 0)], take_over)
+    await one.revoke(mine.id)
+    await other.commit([Compare("leaders/x", 0)], take_over)

@@ -1,0 +1,144 @@
+"""A pair that elects through three real etcd members, while those are killed, frozen and lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.election import Elector, Office
+from tests.fixtures.agents import AgentProcess, postgres_database
+from tests.fixtures.etcd import EtcdCluster, etcd_store
+from tests.fixtures.eventually import aeventually, eventually
+from tests.fixtures.shard_agents import running, shard_agents
+
+TTL_S = 3.0
+CLOCK = SystemClock()
+NOWHERE = "host=127.0.0.1 port=9 user=x dbname=x"
+
+
+class Watched:
+    """Two electors, and how many led at once, looked at all the while."""
+
+    def __init__(self, electors: dict[str, Elector]) -> None:
+        self.electors = electors
+        self.most_leaders = 0
+
+    def offices(self) -> list[str]:
+        return sorted(elector.office().value for elector in self.electors.values())
+
+    def leader(self) -> str:
+        found = [n for n, e in self.electors.items() if e.office() is Office.LEADING]
+        return found[0] if found else ""
+
+    async def look(self) -> None:
+        while True:
+            self.most_leaders = max(self.most_leaders, self.offices().count("leading"))
+            await CLOCK.sleep(0.005)
+
+
+@asynccontextmanager
+async def pair(endpoints: list[str], prefix: str) -> AsyncIterator[Watched]:
+    async with AsyncExitStack() as undo:
+        electors = {}
+        tasks = []
+        for at, name in enumerate(("a", "b")):
+            # Each begins at another member, as agents do.
+            store = etcd_store([*endpoints[at:], *endpoints[:at]], prefix)
+            undo.push_async_callback(store.close)
+            url = f"http://{name}:8087"
+            electors[name] = Elector(
+                store,
+                CLOCK,
+                Dice().roll,
+                name="pair",
+                me=name,
+                url=url,
+                ttl_s=TTL_S,
+                among=["http://{host}:8087"],
+            )
+            tasks.append(asyncio.create_task(electors[name].run()))
+        watched = Watched(electors)
+        tasks.append(asyncio.create_task(watched.look()))
+        try:
+            yield watched
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_one_leads_and_when_it_leaves_the_other_follows_at_once(
+    etcd_endpoints: list[str], etcd_prefix: str
+) -> None:
+    """R52"""
+    async with pair(etcd_endpoints, etcd_prefix) as watched:
+        await aeventually(lambda: watched.offices() == ["following", "leading"])
+        leader = watched.leader()
+        await watched.electors[leader].leave()
+        await aeventually(lambda: watched.leader() not in ("", leader), within_s=TTL_S)
+        assert watched.most_leaders == 1
+
+
+async def test_through_a_frozen_leader_and_a_lost_quorum_two_never_lead() -> None:
+    """R53: nobody leads without the store, and both say so."""
+    with EtcdCluster.started(members=3) as cluster:
+        async with pair(cluster.endpoints, "/election/") as watched:
+            await aeventually(lambda: watched.offices() == ["following", "leading"])
+
+            frozen = cluster.leader()
+            frozen.pause()
+            await aeventually(lambda: any(m.leads() for m in cluster.members if m is not frozen))
+            await aeventually(lambda: watched.offices() == ["following", "leading"], within_s=15)
+            frozen.resume()
+            await aeventually(lambda: watched.offices() == ["following", "leading"], within_s=15)
+
+            lost = cluster.members[:2]
+            for member in lost:
+                member.pause()
+            await aeventually(lambda: watched.offices() == ["alone", "alone"], within_s=10)
+            assert all(e.state().fault for e in watched.electors.values())
+            for member in lost:
+                member.resume()
+            await aeventually(lambda: watched.offices() == ["following", "leading"], within_s=15)
+            assert watched.most_leaders == 1
+
+
+def test_of_two_real_agents_one_answers_and_the_other_takes_over_when_it_stops(
+    etcd_endpoints: list[str], etcd_prefix: str, tmp_path: Path
+) -> None:
+    """R52: the same host twice, by the same name; neither is told which is the active one. Who
+    stops leaves its office: nobody waits for a term to end."""
+    agents = shard_agents(["one", "two"], tmp_path)
+    fleet = f'[fleet]\nendpoints = {json.dumps(etcd_endpoints)}\nprefix = "{etcd_prefix}"\n'
+    for process in agents.agents.values():
+        own = 'name = "db-a"\nelect = "db-a-pair"\nelect_ttl_s = 60'
+        process.write_settings(postgres_database(NOWHERE, "loadavg", more="") + fleet, own)
+
+    def sent_to(name: str) -> str:
+        return str(agents[name].check().get("ask") or "")
+
+    def is_elected() -> bool:
+        urls = {agents["one"].url, agents["two"].url}
+        return sorted(map(bool, (sent_to("one"), sent_to("two")))) == [False, True] and (
+            urls > {sent_to("one"), sent_to("two")} - {""}
+        )
+
+    with running(agents):
+        eventually(is_elected)
+        passive, active = ("one", "two") if sent_to("one") else ("two", "one")
+        assert sent_to(passive) == agents[active].url
+        assert any("leads the pair db-a-pair" in line for line in _advice(agents[active]))
+        assert any("sends checks there" in line for line in _advice(agents[passive]))
+        agents[active].stop()
+        eventually(lambda: not sent_to(passive), within_s=2)
+        agents[active].start()
+        eventually(is_elected, within_s=10)
+        assert sent_to(active) == agents[passive].url, "who leads, stays"
+
+
+def _advice(agent: AgentProcess) -> list[str]:
+    return list(agent.get("/v1/status").json["advice"])
