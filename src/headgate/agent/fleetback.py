@@ -1,0 +1,138 @@
+"""The way back: to what stood after a revision, and of what a store has lost.
+
+revisions n+1 … head ──as_after──► what stood after n ──► Draft      (rollback)
+what an agent still has ──────────────────────────────► Draft      (restore)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from headgate.agent.fleetcommit import Draft, NoSuchItem
+from headgate.agent.fleetruledrafts import UNCHANGED, Asked, ended
+from headgate.core.fleet import Item, ItemChange, Revision
+from headgate.core.fleet_change import (
+    Holdings,
+    ItemName,
+    name_of,
+    newest,
+    same_setting,
+    stands,
+)
+from headgate.core.lint import Advice, Severity
+from headgate.errors import Conflict
+
+MAX_ADVICE = 50
+
+
+def rolled_back(held: Holdings, n: int, later: Sequence[Revision], asked: Asked) -> Draft:
+    """To what stood after n. `later`: every revision beyond it, newest first."""
+    _check_complete(held, n, later)
+    wanted: dict[ItemName, Item | None] = {}
+    for revision in later:
+        for change in revision.changes:
+            item = change.after or change.before
+            if item is not None:
+                wanted[name_of(item)] = change.before
+    backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
+    changes = [back for back in backs if back is not None]
+    over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]
+    advice = [_over(item) for item in over[:MAX_ADVICE]]
+    return Draft("rollback", _puts_first(changes, asked), tuple(advice if changes else [UNCHANGED]))
+
+
+def _check_complete(held: Holdings, n: int, later: Sequence[Revision]) -> None:
+    if not 0 <= n <= held.n:
+        raise NoSuchItem(f"the fleet has no revision {n}: it is at {held.n}")
+    for revision in later:
+        if revision.unread:
+            raise Conflict(_unread(n, revision))
+    oldest_n = later[-1].built_on if later else held.n
+    if oldest_n < n:
+        message = f"numbers were skipped when it was restored, from {oldest_n:,} to {later[-1].n:,}"
+        raise NoSuchItem(f"the fleet has no revision {n}: {message}")
+    if oldest_n > n:
+        message = (
+            f"the fleet cannot go back to revision {n}: what was changed after it is no longer "
+            f"kept; the furthest it can go back to is {oldest_n}"
+        )
+        raise NoSuchItem(message)
+
+
+def _unread(n: int, revision: Revision) -> str:
+    by = f", by {revision.who}," if revision.who else ""
+    return (
+        f"the fleet cannot go back to revision {n} from here: revision {revision.n}{by} cannot be "
+        f"read by this version ({revision.unread}). Ask an agent of the version that made it "
+        f"(--url), or go back to {revision.n} or later"
+    )
+
+
+def _back(now: Item | None, before: Item | None, asked: Asked) -> ItemChange | None:
+    was = before if before is not None and stands(before, asked.wall_s) else None
+    standing = now if now is not None and stands(now, asked.wall_s) else None
+    if was is not None:
+        same = standing is not None and same_setting(standing, was)
+        return None if same else ItemChange(now, _anew(was, asked))
+    return None if standing is None else ItemChange(standing, ended(standing, asked))
+
+
+def _anew(item: Item, asked: Asked) -> Item:
+    return replace(item, set_at=asked.wall_s, set_by=asked.who)
+
+
+def _has_run_out(item: Item, asked: Asked) -> bool:
+    """Stood then, and has come to its own end since."""
+    return stands(item, 0.0) and not stands(item, asked.wall_s)
+
+
+def _over(item: Item) -> Advice:
+    message = f"{item.id} has come to its end since, and does not come back: set it anew"
+    return Advice(Severity.WARNING, "over", f"{item.kind.value} {item.id}", message)
+
+
+def _puts_first(changes: Sequence[ItemChange], asked: Asked) -> list[ItemChange]:
+    """What protects comes before what is taken away, where it takes several revisions."""
+    return sorted(changes, key=lambda one: one.after is None or not stands(one.after, asked.wall_s))
+
+
+# --- what a store has lost -----------------------------------------------------------------
+
+
+def restored(held: Holdings, items: Iterable[Item], known_n: int, asked: Asked) -> Draft:
+    """What `items` say and the store does not, as it was set and by whom; what they say is taken
+    out, too. Where the store has another of the same name, the one that was set later counts: its
+    numbers began anew."""
+    kept = newest(items)
+    changes = [
+        ItemChange(held.items.get(name), winner)
+        for name, item in kept.items()
+        if (winner := _winner(held.items.get(name), item, asked)) is not None
+    ]
+    least_n = max([known_n, *(item.n for item in kept.values())])
+    advice = list(_newer_told(held, kept.values(), asked))[:MAX_ADVICE]
+    if not changes and least_n <= held.n:
+        advice.append(UNCHANGED)
+    return Draft("restore", _puts_first(changes, asked), tuple(advice), least_n)
+
+
+def _winner(now: Item | None, item: Item, asked: Asked) -> Item | None:
+    """What has to be put; None: it is so already, or no longer matters."""
+    if now is None:
+        return item if stands(item, asked.wall_s) else None
+    if (now.reach, now.value) == (item.reach, item.value):
+        return None
+    if now.n >= item.n:
+        return None
+    if now.set_at > item.set_at:
+        return now  # With a number that nobody takes for an old one.
+    return item if stands(item, asked.wall_s) or stands(now, asked.wall_s) else None
+
+
+def _newer_told(held: Holdings, items: Iterable[Item], asked: Asked) -> Iterator[Advice]:
+    for item in items:
+        now = held.items.get(name_of(item))
+        if now is not None and now.n < item.n and now.set_at > item.set_at:
+            message = f"{item.id} was set anew by {now.set_by} since: that one counts"
+            yield Advice(Severity.WARNING, "set-since", f"{item.kind.value} {item.id}", message)

@@ -1,0 +1,329 @@
+"""Change what is set for the fleet.   operators ──► FleetBook ──commit──► FleetStore ──► followers
+
+Any agent that knows the fleet's store may: it takes no watching. Everything is judged on what
+stands at that moment, and again if somebody else was first (fleetcommit.py). Each change is a
+revision of the fleet, n, with who and what: to look at, and to go back to.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headgate.agent import fleetbudgetdrafts
+from headgate.agent.fleetback import restored, rolled_back
+from headgate.agent.fleetcommit import (
+    Draft,
+    FleetWriter,
+    NoSuchItem,
+    StoppedMidway,
+    beside,
+)
+from headgate.agent.fleetfiles import ApplyDrafts
+from headgate.agent.fleethistory import MAX_REVISIONS, FleetHistory
+from headgate.agent.fleetreach import look_up
+from headgate.agent.fleetruledrafts import Asked, RuleDrafts
+from headgate.agent.ports import Clock, FleetStore
+from headgate.agent.rulebook import FAVOR_RATIO
+from headgate.core.fleet import Item, Revision
+from headgate.core.fleet_beat import clock_told
+from headgate.core.fleet_change import FleetChange, Holdings, Reached
+from headgate.core.fleet_files import parse_file, written_file
+from headgate.core.lint import Advice, Severity
+from headgate.core.reach import Reach
+from headgate.core.rule_settings import KnownMetrics, RuleLimits
+from headgate.core.rules import EVERYONE
+
+__all__ = ["Exported", "FleetBook", "NoSuchItem", "StoppedMidway"]
+
+
+def _new_id() -> str:
+    return f"f-{secrets.token_hex(3)}"
+
+
+def _new_op() -> str:
+    return secrets.token_hex(8)
+
+
+class Exported(NamedTuple):
+    n: int
+    document: Mapping[str, Any]
+    """As core/fleet_files.py writes and reads it."""
+
+
+class FleetBook:
+    """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
+    OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
+
+    def __init__(
+        self,
+        store: FleetStore,
+        clock: Clock,
+        known_metrics: KnownMetrics,
+        roll: Callable[[], float],
+        *,
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        host: str = "",
+        new_id: Callable[[], str] = _new_id,
+        new_op: Callable[[], str] = _new_op,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._host = host
+        """The agent's name."""
+        self._writer = FleetWriter(store, clock, roll, new_op)
+        self._history = FleetHistory(store)
+        self._rules = RuleDrafts(known_metrics, limits, new_id)
+
+    # --- looking ---------------------------------------------------------------------------
+
+    async def items(self) -> Holdings:
+        """Ended and taken out ones too, for a day."""
+        return await self._writer.read()
+
+    async def export(self) -> Exported:
+        """What stands, as a file has it."""
+        held, wall_s = await self.items(), self._clock.now().wall_s
+        document = await beside(
+            len(held.items), lambda: written_file(held.standing(wall_s).values())
+        )
+        return Exported(held.n, document)
+
+    async def history(self, limit: int = 50) -> Sequence[Revision]:
+        """Newest first, without their changes."""
+        found: list[Revision] = []
+        async for revision in self._history.back_from((await self._writer.head()).n):
+            found.append(replace(revision, changes=()))
+            if len(found) >= limit:
+                break
+        return found
+
+    async def revision(self, n: int) -> Revision:
+        found = await self._history.revision(n)
+        if found is None:
+            message = (
+                f"the fleet has no revision {n}, or keeps it no longer: "
+                f"`headgate fleet history` lists the last {MAX_REVISIONS}"
+            )
+            raise NoSuchItem(message)
+        return found
+
+    async def reached(self, reach: Reach) -> Reached:
+        return await look_up(self._store, [reach])
+
+    # --- rules -----------------------------------------------------------------------------
+
+    async def put_rule(
+        self, raw: Mapping[str, Any], *, reach: Reach, who: str, dry_run: bool = False
+    ) -> FleetChange:
+        return await self._change(
+            lambda held, asked: self._rules.put(held, raw, reach, asked), who, dry_run=dry_run
+        )
+
+    async def favor(
+        self,
+        target: str,
+        *,
+        reach: Reach,
+        who: str,
+        over: str = EVERYONE,
+        ratio: float = FAVOR_RATIO,
+        more: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> FleetChange:
+        """De-prioritise all except the target (R76): two rules, set and lifted together.
+
+        `more`: for, expires_at, schedule, database, reason; both rules have them.
+        """
+        targets = (target, over, ratio)
+        return await self._change(
+            lambda held, asked: self._rules.favor(held, targets, more or {}, reach, asked),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def patch_rule(
+        self,
+        rule_id: str,
+        raw: Mapping[str, Any],
+        *,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> FleetChange:
+        """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
+        return await self._change(
+            lambda held, asked: self._rules.patch(held, rule_id, raw, asked, expect),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def lift_rule(
+        self, rule_id: str, *, who: str, expect: int | None = None, dry_run: bool = False
+    ) -> FleetChange:
+        """End it now, and the one that was set together with it."""
+        return await self._change(
+            lambda held, asked: self._rules.lift(held, rule_id, asked, expect),
+            who,
+            dry_run=dry_run,
+        )
+
+    # --- budgets ---------------------------------------------------------------------------
+
+    async def set_budget(
+        self,
+        name: str,
+        raw: Mapping[str, Any],
+        *,
+        reach: Reach,
+        who: str,
+        expect: int | None = None,
+        new: bool = False,
+        dry_run: bool = False,
+    ) -> FleetChange:
+        """Add or replace the one of that name and reach; `new`: only where there is none yet."""
+        return await self._change(
+            lambda held, asked: fleetbudgetdrafts.set_budget(
+                held, name, raw, reach, asked, expect=expect, new=new
+            ),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def patch_budget(
+        self,
+        name: str,
+        raw: Mapping[str, Any],
+        *,
+        reach: Reach,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> FleetChange:
+        return await self._change(
+            lambda held, asked: fleetbudgetdrafts.patch_budget(
+                held, name, raw, reach, asked, expect=expect
+            ),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def remove_budget(
+        self,
+        name: str,
+        *,
+        reach: Reach,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> FleetChange:
+        return await self._change(
+            lambda held, asked: fleetbudgetdrafts.remove_budget(
+                held, name, reach, asked, expect=expect
+            ),
+            who,
+            dry_run=dry_run,
+        )
+
+    # --- many at once ----------------------------------------------------------------------
+
+    async def apply(
+        self,
+        document: object,
+        *,
+        who: str,
+        expect_n: int | None = None,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> FleetChange:
+        """As a file says (core/fleet_files.py); `prune`: what it does not name is taken out.
+        `expect_n`: only if the fleet is at that revision."""
+        file = parse_file(document)
+        drafts = ApplyDrafts(self._rules)
+        return await self._change(
+            lambda held, asked: drafts.apply(held, file, asked, prune=prune),
+            who,
+            expect_n=expect_n,
+            dry_run=dry_run,
+            size=len(file.rules) + len(file.budgets),
+        )
+
+    async def rollback(
+        self, n: int, *, who: str, expect_n: int | None = None, dry_run: bool = False
+    ) -> FleetChange:
+        """To what stood after revision n, as new revisions. What has come to its end stays so."""
+
+        asked = self._asked(self._signed(who))
+
+        async def plan(held: Holdings) -> Draft:
+            later = [one async for one in self._history.back_from(held.n, after_n=n)]
+            size = sum(len(one.changes) for one in later)
+            drafted = await beside(size, lambda: rolled_back(held, n, later, asked))
+            return _with_clocks(drafted, held, asked)
+
+        change = await self._writer.carry_out(
+            plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+        )
+        return await self._with_reached(change)
+
+    async def restore(
+        self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
+    ) -> FleetChange:
+        """Put back what a store has lost, from what an agent still has; revisions go on above
+        `known_n`, so that nobody takes them for old ones."""
+        kept = list(items)
+        return await self._change(
+            lambda held, asked: restored(held, kept, known_n, asked),
+            who,
+            dry_run=dry_run,
+            size=len(kept),
+        )
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def _asked(self, who: str) -> Asked:
+        """One look at the clock for all tries and parts: drafted anew, it is the same change."""
+        return Asked(who, round(self._clock.now().wall_s, 3))
+
+    async def _change(
+        self,
+        draft: Callable[[Holdings, Asked], Draft],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None = None,
+        size: int = 1,
+    ) -> FleetChange:
+        asked = self._asked(self._signed(who))
+
+        async def plan(held: Holdings) -> Draft:
+            drafted = await beside(size + len(held.items), lambda: draft(held, asked))
+            return _with_clocks(drafted, held, asked)
+
+        change = await self._writer.carry_out(
+            plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+        )
+        return await self._with_reached(change)
+
+    def _signed(self, who: str) -> str:
+        """A user's number says nothing to those of another host."""
+        return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
+
+    async def _with_reached(self, change: FleetChange) -> FleetChange:
+        """Whom it concerns, before or after: who is no longer reached is concerned, too."""
+        concerned = {
+            item.reach
+            for one in change.changes
+            for item in (one.before, one.after)
+            if item is not None
+        }
+        return replace(change, reached=await look_up(self._store, concerned))
+
+
+def _with_clocks(draft: Draft, held: Holdings, asked: Asked) -> Draft:
+    told = clock_told(held.beat, asked.wall_s)
+    if not told:
+        return draft
+    return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))
