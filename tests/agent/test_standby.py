@@ -11,11 +11,12 @@ from headgate.agent.board import Board
 from headgate.agent.checker import Checker
 from headgate.agent.demand import Demands
 from headgate.agent.recorder import Recorder
-from headgate.agent.standby import Standby
+from headgate.agent.standby import ElectedStandby, Standby
 from headgate.core.activity import Activity, Idleness
 from headgate.core.decision import Verdict
 from headgate.core.samples import Sample
 from headgate.errors import PeerFailed
+from tests.agent.elections import Pair
 from tests.agent.fakes import UNREACHABLE, HandClock, settle
 from tests.builders import check, metric
 
@@ -203,3 +204,130 @@ async def test_what_is_sent_away_is_no_decision_of_ours(world: World) -> None:
 async def test_explaining_goes_on_while_passive(world: World) -> None:
     """An operator may look at a standby."""
     assert world.checker.explain(check()).verdict is Verdict.OK
+
+
+# --- elected -----------------------------------------------------------------------------------
+
+
+class ElectedWorld:
+    """Two agents of a pair, each with a checker of its own, over one store."""
+
+    def __init__(self) -> None:
+        self.pair = Pair()
+        self.unreachable: set[str] = set()
+        self.seats: dict[str, ElectedStandby] = {}
+        self.checkers: dict[str, Checker] = {}
+        for name, elector in self.pair.electors.items():
+            world = World(active_answers=False)
+            world.task.cancel()
+            self.checkers[name] = world.checker
+            self.seats[name] = ElectedStandby(
+                elector,
+                world.checker,
+                world.demands,
+                self.pair.true,
+                warm=True,
+                look=self._look,
+                takeover_after_s=2.0,
+            )
+            self.pair.tasks[name].cancel()
+            self.pair.tasks[name] = asyncio.create_task(self.seats[name].run())
+
+    async def _look(self, url: str) -> None:
+        if url in self.unreachable:
+            raise UNREACHABLE
+
+    def verdicts(self) -> dict[str, Verdict]:
+        return {name: c.explain(check()).verdict for name, c in self.checkers.items()}
+
+    def asked(self, name: str) -> str | None:
+        return self.checkers[name].check(check()).ask
+
+    def leader(self) -> str:
+        [leader] = self.pair.leaders()
+        return leader
+
+
+@pytest.fixture
+async def elected() -> AsyncIterator[ElectedWorld]:
+    elected = ElectedWorld()
+    yield elected
+    await elected.pair.close()
+
+
+async def test_the_one_that_does_not_lead_sends_everybody_to_the_one_that_does(
+    elected: ElectedWorld,
+) -> None:
+    """R52"""
+    await elected.pair.true.advance(1)
+    leader = elected.leader()
+    other = "b" if leader == "a" else "a"
+    assert not elected.seats[leader].passive and not elected.asked(leader)
+    assert elected.seats[other].passive and elected.asked(other) == f"http://{leader}:8087"
+    assert elected.seats[leader].words("1 s") == "this agent leads the pair pair, since 1 s"
+    assert elected.seats[other].words("1 s") == (
+        f"http://{leader}:8087 leads the pair pair: this agent sends checks there"
+    )
+
+
+async def test_it_takes_over_when_the_leader_is_gone(elected: ElectedWorld) -> None:
+    """R52"""
+    changes: list[bool] = []
+    await elected.pair.true.advance(1)
+    leader = elected.leader()
+    other = "b" if leader == "a" else "a"
+    elected.seats[other].on_change = lambda: changes.append(elected.seats[other].passive)
+    await elected.pair.kill(leader)
+    await elected.pair.true.advance(15)
+    assert not elected.seats[other].passive and not elected.asked(other)
+    assert elected.seats[other].takeovers_total == 1 and changes == [False]
+
+
+async def test_while_the_store_is_away_each_answers_by_itself_and_says_so(
+    elected: ElectedWorld,
+) -> None:
+    """R53"""
+    await elected.pair.true.advance(1)
+    elected.pair.set_away(True)
+    await elected.pair.true.advance(30)
+    for name, seat in elected.seats.items():
+        assert not seat.passive and not elected.asked(name)
+        assert seat.words("30 s").startswith("nobody is known to lead the pair pair, since 30 s")
+        assert "rough: away" in seat.words("30 s")
+    elected.pair.set_away(False)
+    await elected.pair.true.advance(15)
+    assert sorted(seat.passive for seat in elected.seats.values()) == [False, True]
+
+
+async def test_before_the_store_was_asked_both_answer() -> None:
+    """A host without an answer is the worse mistake."""
+    elected = ElectedWorld()
+    assert set(elected.verdicts().values()) == {Verdict.OK}
+    await elected.pair.close()
+
+
+async def test_one_that_leads_by_the_store_and_answers_nobody_is_stood_in_for(
+    elected: ElectedWorld,
+) -> None:
+    """Its address leads nowhere: a host without an answer is the worse mistake."""
+    await elected.pair.true.advance(1)
+    leader = elected.leader()
+    other = "b" if leader == "a" else "a"
+    seat, url = elected.seats[other], f"http://{leader}:8087"
+
+    def passive() -> bool:
+        return seat.passive
+
+    assert passive()
+    elected.unreachable = {url}
+    await elected.pair.true.advance(1.5)
+    assert passive(), "not for one question that was lost"
+    await elected.pair.true.advance(2)
+    assert not passive() and not elected.asked(other)
+    assert "gives no answer: this agent answers by itself" in seat.words("2 s")
+    await elected.pair.true.advance(60)
+    assert not passive() and seat.takeovers_total == 1
+    elected.unreachable = set()
+    await elected.pair.true.advance(2)
+    assert passive() and elected.asked(other) == url
+    assert seat.words("1 s").endswith("this agent sends checks there")

@@ -1,6 +1,7 @@
 """Keep one database's traffic policy.   operators ──change──► store (with audit) ──► in force
 
-settings file ──base──┐
+settings file ─┐
+fleet ─────────┼─base─┐
 store ──Changes───────┴──► document ──parse, lint──► Edition ──► Publisher ──► every server
 
 Every change is a whole new edition: judged first, kept next, in force last. What does not pass
@@ -10,28 +11,38 @@ leaves the last good one where it is. Each stays in the store, to look at and to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
 
+from headgate.agent.budgetedition import (
+    Change,
+    Edition,
+    audited,
+    capped,
+    exempting,
+    fitting,
+    no_room,
+    summary,
+)
 from headgate.agent.budgetlayers import (
     EMPTY,
     NO_CHANGES,
     Changes,
     Document,
+    FleetBudget,
+    Layers,
+    beneath,
     budgets_of,
-    changed_budgets,
-    changes_on,
-    laid_over,
     merged,
     read_changes,
     written_changes,
 )
 from headgate.agent.ports import Clock, Store
-from headgate.core.lint import Advice, Severity
+from headgate.core.lint import Severity
 from headgate.core.records import AuditEntry, PolicyRevision
 from headgate.core.rule_times import parse_for
 from headgate.errors import (
@@ -41,21 +52,29 @@ from headgate.errors import (
     InvalidSettings,
     StoreUnavailable,
 )
-from headgate.traffic.difference import Change as Difference
-from headgate.traffic.difference import differences
 from headgate.traffic.lint import advise
 from headgate.traffic.parse import parse_policy, written
-from headgate.traffic.policy import MAX_EXEMPT, Budget, Mode, Policy, When
+from headgate.traffic.policy import Mode, Policy, When
+
+__all__ = [
+    "ANOTHER",
+    "OURSELVES",
+    "RESERVED_NAMES",
+    "BudgetBook",
+    "Change",
+    "Edition",
+    "NoSuchBudget",
+    "capped",
+    "exempting",
+]
 
 log = structlog.get_logger()
 
 OURSELVES = "headgate"
+READ, FOLLOWED = "policy.read", "policy.followed"
+"""Actions: the settings file's, and the fleet's, as they came into force."""
 LARGE = 500
 """Budgets and rules; more are judged in a thread, so that checks have their turn."""
-MAX_AUDIT_BUDGETS = 50
-"""Told in full in one audit entry; of more, the names."""
-MAX_TOLD = 5
-"""Differences in the line that sums a revision up."""
 RESERVED_NAMES = frozenset(
     {"history", "rollback", "violations", "state", "explain", "lint", "replay"}
 )
@@ -64,89 +83,10 @@ WITHOUT_STORE = (
     "Nothing was changed. `headgate pg disable` on the server's host stops everything without it"
 )
 ANOTHER = "it could not be looked at; give it another name"
-MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
-"""From the mildest on."""
 
 
 class NoSuchBudget(HeadgateError, LookupError):
     """A budget, or a revision, that is not kept here; or a database without traffic control."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edition:
-    """The policy of a database, as a whole."""
-
-    revision: int
-    """0: nothing was ever kept; as the settings file has it."""
-    document: Document
-    policy: Policy
-    changes: Changes = NO_CHANGES
-    advice: tuple[Advice, ...] = ()
-    by_health: bool = False
-    """Some budget that takes part bites under pressure alone (R147)."""
-    ending: tuple[Budget, ...] = ()
-    """Those that end by themselves: looked at each second, where there may be thousands."""
-    own_role: str = ""
-    """Whom the agent measures as: always exempt. A budget that refused the probes would make the
-    database unhealthy, and one that bites when it is would never let go."""
-
-    def budget(self, name: str) -> Budget | None:
-        return next((budget for budget in self.policy.budgets if budget.name == name), None)
-
-    def origin(self, name: str) -> str:
-        """`file`, `changed` (at run time, on top of the file's) or `runtime`."""
-        change = self.changes.budgets.get(name)
-        if change is None:
-            return "file"
-        return "runtime" if change.whole else "changed"
-
-    def in_force(self, wall_ms: int) -> Policy:
-        """As servers are told: no budget beyond the cap, none that has expired."""
-        return self.as_published(self.policy, wall_ms)
-
-    def as_published(self, policy: Policy, wall_ms: int) -> Policy:
-        budgets = (b for b in policy.budgets if not b.expired(wall_ms))
-        return replace(
-            exempting(policy, self.own_role),
-            budgets=tuple(self._capped(budget) for budget in budgets),
-        )
-
-    def _capped(self, budget: Budget) -> Budget:
-        mode = capped(budget.mode, self.changes.mode_cap)
-        return budget if mode is budget.mode else replace(budget, mode=mode)
-
-
-def exempting(policy: Policy, role: str) -> Policy:
-    """That role first: where there are as many as there may be, the last one goes."""
-    if not role or role in policy.exempt_usernames:
-        return policy
-    return replace(policy, exempt_usernames=(role, *policy.exempt_usernames)[:MAX_EXEMPT])
-
-
-def capped(mode: Mode, cap: Mode) -> Mode:
-    return min(mode, cap, key=MODES.index)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What became of a change, or would."""
-
-    before: Edition
-    after: Edition
-    dry_run: bool
-
-    @property
-    def changed(self) -> bool:
-        return (self.before.document, self.before.changes) != (
-            self.after.document,
-            self.after.changes,
-        )
-
-    @property
-    def differences(self) -> Sequence[Difference]:
-        if self.before.policy is self.after.policy:
-            return ()
-        return differences(self.before.policy, self.after.policy)
 
 
 Draft = Callable[[Document], object]
@@ -168,12 +108,15 @@ class BudgetBook:
         self._store = store
         self._clock = clock
         self._publish = publish
-        self._base: Document = EMPTY
+        self._file: Document = EMPTY
+        self._fleet: tuple[FleetBudget, ...] = ()
+        """Those of the fleet's that meet this database; which of them stand, the edition says."""
         self._lock = asyncio.Lock()
         self._newest_kept: Document = EMPTY
         """What the store has."""
         self._unkept = False
         """Another is in force: to be kept as soon as it can be."""
+        self._unkept_action = READ
         self._keep_fault = ""
         self.edition = Edition(0, EMPTY, Policy(), own_role=own_role)
 
@@ -203,33 +146,50 @@ class BudgetBook:
     async def load(self, base: Document, kept: PolicyRevision | None) -> None:
         """The file's document (as `written`), and what the store has as newest."""
         async with self._lock:
-            self._base = base
+            self._file = base
             changes = self.edition.changes if kept is None else self._kept_changes(kept)
             revision = self.edition.revision if kept is None else kept.revision
             if kept is not None:
                 self._newest_kept = kept.document
-            await self._stand(base, changes, revision)
+            await self._stand(changes, revision)
             self._unkept = self.edition.document != self._newest_kept
+            self._unkept_action = READ
 
     async def adopt(self, base: Document, own_role: str = "") -> None:
         """Another settings file. What was changed at run time stays on top of it."""
-        if (base, own_role) != (self._base, self._own_role):
+        if (base, own_role) != (self._file, self._own_role):
             self._own_role = own_role
             await self.load(base, None)
 
-    async def _stand(self, base: Document, changes: Changes, revision: int) -> None:
-        wanted, wall_ms = laid_over(base, changes), self._wall_ms()
-        try:
-            self.edition = await _beside(
-                wanted, lambda: self._judged(wanted, base, changes.mode_cap, revision, wall_ms)
-            )
-        except InvalidSettings as error:
-            # The file, or another version of this program, has made them impossible together:
-            # the file stands alone, but for the switch.
-            log.error("policy.layers_refused", database=self.database, fault=str(error))
-            self.edition = await _beside(
-                base, lambda: self._judged(base, base, changes.mode_cap, revision, wall_ms)
-            )
+    async def follow(self, fleet: Sequence[FleetBudget]) -> bool:
+        """What is set for the fleet, as far as it meets this database, by name. Whether it is
+        another edition now."""
+        if tuple(fleet) == self._fleet:
+            return False
+        async with self._lock:
+            before, self._fleet = self.edition, tuple(fleet)
+            await self._stand(before.changes, before.revision)
+            changed = self.edition.document != before.document
+            if changed:
+                self._unkept = self.edition.document != self._newest_kept
+                self._unkept_action = FOLLOWED
+            return changed
+
+    async def _stand(self, changes: Changes, revision: int) -> None:
+        """What can stand of all layers: the file in any case; of the fleet's, what can with it."""
+        layers, wall_ms = Layers(self._file, self._fleet, changes), self._wall_ms()
+        wanted = layers.document
+
+        def judged(some: Layers) -> Edition:
+            return self._judged(some.document, some, revision, wall_ms)
+
+        fit = await _beside(wanted, lambda: fitting(layers, judged))
+        self.edition = fit.edition
+        if fit.refused:
+            log.error("policy.layers_refused", database=self.database, fault=fit.refused)
+        for item_id, fault in fit.edition.left_out.items():
+            about = {"database": self.database, "budget": item_id}
+            log.error("policy.fleet_budget_left_out", **about, fault=fault)
 
     def _kept_changes(self, kept: PolicyRevision) -> Changes:
         try:
@@ -352,24 +312,29 @@ class BudgetBook:
         """Drop what has expired; keep what the file brought and the store has not got."""
         wall_ms = self._wall_ms()
         expired = {budget.name for budget in self.edition.ending if budget.expired(wall_ms)}
-        ours = {name for name in expired if self.edition.origin(name) == "runtime"}
+        ours = {name for name in expired if self.edition.ends_at_agent(name)}
         if ours:
             await self._by_itself(self._drop(ours))
         elif self._unkept:
             await self._by_itself(self._keep_file())
 
     async def _drop(self, expired: set[str]) -> None:
-        await self._change(
-            lambda document: _without(document, expired), "budget.expired", who=OURSELVES
-        )
+        """One that lay on the fleet's gives way to it."""
+
+        def drafted(document: Document) -> Document:
+            fleet = [one for one in self.edition.fleet.values() if one.name in expired]
+            return beneath(_without(document, expired), fleet)
+
+        await self._change(drafted, "budget.expired", who=OURSELVES)
 
     async def _keep_file(self) -> None:
-        """The file's new document as a revision of its own: history has all that was in force."""
+        """The file's new document, or the fleet's, as a revision of its own: history has all that
+        was in force."""
         async with self._lock:
             was = await _beside(self._newest_kept, lambda: _readable(self._newest_kept))
             before = replace(self.edition, document=self._newest_kept, policy=was)
             change = Change(before, self.edition, dry_run=False)
-            kept = await self._keep(change, "policy.read", OURSELVES, "")
+            kept = await self._keep(change, self._unkept_action, OURSELVES, "")
             await self._in_force(replace(self.edition, revision=kept.revision))
 
     # --- steps of a change -----------------------------------------------------------------
@@ -404,7 +369,17 @@ class BudgetBook:
                 return change
             kept = await self._keep(change, action, who, name)
             await self._in_force(replace(after, revision=kept.revision))
+            if self.edition.left_out:
+                await self._try_again()
             return replace(change, after=self.edition)
+
+    async def _try_again(self) -> None:
+        """What was in the way of one of the fleet's may be gone."""
+        before = self.edition
+        await self._stand(before.changes, before.revision)
+        if self.edition.document != before.document:
+            self._unkept, self._unkept_action = True, FOLLOWED
+            await self._publish(self.edition)
 
     async def _tried(
         self, draft: Draft, expect: int | None, mode_cap: Mode | None, name: str
@@ -424,17 +399,18 @@ class BudgetBook:
         await self._publish(edition)
 
     async def _proposed(self, wanted: object, cap: Mode, name: str) -> Edition:
-        revision, wall_ms = self.edition.revision, self._wall_ms()
+        before, wall_ms = self.edition, self._wall_ms()
+        changes = replace(before.changes, mode_cap=cap)
+        layers = Layers(self._file, tuple(before.fleet.values()), changes)
         try:
-            return await _beside(
-                wanted, lambda: self._judged(wanted, self._base, cap, revision, wall_ms)
+            after = await _beside(
+                wanted, lambda: self._judged(wanted, layers, before.revision, wall_ms)
             )
+            return replace(after, left_out=before.left_out)
         except InvalidSettings as error:
             raise InvalidSettings(_about(error.faults, wanted, name)) from None
 
-    def _judged(
-        self, raw: object, base: Document, cap: Mode, revision: int, wall_ms: int
-    ) -> Edition:
+    def _judged(self, raw: object, layers: Layers, revision: int, wall_ms: int) -> Edition:
         """The edition that `raw` would be, or InvalidSettings with all that is wrong with it."""
         policy, role = parse_policy(raw), self._own_role
         advice = advise(exempting(policy, role), wall_ms=wall_ms)
@@ -446,11 +422,12 @@ class BudgetBook:
             revision=revision,
             document=document,
             policy=policy,
-            changes=changes_on(base, document, cap),
-            advice=(*_no_room(policy, role), *advice),
+            changes=layers.changes_to(document),
+            advice=(*no_room(policy, role), *advice),
             by_health=any(budget.when is When.UNHEALTHY for budget in policy.kept),
             ending=tuple(budget for budget in policy.budgets if budget.expires_at_ms is not None),
             own_role=role,
+            fleet={one.name: one for one in layers.fleet},
         )
 
     def _check_expected(self, expect: int | None) -> None:
@@ -477,8 +454,8 @@ class BudgetBook:
         target = f"{database}/{name}" if name else database
 
         def made() -> tuple[PolicyRevision, AuditEntry]:
-            after, (was, became) = change.after, _audited(change)
-            about = (database, change.before.revision, now_s, who, action, _summary(change))
+            after, (was, became) = change.after, audited(change)
+            about = (database, change.before.revision, now_s, who, action, summary(change))
             new = PolicyRevision(*about, after.document, written_changes(after.changes))
             return new, AuditEntry(now_s, who, action, target, was, became)
 
@@ -531,16 +508,6 @@ async def _beside(raw: object, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if _size(raw) > LARGE else work()
 
 
-def _no_room(policy: Policy, role: str) -> Iterator[Advice]:
-    names = policy.exempt_usernames
-    if role and role not in names and len(names) >= MAX_EXEMPT:
-        message = (
-            f"has {len(names)} names, and the agent's own role, {role}, is always exempt: "
-            f"{names[-1]} is left out for it. Take one out, or name {role} among them"
-        )
-        yield Advice(Severity.WARNING, "exempt-full", "policy.exempt_usernames", message)
-
-
 def _readable(kept: Document) -> Policy:
     """One that another version kept may not be; then everything reads as new."""
     try:
@@ -569,29 +536,3 @@ def _about(faults: Sequence[Fault], wanted: Any, name: str) -> list[Fault]:
         else fault
         for fault in faults
     ]
-
-
-def _summary(change: Change) -> str:
-    """What changed, in a line: `etl: mode warn → enforce; web: new, warn, 2 rules`."""
-    told = [one.line for one in change.differences]
-    if len(told) > MAX_TOLD:
-        told = [*told[:MAX_TOLD], f"and {len(told) - MAX_TOLD:,} more"]
-    cap = change.after.changes.mode_cap
-    if cap is not change.before.changes.mode_cap:
-        lifted = "each budget by its own mode again"
-        told.insert(0, lifted if cap is Mode.ENFORCE else f"no budget beyond {cap.value}")
-    return "; ".join(told) or "as it was"
-
-
-def _audited(change: Change) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What changed, as it was and as it is; bounded, for the whole is kept as a revision."""
-    was, became = dict[str, Any](), dict[str, Any]()
-    if change.before.document is not change.after.document:
-        was, became = changed_budgets(change.before.document, change.after.document)
-    told = []
-    for edition, budgets in ((change.before, was), (change.after, became)):
-        short = budgets if len(budgets) <= MAX_AUDIT_BUDGETS else sorted(budgets)[:1000]
-        head = {"policy": edition.document["policy"]} if "policy" in edition.document else {}
-        cap = {"mode_cap": edition.changes.mode_cap.value}
-        told.append({**head, **cap, "budgets": short})
-    return told[0], told[1]

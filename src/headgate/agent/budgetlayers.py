@@ -1,18 +1,20 @@
-"""The policy's document in two layers: the settings file's, and what was changed on top. Pure.
+"""The policy's document in layers: the settings file's, the fleet's, what was changed on top. Pure.
 
-base + Changes ──laid_over──► document          base, document ──changes_on──► Changes
+file + fleet ──beneath──► base          base + Changes ──laid_over──► document
+                                        base, document ──changes_on──► Changes
 
-Of a budget that the file has, only the settings that differ are kept: what the file says of the
-others goes on counting, also after the file has changed.
+Of a budget that the base has, only the settings that differ are kept: what it says of the others
+goes on counting, also after the base has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from headgate.core.reach import Reach
 from headgate.traffic.policy import Mode
 
 Document = Mapping[str, Any]
@@ -20,6 +22,20 @@ Document = Mapping[str, Any]
 Raw = Mapping[str, Any]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 EMPTY: Document = MappingProxyType({"budgets": []})
+
+
+@dataclass(frozen=True, slots=True)
+class FleetBudget:
+    """One that is set for the fleet, and meets a database."""
+
+    name: str
+    raw: Raw
+    """As `written`."""
+    item_id: str
+    reach: Reach
+    n: int
+    """The fleet's revision that set it."""
+    set_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +56,9 @@ class Changes:
     """Of all budgets, where it is not the file's followed by the new ones."""
     mode_cap: Mode = Mode.ENFORCE
     """No budget goes beyond this mode: the switch for all of them."""
+    of_fleet: frozenset[str] = frozenset()
+    """Those of `budgets` that change, or remove, one of the fleet's: they wait for it where it is
+    not known yet, as after a start."""
 
     @property
     def any(self) -> bool:
@@ -47,6 +66,35 @@ class Changes:
 
 
 NO_CHANGES = Changes()
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    file: Document
+    fleet: tuple[FleetBudget, ...] = ()
+    changes: Changes = NO_CHANGES
+
+    @property
+    def base(self) -> Document:
+        return beneath(self.file, self.fleet)
+
+    @property
+    def document(self) -> Document:
+        return laid_over(self.base, self.changes)
+
+    def changes_to(self, document: Document) -> Changes:
+        """What makes that of it."""
+        names = {one.name for one in self.fleet}
+        cap, before = self.changes.mode_cap, self.changes
+        return changes_on(self.base, document, cap, fleet=names, before=before)
+
+
+def beneath(file: Document, fleet: Iterable[FleetBudget]) -> Document:
+    """The file's with the fleet's on top, whole: of a name that both have, the fleet's counts."""
+    budgets = budgets_of(file)
+    for one in fleet:
+        budgets[one.name] = one.raw
+    return {**file, "budgets": list(budgets.values())}
 
 
 def laid_over(base: Document, changes: Changes) -> dict[str, Any]:
@@ -64,24 +112,54 @@ def laid_over(base: Document, changes: Changes) -> dict[str, Any]:
     return {**head, "budgets": [budgets[name] for name in _ordered(budgets, changes.order)]}
 
 
-def changes_on(base: Document, wanted: Document, mode_cap: Mode = Mode.ENFORCE) -> Changes:
-    """What has to lie on `base` so that it reads as `wanted`."""
-    file, found = budgets_of(base), budgets_of(wanted)
+def changes_on(
+    base: Document,
+    wanted: Document,
+    mode_cap: Mode = Mode.ENFORCE,
+    *,
+    fleet: Collection[str] = (),
+    before: Changes | None = None,
+) -> Changes:
+    """What has to lie on `base` so that it reads as `wanted`. `fleet`: which of the base's are
+    the fleet's; `before`: changes of those that are not known now stay, and wait."""
+    under, found = budgets_of(base), budgets_of(wanted)
+    known = before.budgets if before is not None else NOTHING
     budgets: dict[str, BudgetChange | None] = dict.fromkeys(
-        name for name in file if name not in found
+        name for name in under if name not in found
     )
     for name, raw in found.items():
-        if name not in file:
+        if name not in under:
             budgets[name] = BudgetChange(raw, whole=True)
-        elif differing := differences(file[name], raw):
-            budgets[name] = BudgetChange(differing)
-    natural = [*(name for name in file if name in found), *(n for n in found if n not in file)]
+        elif change := _on_top(under[name], raw, known.get(name) if name in fleet else None):
+            budgets[name] = change
+    waiting = _waiting(before, under, found) if before is not None else {}
+    natural = [*(name for name in under if name in found), *(n for n in found if n not in under)]
+    order = () if natural == list(found) else tuple(found)
     return Changes(
         policy=differences(base.get("policy", NOTHING), wanted.get("policy", NOTHING)),
-        budgets=budgets,
-        order=() if natural == list(found) else tuple(found),
+        budgets={**waiting, **budgets},
+        order=before.order if waiting and before is not None else order,
         mode_cap=mode_cap,
+        of_fleet=frozenset({name for name in fleet if name in budgets} | waiting.keys()),
     )
+
+
+def _on_top(under: Raw, raw: Raw, before: BudgetChange | None) -> BudgetChange | None:
+    """`before`: what lay on one of the fleet's. It was said, and goes on counting though the
+    fleet says some of it, too, or takes its own back."""
+    if raw == under:
+        return None
+    if before is not None and before.whole:
+        return BudgetChange(raw, whole=True)
+    said = {k: v for k, v in before.settings.items() if raw.get(k) == v} if before else {}
+    return BudgetChange({**said, **differences(under, raw)})
+
+
+def _waiting(
+    before: Changes, base: Mapping[str, Raw], found: Mapping[str, Raw]
+) -> dict[str, BudgetChange | None]:
+    names = before.of_fleet - base.keys() - found.keys()
+    return {name: change for name, change in before.budgets.items() if name in names}
 
 
 def budgets_of(document: Document) -> dict[str, Raw]:
@@ -116,6 +194,7 @@ def written_changes(changes: Changes) -> dict[str, Any]:
         },
         "order": list(changes.order),
         "mode_cap": changes.mode_cap.value,
+        **({"of_fleet": sorted(changes.of_fleet)} if changes.of_fleet else {}),
     }
 
 
@@ -129,6 +208,7 @@ def read_changes(raw: Mapping[str, Any]) -> Changes:
         },
         order=tuple(raw["order"]),
         mode_cap=Mode(raw["mode_cap"]),
+        of_fleet=frozenset(raw.get("of_fleet", ())),
     )
 
 

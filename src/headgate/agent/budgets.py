@@ -15,13 +15,16 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.budgetbook import BudgetBook, Edition, NoSuchBudget
-from headgate.agent.budgetlayers import EMPTY, Document
+from headgate.agent.budgetlayers import EMPTY, Document, FleetBudget
 from headgate.agent.budgetmeter import BudgetWatch
 from headgate.agent.budgetpublisher import Publisher
 from headgate.agent.demand import Demands
+from headgate.agent.fleetbudgets import FleetBudgets
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
 from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.agent.traces import TraceMemory, TraceSource
+from headgate.core.fleet import Item
+from headgate.core.reach import Place
 from headgate.core.records import PolicyRevision
 from headgate.core.samples import Cause
 from headgate.errors import StoreUnavailable
@@ -88,6 +91,13 @@ class Controlled:
         await self.book.adopt(plan.base, plan.own_role)
         self._hold()
 
+    async def follow(self, fleet: Sequence[FleetBudget]) -> None:
+        """What is set for the fleet and meets this database. Servers are told by the next tick:
+        one that hangs is not to keep anybody from hearing of the fleet."""
+        if await self.book.follow(fleet):
+            edition = self.edition
+            self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
+
     def _fit_out(self, plan: TrafficPlan) -> None:
         gear, database, clock = plan.open_gear(), plan.database, self._clock
         self.publisher = Publisher(database, gear.sinks, clock)
@@ -101,9 +111,12 @@ class Controlled:
 
     @property
     def has_policy(self) -> bool:
-        """Of its own: a file, or what was ever changed here. An agent without one, for it is new
-        or its state was lost, lifts nobody's limits: it leaves alone what lies there."""
-        return bool(self.plan.source) or self.edition.revision > 0 or self.edition.changes.any
+        """Of its own: a file, what was ever changed here, or what the fleet has set. An agent
+        without one, for it is new or its state was lost, lifts nobody's limits: it leaves alone
+        what lies there."""
+        edition = self.edition
+        known = edition.revision > 0 or edition.changes.any or bool(edition.fleet)
+        return bool(self.plan.source) or known
 
     @property
     def is_off(self) -> bool:
@@ -170,6 +183,7 @@ class Budgets:
         self._clock = clock
         self._stands_aside = stands_aside
         self._kept: Mapping[str, PolicyRevision] | None = None
+        self._fleet = FleetBudgets()
         self.by_database: dict[str, Controlled] = {}
         self.debits = Debits(self.by_database, self.health_of)
 
@@ -201,6 +215,7 @@ class Budgets:
                 continue
             new = Controlled(plan, self._store, self._clock, self._stands_aside)
             await self._look_again()
+            await new.follow(self._fleet.of(database))
             await self._load(new)
             self.by_database[database] = new
 
@@ -219,6 +234,28 @@ class Budgets:
     async def _load(self, controlled: Controlled) -> None:
         controlled.is_loaded = self._kept is not None
         await controlled.load((self._kept or {}).get(controlled.plan.database))
+
+    # --- from the fleet --------------------------------------------------------------------
+
+    async def follow(
+        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool = False
+    ) -> None:
+        """What is set for the fleet, as RuleKeeper.follow: it lies on the settings file, and
+        under what was changed at this agent. What cannot stand is left out, and told."""
+        wall_s = self._clock.now().wall_s
+        self._fleet.follow(items, places, wall_s, whole=whole)
+        for database, controlled in list(self.by_database.items()):
+            await controlled.follow(self._fleet.of(database))
+
+    @property
+    def fleet_faults(self) -> Mapping[str, str]:
+        """Of the fleet's budgets: why one is not in force here as it was set."""
+        left_out = {
+            f"{item_id} on {database}": fault
+            for database, controlled in self.by_database.items()
+            for item_id, fault in controlled.edition.left_out.items()
+        }
+        return {**self._fleet.faults, **left_out}
 
     # --- each second -----------------------------------------------------------------------
 

@@ -34,6 +34,14 @@ AWAY_S = 10.0
 
 FOUND = "database"
 """Source of a member that is known from the database, or from its own pulls, alone."""
+FLEET = "fleet"
+"""Of one that its own agent registered in the fleet's store."""
+PATRONI = "patroni"
+"""Of one that Patroni lists."""
+HEARSAY = frozenset({FLEET, PATRONI})
+"""Sources of members that only somebody else's word speaks for, until they answer."""
+UNASKED = frozenset({FOUND, *HEARSAY})
+"""Sources of members that no operator named: they may turn out to be known by another name."""
 
 
 @dataclass(slots=True)
@@ -130,7 +138,7 @@ class RemoteMember:
         self.database = database
         self.link = link
         self.source = source
-        """`file`, `runtime` or `database`: how it came to be known."""
+        """`file`, `runtime`, `database`, `fleet` or `patroni`: how it came to be known."""
         self._clock = clock
         self.report: MemberReport | None = None
         self.claim: RoleSeen | None = None
@@ -156,6 +164,11 @@ class RemoteMember:
     @property
     def url(self) -> str:
         return self.link.url
+
+    @property
+    def has_answered(self) -> bool:
+        """Ever, or pulled from us."""
+        return self.report is not None or self.last_role is not None
 
     def role(self) -> RoleSeen | None:
         """The newest word of its own."""

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from headgate.agent.board import Board
-from headgate.agent.members import FOUND, LocalMember, RemoteMember
+from headgate.agent.members import HEARSAY, UNASKED, LocalMember, RemoteMember
 from headgate.core.shard import Skip
-from headgate.core.topology import Downstream, Member, Role
+from headgate.core.topology import Downstream, Member, Role, RoleSeen
 
 
 class Roster:
@@ -31,10 +31,51 @@ class Roster:
         return [*ours, *(remote.member() for remote in self.distinct())]
 
     def distinct(self) -> Iterator[RemoteMember]:
-        """Without those found in the database that turn out to be known by another name."""
+        """Without those that nobody named and that turn out to be known by another name, or to
+        be no members."""
         for remote in self.remotes.values():
-            if remote.source != FOUND or not self.is_taken(remote):
-                yield remote
+            if remote.source in UNASKED and (self.is_taken(remote) or self.doubt(remote)):
+                continue
+            yield remote
+
+    def doubt(self, remote: RemoteMember) -> str:
+        """Why one that nobody named does not count; empty: it does. A word that nobody stands for
+        may not stop a shard, nor may a shard of the same name elsewhere."""
+        if remote.source not in UNASKED:
+            return ""
+        told, role = remote.source in HEARSAY, remote.role()
+        if role is not None and self.is_foreign(role) and (told or not self.is_fed(remote)):
+            return f"its server belongs to another cluster ({role.cluster}): no member of ours"
+        if not told or remote.has_answered or self.is_fed(remote):
+            return ""
+        return remote.lost.detail if remote.lost else "it has not answered yet"
+
+    def doubted(self) -> dict[str, str]:
+        """Those that do not count, by name, and why."""
+        doubts = ((remote, self.doubt(remote)) for remote in self.remotes.values())
+        return {
+            remote.name: f"does not count: {why}"
+            for remote, why in doubts
+            if why and not self.is_taken(remote)
+        }
+
+    def is_fed(self, remote: RemoteMember) -> bool:
+        """By one of our own servers, as that lists its replicas: by its name, or by its host where
+        no other member has the name."""
+        host = urlsplit(remote.url).hostname
+        return any(
+            found.name == remote.name or (found.host == host and not self._has(found.name))
+            for found in self.downstream()
+        )
+
+    def _has(self, name: str) -> bool:
+        return name in self.remotes or any(local.name == name for local in self.locals.values())
+
+    def is_foreign(self, role: RoleSeen) -> bool:
+        """Of a server of another cluster than all of ours: of other data, whatever its shard is
+        called."""
+        own = {local.role.cluster for local in self.locals.values() if local.role} - {""}
+        return bool(own) and role.cluster not in {"", *own}
 
     def is_taken(self, remote: RemoteMember) -> bool:
         """Whether its agent calls itself by the name of another member."""
@@ -46,7 +87,7 @@ class Roster:
         """Why this member cannot be told from another one, if that is so: somebody's name or
         address was copied, and it may hide a member that nobody reads."""
         remote = self.remotes.get(name)
-        if remote is None or remote.source == FOUND:
+        if remote is None or remote.source in UNASKED:
             return None
         if self.is_taken(remote) and remote.report is not None:
             called = remote.report.name

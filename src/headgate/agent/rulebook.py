@@ -1,10 +1,10 @@
 """Keep the rules in force.   store ──load──► RuleKeeper ──RuleBook, whole──► checker
                     operators ──put, patch, lift──► store (with audit), then in force
+                    fleet ──follow──► in force, then noted in the store (fleetrules.py)
 
 A rule ends by the reader's comparison, not by anything here: what this loop drops has long
 ceased to count. It only follows what a comparison cannot see: a wall clock that was set
 back must not prolong a rule (R87), and schedules have to be worked out for the days ahead.
-A change costs what it changes; what concerns all rules is done in slices, on a draft.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import structlog
 
+from headgate.agent.fleetrecords import FleetRecords
+from headgate.agent.fleetrules import FleetRules
 from headgate.agent.ports import Clock, Store
+from headgate.agent.ruleadvice import RuleAdvisor
+from headgate.agent.ruledrafts import RuleDrafts
+from headgate.agent.rulerests import FleetRests
+from headgate.agent.rulesinforce import SLICE, RulesInForce
 from headgate.agent.rulesteps import (
     RULE,
     STEP_S,
+    Origin,
     RuleEntry,
     Step,
     ends_at,
@@ -30,36 +36,30 @@ from headgate.agent.rulesteps import (
     put_of,
     value_of,
 )
-from headgate.agent.ruletime import KEEP_S, RULE_TIME, RuleTime, parse_mark
+from headgate.agent.ruletime import OURSELVES, MarkKeeper, RuleTime
 from headgate.agent.schedules import RENEW_S, check_zone
+from headgate.core.fleet import Item
 from headgate.core.lint import Advice, Severity
+from headgate.core.reach import Place
 from headgate.core.records import AuditEntry, Record
-from headgate.core.rule_advice import advise, not_held
 from headgate.core.rule_settings import (
-    FIXED,
     PAIRED,
-    KnownMetric,
     KnownMetrics,
     RuleLimits,
     RuleSpec,
     parse_kept,
-    parse_rule,
-    written,
 )
-from headgate.core.rules import EVERYONE, NO_RULES, Kind, Rule, RuleBook, RuleDraft
+from headgate.core.rules import EVERYONE, Kind, Rule, RuleBook
 from headgate.core.samples import Instant
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
 
+__all__ = ["FAVOR_RATIO", "SLICE", "NoSuchRule", "RuleKeeper"]
+
 log = structlog.get_logger()
 
-OURSELVES = "headgate"
 TICK_S = 1.0
 FORGET_AFTER_S = 86_400.0
 MAX_FORGOTTEN_AT_ONCE = 100
-SLICE = 250
-"""Rules that are looked at before checks have their turn."""
-MAX_COMPARED = 20
-"""With so many of the same target, for advice: a list of rules is not to hold up checks."""
 FAVOR_RATIO = 0.9
 _UNCHANGED = Advice(Severity.WARNING, "unchanged", "rule", "nothing changed: it is so already")
 
@@ -85,39 +85,58 @@ class RuleKeeper:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._apply = apply
-        self._known_metrics = known_metrics
+        self.known_metrics = known_metrics
         self._limits = limits
         self._new_id = new_id
-        self._entries: dict[str, RuleEntry] = {}
         self._time = RuleTime(clock)
-        self._mark_revision = 0
-        self._marked_at = float("-inf")
-        self._built_at = clock.now()
+        self._marks = MarkKeeper(store, clock, self._time)
+        self._drafts = RuleDrafts(clock, self._time, known_metrics, limits)
+        self._fleet = FleetRules(self._time, limits.max_rules)
+        self._records = FleetRecords(store, clock, self._fleet, self._time)
+        self._rules = RulesInForce(clock, apply, self._fleet, known_metrics)
+        self._advisor = RuleAdvisor()
         self._lock = asyncio.Lock()
-        self.book: RuleBook = NO_RULES
-        """The snapshot in force. Holds rules that ended within the day, too, for explain."""
+        self.rests = FleetRests(store, clock, self._rules, self._lock)
 
     # --- looking ---------------------------------------------------------------------------
 
+    @property
+    def book(self) -> RuleBook:
+        """The snapshot in force. Holds rules that ended within the day, too, for explain."""
+        return self._rules.book
+
     def entries(self) -> list[tuple[RuleEntry, Rule]]:
         """Every rule that is kept, ended ones too, with the rule as it is judged by."""
-        known = self._entries
-        return [(known[rule.id], rule) for rule in self.book.rules if rule.id in known]
+        return self._rules.entries()
 
     def entry(self, rule_id: str) -> RuleEntry:
-        try:
-            return self._entries[rule_id]
-        except KeyError:
-            message = f"no rule {rule_id!r} is kept here; `headgate rules --all` lists them"
-            raise NoSuchRule(message) from None
+        entry = self._rules.known(rule_id)
+        if entry is None:
+            parts = self._fleet.ids_of(rule_id)
+            known_as = f", but {', '.join(parts)}" if parts else ""
+            message = (
+                f"no rule {rule_id!r} is kept here{known_as}; `headgate rules --all` lists them"
+            )
+            raise NoSuchRule(message)
+        return entry
 
-    def advice(self, spec: RuleSpec) -> tuple[Advice, ...]:
+    def is_own(self, rule_id: str) -> bool:
+        """Was set at this agent, not for the fleet."""
+        return rule_id in self._rules.own
+
+    def parts_of(self, item_id: str) -> tuple[str, ...]:
+        """The ids under which one of the fleet's is in force here."""
+        return self._fleet.ids_of(item_id)
+
+    @property
+    def fleet_faults(self) -> Mapping[str, str]:
+        """Of the fleet's rules: why one is not in force here as it was set."""
+        return {**self._rules.unmeasured, **self._fleet.faults}
+
+    def advice(self, spec: RuleSpec, known: KnownMetrics | None = None) -> tuple[Advice, ...]:
+        """`known`: the metrics, for one who asks for many rules and has them already."""
         wall_s = self._clock.now().wall_s
-        known = self._known_metrics(spec.rule.database)
-        alike = list(islice(self.book.alike(spec.rule.target), MAX_COMPARED))
-        advice = advise(spec, alike, known, wall_s)
-        return (*advice, *not_held(spec.rule, self.book.rules, wall_s))
+        return self._advisor.advice(spec, self.book, known or self.known_metrics, wall_s)
 
     # --- from the store --------------------------------------------------------------------
 
@@ -132,21 +151,17 @@ class RuleKeeper:
                 # Set together or not at all: the other one is of another version, or was lost.
                 log.warning("rule.half_of_a_pair", rule=entry.id)
                 known[entry.id] = replace(entry, spec=replace(entry.spec, lifted_by=OURSELVES))
-        resting = {e.id: e.spec.suspended for e in self._entries.values() if e.spec.suspended}
+        resting = {e.id: e.spec.suspended for e in self._rules.own.values() if e.spec.suspended}
         for rule_id in resting.keys() & known.keys():
             spec = replace(known[rule_id].spec, suspended=resting[rule_id])
             known[rule_id] = replace(known[rule_id], spec=spec)
-        self._entries = known
-        self._publish(self._clock.now())
+        self._rules.replace_own(known)
 
     def _go_on_from(self, records: Iterable[Record], marks: Iterable[Record]) -> None:
         """Each change is a mark, too: none is older than what it belongs to."""
-        found = []
-        for record in marks:
-            self._mark_revision = record.revision
-            found.append(parse_mark(record.value))
-        found += [mark_of(record) for record in records]
-        self._time.go_on_from([mark for mark in found if mark is not None])
+        of_rules = (mark_of(record) for record in records)
+        found = [*self._marks.read(marks), *(mark for mark in of_rules if mark is not None)]
+        self._time.go_on_from(found)
 
     def _kept_entry(self, record: Record) -> RuleEntry | None:
         try:
@@ -168,15 +183,40 @@ class RuleKeeper:
             passed_s = max(passed_s, self._time.now_s() - spec.ruled_at)
         return RuleEntry(spec, now.mono_s + spec.rule.expires_at - spec.set_at - passed_s)
 
+    # --- from the fleet --------------------------------------------------------------------
+
+    async def follow(
+        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool = False
+    ) -> None:
+        """What is set for the fleet. `places`: where each database of this agent stands. In force
+        at once, also where neither the fleet's store nor the agent's own can be reached.
+
+        `whole`: these are all, from one who knows what came after what (Mirror), and what is
+        missing is gone. Else they are some, and may be late: the higher n counts, and nothing is
+        meant by one that is missing. What was heard before changes nothing in any case."""
+        async with self._lock:
+            if not self._records.is_tried:
+                # Once: while the agent's own disk hangs, what comes after need not wait for it.
+                await self._recall()
+            outcome = self._fleet.news(items, places, whole=whole)
+            if outcome is not None:
+                await self._rules.take(outcome)
+                said = {"rules": len(outcome.entries), "gone": len(outcome.gone)}
+                log.info("rules.followed", **said, refused=len(outcome.faults))
+
+    async def _recall(self) -> None:
+        if entries := await self._records.recall():
+            self._rules.put(entries)
+
     # --- changing --------------------------------------------------------------------------
 
     async def put(
         self, raw: Mapping[str, Any], *, who: str, dry_run: bool = False
     ) -> list[RuleEntry]:
         async with self._lock:
-            spec = self._parsed(raw, who)
+            spec = self._drafts.parsed(raw, who, self._free_id())
             self._check_vacant(spec.id)
-            steps = [Step(spec, "rule.set", self._entries.get(spec.id))]
+            steps = [Step(spec, "rule.set", self._rules.own.get(spec.id))]
             return await self._carry_out(steps, who, dry_run=dry_run)
 
     async def favor(
@@ -198,10 +238,11 @@ class RuleKeeper:
             reason = f"{target} is favored over {over}"
             shared = {"kind": Kind.RATIO.value, "reason": reason, **(more or {})}
             # One look at the clock: they end together.
-            wall_s = self._wall_s()
-            first = self._parsed({**shared, "target": favored, "ratio": 0.0}, who, wall_s)
-            more = {**shared, "target": reduced, "ratio": ratio}
-            second = self._parsed(more, who, wall_s, taken={first.id})
+            wall_s = self._drafts.wall_s()
+            one = {**shared, "target": favored, "ratio": 0.0}
+            first = self._drafts.parsed(one, who, self._free_id(), wall_s=wall_s)
+            other = {**shared, "target": reduced, "ratio": ratio}
+            second = self._drafts.parsed(other, who, self._free_id({first.id}), wall_s=wall_s)
             steps = [
                 Step(replace(first, pair=second.id), "rule.set"),
                 Step(replace(second, pair=first.id), "rule.set"),
@@ -226,11 +267,11 @@ class RuleKeeper:
                 message = "cannot be taken out: every rule ends; say how long, such as 2h"
                 raise InvalidSettings([Fault(f"rule.{key}", message) for key in endless])
             action = "rule.extended" if raw.keys() <= set(PAIRED) else "rule.changed"
-            steps = [Step(self._patched(entry, raw, who), action, entry)]
+            steps = [Step(self._drafts.patched(entry, raw, who), action, entry)]
             end = {key: value for key, value in raw.items() if key in PAIRED}
-            other = self._entries.get(entry.spec.pair)
-            if end and other is not None and not self._ended(other):
-                steps.append(Step(self._patched(other, end, who), "rule.extended", other))
+            other = self._rules.own.get(entry.spec.pair)
+            if end and other is not None and not self._rules.ended(other):
+                steps.append(Step(self._drafts.patched(other, end, who), "rule.extended", other))
             if all(step.before is not None and step.spec == step.before.spec for step in steps):
                 return [replace(entry, advice=(_UNCHANGED,))]
             return await self._carry_out(steps, who, dry_run=dry_run)
@@ -241,8 +282,8 @@ class RuleKeeper:
         """End it now, and the one that was set together with it."""
         async with self._lock:
             entry = self._changeable(rule_id, expect)
-            other = self._entries.get(entry.spec.pair)
-            both = [entry] if other is None or self._ended(other) else [entry, other]
+            other = self._rules.own.get(entry.spec.pair)
+            both = [entry] if other is None or self._rules.ended(other) else [entry, other]
             wall_s = self._clock.now().wall_s
             steps = [
                 Step(
@@ -265,34 +306,41 @@ class RuleKeeper:
 
     async def _rest(self, rule_id: str, why: str, action: str) -> bool:
         async with self._lock:
-            entry = self._entries.get(rule_id)
-            if entry is None or entry.spec.rule.kind is not Kind.EXEMPT or self._ended(entry):
+            entry = self._rules.known(rule_id)
+            if entry is None or entry.spec.rule.kind is not Kind.EXEMPT or self._rules.ended(entry):
                 return False
             if bool(entry.spec.suspended) is bool(why):
                 return False
             spec = replace(entry.spec, suspended=why)
-            self._put_in_force([replace(entry, spec=spec)])  # Before it is kept: it protects.
+            self._rules.put([replace(entry, spec=spec)])  # Before it is kept: it protects.
             log.warning(action, rule=rule_id, why=why)
+            if entry.origin is not None:
+                wall_s = self._clock.now().wall_s
+                await self._records.keep_rest(replace(entry, spec=spec), action, wall_s)
+                return True
             try:
                 (spec,) = await self._keep([Step(spec, action, entry)], OURSELVES)
-                self._entries[rule_id] = replace(entry, spec=spec)
+                self._rules.own[rule_id] = replace(entry, spec=spec)
             except (StoreUnavailable, Conflict) as error:
                 log.error("rule.rests_unkept", rule=rule_id, detail=str(error))
             return True
 
     def charged(self, rule_id: str) -> Mapping[str, float]:
         """Whom an exemption has starved for how long, as it was charged last."""
-        entry = self._entries.get(rule_id)
+        entry = self._rules.known(rule_id)
         return entry.spec.charged if entry is not None else {}
 
     async def charge(self, rule_id: str, charged: Mapping[str, float]) -> None:
         """Note it with the rule, so that a restart does not refill its budget (R79)."""
         async with self._lock:
-            entry = self._entries.get(rule_id)
-            if entry is None or self._ended(entry):
+            entry = self._rules.known(rule_id)
+            if entry is None or self._rules.ended(entry):
                 return
             spec = replace(entry.spec, charged=charged)
-            self._entries[rule_id] = replace(entry, spec=spec)
+            if entry.origin is not None:
+                await self._records.note_charge(replace(entry, spec=spec))
+                return
+            self._rules.own[rule_id] = replace(entry, spec=spec)
             try:
                 note = Record(RULE, rule_id, value_of(spec), spec.rule.revision)
                 await self._store.note_record(note)
@@ -301,66 +349,16 @@ class RuleKeeper:
 
     # --- steps of a change -----------------------------------------------------------------
 
-    def _wall_s(self) -> float:
-        return round(self._clock.now().wall_s, 3)
-
-    def _parsed(
-        self,
-        raw: Mapping[str, Any],
-        who: str,
-        wall_s: float | None = None,
-        *,
-        taken: Iterable[str] = (),
-        known_metrics: KnownMetrics | None = None,
-    ) -> RuleSpec:
-        wall_s = self._wall_s() if wall_s is None else wall_s
-        spec = parse_rule(
-            raw,
-            rule_id=self._free_id(taken),
-            author=who,
-            wall_s=wall_s,
-            known_metrics=known_metrics or self._known_metrics,
-            limits=self._limits,
-        )
-        if spec.schedule is not None:
-            check_zone(spec.schedule)
-        return replace(spec, ruled_at=round(self._time.now_s(), 3))
-
-    def _free_id(self, taken: Iterable[str]) -> str:
+    def _free_id(self, taken: Iterable[str] = ()) -> str:
         while True:
             rule_id = self._new_id()
-            if rule_id not in self._entries and rule_id not in taken:
+            if self._rules.known(rule_id) is None and rule_id not in taken:
                 return rule_id
-
-    def _patched(self, entry: RuleEntry, raw: Mapping[str, Any], who: str) -> RuleSpec:
-        spec, rule = entry.spec, entry.spec.rule
-        if fixed := [key for key in FIXED if key in raw]:
-            message = "cannot be changed: that would be another rule; lift this one and set it"
-            raise InvalidSettings([Fault(f"rule.{key}", message) for key in fixed])
-        merged = {**written(rule, spec.schedule), **raw}
-        new_end = any(raw.get(key) is not None for key in PAIRED)
-        if not new_end:
-            # It was judged when it was set; only now counts as "in the past".
-            merged |= {"for": None, "expires_at": rule.expires_at}
-        merged = {key: value for key, value in merged.items() if value is not None}
-        # Limits that stay as they are may bite by now: that is what they are there for.
-        known = self._known_metrics if "thresholds" in raw else self._known_without_values
-        parsed = self._parsed({**merged, "id": rule.id}, who, known_metrics=known)
-        changed = replace(parsed.rule, created_at=rule.created_at, created_by=rule.created_by)
-        return replace(
-            spec,
-            rule=replace(changed, revision=rule.revision),
-            schedule=parsed.schedule,
-            set_at=parsed.set_at if new_end else spec.set_at,
-            ruled_at=parsed.ruled_at if new_end else spec.ruled_at,
-        )
-
-    def _known_without_values(self, database: str) -> Mapping[str, KnownMetric]:
-        known = self._known_metrics(database)
-        return {name: metric._replace(value=None) for name, metric in known.items()}
 
     def _changeable(self, rule_id: str, expect: int | None) -> RuleEntry:
         entry = self.entry(rule_id)
+        if entry.origin is not None:
+            raise InvalidSettings([Fault(f"rule {rule_id}", _of_the_fleet(entry.origin))])
         revision = entry.spec.rule.revision
         if expect is not None and expect != revision:
             message = (
@@ -368,23 +366,19 @@ class RuleKeeper:
                 "somebody changed it in between; look again and repeat"
             )
             raise Conflict(message)
-        if self._ended(entry):
+        if self._rules.ended(entry):
             message = "has ended; what has ended is not changed: set it anew"
             raise InvalidSettings([Fault(f"rule {rule_id}", message)])
         return entry
 
     def _check_vacant(self, rule_id: str) -> None:
-        entry = self._entries.get(rule_id)
-        if entry is not None and not self._ended(entry):
+        entry = self._rules.known(rule_id)
+        if entry is not None and entry.origin is not None:
+            raise Conflict(f"rule {rule_id} is there already: it {_of_the_fleet(entry.origin)}")
+        if entry is not None and not self._rules.ended(entry):
             revision = entry.spec.rule.revision
             message = f"rule {rule_id} is there already, at revision {revision}; change that one"
             raise Conflict(message)
-
-    def _ended(self, entry: RuleEntry) -> bool:
-        if entry.spec.lifted_by:
-            return True
-        now = self._clock.now()
-        return now.wall_s >= entry.spec.rule.expires_at or now.mono_s >= entry.ends_mono_s
 
     async def _carry_out(
         self, steps: Sequence[Step], who: str, *, dry_run: bool
@@ -399,7 +393,7 @@ class RuleKeeper:
             replace(entry, spec=spec, ends_mono_s=self._ends_mono_s(entry, step))
             for entry, step, spec in zip(proposed, steps, kept, strict=True)
         ]
-        self._put_in_force(entries)
+        self._rules.put(entries)
         return entries
 
     def _ends_mono_s(self, proposed: RuleEntry, step: Step) -> float:
@@ -412,13 +406,13 @@ class RuleKeeper:
 
     async def _make_room(self, wanted: int, *, dry_run: bool) -> None:
         """Rules that ended are kept for a day, but not in the way of others."""
-        over = len(self._entries) + wanted - self._limits.max_rules
+        over = len(self._rules.own) + wanted - self._limits.max_rules
         if over <= 0:
             return
-        ended = sorted(filter(self._ended, self._entries.values()), key=ends_at)
+        ended = sorted(filter(self._rules.ended, self._rules.own.values()), key=ends_at)
         if len(ended) < over:
             message = (
-                f"{len(self._entries)} rules are kept, at most {self._limits.max_rules}; lift "
+                f"{len(self._rules.own)} rules are kept, at most {self._limits.max_rules}; lift "
                 "some, or set one on a category instead of many on its clients"
             )
             raise InvalidSettings([Fault("rules", message)])
@@ -437,97 +431,67 @@ class RuleKeeper:
             for step, record in zip(steps, kept, strict=True)
         ]
 
-    # --- in force --------------------------------------------------------------------------
-
-    def _publish(self, now: Instant) -> None:
-        """All of them anew: at start, when no check waits yet."""
-        self._built_at = now
-        rules = [entry.in_book(now) for entry in self._entries.values()]
-        self.book = RuleBook(
-            rules,
-            revision=max((rule.revision for rule in rules), default=0),
-            suspended=frozenset(e.id for e in self._entries.values() if e.spec.suspended),
-            wall_s=now.wall_s,
-        )
-        self._apply(self.book)
-
-    def _put_in_force(self, entries: Sequence[RuleEntry]) -> None:
-        """Together, at once; the others stay as they are, so that it takes no longer than that."""
-        self._entries |= {entry.id: entry for entry in entries}
-        now = self._clock.now()
-        draft = self.book.draft(now.wall_s)
-        draft.put(entry.in_book(now) for entry in entries)
-        resting = {entry.id for entry in entries if entry.spec.suspended}
-        draft.suspend(self.book.suspended - {entry.id for entry in entries} | resting)
-        self._adopt(draft, [entry.spec.rule.revision for entry in entries])
-
-    def _adopt(self, draft: RuleDraft, revisions: Iterable[int] = ()) -> None:
-        self.book = draft.book(max([self.book.revision, *revisions]))
-        self._apply(self.book)
+    # --- each second -----------------------------------------------------------------------
 
     async def run(self) -> None:
         """Follow the clock. A check never waits for this, and ends no later without it."""
         while True:
             await self._clock.sleep(TICK_S)
             now = self._clock.now()
-            passed_s = now.mono_s - self._built_at.mono_s
-            stepped_s = now.wall_s - self._built_at.wall_s - passed_s
+            passed_s = now.mono_s - self._rules.built_at.mono_s
+            stepped_s = now.wall_s - self._rules.built_at.wall_s - passed_s
             if abs(stepped_s) > STEP_S:
                 log.warning("rules.clock_was_set", by_s=round(stepped_s, 3))
-            if abs(stepped_s) > STEP_S or passed_s >= RENEW_S:
+            otherwise = self._rules.is_measured_otherwise()
+            if abs(stepped_s) > STEP_S or passed_s >= RENEW_S or otherwise:
                 async with self._lock:
-                    await self._renew(now)
+                    await self._rules.renew(now)
                     await self._forget_ended(now)
-            if now.mono_s - self._marked_at >= KEEP_S and self._entries:
-                self._marked_at = now.mono_s
-                await self._keep_mark()
+                    await self._rules.forget_of_fleet(now)
+            if self._fleet.unkept or not self._fleet.is_recalled:
+                await self.keep_fleet()
+            if self.book.rules:
+                await self._marks.keep_when_due()
 
-    async def _renew(self, now: Instant) -> None:
-        """Windows of the days ahead, and ends by both clocks: worked out in slices, in force
-        all together. The lock is held meanwhile, so that no change is lost."""
-        self._built_at = now
-        draft, entries = self.book.draft(now.wall_s), list(self._entries.values())
-        for start in range(0, len(entries), SLICE):
-            rules = (entry.in_book(now) for entry in entries[start : start + SLICE])
-            draft.put([rule for rule in rules if not draft.has(rule)])
-            await asyncio.sleep(0)
-        self._adopt(draft)
-
-    async def _keep_mark(self) -> None:
-        """A fault of the store is told elsewhere; this is tried again."""
-        mark = self._time.mark()
-        record = Record(RULE_TIME, RULE_TIME, mark.written(), self._mark_revision)
-        try:
-            if self._mark_revision:
-                await self._store.note_record(record)
-                return
-            audit = AuditEntry(
-                mark.wall_s, OURSELVES, "rules.time_kept", RULE_TIME, None, record.value
-            )
-            self._mark_revision = (await self._store.put_record(record, audit)).revision
-        except (StoreUnavailable, Conflict) as error:
-            log.warning("rules.time_unkept", detail=str(error))
+    async def keep_fleet(self) -> None:
+        """Note down what has changed of the fleet's rules, for the time after a restart. A batch
+        at a time: who changes a rule of this agent waits for none but one."""
+        if not self._fleet.is_followed:
+            return
+        more = True
+        while more:
+            async with self._lock:
+                await self._recall()
+                more = await self._records.keep()
 
     async def _forget_ended(self, now: Instant) -> None:
         """By both clocks: a wall clock that leapt ahead may come back."""
         old = [
             entry
             for entry, rule in self.entries()
-            if rule.expires_at < now.wall_s - FORGET_AFTER_S and entry.ends_mono_s <= now.mono_s
+            if rule.expires_at < now.wall_s - FORGET_AFTER_S
+            and entry.ends_mono_s <= now.mono_s
+            and entry.origin is None
         ]
         try:
             for entry in old[:MAX_FORGOTTEN_AT_ONCE]:
                 await self._forget(entry)
         except (StoreUnavailable, Conflict) as error:
             log.warning("rules.not_forgotten", detail=str(error))
-        if gone := [entry.id for entry in old if entry.id not in self._entries]:
-            draft = self.book.draft(now.wall_s)
-            draft.drop(gone)
-            self._adopt(draft)
+        if gone := [entry.id for entry in old if entry.id not in self._rules.own]:
+            self._rules.drop(gone)
 
     async def _forget(self, entry: RuleEntry) -> None:
         now = self._clock.now()
         was = value_of(entry.spec)
         audit = AuditEntry(now.wall_s, OURSELVES, "rule.forgotten", entry.id, was, None)
         await self._store.put_record(Record(RULE, entry.id, None, entry.spec.rule.revision), audit)
-        del self._entries[entry.id]
+        del self._rules.own[entry.id]
+
+
+def _of_the_fleet(origin: Origin) -> str:
+    return (
+        f"was set for the fleet ({origin.reach}, revision {origin.n}) by {origin.set_by}; change "
+        f"or lift {origin.item_id} there: by an agent that has [fleet] settings, with `headgate "
+        "rule` or `headgate fleet apply`"
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from headgate.agent.ruletime import RuleMark, parse_mark
 from headgate.agent.schedules import windows_ahead
 from headgate.core.lint import Advice
+from headgate.core.reach import Reach
 from headgate.core.records import AuditEntry, Record
 from headgate.core.rule_settings import RuleSpec, parse_target, written
 from headgate.core.rule_times import parse_date_time
@@ -26,6 +27,16 @@ NEVER: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Of a rule that was set for the fleet: as what, how far, and by which of its revisions."""
+
+    item_id: str
+    reach: Reach
+    n: int
+    set_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class RuleEntry:
     """One rule as it is kept, and as it is judged by."""
 
@@ -33,6 +44,11 @@ class RuleEntry:
     ends_mono_s: float
     """By this the rule ends, whatever becomes of the wall clock."""
     advice: tuple[Advice, ...] = ()
+    origin: Origin | None = None
+    """None: it was set at this agent."""
+    unread: str = ""
+    """Of one that a newer version set for the fleet: why it cannot be read here. Its spec is then
+    no more than its name, whom it is on, and its end."""
 
     @property
     def id(self) -> str:

@@ -19,7 +19,14 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import NEVER, Demand, Work, first_of
-from headgate.agent.members import FOUND, LINK_TIMEOUT_S, LocalMember, RemoteMember
+from headgate.agent.members import (
+    FOUND,
+    HEARSAY,
+    LINK_TIMEOUT_S,
+    UNASKED,
+    LocalMember,
+    RemoteMember,
+)
 from headgate.agent.ports import Clock
 from headgate.agent.rolling import Rolling, problems
 from headgate.agent.roster import Roster
@@ -73,6 +80,8 @@ class Shard:
         self.aliases: set[str] = set()
         """Further addresses of members that are known by another."""
         self._succession = Succession(self.roster)
+        self.told_words: Callable[[], tuple[str, ...]] = tuple
+        """What others than its members say of the shard, for people."""
         self._rolling = Rolling(
             self.roster, collect_interval_s=collect_interval_s, aggregates=aggregates
         )
@@ -104,18 +113,28 @@ class Shard:
         self._tasks[remote.name] = asyncio.create_task(
             supervised(f"member {remote.name}", lambda: self._pull_loop(remote))
         )
-        self._roll()  # It counts from now on, heard of or not.
+        if remote.source not in HEARSAY:  # Of those many may come at once, and then a look.
+            self._roll()  # It counts from now on, heard of or not.
 
     async def remove_remote(self, name: str) -> None:
-        remote = self.remotes.pop(name, None)
-        if remote is None:
-            return
-        task = self._tasks.pop(name)
+        if name in self.remotes:
+            await self._take_out(name)
+            self._roll()
+
+    def drop_remote(self, name: str) -> None:
+        """At once: another one of that name may be added. It ends in the background."""
+        self._background(self._take_out(name))
+
+    def _take_out(self, name: str) -> Coroutine[None, None, None]:
+        """At once; what is returned waits until it has ended."""
+        remote, task = self.remotes.pop(name), self._tasks.pop(name)
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await remote.link.close()
         self._succession.forget(name)
-        self._roll()
+        return _ended(remote, task)
+
+    def listen_to(self, leader: Callable[[], str], words: Callable[[], tuple[str, ...]]) -> None:
+        """What Patroni and the fleet's store say of the shard: who leads it, and for people."""
+        self._succession.told, self.told_words = leader, words
 
     def halt(self) -> None:
         """From now on it says nothing; another one takes its place."""
@@ -259,11 +278,19 @@ class Shard:
     def _drop_double(self, remote: RemoteMember) -> None:
         """A server may be found by two names: the one that its own agent gives it is kept."""
         name = remote.report.name if remote.report else remote.name
-        others = {*self.remotes, *(local.name for local in self.locals.values())}
-        if remote.source == FOUND and name != remote.name and name in others:
-            log.info("member.double", shard=self.name, member=remote.name, called=name)
-            self.aliases.add(remote.url)
-            self._background(self.remove_remote(remote.name))
+        other = self.remotes.get(name)
+        is_known = other is not None or name in {local.name for local in self.locals.values()}
+        if name == remote.name or not is_known:
+            return
+        if remote.source in UNASKED:
+            self._drop_alias(remote, name)
+        elif other is not None and other.source in UNASKED:
+            self._drop_alias(other, remote.name)
+
+    def _drop_alias(self, remote: RemoteMember, called: str) -> None:
+        log.info("member.double", shard=self.name, member=remote.name, called=called)
+        self.aliases.add(remote.url)
+        self._background(self.remove_remote(remote.name))
 
     def forget_unheard(self, urls: set[str]) -> None:
         """Found once, never heard of, and not listed by our server any more: `urls` are (R44)."""
@@ -271,6 +298,17 @@ class Shard:
             unheard = remote.report is None and remote.claim is None and remote.lost is not None
             if remote.source == FOUND and unheard and remote.url not in urls:
                 self._background(self.remove_remote(remote.name))
+
+    def forget_unlisted(self, source: str, urls: set[str]) -> None:
+        """One that its list (`urls`) no longer has, that does not answer, and that no server of
+        ours feeds: only all three together say that it is gone for good."""
+        fed = {piece for found in self.roster.downstream() for piece in (found.name, found.host)}
+        for remote in list(self.remotes.values()):
+            answers = remote.lost is None and remote.tried_at is not None
+            if remote.source != source or remote.url in urls or answers or remote.name in fed:
+                continue
+            log.info("member.gone", shard=self.name, member=remote.name, url=remote.url)
+            self._background(self.remove_remote(remote.name))
 
     def _own_demand(self) -> Demand:
         return next(iter(self.locals.values())).demand
@@ -407,7 +445,8 @@ class Shard:
         silent = [
             remote.name
             for remote in self.remotes.values()
-            if remote.tried_at is None or remote.tried_at < since
+            if (remote.tried_at is None or remote.tried_at < since)
+            and not (remote.is_new and self.roster.doubt(remote))
         ]
         if not silent:
             return None
@@ -433,8 +472,10 @@ class Shard:
 
     def view(self, local: LocalMember) -> ShardView:
         now = self._now()
-        members = self._members(now.mono_s)
+        members, doubted = self._members(now.mono_s), self.roster.doubted()
         astray = problems(members, self.point.primary) if isinstance(self.point, Leading) else {}
+        members += [self.remotes[name].member() for name in doubted]
+        astray = {**astray, **doubted}
         return ShardView(
             shard=self.name,
             database=local.database,
@@ -445,6 +486,7 @@ class Shard:
             unwatched=tuple(self.roster.unwatched()),
             collect_interval_s=self.collect_interval_s,
             messages_total=sum(remote.messages_total for remote in self.remotes.values()),
+            told=self.told_words(),
         )
 
     def _member_view(self, member: Member, astray: Mapping[str, str], now: Instant) -> MemberView:
@@ -461,7 +503,7 @@ class Shard:
         counts = member.local or isinstance(self.point, Leading)
         return MemberView(
             member=member,
-            problem=member.lost.detail if member.lost else astray.get(member.name, ""),
+            problem=astray.get(member.name) or (member.lost.detail if member.lost else ""),
             skip=skip if skip is not None and skip.holds(now.wall_s) else None,
             readings=member.report.readings if member.report and counts else MappingProxyType({}),
             asides=asides,
@@ -473,6 +515,11 @@ class Shard:
 
     def _now(self) -> Instant:
         return self._clock.now()
+
+
+async def _ended(remote: RemoteMember, task: asyncio.Task[None]) -> None:
+    await asyncio.gather(task, return_exceptions=True)
+    await remote.link.close()
 
 
 def _words(point: Standpoint) -> str:

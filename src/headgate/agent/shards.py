@@ -2,43 +2,54 @@
 
 settings ──adopt──► Shards ──► Shard (one each) ──► Board
 other agents ──answer, woken──►│        operators ──skip, add_peer──► Store, then here
+fleet's store, Patroni ──found_in_fleet, follow_patroni──► Told ──► members by `discover`
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
+from headgate.agent.hearsay import Hearsay
 from headgate.agent.heartbeat import Heartbeat
-from headgate.agent.members import FOLLOWED_S, FOUND, LocalMember, RemoteMember
-from headgate.agent.ports import Clock, PeerLink, RoleProbe, Store
+from headgate.agent.members import (
+    FOLLOWED_S,
+    FOUND,
+    HEARSAY,
+    PATRONI,
+    LocalMember,
+    RemoteMember,
+)
+from headgate.agent.patroni import PatroniFollower
+from headgate.agent.ports import Clock, PeerLink, Store
 from headgate.agent.roles import RoleWatcher
 from headgate.agent.shard import Shard
+from headgate.agent.shardplan import PeerPlan as PeerPlan
+from headgate.agent.shardplan import ShardPlan as ShardPlan
+from headgate.agent.shardplan import fits, found_peer
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
+from headgate.core.fleet_members import FleetMember
 from headgate.core.records import AuditEntry, Record
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S, Pull, ShardView, Skip
-from headgate.core.topology import Downstream, Following, MemberReport, Role
+from headgate.core.topology import Downstream, Following, Leading, MemberReport, Role
 from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongShard
 
 log = structlog.get_logger()
 
 SKIP, PEER = "skip", "peer"
+UNSEATED_AFTER_S = 5.0
+"""An agent may still be starting."""
 MAX_HOLD_S = 30.0
 ROLE_TIMEOUT_S = 0.5
-HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
-NAMELESS = ("", "walreceiver")
-"""What Postgres calls a replica that was given no name."""
 
 
 class NoSuchShard(HeadgateError, LookupError):
@@ -49,39 +60,23 @@ class NoSuchMember(HeadgateError, LookupError):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class PeerPlan:
-    name: str
-    url: str
-    database: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """One database's place in its shard, as main.py hands it over."""
+class Stand(NamedTuple):
+    """Where one database of this agent stands in its shard."""
 
     database: str
     shard: str
     member: str
-    labels: Mapping[str, str]
-    peers: tuple[PeerPlan, ...]
-    discover: str | None
-    collect_interval_s: float
-    open_role_probe: Callable[[], RoleProbe]
-    correct_clock: Callable[[float, float], None]
-    connection: object = None
-    """Compared on reload: an equal plan keeps its watcher and links."""
-
-    def key(self) -> tuple[object, ...]:
-        return (
-            self.shard,
-            self.member,
-            tuple(sorted(self.labels.items())),
-            self.peers,
-            self.discover,
-            self.collect_interval_s,
-            self.connection,
-        )
+    role: Role | None
+    """As its server last said; None where that is not known."""
+    leads: bool
+    """This agent speaks for the shard."""
+    primary: str
+    """The member that leads, where it is known and another agent's."""
+    primary_url: str
+    server: str = ""
+    """What its server calls its cluster, or itself; empty where it does not say."""
+    system: str = ""
+    """What it calls its cluster alone."""
 
 
 class Shards:
@@ -110,6 +105,10 @@ class Shards:
         self._peers: dict[tuple[str, str], Record] = {}
         self._unusable: set[str] = set()
         """Found in the database, and no member could be called so; told once."""
+        self._hearsay = Hearsay(clock, self._add_found, self._note_unusable)
+        self.on_roles: Callable[[], None] = lambda: None
+        """Called when the role of a database of ours, or where to ask for it, is another one."""
+        self._roles: dict[str, Role | None] = {}
         self._lock = asyncio.Lock()
 
     # --- from the file and the store -------------------------------------------------------
@@ -170,7 +169,12 @@ class Shards:
             self._add_remote(shard, peer, "file")
         self._add_kept_peers(shard)
         self._set_skips(shard)
-        shard.on_downstream = lambda: self._discover(shard)
+        shard.on_downstream = lambda: self._role_read(shard)
+        shard.listen_to(
+            lambda: self._hearsay.leader(shard, plans), lambda: self._hearsay.words(shard, plans)
+        )
+        self._hearsay.add_registered(shard, plans)
+        self._hearsay.add_listed(shard, plans)
         shard.look_again()  # From now on the host's values are no longer the shard's.
 
     def _add_local(self, shard: Shard, plan: ShardPlan) -> None:
@@ -224,27 +228,93 @@ class Shards:
             found = list(local.role.downstream)
             if host := local.role.upstream.rpartition(":")[0]:
                 found.append(Downstream("", host.strip("[]")))
-            peers = [peer for one in found if (peer := _found_peer(plan, plan.discover, one))]
+            peers = [peer for one in found if (peer := found_peer(plan, plan.discover, one))]
             for peer in peers:
                 self._add_found(shard, peer)
             shard.forget_unheard({peer.url for peer in peers})
+
+    def _role_read(self, shard: Shard) -> None:
+        self._discover(shard)
+        roles = {d: local.role.role if local.role else None for d, local in shard.locals.items()}
+        if any(self._roles.get(database) is not role for database, role in roles.items()):
+            self._roles.update(roles)
+            self.on_roles()
 
     def _note_unusable(self, shard: str, name: str, detail: str) -> None:
         if name not in self._unusable and len(self._unusable) < MAX_MEMBERS:
             self._unusable.add(name)
             log.warning("member.unusable", shard=shard, name=name, detail=detail)
 
-    def _add_found(self, shard: Shard, peer: PeerPlan) -> None:
+    def _add_found(self, shard: Shard, peer: PeerPlan, source: str = FOUND) -> None:
         known = {self._url, *shard.aliases, *(remote.url for remote in shard.remotes.values())}
+        if peer.url not in known:
+            self._unseat_silent(shard, peer.name, source)
         names = {*shard.remotes, *(local.name for local in shard.locals.values())}
         if peer.url in known or peer.name in names or len(shard.remotes) >= MAX_MEMBERS:
             return
         try:
-            self._add_remote(shard, peer, FOUND)
+            self._add_remote(shard, peer, source)
         except InvalidName as error:
             self._note_unusable(shard.name, peer.name, str(error))
         else:
-            log.info("member.found", shard=shard.name, member=peer.name, url=peer.url)
+            log.info(
+                "member.found", shard=shard.name, member=peer.name, url=peer.url, source=source
+            )
+
+    def _unseat_silent(self, shard: Shard, name: str, source: str) -> None:
+        """An address where nobody ever answered gives way to another one: what the settings make
+        of a server's list to what the agents or Patroni say, at once; that one in turn, should
+        nobody answer there for a while. So both are tried, until one is right."""
+        other = shard.remotes.get(name)
+        if other is None or other.has_answered:
+            return
+        now_s = self._clock.now().mono_s
+        lost_s = 0.0 if other.lost_since is None else now_s - other.lost_since
+        is_guess = other.source == FOUND and source in HEARSAY
+        outlived = other.source in HEARSAY and source == FOUND and lost_s >= UNSEATED_AFTER_S
+        if is_guess or outlived:
+            shard.drop_remote(name)
+
+    # --- from the fleet's store and from Patroni -------------------------------------------
+
+    def found_in_fleet(self, members: Iterable[FleetMember], *, cluster: str = "") -> None:
+        """All agents that are registered now, of our shards and perhaps of others. `cluster`: as
+        our own settings call it."""
+        self._hearsay.hear_fleet(members, cluster)
+        for shard in self._shards.values():
+            self._hearsay.add_registered(shard, self._plans_of(shard))
+            shard.look_again()
+
+    def follow_patroni(self, follower: PatroniFollower) -> None:
+        """One that has been followed for that scope before is no longer listened to."""
+        self._hearsay.patroni[follower.scope] = follower
+
+        def changed() -> None:
+            if self._hearsay.patroni.get(follower.scope) is follower:
+                self._patroni_changed(follower.scope)
+
+        follower.watch(changed)
+        self._patroni_changed(follower.scope)
+
+    def unfollow_patroni(self, scope: str) -> None:
+        self._hearsay.patroni.pop(scope, None)
+
+    def _patroni_changed(self, scope: str) -> None:
+        names = {plan.shard for plan in self._plans.values() if plan.patroni == scope}
+        for shard in [self._shards[name] for name in sorted(names & self._shards.keys())]:
+            self._hearsay.add_listed(shard, self._plans_of(shard))
+            shard.look_again()
+
+    @property
+    def unbelieved(self) -> Mapping[str, str]:
+        """Registered in the fleet's store → why its address is not asked, or it does not count."""
+        shards = self._shards.values()
+        return MappingProxyType(
+            {name: why for shard in shards for name, why in self._hearsay.unbelieved(shard)}
+        )
+
+    def _plans_of(self, shard: Shard) -> list[ShardPlan]:
+        return [plan for plan in self._plans.values() if plan.shard == shard.name]
 
     # --- for other parts of the agent ------------------------------------------------------
 
@@ -258,6 +328,26 @@ class Shards:
         plan = self._plans.get(heartbeat.database)
         if plan is not None:
             self._shards[plan.shard].locals[heartbeat.database].heartbeat = heartbeat
+
+    def stands(self) -> list[Stand]:
+        """Where each database of ours that has a shard stands in it."""
+        return [self._stand(plan) for plan in self._plans.values() if plan.shard in self._shards]
+
+    def _stand(self, plan: ShardPlan) -> Stand:
+        shard = self._shards[plan.shard]
+        role, point = shard.locals[plan.database].role, shard.point
+        other = point if isinstance(point, Following) else None
+        return Stand(
+            plan.database,
+            plan.shard,
+            plan.member,
+            role.role if role else None,
+            isinstance(point, Leading),
+            other.primary if other else "",
+            other.url if other else "",
+            (role.cluster or role.server_id) if role else "",
+            role.cluster if role else "",
+        )
 
     def is_replica(self, database: str) -> bool:
         """By the last that was seen of it."""
@@ -281,6 +371,12 @@ class Shards:
         self._url = url
         for shard in self._shards.values():
             shard.url = url
+        self.on_roles()
+
+    @property
+    def url(self) -> str:
+        """Of this agent, or of the active one while this one is passive."""
+        return self._url
 
     # --- for other agents ------------------------------------------------------------------
 
@@ -292,8 +388,9 @@ class Shards:
         leads = pull.role is not None and pull.role.role is Role.PRIMARY
         if leads and pull.activity is Activity.HIBERNATING:
             local.demand.unfollow(now)
-        self._meet(shard, pull)
-        shard.claimed(pull.sender, pull.role, pull.url)
+        if pull.role is None or not shard.roster.is_foreign(pull.role):
+            self._meet(shard, pull)
+            shard.claimed(pull.sender, pull.role, pull.url)
         if pull.clock_ahead_s is not None:
             local.correct_clock(pull.clock_ahead_s, pull.clock_error_s)
         if pull.wait_s > 0:
@@ -305,7 +402,7 @@ class Shards:
         where the settings say what addresses agents have: nobody else is ever connected to."""
         template = self._plans[pull.database].discover
         leads = pull.role is not None and pull.role.role is Role.PRIMARY
-        if leads and template is not None and _fits(template, pull.url):
+        if leads and template is not None and fits(template, pull.url):
             self._add_found(shard, PeerPlan(pull.sender, pull.url, pull.database))
 
     def woken(self, shard: str, database: str, by: str) -> None:
@@ -401,6 +498,10 @@ class Shards:
             return "stands in the settings file; take it out there, and reload"
         if any(member in (found.name, found.host) for found in shard.roster.downstream()):
             return "is a replica that the database lists; set it aside with a skip"
+        if any(member == known.member for known in self._hearsay.registered(shard.name)):
+            return "registers itself in the fleet's store; stop its agent, or set it aside"
+        if remote.source == PATRONI:
+            return "is listed by Patroni; set it aside with a skip"
         return None
 
     def _shard_of(self, database: str) -> Shard:
@@ -439,27 +540,6 @@ class Shards:
         kept = await self._store.put_record(record, audit)
         log.info("shard.changed", action=action, shard=shard, member=member, who=who)
         return kept
-
-
-def _fits(template: str, url: str) -> bool:
-    pattern = re.escape(template).replace(r"\{host\}", HOST).replace(r"\{name\}", HOST)
-    return re.fullmatch(pattern, url) is not None
-
-
-def _found_peer(plan: ShardPlan, template: str, found: Downstream) -> PeerPlan | None:
-    """By its own name, where it has one that is not everybody's."""
-    own = "" if found.name in NAMELESS else found.name
-    name, host = own or found.host, found.host or own
-    if not name:
-        return None
-    shown = f"[{host}]" if ":" in host else host
-    url = template.replace("{host}", shown).replace("{name}", name)
-    return PeerPlan(_as_name(name), url, plan.database)
-
-
-def _as_name(text: str) -> str:
-    """What operators can type, and set aside: addresses have colons, and people put spaces."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:63] or "member"
 
 
 async def _end(shard: Shard, tasks: list[asyncio.Task[None]]) -> None:

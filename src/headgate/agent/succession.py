@@ -10,6 +10,7 @@ side); one that came before ours does not.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from headgate.agent.members import LocalMember
 from headgate.agent.roster import Roster
@@ -38,6 +39,8 @@ class Succession:
         self._rivals: dict[str, RoleSeen] = {}
         self._reigns: dict[str, tuple[int | None, float]] = {}
         """Of each member that now says it is the primary: its term, and since when it says so."""
+        self.told: Callable[[], str] = lambda: ""
+        """The member that Patroni, or the fleet's store, says leads; empty: none says so."""
 
     def forget(self, name: str) -> None:
         self._rivals.pop(name, None)
@@ -74,12 +77,20 @@ class Succession:
         began_at = self._reigns[newest][1]
         before = {name: role for name, (_, role) in primaries.items() if name != newest}
         if any(role.taken_at >= began_at for role in before.values()):
-            return point
+            return self._told_way(primaries) or point
         member = primaries[newest][0]
         if not member.local:
             return Following(newest, (member.report.url if member.report else "") or member.url)
         detail = f"{newest} follows {', '.join(before)} as the primary, and waits for its word"
         return Unled(Absent(Cause.WARMING_UP, detail, now))
+
+    def _told_way(self, primaries: dict[str, tuple[Member, RoleSeen]]) -> Following | None:
+        """Which of two primaries is the right one, where somebody who has to know says so: its
+        agent is asked. Whether it may answer it judges by itself: our own never leads by this."""
+        member = primaries[self.told()][0] if self.told() in primaries else None
+        if member is None or member.local:
+            return None
+        return Following(member.name, (member.report.url if member.report else "") or member.url)
 
     def _note_reigns(self, members: list[Member], now: float) -> dict[str, tuple[Member, RoleSeen]]:
         """Who says now that it is the primary, by name."""
@@ -112,7 +123,7 @@ class Succession:
         began_at = self._began_at(self._roster.local_primary(now))
         for name, remote in self._roster.remotes.items():
             role = remote.role()
-            if role is None:
+            if role is None or self._roster.doubt(remote):
                 continue
             if role.role is Role.REPLICA:
                 self._rivals.pop(name, None)
@@ -132,13 +143,22 @@ class Succession:
         """Nobody knows for certain; whoever was the primary last will know better."""
         known = [
             (role.taken_at, remote)
-            for remote in self._roster.remotes.values()
+            for remote in self._roster.distinct()
             if (role := remote.role()) is not None and role.role is Role.PRIMARY
         ]
-        if not known or any(local.role is None for local in self._roster.locals.values()):
+        if any(local.role is None for local in self._roster.locals.values()):
             return point
+        if not known:
+            return self._told_hint() or point
         taken_at, remote = max(known, key=lambda item: item[0])
         if now - taken_at > HINT_MAX_AGE_S:
             return point
         told = remote.report.url if remote.report else ""
         return Following(remote.name, told or remote.url)
+
+    def _told_hint(self) -> Following | None:
+        """Nobody here has heard of a primary; one that can be reached is asked, if it is told."""
+        remote = self._roster.remotes.get(self.told())
+        if remote is None or remote.lost is not None:
+            return None
+        return Following(remote.name, (remote.report.url if remote.report else "") or remote.url)

@@ -5,7 +5,7 @@ As with metrics (lint.py): what, why, and what to do instead; it changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_identity
@@ -27,6 +27,33 @@ def advise(
     ]
 
 
+class Sparing:
+    """Rules that may come before a hold, by whom they are on: a list of thousands of holds is not
+    held against all rules for each."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._all = [rule for rule in rules if _may_spare(rule)]
+        self._by_token: dict[str, list[Rule]] = {}
+        for rule in self._all:
+            for token in set(rule.tokens):
+                self._by_token.setdefault(token, []).append(rule)
+
+    def of(self, rule: Rule) -> Sequence[Rule]:
+        """Those on clients that this one means: all that are spared, and others."""
+        if rule.target == EVERYONE:
+            return self._all
+        return min((self._by_token.get(token, ()) for token in set(rule.tokens)), key=len)
+
+
+def _may_spare(rule: Rule) -> bool:
+    return (
+        rule.kind in _COMPETING
+        and rule.kind is not Kind.HOLD
+        and rule.target != EVERYONE
+        and not (rule.kind is Kind.EXEMPT and rule.metrics)
+    )
+
+
 def not_held(rule: Rule, others: Iterable[Rule], wall_s: float) -> list[Advice]:
     """Whom a hold does not reach: a rule on fewer clients comes first, be it the ratio of 0 that
     favors them or an exemption."""
@@ -36,10 +63,7 @@ def not_held(rule: Rule, others: Iterable[Rule], wall_s: float) -> list[Advice]:
     spared = [
         other
         for other in others
-        if other.kind in _COMPETING
-        and other.kind is not Kind.HOLD
-        and other.target != EVERYONE
-        and not (other.kind is Kind.EXEMPT and other.metrics)
+        if _may_spare(other)
         and mine < set(other.tokens)
         and other.expires_at > wall_s
         and other.windows != ()

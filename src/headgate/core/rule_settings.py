@@ -348,13 +348,13 @@ def _ratio_faults(values: Mapping[str, Any], limits: RuleLimits, place: str) -> 
     if values["target"] == EVERYONE and ratio > MAX_RATIO_OF_ALL:
         message = (
             f"is {ratio:.10g} on `{EVERYONE}`, at most {MAX_RATIO_OF_ALL:g}: more than that locks "
-            f"out everybody; {_LOCK_OUT}"
+            f"out everybody; {LOCK_OUT}"
         )
         return [Fault(f"{place}.ratio", message)]
     return []
 
 
-_LOCK_OUT = "if that is meant, set a hold on `all` with lock_out = true (--lock-out)"
+LOCK_OUT = "if that is meant, set a hold on `all` with lock_out = true (--lock-out)"
 
 
 def _lock_out_faults(values: Mapping[str, Any], place: str) -> list[Fault]:
@@ -427,13 +427,13 @@ def _unmeetable(limit: float, metric: KnownMetric, *, recurs: bool) -> str:
         return (
             f"is {limit:g} for everybody, less than {MIN_LIMIT_OF_ALL:.0%} of its own threshold "
             f"of {metric.threshold:g}, which locks out everybody: set {lowest:g} or more; "
-            f"{_LOCK_OUT}"
+            f"{LOCK_OUT}"
         )
     if metric.refuses_now(limit) and not recurs:
         return (
             f"is {limit:g} for everybody, and it stands at {metric.value:g} on {metric.value_on} "
             "just now, so that every check would be refused: set a limit above that; "
-            f"{_LOCK_OUT}"
+            f"{LOCK_OUT}"
         )
     return ""
 

@@ -98,3 +98,5 @@ class ShardView:
     collect_interval_s: float
     messages_total: int
     """Pulls sent to other agents for this shard."""
+    told: tuple[str, ...] = ()
+    """What Patroni and the fleet's store say of it, in words."""

@@ -1,0 +1,438 @@
+"""The fleet's rules as this agent has them.   items, places ──► FleetRules ──entries──► RuleKeeper
+
+An item is in force on those databases of the agent that its reach meets. What only this agent
+knows of it is kept here, never in the fleet's store: how much of its time is used up by the
+rules' own clock (R87), whether it rests, and whom it has starved (R79).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from headgate.agent.fleetitems import ItemMemory
+from headgate.agent.rulesteps import Origin, RuleEntry, value_of
+from headgate.agent.ruletime import OURSELVES, RuleMark, RuleTime, parse_mark
+from headgate.agent.schedules import check_zone
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import ends_at
+from headgate.core.reach import Place
+from headgate.core.records import AuditEntry, Record
+from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept
+from headgate.core.rules import NO_LIMITS
+from headgate.core.samples import Instant
+from headgate.errors import InvalidSettings
+
+log = structlog.get_logger()
+
+FLEET_RULE = "fleet_rule"
+"""The kind of record."""
+SPLIT = "@"
+"""Between the id of an item and the database where it is in force; no id has it."""
+OF_FLEET = "@fleet"
+"""After the id of one whose name this agent had given to a rule of its own."""
+FORGET_AFTER_S = 86_400.0
+SAME_S = 0.01
+HALF = "it was set together with {other}, which is not known here: neither counts alone"
+
+
+def item_of(rule_id: str) -> str:
+    """The id of the item that a rule in the book is of."""
+    return rule_id.partition(SPLIT)[0]
+
+
+class Kept(NamedTuple):
+    """A rule as the store has it."""
+
+    revision: int
+    """Of its record."""
+    spec: RuleSpec
+
+
+@dataclass
+class Outcome:
+    """What a list changes: worked out first, and then taken over at once."""
+
+    news: Mapping[str, Item | None]
+    places: tuple[Place, ...]
+    ids: Sequence[str]
+    """Of the items that have to be worked out."""
+    entries: dict[str, RuleEntry] = field(default_factory=dict)
+    """By their ids in the book."""
+    gone: set[str] = field(default_factory=set)
+    faults: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    """Of the entries: for want of room."""
+
+
+class FleetRules:
+    """No store and no lock in here: the keeper has both."""
+
+    def __init__(self, time: RuleTime, max_rules: int) -> None:
+        self._time = time
+        self._max_rules = max_rules
+        self._items = ItemMemory(ItemKind.RULE)
+        self._places: tuple[Place, ...] = ()
+        self._ids: dict[str, tuple[str, ...]] = {}
+        """Item → its ids in the book."""
+        self._waiting: set[str] = set()
+        """Items for which there was no room."""
+        self._kept: dict[str, Kept] = {}
+        self.is_recalled = False
+        """What the store had is known."""
+        self.entries: dict[str, RuleEntry] = {}
+        self.faults: dict[str, str] = {}
+        """Item → why it is not in force here as it was set."""
+        self.unkept: dict[str, float] = {}
+        """Rules that the store has not got as they are now; since when (wall clock)."""
+
+    # --- from the store --------------------------------------------------------------------
+
+    def recall(self, records: Iterable[Record], now: Instant) -> list[RuleEntry]:
+        """What was known of them before a restart. Where they are in force already, for the
+        store was away, those that are otherwise by it."""
+        self._kept = {}
+        for record in records:
+            value = record.value or {}
+            try:
+                spec = parse_kept(record.key, value.get("rule"), int(value.get("n", 0)))
+                self._kept[record.key] = Kept(record.revision, spec)
+            except InvalidSettings as error:
+                log.error("rule.kept_rule_refused", rule=record.key, fault=str(error))
+        known = [entry for entry in self.entries.values() if entry.id in self._kept]
+        again = [self._recalled(entry, now) for entry in known]
+        changed = [one for one, was in zip(again, known, strict=True) if _differ(one, was)]
+        self.entries |= {entry.id: entry for entry in changed}
+        return changed
+
+    def _recalled(self, entry: RuleEntry, now: Instant) -> RuleEntry:
+        """What was noted of it since stays: that it rests."""
+        assert entry.origin is not None
+        again = self._entry(entry.spec, entry.origin, now, self._kept[entry.id].spec)
+        suspended = entry.spec.suspended or again.spec.suspended
+        return replace(again, spec=replace(again.spec, suspended=suspended))
+
+    # --- following -------------------------------------------------------------------------
+
+    def news(
+        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool
+    ) -> Outcome | None:
+        """What there is to work out; None where a list says nothing new."""
+        news = self._items.news(items, whole=whole)
+        ids = dict.fromkeys([*news, *self._pairs(news)])
+        if tuple(places) != self._places:
+            ids |= dict.fromkeys(self._items.known)
+        if self._waiting and self._has_room():
+            ids |= dict.fromkeys(self._waiting)
+        return Outcome(news, tuple(places), list(ids)) if ids else None
+
+    def _pairs(self, news: Mapping[str, Item | None]) -> Iterable[str]:
+        """Of those that were set together with one that changes."""
+        for name, item in news.items():
+            for one in (item, self._items.known.get(name)):
+                if one is not None and one.value is not None and one.value.get("pair"):
+                    yield str(one.value["pair"])
+
+    def work_out(
+        self, outcome: Outcome, ids: Iterable[str], own: Mapping[str, object], now: Instant
+    ) -> None:
+        """`own`: the agent's own rules, whose ids are taken."""
+        for item_id in ids:
+            item = self._item(item_id, outcome)
+            before = self._ids.get(item_id, ())
+            try:
+                entries = self._entries(item, outcome, own, now) if item is not None else []
+            except (InvalidSettings, ValueError) as error:
+                # Of a newer version, or broken: the last good one stays, and ends by its clock.
+                outcome.faults[item_id] = str(error)
+                log.error("rule.fleet_rule_refused", rule=item_id, fault=str(error))
+                continue
+            outcome.entries |= {entry.id: entry for entry in entries}
+            outcome.gone |= set(before) - {entry.id for entry in entries}
+
+    def _item(self, item_id: str, outcome: Outcome) -> Item | None:
+        if item_id in outcome.news:
+            return outcome.news[item_id]
+        return self._items.known.get(item_id)
+
+    def _entries(
+        self, item: Item, outcome: Outcome, own: Mapping[str, object], now: Instant
+    ) -> list[RuleEntry]:
+        if item.value is None:
+            return []
+        spec = _parsed(item)
+        if spec.rule.expires_at < now.wall_s - FORGET_AFTER_S:
+            return []
+        suffix = OF_FLEET if item.id in own else ""
+        placed = _placed(spec, item, outcome.places, suffix)
+        if placed and spec.pair and not self._is_readable(spec.pair, outcome):
+            placed = [replace(one, lifted_by=one.lifted_by or OURSELVES) for one in placed]
+            outcome.faults[item.id] = HALF.format(other=spec.pair)
+            log.warning("rule.half_of_a_pair", rule=item.id)
+        origin = Origin(item.id, item.reach, item.n, item.set_by)
+        return [self._entry(one, origin, now, self._known(one, origin)) for one in placed]
+
+    def _is_readable(self, item_id: str, outcome: Outcome) -> bool:
+        other = self._item(item_id, outcome)
+        if other is None or other.value is None:
+            return False
+        try:
+            _parsed(other)
+        except (InvalidSettings, ValueError):
+            return False
+        return True
+
+    def _entry(
+        self, spec: RuleSpec, origin: Origin, now: Instant, known: RuleSpec | None
+    ) -> RuleEntry:
+        """With what is known of it here. A clock that stands before the rule was set is behind:
+        count from when it was; and it gets back nothing of what it had used up (R87)."""
+        ruled_s = self._time.now_s()
+        passed_s = max(0.0, now.wall_s - spec.set_at)
+        term_s = spec.rule.expires_at - spec.set_at
+        # By a clock that is ahead it may seem to be over: that is not noted down.
+        ruled_at = round(ruled_s - passed_s, 3) if passed_s < term_s else None
+        if known is not None and known.rule.created_at == spec.rule.created_at:
+            spec = replace(spec, suspended=known.suspended, charged=known.charged)
+        if known is not None and known.set_at == spec.set_at and known.ruled_at is not None:
+            ruled_at = known.ruled_at
+            passed_s = max(passed_s, ruled_s - ruled_at)
+        spec = replace(spec, ruled_at=ruled_at)
+        return RuleEntry(spec, now.mono_s + term_s - passed_s, origin=origin)
+
+    def _known(self, spec: RuleSpec, origin: Origin) -> RuleSpec | None:
+        """Of another split, too: it is the same rule."""
+        for rule_id in (spec.id, origin.item_id, *self._ids.get(origin.item_id, ())):
+            if entry := self.entries.get(rule_id):
+                return entry.spec
+            if kept := self._kept.get(rule_id):
+                return kept.spec
+        return None
+
+    def take_over(self, outcome: Outcome, wall_s: float) -> None:
+        """From here on it is so."""
+        self._waiting -= set(outcome.ids)
+        self._bound(outcome)
+        self._items.remember(outcome.news)
+        self._places = outcome.places
+        for rule_id in outcome.gone:
+            if self.entries.pop(rule_id, None) is not None:
+                self.unkept[rule_id] = wall_s
+        self.entries |= outcome.entries
+        for rule_id, entry in outcome.entries.items():
+            self._note_unkept(rule_id, entry, wall_s)
+        self._note_ids(outcome)
+        for item_id in outcome.ids:
+            self.faults.pop(item_id, None)
+        self.faults |= outcome.faults
+
+    def _has_room(self) -> bool:
+        mark = self._time.mark()
+        full = len(self.entries) >= self._max_rules
+        return not full or any(_is_done(entry, mark) for entry in self.entries.values())
+
+    def _bound(self, outcome: Outcome) -> None:
+        for rule_id in self._too_many(outcome, self._make_room(outcome)):
+            entry = outcome.entries.pop(rule_id)
+            outcome.left_out.append(rule_id)
+            assert entry.origin is not None
+            message = f"{self._max_rules:,} rules of the fleet are in force here, the most"
+            outcome.faults[entry.origin.item_id] = message
+            self._waiting.add(entry.origin.item_id)
+
+    def _too_many(self, outcome: Outcome, excess: int) -> list[str]:
+        new = [name for name in outcome.entries if name not in self.entries]
+        return new[len(new) - excess :] if excess > 0 else []
+
+    def _make_room(self, outcome: Outcome) -> int:
+        """Those that ended first go first: they are there for their past alone. How many there
+        are still too many."""
+        excess = len((self.entries.keys() | outcome.entries) - outcome.gone) - self._max_rules
+        if excess <= 0:
+            return 0
+        mark, known = self._time.mark(), self.entries | outcome.entries
+        done = [e for e in known.values() if e.id not in outcome.gone and _is_done(e, mark)]
+        done.sort(key=lambda entry: entry.spec.rule.expires_at)
+        for entry in done[:excess]:
+            assert entry.origin is not None
+            outcome.left_out.append(entry.id)
+            outcome.entries.pop(entry.id, None)
+            if self.entries.pop(entry.id, None) is not None:
+                self.unkept[entry.id] = mark.wall_s
+            self._ids.pop(entry.origin.item_id, None)
+        return excess - len(done[:excess])
+
+    def _note_ids(self, outcome: Outcome) -> None:
+        by_item: dict[str, list[str]] = {}
+        for rule_id, entry in outcome.entries.items():
+            assert entry.origin is not None
+            by_item.setdefault(entry.origin.item_id, []).append(rule_id)
+        for item_id in outcome.ids:
+            if item_id in by_item:
+                self._ids[item_id] = tuple(by_item[item_id])
+            elif item_id not in outcome.faults:
+                self._ids.pop(item_id, None)
+
+    def _note_unkept(self, rule_id: str, entry: RuleEntry, wall_s: float) -> None:
+        kept = self._kept.get(rule_id)
+        if kept is None or kept.spec != entry.spec:
+            self.unkept.setdefault(rule_id, wall_s)
+
+    # --- what the agent itself notes ---------------------------------------------------------
+
+    def replaced(self, entry: RuleEntry, wall_s: float) -> None:
+        """As it rests, or goes on."""
+        self.entries[entry.id] = entry
+        self.unkept[entry.id] = wall_s
+
+    def charged(self, entry: RuleEntry) -> Record | None:
+        """What to note in its record; None where that has yet to be put, with all of it."""
+        self.entries[entry.id] = entry
+        kept = self._kept.get(entry.id)
+        if kept is None or entry.id in self.unkept:
+            return None
+        self._kept[entry.id] = Kept(kept.revision, entry.spec)
+        return Record(FLEET_RULE, entry.id, self._record_value(entry), kept.revision)
+
+    def make_way(self, own: Mapping[str, object]) -> None:
+        """The agent's own rules came later, from its store: their ids are theirs."""
+        for rule_id in own.keys() & self.entries.keys():
+            entry = self.entries.pop(rule_id)
+            assert entry.origin is not None
+            rule = replace(entry.spec.rule, id=f"{rule_id}{OF_FLEET}")
+            self.entries[rule.id] = replace(entry, spec=replace(entry.spec, rule=rule))
+            self._ids[entry.origin.item_id] = (rule.id,)
+
+    def forget_over(self, now: Instant) -> list[str]:
+        """Those that ended a day ago, by both clocks: a wall clock that leapt may come back."""
+        over_s = now.wall_s - FORGET_AFTER_S
+        over = [
+            entry
+            for entry in self.entries.values()
+            if entry.ends_mono_s <= now.mono_s and entry.in_book(now).expires_at < over_s
+        ]
+        for entry in over:
+            assert entry.origin is not None
+            del self.entries[entry.id]
+            self._ids.pop(entry.origin.item_id, None)
+            self._items.is_over(entry.origin.item_id)
+        stale = (name for name, kept in self._kept.items() if kept.spec.rule.expires_at < over_s)
+        gone = [*(entry.id for entry in over), *(n for n in stale if n not in self.entries)]
+        self.unkept |= dict.fromkeys(gone, now.wall_s)
+        return gone
+
+    def prune(self, item_ids: Iterable[str], wall_s: float) -> None:
+        """Items that are in force nowhere here, and ended long ago."""
+        for item_id in item_ids:
+            item = self._items.known.get(item_id)
+            if item is not None and item_id not in self._ids and _is_over(item, wall_s):
+                self._items.is_over(item_id)
+                self.faults.pop(item_id, None)
+
+    @property
+    def item_ids(self) -> list[str]:
+        return list(self._items.known)
+
+    @property
+    def is_followed(self) -> bool:
+        """There is a fleet, as far as is known here."""
+        return bool(self._items.known or self._kept or self.unkept)
+
+    def ids_of(self, item_id: str) -> tuple[str, ...]:
+        """Under which it is in force here: one for each database, where it does not meet all."""
+        return self._ids.get(item_id, ())
+
+    # --- into the store --------------------------------------------------------------------
+
+    def put_of(self, rule_id: str, wall_s: float, action: str = "") -> tuple[Record, AuditEntry]:
+        """What stands for it, and its audit entry: so its past is told like that of others."""
+        kept, entry = self._kept.get(rule_id), self.entries.get(rule_id)
+        was = value_of(kept.spec) if kept else None
+        revision = kept.revision if kept else 0
+        if entry is None:
+            audit = AuditEntry(wall_s, OURSELVES, "rule.unfollowed", rule_id, was, None)
+            return Record(FLEET_RULE, rule_id, None, revision), audit
+        assert entry.origin is not None
+        who = OURSELVES if action else entry.origin.set_by
+        now = value_of(entry.spec)
+        audit = AuditEntry(wall_s, who, action or "rule.followed", rule_id, was, now)
+        return Record(FLEET_RULE, rule_id, self._record_value(entry), revision), audit
+
+    def _record_value(self, entry: RuleEntry) -> Mapping[str, Any]:
+        assert entry.origin is not None
+        origin = {"reach": str(entry.origin.reach), "n": entry.origin.n}
+        return {**origin, **self._time.mark().written(), "rule": value_of(entry.spec)}
+
+    def is_kept(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.unkept.pop(record.key, None)
+            entry = self.entries.get(record.key)
+            if record.value is None or entry is None:
+                self._kept.pop(record.key, None)
+            else:
+                self._kept[record.key] = Kept(record.revision, entry.spec)
+
+    def has_no_record(self, rule_id: str) -> bool:
+        """Gone before it was ever kept: nothing has to be taken out."""
+        return rule_id not in self.entries and rule_id not in self._kept
+
+
+def _is_done(entry: RuleEntry, mark: RuleMark) -> bool:
+    """Lifted, or over by both clocks: a wall clock that leapt may come back."""
+    spec = entry.spec
+    if spec.lifted_by:
+        return True
+    term_s = spec.rule.expires_at - spec.set_at
+    is_over = spec.ruled_at is not None and spec.ruled_at + term_s <= mark.ruled_s
+    return is_over and spec.rule.expires_at <= mark.wall_s
+
+
+def _differ(one: RuleEntry, other: RuleEntry) -> bool:
+    return one.spec != other.spec or abs(one.ends_mono_s - other.ends_mono_s) > SAME_S
+
+
+def marks_of(records: Iterable[Record]) -> list[RuleMark]:
+    """How far the rules' time had come, by what was noted with each."""
+    found = (parse_mark(record.value) for record in records)
+    return [mark for mark in found if mark is not None]
+
+
+def _is_over(item: Item, wall_s: float) -> bool:
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        return False
+    return end_s is None or end_s < wall_s - FORGET_AFTER_S
+
+
+def _parsed(item: Item) -> RuleSpec:
+    """As the fleet says it; what a single agent notes of a rule is none of its business."""
+    RULE_SETTINGS["id"].read(item.id)
+    spec = parse_kept(item.id, item.value, item.n)
+    if spec.schedule is not None:
+        check_zone(spec.schedule)
+    return replace(spec, suspended="", charged=NO_LIMITS, ruled_at=None)
+
+
+def _placed(spec: RuleSpec, item: Item, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
+    """One for all databases of the agent, where it meets them all; else one for each it meets."""
+    met, only = item.reach.databases(places), spec.rule.database
+    if only:
+        met = tuple(name for name in met if name == only)
+    if not met:
+        return []
+    if only or len(met) == len(places):
+        return [_named(spec, f"{item.id}{suffix}", only, spec.pair)]
+    pair = spec.pair
+    return [
+        _named(spec, f"{item.id}{SPLIT}{name}", name, pair and f"{pair}{SPLIT}{name}")
+        for name in met
+    ]
+
+
+def _named(spec: RuleSpec, rule_id: str, database: str, pair: str) -> RuleSpec:
+    rule = replace(spec.rule, id=rule_id, database=database)
+    return replace(spec, rule=rule, pair=pair)

@@ -1,0 +1,92 @@
+"""Have a rule of the fleet rest at one agent.   operator ──► FleetRests ──► RulesInForce, Store
+
+For the time when its store cannot be reached, or has lost it: then nobody can lift it, and it
+would stop work here until its own end. It is this agent's alone, and kept in its own store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import structlog
+
+from headgate.agent.fleetrules import item_of
+from headgate.agent.ports import Clock, Store
+from headgate.agent.rulesinforce import RulesInForce
+from headgate.agent.rulesteps import RuleEntry
+from headgate.core.lint import Advice, Severity
+from headgate.errors import Conflict, Fault, InvalidSettings, StoreUnavailable
+
+log = structlog.get_logger()
+
+RESTED, RESUMED = "rule.rested", "rule.resumed"
+MAX_REASON_CHARS = 500
+
+
+class FleetRests:
+    def __init__(self, store: Store, clock: Clock, rules: RulesInForce, lock: asyncio.Lock) -> None:
+        """`lock`: the keeper's, who changes the same rules."""
+        self._store = store
+        self._clock = clock
+        self._rules = rules
+        self._fleet = rules.fleet
+        self._lock = lock
+
+    async def put(
+        self, rule_id: str, reason: str, *, who: str, dry_run: bool = False
+    ) -> list[RuleEntry]:
+        """All that is in force of it here, with what was set together with it."""
+        if not 1 <= len(reason) <= MAX_REASON_CHARS:
+            message = f"is needed, of up to {MAX_REASON_CHARS} characters: others will ask"
+            raise InvalidSettings([Fault("rest.reason", message)])
+        async with self._lock:
+            return await self._set(rule_id, f"rests here by {who}: {reason}", who, dry_run=dry_run)
+
+    async def end(self, rule_id: str, *, who: str, dry_run: bool = False) -> list[RuleEntry]:
+        async with self._lock:
+            return await self._set(rule_id, "", who, dry_run=dry_run)
+
+    async def _set(self, rule_id: str, why: str, who: str, *, dry_run: bool) -> list[RuleEntry]:
+        found = list(self._concerned(rule_id))
+        if not found:
+            message = (
+                "is no rule of the fleet that is in force here; one of this agent's own is ended "
+                "with `headgate rule lift`"
+            )
+            raise InvalidSettings([Fault(f"rule {rule_id}", message)])
+        entries = [replace(one, spec=replace(one.spec, suspended=why)) for one in found]
+        if dry_run:
+            return entries
+        # In force before it is kept: what cannot be kept holds until a restart, and is told.
+        self._rules.put(entries)
+        action = RESTED if why else RESUMED
+        log.warning(action, rule=rule_id, who=who, why=why)
+        return [await self._kept(entry, action, who) for entry in entries]
+
+    def _concerned(self, rule_id: str) -> Iterator[RuleEntry]:
+        """By the item's id all of its parts; by that of a part, that one."""
+        named = [rule_id] if rule_id in self._fleet.entries else self._fleet.ids_of(rule_id)
+        for name in named:
+            entry = self._fleet.entries[name]
+            if self._rules.ended(entry):
+                continue
+            yield entry
+            pair = self._fleet.ids_of(item_of(entry.spec.pair)) if entry.spec.pair else ()
+            for other in pair:
+                if other not in named and not self._rules.ended(self._fleet.entries[other]):
+                    yield self._fleet.entries[other]
+
+    async def _kept(self, entry: RuleEntry, action: str, who: str) -> RuleEntry:
+        wall_s = self._clock.now().wall_s
+        self._fleet.replaced(entry, wall_s)
+        record, audit = self._fleet.put_of(entry.id, wall_s, action)
+        try:
+            kept = await self._store.put_records([(record, replace(audit, who=who))])
+        except (StoreUnavailable, Conflict) as error:
+            log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
+            message = f"is so until a restart: this agent's own store did not take it ({error})"
+            return replace(entry, advice=(Advice(Severity.WARNING, "unkept", entry.id, message),))
+        self._fleet.is_kept(kept)
+        return entry
