@@ -228,6 +228,7 @@ def shard(**given: Any) -> Doc:
         "unwatched": [],
         "collect_interval_s": 0.25,
         "messages_total": 1204,
+        "told": [],
         "costs": [
             {"state": "normal", "probes": 5120, "messages": 1204, "beats": 960},
             {"state": "slow", "probes": 12, "messages": 3, "beats": 0},
@@ -293,6 +294,7 @@ def status(**given: Any) -> Doc:
             "tallies_waiting": 0,
         },
         "advice": [],
+        "fleet": None,
     }
     msgspec.convert(values["store"], StoreDoc)
     return _doc(StatusDoc, values, given)

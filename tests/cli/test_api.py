@@ -15,7 +15,7 @@ import trustme
 
 from headgate.cli import api
 from headgate.cli.api import checked_token, connect, find_target, metric_path
-from headgate.cli.exits import AgentUnreachable
+from headgate.cli.exits import AgentSilent, AgentUnreachable
 from headgate.errors import HeadgateError, InvalidRequest, InvalidSettings
 from tests.cli import builders
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
@@ -225,6 +225,17 @@ def test_a_hung_agent_costs_the_timeout_and_no_more() -> None:
     with raw_server(b"HTTP/1.1 200 OK\r\n", hang=True) as url, unanswered:
         connect(url, None, timeout_s=0.2).get("/v1/status")
     assert time.monotonic() - started_s < 5
+
+
+def test_one_that_is_there_and_busy_is_not_told_to_be_started() -> None:
+    """And a change that it may be at work on is not repeated blindly."""
+    with raw_server(b"", hang=True) as url, pytest.raises(AgentSilent) as busy:
+        connect(url, None, timeout_s=0.1).change("POST", "/v1/fleet/apply", {})
+    assert "took the question" in str(busy.value) and "look before you repeat" in str(busy.value)
+    assert "start" not in str(busy.value)
+    with raw_server(b"", hang=True) as url, pytest.raises(AgentSilent) as slow:
+        connect(url, None, timeout_s=0.1).get("/v1/rules")
+    assert "repeat" not in str(slow.value)
 
 
 def test_the_scripted_agent_speaks_as_heard(scripted: ScriptedAgent) -> None:

@@ -332,9 +332,9 @@ def test_replay_sends_the_rule_of_a_file(
 @pytest.mark.parametrize(
     ("total", "told"),
     [
-        ({}, "of 150 checks 100 were admitted; with this rule 10 (headgate replay"),
+        ({}, "of 150 checks here 100 were admitted; with this rule 10 (headgate replay"),
         ({"admitted_low": 2.0, "admitted_high": 40.0}, "with this rule 2 to 40"),
-        ({"checks": 0}, "nobody whom it is meant for has asked"),
+        ({"checks": 0}, "nobody whom it is meant for has asked this agent"),
     ],
 )
 def test_a_dry_run_tells_what_the_last_hour_would_have_been(

@@ -288,6 +288,41 @@ def test_one_rule_shows_all_that_is_known(agent: ScriptedAgent, run: Run) -> Non
         assert told in out
 
 
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"clients": [], "clients_total": 0}, "meets nobody who asked this agent lately; others"),
+        ({}, "meets etl:nightly, of those who asked this agent"),
+        ({"clients": [], "clients_total": None}, "not known to this agent: it has no database"),
+    ],
+)
+def test_whom_a_rule_of_the_fleet_meets_is_told_of_one_agent_alone(
+    agent: ScriptedAgent, run: Run, known: dict[str, Any], told: str
+) -> None:
+    """Nobody is to think that it hits nobody, for nobody asks the agent that shows the fleet."""
+    agent.says(RULES, rule("f-1", reach="fleet", n=12, **known), method="POST", status=200)
+    ran = run("rule", "hold", "etl", "--fleet", "--reason", "x", "--dry-run")
+    assert told in " ".join(ran.out.split())
+    replayed = any(heard.path == "/v1/replay" for heard in agent.heard)
+    assert replayed is ("no database" not in told)
+
+
+def test_rules_of_the_fleet_are_shown_with_their_reach(agent: ScriptedAgent, run: Run) -> None:
+    far = rule("f-1", reach="shard:commerce/*", n=12)
+    refused = ["f-2: kind is 'of tomorrow'"]
+    agent.says(RULES, {"rules": [rule(), far], "refused": refused})
+    out = run("rules").out
+    assert "shard:commerce/*" in out and "this agent" in out
+    assert "NOT IN FORCE HERE  rule f-2: kind is 'of tomorrow'" in out
+    agent.says(RULES, {"rules": [], "refused": refused})
+    assert "NOT IN FORCE HERE" in run("rules").out
+    agent.says(RULES, {"rules": [rule()]})
+    assert "this agent" not in run("rules").out
+    agent.replies["GET", f"{RULES}/r-1"] = Reply(far)
+    shown = run("rule", "show", "r-1").out
+    assert "set for shard:commerce/*, revision 12 of the fleet" in shown
+
+
 def test_an_ended_rule_says_who_lifted_it(agent: ScriptedAgent, run: Run) -> None:
     agent.says(RULES, {"rules": [rule(state="ended", lifted_by="eve", left_s=0.0), rule("r-2")]})
     assert "lifted by eve" in run("rules", "--all").out

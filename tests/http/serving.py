@@ -23,12 +23,14 @@ from headgate.agent.budgets import Budgets, TrafficPlan
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
+from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetmirror import Mirror
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.pacer import Pacers
-from headgate.agent.ports import Store
+from headgate.agent.ports import FleetStore, Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.rulesteps import RULE
@@ -44,6 +46,7 @@ from headgate.http.asgi import AsgiApp, AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control
+from headgate.http.fleet import Fleet
 from headgate.http.listener import Connection, Handlers, Limits, Listener
 from headgate.http.streaming import Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
@@ -124,6 +127,8 @@ class Plan:
     """For the TCP listener."""
     traffic: TrafficPlan | None = None
     """Traffic control, of one of the databases."""
+    fleet: FleetStore | None = None
+    """The store of the fleet that it belongs to."""
 
 
 class Served:
@@ -176,6 +181,7 @@ class Served:
             ),
             AgentFacts("test-agent", "0.0", self.clock.now()),
         )
+        self.fleet = None if plan.fleet is None else self._fleet_of(plan.fleet)
         self.script = Script(dict(HEALTHY))
         self.socket_path = socket_path
         self.accidents: list[dict[str, Any]] = []
@@ -189,6 +195,7 @@ class Served:
             intake=self.intake,
             unthrottled=self.unthrottled,
             budgets=self.budgets,
+            fleet=self.fleet,
         )
         app = plan.app or control.app()
         self.listener = Listener(
@@ -197,6 +204,10 @@ class Served:
         self._plan = plan
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
+
+    def _fleet_of(self, store: FleetStore) -> Fleet:
+        known = metrics_known_to(self.book)
+        return Fleet(FleetBook(store, self.clock, known, self.dice.roll), Mirror(self.clock))
 
     # --- on the server's loop --------------------------------------------------------------
 

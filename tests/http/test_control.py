@@ -129,7 +129,7 @@ def test_a_limit_that_cannot_be_read_is_refused(served: Served, limit: str) -> N
 def test_alive_and_ready(served: Served) -> None:
     assert served.ask("GET", "/healthz").json == {"serving": True}
     ready = served.ask("GET", "/readyz")
-    assert (ready.status, ready.json) == (200, {"ready": True, "waiting_for": []})
+    assert (ready.status, ready.json) == (200, {"ready": True, "waiting_for": [], "notes": []})
 
 
 def test_not_ready_while_a_metric_was_never_read_or_the_store_is_away(own: Served) -> None:

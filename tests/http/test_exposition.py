@@ -54,6 +54,8 @@ ONLY_WATCHED = {
 
 # With traffic control; tests/http/test_budgets.py has them.
 ONLY_BUDGETS = {series.name for series in SERIES if series.name.startswith("headgate_budget_")}
+# In a fleet; tests/http/test_fleet_status.py has them.
+ONLY_FLEET = {series.name for series in SERIES if series.name.startswith("headgate_fleet_")}
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -79,7 +81,7 @@ def test_it_parses_and_every_series_is_there(serve: Serve) -> None:
     samples = scraped(served)
     names = {name for name, _ in samples}
     elsewhere = ONLY_WITH_SHARDS | ONLY_WATCHED | ONLY_PACED | {ONLY_FAIR, ONLY_FORGETFUL}
-    elsewhere |= ONLY_BUDGETS
+    elsewhere |= ONLY_BUDGETS | ONLY_FLEET
     assert {series.name for series in SERIES} - elsewhere <= names
     assert value(samples, "headgate_metric_value", database="main", metric="lag") == 0.25
     assert value(samples, "headgate_metric_threshold", database="main", metric="lag") == 5
@@ -203,7 +205,7 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     served.ask("GET", CHECK)
     samples = scraped(served)
     absent = {"headgate_heartbeats_total", *ONLY_WATCHED, *ONLY_PACED, ONLY_FAIR, ONLY_FORGETFUL}
-    absent |= ONLY_BUDGETS
+    absent |= ONLY_BUDGETS | ONLY_FLEET
     assert {series.name for series in SERIES} - absent <= {name for name, _ in samples}
     main = {"database": "main"}
     assert value(samples, "headgate_role", **main, role="primary") == 1

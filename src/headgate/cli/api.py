@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
-from headgate.cli.exits import AgentUnreachable
+from headgate.cli.exits import AgentSilent, AgentUnreachable
 from headgate.client.drivers.pool import no_answer
 from headgate.client.drivers.sync import Deadline, converse
 from headgate.client.drivers.sync import connect as open_connection
@@ -30,9 +31,24 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 SYSTEM_SOCKET = Path("/run/headgate/agent.sock")
 
 
+NO_HEADERS = NO_QUERY = MappingProxyType[str, str]({})
+
+
+class Refused(InvalidRequest):
+    """The agent's no, and what it finds wrong with each setting: `place: message`."""
+
+    def __init__(self, message: str, *, status: int, faults: tuple[str, ...] = ()) -> None:
+        super().__init__(message, status=status)
+        self.faults = faults
+
+
 class Transport(Protocol):
     def request(
-        self, method: str, path: str, body: bytes = b"", *, if_match: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Response:
         """The response, whatever its status; AgentUnreachable if there is none."""
         ...
@@ -80,10 +96,15 @@ class Api:
         *,
         etag: str | None = None,
         dry_run: bool = False,
+        query: Mapping[str, str] = NO_QUERY,
+        new: bool = False,
     ) -> Answered:
+        """`etag`: only if it still is what was seen; `new`: only if there is none yet."""
+        headers = {} if etag is None else {"If-Match": etag}
+        headers |= {"If-None-Match": "*"} if new else {}
         body = b"" if settings is None else json.dumps(settings).encode()
-        path = with_query(path, {"dry_run": "true" if dry_run else None})
-        return self._answered(self._transport.request(method, path, body, if_match=etag))
+        path = with_query(path, {**query, "dry_run": "true" if dry_run else None})
+        return self._answered(self._transport.request(method, path, body, headers))
 
     def _answered(self, response: Response, *, accept: str | None = None) -> Answered:
         if response.status < 300 and not response.body:
@@ -95,15 +116,21 @@ class Api:
                 "is a Headgate agent there?"
             )
         if response.status >= 400 and not (accept and accept in document):
-            raise InvalidRequest(self._problem(response, document), status=response.status)
+            told = self._problem(response, document)
+            raise Refused(told, status=response.status, faults=_faults(document))
         return Answered(response.status, document, response.body, response.headers.get("etag"))
 
     def _problem(self, response: Response, document: Mapping[str, Any]) -> str:
         told = document.get("detail") or document.get("title") or "it gave no reason"
-        faults = document.get("faults") or []
+        faults = _faults(document)
         return "\n".join(
             [f"the agent answers {response.status}: {told}", *(f"  {fault}" for fault in faults)]
         )
+
+
+def _faults(document: Mapping[str, Any]) -> tuple[str, ...]:
+    faults = document.get("faults")
+    return tuple(str(fault) for fault in faults) if isinstance(faults, list) else ()
 
 
 def _object(body: bytes) -> Mapping[str, Any] | None:
@@ -178,17 +205,23 @@ class SocketTransport:
     timeout_s: float
 
     def request(
-        self, method: str, path: str, body: bytes = b"", *, if_match: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> Response:
         host = self.target.host_header
-        headers = {} if if_match is None else {"If-Match": if_match}
         message = encode_request(
             method, path, host=host, token=self.token, body=body, headers=headers
         )
         reader, deadline = ResponseReader(max_body_bytes=MAX_BODY_BYTES), Deadline(self.timeout_s)
         try:
             with closing(open_connection(self.target, deadline)) as connection:
-                return converse(connection, message, reader, deadline)
+                try:
+                    return converse(connection, message, reader, deadline)
+                except TimeoutError:
+                    raise self._silent(may_change=method != "GET") from None
         except (OSError, BadResponse) as fault:
             raise self._unreachable(no_answer(fault, self.timeout_s).detail) from None
 
@@ -197,6 +230,12 @@ class SocketTransport:
         if target is None or same_place(target, self.target):
             return None
         return replace(self, target=target)
+
+    def _silent(self, *, may_change: bool) -> AgentSilent:
+        """Somebody is there: whoever reads this must not start a second agent."""
+        told = f"{self.target.url} took the question, and gave no answer in {self.timeout_s:g} s"
+        more = "; it may have done what was asked, or still do it: look before you repeat it"
+        return AgentSilent(f"{told}: it is busy, or hangs{more if may_change else ''}")
 
     def _unreachable(self, detail: str) -> AgentUnreachable:
         return AgentUnreachable(

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import typer
 
+from headgate.cli.confirm import Yes
 from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
+from headgate.cli.reaching import (
+    FLEET_TIMEOUT_S,
+    FleetWide,
+    InCluster,
+    InRegion,
+    InShard,
+    OnHost,
+    ask_for,
+    reach_of,
+)
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -91,17 +102,27 @@ def list_budgets(
 def show_budget(
     database: DatabaseArgument,
     name: Name,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one budget: its settings, its buckets, and what it has refused."""
+    """Show one budget: its settings, its buckets, and what it has refused.
+
+    With a reach: as it is set for the fleet; DATABASE is `all` then.
+    """
     from headgate.cli.api import connect
     from headgate.cli.budget_pages import Budget, budget_page
     from headgate.cli.documents import read
     from headgate.cli.output import show
 
-    answered = connect(url, token).get(budget_path(database, name))
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        every_database(database)
+    answered = connect(url, token).get(budget_path(database, name), reach=reach)
     show(answered, as_json, lambda canvas: budget_page(read(Budget, answered.document), canvas))
 
 
@@ -245,7 +266,13 @@ def create(
     match: Match = None,
     each: Each = None,
     lasts: For = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -253,6 +280,7 @@ def create(
     """Make a budget; it starts in `warn` unless mode=enforce is said.
 
     For example: headgate budget create main etl rate=20 capacity=200 --match username=etl
+    For a fleet: headgate budget create all etl rate=20 --match username=etl --shard 'commerce/*'
     """
     from headgate.cli.budget_files import read_rules, read_settings
 
@@ -262,6 +290,10 @@ def create(
     rules = read_rules(match or (), each or ())
     given |= {"rules": rules} if rules else {}
     given |= {"for": lasts} if lasts else {}
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
+        _change(of_fleet.maker("PUT", given), "CREATED", url, token, as_json)
+        return
 
     def put(api: Api) -> Answered:
         # Built on there being none: who was faster is not overwritten.
@@ -281,7 +313,13 @@ def set_budget(
     match: Match = None,
     each: Each = None,
     lasts: For = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -295,6 +333,10 @@ def set_budget(
     given |= {"for": lasts} if lasts else {}
     if not given:
         raise typer.BadParameter("nothing to change: give a setting, such as rate=30")
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
+        _change(of_fleet.maker("PATCH", given), "CHANGED", url, token, as_json)
+        return
     _patch(database, name, given, dry_run, url, token, as_json)
 
 
@@ -311,7 +353,13 @@ def mode(
             "enforce lifts that.",
         ),
     ] = False,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -324,6 +372,13 @@ def mode(
     if len(words) != wanted or words[-1] not in ("off", "warn", "enforce"):
         message = "say which and what: `mode main etl enforce`, or `mode main off --all`"
         raise typer.BadParameter(message)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    if reach is not None and every:
+        raise typer.BadParameter("--all is each agent's own switch; for a fleet name the budget")
+    if reach is not None:
+        of_fleet = OfFleet(every_database(database), words[0], reach, dry_run, yes)
+        _change(of_fleet.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
+        return
     if not every:
         _patch(database, words[0], {"mode": words[1]}, dry_run, url, token, as_json)
         return
@@ -339,12 +394,22 @@ def mode(
 def delete(
     database: DatabaseArgument,
     name: Name,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a budget; what ran under it runs without it."""
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
+        _change(of_fleet.maker("DELETE", None), "DELETED", url, token, as_json)
+        return
 
     def remove(api: Api) -> Answered:
         path = budget_path(database, name)
@@ -482,6 +547,49 @@ def export(
     print(to_toml(answered["document"], head), end="")
 
 
+# --- for a fleet -----------------------------------------------------------------------------
+
+EVERY = "all"
+
+
+def every_database(database: str) -> str:
+    """A fleet's budget is for every database that its reach meets: who names one means less."""
+    if database != EVERY:
+        raise typer.BadParameter(
+            f"with a reach a budget is for every database that it meets: write `{EVERY}` instead "
+            f"of {database!r}; or leave the reach out, for {database} at this agent"
+        )
+    return database
+
+
+class OfFleet(NamedTuple):
+    """A budget that is set for a fleet, and how it is to be changed."""
+
+    database: str
+    name: str
+    reach: str
+    dry_run: bool
+    yes: bool
+
+    def maker(self, method: str, given: Mapping[str, Any] | None) -> Callable[[Api], Answered]:
+        """Built on what was seen; shown with whom it reaches, and asked for."""
+        path, query = budget_path(self.database, self.name), {"reach": self.reach}
+
+        def make(api: Api) -> Answered:
+            new = method == "PUT"
+            etag = None if new else api.get(path, **query).etag
+            if not self.dry_run and not self.yes:
+                tried = api.change(
+                    method, path, given, etag=etag, dry_run=True, query=query, new=new
+                )
+                ask_for(tried.document, self.reach)
+            return api.change(
+                method, path, given, etag=etag, dry_run=self.dry_run, query=query, new=new
+            )
+
+        return make
+
+
 # --- steps -----------------------------------------------------------------------------------
 
 
@@ -537,7 +645,7 @@ def _change(
     from headgate.cli.exits import FAILED
     from headgate.cli.output import show
 
-    changed = make(connect(url, token, timeout_s=10.0))
+    changed = make(connect(url, token, timeout_s=FLEET_TIMEOUT_S))
     show(
         changed,
         as_json,

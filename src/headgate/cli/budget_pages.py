@@ -83,6 +83,8 @@ class Budget:
     advice: Sequence[str]
     revision: int
     own_role: str | None
+    reach: str | None
+    n: int | None
     counts: Counts | None = field(metadata={"one": Counts, "or_null": True})
     buckets: Sequence[Bucket] = field(metadata={"each": Bucket})
 
@@ -124,6 +126,13 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """Of a change for a fleet: whom it concerns."""
+
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChange:
     database: str
     revision: int
@@ -132,8 +141,10 @@ class PolicyChange:
     mode_cap: str
     difference_total: int
     advice: Sequence[str]
+    reach: str | None
     difference: Sequence[Difference] = field(metadata={"each": Difference})
     published: Sequence[Outlet] = field(metadata={"each": Outlet})
+    reached: Reached | None = field(metadata={"one": Reached, "or_null": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,9 +319,14 @@ def _budget_table(policy: PolicyView, canvas: Canvas, rates: Rates | None) -> Ta
         ]
         cells += [_running(budget, canvas), *_counted(budget, canvas, rates)]
         if wide:
-            cells.append(Text(plain(budget.says), style=style or "dim"))
+            cells.append(Text(plain(f"{_reach(budget)}{budget.says}"), style=style or "dim"))
         table.add_row(*cells)
     return table
+
+
+def _reach(budget: Budget) -> str:
+    """Of one that the fleet has set: `shard:commerce/*: `."""
+    return "" if budget.reach is None else f"{budget.reach}: "
 
 
 def _pressing(budget: Budget) -> tuple[bool, int, float, str]:
@@ -394,6 +410,9 @@ def budget_page(budget: Budget, canvas: Canvas) -> RenderableType:
     head = Text().append(plain(budget.name), style="bold").append("  ").append_text(_state(budget))
     head.append(f"  {plain(budget.origin)}, revision {budget.revision}", style="dim")
     parts: list[RenderableType] = [head, Text(plain(budget.says))]
+    if budget.reach is not None:
+        told = f"set for the fleet: {plain(budget.reach)}, n {budget.n}"
+        parts.append(Text(told, style="cyan"))
     if budget.own_role:
         parts.append(Text(f"exempt: {plain(budget.own_role)} (the agent's own)", style="dim"))
     if budget.mode == "enforce" and budget.state == "warning":
@@ -491,6 +510,8 @@ def change_page(change: PolicyChange, done: str, canvas: Canvas) -> RenderableTy
         parts.append(Text(f"and {more:,} more differences: --json", style="dim"))
     if change.mode_cap != "enforce":
         parts.append(Text(f"no budget goes beyond {change.mode_cap}", style="bold yellow"))
+    if change.reached is not None:
+        parts.append(Text(f"{plain(change.reach or '')}: {plain(change.reached.says)}"))
     if not change.dry_run:
         parts += _publication(change)
     return Group(*parts, *_advice(change.advice))

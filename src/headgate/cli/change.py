@@ -6,12 +6,12 @@ never overwritten, the agent answers 412 and the command says so.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from headgate.cli.confirm import Yes, confirm
 from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgument, Token, Url
 
 if TYPE_CHECKING:
@@ -220,7 +220,6 @@ Reset: TypeAlias = Annotated[
         "--reset", metavar="SETTING", help="Setting to restore to its default; repeatable."
     ),
 ]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 # Parameter of the commands below → setting that it gives.
 SETTING_OF = {
@@ -388,7 +387,7 @@ def remove_metric(
     path = metric_path(database, metric)
     seen = api.get(path)
     if not yes and not dry_run:
-        _confirm(f"Remove {metric} from {database}? It will refuse nobody any more.")
+        confirm(f"Remove {metric} from {database}? It will refuse nobody any more.")
     changed = api.change("DELETE", path, etag=_etag(seen), dry_run=dry_run)
     _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
 
@@ -491,12 +490,6 @@ def _refuse_existing(api: Api, database: str, metric: str) -> None:
         f"{database}/{metric} is there already; change it with "
         f"`headgate metrics set {database} {metric} …`"
     )
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("this is no terminal to ask on: add --yes to confirm")
-    typer.confirm(question, abort=True, err=True)
 
 
 def _etag(seen: Answered) -> str:

@@ -171,6 +171,7 @@ class Shard:
     members: Sequence[Member] = field(metadata={"each": Member})
     unwatched: Sequence[Unwatched] = field(metadata={"each": Unwatched})
     costs: Sequence[Cost] = field(metadata={"each": Cost})
+    told: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,15 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Fleet:
+    """How far the agent knows what its fleet has set."""
+
+    says: str
+    stale_for_s: float | None
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     agent: str
     version: str
@@ -235,6 +245,7 @@ class Status:
     databases: Sequence[Database] = field(metadata={"each": Database})
     clients: Sequence[Client] = field(metadata={"each": Client})
     store: Store = field(metadata={"one": Store})
+    fleet: Fleet | None = field(metadata={"one": Fleet, "or_null": True})
 
 
 @dataclass(frozen=True, slots=True)

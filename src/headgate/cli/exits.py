@@ -35,6 +35,11 @@ class AgentUnreachable(HeadgateError):
     """No agent answered: nothing is known, and nothing was changed that we know of."""
 
 
+class AgentSilent(AgentUnreachable):
+    """It took the question and gave no answer in time: what it was asked to do may be done, or
+    still be."""
+
+
 def exit_code_of_verdict(verdict: str) -> int:
     """A verdict that a newer agent made up is a refusal all the same (R28)."""
     try:

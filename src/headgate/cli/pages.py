@@ -259,7 +259,8 @@ def shard_page(shard: Shard, canvas: Canvas) -> RenderableType:
             table = metric_table(shard.database, member.readings, inner)
             parts.append(Padding(table, (0, 0, 0, 2)))
         parts.append(Text())
-    return Group(*parts, *_costs(shard, canvas))
+    told = [Text(plain(line), style="dim") for line in shard.told]
+    return Group(*parts, *told, *_costs(shard, canvas))
 
 
 def _costs(shard: Shard, canvas: Canvas) -> list[RenderableType]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
-from headgate.cli.documents import Client, Database, Metric, Shard, Status, Store
+from headgate.cli.documents import Client, Database, Fleet, Metric, Shard, Status, Store
 from headgate.cli.pacing import pace_lines
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.cli.words import (
@@ -364,6 +364,8 @@ def status_page(status: Status, canvas: Canvas) -> RenderableType:
     else:
         parts.append(Text("no client has asked yet", style="dim"))
     parts += [Text(), store_line(status.store)]
+    if status.fleet is not None:
+        parts.append(fleet_line(status.fleet))
     parts += [advice_line(advice) for advice in status.advice]
     return Group(*parts)
 
@@ -385,6 +387,12 @@ def store_line(store: Store) -> Text:
     fault = f": {plain(store.fault)}" if store.fault else ""
     waiting = f"; {store.tallies_waiting:,} counts wait" if store.tallies_waiting else ""
     return line.append(f"NOT WRITABLE{since}{fault}{waiting}", style="bold red")
+
+
+def fleet_line(fleet: Fleet) -> Text:
+    line = Text().append("fleet ", style="dim")
+    style = "bold red" if fleet.kept else "bold yellow" if fleet.stale_for_s is not None else ""
+    return line.append(plain(fleet.says), style=style)
 
 
 LOUD = {STARVED: "bold red", EXEMPT: "bold yellow", SUSPENDED: "bold yellow"}

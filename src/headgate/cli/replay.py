@@ -96,7 +96,8 @@ def replay(
 
 
 def last_hour(api: Api, rule: Mapping[str, Any]) -> str:
-    """In one line, for a dry run; empty where the agent cannot say: it is no part of the change."""
+    """In one line, for a dry run, of the checks of one agent; empty where it cannot say: it is no
+    part of the change."""
     from headgate.cli.documents import read
 
     try:
@@ -105,11 +106,11 @@ def last_hour(api: Api, rule: Mapping[str, Any]) -> str:
     except HeadgateError:
         return ""
     if not total.checks:
-        return "nobody whom it is meant for has asked within the last hour"
+        return "nobody whom it is meant for has asked this agent within the last hour"
     low, high = _number(total.admitted_low), _number(total.admitted_high)
     after = low if low == high else f"{low} to {high}"
     return (
-        f"within the last hour, of {total.checks:,} checks {total.admitted_before:,} were "
+        f"within the last hour, of {total.checks:,} checks here {total.admitted_before:,} were "
         f"admitted; with this rule {after} (headgate replay tells more)"
     )
 

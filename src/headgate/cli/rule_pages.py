@@ -38,9 +38,13 @@ class RuleRow:
     lifted_by: str | None
     pair: str | None
     clients: Sequence[str]
-    clients_total: int
+    clients_total: int | None
+    """Null: nobody asks that agent, for it has no database."""
     advice: Sequence[str]
     revision: int
+    reach: str | None
+    """Null: it was set at this agent."""
+    n: int | None
 
     @property
     def loud(self) -> bool:
@@ -60,13 +64,23 @@ class Match:
     ended_s_ago: float | None
 
 
-def rules_page(rules: Sequence[RuleRow], canvas: Canvas) -> RenderableType:
+def rules_page(
+    rules: Sequence[RuleRow], canvas: Canvas, refused: Sequence[str] = ()
+) -> RenderableType:
+    """`refused`: of the fleet's, those that are not in force here as they were set."""
+    not_here = [_refused_line(told) for told in refused]
     if not rules:
-        return Text("no rule is in force: everybody is judged by the metrics alone", style="dim")
+        none = "no rule is in force: everybody is judged by the metrics alone"
+        return Group(Text(none, style="dim"), *not_here)
     exempt = [rule for rule in rules if rule.loud]
     parts: list[RenderableType] = [_exemption_line(rule) for rule in exempt]
     parts.append(_table(rules, canvas))
-    return Group(*parts, *(advice_line(advice) for rule in rules for advice in rule.advice))
+    told = (advice_line(advice) for rule in rules for advice in rule.advice)
+    return Group(*parts, *not_here, *told)
+
+
+def _refused_line(told: str) -> Text:
+    return Text().append("NOT IN FORCE HERE", style="bold red").append(f"  rule {plain(told)}")
 
 
 def _exemption_line(rule: RuleRow) -> Text:
@@ -77,12 +91,14 @@ def _exemption_line(rule: RuleRow) -> Text:
 
 def _table(rules: Sequence[RuleRow], canvas: Canvas) -> Table:
     wide = canvas.width >= NARROW
-    columns = ("id", "target", "what", "left", *(("by", "why", "meets") if wide else ()))
+    far = ("reach",) if any(rule.reach for rule in rules) else ()
+    columns = ("id", *far, "target", "what", "left", *(("by", "why", "meets") if wide else ()))
     table = plain_table(*columns, right=frozenset({"left", "meets"}))
     for rule in sorted(rules, key=lambda one: (one.state == "ended", one.target, one.id)):
         style = "dim" if rule.state == "ended" else "bold red" if rule.loud else ""
-        cells = [Text(plain(rule.id)), Text(plain(rule.target), style=style), _what(rule)]
-        cells.append(Text(_left(rule)))
+        reach = [Text(plain(rule.reach or "this agent"), style="cyan" if rule.reach else "dim")]
+        cells = [Text(plain(rule.id)), *(reach if far else ())]
+        cells += [Text(plain(rule.target), style=style), _what(rule), Text(_left(rule))]
         if wide:
             cells += [Text(plain(rule.created_by)), Text(_why(rule)), _meets(rule, canvas)]
         table.add_row(*cells)
@@ -130,6 +146,8 @@ def rule_page(rule: RuleRow, canvas: Canvas) -> RenderableType:
 
 def _facts(rule: RuleRow, canvas: Canvas) -> list[RenderableType]:
     lines: list[RenderableType] = [_what(rule)]
+    if rule.reach is not None:
+        lines.append(Text(f"set for {plain(rule.reach)}, revision {rule.n} of the fleet"))
     if rule.state == "ended":
         lines.append(Text(f"{_left(rule)}, at {plain(rule.expires_at)}"))
     else:
@@ -145,17 +163,29 @@ def _facts(rule: RuleRow, canvas: Canvas) -> list[RenderableType]:
 
 
 def _meeting(rule: RuleRow) -> str:
+    """Of one for the fleet, who asks other agents is not known here."""
+    if rule.clients_total is None:
+        return "which clients it meets is not known to this agent: it has no database"
     if not rule.clients_total:
-        return "meets nobody who asked lately"
+        whom = "this agent lately; others were not asked" if rule.reach else "lately"
+        return f"meets nobody who asked {whom}"
     more = rule.clients_total - len(rule.clients)
     named = ", ".join(plain(client) for client in rule.clients)
-    return f"meets {named}{f' and {more:,} more' if more > 0 else ''}"
+    named = f"{named}{f' and {more:,} more' if more > 0 else ''}"
+    return f"meets {named}, of those who asked this agent" if rule.reach else f"meets {named}"
 
 
 def changed_page(
-    rules: Sequence[RuleRow], done: str, canvas: Canvas, *, dry_run: bool, past: str = ""
+    rules: Sequence[RuleRow],
+    done: str,
+    canvas: Canvas,
+    *,
+    dry_run: bool,
+    reached: str = "",
+    past: str = "",
 ) -> RenderableType:
-    """`past`: what would have been otherwise, had it been there."""
+    """`reached`: whom it meets in the fleet. `past`: what would have been otherwise, had it been
+    there."""
     parts: list[RenderableType] = []
     for rule in rules:
         word = Text()
@@ -168,7 +198,7 @@ def changed_page(
             word.append("  (dry run: nothing was changed)", style="dim")
         parts += [word, *_facts(rule, canvas)]
         parts += [advice_line(advice) for advice in rule.advice]
-    return Group(*parts, *([Text(past)] if past else []))
+    return Group(*parts, *(Text(line) for line in (reached, past) if line))
 
 
 # --- explain -------------------------------------------------------------------------------

@@ -9,16 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import typer
 from typer.core import TyperCommand
 
+from headgate.cli.confirm import Yes
 from headgate.cli.options import AsJson, Token, Url
+from headgate.cli.reaching import (
+    FLEET_TIMEOUT_S,
+    FleetWide,
+    InCluster,
+    InRegion,
+    InShard,
+    OnHost,
+    ask_for,
+    reach_of,
+    reached_line,
+)
 
 if TYPE_CHECKING:
-    from headgate.cli.api import Answered
+    from headgate.cli.api import Answered, Api
 
 RULES = "/v1/rules"
 
@@ -128,10 +140,12 @@ def rules(
     from headgate.cli.rule_pages import RuleRow, rules_page
 
     answered = connect(url, token).get(RULES, all="true" if ended else None)
+    told = answered.document
+    refused = [line for line in told.get("refused") or () if isinstance(line, str)]
     show(
         answered,
         as_json,
-        lambda canvas: rules_page(read_list(RuleRow, answered.document, "rules"), canvas),
+        lambda canvas: rules_page(read_list(RuleRow, told, "rules"), canvas, refused),
     )
 
 
@@ -174,7 +188,13 @@ def ratio(
     schedule: ScheduleOption = None,
     database: OnDatabase = None,
     name: Name = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -185,7 +205,8 @@ def ratio(
     """
     given = _given("ratio", target, reason, duration, until, schedule, database, name)
     given |= {"ratio": _finite(share)} | ({"order": order} if order else {})
-    _set(given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _set(given, Wanted(reach, dry_run, yes, as_json), url, token)
 
 
 def hold(
@@ -197,7 +218,13 @@ def hold(
     schedule: ScheduleOption = None,
     database: OnDatabase = None,
     name: Name = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -205,7 +232,8 @@ def hold(
     """Refuse every check of a client, for a while and for a reason."""
     given = _given("hold", target, reason, duration, until, schedule, database, name)
     given |= {"lock_out": True} if lock_out else {}
-    _set(given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _set(given, Wanted(reach, dry_run, yes, as_json), url, token)
 
 
 def exempt(
@@ -219,7 +247,13 @@ def exempt(
     schedule: ScheduleOption = None,
     database: OnDatabase = None,
     name: Name = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -232,7 +266,8 @@ def exempt(
     given["justification"] = because
     given |= {"metrics": metric} if metric else {}
     given |= {"ceiling": _finite(ceiling)} if ceiling is not None else {}
-    _set(given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _set(given, Wanted(reach, dry_run, yes, as_json), url, token)
 
 
 def metrics(
@@ -244,7 +279,13 @@ def metrics(
     schedule: ScheduleOption = None,
     database: OnDatabase = None,
     name: Name = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -252,7 +293,8 @@ def metrics(
     """Judge a client by these metrics, where its checks name none."""
     given = _given("metrics", target, reason, duration, until, schedule, database, name)
     given["metrics"] = [part for item in names for part in item.split(",") if part]
-    _set(given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _set(given, Wanted(reach, dry_run, yes, as_json), url, token)
 
 
 def thresholds(
@@ -264,7 +306,13 @@ def thresholds(
     schedule: ScheduleOption = None,
     database: OnDatabase = None,
     name: Name = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -272,7 +320,8 @@ def thresholds(
     """Judge a client by stricter thresholds than others."""
     given = _given("thresholds", target, reason, duration, until, schedule, database, name)
     given["thresholds"] = _limits(limits)
-    _set(given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _set(given, Wanted(reach, dry_run, yes, as_json), url, token)
 
 
 def favor(
@@ -284,7 +333,13 @@ def favor(
     until: Until = None,
     schedule: ScheduleOption = None,
     database: OnDatabase = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -293,11 +348,10 @@ def favor(
 
     Two rules in one command, ended by one `headgate rule lift`. New clients count as others.
     """
-    from headgate.cli.api import connect
-
     given = _given("", target, reason, duration, until, schedule, database, None)
     given |= {"over": over, "ratio": _finite(share)}
-    changed = connect(url, token).change("POST", f"{RULES}/favor", given, dry_run=dry_run)
+    wanted = Wanted(reach_of(fleet, region, cluster, shard, host), dry_run, yes, as_json)
+    changed = _posted(_connected(wanted, url, token), f"{RULES}/favor", given, wanted)
     _show_many(changed, "SET", dry_run=dry_run, as_json=as_json)
 
 
@@ -309,6 +363,7 @@ def extend(
     duration: For = None,
     until: Until = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -317,7 +372,7 @@ def extend(
     given = _end(duration, until)
     if not given:
         raise typer.BadParameter("say how long: --for 2h, or --until 2024-05-17T16:00:00Z")
-    _change(rule, given, dry_run, url, token, as_json)
+    _change(rule, given, Wanted(None, dry_run, yes, as_json), url, token)
 
 
 def change(
@@ -330,6 +385,7 @@ def change(
     reason: Reason = None,
     schedule: ScheduleOption = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
@@ -347,23 +403,55 @@ def change(
     given = {key: value for key, value in said.items() if value not in (None, [])}
     if not given:
         raise typer.BadParameter("nothing to change: give a setting, such as --ratio 0.5")
-    _change(rule, given, dry_run, url, token, as_json)
+    _change(rule, given, Wanted(None, dry_run, yes, as_json), url, token)
 
 
 def lift(
+    rule: RuleId,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a rule now, and the one that was set together with it."""
+    wanted = Wanted(None, dry_run, yes, as_json)
+    changed = _altered("DELETE", rule, None, wanted, url, token)
+    _show_many(changed, "LIFTED", dry_run=dry_run, as_json=as_json)
+
+
+def rest(
+    rule: RuleId,
+    reason: NeededReason,
+    dry_run: DryRun = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a rule of the fleet rest at the asked agent, as if it were not there.
+
+    For when the fleet's store cannot be reached, so that nobody can lift it. `headgate rule wake`
+    ends that; so does a rule that is set anew.
+    """
+    from headgate.cli.api import connect
+
+    path = f"{rule_path(rule)}/rest"
+    changed = connect(url, token).change("PUT", path, {"reason": reason}, dry_run=dry_run)
+    _show_many(changed, "RESTS HERE", dry_run=dry_run, as_json=as_json)
+
+
+def wake(
     rule: RuleId,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a rule now, and the one that was set together with it."""
+    """Let a rule of the fleet count again that rests at the asked agent."""
     from headgate.cli.api import connect
 
-    api = connect(url, token)
-    etag = api.get(rule_path(rule)).etag
-    changed = api.change("DELETE", rule_path(rule), etag=etag, dry_run=dry_run)
-    _show_many(changed, "LIFTED", dry_run=dry_run, as_json=as_json)
+    changed = connect(url, token).change("DELETE", f"{rule_path(rule)}/rest", dry_run=dry_run)
+    _show_many(changed, "COUNTS AGAIN", dry_run=dry_run, as_json=as_json)
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -423,32 +511,72 @@ def _limits(given: list[str]) -> dict[str, float]:
     return limits
 
 
-def _set(
-    given: Mapping[str, Any], dry_run: bool, url: str | None, token: str | None, as_json: bool
-) -> None:
-    from headgate.cli.api import connect
+class Wanted(NamedTuple):
+    """How a rule is to be set."""
+
+    reach: str | None
+    """None: at this agent alone."""
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+
+def _set(given: Mapping[str, Any], wanted: Wanted, url: str | None, token: str | None) -> None:
     from headgate.cli.replay import last_hour
 
-    api = connect(url, token)
-    changed = api.change("POST", RULES, given, dry_run=dry_run)
-    past = last_hour(api, given) if dry_run and not as_json else ""
-    _show_one(changed, "SET", dry_run=dry_run, as_json=as_json, past=past)
+    api = _connected(wanted, url, token)
+    changed = _posted(api, RULES, given, wanted)
+    tried = wanted.dry_run and not wanted.as_json
+    is_asked = changed.document.get("clients_total") is not None
+    past = last_hour(api, given) if tried and is_asked else ""
+    _show_one(changed, "SET", dry_run=wanted.dry_run, as_json=wanted.as_json, past=past)
+
+
+def _connected(wanted: Wanted, url: str | None, token: str | None) -> Api:
+    from headgate.cli.api import DEFAULT_TIMEOUT_S, connect
+
+    fleet_wide = wanted.reach is not None
+    return connect(url, token, timeout_s=FLEET_TIMEOUT_S if fleet_wide else DEFAULT_TIMEOUT_S)
+
+
+def _posted(api: Api, path: str, given: Mapping[str, Any], wanted: Wanted) -> Answered:
+    """What has a reach is tried first, and asked for once it is told whom it reaches."""
+    if wanted.reach is None:
+        return api.change("POST", path, given, dry_run=wanted.dry_run)
+    body = {**given, "reach": wanted.reach}
+    if wanted.dry_run or not wanted.yes:
+        tried = api.change("POST", path, body, dry_run=True)
+        if wanted.dry_run:
+            return tried
+        ask_for(tried.document, wanted.reach)
+    return api.change("POST", path, body)
 
 
 def _change(
+    rule: str, given: Mapping[str, Any], wanted: Wanted, url: str | None, token: str | None
+) -> None:
+    changed = _altered("PATCH", rule, given, wanted, url, token)
+    _show_one(changed, "CHANGED", dry_run=wanted.dry_run, as_json=wanted.as_json)
+
+
+def _altered(
+    method: str,
     rule: str,
-    given: Mapping[str, Any],
-    dry_run: bool,
+    given: Mapping[str, Any] | None,
+    wanted: Wanted,
     url: str | None,
     token: str | None,
-    as_json: bool,
-) -> None:
+) -> Answered:
+    """Built on what was seen. One of the fleet is asked for, once it is told whom it reaches."""
     from headgate.cli.api import connect
 
-    api = connect(url, token)
-    etag = api.get(rule_path(rule)).etag
-    changed = api.change("PATCH", rule_path(rule), given, etag=etag, dry_run=dry_run)
-    _show_one(changed, "CHANGED", dry_run=dry_run, as_json=as_json)
+    api, path = connect(url, token, timeout_s=FLEET_TIMEOUT_S), rule_path(rule)
+    seen = api.get(path)
+    reach = seen.document.get("reach")
+    if isinstance(reach, str) and not (wanted.yes or wanted.dry_run):
+        tried = api.change(method, path, given, etag=seen.etag, dry_run=True)
+        ask_for(tried.document, f"{rule}, {reach}")
+    return api.change(method, path, given, etag=seen.etag, dry_run=wanted.dry_run)
 
 
 def _show_one(
@@ -462,7 +590,12 @@ def _show_one(
         changed,
         as_json,
         lambda canvas: changed_page(
-            [read(RuleRow, changed.document)], done, canvas, dry_run=dry_run, past=past
+            [read(RuleRow, changed.document)],
+            done,
+            canvas,
+            dry_run=dry_run,
+            reached=reached_line(changed.document),
+            past=past,
         ),
     )
 
@@ -476,6 +609,10 @@ def _show_many(changed: Answered, done: str, *, dry_run: bool, as_json: bool) ->
         changed,
         as_json,
         lambda canvas: changed_page(
-            read_list(RuleRow, changed.document, "rules"), done, canvas, dry_run=dry_run
+            read_list(RuleRow, changed.document, "rules"),
+            done,
+            canvas,
+            dry_run=dry_run,
+            reached=reached_line(changed.document),
         ),
     )

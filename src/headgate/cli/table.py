@@ -92,6 +92,10 @@ _RULE: Mapping[str, Row] = {
     ),
     "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
     "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
+    "rest": Row(
+        "rules:rest", "Have a rule of the fleet rest at the asked agent, as if it were not there."
+    ),
+    "wake": Row("rules:wake", "Let a rule of the fleet count again that rests at the asked agent."),
 }
 
 _METRICS: Mapping[str, Row] = {
@@ -170,6 +174,41 @@ _BUDGET: Mapping[str, Row] = {
     ),
 }
 
+_FLEET: Mapping[str, Row] = {
+    "status": Row(
+        "fleet_pages:status",
+        "Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.",
+    ),
+    "rules": Row(
+        "fleet:rules", "List rules and budgets that are set for the fleet, and whom each reaches."
+    ),
+    "reach": Row(
+        "fleet:reach",
+        "Tell whom a rule or budget with that reach would meet: shards, hosts, unhealthy ones "
+        "first.",
+    ),
+    "export": Row(
+        "fleet:export", "Print what is set for the fleet as a file: TOML, or with --json as JSON."
+    ),
+    "diff": Row(
+        "fleet:diff",
+        "Show what a file would change in what is set for the fleet, and whom that reaches.",
+    ),
+    "apply": Row(
+        "fleet:apply", "Set for the fleet what a file says: rules and budgets, each with its reach."
+    ),
+    "history": Row(
+        "fleet:history",
+        "List the fleet's revisions: when, by whom, and what changed; or what one of them did.",
+    ),
+    "rollback": Row(
+        "fleet:rollback", "Set everything for the fleet as it stood after a revision, as a new one."
+    ),
+    "restore": Row(
+        "fleet:restore", "Put back what the fleet's store has lost and the asked agent still knows."
+    ),
+}
+
 _PG: Mapping[str, Row] = {
     "install": Row("pg:install", "Build the extension for a server, and install it."),
     "enable": Row("pg:enable", "Put a policy in force, or the one that was switched off."),
@@ -209,6 +248,10 @@ GROUPS: Mapping[str, Group] = {
     ),
     "budget": Group(
         "Traffic control: budgets on what statements may cost, and how many run at once.", _BUDGET
+    ),
+    "fleet": Group(
+        "Many shards, one set of rules: look at all of them, and set rules and budgets as files.",
+        _FLEET,
     ),
     "proxy": Group(
         "Traffic control in front of Postgres and MySQL/MariaDB: a proxy in the query path.",

@@ -99,7 +99,13 @@ def budget_docs(
                 own_role=edition.own_role,
                 wall_s=wall_s,
                 when=iso,
+                of_fleet=_of_fleet(edition, budget.name),
             )
+
+
+def _of_fleet(edition: Edition, name: str) -> tuple[str, int] | None:
+    found = edition.fleet.get(name)
+    return None if found is None else (str(found.reach), found.n)
 
 
 def _by_budget(readings: BudgetReadings | None) -> Mapping[str, Sequence[BucketReading]]:
@@ -188,6 +194,8 @@ def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:
     database = controlled.plan.database
     if told := _switched_off(controlled):
         yield f"{database}: {told}"
+    for item_id, fault in controlled.edition.left_out.items():
+        yield f"{database}: budget {item_id} of the fleet is left out here: {fault}"
     for outlet in controlled.publisher.outlets:
         yield from (f"{database}: {told}" for told in _found_there(controlled, outlet, wall_s))
     if not controlled.is_loaded:

@@ -1,11 +1,11 @@
-"""Budgets over HTTP.   Control ──► Budgeting ──► BudgetBook (judges, keeps, publishes)"""
+"""Budgets over HTTP.   Control ──► Budgeting ──► BudgetBook (judges, keeps, publishes)
+└──reach──► FleetBudgeting: those that are set for the fleet
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from asyncio import to_thread
-from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -15,13 +15,18 @@ from starlette.responses import Response
 
 from headgate.agent.budgetbook import Change, Edition
 from headgate.agent.budgets import Budgets, Controlled
+from headgate.agent.fleetbook import FleetBook
 from headgate.agent.ports import Clock, Store
+from headgate.core.fleet_change import FleetChange
+from headgate.core.reach import Reach
 from headgate.core.settings import one_of
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_views import budget_docs, change_doc, explained, policy_doc
 from headgate.http.changes import etag, expected_revision, is_dry_run
-from headgate.http.documents import UnderWay, expect_json, json_response, parse_duration
+from headgate.http.documents import UnderWay, json_response, parse_duration, strict_object
+from headgate.http.fleet_budgeting import FleetBudgeting, reach_of
+from headgate.http.fleet_ruling import REACH
 from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.traffic.difference import differences
 from headgate.traffic.parse import parse_policy
@@ -44,7 +49,6 @@ T = TypeVar("T")
 MAX_MINUTES_READ = 50_000
 _LIMIT = re.compile(r"[0-9]{1,4}")
 _REVISION = re.compile(r"[0-9]{1,18}")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_REVISION = 2**63 - 1
 
 
@@ -52,12 +56,18 @@ class Budgeting:
     """Handlers, as Control's."""
 
     def __init__(
-        self, budgets: Budgets | None, store: Store, clock: Clock, gatekeeper: Gatekeeper
+        self,
+        budgets: Budgets | None,
+        store: Store,
+        clock: Clock,
+        gatekeeper: Gatekeeper,
+        fleet: FleetBook | None = None,
     ) -> None:
         self._given = budgets
         self._store = store
         self._clock = clock
         self._gatekeeper = gatekeeper
+        self._fleet = FleetBudgeting(fleet)
         self._under_way = UnderWay()
         self._turns = Turns()
 
@@ -78,7 +88,11 @@ class Budgeting:
         return response
 
     async def budget(self, request: Request) -> Response:
-        controlled, name = self._controlled(request), request.path_params["name"]
+        name, reach = request.path_params["name"], reach_of(request)
+        if reach is not None:
+            doc = await self._fleet.budget(name, reach, self._now())
+            return json_response(doc, headers=etag(doc.revision))
+        controlled = self._controlled(request)
         controlled.book.raw(name)
         doc = self._one(controlled, controlled.book.edition, name)
         return json_response(doc, headers=etag(controlled.book.edition.revision))
@@ -148,7 +162,7 @@ class Budgeting:
 
     async def lint(self, request: Request) -> Response:
         controlled = self._controlled(request)
-        change = await controlled.book.judge(await _body(request))
+        change = await controlled.book.judge(await strict_object(request))
 
         def judged() -> LintDoc:
             after = change.after
@@ -167,7 +181,7 @@ class Budgeting:
 
     async def put_policy(self, request: Request) -> Response:
         kw, controlled = self._change_of(request), self._controlled(request)
-        body = await _body(request)
+        body = await strict_object(request)
         return await self._changed(controlled, controlled.book.put(body, **kw))
 
     async def cap(self, request: Request) -> Response:
@@ -176,23 +190,36 @@ class Budgeting:
         return await self._changed(controlled, controlled.book.cap(mode, **kw))
 
     async def put_budget(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        name, body = request.path_params["name"], await _body(request)
+        kw = self._change_of(request, REACH)
+        name, body = request.path_params["name"], await strict_object(request)
         new = request.headers.get("if-none-match", "").strip() == "*"
-        was_there = controlled.book.edition.budget(name) is not None
         given = {key: value for key, value in body.items() if value is not None}
+        if (reach := reach_of(request, given)) is not None:
+            given.pop(REACH, None)
+            setting = self._fleet.book.set_budget(name, given, reach=reach, new=new, **kw)
+            return await self._changed_for_fleet(request, setting, reach)
+        controlled = self._controlled(request)
+        was_there = controlled.book.edition.budget(name) is not None
         change = controlled.book.set_budget(name, given, new=new, **kw)
         created = not was_there and not kw["dry_run"]
         return await self._changed(controlled, change, name, created=created)
 
     async def patch_budget(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        name, body = request.path_params["name"], await _body(request)
+        kw = self._change_of(request, REACH)
+        name, body = request.path_params["name"], await strict_object(request)
+        if (reach := reach_of(request, body)) is not None:
+            given = {key: value for key, value in body.items() if key != REACH}
+            patching = self._fleet.book.patch_budget(name, given, reach=reach, **kw)
+            return await self._changed_for_fleet(request, patching, reach)
+        controlled = self._controlled(request)
         return await self._changed(controlled, controlled.book.patch_budget(name, body, **kw), name)
 
     async def delete_budget(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        name = request.path_params["name"]
+        kw, name = self._change_of(request, REACH), request.path_params["name"]
+        if (reach := reach_of(request)) is not None:
+            removal = self._fleet.book.remove_budget(name, reach=reach, **kw)
+            return await self._changed_for_fleet(request, removal, reach)
+        controlled = self._controlled(request)
         return await self._changed(controlled, controlled.book.remove(name, **kw), name)
 
     async def forgive(self, request: Request) -> Response:
@@ -209,14 +236,22 @@ class Budgeting:
 
     # --- steps -----------------------------------------------------------------------------
 
-    def _change_of(self, request: Request) -> dict[str, Any]:
-        """Who, on what it was built, and whether only to try."""
+    def _change_of(self, request: Request, *others: str) -> dict[str, Any]:
+        """Who, on what it was built, and whether only to try. `others`: what else it takes."""
         peer, authorization = request.state.peer, request.headers.get("authorization")
         return {
             "who": self._gatekeeper.who_changes(peer, authorization),
             "expect": expected_revision(request),
-            "dry_run": is_dry_run(request),
+            "dry_run": is_dry_run(request, *others),
         }
+
+    async def _changed_for_fleet(
+        self, request: Request, change: Awaitable[FleetChange], reach: Reach
+    ) -> Response:
+        database, name = request.path_params["database"], request.path_params["name"]
+        made = self._fleet.made(change, database, name, reach, self._now())
+        doc = await self._under_way.finish(made)
+        return json_response(doc, headers=etag(doc.revision))
 
     async def _changed(
         self,
@@ -296,39 +331,6 @@ def _limit(request: Request) -> int:
 
 async def _typed(request: Request, kind: type[T]) -> T:
     try:
-        return msgspec.convert(await _body(request), kind)
+        return msgspec.convert(await strict_object(request), kind)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"the body is not as it should be: {error}") from None
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    """One that says a setting twice is refused: which of both was meant, nobody can tell."""
-    expect_json(request)
-    raw = await request.body()
-    try:
-        body = await to_thread(json.loads, raw, object_pairs_hook=_once)
-        await to_thread(_check_text, raw, body)
-    except InvalidRequest:
-        raise
-    # Of both JSON and UTF-8, and of numbers that are longer than Python takes.
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise InvalidRequest("the body must be an object of settings")
-    return body
-
-
-def _check_text(raw: bytes, body: object) -> None:
-    """Half of a surrogate pair, `\\ud800`, is no text: neither kept nor answered could it be."""
-    if _SURROGATE.search(raw):
-        json.dumps(body, ensure_ascii=False).encode()
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise InvalidRequest(
-            f"the body says {twice!r} twice; say it once", field=ascii(twice)[1:-1]
-        )
-    return found

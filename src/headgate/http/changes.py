@@ -12,11 +12,13 @@ _ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
 _DRY_RUN = frozenset({("dry_run", "true"), ("dry_run", "false")})
 
 
-def is_dry_run(request: Request) -> bool:
-    """Read strictly: a misspelt wish for a dry run must not become a change."""
-    given = request.query_params.multi_items()
+def is_dry_run(request: Request, *others: str) -> bool:
+    """Read strictly: a misspelt wish for a dry run must not become a change. `others`:
+    parameters that this change takes besides."""
+    given = [one for one in request.query_params.multi_items() if one[0] not in others]
     if any(item not in _DRY_RUN for item in given) or len(given) > 1:
-        message = "a change takes the parameter dry_run=true or dry_run=false, and no other"
+        more = f", and {', '.join(others)}, and" if others else ", and"
+        message = f"a change takes the parameter dry_run=true or dry_run=false{more} no other"
         raise InvalidRequest(message, field="dry_run")
     return ("dry_run", "true") in given
 

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from headgate.agent.budgetbook import NoSuchBudget
 from headgate.agent.budgets import Budgets
 from headgate.agent.demand import Demands
+from headgate.agent.fleetbook import NoSuchItem, StoppedMidway
 from headgate.agent.intake import Intake
 from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
 from headgate.agent.rulebook import NoSuchRule, RuleKeeper
@@ -23,10 +24,12 @@ from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.errors import (
+    Compacted,
     Conflict,
     InvalidName,
     InvalidRequest,
     InvalidSettings,
+    OutcomeUnknown,
     StoreUnavailable,
     WrongShard,
 )
@@ -44,6 +47,8 @@ from headgate.http.documents import (
     problem_response,
 )
 from headgate.http.exposition import render_metrics
+from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
+from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.looking import json_in_thread
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
 from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
@@ -76,21 +81,27 @@ class Control:
         intake: Intake | None = None,
         unthrottled: UnthrottledBook | None = None,
         budgets: Budgets | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self._views = views
         self._book = book
         self._gatekeeper = gatekeeper
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
-        self.ruling = Ruling(views, gatekeeper, rules)
+        fleet_book = None if fleet is None else fleet.book
+        self.ruling = Ruling(views, gatekeeper, rules, fleet_book)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
-        self.budgeting = Budgeting(budgets, views.parts.store, views.parts.clock, gatekeeper)
+        parts = views.parts
+        self.budgeting = Budgeting(budgets, parts.store, parts.clock, gatekeeper, fleet_book)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
         self.unthrottling = Unthrottling(views, book_of_periods)
         self.watching = Watching(views, rules)
+        self.fleet = FleetRoutes(fleet, views.parts.clock, gatekeeper)
+        view = None if fleet is None else fleet.view
+        self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
 
     def app(self) -> Starlette:
         by_path: dict[str, dict[str, Handler]] = {}
@@ -235,6 +246,8 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     *((method, path, f"reporting.{name}") for method, path, name in REPORTING_ROUTES),
     *((method, path, f"unthrottling.{name}") for method, path, name in UNTHROTTLING_ROUTES),
     *((method, path, f"watching.{name}") for method, path, name in WATCHING_ROUTES),
+    *((method, path, f"fleet_viewing.{name}") for method, path, name in FLEET_VIEW_ROUTES),
+    *((method, path, f"fleet.{name}") for method, path, name in FLEET_ROUTES),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),
@@ -289,16 +302,30 @@ def _guarded(handler: Handler) -> Handler:
             )
         except InvalidName as error:
             return problem_response(400, str(error))
-        except (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule, NoSuchBudget) as error:
+        except _NOT_FOUND as error:
             return problem_response(404, str(error))
         except WrongShard as error:
             return problem_response(409, str(error))
         except Conflict as error:
             return problem_response(412, str(error))
+        except Compacted as error:
+            return problem_response(410, str(error))
+        except OutcomeUnknown as error:
+            return problem_response(503, f"{error}; {_LOOK_FIRST}")
+        except StoppedMidway as error:
+            return problem_response(503, str(error))
         except StoreUnavailable as error:
-            return problem_response(503, f"the store cannot be used; nothing was changed: {error}")
+            unchanged = "" if request.method in _LOOKING else "; nothing was changed"
+            return problem_response(503, f"the store cannot be used{unchanged}: {error}")
 
     return guarded
+
+
+_LOOKING = frozenset({"GET", "HEAD"})
+_NOT_FOUND = (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule, NoSuchBudget, NoSuchItem)
+_LOOK_FIRST = (
+    "it may have been changed, or not: look first (`headgate fleet history`), and ask again then"
+)
 
 
 def _limit(text: str) -> int:

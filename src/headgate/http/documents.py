@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,9 +18,12 @@ from headgate.errors import InvalidRequest
 from headgate.wire import problems
 
 T = TypeVar("T")
+log = structlog.get_logger()
+
 SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _JSON_TYPES = frozenset({"application/json", "application/merge-patch+json"})
 
 
@@ -36,6 +42,41 @@ async def json_object(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest("the body must be an object of settings")
     return body
+
+
+async def strict_object(request: Request) -> dict[str, Any]:
+    """One that says a setting twice is refused: which of both was meant, nobody can tell. Read
+    in a thread: such a body may be as long as a whole policy."""
+    expect_json(request)
+    raw = await request.body()
+    try:
+        body = await asyncio.to_thread(_strictly, raw)
+    except InvalidRequest:
+        raise
+    # Of both JSON and UTF-8, and of numbers that are longer than Python takes.
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body must be an object of settings")
+    return body
+
+
+def _strictly(raw: bytes) -> Any:
+    body = json.loads(raw, object_pairs_hook=_once)
+    if _SURROGATE.search(raw):
+        # Half of a pair is no text: neither kept nor answered could it be.
+        json.dumps(body, ensure_ascii=False).encode()
+    return body
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise InvalidRequest(
+            f"the body says {twice!r} twice; say it once", field=ascii(twice)[1:-1]
+        )
+    return found
 
 
 def parse_duration(text: str, field: str) -> float:
@@ -68,7 +109,8 @@ def problem_response(
 
 class UnderWay:
     """Changes that are brought to their end, whether or not their client still listens: one
-    that hangs up half-way must not leave a change kept but not in force."""
+    that hangs up half-way must not leave a change kept but not in force. What then becomes of
+    it nobody is told, so it is logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -77,4 +119,17 @@ class UnderWay:
         task = asyncio.ensure_future(change)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_unheard)
+            raise
+
+
+def _log_unheard(change: asyncio.Future[Any]) -> None:
+    if change.cancelled():
+        log.error("change.cut_off", detail="the agent stopped before it was made")
+    elif error := change.exception():
+        log.error("change.failed_unheard", detail=str(error), kind=type(error).__name__)
+    else:
+        log.info("change.made_unheard", detail="whoever asked for it has hung up")

@@ -10,9 +10,10 @@ import msgspec
 from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.rule_settings import FIXED, RULE_SETTINGS
 from headgate.core.settings import Table
+from headgate.http.fleet_ruling import REACH_SETTINGS
 from headgate.http.peering import PeerBody, SkipBody, WokenDoc
 from headgate.http.reporting import ReportsBody, ReportsDoc
-from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
+from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED, REST_SETTINGS
 from headgate.traffic.limits import BUDGET_SETTINGS
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS, AnswerDoc, BatchDoc, FrenoDoc
@@ -33,6 +34,23 @@ from headgate.wire.budgets import (
     StatementExplainDoc,
     ViolationsDoc,
 )
+from headgate.wire.fleet import (
+    FleetChangeDoc,
+    FleetExportDoc,
+    FleetItemsDoc,
+    FleetRevisionsDoc,
+    FleetRevisionWholeDoc,
+    FleetRollbackBody,
+)
+from headgate.wire.fleet_feed import (
+    FEED,
+    FEED_CHANGES,
+    MAX_WAIT_S,
+    FeedChangesDoc,
+    FeedPageDoc,
+)
+from headgate.wire.fleet_reach import ReachedDoc
+from headgate.wire.fleet_view import MAX_PER_PAGE, FleetDoc
 from headgate.wire.history import MetricMinutesDoc, ReplayBody, ReplayDoc, TimelineDoc
 from headgate.wire.past import PastDoc
 from headgate.wire.peers import PullDoc, ReportDoc, WakeDoc
@@ -136,6 +154,16 @@ _DOCS = (
     UnthrottledsDoc,
     ReportsBody,
     ReportsDoc,
+    FleetItemsDoc,
+    FleetExportDoc,
+    FleetChangeDoc,
+    FleetRevisionsDoc,
+    FleetRevisionWholeDoc,
+    FleetRollbackBody,
+    ReachedDoc,
+    FeedPageDoc,
+    FeedChangesDoc,
+    FleetDoc,
     Problem,
 )
 
@@ -157,6 +185,9 @@ def document() -> dict[str, Any]:
             **_shard_paths(),
             **_peer_paths(),
             **_unthrottled_paths(),
+            **_fleet_paths(),
+            **_fleet_view_paths(),
+            **_feed_paths(),
         },
         "components": {
             "schemas": schemas,
@@ -342,31 +373,39 @@ def _rule_paths() -> dict[str, Any]:
     dry_run = _param("dry_run", _FLAG, "`true` validates and shows, and changes nothing.")
     ended = _param("all", _FLAG, "`true` lists what ended within the last day, too.")
     one, many = _content(_schema(RuleDoc)), _content(_schema(RulesDoc))
-    errors = _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
+    errors = _errors(400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
     security: list[dict[str, list[str]]] = [{"token": []}]
-    favor = {**FAVOR_SETTINGS, **{key: RULE_SETTINGS[key] for key in sorted(FAVOR_SHARED)}}
+    shared = {key: RULE_SETTINGS[key] for key in sorted(FAVOR_SHARED)}
+    favor = {**FAVOR_SETTINGS, **shared, **REACH_SETTINGS}
+    whole = {**RULE_SETTINGS, **REACH_SETTINGS}
     some = {key: row for key, row in RULE_SETTINGS.items() if key not in FIXED}
 
     def changing(
         summary: str, places: list[Any], answers: dict[str, Any], rows: Table | None = None
     ) -> dict[str, Any]:
         operation = _operation(summary, {**answers, **errors}, [*places, dry_run])
-        body = {} if rows is None else {"requestBody": _body_of(rows)}
+        body = {} if rows is None else {"requestBody": _body_of(rows, _REACH_SAID)}
         return {**operation, "security": security, **body}
 
     made_one, made_many = {"200": one, "201": one}, {"200": many, "201": many}
     return {
         "/v1/rules": {
             "get": _operation("Rules in force", {"200": many, **_errors(400, 404)}, [ended]),
-            "post": changing("Set a rule", [], made_one, RULE_SETTINGS),
+            "post": changing("Set a rule", [], made_one, whole),
         },
         "/v1/rules/favor": {
             "post": changing("Favor one client over others: two rules", [], made_many, favor),
         },
         "/v1/rules/{rule}": {
-            "get": _operation("One rule", {"200": one, **_errors(400, 404)}, rule),
+            "get": _operation("One rule", {"200": one, **_errors(400, 404, 422, 503)}, rule),
             "patch": changing("Change some of a rule, or extend it", rule, {"200": one}, some),
             "delete": changing("Lift a rule before its end", rule, {"200": many}),
+        },
+        "/v1/rules/{rule}/rest": {
+            "put": changing(
+                "Have a rule of the fleet rest at this agent", rule, {"200": many}, REST_SETTINGS
+            ),
+            "delete": changing("End that rest", rule, {"200": many}),
         },
     }
 
@@ -379,7 +418,8 @@ def _budget_paths() -> dict[str, Any]:
     only = _param("budget", _STRING, "Only of this one.")
     changed = {"200": _content(_schema(PolicyChangeDoc))}
     made = {**changed, "201": _content(_schema(PolicyChangeDoc))}
-    one = _body_of(BUDGET_SETTINGS)
+    one = _body_of({**BUDGET_SETTINGS, **REACH_SETTINGS})
+    reach = _param("reach", _STRING, REACH_SETTINGS["reach"].about)
     whole = _object("policy and budgets, as a policy file has them")
     policy = "/v1/budgets/{database}"
     return {
@@ -419,10 +459,10 @@ def _budget_paths() -> dict[str, Any]:
         },
         f"{policy}/lint": {"post": _budget_ask("Judge a policy; change nothing", LintDoc, whole)},
         f"{policy}/{{name}}": {
-            "get": _budget_look("One budget", BudgetDoc, name),
-            "put": _budget_change("Add or replace a budget", name, made, one),
-            "patch": _budget_change("Change some of a budget", name, changed, one),
-            "delete": _budget_change("Remove a budget", name, changed),
+            "get": _budget_look("One budget", BudgetDoc, [*name, reach]),
+            "put": _budget_change("Add or replace a budget", [*name, reach], made, one),
+            "patch": _budget_change("Change some of a budget", [*name, reach], changed, one),
+            "delete": _budget_change("Remove a budget", [*name, reach], changed),
         },
         f"{policy}/{{name}}/forgive": {
             "post": _budget_change("Forgive what a budget owes", name, changed)
@@ -431,9 +471,8 @@ def _budget_paths() -> dict[str, Any]:
 
 
 def _budget_look(summary: str, doc: type, parameters: list[Any]) -> dict[str, Any]:
-    return _operation(
-        summary, {"200": _content(_schema(doc)), **_errors(400, 404, 503)}, parameters
-    )
+    errors = _errors(400, 404, 409, 422, 503)
+    return _operation(summary, {"200": _content(_schema(doc)), **errors}, parameters)
 
 
 def _budget_ask(summary: str, doc: type, body: dict[str, Any]) -> dict[str, Any]:
@@ -445,7 +484,7 @@ def _budget_change(
     summary: str, places: list[Any], answers: dict[str, Any], body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     dry_run = _param("dry_run", _FLAG, "`true` validates and shows, and changes nothing.")
-    errors = _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
+    errors = _errors(400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
     operation = _operation(summary, {**answers, **errors}, [*places, dry_run])
     security: list[dict[str, list[str]]] = [{"token": []}]
     return {**operation, "security": security, **({} if body is None else {"requestBody": body})}
@@ -456,9 +495,12 @@ def _object(about: str) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
-def _body_of(rows: Table) -> dict[str, Any]:
+_REACH_SAID = {"reach": {"description": "For a fleet: how far, such as `shard:commerce/*`."}}
+
+
+def _body_of(rows: Table, more: dict[str, Any] | None = None) -> dict[str, Any]:
     """Described by its table; whether values fit is judged with the place of each fault."""
-    properties = {name: {"description": row.about} for name, row in rows.items()}
+    properties = {name: {"description": row.about} for name, row in rows.items()} | (more or {})
     schema = {"type": "object", "properties": properties}
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
@@ -522,6 +564,109 @@ def _unthrottled_paths() -> dict[str, Any]:
             "get": _operation("Who went without a throttler", seen, span),
             "post": {**told, "requestBody": _body(UnthrottledBody)},
         }
+    }
+
+
+def _fleet_paths() -> dict[str, Any]:
+    """What is set for a fleet."""
+    ended = _param("all", _FLAG, "`true` lists what ended or was taken out lately, too.")
+    limit = _param("limit", {"type": "integer", "minimum": 1, "maximum": 500}, "1 to 500.")
+    reach = _param("reach", _REACH, "`fleet`, or such as `shard:commerce/*`.", required=True)
+    prune = _param("prune", _FLAG, "`true` takes out what the document does not name.")
+    document = _object("rules and budgets, each with its reach, as GET /v1/fleet/export has them")
+    return {
+        "/v1/fleet/items": {"get": _fleet_look("What is set for the fleet", FleetItemsDoc, ended)},
+        "/v1/fleet/export": {"get": _fleet_look("The same, as a file has it", FleetExportDoc)},
+        "/v1/fleet/apply": {"post": _fleet_change("Set what a file says", document, prune)},
+        "/v1/fleet/history": {
+            "get": _fleet_look("The fleet's revisions", FleetRevisionsDoc, limit)
+        },
+        "/v1/fleet/history/{n}": {
+            "get": _fleet_look(
+                "What one of them did", FleetRevisionWholeDoc, _place("n", {"type": "integer"})
+            )
+        },
+        "/v1/fleet/rollback": {
+            "post": _fleet_change("Go back to a revision", _body(FleetRollbackBody))
+        },
+        "/v1/fleet/restore": {
+            "post": _fleet_change("Put back what the store has lost and this agent knows")
+        },
+        "/v1/fleet/reach": {"get": _fleet_look("Whom a reach meets", ReachedDoc, reach)},
+    }
+
+
+def _fleet_view_paths() -> dict[str, Any]:
+    """Of an agent that watches the whole fleet."""
+    whole = {"type": "integer", "minimum": 1}
+    asked = [
+        _param("unhealthy", _FLAG, "`true`: only shards that are unhealthy or silent."),
+        _param("behind", _FLAG, "`true`: only shards with agents that lag behind."),
+        *(_param(name, _STRING, "A pattern.") for name in ("region", "cluster", "shard")),
+        _param("page", whole, "Of the shards."),
+        _param("rules_page", whole, "Of what is set for the fleet."),
+        _param("per_page", {**whole, "maximum": MAX_PER_PAGE}, "Shards on a page."),
+    ]
+    html = {"description": "For people", "content": {"text/html": {}}}
+    style = {"description": "Its style", "content": {"text/css": {}}}
+    refresh = _param("refresh", _STRING, "Seconds; 0 does not ask again.")
+    errors = _errors(400, 404, 503)
+    return {
+        "/v1/fleet": {"get": _fleet_look("The whole fleet", FleetDoc, *asked)},
+        "/fleet": {
+            "get": _operation(
+                "The same, as a page", {"200": html, **errors}, [*asked[:-1], refresh]
+            )
+        },
+        "/fleet.css": {"get": _operation("That page's style", {"200": style})},
+    }
+
+
+_REACH = _STRING | {"pattern": "^(fleet|(region|cluster|shard|host):.{1,127})$"}
+
+
+def _fleet_look(summary: str, doc: type, *parameters: dict[str, Any]) -> dict[str, Any]:
+    answers = {"200": _content(_schema(doc)), **_errors(400, 404, 503)}
+    return _operation(summary, answers, [*parameters])
+
+
+def _fleet_change(
+    summary: str, body: dict[str, Any] | None = None, *parameters: dict[str, Any]
+) -> dict[str, Any]:
+    dry_run = _param("dry_run", _FLAG, "`true` validates and shows, and changes nothing.")
+    answers = {"200": _content(_schema(FleetChangeDoc))}
+    answers |= _errors(400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
+    security: list[dict[str, list[str]]] = [{"token": []}]
+    operation = {**_operation(summary, answers, [*parameters, dry_run]), "security": security}
+    return operation if body is None else {**operation, "requestBody": body}
+
+
+def _feed_paths() -> dict[str, Any]:
+    """From the agent of a shard's primary to those of its replicas."""
+    prefix = _param("prefix", _STRING, "Of keys; may be repeated.", required=True)
+    revision = {"type": "integer", "minimum": 0}
+    wait = {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}
+    listing = [
+        prefix,
+        _param("revision", revision, "Of the page before."),
+        _param("from", _STRING, "`next` of the page before."),
+    ]
+    changes = [
+        prefix,
+        _param("after", revision, "What is known already.", required=True),
+        _param("wait_s", wait, "How long to hold the answer while nothing changes."),
+        _param("store_id", _STRING, "Of what is known already; 410 where it is another."),
+        _param("mark", revision, "Of the last answer: what was told is not told again."),
+    ]
+    security: list[dict[str, list[str]]] = [{"token": []}, {"certificate": []}]
+
+    def between(summary: str, doc: type, parameters: list[Any]) -> dict[str, Any]:
+        answers = {"200": _content(_schema(doc)), **_errors(400, 401, 403, 404, 409, 410, 503)}
+        return {"get": {**_operation(summary, answers, parameters), "security": security}}
+
+    return {
+        FEED: between("What this agent follows of the fleet", FeedPageDoc, listing),
+        FEED_CHANGES: between("What changed of it since", FeedChangesDoc, changes),
     }
 
 

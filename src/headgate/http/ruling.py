@@ -1,4 +1,6 @@
-"""Rules over HTTP.   Control ──► Ruling ──► RuleKeeper (judges, keeps, puts in force)"""
+"""Rules over HTTP.   Control ──► Ruling ──► RuleKeeper (judges, keeps, puts in force)
+└──reach──► FleetRuling: those that are set for the fleet
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,29 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.rulebook import FAVOR_RATIO, RuleKeeper
+from headgate.agent.fleetbook import FleetBook, NoSuchItem
+from headgate.agent.rulebook import FAVOR_RATIO, NoSuchRule, RuleKeeper
 from headgate.agent.rulesteps import RuleEntry
+from headgate.core.lint import Advice
 from headgate.core.names import Identity
+from headgate.core.rule_settings import KnownMetrics
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.settings import Setting, number, read_table, table, text
-from headgate.errors import InvalidRequest, InvalidSettings
+from headgate.errors import InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.http.auth import Gatekeeper
 from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import UnderWay, json_object, json_response
+from headgate.http.fleet_ruling import REACH, FleetRuling, Ruled, reach_in
 from headgate.http.views import Views
+from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
 FAVOR_SETTINGS = table(
@@ -35,18 +45,27 @@ FAVOR_SETTINGS = table(
         ),
     )
 )
+REST_SETTINGS = table((Setting("reason", "Why it rests at this agent.", text()),))
 RULES_AT_A_TIME = 200
 FAVOR_SHARED = frozenset({"for", "expires_at", "schedule", "database", "reason"})
 """Of both rules, as a rule has them."""
+MAX_REFUSED_TOLD = 50
 
 
 class Ruling:
     """Handlers, as Control's."""
 
-    def __init__(self, views: Views, gatekeeper: Gatekeeper, rules: RuleKeeper | None) -> None:
+    def __init__(
+        self,
+        views: Views,
+        gatekeeper: Gatekeeper,
+        rules: RuleKeeper | None,
+        fleet: FleetBook | None = None,
+    ) -> None:
         self._views = views
         self._gatekeeper = gatekeeper
         self._given = rules
+        self._fleet = FleetRuling(fleet, views.parts.clock)
         self._under_way = UnderWay()
 
     # --- looking ---------------------------------------------------------------------------
@@ -55,60 +74,116 @@ class Ruling:
         ended = _wants_all(request)
         pairs, meant = self._rules.entries(), matched_clients(self._rules.book, self._clients())
         docs: list[RuleDoc] = []
+        known = cache(self._rules.known_metrics)
         for start in range(0, len(pairs), RULES_AT_A_TIME):
-            docs += self._docs(pairs[start : start + RULES_AT_A_TIME], meant)
+            docs += self._docs(pairs[start : start + RULES_AT_A_TIME], meant, known=known)
             await asyncio.sleep(0)  # Checks come in between.
-        return json_response(RulesDoc([doc for doc in docs if ended or doc.state != "ended"]))
+        shown = [doc for doc in docs if ended or doc.state != "ended"]
+        faults = [f"{rule}: {fault}" for rule, fault in self._rules.fleet_faults.items()]
+        return json_response(RulesDoc(shown, faults[:MAX_REFUSED_TOLD]))
 
     async def rule(self, request: Request) -> Response:
-        entry = self._rules.entry(request.path_params["rule"])
-        (doc,) = self._docs([pair for pair in self._rules.entries() if pair[0].id == entry.id])
+        entry = await self._known(request.path_params["rule"])
+        (doc,) = self._docs([(entry, entry.in_book(self._views.parts.clock.now()))])
         return json_response(doc, headers=etag(doc.revision))
+
+    async def _known(self, rule_id: str) -> RuleEntry:
+        """In force here; or elsewhere, where this agent can look it up."""
+        try:
+            return await self._newest(self._rules.entry(rule_id))
+        except NoSuchRule:
+            if not self._fleet.is_there:
+                raise
+        parts = self._rules.parts_of(rule_id)
+        try:
+            entry = await self._fleet.rule(rule_id)
+            return replace(entry, advice=()) if parts else entry
+        except (StoreUnavailable, NoSuchItem):
+            if not parts:
+                raise
+            return self._rules.entry(parts[0])
+
+    async def _newest(self, entry: RuleEntry) -> RuleEntry:
+        """Where a newer version has changed it, in force here is the last that could be read: no
+        change can be built on that one."""
+        origin = entry.origin
+        if origin is not None and origin.item_id in self._rules.fleet_faults:
+            with suppress(StoreUnavailable, NoSuchItem, InvalidRequest):
+                newer = await self._fleet.rule(origin.item_id)
+                return newer if newer.unread else entry
+        return entry
 
     # --- changing --------------------------------------------------------------------------
 
     async def add_rule(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
         body = _settings(await _body(request))
-        docs = await self._changed(self._rules.put(body, who=who, dry_run=dry_run))
-        return _one(docs, created=not dry_run)
+        reach = reach_in(body, "rule")
+        if reach is None:
+            ruled = await self._own(self._rules.put(body, who=who, dry_run=dry_run))
+        else:
+            del body[REACH]
+            put = self._fleet.book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
+            ruled = await self._under_way.finish(self._fleet.made(put))
+        return _one(self._changed(ruled), created=not dry_run)
 
     async def favor(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
         body = _settings(await _body(request))
-        values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=FAVOR_SHARED)
+        sections = FAVOR_SHARED | {REACH}
+        values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=sections)
         if faults:
             raise InvalidSettings(faults)
         shared = {key: value for key, value in body.items() if key in FAVOR_SHARED}
-        target = values["target"] or ""
-        change = self._rules.favor(
-            target,
-            over=values["over"],
-            ratio=values["ratio"],
-            more=shared,
-            who=who,
-            dry_run=dry_run,
-        )
-        return json_response(RulesDoc(await self._changed(change)), status=200 if dry_run else 201)
+        said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
+        said |= {"who": who, "dry_run": dry_run}
+        target, reach = values["target"] or "", reach_in(body, "favor")
+        if reach is None:
+            ruled = await self._own(self._rules.favor(target, **said))
+        else:
+            made = self._fleet.made(self._fleet.book.favor(target, reach=reach, **said))
+            ruled = await self._under_way.finish(made)
+        return self._many(ruled, status=200 if dry_run else 201)
 
     async def change_rule(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
         rule_id, body = request.path_params["rule"], await _body(request)
-        change = self._rules.patch(
-            rule_id, body, who=who, expect=expected_revision(request), dry_run=dry_run
-        )
-        return _one(await self._changed(change))
+        said: dict[str, Any] = {"expect": expected_revision(request), "dry_run": dry_run}
+        if self._is_of_fleet(rule_id):
+            ruled = await self._under_way.finish(
+                self._fleet.patched(rule_id, body, who=who, **said)
+            )
+        else:
+            ruled = await self._own(self._rules.patch(rule_id, body, who=who, **said))
+        return _one(self._changed(ruled))
 
     async def lift_rule(self, request: Request) -> Response:
         """Answers with what was lifted: both, where two were set together."""
         who, dry_run = self._operator(request)
-        change = self._rules.lift(
-            request.path_params["rule"],
-            who=who,
-            expect=expected_revision(request),
-            dry_run=dry_run,
-        )
-        return json_response(RulesDoc(await self._changed(change)))
+        rule_id = request.path_params["rule"]
+        said: dict[str, Any] = {"expect": expected_revision(request), "dry_run": dry_run}
+        if self._is_of_fleet(rule_id):
+            here = self._is_in_force(rule_id)
+            lifted = self._fleet.lifted(rule_id, in_force_here=here, who=who, **said)
+            ruled = await self._under_way.finish(lifted)
+        else:
+            ruled = await self._own(self._rules.lift(rule_id, who=who, **said))
+        return self._many(ruled)
+
+    async def rest_rule(self, request: Request) -> Response:
+        """One of the fleet's, at this agent alone: for when its store cannot be reached."""
+        who, dry_run = self._operator(request)
+        rule_id, body = request.path_params["rule"], await _body(request)
+        values, faults = read_table(body, REST_SETTINGS, place="rest")
+        if faults:
+            raise InvalidSettings(faults)
+        rested = self._rules.rests.put(rule_id, values["reason"] or "", who=who, dry_run=dry_run)
+        return self._many(await self._own(rested))
+
+    async def wake_rule(self, request: Request) -> Response:
+        who, dry_run = self._operator(request)
+        woken = self._rules.rests.end(request.path_params["rule"], who=who, dry_run=dry_run)
+        return self._many(await self._own(woken))
 
     # --- steps -----------------------------------------------------------------------------
 
@@ -116,18 +191,36 @@ class Ruling:
         who = self._gatekeeper.who_changes(request.state.peer, request.headers.get("authorization"))
         return who, is_dry_run(request)
 
-    async def _changed(self, change: Awaitable[list[RuleEntry]]) -> list[RuleDoc]:
-        entries = await self._under_way.finish(change)
+    def _is_of_fleet(self, rule_id: str) -> bool:
+        """Not set at this agent; where it knows of no fleet, its own book says what is wrong."""
+        return self._fleet.is_there and not self._rules.is_own(rule_id)
+
+    def _is_in_force(self, rule_id: str) -> bool:
+        return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
+
+    async def _own(self, change: Awaitable[list[RuleEntry]]) -> Ruled:
+        return Ruled(await self._under_way.finish(change))
+
+    def _changed(self, ruled: Ruled) -> list[RuleDoc]:
         now = self._views.parts.clock.now()
-        return self._docs([(entry, entry.in_book(now)) for entry in entries])
+        pairs = [(entry, entry.in_book(now)) for entry in ruled.entries]
+        return self._docs(pairs, reached=ruled.reached)
+
+    def _many(self, ruled: Ruled, status: int = 200) -> Response:
+        doc = RulesDoc(self._changed(ruled), reached=ruled.reached)
+        return json_response(doc, status=status)
 
     def _docs(
         self,
         pairs: Sequence[tuple[RuleEntry, Rule]],
         meant: Mapping[str, Sequence[str]] | None = None,
+        *,
+        reached: ReachedDoc | None = None,
+        known: KnownMetrics | None = None,
     ) -> list[RuleDoc]:
         """With who is meant. What is only proposed is in no book but its own."""
         wall_s = self._views.parts.clock.now().wall_s
+        is_asked = bool(self._views.parts.book.databases())
         if meant is None:
             meant = matched_clients(RuleBook(rule for _, rule in pairs), self._clients())
         return [
@@ -135,11 +228,19 @@ class Ruling:
                 entry.spec,
                 rule,
                 wall_s,
-                clients=meant.get(rule.id, ()),
-                advice=[str(advice) for advice in entry.advice or self._rules.advice(entry.spec)],
+                clients=meant.get(rule.id, ()) if is_asked else None,
+                advice=[str(advice) for advice in self._advice(entry, known)],
+                reach=None if entry.origin is None else entry.origin.reach,
+                reached=reached,
+                unread=entry.unread,
             )
             for entry, rule in pairs
         ]
+
+    def _advice(self, entry: RuleEntry, known: KnownMetrics | None) -> Sequence[Advice]:
+        """Of one of the fleet's that is not in force here by this id, the fleet's book has told."""
+        elsewhere = entry.origin is not None and entry.id not in self._rules.book
+        return entry.advice if entry.advice or elsewhere else self._rules.advice(entry.spec, known)
 
     def _clients(self) -> list[tuple[Identity, str]]:
         """Who asked lately, newest first."""
@@ -161,6 +262,8 @@ RULING_ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", f"{_RULES}/{{rule}}", "rule"),
     ("PATCH", f"{_RULES}/{{rule}}", "change_rule"),
     ("DELETE", f"{_RULES}/{{rule}}", "lift_rule"),
+    ("PUT", f"{_RULES}/{{rule}}/rest", "rest_rule"),
+    ("DELETE", f"{_RULES}/{{rule}}/rest", "wake_rule"),
 )
 
 

@@ -27,7 +27,7 @@ from headgate.agent.recorder import Recorder
 from headgate.agent.redact import redacted
 from headgate.agent.rogues import Rogues
 from headgate.agent.sampler import Sampler
-from headgate.agent.standby import Standby
+from headgate.agent.standby import ElectedStandby, Standby
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
@@ -40,6 +40,7 @@ from headgate.core.records import Tally
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
 from headgate.http.budget_views import told_of
+from headgate.http.fleet_status import FleetLook
 from headgate.http.streaming import Broadcasts
 from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
@@ -85,7 +86,7 @@ class AgentFacts:
     settings_fault: str | None = None
     advice: tuple[str, ...] = ()
     heartbeats: list[Heartbeat] = field(default_factory=list)
-    standby: Standby | None = None
+    standby: Standby | ElectedStandby | None = None
 
 
 class ShardSource(Protocol):
@@ -114,6 +115,7 @@ class Parts:
     broadcasts: Broadcasts | None = None
     intake: Intake | None = None
     budgets: Budgets | None = None
+    fleet: FleetLook | None = None
 
 
 class Views:
@@ -154,8 +156,10 @@ class Views:
             databases=databases,
             clients=self._clients(now),
             store=self._store(now),
+            fleet=None if self.parts.fleet is None else self.parts.fleet.doc(now),
             advice=[
                 *self._watched_advice(),
+                *self._fleet_advice(),
                 *self._unthrottled_advice(),
                 *exempt,
                 *self._budget_advice(now),
@@ -175,6 +179,9 @@ class Views:
             found = rogues.suspects(database) if rogues is not None and refusing else ()
             starved += rogue_advice(database, found, refusing=refusing)
         return starved
+
+    def _fleet_advice(self) -> list[str]:
+        return [] if self.parts.fleet is None else self.parts.fleet.advice()
 
     def _budget_advice(self, now: Instant) -> list[str]:
         budgets = self.parts.budgets
@@ -206,13 +213,7 @@ class Views:
         standby = self.facts.standby
         if standby is None:
             return []
-        if standby.passive:
-            return [f"this agent stands by for {standby.url}, and sends checks there"]
-        since = duration(max(0.0, now.mono_s - standby.since.mono_s))
-        return [
-            f"this agent stands in for {standby.url}, which it has not seen for {since}: "
-            f"{standby.fault or 'not asked yet'}"
-        ]
+        return [standby.words(duration(max(0.0, now.mono_s - standby.stands_since.mono_s)))]
 
     def _heartbeat_advice(self) -> list[str]:
         beats = self.facts.heartbeats
@@ -297,7 +298,8 @@ class Views:
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")
-        return ReadyDoc(ready=not waiting, waiting_for=waiting)
+        # Checks never wait for the fleet: that it is away is told, and nobody is sent elsewhere.
+        return ReadyDoc(ready=not waiting, waiting_for=waiting, notes=self._fleet_advice())
 
     # --- the shard -------------------------------------------------------------------------
 

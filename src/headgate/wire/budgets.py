@@ -19,6 +19,7 @@ from headgate.traffic.readings import (
     Lying,
     Published,
 )
+from headgate.wire.fleet_reach import ReachedDoc
 
 When_ = Callable[[float], str]
 """Wall-clock seconds as ISO 8601."""
@@ -78,7 +79,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     says: str
     """In a line: how much, for whom."""
     origin: str
-    """`file`, `changed` (at run time, on top of the file) or `runtime`."""
+    """`file`, `fleet`, `changed` (at run time, on top of either) or `runtime`."""
     settings: Mapping[str, Any]
     """As the policy's document has it."""
     expires_at: str | None
@@ -97,6 +98,10 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     """Of the policy: what a change is built on."""
     own_role: str | None = None
     """Whom the agent measures as: exempt from every budget."""
+    reach: str | None = None
+    """How far it was set for, where the fleet has set it, also under a change made here."""
+    n: int | None = None
+    """The fleet's revision that set it so."""
 
 
 class OutletDoc(msgspec.Struct, frozen=True):
@@ -196,6 +201,11 @@ class PolicyChangeDoc(msgspec.Struct, frozen=True):
     """The one that was asked about; null for the whole policy, or if it is gone."""
     advice: Sequence[str]
     published: Sequence[OutletDoc]
+    reach: str | None = None
+    """Of a change for the fleet; `revision` is then the fleet's, and nothing is published here
+    until the agent has heard of it."""
+    reached: ReachedDoc | None = None
+    """With a change for the fleet: whom it concerns."""
 
 
 class LintDoc(msgspec.Struct, frozen=True):
@@ -465,8 +475,9 @@ def budget_doc(
     own_role: str,
     wall_s: float,
     when: When_,
+    of_fleet: tuple[str, int] | None = None,
 ) -> BudgetDoc:
-    """`buckets`: its own, the fullest first."""
+    """`buckets`: its own, the fullest first. `of_fleet`: its reach, and the revision of it."""
     ends_ms = budget.expires_at_ms
     counts = None
     if readings is not None:
@@ -489,6 +500,8 @@ def budget_doc(
         advice=advice,
         revision=revision,
         own_role=own_role or None,
+        reach=None if of_fleet is None else of_fleet[0],
+        n=None if of_fleet is None else of_fleet[1],
     )
 
 

@@ -13,10 +13,12 @@ from headgate.core.decide import findings
 from headgate.core.decision import PASSING, Decision, Finding, State, Verdict
 from headgate.core.metrics import Comparison
 from headgate.core.names import Identity
+from headgate.core.reach import Reach
 from headgate.core.rule_advice import partial_exemption
 from headgate.core.rule_settings import KnownMetric, KnownMetrics, RuleSpec
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 from headgate.wire.answers import AnswerDoc, answer_doc
+from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.reasons import (
     describe,
@@ -33,6 +35,7 @@ from headgate.wire.reasons import (
 
 EXEMPT, SUSPENDED = "exempt: ", "suspended: "
 """How a line of status begins that nobody is to overlook."""
+UNREADABLE = "unreadable"
 MAX_CLIENTS_NAMED = 20
 MAX_EXEMPTIONS_TOLD = 20
 FAR_WALL_S = 253_402_300_799.0
@@ -43,8 +46,9 @@ class RuleDoc(msgspec.Struct, frozen=True):
     id: str
     target: str
     kind: str
+    """As it was set; `unreadable`: a newer version set it for the fleet."""
     says: str
-    """What it does, as a sentence."""
+    """What it does, as a sentence; of one that is unreadable, why."""
     ratio: float | None
     order: str | None
     metrics: Sequence[str]
@@ -70,13 +74,25 @@ class RuleDoc(msgspec.Struct, frozen=True):
     """The rule that was set together with it."""
     clients: Sequence[str]
     """Who asked lately and is meant by it: some of them."""
-    clients_total: int
+    clients_total: int | None
+    """Null: nobody asks this agent, for it has no database."""
     advice: Sequence[str]
     revision: int
+    """What a change is built on; of a rule of the fleet its `n`."""
+    reach: str | None = None
+    """How far it was set for: `fleet`, `region:eu-*`, `shard:commerce/*`; null: at this agent."""
+    n: int | None = None
+    """The fleet's revision that set it so; null: it was set at this agent."""
+    reached: ReachedDoc | None = None
+    """With a change for the fleet: whom it concerns."""
 
 
 class RulesDoc(msgspec.Struct, frozen=True):
     rules: Sequence[RuleDoc]
+    refused: Sequence[str] = ()
+    """Rules of the fleet that are not in force here as they were set, and why."""
+    reached: ReachedDoc | None = None
+    """With a change for the fleet: whom it concerns."""
 
 
 class MatchDoc(msgspec.Struct, frozen=True):
@@ -124,17 +140,21 @@ def rule_doc(
     rule: Rule,
     wall_s: float,
     *,
-    clients: Sequence[str] = (),
+    clients: Sequence[str] | None = (),
     advice: Sequence[str] = (),
+    reach: Reach | None = None,
+    reached: ReachedDoc | None = None,
+    unread: str = "",
 ) -> RuleDoc:
-    """`rule` is `spec`'s as it is judged by: with windows, and the end that counts."""
-    is_ratio, is_exempt = rule.kind is Kind.RATIO, rule.kind is Kind.EXEMPT
+    """`rule` is `spec`'s as it is judged by: with windows, and the end that counts. `unread`: why
+    there is no more of it than an outline."""
+    is_ratio, is_exempt = rule.kind is Kind.RATIO and not unread, rule.kind is Kind.EXEMPT
     state = state_of(spec, rule, wall_s)
     return RuleDoc(
         id=rule.id,
         target=rule.target,
-        kind=rule.kind.value,
-        says=says(rule),
+        kind=UNREADABLE if unread else rule.kind.value,
+        says=f"cannot be read by this agent: {unread}" if unread else says(rule),
         ratio=rule.ratio if is_ratio else None,
         order=rule.order.value if is_ratio else None,
         metrics=rule.metrics,
@@ -153,10 +173,13 @@ def rule_doc(
         suspended=spec.suspended or None,
         lifted_by=spec.lifted_by or None,
         pair=spec.pair or None,
-        clients=clients[:MAX_CLIENTS_NAMED],
-        clients_total=len(clients),
+        clients=(clients or ())[:MAX_CLIENTS_NAMED],
+        clients_total=None if clients is None else len(clients),
         advice=advice,
         revision=spec.rule.revision,
+        reach=None if reach is None else str(reach),
+        n=None if reach is None else spec.rule.revision,
+        reached=reached,
     )
 
 
@@ -262,9 +285,11 @@ _SHOWN_FIRST = {"applies": 0, "shadowed": 1, "suspended": 2, "waiting": 3, "ende
 
 
 def _match_state(book: RuleBook, rule: Rule, wall_s: float, applies: set[str]) -> str:
-    # Windows that are none at all: it was lifted, whatever its end says.
-    if wall_s >= rule.expires_at or rule.windows == ():
+    if wall_s >= rule.expires_at:
         return "ended"
+    # Windows that are none at all: it rests here, or was lifted, whatever its end says.
+    if rule.windows == ():
+        return "suspended" if rule.id in book.suspended else "ended"
     if not rule.in_force(wall_s):
         return "waiting"
     if rule.id in applies:

@@ -110,6 +110,8 @@ class ShardDoc(msgspec.Struct, frozen=True):
     collect_interval_s: float
     messages_total: int
     costs: Sequence[CostDoc]
+    told: Sequence[str]
+    """What Patroni and the fleet's store say of it, in words; nothing is decided by them."""
 
 
 def shard_doc(
@@ -141,6 +143,7 @@ def shard_doc(
         collect_interval_s=view.collect_interval_s,
         messages_total=view.messages_total,
         costs=costs,
+        told=view.told,
     )
 
 

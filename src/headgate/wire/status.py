@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.fleet import FleetFollowingDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import ShardDoc
 from headgate.wire.unthrottled import UnthrottledDoc
@@ -110,6 +111,8 @@ class StatusDoc(msgspec.Struct, frozen=True):
     clients: Sequence[ClientDoc]
     store: StoreDoc
     advice: Sequence[str]
+    fleet: FleetFollowingDoc | None = None
+    """Null: it belongs to none."""
 
 
 class TallyDoc(msgspec.Struct, frozen=True):
@@ -156,3 +159,5 @@ class AuditsDoc(msgspec.Struct, frozen=True):
 class ReadyDoc(msgspec.Struct, frozen=True):
     ready: bool
     waiting_for: Sequence[str]
+    notes: Sequence[str] = ()
+    """What is amiss, and keeps nobody waiting."""

@@ -1,0 +1,351 @@
+"""What is set for a fleet, from the command line: what is asked of the agent, what is shown."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from headgate.cli.fleet import FLEET
+from headgate.wire.fleet import (
+    FleetChangeDoc,
+    FleetExportDoc,
+    FleetItemsDoc,
+    FleetRevisionsDoc,
+    FleetRevisionWholeDoc,
+)
+from headgate.wire.fleet_reach import ReachedDoc
+from tests.cli.conftest import Ran, Run
+from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
+from tests.cli.terminal import terminal
+from tests.fixtures.eventually import eventually
+
+REACHED = {
+    "reach": "shard:commerce/*",
+    "shards": 37,
+    "hosts": 111,
+    "unhealthy": 2,
+    "sample": ["commerce/-80", "commerce/80-"],
+    "unknown": None,
+    "says": "reaches 37 shards (2 unhealthy), 111 hosts; commerce/-80, commerce/80-, …",
+}
+DOCUMENT = {
+    "rules": [{"id": "half", "reach": "fleet", "target": "etl", "ratio": 0.5}],
+    "budgets": [
+        {
+            "name": "cap",
+            "reach": "region:eu-*",
+            "rate": 20,
+            "rules": [{"match": {"username": "etl"}}],
+        }
+    ],
+}
+TOML = """\
+[[rules]]
+id = "half"
+reach = "fleet"
+target = "etl"
+ratio = 0.5
+expires_at = 2031-01-01T00:00:00Z
+"""
+
+
+def built(kind: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(msgspec.convert(values, kind))
+    return found
+
+
+def change(**given: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "before_n": 13,
+        "after_n": 14,
+        "dry_run": False,
+        "changed": True,
+        "revisions": 1,
+        "difference": [
+            {
+                "kind": "rule changed",
+                "id": "half",
+                "reach": "fleet",
+                "settings": [{"name": "ratio", "before": 0.5, "after": 0.9}],
+                "line": "rule half (fleet): ratio 0.5 → 0.9",
+            },
+            {
+                "kind": "budget taken out",
+                "id": "cap@fleet",
+                "reach": "fleet",
+                "settings": [],
+                "line": "budget cap@fleet: taken out",
+            },
+        ],
+        "difference_total": 2,
+        "reached": REACHED,
+        "advice": ["warning fleet: 3 that the file does not name stay as they are"],
+    }
+    return built(FleetChangeDoc, {**values, **given})
+
+
+def item(**given: Any) -> dict[str, Any]:
+    return {
+        "kind": "rule",
+        "id": "half",
+        "reach": "fleet",
+        "state": "in_force",
+        "says": "refuses 50% of the checks of etl",
+        "value": {"target": "etl", "ratio": 0.5},
+        "expires_at": "2026-11-16T18:00:00Z",
+        "left_s": 7200.0,
+        "n": 12,
+        "set_at": "2026-11-16T16:00:00Z",
+        "set_by": "ops",
+        **given,
+    }
+
+
+def changed(heard: Heard) -> Reply:
+    dry_run = heard.query.get("dry_run") == "true"
+    document = change(dry_run=dry_run, after_n=13 if dry_run else 14)
+    return Reply(document, headers={"ETag": '"13"' if dry_run else '"14"'})
+
+
+@pytest.fixture
+def agent(scripted: ScriptedAgent) -> ScriptedAgent:
+    """Takes every change, and shows a little."""
+    for path in ("apply", "rollback", "restore"):
+        scripted.replies["POST", f"{FLEET}/{path}"] = changed
+    return scripted
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.toml"
+    path.write_text(TOML)
+    return path
+
+
+def sent(agent: ScriptedAgent) -> Heard:
+    return agent.heard[-1]
+
+
+def said(ran: Ran) -> str:
+    return " ".join(ran.out.split())
+
+
+# --- looking -----------------------------------------------------------------------------------
+
+
+def test_what_is_set_is_listed_with_reach_and_revision(run: Run, agent: ScriptedAgent) -> None:
+    items = [
+        item(),
+        item(
+            id="cap@region:eu-*", kind="budget", reach="region:eu-*", says="warn: 20%", left_s=None
+        ),
+        item(id="old", state="ended", says="refuses every check of x; lifted by ann", left_s=None),
+    ]
+    refused = ["items/wide/rule/strange: is no item"]
+    document = built(FleetItemsDoc, {"n": 12, "items": items, "refused": refused})
+    agent.says(f"{FLEET}/items", document)
+    ran = run("fleet", "rules", "--all")
+    assert ran.code == 0 and sent(agent).query == {"all": "true"}
+    assert "the fleet is at n 12" in ran.out
+    assert "half" in ran.out and "2.0 h" in ran.out
+    assert "refuses 50% of the checks of etl" in ran.out
+    assert "budget: warn: 20%" in ran.out and "ended" in ran.out
+    assert "UNREADABLE" in ran.out and "strange" in ran.out
+    assert json.loads(run("fleet", "rules", "--json").out) == document
+
+
+def test_a_fleet_without_rules_says_so(run: Run, agent: ScriptedAgent) -> None:
+    agent.says(f"{FLEET}/items", built(FleetItemsDoc, {"n": 0, "items": [], "refused": []}))
+    assert "nothing is set for it" in run("fleet", "rules").out
+
+
+@pytest.mark.parametrize(
+    "given", [("shard:commerce/*",), ("--shard", "commerce/*")], ids=lambda given: given[0]
+)
+def test_a_reach_is_told_by_word_and_by_option(
+    run: Run, agent: ScriptedAgent, given: tuple[str, ...]
+) -> None:
+    agent.says(f"{FLEET}/reach", built(ReachedDoc, REACHED))
+    ran = run("fleet", "reach", *given)
+    assert sent(agent).query == {"reach": "shard:commerce/*"}
+    assert "37 shards (2 unhealthy), 111 hosts" in ran.out and "commerce/80-" in ran.out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(), ("fleet", "--fleet"), ("--fleet", "--shard", "x"), ("--shard", ""), ("--host", "a b")],
+    ids=str,
+)
+def test_a_reach_is_said_once_and_can_be_one(
+    run: Run, agent: ScriptedAgent, given: tuple[str, ...]
+) -> None:
+    ran = run("fleet", "reach", *given)
+    assert ran.code == 2 and agent.heard == []
+
+
+def test_history_and_one_of_it(run: Run, agent: ScriptedAgent) -> None:
+    about = {
+        "n": 14,
+        "at": "2026-11-16T12:01:07Z",
+        "who": "ops",
+        "action": "apply",
+        "summary": "rule half (fleet): added",
+        "is_current": True,
+    }
+    revisions = built(FleetRevisionsDoc, {"n": 14, "revisions": [about]})
+    agent.says(f"{FLEET}/history", revisions)
+    ran = run("fleet", "history", "--limit", "5")
+    assert sent(agent).query == {"limit": "5"}
+    assert "apply: rule half (fleet): added" in ran.out and "(in force)" in ran.out
+    whole = {"about": about, "difference": change()["difference"], "difference_total": 2}
+    agent.says(f"{FLEET}/history/14", built(FleetRevisionWholeDoc, whole))
+    assert "~ rule half (fleet): ratio 0.5 → 0.9" in run("fleet", "history", "14").out
+
+
+def test_a_revision_of_a_newer_version_is_listed_as_one_that_cannot_be_read(
+    run: Run, agent: ScriptedAgent
+) -> None:
+    about = {
+        "n": 14,
+        "at": None,
+        "who": "",
+        "action": "",
+        "summary": "",
+        "is_current": True,
+        "unread": "it 'quota' is not a valid ItemKind",
+    }
+    agent.says(f"{FLEET}/history", built(FleetRevisionsDoc, {"n": 14, "revisions": [about]}))
+    assert "CANNOT BE READ HERE" in run("fleet", "history").out
+    whole = {"about": about, "difference": [], "difference_total": 0}
+    agent.says(f"{FLEET}/history/14", built(FleetRevisionWholeDoc, whole))
+    assert "'quota' is not a valid ItemKind" in said(run("fleet", "history", "14"))
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_an_export_is_a_file_that_apply_takes(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    agent.says(f"{FLEET}/export", built(FleetExportDoc, {"n": 14, "document": DOCUMENT}))
+    exported = run("fleet", "export")
+    assert exported.out.startswith("# What is set for the fleet, at n 14.\n")
+    assert tomllib.loads(exported.out) == DOCUMENT
+    assert json.loads(run("fleet", "export", "--json").out) == DOCUMENT
+    for name, text in (("a.toml", exported.out), ("a.json", json.dumps(DOCUMENT))):
+        path = tmp_path / name
+        path.write_text(text)
+        assert run("fleet", "apply", str(path), "--yes").code == 0
+        assert sent(agent).body == DOCUMENT
+
+
+def test_a_difference_is_shown_and_nothing_is_changed(
+    run: Run, agent: ScriptedAgent, file: Path
+) -> None:
+    ran = run("fleet", "diff", str(file))
+    assert ran.code == 0 and sent(agent).query == {"dry_run": "true"}
+    assert sent(agent).body["rules"][0]["expires_at"] == "2031-01-01T00:00:00+00:00"
+    assert "~ rule half (fleet): ratio 0.5 → 0.9" in ran.out
+    assert "- budget cap@fleet: taken out" in ran.out
+    assert "reaches 37 shards (2 unhealthy)" in said(ran)
+    assert run("fleet", "diff", str(file), "--prune", "--strict").code == 1
+    assert sent(agent).query == {"dry_run": "true", "prune": "true"}
+    same = change(changed=False, difference=[], difference_total=0)
+    agent.says(f"{FLEET}/apply", same, method="POST")
+    ran = run("fleet", "diff", str(file), "--strict")
+    assert ran.code == 0 and "no difference" in ran.out
+
+
+def test_a_dry_run_of_apply_changes_nothing(run: Run, agent: ScriptedAgent, file: Path) -> None:
+    ran = run("fleet", "apply", str(file), "--dry-run")
+    assert "WOULD BE APPLIED" in ran.out and "n 13" in ran.out
+    assert [heard.query for heard in agent.heard] == [{"dry_run": "true"}]
+
+
+def test_apply_in_a_script_needs_a_yes(run: Run, agent: ScriptedAgent, file: Path) -> None:
+    ran = run("fleet", "apply", str(file))
+    assert ran.code == 2 and "--yes" in ran.err
+    assert "reaches 37 shards" in ran.err, "it is shown before it is asked for"
+    assert all(heard.query.get("dry_run") == "true" for heard in agent.heard)
+    ran = run("fleet", "apply", str(file), "--yes", "--prune")
+    assert ran.code == 0 and sent(agent).query == {"prune": "true"}
+    assert "APPLIED the fleet is at n 14 (was 13)" in said(ran)
+
+
+def test_apply_asks_on_a_terminal_and_makes_just_what_was_shown(
+    agent: ScriptedAgent, file: Path
+) -> None:
+    with terminal("fleet", "apply", str(file), HEADGATE_URL=agent.url) as shown:
+        eventually(lambda: "Change it for the fleet?" in shown.text, 15)
+        assert "ratio 0.5 → 0.9" in shown.text
+        shown.press(b"y\n")
+        assert shown.wait() == 0
+    tried, made = agent.heard
+    assert tried.query == {"dry_run": "true"}
+    assert (made.query, made.headers["if-match"]) == ({}, '"13"')
+
+
+def test_what_is_so_already_is_not_asked_for(run: Run, agent: ScriptedAgent, file: Path) -> None:
+    same = change(changed=False, difference=[], difference_total=0, after_n=13, dry_run=True)
+    agent.says(f"{FLEET}/apply", same, method="POST")
+    ran = run("fleet", "apply", str(file))
+    assert ran.code == 0 and "UNCHANGED" in ran.out and len(agent.heard) == 1
+
+
+def test_faults_are_told_with_the_file_and_its_lines(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('[[rules]]\nreach = "shard:"\n\n[[rules]]\nid = "b"\nreach = "fleet"\n')
+    ran = run("fleet", "apply", str(path))
+    assert ran.code == 2 and agent.heard == []
+    assert f"{path}: line 2, rules[0].reach: is 'shard:'" in ran.err
+    assert "rules[0].id: is missing" in ran.err
+
+
+def test_what_the_agent_finds_wrong_is_told_with_lines_too(
+    run: Run, agent: ScriptedAgent, file: Path
+) -> None:
+    faults = ["rules[0].ratio: is 1.5, must be at most 1"]
+    agent.replies["POST", f"{FLEET}/apply"] = problem(422, "these settings are refused", faults)
+    ran = run("fleet", "diff", str(file))
+    assert ran.code == 2
+    assert f"{file}: line 5, rules[0].ratio: is 1.5, must be at most 1" in ran.err
+    agent.replies["POST", f"{FLEET}/apply"] = problem(413, "the body has 70000 bytes")
+    assert "max_body_bytes" in run("fleet", "diff", str(file)).err
+    agent.replies["POST", f"{FLEET}/apply"] = problem(412, "the fleet is at n 15, not 13")
+    ran = run("fleet", "apply", str(file), "--yes")
+    assert ran.code == 1 and "the agent answers 412: the fleet is at n 15" in ran.err
+
+
+@pytest.mark.parametrize("content", [b"rules = 1", b"[", b"\xff", b"[[rule]]\nid = 'x'"], ids=str)
+def test_a_file_that_is_none_is_not_sent(
+    run: Run, agent: ScriptedAgent, tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_bytes(content)
+    ran = run("fleet", "apply", str(path), "--yes")
+    assert ran.code == 2 and str(path) in ran.err and agent.heard == []
+    assert run("fleet", "diff", str(tmp_path / "missing.toml")).code == 2
+
+
+# --- back ----------------------------------------------------------------------------------------
+
+
+def test_rollback_and_restore_are_shown_and_made(run: Run, agent: ScriptedAgent) -> None:
+    tried = run("fleet", "rollback", "12", "--dry-run")
+    assert "WOULD BE ROLLED BACK" in tried.out and sent(agent).body == {"n": 12}
+    made = run("fleet", "rollback", "12", "--yes")
+    assert "ROLLED BACK" in made.out and sent(agent).query == {}
+    assert "WOULD BE RESTORED" in run("fleet", "restore", "--dry-run").out
+    assert "RESTORED" in run("fleet", "restore", "--yes").out and sent(agent).body is None
+
+
+def test_several_revisions_are_told(run: Run, agent: ScriptedAgent) -> None:
+    agent.says(f"{FLEET}/rollback", change(revisions=3, after_n=16), method="POST")
+    assert "was 13, in 3 revisions" in run("fleet", "rollback", "1", "--yes").out

@@ -1,0 +1,165 @@
+"""`headgate fleet status`: the fleet on a terminal, once and live."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from headgate.agent.fleetledger import FleetLedger, Noted
+from headgate.cli.documents import read
+from headgate.cli.fleet_pages import PATH, Fleet, fleet_page
+from headgate.cli.fleet_watch import Sight, drawn, next_sight
+from headgate.cli.render import Canvas
+from headgate.core.fleet_holders import Holders
+from headgate.core.fleet_view import Link
+from headgate.core.keyvalue import Entry
+from headgate.core.samples import Instant
+from headgate.errors import HeadgateError
+from headgate.wire.fleet_view import Asked, fleet_doc
+from tests.builders import NOW
+from tests.cli.conftest import Run
+from tests.cli.scripted import ScriptedAgent
+from tests.fixtures.fleet_sights import entries_of, large_fleet, member_told, shard_told
+
+WIDE, NARROW = Canvas(width=130), Canvas(width=70)
+
+
+def fleet_document(entries: list[Entry], asked: Asked | None = None) -> dict[str, Any]:
+    """As an agent with the role answers."""
+    ledger, later = FleetLedger(), Instant(NOW.mono_s + 600, NOW.wall_s + 600)
+    ledger.take(Noted(entry.key, entry.value, NOW) for entry in entries)
+    picture = ledger.picture(later, grace_s=12.0)
+    link = Link("etcd a:2379", 41)
+    doc = fleet_doc(
+        picture, Holders(picture), link, asked or Asked(), agent="view-1", wall_s=later.wall_s
+    )
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(doc))
+    return found
+
+
+def fleet_of(entries: list[Entry], asked: Asked | None = None) -> Fleet:
+    return read(Fleet, fleet_document(entries, asked))
+
+
+def page_of(fleet: Fleet, canvas: Canvas = WIDE, **options: Any) -> str:
+    screen = Console(width=canvas.width, highlight=False, markup=False, emoji=False)
+    with screen.capture() as captured:
+        screen.print(fleet_page(fleet, canvas, **options))
+    return captured.get()
+
+
+def test_the_unhealthy_come_first_with_why() -> None:
+    told = [
+        shard_told("a/well", member_told("db-a", "primary")),
+        shard_told("a/split", state="unhealthy", problem="two primaries"),
+    ]
+    page = page_of(fleet_of(entries_of(told=told, n=3)))
+    assert "at revision 3" in page
+    assert "2 shards: 1 UNHEALTHY, 1 healthy" in page
+    assert page.index("a/split") < page.index("a/well")
+    assert "two primaries" in page
+
+
+def test_one_is_not_called_many() -> None:
+    told = [shard_told("a/well", member_told("db-a", "primary"))]
+    page = page_of(fleet_of(entries_of(told=told, n=3)))
+    assert "1 shard: 1 healthy" in page and "1 agent:" in page
+
+
+@pytest.mark.parametrize("canvas", [WIDE, NARROW])
+def test_who_lags_and_who_has_a_rule_is_told(canvas: Canvas) -> None:
+    page = page_of(fleet_of(large_fleet(12)), canvas)
+    assert "36 agents: 1 BEHIND" in " ".join(page.split())
+    assert "BEHIND, at 8 of 12" in page or canvas is NARROW
+    assert "35 of 36" in page
+    assert "db-00005-c  search/0005-" in page
+
+
+def test_names_stay_in_one_piece_on_a_narrow_terminal() -> None:
+    """They are searched for, and pasted."""
+    page = page_of(fleet_of(large_fleet(12)), NARROW)
+    for name in ("commerce/0000-", "search/0005-", "f-0a1b2c", "etl-cap@cluster:commerce"):
+        assert name in page
+
+
+def test_only_shards_where_only_some_were_asked_for() -> None:
+    page = page_of(fleet_of(large_fleet(12)), shards_only=True)
+    assert "f-0a1b2c" not in page
+
+
+def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
+    fleet = replace(fleet_of(entries_of(n=50)), source="")
+    assert "at revision 50 · STALE: its store is not heard · shown by view-1" in page_of(fleet)
+
+
+def test_pages_say_how_to_go_on() -> None:
+    page = page_of(fleet_of(large_fleet(30), Asked(per_page=10)))
+    assert "page 1 of 3: 30 shards" in page
+    assert "--page" in page
+
+
+def test_an_empty_fleet_is_no_blank_page() -> None:
+    page = page_of(fleet_of([]))
+    assert "nothing was ever set for it" in page
+    assert "no shard is known yet" in page
+
+
+def test_a_servers_message_does_not_steer_the_terminal() -> None:
+    told = shard_told("a/0", state="unhealthy", problem="\x1b[2Jgone\x07")
+    page = page_of(fleet_of(entries_of(told=[told])))
+    assert "\x1b" not in page
+    assert "\x07" not in page
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_asks_for_what_was_chosen(scripted: ScriptedAgent, run: Run) -> None:
+    scripted.says(PATH, fleet_document(large_fleet(12)))
+    ran = run("fleet", "status", "--unhealthy", "--shard", "commerce/*", "--page", "2")
+    assert ran.code == 0
+    assert "UNHEALTHY" in ran.out
+    assert scripted.heard[-1].query == {
+        "unhealthy": "true", "shard": "commerce/*", "page": "2", "per_page": "50",
+        "rules_page": "1",
+    }  # fmt: skip
+
+
+def test_programs_get_the_document(scripted: ScriptedAgent, run: Run) -> None:
+    document = fleet_document(large_fleet(3))
+    scripted.says(PATH, document)
+    assert json.loads(run("fleet", "status", "--json").out) == document
+
+
+def test_watching_is_not_for_programs(scripted: ScriptedAgent, run: Run) -> None:
+    ran = run("fleet", "status", "--json", "--watch")
+    assert ran.code == 2
+    assert scripted.heard == []
+
+
+# --- live --------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_last_stays_with_its_age_when_the_agent_is_gone() -> None:
+    fleet = fleet_of(entries_of(told=[shard_told("a/0")]))
+    sight = next_sight(Sight(), lambda: fleet, 100.0)
+    assert sight == Sight(fleet, 100.0)
+
+    def gone() -> Fleet:
+        raise HeadgateError("no agent answers at http://x")
+
+    lost = next_sight(sight, gone, 130.0)
+    assert lost == replace(sight, lost="no agent answers at http://x")
+    screen = Console(width=120, highlight=False)
+    with screen.capture() as captured:
+        screen.print(drawn(lost, screen, now_s=130.0, corner="12:00:00", shards_only=False))
+    page = captured.get()
+    assert "no agent answers at http://x" in page
+    assert "below is what was seen 30.0 s ago" in page
+    assert "a/0" in page
+    assert next_sight(lost, lambda: fleet, 140.0).lost == ""

@@ -1,0 +1,338 @@
+"""What is set for a fleet, over HTTP: looked at, applied, gone back to, restored; who may."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from headgate.core.fleet import HEAD, ITEMS, followed_prefixes, log_key
+from headgate.core.keyvalue import Put
+from headgate.errors import OutcomeUnknown, StoreRefused
+from headgate.http.openapi import document
+from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
+from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
+from tests.http.talk import Reply
+from tests.http.test_checks import is_problem
+
+FLEET = "/v1/fleet"
+HALF = {"id": "half", "reach": "fleet", "target": "etl", "ratio": 0.5, "for": "2h"}
+STOP = {
+    "id": "stop",
+    "reach": "shard:commerce/-80",
+    "target": "purge",
+    "kind": "hold",
+    "reason": "incident 42",
+    "for": "1h",
+}
+CAP = {"name": "cap", "reach": "region:eu-*", "mode": "warn", "rate": 20, "capacity": 200}
+FILE: dict[str, Any] = {"rules": [HALF, STOP], "budgets": [CAP]}
+SHARD = "commerce/-80"
+
+
+class FaultyStore(MemoryFleetStore):
+    """Raises what a test lays into it, once, instead of answering."""
+
+    fault: Exception | None = None
+
+    def _reached(self) -> KeptInMemory:
+        fault, self.fault = self.fault, None
+        if fault is not None:
+            raise fault
+        return super()._reached()
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+def served(store: FaultyStore, tmp_path: Path) -> Iterator[Served]:
+    with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
+        yield served
+
+
+def ask(
+    served: Served, method: str, path: str, body: Any = None, token: str = OPERATOR, **more: str
+) -> Reply:
+    headers: dict[str, Any] = {"Authorization": bearer(token), **more}
+    if body is None:
+        return served.ask(method, f"{FLEET}{path}", **headers)
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return served.ask(
+        method, f"{FLEET}{path}", body=raw, Content_Type="application/json", **headers
+    )
+
+
+def follow(served: Served, store: MemoryFleetStore) -> None:
+    """As its follower does, once."""
+    prefixes = followed_prefixes([SHARD])
+
+    async def listed() -> None:
+        assert served.fleet is not None
+        listing = await store.list((HEAD, *prefixes))
+        served.fleet.mirror.adopt(listing, prefixes)
+
+    served.run_there(listed)
+
+
+def lose_everything(served: Served, store: MemoryFleetStore) -> None:
+    served.call(setattr, store, "kept", KeptInMemory())
+
+
+def described(reply: Reply, path: str, method: str) -> bool:
+    """Whether it is as the description says."""
+    responses = document()["paths"][f"{FLEET}{path}"][method]["responses"]
+    content = responses[str(reply.status)]["content"]
+    schema = content[reply.headers["Content-Type"].split(";")[0]]["schema"]
+    whole = {**schema, "components": document()["components"]}
+    jsonschema_rs.Draft202012Validator(whole).validate(reply.json)
+    return True
+
+
+def applied(served: Served, file: Any = None, query: str = "", **more: str) -> Reply:
+    return ask(served, "POST", f"/apply{query}", FILE if file is None else file, **more)
+
+
+# --- what is there -----------------------------------------------------------------------------
+
+
+def test_what_was_applied_is_listed_with_its_reach_and_its_revision(served: Served) -> None:
+    """R140: in one place, with who set it, what it does and how long still."""
+    reply = applied(served)
+    assert described(reply, "/apply", "post")
+    assert (reply.json["before_n"], reply.json["after_n"], reply.json["changed"]) == (0, 1, True)
+    assert reply.headers["ETag"] == '"1"'
+    assert [one["kind"] for one in reply.json["difference"]] == [
+        "rule added",
+        "rule added",
+        "budget added",
+    ]
+    listed = ask(served, "GET", "/items", token=VIEWER)
+    assert described(listed, "/items", "get") and listed.headers["ETag"] == '"1"'
+    by_id = {item["id"]: item for item in listed.json["items"]}
+    assert set(by_id) == {"half", "stop", "cap@region:eu-*"}
+    half = by_id["half"]
+    assert (half["reach"], half["n"], half["set_by"], half["state"]) == (
+        "fleet",
+        1,
+        "ops",
+        "in_force",
+    )
+    assert half["says"] == "refuses 50% of the checks of etl"
+    assert 7100 < half["left_s"] <= 7200
+    assert by_id["cap@region:eu-*"]["says"].startswith("warn: 20% of the server")
+
+
+def test_a_dry_run_tells_what_would_change_and_changes_nothing(served: Served) -> None:
+    reply = applied(served, query="?dry_run=true")
+    assert described(reply, "/apply", "post")
+    assert (reply.json["dry_run"], reply.json["changed"], reply.json["after_n"]) == (True, True, 0)
+    assert reply.json["difference_total"] == 3
+    assert reply.json["reached"]["unknown"] and "not known" in reply.json["reached"]["says"]
+    assert ask(served, "GET", "/items").json == {"n": 0, "items": [], "refused": []}
+
+
+def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None:
+    applied(served)
+    exported = ask(served, "GET", "/export", token=VIEWER)
+    assert described(exported, "/export", "get") and exported.json["n"] == 1
+    again = applied(served, exported.json["document"])
+    assert (again.json["changed"], again.json["after_n"]) == (False, 1)
+    assert again.json["difference"] == []
+
+
+def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
+    applied(served)
+    document = ask(served, "GET", "/export").json["document"]
+    rest = {**document, "budgets": []}
+    kept = applied(served, rest)
+    assert not kept.json["changed"] and "--prune" in kept.json["advice"][0]
+    pruned = applied(served, rest, "?prune=true")
+    assert [one["line"] for one in pruned.json["difference"]] == [
+        "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s owed; "
+        "for no statement (checks that name it)"
+    ]
+    assert {item["id"] for item in ask(served, "GET", "/items").json["items"]} == {"half", "stop"}
+    ended = ask(served, "GET", "/items?all=true").json["items"]
+    assert {item["id"]: item["state"] for item in ended}["cap@region:eu-*"] == "removed"
+
+
+def test_a_change_is_told_setting_by_setting(served: Served) -> None:
+    applied(served)
+    reply = applied(served, {"rules": [{**HALF, "ratio": 0.9}]})
+    (one,) = reply.json["difference"]
+    assert one["kind"] == "rule changed"
+    ratio = next(setting for setting in one["settings"] if setting["name"] == "ratio")
+    assert ratio == {"name": "ratio", "before": 0.5, "after": 0.9}
+    assert one["line"].startswith("rule half (fleet): ")
+    assert "ratio 0.5 → 0.9" in one["line"]
+
+
+def test_every_fault_of_a_file_is_told_with_its_place(served: Served) -> None:
+    file = {"rules": [{**HALF, "ratio": 1.5}], "budgets": [{**CAP, "mode": "maybe"}]}
+    reply = applied(served, file)
+    assert is_problem(reply, 422)
+    places = [fault.partition(": ")[0] for fault in reply.json["faults"]]
+    assert places == ["rules[0].ratio", "budgets[0].mode"]
+
+
+def test_what_was_built_on_an_older_state_is_refused(served: Served) -> None:
+    applied(served)
+    assert is_problem(applied(served, {"rules": [HALF]}, If_Match='"0"'), 412)
+    assert applied(served, {"rules": [{**HALF, "ratio": 0.7}]}, If_Match='"1"').status == 200
+
+
+# --- history and the way back --------------------------------------------------------------------
+
+
+def test_history_tells_who_did_what_and_one_of_it_in_full(served: Served) -> None:
+    applied(served)
+    applied(served, {"rules": [{**HALF, "ratio": 0.9}]})
+    history = ask(served, "GET", "/history", token=VIEWER)
+    assert described(history, "/history", "get")
+    assert [(one["n"], one["is_current"]) for one in history.json["revisions"]] == [
+        (2, True),
+        (1, False),
+    ]
+    assert history.json["revisions"][1]["who"] == "ops"
+    assert len(ask(served, "GET", "/history?limit=1").json["revisions"]) == 1
+    one = ask(served, "GET", "/history/1")
+    assert described(one, "/history/{n}", "get")
+    assert (one.json["about"]["n"], one.json["difference_total"]) == (1, 3)
+    assert is_problem(ask(served, "GET", "/history/17"), 404)
+
+
+def test_one_step_leads_back(served: Served) -> None:
+    applied(served)
+    applied(served, {"rules": [{**HALF, "ratio": 0.9}]})
+    tried = ask(served, "POST", "/rollback?dry_run=true", {"n": 1})
+    assert described(tried, "/rollback", "post") and tried.json["dry_run"]
+    back = ask(served, "POST", "/rollback", {"n": 1}, If_Match='"2"')
+    assert (back.json["before_n"], back.json["after_n"]) == (2, 3)
+    half = ask(served, "GET", "/items").json["items"][0]
+    assert (half["id"], half["value"]["ratio"], half["n"]) == ("half", 0.5, 3)
+    assert is_problem(ask(served, "POST", "/rollback", {"n": 99}), 404)
+    assert is_problem(ask(served, "POST", "/rollback", {"n": -1}), 400)
+
+
+def test_a_store_that_lost_everything_gets_it_back(served: Served, store: FaultyStore) -> None:
+    applied(served)
+    follow(served, store)
+    lose_everything(served, store)
+    follow(served, store)
+    tried = ask(served, "POST", "/restore?dry_run=true")
+    assert described(tried, "/restore", "post")
+    assert tried.json["difference_total"] == 3 and tried.json["dry_run"]
+    restored = ask(served, "POST", "/restore")
+    assert restored.json["changed"] and restored.json["after_n"] >= 1
+    listed = ask(served, "GET", "/items").json["items"]
+    assert {item["id"] for item in listed} == {"half", "stop", "cap@region:eu-*"}
+    assert {item["set_by"] for item in listed} == {"ops"}
+    follow(served, store)
+    assert not ask(served, "POST", "/restore").json["changed"]
+
+
+# --- whom it reaches -----------------------------------------------------------------------------
+
+
+def test_a_reach_is_told_before_anything_is_set(served: Served) -> None:
+    reply = ask(served, "GET", "/reach?reach=shard:commerce/*", token=VIEWER)
+    assert described(reply, "/reach", "get")
+    assert (reply.json["reach"], reply.json["shards"]) == ("shard:commerce/*", None)
+    assert is_problem(ask(served, "GET", "/reach?reach=planet:earth"), 400, field="reach")
+    assert is_problem(ask(served, "GET", "/reach"), 400, field="reach")
+
+
+# --- who may, and what goes wrong ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/apply", FILE), ("/rollback", {"n": 0}), ("/restore", None)]
+)
+def test_only_operators_change_the_fleet(served: Served, path: str, body: Any) -> None:
+    assert is_problem(ask(served, "POST", path, body, token=VIEWER), 403)
+    bare = b"" if body is None else json.dumps(body).encode()
+    asked = served.ask("POST", f"{FLEET}{path}", body=bare, Content_Type="application/json")
+    assert is_problem(asked, 401)
+    assert ask(served, "GET", "/history").json["n"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [
+        ("POST", "/apply?dryrun=true", "dryrun"),
+        ("POST", "/apply?dry_run=yes", "dry_run"),
+        ("POST", "/apply?prune=maybe", "prune"),
+        ("POST", "/rollback?prune=true", "prune"),
+        ("GET", "/items?every=true", "every"),
+        ("GET", "/history?limit=0", "limit"),
+        ("GET", "/history/first", "n"),
+    ],
+)
+def test_a_misspelt_parameter_changes_nothing(
+    served: Served, method: str, path: str, field: str
+) -> None:
+    assert is_problem(ask(served, method, path, FILE), 400, field=field)
+    assert ask(served, "GET", "/history").json["n"] == 0
+
+
+def test_a_body_that_says_something_twice_is_refused(served: Served) -> None:
+    assert is_problem(applied(served, b'{"rules": [], "rules": []}'), 400, field="rules")
+    assert is_problem(applied(served, b"[]"), 400)
+    assert is_problem(applied(served, b"{"), 400)
+
+
+def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_made(
+    served: Served, store: FaultyStore
+) -> None:
+    """A commit whose answer was lost is not said to have changed nothing."""
+    store.fault = StoreRefused("etcd a:2379 does not know user headgate")
+    refused = ask(served, "GET", "/items")
+    assert is_problem(refused, 503) and "does not know user headgate" in refused.json["detail"]
+    store.fault = OutcomeUnknown("etcd a:2379: no answer in 2 s")
+    unknown = ask(served, "GET", "/items")
+    assert is_problem(unknown, 503)
+    assert "may have been changed" in unknown.json["detail"]
+    assert "nothing was changed" not in unknown.json["detail"]
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_listed(
+    served: Served, store: FaultyStore
+) -> None:
+    applied(served)
+    key = f"{ITEMS}wide/rule/strange"
+    served.run_there(lambda: store.commit([], [Put(key, b'{"kind": "wish"}')]))
+    listed = ask(served, "GET", "/items").json
+    assert len(listed["items"]) == 3
+    assert any("strange" in told for told in listed["refused"])
+
+
+def test_a_revision_that_cannot_be_read_is_told_and_not_nothing(
+    served: Served, store: FaultyStore
+) -> None:
+    applied(served)
+    served.run_there(lambda: store.commit([], [Put(log_key(1), b"not JSON")]))
+    told = ask(served, "GET", "/history/1")
+    assert described(told, "/history/{n}", "get")
+    assert (told.json["about"]["n"], told.json["about"]["at"]) == (1, None)
+    assert "no JSON" in told.json["about"]["unread"]
+
+
+def test_an_agent_of_no_fleet_says_how_to_join_one(tmp_path: Path) -> None:
+    with serving(LOOPS["asyncio"], tmp_path, Plan()) as served:
+        for method, path, body in [
+            ("GET", "/items", None),
+            ("GET", "/export", None),
+            ("GET", "/history", None),
+            ("GET", "/reach?reach=fleet", None),
+            ("POST", "/apply", FILE),
+            ("POST", "/restore", None),
+        ]:
+            reply = ask(served, method, path, body)
+            assert is_problem(reply, 404) and "[fleet]" in reply.json["detail"]

@@ -1,0 +1,81 @@
+"""A rule of the fleet that cannot be lifted: what is said, and how it rests at one agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.core.fleet import ITEMS
+from headgate.core.keyvalue import Put
+from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
+from tests.http.test_checks import is_problem
+from tests.http.test_fleet import FaultyStore
+from tests.http.test_fleet_ruling import HOLD, away, follow
+from tests.http.test_ruling import CHECK, RULES, change, described, listed
+
+STOP = f"{RULES}/stop"
+REST = f"{STOP}/rest"
+WHY = {"reason": "etcd is away"}
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+def served(store: FaultyStore, tmp_path: Path) -> Iterator[Served]:
+    with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
+        change(served, "POST", RULES, HOLD)
+        follow(served, store)
+        yield served
+
+
+def test_it_rests_here_while_the_store_is_away(served: Served, store: FaultyStore) -> None:
+    assert served.ask("GET", CHECK).status == 417
+    away(served, store)
+    refused = change(served, "DELETE", STOP)
+    assert is_problem(refused, 503) and "`headgate rule rest stop" in refused.json["detail"]
+    rests = change(served, "PUT", REST, WHY)
+    assert rests.status == 200 and described(rests, "/v1/rules/{rule}/rest", "put")
+    assert served.ask("GET", CHECK).status == 200
+    [shown] = listed(served)
+    assert (shown["state"], shown["suspended"]) == ("suspended", "rests here by ops: etcd is away")
+    woken = change(served, "DELETE", REST)
+    assert woken.status == 200 and described(woken, "/v1/rules/{rule}/rest", "delete")
+    assert served.ask("GET", CHECK).status == 417
+
+
+def test_what_cannot_rest_is_told(served: Served) -> None:
+    assert is_problem(change(served, "PUT", f"{RULES}/nosuch/rest", WHY), 422)
+    for body in ({}, {"reason": ""}, {"reason": 7}, {"why": "x"}):
+        assert is_problem(change(served, "PUT", REST, body), 422)
+    assert change(served, "PUT", f"{REST}?dry_run=true", WHY).status == 200
+    assert served.ask("GET", CHECK).status == 417
+    viewer = change(served, "PUT", REST, WHY, token=VIEWER)
+    assert is_problem(viewer, 403), "whoever may set it may have it rest"
+
+
+def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: FaultyStore) -> None:
+    """It is in force here, and refuses work."""
+
+    async def lose() -> None:
+        found = await store.list([ITEMS])
+        await store.commit([], [Put(entry.key, None) for entry in found.entries])
+
+    served.run_there(lose)
+    assert served.ask("GET", STOP).status == 200
+    refused = change(served, "DELETE", STOP)
+    assert is_problem(refused, 409)
+    assert "the fleet's store has lost it: `headgate fleet restore`" in refused.json["detail"]
+    assert "`headgate rule rest stop" in refused.json["detail"]
+
+
+def test_who_only_looks_is_not_told_that_nothing_was_changed(
+    served: Served, store: FaultyStore
+) -> None:
+    away(served, store)
+    detail = served.ask("GET", "/v1/fleet/items").json["detail"]
+    assert "the store cannot be used: etcd: no answer in 2 s" in detail
