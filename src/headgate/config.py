@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -41,13 +42,16 @@ from headgate.core.settings import (
 )
 from headgate.core.shard import MAX_MEMBERS
 from headgate.errors import Fault, InvalidName, InvalidSettings
+from headgate.fleetsettings import FleetSettings, PatroniSettings, read_fleet, read_patroni
 from headgate.traffic.parse import parse_policy, with_lines
 from headgate.traffic.policy import Policy
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024
 ENVIRONMENT_PREFIX = "HEADGATE_"
-SECTIONS = frozenset({"agent", "alerts", "databases", "peers", "starvation", "tokens"})
+SECTIONS = frozenset(
+    {"agent", "alerts", "databases", "fleet", "patroni", "peers", "starvation", "tokens"}
+)
 DATABASE_SECTIONS = frozenset({"metrics", "peers", "traffic"})
 
 
@@ -123,6 +127,14 @@ def _template(value: object) -> str:
     return raw.rstrip("/")
 
 
+def _agent_urls(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_ELECT_AMONG:
+        raise ValueError(f"must be a list of 1 to {MAX_ELECT_AMONG} addresses of agents")
+    return tuple(
+        _template(one) if isinstance(one, str) and "{" in one else _agent_url(one) for one in value
+    )
+
+
 def _member(value: object) -> str:
     try:
         return parse_database(text(63)(value))
@@ -137,6 +149,7 @@ def _sha256(value: object) -> str:
     return raw
 
 
+MAX_ELECT_AMONG = 16
 _AGENT_URL = re.compile(r"https?://[^\s/@?#]+")
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,126}")
 
@@ -271,8 +284,29 @@ AGENT_SETTINGS = table(
             _agent_url,
         ),
         Setting(
+            "elect",
+            "Name of a pair (or more) of agents of the same host, alike in each: the fleet's store "
+            "elects the one that answers. Instead of standby_for; needs [fleet].",
+            parse_database_text,
+        ),
+        Setting(
+            "elect_ttl_s",
+            "With elect: seconds after which a leader that is gone is replaced.",
+            number(5, 300),
+            default=10.0,
+        ),
+        Setting(
+            "elect_among",
+            "With elect: addresses of the others of the pair, perhaps with {host} in them. Checks "
+            "are sent to no other, whatever the store says.",
+            _agent_urls,
+            default=(),
+            shown_default="those on the host of advertise, and those that fit a discover",
+        ),
+        Setting(
             "takeover_after_s",
-            "With standby_for: seconds without an answer after which this agent takes over.",
+            "With standby_for or elect: seconds without an answer of the other after which this "
+            "agent answers by itself.",
             number(0.5, 300),
             default=2.0,
         ),
@@ -327,7 +361,14 @@ DATABASE_SETTINGS = table(
             "member",
             "Name of this database in its shard, unlike any other member's.",
             _member,
-            shown_default="the agent's name; NAME of the database where an agent has several",
+            shown_default="the agent's name; NAME of the database where an agent has several "
+            "(with [fleet]: several of that shard)",
+        ),
+        Setting(
+            "patroni",
+            "Patroni's `scope` of its cluster: members and leader are read from Patroni's keys in "
+            "etcd, where [patroni] or [fleet] says.",
+            text(127),
         ),
         Setting(
             "labels",
@@ -556,6 +597,8 @@ class DatabaseSettings:
     member: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     discover: str | None = None
+    patroni: str | None = None
+    """The scope of its cluster."""
     peers: tuple[PeerSettings, ...] = ()
     collect_interval_s: float = 0.25
     slow_after_s: float = 60.0
@@ -593,6 +636,9 @@ class AgentSettings:
     advertise: str | None = None
     forward: bool = False
     standby_for: str | None = None
+    elect: str | None = None
+    elect_ttl_s: float = 10.0
+    elect_among: tuple[str, ...] = ()
     takeover_after_s: float = 2.0
     warm_standby: bool = True
     allow_plaintext: bool = False
@@ -609,6 +655,8 @@ class Settings:
     alerts: AlertsSettings = AlertsSettings()
     starvation: StarvationSettings = StarvationSettings()
     source: str = ""
+    fleet: FleetSettings | None = None
+    patroni: PatroniSettings = field(default_factory=PatroniSettings)
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
@@ -673,10 +721,14 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
     peers = _peers(document.get("peers", {}), faults)
     alerts = _alerts(document.get("alerts", {}), faults)
     starvation = _starvation(document.get("starvation", {}), faults)
-    databases = _with_member_names(databases, agent.name)
+    fleet = read_fleet(document.get("fleet"), faults)
+    patroni = read_patroni(document.get("patroni", {}), faults)
+    databases = _with_member_names(databases, agent.name, fleet=fleet is not None)
     faults.extend(_shard_faults(databases, peers, agent))
+    faults.extend(_fleet_faults(agent, databases, fleet, patroni))
     advice.extend(_plain_peers(databases, peers))
     advice.extend(_plain_webhook(alerts))
+    advice.extend(_elected_nearby(agent))
     faults.extend(Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR)
     if faults:
         raise InvalidSettings(faults)
@@ -688,6 +740,8 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
         tuple(advice),
         alerts=alerts,
         starvation=starvation,
+        fleet=fleet,
+        patroni=patroni,
     )
 
 
@@ -888,12 +942,18 @@ def _starvation(raw: object, faults: list[Fault]) -> StarvationSettings:
 
 
 def _with_member_names(
-    databases: Mapping[str, DatabaseSettings], agent_name: str
+    databases: Mapping[str, DatabaseSettings], agent_name: str, *, fleet: bool
 ) -> dict[str, DatabaseSettings]:
-    """Agents are named after hosts, so one database of an agent is called by its agent."""
-    alone = len([d for d in databases.values() if d.shard]) <= 1
+    """Agents are named after hosts, so one database of an agent is called by its agent. In a
+    fleet, one of a shard: agents of several shards find each other there by name, and with the
+    same settings on each host all of them would be called `main`."""
+    shards = Counter(d.shard for d in databases.values() if d.shard is not None)
+
+    def is_alone(database: DatabaseSettings) -> bool:
+        return (shards[database.shard or ""] if fleet else shards.total()) <= 1
+
     return {
-        name: replace(d, member=d.member or (agent_name if alone else name))
+        name: replace(d, member=d.member or (agent_name if is_alone(d) else name))
         for name, d in databases.items()
     }
 
@@ -924,6 +984,29 @@ def _shard_faults(
     return _once(faults)
 
 
+def _fleet_faults(
+    agent: AgentSettings,
+    databases: Mapping[str, DatabaseSettings],
+    fleet: FleetSettings | None,
+    patroni: PatroniSettings,
+) -> Iterator[Fault]:
+    if agent.elect is not None and fleet is None:
+        yield Fault("agent.elect", "needs [fleet]: its store elects")
+    if agent.elect is not None and agent.standby_for is not None:
+        yield Fault("agent.elect", "and standby_for exclude each other: give one")
+    nowhere = agent.listen is None or _is_anywhere(agent)
+    if agent.elect is not None and agent.advertise is None and nowhere:
+        message = "is needed: the others of the pair cannot be sent to an address that means any"
+        yield Fault("agent.advertise", message)
+    if patroni.etcd is None and (fleet is None or fleet.etcd is None):
+        for name in (n for n, database in databases.items() if database.patroni):
+            message = "needs etcd: say where Patroni's is, in [patroni] or [fleet]"
+            yield Fault(f"databases.{name}.patroni", message)
+    for name in (n for n, d in databases.items() if d.patroni and not d.discover):
+        message = "needs discover: Patroni tells where servers are, not where their agents are"
+        yield Fault(f"databases.{name}.patroni", message)
+
+
 def _plain_peers(
     databases: Mapping[str, DatabaseSettings], peers: PeersSettings
 ) -> Iterator[Advice]:
@@ -943,6 +1026,18 @@ def _plain_webhook(alerts: AlertsSettings) -> Iterator[Advice]:
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         message = "sends alerts, and what the address gives away, in plain text; use https"
         yield Advice(Severity.WARNING, "plain-webhook", "alerts.webhook_url", message)
+
+
+def _elected_nearby(agent: AgentSettings) -> Iterator[Advice]:
+    """Two hosts by the defaults would have one address: each takes the other for itself."""
+    listens = agent.listen[0] if agent.listen is not None else ""
+    host = urlsplit(agent.advertise).hostname or "" if agent.advertise else listens
+    if agent.elect is not None and is_loopback(host):
+        message = (
+            f"is {host}: of a pair on two hosts each would take the other's address for its own, "
+            "and answer by itself; say where the others find this agent"
+        )
+        yield Advice(Severity.WARNING, "elect-loopback", "agent.advertise", message)
 
 
 def _is_anywhere(agent: AgentSettings) -> bool:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from headgate.agent.ruletime import RULE_TIME
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import PEER, SKIP, Shards
 from headgate.agent.snapshots import Snapshots
-from headgate.agent.standby import LOOKS_PER_TAKEOVER, Standby
+from headgate.agent.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
 from headgate.agent.supervise import supervised
 from headgate.agent.unthrottled import UNTHROTTLED, UnthrottledBook
 from headgate.agent.watch import Watch
@@ -59,6 +59,7 @@ from headgate.core.records import MetricChange
 from headgate.core.rule_settings import RuleLimits
 from headgate.core.rules import RuleBook
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
+from headgate.fleetparts import Host, PatroniParts, Roll, fleet_parts
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Gatekeeper
 from headgate.http.checks import CheckRoutes
@@ -68,6 +69,7 @@ from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.streaming import MAX_SUBSCRIBERS, Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.logs import configure_logs
+from headgate.notify import Notifier
 from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
@@ -96,6 +98,8 @@ STORE_RETRY_S = 5.0
 TEND_INTERVAL_S = 1.0
 BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
+WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni")
+"""Sections whose changes a reload leaves alone."""
 
 
 def run_agent(settings_path: Path) -> int:
@@ -107,7 +111,8 @@ def run_agent(settings_path: Path) -> int:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
     configure_logs(for_people=_for_people(settings.agent.log))
-    agent = Agent(settings, settings_path)
+    # What a service manager says is in the environment.
+    agent = Agent(settings, settings_path, notifier=Notifier(os.environ))  # noqa: TID251
     try:
         _run(agent.run())
     except OSError as error:
@@ -174,11 +179,13 @@ class Agent:
         *,
         clock: Clock | None = None,
         dice: Dice | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         agent, aggregates = settings.agent, rollup_plugins()
         self._settings = settings
         self._settings_path = settings_path
         self._clock = clock or SystemClock()
+        self._notifier = notifier or Notifier({})
         self._access = peer_access(settings)
         self.store = store_of(agent)
         self.board = Board()
@@ -229,20 +236,29 @@ class Agent:
         self.sampler.watch(self.pacers.note_reading)
         self.board.watch_shards(self.pacers.look)
         self.checker.pacers = self.pacers.by_database
-        self.standby = self._standby(agent)
+        known_metrics = metrics_known_to(self.book, self.board)
+        limits = RuleLimits(agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio)
         self.rules = RuleKeeper(
-            self.store,
-            self._clock,
-            self._apply_rules,
-            metrics_known_to(self.book, self.board),
-            limits=RuleLimits(
-                agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio
-            ),
+            self.store, self._clock, self._apply_rules, known_metrics, limits=limits
         )
         self.budgets = Budgets(
             self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive
         )
         self.checker.debits = self.budgets.debits
+        roll = (dice or Dice()).roll
+        host = Host(
+            self.shards,
+            self.board,
+            self.recorder,
+            self.rules,
+            self.budgets,
+            known_metrics,
+            limits,
+            self._open_link,
+        )
+        self.fleet = fleet_parts(settings, host, self._clock, roll)
+        self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
+        self.standby = self._standby(agent, roll)
         self.unthrottled = UnthrottledBook(self.store, self._clock)
         self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
         self.watch = self._watch(settings)
@@ -266,6 +282,7 @@ class Agent:
             broadcasts=self.broadcasts,
             intake=self.intake,
             budgets=self.budgets,
+            fleet=self.fleet.look() if self.fleet else None,
         )
         self.views = Views(parts, self.facts)
         self.listener = self._listener(settings)
@@ -288,6 +305,8 @@ class Agent:
     async def start(self) -> None:
         await self._bind()
         await self._load(self._settings)
+        if self.fleet is not None:
+            await self.fleet.recall()
         if self.standby is not None:
             await self.standby.look_once()
             self._background("standby", self.standby.run)
@@ -298,6 +317,8 @@ class Agent:
         self._background("rogues", self.rogues.run)
         self._background("rules", self.rules.run)
         self._background("budgets", self.budgets.run)
+        for name, run in self.fleet.loops() if self.fleet else ():
+            self._background(name, run)
         self._background("tend", self._tend)
         self._background("reload", self._reload_on_hangup)
         # What was built at start-up lives as long as the process: keep the collector off it.
@@ -309,23 +330,37 @@ class Agent:
             socket=str(self._settings.agent.socket or ""),
             databases=sorted(self._settings.databases),
         )
+        if self._notifier.is_heard:
+            self._notifier.ready(self._status())
+            self._background("service", self._tell_manager)
 
     async def stop(self) -> None:
         log.info("agent.stopping")
+        self._notifier.stopping("finishing what is under way")
         self.shards.let_go()
         self.broadcasts.close()
         await self.listener.stop(STOP_GRACE_S)
         for task in [*self._tasks, *self._heartbeat_tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._heartbeat_tasks, return_exceptions=True)
-        await self.shards.close()
-        await self.book.close()
-        await self.keeper.flush()
-        await self.budgets.flush()
+        async with AsyncExitStack() as ends:
+            # From the last to the first; one that fails keeps none of the others from its end.
+            ends.callback(self._unlink_socket)
+            ends.push_async_callback(self._close_store)
+            ends.push_async_callback(self.budgets.flush)
+            ends.push_async_callback(self.keeper.flush)
+            ends.push_async_callback(self.book.close)
+            ends.push_async_callback(self.shards.close)
+            ends.push_async_callback(self.patroni.close)
+            if self.fleet is not None:
+                ends.push_async_callback(self.fleet.close)
+            if self.standby is not None:
+                ends.push_async_callback(self.standby.leave)
+        log.info("agent.stopped")
+
+    async def _close_store(self) -> None:
         with suppress(StoreUnavailable):
             await self.store.close()
-        self._unlink_socket()
-        log.info("agent.stopped")
 
     def _unlink_socket(self) -> None:
         """Only the one that was bound here, if nobody has put another in its place."""
@@ -347,11 +382,12 @@ class Agent:
             self.facts.settings_fault = str(error)
             log.error("settings.refused", detail=str(error))
             return
-        if settings.agent != self._settings.agent:
-            log.warning("settings.agent_needs_restart", detail="changes in [agent] wait for one")
-        if settings.peers != self._settings.peers:
-            log.warning("settings.peers_needs_restart", detail="changes in [peers] wait for one")
-        self._settings = replace(settings, agent=self._settings.agent, peers=self._settings.peers)
+        for section in WAIT_FOR_RESTART:
+            if getattr(settings, section) != getattr(self._settings, section):
+                detail = f"changes in [{section}] wait for one"
+                log.warning(f"settings.{section}_needs_restart", detail=detail)
+        kept = {section: getattr(self._settings, section) for section in WAIT_FOR_RESTART}
+        self._settings = settings = replace(settings, **kept)
         self._describe(settings)
         self.watch.policy = policy_of(settings)
         self.alerts.send_by(webhook_of(settings))
@@ -385,6 +421,7 @@ class Agent:
             intake=self.intake,
             unthrottled=self.unthrottled,
             budgets=self.budgets,
+            fleet=self.fleet.routed() if self.fleet else None,
         )
         routes, bridge = CheckRoutes(self.checker), AsgiBridge(control.app())
         if self._settings.agent.forward:
@@ -412,17 +449,50 @@ class Agent:
     def _open_link(self, url: str) -> PeerLink:
         return open_link(url, self._access, sender=self._settings.agent.name, now=self._clock.now)
 
-    def _standby(self, agent: AgentSettings) -> Standby | None:
-        if agent.standby_for is None:
+    def _standby(self, agent: AgentSettings, roll: Roll) -> Standby | ElectedStandby | None:
+        standby: Standby | ElectedStandby
+        if agent.elect is not None and self.fleet is not None:
+            elector = self.fleet.elector(agent)
+            standby = ElectedStandby(
+                elector,
+                self.checker,
+                self.demands,
+                self._clock,
+                warm=agent.warm_standby,
+                look=self._look_at(agent),
+                takeover_after_s=agent.takeover_after_s,
+            )
+        elif agent.standby_for is not None:
+            standby = self._standby_for(agent.standby_for, agent)
+        else:
             return None
-        url = agent.standby_for
+        # While passive, whoever is sent to this host is sent to the agent that answers for it.
+        standby.on_change = lambda: self.shards.speak_at(
+            self.checker.active_agent or advertised(agent)
+        )
+        return standby
+
+    def _look_at(self, agent: AgentSettings) -> Callable[[str], Awaitable[None]]:
+        """Whether the agent that leads a pair by the store answers there at all."""
+        look_s = max(0.25, agent.takeover_after_s / LOOKS_PER_TAKEOVER)
+
+        async def look(url: str) -> None:
+            link = self._open_link(url)
+            try:
+                await link.ask("GET", "/healthz", timeout_s=look_s)
+            finally:
+                await link.close()
+
+        return look
+
+    def _standby_for(self, url: str, agent: AgentSettings) -> Standby:
         link = open_link(url, self._access, sender=agent.name, now=self._clock.now)
         look_s = agent.takeover_after_s / LOOKS_PER_TAKEOVER
 
         async def look() -> None:
             await link.ask("GET", "/healthz", timeout_s=max(0.25, look_s))
 
-        standby = Standby(
+        return Standby(
             url,
             look,
             self.checker,
@@ -431,11 +501,6 @@ class Agent:
             takeover_after_s=agent.takeover_after_s,
             warm=agent.warm_standby,
         )
-        # While passive, whoever is sent to this host is sent to the agent that answers for it.
-        standby.on_change = lambda: self.shards.speak_at(
-            self.checker.active_agent or advertised(agent)
-        )
-        return standby
 
     def _describe(self, settings: Settings) -> None:
         self.facts.settings = settings.source
@@ -497,7 +562,10 @@ class Agent:
             self.demands.open(database.name, idleness_of(database))
         await self.book.adopt(plans, changes)
         await self._adopt_traffic(settings)
-        await self.shards.adopt(shard_plans(settings, self.book))
+        self.patroni.adopt(settings)
+        await self.shards.adopt(self.patroni.joined(shard_plans(settings, self.book)))
+        if self.fleet is not None:
+            self.fleet.adopt(settings)
         self.pacers.look_at_all()
         for name in self.demands.by_database.keys() - settings.databases.keys():
             self.demands.shut(name)
@@ -561,6 +629,24 @@ class Agent:
             self.demands.tick(self._clock.now().mono_s)
             await self._clock.sleep(TEND_INTERVAL_S)
 
+    async def _tell_manager(self) -> None:
+        """That this loop runs (a stuck one is restarted), and, when it changes, how it is."""
+        told = ""
+        while True:
+            self._notifier.alive()
+            if (status := self._status()) != told:
+                self._notifier.status(status)
+                told = status
+            await self._clock.sleep(self._notifier.sign_interval_s)
+
+    def _status(self) -> str:
+        doc, count = self.views.ready(), len(self._settings.databases)
+        does = "standing by for" if self._is_passive() else "serving"
+        said = [f"{does} {count} database{'s' if count != 1 else ''}"]
+        if self.facts.settings_fault is not None:
+            said.append("the settings file was refused, what was read before is in force")
+        return "; ".join([*said, *doc.waiting_for, *doc.notes])
+
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -572,7 +658,11 @@ class Agent:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
-            await self.reload()
+            self._notifier.reloading(self._clock.now().mono_s)
+            try:
+                await self.reload()
+            finally:
+                self._notifier.ready(self._status())
 
     async def _bind(self) -> None:
         loop, agent = asyncio.get_running_loop(), self._settings.agent

@@ -34,6 +34,7 @@ from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.peers import Peer
 from headgate.logs import configure_logs
+from headgate.notify import Notifier, inherited_sockets
 from headgate.pgext.meter import RegionMeter
 from headgate.pgext.policyfile import health_of
 from headgate.pgext.publisher import FilePolicySink
@@ -55,7 +56,6 @@ from headgate.proxy.handover import (
 )
 from headgate.proxy.library import build, relay_library
 from headgate.proxy.memory import SharedMemory, adopt, create
-from headgate.proxy.notify import Notifier, inherited_sockets
 from headgate.proxy.process import Process
 from headgate.proxy.relay import NativeRelay
 from headgate.proxy.slowlog import Slowlog, SlowlogTerms

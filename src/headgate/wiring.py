@@ -9,10 +9,11 @@ import hashlib
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from headgate.agent.alerts import Webhook
 from headgate.agent.budgetlayers import EMPTY, Document
@@ -20,12 +21,20 @@ from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.agent.clock import SystemClock
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.ports import Clock, Store
-from headgate.agent.shards import PeerPlan, ShardPlan
-from headgate.config import AgentSettings, DatabaseSettings, Settings, TrafficSettings, load_policy
+from headgate.agent.shards import PeerPlan, ShardPlan, Stand
+from headgate.config import (
+    AgentSettings,
+    DatabaseSettings,
+    Settings,
+    TrafficSettings,
+    is_loopback,
+    load_policy,
+)
 from headgate.core.activity import Idleness
 from headgate.core.courses import Policy
 from headgate.core.lint import Severity
 from headgate.core.metrics import Engine
+from headgate.core.pairs import LOCAL, Answered
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.rollup_settings import plugin_faults
 from headgate.errors import Fault, InvalidName, InvalidSettings
@@ -107,6 +116,50 @@ def plan_of(database: DatabaseSettings) -> DatabasePlan:
         default_metrics=database.default_metrics,
         connection=_connection(database),
     )
+
+
+def answers_of(settings: Settings, stands: Iterable[Stand], machine: str) -> dict[str, Answered]:
+    """What this agent answers for. Of a shard's, its server has told which one it is, or will."""
+    servers = {stand.database: stand.server for stand in stands}
+    return {
+        name: Answered(
+            member=f"{database.shard}/{database.member}" if database.shard else "",
+            server=servers.get(name, ""),
+            target=_target(database, machine),
+        )
+        for name, database in settings.databases.items()
+    }
+
+
+def _target(database: DatabaseSettings, machine: str) -> str:
+    """host:port/database, without who logs in; empty where it cannot be told."""
+    try:
+        postgres = database.engine is Engine.POSTGRES
+        host, port, name = (_postgres_target if postgres else _mysql_target)(database.dsn)
+    except ValueError:
+        return ""
+    near = not host or host.startswith(("/", "@")) or is_loopback(host)
+    return f"{f'{LOCAL}{machine}' if near else host}:{port}/{name}"
+
+
+def _postgres_target(dsn: str) -> tuple[str, str, str]:
+    try:
+        from psycopg import Error
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise ValueError(str(error)) from None  # It is said where the probes are built.
+    try:
+        said = conninfo_to_dict(dsn)
+    except Error as error:
+        raise ValueError(type(error).__name__) from None
+    host = str(said.get("host") or said.get("hostaddr") or "")
+    return host, str(said.get("port") or 5432), str(said.get("dbname") or said.get("user") or "")
+
+
+def _mysql_target(dsn: str) -> tuple[str, str, str]:
+    parts = urlsplit(dsn)
+    host = "" if "socket=" in parts.query else parts.hostname or ""
+    return host, str(parts.port or 3306), parts.path.lstrip("/")
 
 
 def idleness_of(database: DatabaseSettings) -> Idleness:
@@ -228,6 +281,7 @@ def shard_plan_of(database: DatabaseSettings, shard: str, book: MetricBook) -> S
         open_role_probe=lambda: probes_of(database).role_probe(),
         correct_clock=correct_clock,
         connection=_connection(database),
+        patroni=database.patroni or "",
     )
 
 
