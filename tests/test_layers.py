@@ -18,8 +18,10 @@ LAW: Mapping[str, frozenset[str]] = {
     "core": frozenset(),
     "traffic": frozenset({"core"}),
     "wire": frozenset({"core", "traffic"}),
-    "config": frozenset({"core", "traffic"}),
+    "config": frozenset({"core", "traffic", "fleetsettings"}),
+    "fleetsettings": frozenset({"core"}),
     "logs": frozenset(),
+    "notify": frozenset(),
     "agent": frozenset({"core", "traffic"}),
     "probes": frozenset({"core"}),
     "stores": frozenset({"core", "traffic", "wire"}),
@@ -32,14 +34,16 @@ LAW: Mapping[str, frozenset[str]] = {
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "cli": frozenset({"client", "config", "proxysettings", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
-    "main": frozenset({*PURE, *EDGES, "agent", "config", "logs", "wiring"}),
+    "fleetparts": frozenset({*PURE, *EDGES, "agent", "config", "fleetsettings", "wiring"}),
+    "main": frozenset({*PURE, *EDGES, "agent", "config", "fleetparts", "logs", "notify", "wiring"}),
     "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "wiring"}),
     # The proxy: its settings, its parts from settings, its composition root.
     "proxysettings": frozenset({"core", "traffic", "config"}),
     "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
     "proxyparts": frozenset({*PURE, *EDGES, "agent", "config", "proxysettings", "proxywiring"}),
     "proxymain": frozenset(
-        {*PURE, *EDGES, "agent", "config", "logs", "proxyparts", "proxysettings", "proxywiring"}
+        {*PURE, *EDGES, "agent", "config", "logs", "notify", "proxyparts", "proxysettings"}
+        | {"proxywiring"}
     ),
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
     "__main__": frozenset({"cli", "main", "proxymain", "demo", "pgext", "config", *PURE}),
