@@ -2,6 +2,8 @@
 
 from hypothesis import HealthCheck, settings
 
+from tests.fixtures.ports import claim_ports
+
 pytest_plugins = [
     "tests.fixtures.agents",
     "tests.fixtures.etcd",
@@ -12,3 +14,4 @@ pytest_plugins = [
 # A busy machine is no failure: how long an example took, or was in the making, is not judged.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+claim_ports()
