@@ -10,6 +10,7 @@ import msgspec
 from headgate.core.decision import VERDICT_MEANINGS
 from headgate.core.rule_settings import FIXED, RULE_SETTINGS
 from headgate.core.settings import Table
+from headgate.http.fleet_page import MAX_PAGE
 from headgate.http.fleet_ruling import REACH_SETTINGS
 from headgate.http.peering import PeerBody, SkipBody, WokenDoc
 from headgate.http.reporting import ReportsBody, ReportsDoc
@@ -419,7 +420,7 @@ def _budget_paths() -> dict[str, Any]:
     changed = {"200": _content(_schema(PolicyChangeDoc))}
     made = {**changed, "201": _content(_schema(PolicyChangeDoc))}
     one = _body_of({**BUDGET_SETTINGS, **REACH_SETTINGS})
-    reach = _param("reach", _STRING, REACH_SETTINGS["reach"].about)
+    reach = _param("reach", _REACH, REACH_SETTINGS["reach"].about)
     whole = _object("policy and budgets, as a policy file has them")
     policy = "/v1/budgets/{database}"
     return {
@@ -495,6 +496,9 @@ def _object(about: str) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
+_NAME_PATTERN = "[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}"
+"""As core/reach.py has it."""
+_REACH = _STRING | {"pattern": f"^(fleet|(region|cluster|shard|host):{_NAME_PATTERN})$"}
 _REACH_SAID = {"reach": {"description": "For a fleet: how far, such as `shard:commerce/*`."}}
 
 
@@ -598,11 +602,12 @@ def _fleet_paths() -> dict[str, Any]:
 
 def _fleet_view_paths() -> dict[str, Any]:
     """Of an agent that watches the whole fleet."""
-    whole = {"type": "integer", "minimum": 1}
+    whole = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
+    pattern = _STRING | {"pattern": f"^{_NAME_PATTERN}$"}
     asked = [
         _param("unhealthy", _FLAG, "`true`: only shards that are unhealthy or silent."),
         _param("behind", _FLAG, "`true`: only shards with agents that lag behind."),
-        *(_param(name, _STRING, "A pattern.") for name in ("region", "cluster", "shard")),
+        *(_param(name, pattern, "A pattern.") for name in ("region", "cluster", "shard")),
         _param("page", whole, "Of the shards."),
         _param("rules_page", whole, "Of what is set for the fleet."),
         _param("per_page", {**whole, "maximum": MAX_PER_PAGE}, "Shards on a page."),
@@ -620,9 +625,6 @@ def _fleet_view_paths() -> dict[str, Any]:
         },
         "/fleet.css": {"get": _operation("That page's style", {"200": style})},
     }
-
-
-_REACH = _STRING | {"pattern": "^(fleet|(region|cluster|shard|host):.{1,127})$"}
 
 
 def _fleet_look(summary: str, doc: type, *parameters: dict[str, Any]) -> dict[str, Any]:
