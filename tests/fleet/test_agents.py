@@ -81,7 +81,10 @@ def source_of(agent: AgentProcess) -> str:
 
 
 def is_on_disk(agent: AgentProcess, target: str) -> bool:
-    copy = decoded((agent.folder / "state.db.fleet").read_bytes())
+    path = agent.folder / "state.db.fleet"
+    if not path.exists():
+        return False
+    copy = decoded(path.read_bytes())
     return any(target.encode() in entry.value for entry in copy.listing.entries)
 
 
@@ -246,7 +249,7 @@ def test_an_agent_that_starts_with_nobody_there_knows_its_rules_and_their_age(
     eventually(
         lambda: is_held(replica, target) and is_held(fleet.lone, target), within_s=REACHED_WITHIN_S
     )
-    eventually(lambda: is_on_disk(replica, target))
+    eventually(lambda: is_on_disk(replica, target), within_s=REACHED_WITHIN_S)
     for agent in fleet.all.values():
         agent.kill()
     for member in fleet.etcd.members:
