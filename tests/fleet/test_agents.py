@@ -61,7 +61,7 @@ def checks_go_on(*agents: AgentProcess) -> Iterator[list[float]]:
             except Exception as error:
                 failures.append(error)
             took.append(time.monotonic() - began)
-            stop.wait(0.02)
+            stop.wait(0.1)
 
     threads = [threading.Thread(target=ask, args=(agent,)) for agent in agents]
     for thread in threads:
