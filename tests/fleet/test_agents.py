@@ -140,7 +140,7 @@ def test_whom_it_will_reach_is_told_before(fleet: FleetWorld, target: str) -> No
 
 def test_replicas_have_it_from_their_primary(fleet: FleetWorld) -> None:
     """Only shard primaries watch the store."""
-    assert "etcd" in source_of(fleet.primary)
+    eventually(lambda: "etcd" in source_of(fleet.primary), within_s=15)
     for replica in fleet.replicas:
         eventually(lambda one=replica: fleet.primary.url in source_of(one), within_s=15)  # type: ignore[misc]
 

@@ -102,6 +102,8 @@ class Gate:
         return published.version
 
     def clear(self) -> None:
+        """No policy, and nothing known of the server's health: a test may have told it for long."""
+        self.sink.tell_health_now(healthy=False, until_ms=1)
         self.publish()
 
     @property
