@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 
 from headgate.cli.pacer import Move, Pace, Pacer, pause_s
-from tests.cli.forking import Forked, Forks
 from tests.client import bodies
 from tests.client.scripted import OK, REFUSED, ScriptedAgent, answer
 from tests.fixtures.eventually import eventually
+from tests.fixtures.forking import Forked, Forks
 
 HELD = answer(429, bodies.refusal(retry_after_ms=60_000), Retry_After="60")
 # A leader with a child, as any script has: the whole group is to stop. `wait` lets traps run.

@@ -36,7 +36,7 @@ def watched(
 ) -> Iterator[AgentProcess]:
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
     monkeypatch.setenv("WATCHDOG_USEC", str(int(WATCHDOG_S * 1e6)))
-    agent = AgentProcess(manager.path.parent, next(servers.free_ports()))
+    agent = AgentProcess(manager.path.parent, next(servers.free_ports()), forked=False)
     agent.write_settings("")
     agent.launch()
     yield agent

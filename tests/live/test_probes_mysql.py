@@ -754,7 +754,7 @@ async def test_too_many_clients_is_a_failure(fresh_mariadb: Pair[MariaDBServer])
 
 
 def connect_as(server: MariaDBServer, name: str) -> Any:
-    return pymysql.connect(host=server.host, port=server.port, user=name)
+    return pymysql.connect(host=server.host, port=server.port, user=name, ssl_disabled=True)
 
 
 # --- TLS -----------------------------------------------------------------------------------
