@@ -15,7 +15,7 @@ from headgate.core.decide import decide
 from headgate.core.decision import Decision, Verdict
 from headgate.core.names import Scope
 from headgate.core.records import MetricMinute, Tally
-from headgate.core.rules import NO_RULES
+from headgate.core.rules import NO_RULES, Kind, Rule, book_of
 from headgate.errors import StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import HandClock
@@ -25,6 +25,11 @@ from tests.builders import at, check, health, metric, shard_health
 def decision(app: str = "etl", lag: float = 1.0, after_s: float = 0.0) -> Decision:
     known = health((metric("lag", max_age_s=7200), lag))
     return decide(check(app), known, NO_RULES, now=at(after_s), roll=0.5)
+
+
+def held(rule_id: str) -> Decision:
+    book = book_of([Rule(rule_id, "etl", kind=Kind.RATIO, ratio=1.0, expires_at=at(0).wall_s + 60)])
+    return decide(check("etl"), health((metric("lag"), 1.0)), book, now=at(0), roll=0.5)
 
 
 def test_counts_by_client_verdict_and_metric() -> None:
@@ -48,6 +53,18 @@ def test_a_client_that_makes_up_names_is_bounded_and_still_counted() -> None:
     assert len(totals) <= 11
     assert sum(totals.values()) == 1000
     assert totals[("main", "other:etl", Verdict.OK, "")] == 990
+
+
+def test_rules_that_come_and_go_for_years_are_bounded_and_still_counted() -> None:
+    """R135"""
+    recorder = Recorder(max_clients=10)
+    for number in range(200):
+        recorder.record(held(f"r{number}"))
+        recorder.drain(at(60.0 * number).wall_s)
+    totals = recorder.totals()
+    assert len(totals) == recorder_module.MAX_REASONS + 1
+    assert sum(totals.values()) == 200
+    assert totals["main", "etl", Verdict.APP_DENIED, f"rule:{OTHER}"] == 136
 
 
 def test_rows_of_a_minute_are_bounded_and_sums_stay_exact(

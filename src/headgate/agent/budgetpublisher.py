@@ -98,7 +98,8 @@ class Outlet:
         except (HeadgateError, OSError) as error:
             fault = str(error)
         else:
-            if self.published is was:  # else it was looked at before that, or after: who knows
+            # Else, and while ours is on its way, what was found may be of before or of after.
+            if self.published is was and self._under_way is None:
                 self._found(lying)
         if fault and not self.look_fault:
             log.warning(
@@ -123,6 +124,8 @@ class Outlet:
         """With what the server itself says that it goes by: of an older file it takes no notice."""
         published = self.published
         if published is None or readings.version < published.version:
+            return
+        if self._under_way is not None:  # It may go by that one already.
             return
         if (readings.version, readings.checksum) != (published.version, published.checksum):
             self._displaced(f"the server went by version {readings.version} of somebody else's")

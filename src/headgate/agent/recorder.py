@@ -24,6 +24,8 @@ BUDGET = "budget:"
 UNKNOWN_DATABASE = "(unknown)"
 MAX_WAITING = 100_000
 MAX_RECENT = 512
+MAX_REASONS = 64
+"""Of one client, each counted by itself: rules and budgets beyond it are counted together."""
 MAX_ROWS_A_MINUTE = 2000
 """Rows of history: with 14 days of history at most 50 million. What would be one more is
 counted with its like (core/crowds.py), so that sums stay exact, those by level too."""
@@ -245,6 +247,10 @@ class Recorder:
     def _total(self, key: Key, count: int) -> None:
         database, client, verdict, by = key
         totals = self._totals.setdefault((database, client), {})
+        if len(totals) >= MAX_REASONS and (verdict, by) not in totals:
+            # Rules come and go for years: the oldest keep their own, the others share one.
+            kind, colon, _ = by.partition(":")
+            by = f"{kind}:{OTHER}" if colon else by
         totals[verdict, by] = totals.get((verdict, by), 0) + count
 
     def _row(self, key: Key, rows: set[Key]) -> Key:

@@ -393,7 +393,8 @@ class RuleKeeper:
             replace(entry, spec=spec, ends_mono_s=self._ends_mono_s(entry, step))
             for entry, step, spec in zip(proposed, steps, kept, strict=True)
         ]
-        self._rules.put(entries)
+        # What was advised was so when it was set; whoever looks later is told what is so then.
+        self._rules.put([replace(entry, advice=()) for entry in entries])
         return entries
 
     def _ends_mono_s(self, proposed: RuleEntry, step: Step) -> float:
