@@ -1,10 +1,49 @@
-"""Logs: events with fields, for people on a terminal and for programs elsewhere."""
+"""Logs: events with fields, for people on a terminal and for programs elsewhere.
+
+A line marks a change of state, so there are few. Where one fault is met again and again (a defect
+that fails every check), Flood keeps it from filling a disk; counts are exact in /metrics (R135).
+"""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 import structlog
+
+FLOOD_LINES, FLOOD_S = 50, 10.0
+TROUBLE = frozenset({"warning", "error", "exception", "critical"})
+
+
+class Flood:
+    """Of each event that tells of trouble so many lines in a while; the first one after it says
+    how many were `left_out`."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._begun: dict[str, float] = {}
+        """By event, which is a word of the code's own: there are not many."""
+        self._lines: dict[str, int] = {}
+
+    def __call__(
+        self, logger: object, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if method in TROUBLE and (left_out := self._count(str(event["event"]))):
+            event["left_out"] = left_out
+        return event
+
+    def _count(self, name: str) -> int:
+        """How many were left out before this one, which is told; DropEvent where it is not."""
+        now_s, left_out = self._monotonic_s(), 0
+        if now_s - self._begun.get(name, float("-inf")) >= FLOOD_S:
+            left_out = max(0, self._lines.get(name, 0) - FLOOD_LINES)
+            self._begun[name], self._lines[name] = now_s, 0
+        self._lines[name] += 1
+        if self._lines[name] > FLOOD_LINES:
+            raise structlog.DropEvent
+        return left_out
 
 
 def configure_logs(*, for_people: bool) -> None:
@@ -15,6 +54,7 @@ def configure_logs(*, for_people: bool) -> None:
         renderer = structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
+            Flood(),
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -27,8 +27,11 @@ from tests.http.talk import get
 from tests.http.test_checks import CHECK
 
 # And heartbeats, which nobody writes here.
+ONLY_BEATING = {"headgate_heartbeats_total", "headgate_heartbeat_failing"}
 ONLY_WITH_SHARDS = {
-    "headgate_heartbeats_total",
+    *ONLY_BEATING,
+    "headgate_member_state",
+    "headgate_shard_metric_healthy",
     "headgate_role",
     "headgate_shard_leading",
     "headgate_shard_members",
@@ -43,17 +46,39 @@ ONLY_WITH_SHARDS = {
 ONLY_FORGETFUL = "headgate_checks_forgotten_total"
 # With a paced metric; tests/http/test_pacing.py has them.
 ONLY_FAIR = "headgate_dice_waived_total"
-ONLY_PACED = {"headgate_pace_rate", "headgate_pace_set_point", "headgate_pace_cost_total"}
+ONLY_PACED = {series.name for series in SERIES if series.name.startswith("headgate_pace_")}
+# Of the process, which is none of its own here, and of those who stand by for another; all of
+# them, and what only is there while something is amiss: tests/http/test_exposition_whole.py.
+ELSEWHERE = {
+    "headgate_loop_lag_seconds",
+    "headgate_connections",
+    "headgate_connections_max",
+    "headgate_connections_refused_total",
+    "headgate_standing_by",
+    "headgate_takeovers_total",
+    "headgate_client_held_seconds",
+    "headgate_metric_absent",
+    "headgate_unthrottled_seconds",
+    "headgate_unthrottled_pieces",
+    "headgate_rule_seconds_left",
+    "headgate_rule_in_force_seconds",
+    "headgate_trace_spans_total",
+    "headgate_trace_spans_waiting",
+}
 # With the loops that watch; tests/http/test_watching.py has them.
 ONLY_WATCHED = {
     "headgate_starved_seconds",
     "headgate_starvation_share",
+    "headgate_starved_clients",
     "headgate_rogue_sessions_active",
+    "headgate_rogue_suspects",
+    "headgate_rogue_user_sessions_active",
+    "headgate_sessions_listed",
     "headgate_alerts_total",
 }
 
 # With traffic control; tests/http/test_budgets.py has them.
-ONLY_BUDGETS = {series.name for series in SERIES if series.name.startswith("headgate_budget_")}
+ONLY_BUDGETS = {series.name for series in SERIES if series.name.startswith("headgate_budget")}
 # In a fleet; tests/http/test_fleet_status.py has them.
 ONLY_FLEET = {series.name for series in SERIES if series.name.startswith("headgate_fleet_")}
 
@@ -81,7 +106,7 @@ def test_it_parses_and_every_series_is_there(serve: Serve) -> None:
     samples = scraped(served)
     names = {name for name, _ in samples}
     elsewhere = ONLY_WITH_SHARDS | ONLY_WATCHED | ONLY_PACED | {ONLY_FAIR, ONLY_FORGETFUL}
-    elsewhere |= ONLY_BUDGETS | ONLY_FLEET
+    elsewhere |= ONLY_BUDGETS | ONLY_FLEET | ELSEWHERE
     assert {series.name for series in SERIES} - elsewhere <= names
     assert value(samples, "headgate_metric_value", database="main", metric="lag") == 0.25
     assert value(samples, "headgate_metric_threshold", database="main", metric="lag") == 5
@@ -100,8 +125,9 @@ def test_counts_are_exact_by_verdict_and_metric(serve: Serve) -> None:
     samples = scraped(served)
     labels = {"database": "main", "client": "etl:nightly"}
     checks = "headgate_checks_total"
-    assert value(samples, checks, verdict="OK", metric="", **labels) == 7
-    assert value(samples, checks, verdict="THRESHOLD_EXCEEDED", metric="lag", **labels) == 5
+    assert value(samples, checks, verdict="OK", scope="", metric="", **labels) == 7
+    lag = {"verdict": "THRESHOLD_EXCEEDED", "scope": "host", "metric": "lag"}
+    assert value(samples, checks, **lag, **labels) == 5
 
 
 def test_who_decides_locally_is_seen(serve: Serve) -> None:
@@ -204,8 +230,8 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     served.call(served.board.set_shard, "main", ShardHealth("commerce/-80", {"lag": standing}))
     served.ask("GET", CHECK)
     samples = scraped(served)
-    absent = {"headgate_heartbeats_total", *ONLY_WATCHED, *ONLY_PACED, ONLY_FAIR, ONLY_FORGETFUL}
-    absent |= ONLY_BUDGETS | ONLY_FLEET
+    absent = {*ONLY_BEATING, *ONLY_WATCHED, *ONLY_PACED, ONLY_FAIR, ONLY_FORGETFUL}
+    absent |= ONLY_BUDGETS | ONLY_FLEET | ELSEWHERE
     assert {series.name for series in SERIES} - absent <= {name for name, _ in samples}
     main = {"database": "main"}
     assert value(samples, "headgate_role", **main, role="primary") == 1

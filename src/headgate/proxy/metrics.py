@@ -1,37 +1,43 @@
 """Prometheus text of a proxy.   One row of SERIES a metric: name, kind, labels, meaning.
 
-Labels are bounded: of clients the 200 with the most statements, of budgets the first 200; the rest
-of each is `other`. Causes, directions and parts are closed lists.
+Labels are bounded; LABELS says of each by what. Those of budgets are in budgetmetrics.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from headgate.proxy.budgetmetrics import BUDGETS
+from headgate.proxy.metricseries import COUNTER, GAUGE, OTHER, Row, Rows, Series
 from headgate.proxy.ports import ClientCounts, ClientKey
-from headgate.proxy.status import CAUSES, Facts, Seen, calibration, totals
-from headgate.traffic.readings import BudgetCounts
+from headgate.proxy.status import CAUSES, Facts, Seen, totals
+
+__all__ = ["LABELS", "MAX_CLIENTS", "OTHER", "SERIES", "Series", "render_metrics", "top_clients"]
 
 MAX_CLIENTS = 200
-MAX_BUDGETS = 200
-OTHER = "other"
-
-Row = tuple[tuple[str, ...], float]
-Rows = Callable[[Facts, Seen], Iterator[Row]]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    about: str
-    rows: Rows
+LABELS: dict[str, str] = {
+    "budget": "the first 200 by name; the rest together is `other`",
+    "by": "what refused: `budget`, `rule`, `health`, `pace`, `loss`, `cancel`, `limit`",
+    "client": "the 200 with the most statements; the rest together is `other`. Who overtakes "
+    "another leaves `other`, which falls then: leave it out of rates",
+    "health": "`healthy`, `unhealthy`, `unknown`",
+    "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
+    "loop": "`epoll`, `io_uring`",
+    "name": "this proxy's `name`",
+    "outcome": "a closed list, told with the series",
+    "part": "its parts, a closed list, and one for each agent of the settings",
+    "protocol": "`postgres`, `mysql`",
+    "quantile": "`median`, `p90`",
+    "role": "`primary`, `replica`",
+    "sent_by": "`client`, `server`",
+    "thread": "its relay threads (`threads`)",
+    "version": "of this proxy",
+    "why": "a closed list",
+}
 
 
 def _build(facts: Facts, seen: Seen) -> Iterator[Row]:
@@ -107,41 +113,28 @@ def _unidentified(facts: Facts, seen: Seen) -> Iterator[Row]:
         yield (), seen.clients[0].statements / judged
 
 
-def _budget(value: Callable[[BudgetCounts], float]) -> Rows:
-    def rows(facts: Facts, seen: Seen) -> Iterator[Row]:
-        rest, has_rest = 0.0, False
-        for index, (name, counts) in enumerate(_budgets(seen)):
-            if index < MAX_BUDGETS:
-                yield (name,), float(value(counts))
-            else:
-                rest, has_rest = rest + value(counts), True
-        if has_rest:
-            yield (OTHER,), rest
-
-    return rows
+def _uptime(facts: Facts, seen: Seen) -> Iterator[Row]:
+    yield (), max(0.0, seen.now_s - facts.started_s)
 
 
-def _budgets(seen: Seen) -> Iterator[tuple[str, BudgetCounts]]:
-    if seen.readings is not None:
-        yield from sorted(seen.readings.budgets.items())
+def _max_sessions(facts: Facts, seen: Seen) -> Iterator[Row]:
+    yield (), float(facts.max_sessions)
 
 
-def _budget_refused(facts: Facts, seen: Seen) -> Iterator[Row]:
-    for name, counts in list(_budgets(seen))[:MAX_BUDGETS]:
-        for limit, count in counts.blocked.items():
-            yield (name, limit), float(count)
+def _dry_run(facts: Facts, seen: Seen) -> Iterator[Row]:
+    yield (), float(facts.dry_run)
 
 
-def _version(facts: Facts, seen: Seen) -> Iterator[Row]:
-    if seen.readings is not None:
-        yield (), float(seen.readings.version)
+def _settings_refused(facts: Facts, seen: Seen) -> Iterator[Row]:
+    yield (), float(bool(facts.settings_fault))
 
 
-def _calibration(facts: Facts, seen: Seen) -> Iterator[Row]:
-    patterns = calibration(seen.readings)
-    for name in ("median", "p90"):
-        if patterns[f"error_{name}"] is not None:
-            yield (name,), float(patterns[f"error_{name}"])
+def _beyond_table(facts: Facts, seen: Seen) -> Iterator[Row]:
+    yield (), float(seen.clients_full)
+
+
+def _uncounted(facts: Facts, seen: Seen) -> Iterator[Row]:
+    yield (), float(seen.statements_full)
 
 
 def _parts(facts: Facts, seen: Seen) -> Iterator[Row]:
@@ -164,8 +157,8 @@ def _slowlog(facts: Facts, seen: Seen) -> Iterator[Row]:
         yield (outcome,), float(count)
 
 
-_C, _G = "counter", "gauge"
-_CLIENT, _BUDGET = ("client",), ("budget",)
+_C, _G = COUNTER, GAUGE
+_CLIENT = ("client",)
 SERIES: tuple[Series, ...] = (
     Series(
         "headgate_proxy_build_info",
@@ -175,6 +168,22 @@ SERIES: tuple[Series, ...] = (
         _build,
     ),
     Series("headgate_proxy_serving", _G, (), "1 while it takes new sessions.", _state),
+    Series("headgate_proxy_uptime_seconds", _G, (), "Since this process's start.", _uptime),
+    Series(
+        "headgate_proxy_dry_run",
+        _G,
+        (),
+        "1 while it only tells what it would refuse or delay.",
+        _dry_run,
+    ),
+    Series(
+        "headgate_proxy_settings_refused",
+        _G,
+        (),
+        "1 while the settings file on disk is refused and the last good one stays in force.",
+        _settings_refused,
+    ),
+    Series("headgate_proxy_max_sessions", _G, (), "How many sessions there may be.", _max_sessions),
     Series("headgate_proxy_sessions", _G, (), "Sessions now.", _total("sessions")),
     Series(
         "headgate_proxy_idle_sessions",
@@ -312,41 +321,20 @@ SERIES: tuple[Series, ...] = (
         _unidentified,
     ),
     Series(
-        "headgate_proxy_budget_admitted_total",
+        "headgate_proxy_clients_beyond_table_total",
         _C,
-        _BUDGET,
-        "Statements admitted under a budget.",
-        _budget(lambda one: one.admitted),
+        (),
+        "Times that a client found no place in the table ([memory] clients), and counts as others.",
+        _beyond_table,
     ),
     Series(
-        "headgate_proxy_budget_refused_total",
+        "headgate_proxy_uncounted_statements_total",
         _C,
-        ("budget", "limit"),
-        "Statements refused by a budget, by which limit.",
-        _budget_refused,
+        (),
+        "Statements that ran uncounted, for there were more at once than [memory] statements.",
+        _uncounted,
     ),
-    Series(
-        "headgate_proxy_budget_delayed_total",
-        _C,
-        _BUDGET,
-        "Statements that waited for a budget.",
-        _budget(lambda one: one.delayed),
-    ),
-    Series(
-        "headgate_proxy_budget_charged_seconds_total",
-        _C,
-        _BUDGET,
-        "Server time charged to a budget.",
-        _budget(lambda one: one.charged_ns / 1e9),
-    ),
-    Series("headgate_proxy_policy_version", _G, (), "Version of the policy in force.", _version),
-    Series(
-        "headgate_proxy_calibration_error",
-        _G,
-        ("quantile",),
-        "How far estimates of patterns are off: |estimate - actual| / actual.",
-        _calibration,
-    ),
+    *BUDGETS,
     Series("headgate_proxy_part_healthy", _G, ("part",), "1: that part does its work.", _parts),
     Series("headgate_proxy_targets", _G, ("role",), "Servers that take new sessions.", _targets),
     Series(

@@ -1,0 +1,176 @@
+"""The agent itself: its store, its loop, its connections.   Keeper, Recorder, Works ──► rows"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headgate.http.exposition.series import Look, Row, Series, Spread
+
+
+def _build(look: Look) -> Iterator[Row]:
+    yield (look.facts.version, look.facts.name), 1.0
+
+
+def _uptime(look: Look) -> Iterator[Row]:
+    yield (), max(0.0, look.now.mono_s - look.facts.started_at.mono_s)
+
+
+def _settings_refused(look: Look) -> Iterator[Row]:
+    yield (), float(look.facts.settings_fault is not None)
+
+
+def _standing_by(look: Look) -> Iterator[Row]:
+    if (standby := look.facts.standby) is not None:
+        yield (), float(standby.passive)
+
+
+def _takeovers(look: Look) -> Iterator[Row]:
+    if (standby := look.facts.standby) is not None:
+        yield (), float(standby.takeovers_total)
+
+
+def _store_writable(look: Look) -> Iterator[Row]:
+    yield (), float(look.parts.keeper.fault is None)
+
+
+def _store_fault(look: Look) -> Iterator[Row]:
+    fault = look.parts.keeper.fault
+    yield (), 0.0 if fault is None else max(0.0, look.now.wall_s - fault.since_wall_s)
+
+
+def _waiting(look: Look) -> Iterator[Row]:
+    yield (), float(look.parts.recorder.waiting)
+
+
+def _dropped(look: Look) -> Iterator[Row]:
+    yield (), float(look.parts.recorder.dropped_tallies)
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def _loop_lag(look: Look) -> Iterator[Row]:
+    if look.works is not None:
+        pulse = look.works.pulse
+        yield (), Spread(pulse.up_to(), pulse.sum_s)
+
+
+def _connections(look: Look) -> Iterator[Row]:
+    if look.works is not None:
+        yield (), float(len(look.works.listener().connections))
+
+
+def _max_connections(look: Look) -> Iterator[Row]:
+    if look.works is not None:
+        yield (), float(look.works.listener().limits.max_connections)
+
+
+def _turned_away(look: Look) -> Iterator[Row]:
+    if look.works is not None:
+        yield (), float(look.works.listener().refused_connections)
+
+
+def _spans(look: Look) -> Iterator[Row]:
+    spans = look.facts.spans
+    for outcome, count in spans.outcomes.items() if spans is not None else ():
+        yield (outcome,), float(count)
+
+
+def _spans_waiting(look: Look) -> Iterator[Row]:
+    if (spans := look.facts.spans) is not None:
+        yield (), float(spans.waiting)
+
+
+AGENT = (
+    Series("headgate_build_info", "gauge", ("version", "agent"), "Always 1.", _build),
+    Series("headgate_uptime_seconds", "gauge", (), "Since the agent's start.", _uptime),
+    Series(
+        "headgate_settings_refused",
+        "gauge",
+        (),
+        "1 while the settings file on disk is refused and the last good one stays in force.",
+        _settings_refused,
+    ),
+    Series(
+        "headgate_standing_by",
+        "gauge",
+        (),
+        "1 while this agent stands by for another, 0 while it answers. Missing where it is alone.",
+        _standing_by,
+    ),
+    Series(
+        "headgate_takeovers_total",
+        "counter",
+        (),
+        "Times that it took over from the other.",
+        _takeovers,
+    ),
+    Series(
+        "headgate_store_writable",
+        "gauge",
+        (),
+        "1 while runtime settings, audit and history can be kept, else 0.",
+        _store_writable,
+    ),
+    Series(
+        "headgate_store_fault_seconds",
+        "gauge",
+        (),
+        "How long the store has not been writable; 0 while it is.",
+        _store_fault,
+    ),
+    Series(
+        "headgate_store_tallies_waiting",
+        "gauge",
+        (),
+        "Rows of history that wait for the store.",
+        _waiting,
+    ),
+    Series(
+        "headgate_store_dropped_total",
+        "counter",
+        (),
+        "Decisions missing from history (never from the counters) because the store was away "
+        "too long.",
+        _dropped,
+    ),
+    Series(
+        "headgate_loop_lag_seconds",
+        "histogram",
+        (),
+        "How late the agent's loop was, four times a second. A check is answered within the turn "
+        "in which it is read: this is what it may have had to wait for.",
+        _loop_lag,
+    ),
+    Series("headgate_connections", "gauge", (), "Connections to the agent now.", _connections),
+    Series(
+        "headgate_connections_max",
+        "gauge",
+        (),
+        "How many are served at once (`max_connections`).",
+        _max_connections,
+    ),
+    Series(
+        "headgate_connections_refused_total",
+        "counter",
+        (),
+        "Connections that were told 503, for there were so many.",
+        _turned_away,
+    ),
+    Series(
+        "headgate_trace_spans_total",
+        "counter",
+        ("outcome",),
+        "Spans, by what became of them: `sent`; `full`, for too many waited; `busy`, for too many "
+        "began in one second; `undelivered`, for the collector did not take them; `rejected` by "
+        "it. Missing without [tracing].",
+        _spans,
+    ),
+    Series(
+        "headgate_trace_spans_waiting",
+        "gauge",
+        (),
+        "Spans that wait to be sent. Missing without [tracing].",
+        _spans_waiting,
+    ),
+)

@@ -1,0 +1,257 @@
+"""What servers count of their budgets.   BudgetWatch ──► rows   (R137)"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from statistics import quantiles
+
+from headgate.agent.budgetmeter import BudgetWatch
+from headgate.http.exposition.series import Look, Row, Rows, Series
+from headgate.traffic.readings import BudgetCounts, PatternReading
+
+NS_PER_S = 1e9
+MS_PER_S = 1e3
+MIN_CALLS = 5
+"""Of a pattern, before its error says anything."""
+QUANTILES = {"0.1": 0, "0.5": 4, "0.9": 8}
+"""By their place among the nine cuts into ten."""
+
+
+def watches(look: Look) -> Iterator[tuple[str, BudgetWatch]]:
+    budgets = look.parts.budgets
+    for database, controlled in budgets.by_database.items() if budgets is not None else ():
+        if controlled.watch is not None:
+            yield database, controlled.watch
+
+
+def _counted(of: Callable[[BudgetCounts], float]) -> Rows:
+    def rows(look: Look) -> Iterator[Row]:
+        for database, watch in watches(look):
+            for budget, counts in watch.labelled():
+                yield (database, budget), float(of(counts))
+
+    return rows
+
+
+def _counted_by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
+    def rows(look: Look) -> Iterator[Row]:
+        for database, watch in watches(look):
+            for budget, counts in watch.labelled():
+                for limit, count in of(counts).items():
+                    yield (database, budget, limit), float(count)
+
+    return rows
+
+
+def _budget_fill(look: Look) -> Iterator[Row]:
+    for database, watch in watches(look):
+        fills: dict[str, float] = {}
+        for bucket in watch.readings.buckets if watch.readings is not None else ():
+            if bucket.fill is not None:
+                label = watch.label(bucket.budget)
+                fills[label] = max(bucket.fill, fills.get(label, 0.0))
+        for budget, fill in fills.items():
+            yield (database, budget), fill
+
+
+def _budget_running(look: Look) -> Iterator[Row]:
+    for database, watch in watches(look):
+        running: Counter[str] = Counter()
+        for bucket in watch.readings.buckets if watch.readings is not None else ():
+            running[watch.label(bucket.budget)] += bucket.running
+        for budget, workers in running.items():
+            yield (database, budget), float(workers)
+
+
+def _last_violations(look: Look) -> Iterator[Row]:
+    for database, watch in watches(look):
+        for budget, counts in watch.labelled():
+            if counts.last_violation_ms:
+                yield (database, budget), counts.last_violation_ms / MS_PER_S
+
+
+# --- how well costs are foreseen -----------------------------------------------------------------
+
+
+def _patterns(look: Look) -> Iterator[Row]:
+    for database, watch in watches(look):
+        if watch.readings is not None:
+            yield (database,), float(len(watch.readings.patterns))
+
+
+def _spread(of: Callable[[PatternReading], float | None]) -> Rows:
+    """Over the patterns of a database: a series each would have no bound."""
+
+    def rows(look: Look) -> Iterator[Row]:
+        for database, watch in watches(look):
+            patterns = watch.readings.patterns if watch.readings is not None else ()
+            sure = (of(one) for one in patterns if one.calls >= MIN_CALLS)
+            values = [value for value in sure if value is not None and isfinite(value)]
+            for quantile, value in _cuts(values).items():
+                yield (database, quantile), value
+
+    return rows
+
+
+def _cuts(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    if len(values) == 1:
+        return dict.fromkeys(QUANTILES, values[0])
+    cuts = quantiles(values, n=10, method="inclusive")
+    return {quantile: cuts[place] for quantile, place in QUANTILES.items()}
+
+
+def _dropped(look: Look) -> Iterator[Row]:
+    for database, watch in watches(look):
+        yield (database,), float(watch.minutes.dropped)
+
+
+BUDGETS = (
+    Series(
+        "headgate_budget_admitted_total",
+        "counter",
+        ("database", "budget"),
+        "Statements that a budget let run, as the server counts them: from 0 after its start. "
+        "Missing, as all that follow, while its counters cannot be read.",
+        _counted(lambda counts: counts.admitted),
+    ),
+    Series(
+        "headgate_budget_warned_total",
+        "counter",
+        ("database", "budget", "limit"),
+        "Statements that ran though a limit was exceeded (`concurrency`, `burst`, `capacity`), or "
+        "only its warning threshold crossed (`threshold`).",
+        _counted_by_limit(lambda counts: counts.warned),
+    ),
+    Series(
+        "headgate_budget_blocked_total",
+        "counter",
+        ("database", "budget", "limit"),
+        "Statements refused, by the limit that refused them.",
+        _counted_by_limit(lambda counts: counts.blocked),
+    ),
+    Series(
+        "headgate_budget_blocked_early_total",
+        "counter",
+        ("database", "budget"),
+        "Of the refused, those refused before they were planned.",
+        _counted(lambda counts: counts.early),
+    ),
+    Series(
+        "headgate_budget_delayed_total",
+        "counter",
+        ("database", "budget"),
+        "Statements that waited for room.",
+        _counted(lambda counts: counts.delayed),
+    ),
+    Series(
+        "headgate_budget_delayed_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "How long they waited, together.",
+        _counted(lambda counts: counts.delayed_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_passed_total",
+        "counter",
+        ("database", "budget"),
+        "Statements over a limit that ran, for they were inside a transaction.",
+        _counted(lambda counts: counts.passed),
+    ),
+    Series(
+        "headgate_budget_sleeping",
+        "gauge",
+        ("database", "budget"),
+        "Sessions held now, by a delay or a penalty.",
+        _counted(lambda counts: counts.sleeping),
+    ),
+    Series(
+        "headgate_budget_estimated_cpu_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "CPU that the admitted were estimated at.",
+        _counted(lambda counts: counts.estimated_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_charged_cpu_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "CPU that they came to.",
+        _counted(lambda counts: counts.charged_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_forgiven_cpu_seconds_total",
+        "counter",
+        ("database", "budget"),
+        "CPU owed that nobody will pay: forgiven by an operator, or by a full table of buckets.",
+        _counted(lambda counts: counts.forgiven_ns / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_evicted_total",
+        "counter",
+        ("database", "budget"),
+        "Buckets of single values (`each`) that were given up for others, for the table is full.",
+        _counted(lambda counts: counts.evicted),
+    ),
+    Series(
+        "headgate_budget_uncounted_total",
+        "counter",
+        ("database", "budget"),
+        "Statements that ran uncounted, for every bucket of their set was in use.",
+        _counted(lambda counts: counts.unpinned),
+    ),
+    Series(
+        "headgate_budget_last_violation_timestamp_seconds",
+        "gauge",
+        ("database", "budget"),
+        "When it last warned, delayed or refused, as Unix time; missing where it never has.",
+        _last_violations,
+    ),
+    Series(
+        "headgate_budget_fill",
+        "gauge",
+        ("database", "budget"),
+        "Owed of the capacity, 0 to 1, of its fullest bucket; missing without a capacity.",
+        _budget_fill,
+    ),
+    Series(
+        "headgate_budget_running",
+        "gauge",
+        ("database", "budget"),
+        "Workers at work under it now.",
+        _budget_running,
+    ),
+    Series(
+        "headgate_budget_patterns",
+        "gauge",
+        ("database",),
+        "Patterns of statements whose cost the server has learnt.",
+        _patterns,
+    ),
+    Series(
+        "headgate_budget_estimate_error",
+        "gauge",
+        ("database", "quantile"),
+        "How far estimates are off, as |estimate - actual| / actual, over the patterns that ran "
+        "five times or more; by pattern in `headgate budget top`.",
+        _spread(lambda pattern: pattern.error),
+    ),
+    Series(
+        "headgate_budget_cost_factor",
+        "gauge",
+        ("database", "quantile"),
+        "k, the CPU seconds that a unit of the planner's cost came to, over the same patterns.",
+        _spread(lambda pattern: None if pattern.k is None else pattern.k / NS_PER_S),
+    ),
+    Series(
+        "headgate_budget_history_dropped_total",
+        "counter",
+        ("database",),
+        "Violations missing from history (never from the counters), for the store was away too "
+        "long.",
+        _dropped,
+    ),
+)

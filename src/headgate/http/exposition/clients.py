@@ -1,0 +1,244 @@
+"""Who asks, what it is told, and who is held.   Recorder, UnthrottledBook ──► rows"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from heapq import nlargest
+
+from headgate.agent.clientele import ClientRecord
+from headgate.agent.recorder import BUDGET, RULE
+from headgate.core.crowds import OTHER
+from headgate.core.names import Scope
+from headgate.http.exposition.series import Look, Row, Series
+
+WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
+HELD_S = 60.0
+"""A client that was refused and has not asked since is gone, and nobody holds it."""
+MAX_NAMED = 100
+UNTHROTTLED_S = 3600.0
+BY_RULE, BY_BUDGET = "(rule)", "(budget)"
+_SHARD = f"{Scope.SHARD.value}/"
+
+
+def decider(by: str) -> tuple[str, str]:
+    """Scope and metric behind a decision. Rules come and go, each with an id of its own, and would
+    leave a series each: by kind and target they are in headgate_rule_*, by id in history.
+    Nothing is added up over clients: a sum would fall when one gives its place up, and a counter
+    that falls has begun anew, as Prometheus reads it."""
+    if by.startswith(RULE):
+        return "", BY_RULE
+    if by.startswith(BUDGET):
+        return "", BY_BUDGET
+    if by.startswith(_SHARD):
+        return Scope.SHARD.value, by.removeprefix(_SHARD)
+    return (Scope.HOST.value if by not in ("", OTHER) else ""), by
+
+
+def _checks(look: Look) -> Iterator[Row]:
+    counts: dict[tuple[str, str, str, str, str], int] = {}
+    deciders: dict[str, tuple[str, str]] = {}
+    for (database, client, verdict, by), count in look.totals.items():
+        if by not in deciders:
+            deciders[by] = decider(by)
+        labels = (database, client, verdict.value, *deciders[by])
+        counts[labels] = counts.get(labels, 0) + count
+    yield from counts.items()
+
+
+def _forgotten(look: Look) -> Iterator[Row]:
+    for (database, verdict), count in look.parts.recorder.forgotten.items():
+        yield (database, verdict.value), float(count)
+
+
+def _dice_waived(look: Look) -> Iterator[Row]:
+    if (fairness := look.parts.checker.fairness) is not None:
+        yield (), float(fairness.waived_total)
+
+
+def _recent(look: Look) -> Iterator[Row]:
+    ages_s: dict[str, list[float]] = {database: [] for database in look.healths}
+    for database, _, record in look.parts.recorder.clients():
+        ages_s.setdefault(database, []).append(look.now.wall_s - record.last_at)
+    for database, ages in ages_s.items():
+        for window, seconds in WINDOWS.items():
+            yield (database, window), float(sum(age_s < seconds for age_s in ages))
+
+
+def _held(look: Look) -> list[tuple[float, str, str, ClientRecord]]:
+    """(for how long, database, client, its record)"""
+    now_s = look.now.wall_s
+    return [
+        (max(0.0, now_s - record.refused_since), database, client, record)
+        for database, client, record in look.parts.recorder.clients()
+        if record.refused_since is not None and record.last_at > now_s - HELD_S
+    ]
+
+
+def _held_clients(look: Look) -> Iterator[Row]:
+    counts = Counter(database for _, database, _, _ in _held(look))
+    for database in {*look.healths, *counts}:
+        yield (database,), float(counts[database])
+
+
+def _held_seconds(look: Look) -> Iterator[Row]:
+    longest = nlargest(MAX_NAMED, _held(look), key=lambda item: (item[0], item[2]))
+    for held_s, database, client, record in longest:
+        scope, metric = decider(record.refused_by)
+        yield (database, client, record.last_verdict.value, scope, metric), held_s
+
+
+# --- without a throttler -------------------------------------------------------------------------
+
+
+def _unthrottled_clients(look: Look) -> Iterator[Row]:
+    if (book := look.parts.unthrottled) is not None:
+        periods = book.since(look.now.wall_s - UNTHROTTLED_S)
+        yield (), float(len({client for client, _ in periods}))
+
+
+def _unthrottled(look: Look) -> Iterator[tuple[str, float, int]]:
+    """(client, seconds, pieces) of the last hour; the longest by name."""
+    book = look.parts.unthrottled
+    seconds: dict[str, float] = {}
+    pieces: Counter[str] = Counter()
+    for client, period in book.since(look.now.wall_s - UNTHROTTLED_S) if book is not None else ():
+        seconds[client] = seconds.get(client, 0.0) + period.duration_s
+        pieces[client] += period.pieces
+    for client in nlargest(MAX_NAMED, seconds, key=lambda name: (seconds[name], name)):
+        yield client, seconds[client], pieces[client]
+
+
+def _unthrottled_seconds(look: Look) -> Iterator[Row]:
+    for client, total_s, _ in _unthrottled(look):
+        yield (client,), total_s
+
+
+def _unthrottled_pieces(look: Look) -> Iterator[Row]:
+    for client, _, pieces in _unthrottled(look):
+        yield (client,), float(pieces)
+
+
+# --- clients that decide by themselves ----------------------------------------------------------
+
+
+def _listeners(look: Look) -> Iterator[Row]:
+    if (broadcasts := look.parts.broadcasts) is not None:
+        yield (), float(broadcasts.subscribers)
+
+
+def _listeners_dropped(look: Look) -> Iterator[Row]:
+    if (broadcasts := look.parts.broadcasts) is not None:
+        yield (), float(broadcasts.dropped_total)
+
+
+def _reported(look: Look) -> Iterator[Row]:
+    if (intake := look.parts.intake) is not None:
+        yield (), float(intake.decisions_total)
+
+
+def _repeated(look: Look) -> Iterator[Row]:
+    if (intake := look.parts.intake) is not None:
+        yield (), float(intake.repeated_total)
+
+
+CLIENTS = (
+    Series(
+        "headgate_checks_total",
+        "counter",
+        ("database", "client", "verdict", "scope", "metric"),
+        "Checks answered. `metric` is what decided, in its `scope`: a metric, `(rule)`, "
+        "`(budget)`, or nothing: admitted. Of an admission, `(rule)` is the exemption without "
+        "which it would have been none.",
+        _checks,
+    ),
+    Series(
+        "headgate_checks_forgotten_total",
+        "counter",
+        ("database", "verdict"),
+        "Checks of clients that gave their place up, whose series have ended: with those of "
+        "`headgate_checks_total`, all since the start. Leave them out of rates.",
+        _forgotten,
+    ),
+    Series(
+        "headgate_dice_waived_total",
+        "counter",
+        (),
+        "Checks judged without dice, for dice had refused the client for as long as they may.",
+        _dice_waived,
+    ),
+    Series(
+        "headgate_clients",
+        "gauge",
+        ("database", "window"),
+        "Clients that asked within the window. Those without a place of their own count "
+        "as the one that they are counted under.",
+        _recent,
+    ),
+    Series(
+        "headgate_clients_held",
+        "gauge",
+        ("database",),
+        "Clients whose last answer was a refusal, and that asked within the last minute.",
+        _held_clients,
+    ),
+    Series(
+        "headgate_client_held_seconds",
+        "gauge",
+        ("database", "client", "verdict", "scope", "metric"),
+        "How long such a client has heard nothing but refusals, and what the last was by. Only "
+        "while it lasts; the 100 held longest.",
+        _held_seconds,
+    ),
+    Series(
+        "headgate_unthrottled_clients",
+        "gauge",
+        (),
+        "Clients that reported to have gone without a throttler, in periods that ended within "
+        "the last hour.",
+        _unthrottled_clients,
+    ),
+    Series(
+        "headgate_unthrottled_seconds",
+        "gauge",
+        ("client",),
+        "How long they went without in those periods; the 100 longest.",
+        _unthrottled_seconds,
+    ),
+    Series(
+        "headgate_unthrottled_pieces",
+        "gauge",
+        ("client",),
+        "Pieces of work that they did meanwhile; of the same 100.",
+        _unthrottled_pieces,
+    ),
+    Series(
+        "headgate_snapshot_listeners",
+        "gauge",
+        (),
+        "Streams of snapshots, one for each process and database that decides locally.",
+        _listeners,
+    ),
+    Series(
+        "headgate_snapshot_listeners_dropped_total",
+        "counter",
+        (),
+        "Streams that were cut because nobody read them for 5 s.",
+        _listeners_dropped,
+    ),
+    Series(
+        "headgate_local_decisions_total",
+        "counter",
+        (),
+        "Decisions that clients made by themselves and reported; `headgate_checks_total` has "
+        "them, too.",
+        _reported,
+    ),
+    Series(
+        "headgate_local_reports_repeated_total",
+        "counter",
+        (),
+        "Batches of such decisions that came again, and were not counted again.",
+        _repeated,
+    ),
+)

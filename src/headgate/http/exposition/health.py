@@ -1,0 +1,167 @@
+"""Metrics against their thresholds, and whether a database lets work through.   Board ──► rows"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headgate.core.activity import Activity
+from headgate.core.decide import judge
+from headgate.core.decision import PASSING, State
+from headgate.core.names import Scope
+from headgate.http.exposition.series import Look, Row, Series
+
+_WITHOUT = (State.ABSENT, State.HELD, State.IGNORED)
+
+
+def _values(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.standings.items():
+            # An absent metric shows no value at all: a frozen one would look healthy.
+            finding = judge(standing, look.now)
+            if finding.value is not None and finding.state is not State.ABSENT:
+                yield (name, metric), finding.value
+
+
+def _thresholds(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.standings.items():
+            yield (name, metric), standing.spec.threshold
+
+
+def _ages(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.standings.items():
+            if standing.sample is not None:
+                yield (name, metric), max(0.0, look.now.mono_s - standing.sample.taken_at)
+
+
+def _metric_healthy(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.standings.items():
+            yield (name, metric), float(judge(standing, look.now).state in PASSING)
+
+
+def _absences(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        scopes = [(Scope.HOST, health.standings)]
+        if health.shard is not None:
+            scopes.append((Scope.SHARD, health.shard.standings))
+        for scope, standings in scopes:
+            for metric, standing in standings.items():
+                finding = judge(standing, look.now)
+                if finding.state in _WITHOUT and finding.cause is not None:
+                    yield (name, metric, scope.value, finding.cause.value), 1.0
+
+
+def _admitting(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        chosen = health.own
+        yield (name,), float(chosen.all_pass and look.now.mono_s <= chosen.all_pass_until)
+
+
+def _since_healthy(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        own = health.own
+        if own.all_pass and look.now.mono_s <= own.all_pass_until:
+            yield (name,), 0.0
+        elif (healthy_at := look.views.healthy_at(name)) is not None:
+            yield (name,), max(0.0, look.now.mono_s - healthy_at)
+
+
+def _readings(look: Look) -> Iterator[Row]:
+    for (database, metric, outcome), count in look.parts.sampler.readings_total.items():
+        yield (database, metric, outcome), float(count)
+
+
+def _activity(look: Look) -> Iterator[Row]:
+    for plan in look.parts.book.databases():
+        current = look.views.activity(plan.name)
+        for state in Activity:
+            yield (plan.name, state.value), float(state is current)
+
+
+def _beats(look: Look) -> Iterator[Row]:
+    for beat in look.facts.heartbeats:
+        yield (beat.database,), float(beat.beats_total)
+
+
+def _beats_failing(look: Look) -> Iterator[Row]:
+    for beat in look.facts.heartbeats:
+        yield (beat.database,), float(beat.fault is not None)
+
+
+HEALTH = (
+    Series(
+        "headgate_metric_value",
+        "gauge",
+        ("database", "metric"),
+        "Newest value. Missing, not frozen, while the metric is absent.",
+        _values,
+    ),
+    Series(
+        "headgate_metric_threshold",
+        "gauge",
+        ("database", "metric"),
+        "Threshold in force.",
+        _thresholds,
+    ),
+    Series(
+        "headgate_metric_age_seconds",
+        "gauge",
+        ("database", "metric"),
+        "Age of the newest value.",
+        _ages,
+    ),
+    Series(
+        "headgate_metric_healthy",
+        "gauge",
+        ("database", "metric"),
+        "1 while this metric lets checks through, else 0.",
+        _metric_healthy,
+    ),
+    Series(
+        "headgate_metric_absent",
+        "gauge",
+        ("database", "metric", "scope", "cause"),
+        "1 while there is no value, with the cause; missing while there is one. `hibernating` is "
+        "no fault.",
+        _absences,
+    ),
+    Series(
+        "headgate_database_admitting",
+        "gauge",
+        ("database",),
+        "1 while a check that names no metric would be admitted, else 0.",
+        _admitting,
+    ),
+    Series(
+        "headgate_database_seconds_since_healthy",
+        "gauge",
+        ("database",),
+        "Since the database last let work through: 0 while it does, missing where it never "
+        "has since the agent's start.",
+        _since_healthy,
+    ),
+    Series(
+        "headgate_readings_total",
+        "counter",
+        ("database", "metric", "outcome"),
+        "Probes that ended, by `value` or the cause of absence.",
+        _readings,
+    ),
+    Series(
+        "headgate_activity",
+        "gauge",
+        ("database", "state"),
+        "1 for the state it is in (`normal`, `slow`, `hibernating`), 0 for the others.",
+        _activity,
+    ),
+    Series("headgate_heartbeats_total", "counter", ("database",), "Heartbeats written.", _beats),
+    Series(
+        "headgate_heartbeat_failing",
+        "gauge",
+        ("database",),
+        "1 while a heartbeat is due and cannot be written, else 0.",
+        _beats_failing,
+    ),
+)

@@ -1,0 +1,113 @@
+"""What a series is, and what its rows are read from.   Views, Works ──Look──► rows of one scrape
+
+One row a metric: name, kind, labels, meaning. No label may have a value that grows without an
+end; LABELS says of each what bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.agent.pulse import Pulse
+from headgate.core.health import Health
+from headgate.core.samples import Instant
+from headgate.http.listener import Listener
+from headgate.wire.shard import ShardDoc
+
+if TYPE_CHECKING:
+    from headgate.agent.recorder import Key
+    from headgate.http.views import AgentFacts, Parts, Views
+
+LABELS: dict[str, str] = {
+    "agent": "this agent's `name`",
+    "budget": "the first 200 of a database that were seen; the rest together is `other`",
+    "cause": "of an absence, a closed list ([causes](metrics.md#causes-of-absence)); of "
+    "starvation, `exempt_client`, `differential_metrics`, `admitted_work`, `unexplained_load`",
+    "client": "who has a place of its own, at most `max_clients`; further ones are counted by "
+    "level as `other:LEVEL`, at most a quarter of that, and then as `other`. Lists of those held, "
+    "starved or unthrottled name 100 at most",
+    "database": "those of the settings; questions about any other are `(unknown)`",
+    "health": "`healthy`, `unhealthy`, `unknown`",
+    "kind": "of a rule: `ratio`, `hold`, `exempt`, `metrics`, `thresholds`; of an alert, a closed "
+    "list",
+    "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
+    "member": "members of the database's shard, at most 256",
+    "metric": "those of the settings, and of changes at run time; `(rule)` or `(budget)` where "
+    "one of these decided, whichever it was; empty where nothing refused; `other` for names that "
+    "are no metric's",
+    "mode": "`off`, `warn`, `enforce`",
+    "outcome": "a closed list, told with the series",
+    "quantile": "`0.1`, `0.5`, `0.9`",
+    "role": "`primary`, `replica`",
+    "scope": "`host` or `shard`, of the metric that decided; empty where none did",
+    "source": "`store`, `agent`, `nobody`",
+    "state": "a closed list, told with the series",
+    "store": "id of the fleet's store: one, and another once the agent follows a new store",
+    "target": "of rules in force, 100 at most: exemptions and holds first",
+    "user": "users of the database, the ten with the most work; the rest together is `other`",
+    "verdict": "a closed list, see [verdicts](verdicts.md)",
+    "version": "of this agent",
+    "window": "`5m`, `1h`, `24h`",
+}
+
+
+class Spread(NamedTuple):
+    """A histogram's row."""
+
+    counts: Mapping[str, int]
+    """Upper bound, or `+Inf` → how many up to it, smaller ones too."""
+    sum_s: float
+
+
+Row = tuple[tuple[str, ...], float | Spread]
+Rows = Callable[["Look"], Iterator[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    name: str
+    kind: str
+    """`counter`, `gauge` or `histogram`."""
+    labels: tuple[str, ...]
+    about: str
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """What the process itself is measured by; without it, nothing of it is told."""
+
+    pulse: Pulse
+    listener: Callable[[], Listener]
+
+
+class Look:
+    """One scrape: everything is told as of one instant, and worked out once."""
+
+    def __init__(self, views: Views, works: Works | None = None) -> None:
+        self.views = views
+        self.works = works
+        self.now: Instant = views.parts.clock.now()
+
+    @property
+    def parts(self) -> Parts:
+        return self.views.parts
+
+    @property
+    def facts(self) -> AgentFacts:
+        return self.views.facts
+
+    @property
+    def healths(self) -> Mapping[str, Health]:
+        return self.parts.board.healths
+
+    @cached_property
+    def shards(self) -> list[ShardDoc]:
+        return self.views.shards(self.now)
+
+    @cached_property
+    def totals(self) -> dict[Key, int]:
+        return self.parts.recorder.totals()

@@ -1,0 +1,168 @@
+"""Shards, their members, and what watching them costs.   Shards, Demands ──► rows"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from headgate.core.decide import judge
+from headgate.core.decision import PASSING, State
+from headgate.http.exposition.series import Look, Row, Rows, Series
+from headgate.wire.shard import CostDoc, MemberDoc
+
+MEMBER_STATES = ("counted", "aside", "missing")
+
+
+def _role(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            if member.member == shard.member and member.role is not None:
+                yield (shard.database, member.role), 1.0
+
+
+def _leading(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        yield (shard.database,), float(shard.standing == "leading")
+
+
+def _members(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        # Who does not roll up counts nobody: a 0 would say that everybody is gone.
+        if shard.standing == "leading":
+            states = Counter(_member_state(member) for member in shard.members)
+            for state in MEMBER_STATES:
+                yield (shard.database, state), float(states[state])
+
+
+def _member_state(member: MemberDoc) -> str:
+    if member.skip is not None or member.asides:
+        return "aside"
+    return "counted" if member.reachable and not member.problem else "missing"
+
+
+def _each_member(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members if shard.standing == "leading" else ():
+            state = _member_state(member)
+            for one in MEMBER_STATES:
+                yield (shard.database, member.member, one), float(one == state)
+
+
+def _shard_values(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.shard.standings.items() if health.shard else ():
+            finding = judge(standing, look.now)
+            if finding.value is not None and finding.state is not State.ABSENT:
+                yield (name, metric), finding.value
+
+
+def _shard_healthy(look: Look) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.shard.standings.items() if health.shard else ():
+            yield (name, metric), float(judge(standing, look.now).state in PASSING)
+
+
+def _member_readings(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            for reading in member.readings:
+                if reading.value is not None and reading.state != State.ABSENT.value:
+                    yield (shard.database, member.member, reading.metric), reading.value
+
+
+def _member_clocks(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            if member.clock_ahead_s is not None:
+                yield (shard.database, member.member), member.clock_ahead_s
+
+
+def _cost(of: Callable[[CostDoc], int]) -> Rows:
+    def rows(look: Look) -> Iterator[Row]:
+        for plan in look.parts.book.databases():
+            for cost in look.views.costs(plan.name):
+                yield (plan.name, cost.state), float(of(cost))
+
+    return rows
+
+
+SHARDS = (
+    Series(
+        "headgate_role",
+        "gauge",
+        ("database", "role"),
+        "1 for the role that the database's own server says it has; missing while unknown.",
+        _role,
+    ),
+    Series(
+        "headgate_shard_leading",
+        "gauge",
+        ("database",),
+        "1 while this agent rolls up the database's shard, 0 while it may not.",
+        _leading,
+    ),
+    Series(
+        "headgate_shard_members",
+        "gauge",
+        ("database", "state"),
+        "Members by `counted`, `aside` (from any metric) and `missing`; only while leading.",
+        _members,
+    ),
+    Series(
+        "headgate_member_state",
+        "gauge",
+        ("database", "member", "state"),
+        "1 for the one of `counted`, `aside` and `missing` that the member is; only while leading.",
+        _each_member,
+    ),
+    Series(
+        "headgate_shard_metric_value",
+        "gauge",
+        ("database", "metric"),
+        "The shard's value, rolled up. Missing while there is none, or it is rolled up elsewhere.",
+        _shard_values,
+    ),
+    Series(
+        "headgate_shard_metric_healthy",
+        "gauge",
+        ("database", "metric"),
+        "1 while the shard's value lets checks through, else 0. Missing where the database "
+        "belongs to no shard.",
+        _shard_healthy,
+    ),
+    Series(
+        "headgate_member_reading",
+        "gauge",
+        ("database", "member", "metric"),
+        "A member's value as it goes into the roll-up; at most 256 members.",
+        _member_readings,
+    ),
+    Series(
+        "headgate_member_clock_ahead_seconds",
+        "gauge",
+        ("database", "member"),
+        "The clock of a member's database minus the primary's; lag is corrected for it.",
+        _member_clocks,
+    ),
+    Series(
+        "headgate_probes_total",
+        "counter",
+        ("database", "state"),
+        "Probes run, by the state they were run in: none while hibernating.",
+        _cost(lambda cost: cost.probes),
+    ),
+    Series(
+        "headgate_peer_messages_total",
+        "counter",
+        ("database", "state"),
+        "Messages sent to agents of other members, by state: none while hibernating.",
+        _cost(lambda cost: cost.messages),
+    ),
+    Series(
+        "headgate_heartbeat_writes_total",
+        "counter",
+        ("database", "state"),
+        "Heartbeats written, by state: none while hibernating but the one that says so.",
+        _cost(lambda cost: cost.beats),
+    ),
+)
