@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from headgate.client.availability import Circuit, OnUnavailable
 from headgate.client.events import Hook, events_of
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from headgate.client.target import Target
 
 Sleeper = TypeVar("Sleeper")
+Around: TypeAlias = 'Callable[[str, "Gate[Any]", Steps], Steps]'
+"""What is done, by whom, and how: the same steps, with something around them."""
 
 
 def system_dice() -> float:
@@ -106,6 +108,8 @@ class Gate(Generic[Sleeper]):
             Gathering(members, patience, clock, dice, emit) if len(members) > 1 else None
         )
         self._clock = clock
+        self._around: Around | None = None
+        """Put around each conversation by an integration that traces them."""
         self._locally: Locally | None = None
         self._only: LocalCheck | None = None
         self._reads: LocalGate | None = None
@@ -156,15 +160,18 @@ class Gate(Generic[Sleeper]):
 
     def _checking(self, cost: float | None = None, debit: Debit | None = None) -> Steps:
         if self._gathering is not None:
-            return self._gathering.check(cost)
-        return self._conversation.check(self._members[0].asked(cost, debit))
+            steps = self._gathering.check(cost)
+        else:
+            steps = self._conversation.check(self._members[0].asked(cost, debit))
+        return steps if self._around is None else self._around("check", self, steps)
 
     def _checking_read(self, threshold_s: float, metric: str, database: str | None) -> Steps:
         member = self._member_of(database)
         question = member.asker.may_read(threshold_s, metric, database)
         if self._reads is not None:
             self._reads.remember_read((threshold_s, metric, database), question)
-        return member.conversation.check(question)
+        steps = member.conversation.check(question)
+        return steps if self._around is None else self._around("check_read", self, steps)
 
     def _checked(self, cost: float | None, deadline_s: float | None = None) -> None:
         """As the long way does, where the short one is taken."""
@@ -177,8 +184,10 @@ class Gate(Generic[Sleeper]):
         self, deadline_s: float | None, cost: float | None = None, debit: Debit | None = None
     ) -> Steps:
         if self._gathering is not None:
-            return self._gathering.wait(deadline_s, cost)
-        return self._conversation.wait(self._members[0].asked(cost, debit), deadline_s)
+            steps = self._gathering.wait(deadline_s, cost)
+        else:
+            steps = self._conversation.wait(self._members[0].asked(cost, debit), deadline_s)
+        return steps if self._around is None else self._around("wait", self, steps)
 
     def _pausing(self, seconds: float) -> Generator[Step, Sent, None]:
         from headgate.client.steps import Sleep  # loaded when the client was made

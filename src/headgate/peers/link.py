@@ -40,9 +40,19 @@ _LOST_ROUTE = "there is nothing at"
 _decode_problem = msgspec.json.Decoder(Problem).decode
 
 
-def open_link(url: str, access: PeerAccess, *, sender: str, now: Now) -> HttpPeerLink:
-    """`sender`: the member that speaks; `now`: the agent's clock. InvalidName for a bad URL."""
-    return HttpPeerLink(parse_peer_url(url), access, sender=sender, now=now)
+def open_link(
+    url: str,
+    access: PeerAccess,
+    *,
+    sender: str,
+    now: Now,
+    traceparent: Callable[[], str] | None = None,
+) -> HttpPeerLink:
+    """`sender`: the member that speaks; `now`: the agent's clock; `traceparent`: of what is under
+    way, where that is traced. InvalidName for a bad URL."""
+    link = HttpPeerLink(parse_peer_url(url), access, sender=sender, now=now)
+    link.traceparent = traceparent
+    return link
 
 
 class HttpPeerLink:
@@ -62,6 +72,7 @@ class HttpPeerLink:
         self._pull_head = self._head.replace(b"METHOD TARGET", b"POST /v1/peer/pull") + _JSON
         self._wake_head = self._head.replace(b"METHOD TARGET", b"POST /v1/peer/wake") + _JSON
         self._skew: Skew | None = None
+        self.traceparent: Callable[[], str] | None = None
 
     @property
     def url(self) -> str:
@@ -70,7 +81,8 @@ class HttpPeerLink:
     async def pull(self, ask: Pull, *, timeout_s: float) -> Pulled:
         def compose(now: Instant) -> bytes:
             body = encode_pull(ask, now=now, skew=self._skew)
-            return b"%bContent-Length: %d\r\n\r\n%b" % (self._pull_head, len(body), body)
+            head = self._pull_head + self._trace()
+            return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
         answer = await self._exchange(self._pulls, compose, timeout_s)
         self._expect_ok(answer)
@@ -83,7 +95,8 @@ class HttpPeerLink:
 
     async def wake(self, shard: str, database: str, *, timeout_s: float) -> None:
         body = encode_wake(shard, database, self._sender)
-        request = b"%bContent-Length: %d\r\n\r\n%b" % (self._wake_head, len(body), body)
+        head = self._wake_head + self._trace()
+        request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         self._expect_ok(await self._exchange(self._calls, lambda _: request, timeout_s))
 
     async def ask(
@@ -109,6 +122,10 @@ class HttpPeerLink:
 
     # --- out -------------------------------------------------------------------------------
 
+    def _trace(self) -> bytes:
+        traceparent = self.traceparent() if self.traceparent is not None else ""
+        return f"traceparent: {traceparent}\r\n".encode() if traceparent else b""
+
     def _forwarded(
         self, method: str, target: str, body: bytes, headers: Mapping[str, str]
     ) -> bytes:
@@ -117,7 +134,7 @@ class HttpPeerLink:
             raise InvalidRequest("this request cannot be forwarded to another agent")
         if not all(map(_VALUE.fullmatch, headers.values())):
             raise InvalidRequest("a header of this request cannot be forwarded to another agent")
-        head = self._head.replace(b"METHOD TARGET", f"{method} {target}".encode())
+        head = self._head.replace(b"METHOD TARGET", f"{method} {target}".encode()) + self._trace()
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, lines, len(body), body)
 

@@ -52,7 +52,11 @@ class AsyncDriver:
             except StopIteration as end:
                 result: Result = end.value
                 break
-            sent = await self._do(step)
+            try:
+                sent = await self._do(step)
+            except BaseException:
+                steps.close()  # Now, not whenever its frame is let go of: it may have to tell so.
+                raise
         if time.monotonic() >= self.give_way_at_s:
             await self.give_way()
         return result

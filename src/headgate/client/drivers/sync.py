@@ -43,7 +43,11 @@ class SyncDriver:
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            sent = self._do(step)
+            try:
+                sent = self._do(step)
+            except BaseException:
+                steps.close()  # Now, not whenever its frame is let go of: it may have to tell so.
+                raise
 
     def close(self) -> None:
         """What is being told in the background is given its time, and no more."""
