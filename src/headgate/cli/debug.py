@@ -1,0 +1,331 @@
+"""`headgate debug bundle`: what a maintainer needs to find a fault, secrets removed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate.cli.options import Token, Url
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from headgate.cli.api import SocketTransport
+    from headgate.cli.debug_items import Wishes
+    from headgate.cli.debug_pack import Bundle
+    from headgate.cli.debug_scrub import Names
+    from headgate.errors import HeadgateError
+
+ITEM_TIMEOUT_S = 8.0
+SOMETHING_ELSE = "is there, and no plain file: name a new one, or give --stdout for a pipe"
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", show_default=False,
+        help="Where to put it. Default: headgate-debug-TIME.tar.gz here.",
+    ),
+]  # fmt: skip
+Folder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", show_default=False, help="Its files into a new folder instead."),
+]
+Stdout = Annotated[bool, typer.Option("--stdout", help="To standard output, for a pipe.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", show_default=False,
+        help="The agent's settings file. Default: the one that the agent names, if it is here.",
+    ),
+]  # fmt: skip
+Proxy = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy", envvar="HEADGATE_PROXY_URL", metavar="URL", show_default=False,
+        help="A proxy's control socket or address, to have its status in it, too.",
+    ),
+]  # fmt: skip
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option("--log", metavar="FILE", show_default=False, help="A log; may be repeated."),
+]
+Unit = Annotated[
+    str, typer.Option(metavar="NAME", help="Whose journal to take where no --log is named.")
+]
+LogLines = Annotated[int, typer.Option(min=1, max=100_000, help="The last so many lines of each.")]
+Since = Annotated[str, typer.Option(metavar="SPAN", help="How much history: 30m, 6h, 2d.")]
+HashNames = Annotated[
+    bool,
+    typer.Option(
+        "--hash-names",
+        help="Hashes in place of the names of clients, hosts, databases and people. What stands "
+        "for what is written beside the bundle, for you alone.",
+    ),
+]
+PlainJson = Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")]
+
+
+def bundle(
+    output: Output = None,
+    folder: Folder = None,
+    stdout: Stdout = False,
+    config: Config = None,
+    proxy: Proxy = None,
+    log: Logs = None,
+    unit: Unit = "headgate",
+    log_lines: LogLines = 2000,
+    since: Since = "6h",
+    hash_names: HashNames = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: PlainJson = False,
+) -> None:
+    """Pack what a maintainer needs into one file, secrets removed.
+
+    Also while the agent is down: then what the settings file and this machine can tell. Nothing is
+    sent anywhere, nothing is changed, and no database is woken. Look through it before you send it.
+    """
+    if sum((output is not None, folder is not None, stdout)) > 1:
+        raise typer.BadParameter("--output, --folder and --stdout exclude each other: give one")
+    if folder is not None and folder.exists():
+        raise typer.BadParameter(f"--folder {folder} is there already: name a new one")
+    if output is not None and _is_something_else(output):
+        raise typer.BadParameter(f"--output {output} {SOMETHING_ELSE}")
+    from headgate.cli.debug_items import Wishes
+    from headgate.cli.debug_scrub import Names
+
+    agent = _transport(url, token)
+    status = _status(agent)
+    settings = config or _settings_here(agent, status)
+    wishes = Wishes(
+        _api(agent),
+        agent,
+        _proxy(proxy, token),
+        settings,
+        tuple(log or ()),
+        unit,
+        log_lines,
+        since,
+    )
+    names = Names() if hash_names else None
+    made = _made(wishes, _databases(status), names, token)
+    where = _written(made, output, folder, names, to_stdout=stdout)
+    _told(made, where, as_json=as_json, to_stdout=stdout)
+
+
+def _transport(url: str | None, token: str | None) -> SocketTransport:
+    from headgate.cli.api import SocketTransport, checked_token, default_url, find_target
+
+    return SocketTransport(find_target(url or default_url()), checked_token(token), ITEM_TIMEOUT_S)
+
+
+def _api(transport: SocketTransport) -> Any:
+    from headgate.cli.api import Api
+
+    return Api(transport, transport.target.url)
+
+
+def _proxy(url: str | None, token: str | None) -> SocketTransport | None:
+    from headgate.cli.proxy import SYSTEM_SOCKET
+
+    if url is None and not SYSTEM_SOCKET.is_socket():
+        return None
+    return _transport(url or f"unix://{SYSTEM_SOCKET}", token)
+
+
+def _status(agent: SocketTransport) -> Mapping[str, Any]:
+    """What the rest is asked by; empty while the agent is down."""
+    from headgate.errors import HeadgateError
+
+    try:
+        document: Mapping[str, Any] = _api(agent).get("/v1/status").document
+    except HeadgateError:
+        return {}
+    return document
+
+
+def _settings_here(agent: SocketTransport, status: Mapping[str, Any]) -> Path | None:
+    """Where the agent read its own, if that is this machine's; else the usual place."""
+    from headgate.cli.debug_items import SYSTEM_SETTINGS
+    from headgate.config import is_loopback
+
+    if not agent.target.socket_path and not is_loopback(agent.target.host):
+        return None
+    said = status.get("settings")
+    if isinstance(said, str) and said and Path(said).is_file():
+        return Path(said)
+    return SYSTEM_SETTINGS if SYSTEM_SETTINGS.is_file() else None
+
+
+def _databases(status: Mapping[str, Any]) -> list[str]:
+    rows = status.get("databases")
+    rows = rows if isinstance(rows, list) else []
+    return [str(row["database"]) for row in rows if isinstance(row, dict) and "database" in row]
+
+
+def _made(wishes: Wishes, databases: list[str], names: Names | None, token: str | None) -> Bundle:
+    from headgate.cli import debug_pack
+    from headgate.cli.debug_items import items
+    from headgate.cli.debug_scrub import known_secrets
+    from headgate.core.redaction import Scrubber
+
+    gathered = debug_pack.gather(items(wishes, databases))
+    written = _content(wishes.settings)
+    safety = debug_pack.Safety(Scrubber(known_secrets(written, token)), names)
+    if names is not None:
+        import socket
+
+        names.add(socket.gethostname())
+        for _, outcome in gathered:
+            names.learn(outcome.content)
+    return debug_pack.pack(gathered, safety, _about(wishes))
+
+
+def _content(path: Path | None) -> list[str]:
+    try:
+        return [] if path is None else [path.read_text(errors="replace")]
+    except OSError:
+        return []
+
+
+def _about(wishes: Wishes) -> dict[str, Any]:
+    from headgate.version import VERSION
+
+    return {
+        "what": "headgate debug bundle",
+        "made_by": VERSION,
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "agent": wishes.api.url,
+        "settings": str(wishes.settings or ""),
+    }
+
+
+def _written(
+    made: Bundle, output: Path | None, folder: Path | None, names: Names | None, *, to_stdout: bool
+) -> str:
+    from headgate.cli.debug_pack import archive
+
+    now = datetime.now(UTC)
+    name = f"headgate-debug-{now:%Y%m%dT%H%M%SZ}"
+    if folder is not None:
+        _unpacked(made, folder)
+        place = folder
+    else:
+        packed = archive(made, name, now.timestamp())
+        place = output or Path(name if to_stdout else f"{name}.tar.gz")
+        if to_stdout:
+            _piped(packed)
+        else:
+            _private(place, packed)
+    if names is not None:
+        _private(place.with_name(place.name + ".names.json"), names.legend().encode())
+    return "standard output" if to_stdout else str(place)
+
+
+def _unpacked(made: Bundle, folder: Path) -> None:
+    import shutil
+
+    from headgate.cli.debug_pack import unpacked
+
+    begun = False
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+        begun = True
+        unpacked(made, folder)
+    except OSError as error:
+        if begun:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise _unwritten(folder, error) from None
+
+
+def _piped(content: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise _unwritten("standard output", error) from None
+
+
+def _private(path: Path, content: bytes) -> None:
+    """For its owner alone, and whole or not at all. A file that was there is replaced; anything
+    else stays, for its place may be known to everybody, such as /dev/null."""
+    import tempfile
+
+    from headgate.errors import HeadgateError
+
+    begun = ""
+    try:
+        if _is_something_else(path):
+            raise HeadgateError(f"{path} {SOMETHING_ELSE}")
+        descriptor, begun = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(begun).replace(path)
+    except OSError as error:
+        if begun:
+            Path(begun).unlink(missing_ok=True)
+        raise _unwritten(path, error) from None
+
+
+def _is_something_else(path: Path) -> bool:
+    return os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode)
+
+
+def _unwritten(where: Path | str, error: OSError) -> HeadgateError:
+    from headgate.errors import HeadgateError
+
+    way_out = "give another place with --output, or --stdout for a pipe to another machine"
+    return HeadgateError(f"{where} cannot be written: {error.strerror}; {way_out}")
+
+
+def _told(made: Bundle, where: str, *, as_json: bool, to_stdout: bool) -> None:
+    stream = sys.stderr if to_stdout else sys.stdout
+    if as_json:
+        print(made.files["MANIFEST.json"].decode(), file=stream)
+        return
+    from rich.console import Console
+
+    target = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if not stream.isatty():
+        target = Console(file=stream, width=160, highlight=False, markup=False, emoji=False)
+    target.print(_table(made))
+    for line in _last_words(made, where):
+        target.print(line)
+
+
+def _table(made: Bundle) -> RenderableType:
+    from rich.table import Table
+
+    from headgate.cli.words import plain
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("file", "bytes", "state", "what"):
+        table.add_column(column, justify="right" if column == "bytes" else "left")
+    before = ""
+    for entry in made.entries:
+        size = f"{entry.bytes:,}" if entry.bytes else ""
+        said = "as above" if entry.why and entry.why == before else entry.why or entry.about
+        table.add_row(entry.path, size, entry.state, plain(said))
+        before = entry.why
+    return table
+
+
+def _last_words(made: Bundle, where: str) -> list[str]:
+    missing = sum(entry.state == "missing" for entry in made.entries)
+    cut = sum(entry.state == "cut" for entry in made.entries)
+    packed = len(made.entries) - missing
+    told = [f"\n{packed} files in {where}; {missing} missing, {cut} cut: see MANIFEST.json"]
+    looks: dict[str, list[str]] = {}
+    for entry in made.entries:
+        if entry.look and entry.state != "missing":
+            looks.setdefault(entry.look, []).append(entry.path)
+    if looks:
+        told.append("Known secrets are removed. Before you send it, look for others in:")
+        told += [f"  {', '.join(paths)}: {look}" for look, paths in looks.items()]
+    return told

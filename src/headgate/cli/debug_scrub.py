@@ -1,0 +1,219 @@
+"""What a bundle must not tell: secrets, literals in statements, and names if so wished.
+
+settings, environment, files ──known_secrets──► Scrubber ──► every text of the bundle
+documents ──Names.learn──► hashes of names, the same throughout one bundle
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from headgate.cli.debug_logs import SQL_KEYS
+from headgate.core.builtins import BUILTINS
+from headgate.core.decision import Verdict
+from headgate.core.redaction import DOOR_OPENERS, HIDDEN, secrets_in, secrets_in_address
+from headgate.traffic.ask import Dialect
+from headgate.traffic.sql_text import COMMENT, LITERAL, pieces
+
+MAX_SECRET_FILE_BYTES = 64 * 1024
+MAX_NAMES = 20_000
+_ENVIRONMENT = re.compile(r"PASS|SECRET|TOKEN|KEY|CREDENTIAL|DSN|URL|AUTH", re.IGNORECASE)
+_SECRET_FILES = re.compile(r"(password|token|headers|secret|key)_file$")
+_COMMAND_KEYS = ("argv", "command")
+_OPTION = re.compile(rf"--?(?:[\w-]*[_-])?(?:{DOOR_OPENERS})", re.IGNORECASE)
+_IPV4 = re.compile(r"(?<![\d.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
+
+
+# --- secrets -----------------------------------------------------------------------------------
+
+
+def known_secrets(settings: Iterable[str], token: str | None) -> set[str]:
+    """Of settings files as they were written, of the files they name, and of the environment."""
+    found = {token or "", *_of_environment()}
+    for content in settings:
+        found |= set(_of_settings(content))
+    return {secret for secret in found if secret.strip()}
+
+
+def _of_environment() -> Iterator[str]:
+    for name, value in os.environ.items():  # noqa: TID251 -- so that none of it is passed on
+        if _ENVIRONMENT.search(name):
+            yield from secrets_in_address(value)
+            if not re.search(r"URL|DSN", name, re.IGNORECASE) and not value.startswith("/"):
+                yield value
+
+
+def _of_settings(content: str) -> Iterator[str]:
+    try:
+        document: Mapping[str, Any] = tomllib.loads(content)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        # Refused or half written: each line that could be a setting by itself.
+        for line in content.splitlines():
+            with suppress(tomllib.TOMLDecodeError, RecursionError):
+                yield from _of_document(tomllib.loads(line))
+        return
+    yield from _of_document(document)
+
+
+def _of_document(document: Mapping[str, Any]) -> Iterator[str]:
+    yield from secrets_in(document)
+    for path in _files_in(document):
+        yield from _of_file(path)
+    before = ""
+    for argument in _arguments_in(document):
+        yield from secrets_in_address(argument)
+        if _OPTION.fullmatch(before):
+            yield argument
+        before = argument
+
+
+def _files_in(document: object) -> Iterator[Path]:
+    if isinstance(document, Mapping):
+        for name, inner in document.items():
+            if isinstance(inner, str) and _SECRET_FILES.search(str(name)):
+                yield Path(inner).expanduser()
+            else:
+                yield from _files_in(inner)
+    elif isinstance(document, list):
+        for one in document:
+            yield from _files_in(one)
+
+
+def _arguments_in(document: object, key: str = "") -> Iterator[str]:
+    if isinstance(document, Mapping):
+        for name, inner in document.items():
+            yield from _arguments_in(inner, str(name))
+    elif isinstance(document, list):
+        for one in document:
+            if isinstance(one, str) and key == "command":
+                yield one
+            else:
+                yield from _arguments_in(one, key)
+
+
+def _of_file(path: Path) -> Iterator[str]:
+    """Each line, and of `Name: value` the value. What cannot be read here is nowhere here."""
+    try:
+        lines = path.read_bytes()[:MAX_SECRET_FILE_BYTES].decode(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        name, colon, value = line.partition(":")
+        yield line.strip()
+        if colon and re.fullmatch(r"[\w-]+", name):
+            yield value.strip()
+            yield value.strip().rpartition(" ")[2]
+
+
+# --- statements --------------------------------------------------------------------------------
+
+
+def without_literals(document: Any, key: str = "") -> Any:
+    """The same, with `?` for every literal of what is a statement."""
+    if isinstance(document, dict):
+        return {name: without_literals(inner, name) for name, inner in document.items()}
+    if isinstance(document, list):
+        if key in _COMMAND_KEYS:  # What it is called with may be a password, under no name at all.
+            return document[:1] + [HIDDEN] * len(document[1:])
+        return [without_literals(item, key) for item in document]
+    return shape_of(document) if isinstance(document, str) and key in SQL_KEYS else document
+
+
+def shape_of(statement: str) -> str:
+    raw = statement.encode()
+    found = [_shown(piece.kind, piece.text) for piece in pieces(raw, Dialect.POSTGRES)]
+    return b"".join(found).decode(errors="replace")
+
+
+def _shown(kind: str, text: bytes) -> bytes:
+    if kind == COMMENT:
+        return b"/*" + HIDDEN.encode() + b"*/"
+    return b"?" if kind == LITERAL else text
+
+
+# --- names -------------------------------------------------------------------------------------
+
+_NAME_KEYS = frozenset(
+    {"agent", "app", "client", "database", "host", "hostname", "user", "application", "who"}
+    | {"target", "over", "shard", "member", "cluster", "region", "name", "budget", "sender"}
+    | {"by", "ask_database", "key", "dbname", "addr", "session"}
+    | {"username", "application_name", "remote_address", "own_role", "exempt_usernames"}
+)
+_NAME_TABLES = frozenset({"match", "tags", "labels"})
+"""Tables and lists of them whose values are names, whatever their keys."""
+_URL_KEYS = frozenset({"url", "ask", "address", "advertise", "peer", "standby_for", "endpoint"})
+# What everybody calls something: it tells nothing, and hashing it would make a text unreadable.
+_COMMON = frozenset(
+    {"all", "other", "anonymous", "local", "localhost", "fleet", "shard", "host", "self"}
+    | {"primary", "replica", "operator", "viewer", "peer", "peers", "headgate", "agent", "store"}
+    | {"state", "unknown", "none", "null", "true", "false", "root", "uid", "rule", "metric"}
+)
+
+
+class Names:
+    """Hashes in place of names; the key is thrown away with the process, so that nobody can try
+    names out. `table` is for whoever sends the bundle, to read the answer with."""
+
+    def __init__(self) -> None:
+        self._salt = secrets.token_bytes(32)
+        self._pattern: re.Pattern[str] | None = None
+        self.table: dict[str, str] = {}
+        self._spared = _COMMON | set(BUILTINS) | {verdict.value for verdict in Verdict}
+
+    def learn(self, document: Any, key: str = "") -> None:
+        if isinstance(document, dict):
+            for name, inner in document.items():
+                self.learn(inner, key if key in _NAME_TABLES else name)
+        elif isinstance(document, list):
+            for one in document:
+                self.learn(one, key)
+        elif isinstance(document, str):
+            self._learn_text(document, key)
+
+    def _learn_text(self, text: str, key: str) -> None:
+        if key in _URL_KEYS or "://" in text:
+            with suppress(ValueError):
+                self.add(urlsplit(text).hostname or "")
+        elif key == "dsn":
+            for _, value in re.findall(r"\b(host|dbname|user|hostaddr)=([^\s']+)", text):
+                self.add(value)
+        elif key in _NAME_KEYS or key in _NAME_TABLES:
+            for part in re.split(r"[:/,\s]+", text):
+                self.add(part)
+
+    def add(self, name: str) -> None:
+        known = name in self.table or len(self.table) >= MAX_NAMES
+        if not known and self._is_telling(name):
+            digest = hmac.digest(self._salt, name.encode(), hashlib.sha256).hex()
+            self.table[name] = f"n-{digest[:10]}"
+            self._pattern = None
+
+    def _is_telling(self, name: str) -> bool:
+        loopback = name.startswith("127.") or name in ("::1", "0.0.0.0")  # noqa: S104
+        return len(name) > 1 and not name.isdigit() and name not in self._spared and not loopback
+
+    def __call__(self, text: str) -> str:
+        for address in set(_IPV4.findall(text)):
+            self.add(address)
+        if not self.table:
+            return text
+        if self._pattern is None:
+            longest_first = sorted(self.table, key=len, reverse=True)
+            either = "|".join(map(re.escape, longest_first))
+            self._pattern = re.compile(rf"(?<![A-Za-z0-9_])(?:{either})(?![A-Za-z0-9_])")
+        return self._pattern.sub(lambda match: self.table[match[0]], text)
+
+    def legend(self) -> str:
+        pairs = {digest: name for name, digest in self.table.items()}
+        return json.dumps(pairs, indent=2, sort_keys=True, ensure_ascii=False)
