@@ -20,7 +20,9 @@ from headgate.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
 from headgate.probes.kit import Kit
 from headgate.probes.plugin import load_plugin
 from headgate.probes.roles import RoleProbe
+from headgate.probes.server_facts import ServerFacts
 from headgate.probes.sessions import SessionsProbe
+from headgate.probes.statements import StatementsProbe
 from headgate.probes.tables import split_table
 
 HEARTBEAT_TIMEOUT_S = 1.0
@@ -91,6 +93,14 @@ class DatabaseProbes:
     def sessions(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> SessionsProbe[Any]:
         """On the connections that the metrics' probes share: it comes seldom."""
         return SessionsProbe(self._lane, self._kit.sessions, timeout_s)
+
+    def statements(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> StatementsProbe[Any] | None:
+        """None where the engine numbers no statements."""
+        reader = self._kit.statements
+        return None if reader is None else StatementsProbe(self._lane, reader, timeout_s)
+
+    def server_facts(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> ServerFacts:
+        return ServerFacts(self._lane, self._engine, timeout_s)
 
     async def close(self) -> None:
         await self._lane.close()

@@ -11,6 +11,7 @@ from headgate.probes.connections import Connector, Reader, S
 from headgate.probes.heartbeats import Beat, Enders
 from headgate.probes.roles import RoleReader
 from headgate.probes.sessions import SessionReader
+from headgate.probes.statements import StatementReader
 
 Options = Mapping[str, Option]
 MakeReader = Callable[[Options], Reader[S]]
@@ -30,6 +31,8 @@ class Kit(Generic[S]):
     role: Callable[[], RoleReader[S]]
     sessions: SessionReader[S]
     """Who is connected, and at work."""
+    statements: StatementReader[S] | None = None
+    """What they run, by the server's number of it; None: it has none."""
 
 
 def plain(reader: Reader[S]) -> MakeReader[S]:

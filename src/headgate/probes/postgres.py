@@ -29,6 +29,7 @@ from headgate.probes.postgres_session import (
     Row,
 )
 from headgate.probes.postgres_sessions import postgres_sessions
+from headgate.probes.postgres_statements import postgres_statements
 from headgate.probes.tables import split_table
 
 NOT_OURS = f"NOT (application_name = '{APPLICATION_NAME}' AND usename = current_user)"
@@ -251,4 +252,5 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Postg
         enders=Enders(connector, None),
         role=PostgresRole,
         sessions=postgres_sessions,
+        statements=postgres_statements,
     )

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import waiting
-from psycopg.abc import PQGen
+from psycopg.abc import AdaptContext, Buffer, PQGen
+from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Format
 from psycopg.rows import TupleRow
 
 from headgate.core.samples import Cause
@@ -26,6 +28,29 @@ _WAKE_EVERY_S = 0.1
 
 RV = TypeVar("RV")
 Row = tuple[Any, ...]
+
+_TEXT_TYPES = ("bpchar", "name", "text", "varchar", '"char"')
+_AS_THEY_ARE = "ascii"
+"""What psycopg calls SQL_ASCII: bytes in whatever encoding their writer had."""
+
+
+class TextLoader(Loader):
+    """Always `str`. psycopg itself gives bytes where a database says SQL_ASCII, and raises at a
+    byte that its encoding does not have: a server's views tell texts and names of all its
+    databases, each in the encoding of its own.
+    """
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        encoding = self.connection.info.encoding if self.connection else _AS_THEY_ARE
+        self._encoding = "utf-8" if encoding == _AS_THEY_ARE else encoding
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode(self._encoding, errors="replace")
+
+
+class BinaryTextLoader(TextLoader):
+    format = Format.BINARY
 
 
 class ProbeConnection(psycopg.AsyncConnection[TupleRow]):
@@ -133,6 +158,9 @@ class PostgresConnector:
         except asyncio.CancelledError as cancelled:
             # Without its frames nothing holds the half-open socket: it closes here and now.
             raise cancelled.with_traceback(None) from None
+        for name in _TEXT_TYPES:
+            connection.adapters.register_loader(name, TextLoader)
+            connection.adapters.register_loader(name, BinaryTextLoader)
         return PostgresSession(connection)
 
     def explain(self, error: Exception) -> ProbeFailed:
