@@ -68,6 +68,22 @@ def test_a_file_that_is_not_there_is_a_fault(run: Run, settings: Path) -> None:
     assert "cannot be read: No such file" in ran.out
 
 
+def test_the_headers_file_of_tracing_is_judged_as_well(run: Run, settings: Path) -> None:
+    """With a fault in it the agent does not start. What a line says may be a key, and stays."""
+    headers = settings.with_name("headers")
+    settings.write_text(
+        f'{GOOD}[tracing]\nendpoint = "http://127.0.0.1:4318"\nheaders_file = "{headers}"\n'
+    )
+    headers.write_text("x-key: abc\n")
+    assert run("lint", str(settings)).code == 0
+    headers.write_text("no header at all, hunter2\n")
+    ran = run("lint", str(settings))
+    assert ran.code == 1 and "hunter2" not in ran.out
+    assert f"{settings}:12: fault tracing.headers_file: line 1 of" in ran.out
+    settings.write_text(f'{GOOD}[tracing]\nendpoint = "http://127.0.0.1:4318"\nservice_name = ""\n')
+    assert "fault tracing.service_name: is empty" in run("lint", str(settings)).out
+
+
 def test_the_policy_file_that_a_database_names_is_judged_as_well(run: Run, settings: Path) -> None:
     """With a fault in it the agent would not start."""
     policy = settings.parent / "policy.toml"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import threading
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +16,9 @@ from headgate.cli.api import connect
 from headgate.cli.documents import Status, read
 from headgate.cli.poller import WAKE_EVERY_S, Waker
 from headgate.cli.trend import View
-from tests.cli import builders
+from tests.cli import builders, documents, scenes
 from tests.cli.conftest import Run, headgate
+from tests.cli.glass import Glass
 from tests.cli.scripted import Heard, Reply, ScriptedAgent
 from tests.cli.terminal import Terminal, terminal
 from tests.fixtures.eventually import eventually
@@ -41,25 +45,63 @@ def asks(shown: Terminal, question: str) -> bool:
     return question in shown.text
 
 
+def screen_of(shown: Terminal, columns: int, lines: int) -> str:
+    """What is on it, of everything that was sent since it was cleared."""
+    glass = Glass(columns, lines)
+    raw = shown.raw
+    glass.write(raw[max(0, raw.rfind("\x1b[2J")) :])
+    assert not glass.overflowed, "no line is broken"
+    return glass.text
+
+
 def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None:
     with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text, 15)
         assert "REFUSED for 13 min by lag" in shown.text
         assert shown.modes() != modes, "keys come one by one"
-        shown.resize(60, 20)
+        for columns, lines in ((60, 20), (40, 12), (300, 100)):
+            shown.forget()
+            shown.resize(columns, lines)
+            eventually(lambda: "BREACHED" in shown.text and "q leaves" in shown.text, 10)
+            text = screen_of(shown, columns, lines)
+            assert len(text.splitlines()) == lines and "q leaves" in text.splitlines()[-1]
+            assert ("postgres" in text) == (columns >= 72), "no room for that below"
+        for key, told in ((b"3", "3 clients, 1 held"), (b"?", "hold the picture still")):
+            shown.press(key)
+            eventually(partial(lambda told: told in screen_of(shown, 300, 100), told))
+        shown.press(b"\x1b[B")
+        shown.press(b"qq")
+        assert shown.wait() == 0
+        eventually(lambda: left_clean(shown, modes))
+
+
+def test_few_bytes_are_sent_where_little_changes(busy: ScriptedAgent) -> None:
+    """Over ssh: a second of a screen that only its clock changes."""
+    with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
+        # With its last row, and with rates, for which two looks are needed.
+        rates = re.compile(r"backfill:users +orders +0 +0 ")
+        eventually(lambda: rates.search(screen_of(shown, 110, 36)), 15)
+        frame, asked = len(shown.raw), len(busy.heard)
         shown.forget()
-        eventually(lambda: "BREACHED" in shown.text, 10)
-        assert "postgres" not in shown.text, "no room for that at 60 columns"
-        widths = [len(line) for line in shown.text.replace("\r", "").split("\n")]
-        assert max(widths) <= 60 * 2, "a frame may follow the other on one line, no more"
-        shown.press(b"x")
+        eventually(lambda: len(busy.heard) > asked + 12 and len(shown.raw) > 0)
+        assert len(shown.raw) < frame / 5
         shown.press(b"q")
         assert shown.wait() == 0
-        eventually(lambda: SHOW_CURSOR in shown.raw)
-        shown_raw = shown.raw
-        assert LEAVE_SCREEN in shown_raw
-        assert shown.modes() == modes
+
+
+def test_stopped_and_continued_it_takes_the_terminal_again(busy: ScriptedAgent) -> None:
+    with terminal("top", HEADGATE_URL=busy.url) as shown:
+        modes = shown.modes()
+        eventually(lambda: "BREACHED" in shown.text, 15)
+        shown.forget()
+        shown.process.send_signal(signal.SIGTSTP)
+        eventually(lambda: left_clean(shown, modes))
+        shown.forget()
+        shown.process.send_signal(signal.SIGCONT)
+        eventually(lambda: ENTER_SCREEN in shown.raw and "BREACHED" in shown.text)
+        shown.press(b"q")
+        assert shown.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -95,11 +137,10 @@ def test_top_shows_an_agent_that_goes_away_and_comes_back(tmp_path: Path) -> Non
         with agent.serving(path):
             eventually(lambda: "BREACHED" in shown.text)
         path.unlink()
-        shown.forget()
-        eventually(lambda: "below is what it said" in shown.text)
-        shown.forget()
+        eventually(lambda: "below is what it said" in screen_of(shown, 110, 36))
+        assert "BREACHED" in screen_of(shown, 110, 36), "the last picture stays"
         with agent.serving(path):
-            eventually(lambda: "BREACHED" in shown.text and "UNREACHABLE" not in shown.text)
+            eventually(lambda: "UNREACHABLE" not in screen_of(shown, 110, 36))
             shown.press(b"q")
             assert shown.wait() == 0
 
@@ -150,8 +191,8 @@ def test_confirmation_is_asked_for_on_a_terminal(scripted: ScriptedAgent) -> Non
 # --- waking ------------------------------------------------------------------------------------
 
 
-def test_looking_wakes_every_database_again_and_again() -> None:
-    """R58: an operator who looks wants measurements."""
+def test_who_wants_databases_awake_wakes_them_again_and_again() -> None:
+    """R58: `--wake`."""
     wake = [("POST", f"/v1/databases/{name}/wake") for name in ("main", "orders")]
     agent = ScriptedAgent()
     for method, path in wake:
@@ -164,13 +205,17 @@ def test_looking_wakes_every_database_again_and_again() -> None:
     assert [(heard.method, heard.path) for heard in agent.heard] == wake * 2
 
 
-def test_an_agent_that_knows_no_waking_is_shown_all_the_same(busy: ScriptedAgent, run: Run) -> None:
-    ran = run("top", "--once", "--interval", "0.1")
-    assert ran.code == 0 and "BREACHED" in ran.out
-    assert [h.path for h in busy.heard if h.method == "POST"] == [
-        "/v1/databases/main/wake",
-        "/v1/databases/orders/wake",
-    ]
+def woken(agent: ScriptedAgent) -> list[str]:
+    return [heard.path for heard in agent.heard if heard.method == "POST"]
+
+
+def test_looking_wakes_nobody_unless_it_is_asked_for(busy: ScriptedAgent, run: Run) -> None:
+    """R56: an open screen must not keep what nobody asks about from hibernating."""
+    assert run("top", "--once", "--interval", "0.1").code == 0
+    assert woken(busy) == []
+    ran = run("top", "--once", "--wake", "--interval", "0.1")
+    assert ran.code == 0 and "BREACHED" in ran.out, "though this agent knows no waking"
+    assert woken(busy) == ["/v1/databases/main/wake", "/v1/databases/orders/wake"]
 
 
 def test_an_agent_that_is_away_is_not_woken() -> None:
@@ -195,6 +240,36 @@ def test_once_prints_one_frame_with_rates(scripted: ScriptedAgent, run: Run) -> 
     assert "agent db1" in ran.out
     row = next(line for line in ran.out.splitlines() if line.startswith("etl:nightly"))
     assert float(row.split()[2].replace(",", "")) > 50
+
+
+def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
+    busy.says("/v1/history/timeline", documents.TIMELINE)
+    ran = run("top", "--once", "--view", "clients", "--interval", "0.1")
+    assert "3 clients, 1 held" in ran.out and "HELD 13 min by lag" in ran.out
+    assert "last hour" in ran.out and "q leaves" not in ran.out
+    assert "rules cannot be shown: the agent answers 404" in run("top", "--once", "--view", "4").out
+    ran = run("top", "--once", "--view", "clint")
+    assert ran.code == 2 and "is no view; there are: overview, shard, clients" in ran.err
+
+
+def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run) -> None:
+    at = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:00Z")
+    minute = {"at": at, "database": "main", "metric": "lag", "high": 5.0}
+    busy.says("/v1/history/metrics", {"minutes": [minute], "whole": True})
+    ran = run("top", "--once", "--view", "shard", "--interval", "0.1")
+    line = next(line for line in ran.out.splitlines() if line.strip().startswith("lag"))
+    assert line.count("▆") == 4, "a minute of history is four quarters of one"
+
+
+def test_the_whole_picture_is_one_document(busy: ScriptedAgent, run: Run) -> None:
+    busy.says("/v1/rules", {"rules": [scenes.rule()], "refused": []})
+    ran = run("top", "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0
+    assert found["status"] == builders.busy_status() and found["rules"]["rules"][0]["id"] == "r7"
+    assert found["audit"] is None and "404" in found["faults"]["audit"]
+    gone = run("top", "--json", url="http://127.0.0.1:1")
+    assert gone.code == 20 and json.loads(gone.out)["status"] is None
 
 
 def test_once_without_an_agent_shows_so_and_fails() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.cli.documents import Status, read
-from headgate.cli.trend import KEEP_VALUES, Trend
+from headgate.cli.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Trend, View
 from tests.cli import builders
 
 
@@ -34,18 +34,56 @@ def test_counts_that_went_back_have_no_rate() -> None:
     assert trend.take(status(15, 0), 52.0).rates == {KEY: (10.0, 0.0)}
 
 
-def test_values_are_remembered_and_absences_are_gaps() -> None:
+def test_rates_are_of_some_seconds_so_that_they_do_not_flicker() -> None:
     trend = Trend("url")
-    trend.take(status(value=1.0), 1.0)
-    trend.take(status(value=None, state="absent", cause="timed_out"), 2.0)
-    assert trend.take(status(value=3.0), 3.0).recent[("main", "lag")] == (1.0, None, 3.0)
+    for second in range(20):
+        view = trend.take(status(10 * second), float(second))
+    assert view.rates == {KEY: (10.0, 0.0)}
+    trend.take(status(1000), 20.0)
+    spread = trend.view.rates[KEY][0]
+    assert 10.0 < spread < 810.0, "one burst is spread over the window"
+    for second in range(21, 21 + int(RATE_WINDOW_S) + 1):
+        view = trend.take(status(1000), float(second))
+    assert view.rates[KEY][0] == 0.0
+
+
+def last(view: View, count: int) -> tuple[float | None, ...]:
+    return tuple(view.recent[("main", "lag")])[-count:]
+
+
+def test_the_worst_of_a_quarter_of_a_minute_is_kept_and_absences_are_gaps() -> None:
+    trend = Trend("url")
+    trend.take(status(value=1.0), 0.0)
+    trend.take(status(value=9.0), 1.0)
+    trend.take(status(value=2.0), 2.0)
+    trend.take(status(value=None, state="absent", cause="timed_out"), SLOT_S)
+    view = trend.take(status(value=3.0), 3 * SLOT_S)
+    assert last(view, 4) == (9.0, None, None, 3.0)
 
 
 def test_memory_is_bounded() -> None:
     trend = Trend("url")
-    for second in range(KEEP_VALUES + 50):
-        view = trend.take(status(value=float(second)), float(second))
-    assert len(view.recent[("main", "lag")]) == KEEP_VALUES
+    for slot in range(KEEP_SLOTS + 50):
+        view = trend.take(status(value=float(slot)), slot * SLOT_S)
+    assert len(view.recent[("main", "lag")]) == KEEP_SLOTS
+    assert last(view, 1) == (float(KEEP_SLOTS + 49),)
+
+
+def test_history_goes_before_what_was_seen_and_never_over_it() -> None:
+    trend = Trend("url")
+    now_s = 1000 * SLOT_S
+    trend.take(status(value=5.0), now_s)
+    minutes = [Past(("main", "lag"), 0.0, 1.5), Past(("main", "lag"), 60.0, 0.5)]
+    trend.recall([*minutes, Past(("main", "gone"), 0.0, 7.0)], now_s)
+    view = trend.take(status(value=4.0), now_s)
+    assert last(view, 9) == (0.5,) * 4 + (1.5,) * 4 + (5.0,)
+    assert set(view.recent) == {("main", "lag")}
+
+
+def test_values_of_each_member_of_a_shard_are_remembered() -> None:
+    document = builders.status(databases=[builders.database(shard=builders.shard())])
+    view = Trend("url").take(read(Status, document), 1.0)
+    assert view.recent[("main", "db-b lag")][-1] == 0.02
 
 
 def test_a_metric_that_was_removed_is_forgotten() -> None:
@@ -62,3 +100,12 @@ def test_an_outage_keeps_the_last_picture_and_its_own_beginning() -> None:
     assert view.status is not None
     assert (view.seen_at_s, view.lost_at_s, view.lost) == (10.0, 11.0, "no answer in 2 s")
     assert trend.take(status(), 15.0).lost is None
+
+
+def test_an_agent_that_began_anew_is_noticed() -> None:
+    trend = Trend("url")
+    assert trend.take(status(), 1.0).restarted_at_s is None
+    again = read(Status, builders.status(uptime_s=3.0))
+    assert trend.take(again, 2.0).restarted_at_s == 2.0
+    later = read(Status, builders.status(uptime_s=4.0))
+    assert trend.take(later, 3.0).restarted_at_s == 2.0

@@ -100,19 +100,21 @@ def drawn(picture: Picture, screen: Console, hint: str = "") -> RenderableType:
 
 
 def run_live(screen: Console, poller: BudgetPoller) -> None:
-    from rich.live import Live
-
     from headgate.cli.keys import Keys
     from headgate.cli.signals import ending_on_signals
+    from headgate.cli.top_paint import Ruler
+    from headgate.cli.top_screen import Screen
 
-    live = Live(console=screen, screen=True, auto_refresh=False, redirect_stdout=False)
-    with ending_on_signals(), suppress(KeyboardInterrupt), Keys() as keys, live:
+    keys = Keys()
+    glass = Screen(screen, keys)
+    with ending_on_signals(), suppress(KeyboardInterrupt), keys, glass:
         drawn_at_s = 0.0
         shown: object = None
         while True:
-            state = (poller.picture, screen.size)
+            state = (poller.picture, glass.size)
             if state != shown or time.monotonic() - drawn_at_s >= REDRAW_S:
-                live.update(drawn(poller.picture, screen, "  q leaves"), refresh=True)
+                page = drawn(poller.picture, screen, "  q leaves")
+                glass.draw(Ruler(glass.size[0]).lines(page), glass.size)
                 shown, drawn_at_s = state, time.monotonic()
             if keys.wants_to_leave(KEY_SLICE_S):
                 return

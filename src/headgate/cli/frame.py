@@ -7,17 +7,16 @@ from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.styled import Styled
-from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.documents import Database, Metric, Status
+from headgate.cli.documents import Client, Database, Metric, Status
 from headgate.cli.render import (
     Canvas,
     advice_line,
     agent_line,
     client_table,
     database_blocks,
-    held_first,
+    fleet_line,
     is_loud,
     store_line,
 )
@@ -30,34 +29,50 @@ MAX_ADVICE = 2
 MAX_LOUD = 4
 LONG_CHARS = 40
 MEMBERS_A_LINE = 3
+RESTS_S = 60.0
 
 
 def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str) -> RenderableType:
     """`corner` stands at the top right; ages are measured with `now_s`, monotonic."""
-    parts: list[RenderableType] = [_head(view, canvas, corner)]
+    parts: list[RenderableType] = [head(view, canvas, corner)]
     if view.lost is not None:
-        parts.append(_lost_line(view, now_s))
+        parts.append(lost_line(view, now_s))
     if view.status is None:
         return Group(*parts)
-    notes = _notes(view.status)
-    body = _body(view, view.status, canvas, height - len(parts) - len(notes))
-    parts.append(body if view.lost is None else Styled(body, "dim"))
-    return Group(*parts, *notes)
+    body = Group(*overview(view, view.status, canvas, height - len(parts)))
+    return Group(*parts, body if view.lost is None else Styled(body, "dim"))
 
 
-def _head(view: View, canvas: Canvas, corner: str) -> RenderableType:
+def overview(
+    view: View, status: Status, canvas: Canvas, height: int, *, more: Sequence[RenderableType] = ()
+) -> list[RenderableType]:
+    """What to do, then what is unhealthy, then who is held, by what and since when.
+
+    `more`: what others than the status tell, such as rules in force; a line each.
+    """
+    notes = [*_notes(status), *more]  # Each database begins with an empty line.
+    return [*notes, _body(view, status, canvas, height - _height(notes, canvas.width))]
+
+
+def _height(parts: Sequence[RenderableType], width: int) -> int:
+    return sum(
+        max(1, -(-part.cell_len // max(1, width))) if isinstance(part, Text) else 1
+        for part in parts
+    )
+
+
+def head(view: View, canvas: Canvas, corner: str) -> Text:
     left = Text().append("headgate", style="bold")
     if view.status is not None:
         left = agent_line(replace(view.status, settings=""), canvas)
     left.append(f" {canvas.marks.dot} {plain(view.url)}", style="dim")
-    grid = Table.grid(expand=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
-    grid.add_column(justify="right", no_wrap=True, min_width=len(corner) + 1)
-    grid.add_row(left, Text(corner, style="dim"))
-    return grid
+    left.truncate(max(1, canvas.width - len(corner) - 1), overflow="ellipsis")
+    line = Text(no_wrap=True, overflow="crop").append_text(left)
+    line.append(" " * max(1, canvas.width - left.cell_len - len(corner)))
+    return line.append(corner, style="dim")
 
 
-def _lost_line(view: View, now_s: float) -> Text:
+def lost_line(view: View, now_s: float) -> Text:
     since = duration(max(0.0, now_s - view.lost_at_s)) if view.lost_at_s is not None else "now"
     words = f"AGENT UNREACHABLE for {since}: {plain(view.lost or '')}"
     line = Text().append(words, style="bold red")
@@ -74,10 +89,16 @@ def _notes(status: Status) -> list[RenderableType]:
         notes.append(Text(message, style="bold red"))
     if not status.store.writable:
         notes.append(store_line(status.store))
+    if status.fleet is not None and (status.fleet.kept or status.fleet.stale_for_s is not None):
+        notes.append(fleet_line(status.fleet))
     loud = [advice for advice in status.advice if is_loud(advice)]
     quiet = [advice for advice in status.advice if not is_loud(advice)]
-    notes += [advice_line(advice) for advice in (*loud[:MAX_LOUD], *quiet[:MAX_ADVICE])]
-    return [Text(), *notes] if notes else []
+    shown = (*loud[:MAX_LOUD], *quiet[:MAX_ADVICE])
+    notes += [advice_line(advice) for advice in shown]
+    if len(shown) < len(status.advice):
+        left = len(status.advice) - len(shown)
+        notes.append(Text(f"and {left} more pieces of advice: headgate status", style="dim"))
+    return notes
 
 
 def _body(view: View, status: Status, canvas: Canvas, height: int) -> Group:
@@ -92,12 +113,18 @@ def _body(view: View, status: Status, canvas: Canvas, height: int) -> Group:
 def _clients(view: View, status: Status, canvas: Canvas, height: int) -> list[RenderableType]:
     if not status.clients:
         return [Text("no client has asked yet", style="dim")]
-    clients = held_first(status.clients)
+    clients = sorted(status.clients, key=_urgency)
     shown = clients[: max(1, height - 2)]
     parts: list[RenderableType] = [client_table(shown, canvas, view.rates)]
     if len(shown) < len(clients):
         parts.append(Text(f"and {len(clients) - len(shown)} more clients", style="dim"))
     return parts
+
+
+def _urgency(client: Client) -> tuple[float, bool, str, str]:
+    """Held longest first; then by name, so that rows stay where they are."""
+    rests = client.last_seen_s_ago > RESTS_S
+    return (-(client.refused_for_s or 0.0), rests, client.client, client.database)
 
 
 def fitted(databases: Sequence[Database], height: int) -> tuple[list[Database], int]:

@@ -21,10 +21,24 @@ CheckConfig = Annotated[
 ]
 DemoSeconds = Annotated[
     float | None,
-    typer.Option(min=1, metavar="SECONDS", show_default=False, help="End after this long."),
+    typer.Option(
+        min=1,
+        metavar="SECONDS",
+        show_default=False,
+        help="End after this long; --headless plays all scenes first, however long they take.",
+    ),
 ]
 Headless = Annotated[
-    bool, typer.Option("--headless", help="Play the scenes once; fail if one does not hold.")
+    bool,
+    typer.Option(
+        "--headless",
+        help="Play the scenes once; 1 if a promise is broken, 3 if one could not be tried.",
+    ),
+]
+DemoPorts = Annotated[
+    str | None,
+    # For those who run several beside each other: tests, mostly.
+    typer.Option("--ports", metavar="FIRST-LAST", hidden=True, help="Take ports from these only."),
 ]
 CalibrateJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
 
@@ -34,7 +48,9 @@ class Host(Protocol):
 
     def run_agent(self, settings: Path) -> int: ...
 
-    def play(self, *, seconds: float | None, headless: bool) -> int: ...
+    def play(
+        self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None
+    ) -> int: ...
 
     def calibrate(self, settings: Path, database: str) -> Mapping[str, Any]: ...
 
@@ -54,9 +70,22 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
     raise typer.Exit(2 if any(note.level == "fault" for note in notes) else 0)
 
 
-def demo(context: typer.Context, seconds: DemoSeconds = None, headless: Headless = False) -> None:
+def demo(
+    context: typer.Context,
+    seconds: DemoSeconds = None,
+    headless: Headless = False,
+    ports: DemoPorts = None,
+) -> None:
     """See it work: a real Postgres shard, an agent beside each server, greedy jobs."""
-    raise typer.Exit(_host(context).play(seconds=seconds, headless=headless))
+    chosen = None if ports is None else _ports(ports)
+    raise typer.Exit(_host(context).play(seconds=seconds, headless=headless, ports=chosen))
+
+
+def _ports(said: str) -> tuple[int, int]:
+    first, _, last = said.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) < 65536):
+        raise typer.BadParameter(f"--ports {said!r} must read like 20000-21500")
+    return int(first), int(last)
 
 
 def calibrate(

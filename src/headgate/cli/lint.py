@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,7 +55,23 @@ def notes_on(path: Path) -> list[Note]:
         Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
         for a in settings.advice
     ]
-    return advice + [note for name in settings.databases for note in _policy_notes(settings, name)]
+    policies = [note for name in settings.databases for note in _policy_notes(settings, name)]
+    return [*_tracing_notes(settings, lines), *advice, *policies]
+
+
+def _tracing_notes(settings: Settings, lines: Mapping[str, int]) -> list[Note]:
+    """On the headers that [tracing] names: with a fault in them, the agent would not start."""
+    from headgate.core.places import nearest_line
+    from headgate.errors import InvalidSettings
+
+    try:
+        if settings.tracing is not None:
+            settings.tracing.headers()
+    except InvalidSettings as error:
+        return [
+            Note("fault", nearest_line(f.place, lines), f.place, f.message) for f in error.faults
+        ]
+    return []
 
 
 def _policy_notes(settings: Settings, name: str) -> list[Note]:

@@ -39,7 +39,9 @@ COMMANDS: Mapping[str, Row] = {
         takes_the_rest=True,
     ),
     "explain": Row("ask:explain", "Say what a check would be answered, and why."),
-    "top": Row("top:top", "Watch databases, metrics and clients live; q leaves."),
+    "top": Row(
+        "top:top", "Watch what is unhealthy, who is held, by what, and what to do; q leaves."
+    ),
     "status": Row("look:status", "Show databases, metrics, clients, the store, and advice."),
     "clients": Row("watch:clients", "List who asked lately, and who is refused by what."),
     "history": Row(
@@ -70,6 +72,7 @@ COMMANDS: Mapping[str, Row] = {
         "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
     ),
     "lint": Row("lint:lint", "Judge a settings file, without running anything."),
+    "page": Row("page:page", "Print a link that signs in at the agent's page, once."),
     "token": Row("small:token", "Make a random token, shown once."),
     "version": Row("small:version", "Print the version of this command."),
 }
@@ -238,6 +241,10 @@ _PROXY: Mapping[str, Row] = {
     "build": Row("proxy:build", "Build the relay's library for this installation."),
 }
 
+_DEBUG = {
+    "bundle": Row("debug:bundle", "Pack what a maintainer needs into one file, secrets removed."),
+}
+
 GROUPS: Mapping[str, Group] = {
     "rule": Group("Set, change, extend and lift rules on clients.", _RULE),
     "metrics": Group("List, add, change and remove metrics.", _METRICS),
@@ -258,6 +265,7 @@ GROUPS: Mapping[str, Group] = {
         _PROXY,
         default="run",
     ),
+    "debug": Group("For finding faults: what a maintainer needs to know.", _DEBUG),
     "pg": Group(
         "Traffic control inside a Postgres on this host: its extension and its policy.", _PG
     ),

@@ -6,14 +6,14 @@ left out: a member whose upstream is not known, or that is part of a circle, sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.bars import Marks
+from headgate.cli.bars import Marks, sparkline
 from headgate.cli.documents import Member, Metric, Shard, Unwatched
 from headgate.cli.words import age_text, cause_text, plain, threshold_text, value_text
 from headgate.wire.reasons import duration
@@ -21,6 +21,9 @@ from headgate.wire.reasons import duration
 MAX_READINGS = 3
 SKEW_S = 0.1
 ROLE_CELLS = 7
+MIN_CURVE_CELLS, MAX_CURVE_CELLS = 8, 30
+LEAST_FACTS_CELLS = 60
+"""Of a line: names, roles and readings come before curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,37 @@ class Leaf:
     below: Sequence[Leaf] = ()
 
 
-def shard_tree(shard: Shard, marks: Marks, width: int) -> RenderableType:
-    return Group(*_wrapped(shard_head(shard, marks), width, ""), *_branches(shard, marks, width))
+Recent = Mapping[str, Sequence[float | None]]
+"""`member metric` → its values of the last minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Beside each member, how its first reading came to what it is; 0 cells: there is no room."""
+
+    recent: Recent
+    cells: int
+
+    def of(self, member: Member, marks: Marks) -> Text:
+        curve = Text()
+        for reading in _telling(member)[:1] if self.cells else ():
+            values = self.recent.get(f"{member.member} {reading.metric}", ())
+            curve = sparkline(values, reading.threshold, self.cells, marks)
+        pad = " " * (self.cells - curve.cell_len + 2 if self.cells else 0)
+        return Text(pad).append_text(curve)
+
+
+NO_CURVES = Curves({}, 0)
+
+
+def curves(recent: Recent, width: int) -> Curves:
+    room = width - LEAST_FACTS_CELLS
+    return Curves(recent, min(MAX_CURVE_CELLS, room) if room >= MIN_CURVE_CELLS else 0)
+
+
+def shard_tree(shard: Shard, marks: Marks, width: int, drawn: Curves = NO_CURVES) -> RenderableType:
+    head = _wrapped(shard_head(shard, marks), width, "")
+    return Group(*head, *_branches(shard, marks, width, drawn))
 
 
 def shard_head(shard: Shard, marks: Marks) -> Text:
@@ -82,8 +114,9 @@ def _in_short(member: Member, marks: Marks) -> Text:
 # --- who hangs below whom ----------------------------------------------------------------------
 
 
-def _branches(shard: Shard, marks: Marks, width: int) -> list[Text]:
-    leaves = [*_roots(shard, marks), *(_unwatched(replica, marks) for replica in shard.unwatched)]
+def _branches(shard: Shard, marks: Marks, width: int, drawn: Curves) -> list[Text]:
+    roots = _roots(shard, marks, drawn)
+    leaves = [*roots, *(_unwatched(replica, marks) for replica in shard.unwatched)]
     name_cells = min(width // 3, _name_cells(leaves, marks))
     return list(_drawn(leaves, marks, width, name_cells))
 
@@ -95,7 +128,7 @@ def _name_cells(leaves: Sequence[Leaf], marks: Marks) -> int:
     return max([*own, *deeper], default=0)
 
 
-def _roots(shard: Shard, marks: Marks) -> list[Leaf]:
+def _roots(shard: Shard, marks: Marks, drawn: Curves) -> list[Leaf]:
     """Those that follow the primary stand beside it; only a cascade goes deeper."""
     by_name = {member.member: member for member in shard.members}
     primaries = {name for name, member in by_name.items() if member.role == "primary"}
@@ -107,7 +140,7 @@ def _roots(shard: Shard, marks: Marks) -> list[Leaf]:
 
     def leaf(member: Member) -> Leaf:
         below = [leaf(other) for other in shard.members if parent(other) == member.member]
-        return _leaf(member, shard, below, marks)
+        return _leaf(member, shard, below, marks, drawn)
 
     tops = [member for member in shard.members if parent(member) is None]
     return [leaf(member) for member in sorted(tops, key=lambda m: m.role != "primary")]
@@ -126,9 +159,10 @@ def _reaches_top(member: Member, by_name: dict[str, Member]) -> bool:
 # --- one member --------------------------------------------------------------------------------
 
 
-def _leaf(member: Member, shard: Shard, below: Sequence[Leaf], marks: Marks) -> Leaf:
+def _leaf(member: Member, shard: Shard, below: Sequence[Leaf], marks: Marks, drawn: Curves) -> Leaf:
     quiet = member.activity == "hibernating" or not member.reachable
     facts = Text(f"{plain(member.role or '?'):<{ROLE_CELLS}}", style="dim" if quiet else "")
+    facts.append_text(drawn.of(member, marks))
     for reading in _telling(member):
         facts.append("  ").append_text(_reading(reading, member, marks))
     if member.member == shard.member:

@@ -1,15 +1,34 @@
-"""What `top` remembers between two looks: recent values, rates, and whether anybody answers."""
+"""What `top` remembers between two looks: recent values, rates, and whether anybody answers.
+
+Values are kept by the quarter of a minute, each with the worst that was seen in it: what the
+agent's history tells of the minutes before goes in front, so that nothing begins empty.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from headgate.cli.documents import Client, Status
+from headgate.cli.documents import Client, Database, Metric, Status
 
-KEEP_VALUES = 120
+SLOT_S = 15.0
+KEEP_SLOTS = 60
+"""A quarter of an hour."""
+RATE_WINDOW_S = 5.0
 Key = tuple[str, str]
+"""Database and metric; of a shard's member, `member metric`."""
+Slots = dict[int, float | None]
+Clients = Mapping[Key, Client]
+
+
+class Past(NamedTuple):
+    """One metric in one minute that is over."""
+
+    key: Key
+    ended_s_ago: float
+    value: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,57 +44,124 @@ class View:
     lost_at_s: float | None = None
     recent: Mapping[Key, Sequence[float | None]] = field(default_factory=dict)
     rates: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    restarted_at_s: float | None = None
+    """When the agent was seen to have begun anew; None: not since this one watches."""
 
 
 class Trend:
     def __init__(self, url: str) -> None:
         self._url = url
-        self._recent: dict[Key, deque[float | None]] = {}
-        self._before: Mapping[Key, Client] = {}
+        self._slots: dict[Key, Slots] = {}
+        self._history: list[tuple[Key, int, float | None]] = []
+        self._looks: deque[tuple[float, Clients]] = deque()
         self.view = View(url)
 
     def take(self, status: Status, at_s: float) -> View:
-        recent = self._remember(status)
+        restarted = self._restarted(status, at_s)
         clients = {(c.database, c.client): c for c in status.clients}
-        seen_at_s = self.view.seen_at_s
-        rates = _rates(self._before, clients, at_s - seen_at_s) if seen_at_s is not None else {}
-        self._before = clients
-        self.view = View(self._url, status, at_s, recent=recent, rates=rates)
+        rates = self._rates(clients, at_s)
+        recent = self._remember(status, at_s)
+        self.view = View(
+            self._url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
+        )
         return self.view
+
+    def recall(self, minutes: Iterable[Past], now_s: float) -> None:
+        """What the agent's history says; it goes where nothing was seen."""
+        found = []
+        for past in minutes:
+            last = _slot(now_s - past.ended_s_ago - SLOT_S / 2)
+            found += [(past.key, slot, past.value) for slot in range(last - 3, last + 1)]
+        self._history = found
 
     def lose(self, why: str, at_s: float) -> View:
         """Keep the last picture, and say that it is the last one."""
         view = self.view
         lost_at_s = view.lost_at_s if view.lost is not None else at_s
-        self.view = View(
-            self._url, view.status, view.seen_at_s, why, lost_at_s, view.recent, view.rates
-        )
+        self.view = replace(view, lost=why, lost_at_s=lost_at_s)
         return self.view
 
-    def _remember(self, status: Status) -> dict[Key, tuple[float | None, ...]]:
-        seen: dict[Key, deque[float | None]] = {}
+    def _rates(self, clients: Clients, at_s: float) -> dict[Key, tuple[float, float]]:
+        """Over some seconds: a job that asks once a second would flicker between 0 and 2."""
+        looks = self._looks
+        if looks and _went_back(looks[-1][1], clients):
+            looks.clear()
+        looks.append((at_s, clients))
+        while len(looks) > 2 and looks[1][0] <= at_s - RATE_WINDOW_S:
+            looks.popleft()
+        before_s, before = looks[0]
+        return _rates(before, clients, at_s - before_s)
+
+    def _restarted(self, status: Status, at_s: float) -> float | None:
+        before, seen_at_s = self.view.status, self.view.seen_at_s
+        if before is None or seen_at_s is None:
+            return None
+        began_anew = status.uptime_s < before.uptime_s or status.agent != before.agent
+        return at_s if began_anew else self.view.restarted_at_s
+
+    def _remember(self, status: Status, at_s: float) -> dict[Key, tuple[float | None, ...]]:
+        slot = _slot(at_s)
+        seen: dict[Key, Slots] = {}
         for database in status.databases:
-            for metric in database.every_metric:
-                name = (
-                    metric.metric if metric.scope == "host" else f"{metric.scope}/{metric.metric}"
-                )
-                key = (database.database, name)
-                values = seen[key] = self._recent.get(key, deque(maxlen=KEEP_VALUES))
-                values.append(None if metric.cause is not None else metric.value)
-        self._recent = seen  # A metric that was removed is forgotten: this stays bounded.
-        return {key: tuple(values) for key, values in seen.items()}
+            for key, value in _values(database):
+                slots = seen[key] = self._slots.get(key, {})
+                slots[slot] = _worse(slots.get(slot), value)
+        self._slots = seen  # A metric that was removed is forgotten: this stays bounded.
+        self._merge_history(slot)
+        return {key: _row(slots, slot) for key, slots in seen.items()}
+
+    def _merge_history(self, now: int) -> None:
+        for key, slot, value in self._history:
+            if now - KEEP_SLOTS < slot < now and key in self._slots:
+                self._slots[key].setdefault(slot, value)
+        self._history = []
 
 
-def _rates(
-    before: Mapping[Key, Client], now: Mapping[Key, Client], elapsed_s: float
-) -> dict[Key, tuple[float, float]]:
-    """Per second. A client without a past, or whose counts went back, has no rate yet."""
+def _values(database: Database) -> Iterable[tuple[Key, float | None]]:
+    for metric in database.every_metric:
+        yield (database.database, metric.name), _seen(metric)
+    for member in database.shard.members if database.shard is not None else ():
+        for metric in member.readings:
+            yield (database.database, f"{member.member} {metric.metric}"), _seen(metric)
+
+
+def _seen(metric: Metric) -> float | None:
+    return None if metric.cause is not None else metric.value
+
+
+def _slot(at_s: float) -> int:
+    return int(at_s // SLOT_S)
+
+
+def _worse(before: float | None, now: float | None) -> float | None:
+    """A spike that lasted a second is seen for as long as its slot is."""
+    if before is None or now is None:
+        return before if now is None else now
+    return max(before, now)
+
+
+def _row(slots: Slots, now: int) -> tuple[float | None, ...]:
+    """The last ones, up to this; what was not seen is a gap."""
+    for old in [slot for slot in slots if slot <= now - KEEP_SLOTS]:
+        del slots[old]
+    return tuple(slots.get(slot) for slot in range(now - KEEP_SLOTS + 1, now + 1))
+
+
+def _went_back(before: Clients, now: Clients) -> bool:
+    """The agent has counted anew."""
+    shared = (key for key in now if key in before)
+    return any(
+        now[key].admitted < before[key].admitted or now[key].refused < before[key].refused
+        for key in shared
+    )
+
+
+def _rates(before: Clients, now: Clients, elapsed_s: float) -> dict[Key, tuple[float, float]]:
+    """Per second. A client without a past has no rate yet."""
     rates = {}
     for key, client in now.items():
         past = before.get(key)
-        if past is None or elapsed_s <= 0:
-            continue
-        admitted, refused = client.admitted - past.admitted, client.refused - past.refused
-        if admitted >= 0 and refused >= 0:
+        if past is not None and elapsed_s > 0:
+            admitted, refused = client.admitted - past.admitted, client.refused - past.refused
             rates[key] = (admitted / elapsed_s, refused / elapsed_s)
     return rates

@@ -1,0 +1,255 @@
+"""What `top` does for its user: tried first (dry run), shown, asked for, and then done.
+
+Through the agent's own routes, with the token or the socket at hand: who may only look is told
+so by the agent, before anything is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from headgate.cli.api import Answered, Api, database_path
+from headgate.cli.budget_pages import Explained, explained_page
+from headgate.cli.documents import Answer, read, read_list
+from headgate.cli.history import Timeline, unthrottled
+from headgate.cli.pacing import explained_pace
+from headgate.cli.pages import explain_page, unthrottled_page
+from headgate.cli.reaching import preview_line, reached_line
+from headgate.cli.render import Canvas
+from headgate.cli.replay import last_hour
+from headgate.cli.rule_pages import RuleRow, chance_text, changed_page, matched_page
+from headgate.cli.rules import RULES, rule_path
+from headgate.cli.timeline import timeline_page
+from headgate.cli.top_feed import budget_path
+from headgate.cli.words import plain
+from headgate.client.routes import MAX_HOPS
+from headgate.errors import HeadgateError, InvalidRequest
+from headgate.wire.reasons import duration
+
+Drawn = Callable[[Canvas], RenderableType]
+DEFAULT_FOR = "1h"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    kind: str
+    """`lift`, `extend`, `hold` or `wake`."""
+    target: str
+    """A rule's id; of a hold, whom; of a wake, which databases, by commas."""
+    for_text: str = DEFAULT_FOR
+    reason: str = ""
+    database: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Tried, and ready to be done as it was seen."""
+
+    action: Action
+    question: str
+    page: Drawn
+    etag: str | None = None
+    undo: str = ""
+
+
+def hint_for(error: HeadgateError) -> str:
+    """Who may only look is told what to look for instead."""
+    told = plain(" ".join(str(error).split()))
+    status = error.status if isinstance(error, InvalidRequest) else None
+    if status in (401, 403):
+        return f"you may look, not change: {told}"
+    return told
+
+
+# --- trying ------------------------------------------------------------------------------------
+
+
+def prepare(api: Api, action: Action) -> Prepared:
+    return _PREPARE[action.kind](api, action)
+
+
+def _lift(api: Api, action: Action) -> Prepared:
+    seen = api.get(rule_path(action.target))
+    tried = api.change("DELETE", rule_path(action.target), etag=seen.etag, dry_run=True)
+    rules = read_list(RuleRow, tried.document, "rules")
+    question = f"Lift {_names(rules)}{_reach(tried.document)}?"
+    undo = f"undo: {_as_command(read(RuleRow, seen.document))}"
+    return Prepared(action, question, _page(rules, "LIFTED", tried), seen.etag, undo)
+
+
+def _extend(api: Api, action: Action) -> Prepared:
+    seen = api.get(rule_path(action.target))
+    path, body = rule_path(action.target), {"for": action.for_text}
+    tried = api.change("PATCH", path, body, etag=seen.etag, dry_run=True)
+    before, after = read(RuleRow, seen.document), read(RuleRow, tried.document)
+    left = f"{duration(before.left_s)} to {duration(after.left_s)}"
+    question = f"Extend {plain(after.id)} on {plain(after.target)}, from {left} left"
+    undo = f"undo: headgate rule extend {plain(after.id)} --until {plain(before.expires_at)}"
+    shown = _page([after], "EXTENDED", tried)
+    return Prepared(action, f"{question}{_reach(tried.document)}?", shown, seen.etag, undo)
+
+
+def _hold(api: Api, action: Action) -> Prepared:
+    body = _hold_body(action)
+    tried = api.change("POST", RULES, body, dry_run=True)
+    rule = read(RuleRow, tried.document)
+    where = f" on {plain(action.database)}" if action.database else ""
+    question = f"Refuse every check of {plain(rule.target)}{where} for {plain(action.for_text)}?"
+    return Prepared(action, question, _page([rule], "SET", tried, last_hour(api, body)))
+
+
+def _hold_body(action: Action) -> dict[str, Any]:
+    given = {"kind": "hold", "target": action.target, "for": action.for_text}
+    given |= {"reason": action.reason, "database": action.database or ""}
+    return {key: value for key, value in given.items() if value}
+
+
+def _wake(_api: Api, action: Action) -> Prepared:
+    names = action.target.replace(",", ", ")
+    told = f"{plain(names)} will be measured as often as if somebody asked, for a while"
+    return Prepared(action, f"Wake {plain(names)}?", lambda _: Text(told))
+
+
+_PREPARE = {"lift": _lift, "extend": _extend, "hold": _hold, "wake": _wake}
+
+
+def _page(rules: Sequence[RuleRow], done: str, tried: Answered, past: str = "") -> Drawn:
+    reached = reached_line(tried.document)
+    return lambda canvas: changed_page(
+        rules, done, canvas, dry_run=True, reached=reached, past=past
+    )
+
+
+def _names(rules: Sequence[RuleRow]) -> str:
+    return " and ".join(f"{plain(one.id)} ({plain(one.says)})" for one in rules)
+
+
+def _reach(document: Mapping[str, Any]) -> str:
+    """Of the fleet's: whom else it concerns."""
+    return f", {preview_line(document)}" if document.get("reached") else ""
+
+
+def _as_command(rule: RuleRow) -> str:
+    """What would set such a rule again; what it cannot say, the audit has."""
+    target, left = plain(rule.target), f"--for {max(1, round(rule.left_s))}s"
+    if rule.kind == "hold":
+        where = f" --database {plain(rule.database)}" if rule.database else ""
+        return f"headgate rule hold {target} --reason {plain(rule.reason)!r} {left}{where}"
+    return f"headgate audit has what it was; {left} were left"
+
+
+# --- doing -------------------------------------------------------------------------------------
+
+
+def carry_out(api: Api, prepared: Prepared) -> str:
+    """What was done, in a line, and how to undo it."""
+    return _DO[prepared.action.kind](api, prepared)
+
+
+def _do_lift(api: Api, prepared: Prepared) -> str:
+    path = rule_path(prepared.action.target)
+    done = api.change("DELETE", path, etag=prepared.etag)
+    lifted = ", ".join(plain(one.id) for one in read_list(RuleRow, done.document, "rules"))
+    return f"LIFTED {lifted}; {prepared.undo}"
+
+
+def _do_extend(api: Api, prepared: Prepared) -> str:
+    action = prepared.action
+    body = {"for": action.for_text}
+    done = api.change("PATCH", rule_path(action.target), body, etag=prepared.etag)
+    rule = read(RuleRow, done.document)
+    left = duration(rule.left_s)
+    return f"EXTENDED {plain(rule.id)}: {left} left; {prepared.undo}"
+
+
+def _do_hold(api: Api, prepared: Prepared) -> str:
+    rule = read(RuleRow, api.change("POST", RULES, _hold_body(prepared.action)).document)
+    told = f"SET {plain(rule.id)}: {plain(rule.target)} is held for {duration(rule.left_s)}"
+    return f"{told}; undo: l on it in 4, or headgate rule lift {plain(rule.id)}"
+
+
+def _do_wake(api: Api, prepared: Prepared) -> str:
+    names = prepared.action.target.split(",")
+    for name in names:
+        api.change("POST", database_path(name, "wake"))
+    return f"WOKEN {plain(', '.join(names))}: it sleeps again when nobody asks"
+
+
+_DO = {"lift": _do_lift, "extend": _do_extend, "hold": _do_hold, "wake": _do_wake}
+
+
+# --- looking -----------------------------------------------------------------------------------
+
+
+def hour_of(api: Api, app: str) -> Drawn:
+    """A client's, or a level's, own timeline."""
+    told = api.get("/v1/history/timeline", app=app, since="1h", step="2m").document
+    timeline, without = read(Timeline, told), unthrottled(api, app, 60)
+    return lambda canvas: Group(timeline_page(timeline, canvas, None), *unthrottled_page(without))
+
+
+_STATEMENT = re.compile(
+    r"(select|insert|update|delete|with|merge|copy|call|create|alter)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    """A client's name, or a statement."""
+    database: str
+
+    @property
+    def is_statement(self) -> bool:
+        return _STATEMENT.match(self.text) is not None and " " in self.text
+
+
+_ELSEWHERE = re.compile(r"(.+)\s@([\w.-]+)", re.DOTALL)
+
+
+def parse_question(typed: str, databases: Sequence[str]) -> Question:
+    """`etl:nightly main`, `select 1 @main`; without a place, the first database is meant."""
+    text = " ".join(typed.split())
+    place = databases[0] if databases else ""
+    if found := _ELSEWHERE.fullmatch(text):
+        return Question(found[1], found[2])
+    if not Question(text, "").is_statement and " " in text:
+        text, _, place = text.rpartition(" ")
+    return Question(text, place)
+
+
+def explained(api: Api, question: Question) -> Drawn:
+    if question.is_statement:
+        path = budget_path(question.database, "explain")
+        told = api.change("POST", path, {"sql": question.text}).document
+        found = read(Explained, told)
+        return lambda canvas: explained_page(found, canvas)
+    asked, sent = _following(api, question)
+    answer, document = read(Answer, asked.document), asked.document
+    return lambda canvas: Group(
+        *(Text(line, style="dim") for line in sent),
+        explain_page(answer, canvas, chance_text(document)),
+        *explained_pace(document),
+        *matched_page(document),
+    )
+
+
+def _following(api: Api, question: Question) -> tuple[Answered, list[str]]:
+    """Asked where the agent sends us, as the SDK does; and where that was."""
+    sent: list[str] = []
+    database = question.database
+    asked = api.ask("/v1/explain", app=question.text, database=database)
+    for _ in range(MAX_HOPS):
+        onward = api.onward(asked.document.get("ask"))
+        if asked.document.get("verdict") != "MISDIRECTED" or onward is None:
+            break
+        sent.append(f"{plain(api.url)} sends us to {plain(onward.url)}")
+        database = str(asked.document.get("ask_database") or database)
+        api, asked = onward, onward.ask("/v1/explain", app=question.text, database=database)
+    return asked, sent

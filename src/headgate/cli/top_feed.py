@@ -1,0 +1,299 @@
+"""What `top` asks for besides the status, and how each answer is read.
+
+SOURCES: name ──ask──► Told[value]; a view names those it needs, and no others are asked for.
+An agent that does not know a route, or whom it may not tell, says so in the view's own place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from headgate.cli.api import Api, with_query
+from headgate.cli.budget_pages import PolicyView, Violations
+from headgate.cli.budget_top import Picture as BudgetPicture
+from headgate.cli.budget_top import next_picture
+from headgate.cli.documents import AuditEntry, BadDocument, Refusal, read, read_list
+from headgate.cli.history import Bin, Timeline
+from headgate.cli.rule_pages import RuleRow
+from headgate.cli.trend import Past, View
+from headgate.cli.watch import Starving
+from headgate.errors import HeadgateError
+
+LIST_LIMIT = "200"
+HISTORY_SINCE = "15m"
+STRIP_SINCE, STRIP_STEP_MINUTES = "1h", 2
+STRIP_EVERY_S = 30.0
+MAX_STRIPS = 400
+"""Remembered at a time; who is shown is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The last good answer, and why there is no newer one."""
+
+    value: Any = None
+    at_s: float = float("-inf")
+    fault: str = ""
+    tried_at_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    rules: Sequence[RuleRow]
+    refused: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    query_id: str
+    calls: int
+    k: float | None
+    cpu_mean_ms: float
+    error: float
+    cpu_total_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What a newer agent tells besides of a statement: all of it may be missing."""
+
+    text: str = ""
+    cpu_share: float | None = None
+    budgets: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """Of a server with traffic control: what its statements cost, and how well that is foreseen."""
+
+    fault: str | None
+    patterns_total: int
+    patterns: Sequence[Pattern] = field(metadata={"each": Pattern})
+
+
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """One database with budgets."""
+
+    live: BudgetPicture
+    shares: Mapping[str, float]
+    """Of its budgets: CPU charged of late, as a share of the server's; where that is known."""
+    state: ServerState | None
+    traced: Mapping[str, Traced]
+    """By the statement's id."""
+    violations: Violations | None
+    faults: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """When a client was held within the last hour: a share of its checks for each step, None
+    where it did not ask."""
+
+    shares: Sequence[float | None]
+    told: str
+    """What held it most, if anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All that is known, at one instant. Replaced, never edited."""
+
+    view: View
+    told: Mapping[str, Told] = field(default_factory=dict)
+    strips: Mapping[str, Told] = field(default_factory=dict)
+
+    def of(self, name: str) -> Told:
+        return self.told.get(name, NOTHING)
+
+
+NOTHING = Told()
+
+
+class Source(NamedTuple):
+    every_s: float
+    ask: Callable[[Api, Told, float], Any]
+    """From the agent, the answer before it, and now."""
+
+
+def next_told(before: Told, ask: Callable[[], Any], now_s: float) -> Told:
+    try:
+        return Told(ask(), now_s, "", now_s)
+    except HeadgateError as error:
+        return Told(before.value, before.at_s, str(error), now_s)
+
+
+# --- each of them ------------------------------------------------------------------------------
+
+
+def _rules(api: Api, _before: Told, _now_s: float) -> Rules:
+    told = api.get("/v1/rules").document
+    refused = [line for line in told.get("refused") or () if isinstance(line, str)]
+    return Rules(read_list(RuleRow, told, "rules"), refused)
+
+
+def _starvation(api: Api, _before: Told, _now_s: float) -> Sequence[Starving]:
+    return read_list(Starving, api.get("/v1/starvation").document, "starved")
+
+
+def _refusals(api: Api, _before: Told, _now_s: float) -> Sequence[Refusal]:
+    return read_list(Refusal, api.get("/v1/refusals", limit=LIST_LIMIT).document, "refusals")
+
+
+def _audit(api: Api, _before: Told, _now_s: float) -> Sequence[AuditEntry]:
+    return read_list(AuditEntry, api.get("/v1/audit", limit=LIST_LIMIT).document, "audit")
+
+
+def _budgets(api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
+    told = api.get("/v1/budgets").document
+    policies = read_list(PolicyView, told, "databases")
+    was = {one.live.policy.database: one for one in before.value or () if one.live.policy}
+    return [
+        _controlled(api, policy, shares_of(raw), was.get(policy.database), now_s)
+        for policy, raw in zip(policies, told["databases"], strict=True)
+    ]
+
+
+def _controlled(
+    api: Api,
+    policy: PolicyView,
+    shares: Mapping[str, float],
+    before: Controlled | None,
+    now_s: float,
+) -> Controlled:
+    """Its counters are `headgate budget top`'s; what statements cost is the server's own word."""
+    live = next_picture(before.live if before else BudgetPicture(), lambda: policy, now_s)
+    faults: list[str] = []
+
+    def asked(below: str, **query: str) -> Mapping[str, Any] | None:
+        try:
+            return api.get(budget_path(policy.database, below), **query).document
+        except HeadgateError as error:
+            faults.append(f"{below}: {error}")
+            return None
+
+    state, violations = asked("state"), asked("violations", since="1h")
+    return Controlled(
+        live,
+        shares,
+        None if state is None else read(ServerState, state, "state"),
+        {} if state is None else traced_of(state),
+        None if violations is None else read(Violations, violations, "violations"),
+        faults,
+    )
+
+
+def shares_of(policy: Mapping[str, Any]) -> dict[str, float]:
+    found = {one["name"]: one.get("cpu_share") for one in policy["budgets"]}
+    return {name: share for name, share in found.items() if isinstance(share, int | float)}
+
+
+def traced_of(state: Mapping[str, Any]) -> dict[str, Traced]:
+    return {one["query_id"]: _traced(one) for one in state["patterns"]}
+
+
+def _traced(told: Mapping[str, Any]) -> Traced:
+    text, share, budgets = (told.get(key) for key in ("text", "cpu_share", "budgets"))
+    return Traced(
+        text if isinstance(text, str) else "",
+        share if isinstance(share, int | float) else None,
+        [str(one) for one in budgets] if isinstance(budgets, list) else (),
+    )
+
+
+def budget_path(database: str, below: str) -> str:
+    from urllib.parse import quote
+
+    return f"/v1/budgets/{quote(database, safe='')}/{below}"
+
+
+SOURCES: Mapping[str, Source] = {
+    "rules": Source(2.0, _rules),
+    "starvation": Source(5.0, _starvation),
+    "refusals": Source(2.0, _refusals),
+    "audit": Source(5.0, _audit),
+    "budgets": Source(2.0, _budgets),
+}
+
+
+# --- history -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    at: str
+    database: str
+    metric: str
+    high: float | None
+
+
+def history_of_metrics(api: Api, now: datetime) -> list[Past]:
+    """The last minutes, so that no curve begins empty."""
+    told = api.get("/v1/history/metrics", since=HISTORY_SINCE).document
+    minutes = read_list(Minute, told, "minutes")
+    ages = [(now - _instant(one.at)).total_seconds() - 60.0 for one in minutes]
+    # An agent whose clock runs ahead of ours has no minutes in the future.
+    ahead_s = max(0.0, -min(ages, default=0.0))
+    return [
+        Past((one.database, one.metric), age_s + ahead_s, one.high)
+        for one, age_s in zip(minutes, ages, strict=True)
+    ]
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise BadDocument("at", f"says {text!r}, which is no time") from None
+
+
+def strip_of(api: Api, client: str) -> Strip:
+    step = f"{STRIP_STEP_MINUTES}m"
+    document = api.get("/v1/history/timeline", app=client, since=STRIP_SINCE, step=step).document
+    return strip(read(Timeline, document))
+
+
+def strip(timeline: Timeline) -> Strip:
+    begin, end = _instant(timeline.since), _instant(timeline.until)
+    minutes = max(1, round((end - begin).total_seconds() / 60))
+    shares: list[float | None] = [None] * min(-(-minutes // timeline.step_minutes), 200)
+    for one in timeline.bins:
+        at = int((_instant(one.at) - begin).total_seconds() // 60 // timeline.step_minutes)
+        if 0 <= at < len(shares):
+            shares[at] = _share(one)
+    by = timeline.total.by[0].by if timeline.total.by else ""
+    return Strip(shares, by)
+
+
+def _share(one: Bin) -> float | None:
+    return one.sums.refused_share if one.sums.checks else None
+
+
+# --- for programs ------------------------------------------------------------------------------
+
+DOCUMENTS: Mapping[str, str] = {
+    "status": "/v1/status",
+    "rules": "/v1/rules",
+    "starvation": "/v1/starvation",
+    "budgets": "/v1/budgets",
+    "refusals": with_query("/v1/refusals", {"limit": LIST_LIMIT}),
+    "audit": with_query("/v1/audit", {"limit": LIST_LIMIT}),
+    "metric_minutes": with_query("/v1/history/metrics", {"since": HISTORY_SINCE}),
+    "timeline": with_query("/v1/history/timeline", {"since": "1h", "step": "5m"}),
+}
+"""Name in the document that `--json` prints, and whose answer stands there, as it came."""
+
+
+def whole_document(api: Api, at: str) -> dict[str, Any]:
+    """What cannot be had is null, and why stands among the faults."""
+    answers: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for name, path in DOCUMENTS.items():
+        try:
+            answers[name] = api.get(path).document
+        except HeadgateError as error:
+            answers[name], faults[name] = None, str(error)
+    return {"at": at, "agent_url": api.url, **answers, "faults": faults}

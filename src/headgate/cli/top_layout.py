@@ -1,0 +1,183 @@
+"""Columns that fit, rows that can be chosen, and the part of them that is on the screen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
+
+from headgate.cli.top_paint import Line, Ruler
+
+GAP = 2
+PROSE_CELLS = 100
+"""A column that may be so wide has sentences: it takes what the others leave."""
+
+
+class Column(NamedTuple):
+    name: str
+    least: int
+    most: int
+    rank: int
+    """Which goes first where there is no room: the highest."""
+    right: bool = False
+
+
+class Fitted(NamedTuple):
+    column: Column
+    at: int
+    """Of its cell, among all cells of a row."""
+    width: int
+
+
+def needing(columns: Sequence[Column], **cells: int) -> list[Column]:
+    """The same; these no wider than what stands in them."""
+    return [
+        one._replace(most=max(one.least, min(one.most, cells.get(one.name, one.most))))
+        for one in columns
+    ]
+
+
+def longest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def fit(columns: Sequence[Column], width: int) -> list[Fitted]:
+    """The most important at their least; what room is left, to them in that order."""
+    ranked = sorted(range(len(columns)), key=lambda at: columns[at].rank)
+    widths: dict[int, int] = {}
+    room = width + GAP
+    for at in ranked:
+        least = columns[at].least
+        if not widths or least + GAP <= room:
+            widths[at] = min(least, max(1, room - GAP))
+            room -= widths[at] + GAP
+    for at in sorted(ranked, key=lambda at: columns[at].most >= PROSE_CELLS):
+        if at in widths and room > 0:
+            more = min(room, columns[at].most - widths[at])
+            widths[at] += max(0, more)
+            room -= max(0, more)
+    return [Fitted(columns[at], at, widths[at]) for at in sorted(widths)]
+
+
+def header(fitted: Sequence[Fitted]) -> Text:
+    return _joined(fitted, [Text(one.column.name, style="dim") for one in fitted])
+
+
+def row(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
+    return _joined(fitted, [cells[one.at] for one in fitted])
+
+
+def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
+    line = Text(no_wrap=True, overflow="crop", end="")
+    for index, (one, cell) in enumerate(zip(fitted, cells, strict=True)):
+        shown = cell.copy()
+        shown.truncate(one.width, overflow="ellipsis")
+        pad = " " * max(0, one.width - shown.cell_len)
+        is_last = index == len(fitted) - 1
+        line.append(pad if one.column.right else "").append_text(shown)
+        line.append("" if is_last else ("" if one.column.right else pad) + " " * GAP)
+    return line
+
+
+# --- pages -------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    key: str
+    """What it stands for; chosen by this, so that another order chooses nothing else."""
+    draw: Callable[[], Text]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Fixed lines, then what can be scrolled: rows to choose from, or lines."""
+
+    fixed: Sequence[RenderableType] = ()
+    rows: Sequence[Row] = ()
+    lines: Sequence[Line] = ()
+    tail: Sequence[RenderableType] = ()
+    """About the chosen row; at most a third of the screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    key: str = ""
+    at: int = 0
+    """Where the chosen row was; of lines, the first that is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What of a page was shown: what keys move within."""
+
+    keys: Sequence[str] = ()
+    lines: int = 0
+    room: int = 1
+    at: int = 0
+    first: int = 0
+    shown: Sequence[str] = field(default=())
+
+
+MARK_CELLS = 2
+
+
+def place(keys: Sequence[str], cursor: Cursor) -> int:
+    """Of the chosen one, wherever it is now; where it has gone, who took its place."""
+    if cursor.key:
+        for at, key in enumerate(keys):
+            if key == cursor.key:
+                return at
+    return max(0, min(cursor.at, len(keys) - 1))
+
+
+def window(at: int, count: int, room: int, first: int) -> int:
+    """The first of `room` rows to be shown, so that row `at` is among them."""
+    first = min(first, at)
+    first = max(first, at - room + 1)
+    return max(0, min(first, count - room))
+
+
+def laid_out(
+    page: Page, cursor: Cursor, size: tuple[int, int], *, first: int = 0, mark: str = ">"
+) -> tuple[list[Line], Extent]:
+    """As many lines as there are, at most `size`'s, and what of them is to be scrolled."""
+    width, height = size
+    ruler = Ruler(width)
+    fixed = ruler.lines(*page.fixed)[: max(0, height - 1)]
+    room = height - len(fixed)
+    if not page.rows:
+        return _scrolled(fixed, page, cursor, room)
+    # The tail gets what the rows leave, and a third of the screen at least.
+    tail = ruler.lines(*page.tail)[: max(room // 3, room - len(page.rows) - 1)] if room > 6 else []
+    room -= len(tail) + bool(tail)
+    keys = [one.key for one in page.rows]
+    at = place(keys, cursor)
+    begin = window(at, len(keys), max(1, room), first)
+    shown = page.rows[begin : begin + max(1, room)]
+    lines = [_drawn(one, begin + n == at, ruler, mark) for n, one in enumerate(shown)]
+    below = [(), *tail] if tail else []
+    drawn_keys = [one.key for one in shown]
+    extent = Extent(keys, len(keys), max(1, room), at, begin, drawn_keys)
+    return [*fixed, *lines, *below], extent
+
+
+def _scrolled(
+    fixed: list[Line], page: Page, cursor: Cursor, room: int
+) -> tuple[list[Line], Extent]:
+    first = max(0, min(cursor.at, len(page.lines) - room))
+    extent = Extent((), len(page.lines), max(1, room), first, first)
+    return [*fixed, *page.lines[first : first + room]], extent
+
+
+def _drawn(one: Row, chosen: bool, ruler: Ruler, mark: str) -> Line:
+    line = Text(no_wrap=True, overflow="crop", end="")
+    line.append(f"{mark} " if chosen else "  ", style="bold")
+    line.append_text(one.draw())
+    if chosen:
+        line.pad_right(max(0, ruler.width - line.cell_len))
+        line.stylize("reverse")
+    return ruler.lines(line)[0]

@@ -1,0 +1,90 @@
+"""What `top` knows at one instant: small, busy, and large."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.cli.documents import AuditEntry, Refusal, Status, read
+from headgate.cli.rule_pages import RuleRow
+from headgate.cli.top_feed import Rules, Scene, Strip, Told
+from headgate.cli.top_page import Moment
+from headgate.cli.trend import Trend
+from headgate.cli.watch import Starving
+from tests.cli import builders
+from tests.cli.documents import STARVED
+
+NOW = Moment(100.0, datetime(2026, 3, 1, 3, 12, 7, tzinfo=UTC))
+
+
+def rule(name: str = "r7", **given: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "id": name,
+        "target": "etl",
+        "kind": "hold",
+        "says": "refuses every check of etl",
+        "ratio": None,
+        "order": None,
+        "metrics": [],
+        "thresholds": {},
+        "justification": None,
+        "ceiling": None,
+        "reason": "it floods the replica",
+        "database": None,
+        "schedule": None,
+        "created_at": "2026-03-01T02:00:00Z",
+        "created_by": "ops",
+        "expires_at": "2026-03-01T04:00:00Z",
+        "left_s": 2880.0,
+        "state": "in_force",
+        "next_at": None,
+        "suspended": None,
+        "lifted_by": None,
+        "pair": None,
+        "clients": ["etl:nightly"],
+        "clients_total": 1,
+        "advice": [],
+        "revision": 3,
+        "reach": None,
+        "n": None,
+        "reached": None,
+    }
+    return {**values, **given}
+
+
+def told(value: Any, **more: Any) -> Told:
+    return Told(value, NOW.mono_s, tried_at_s=NOW.mono_s, **more)
+
+
+def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
+    trend = Trend("http://127.0.0.1:8087")
+    trend.take(read(Status, document or builders.busy_status()), 99.0)
+    view = trend.take(read(Status, document or builders.busy_status()), 99.5)
+    refusal = Refusal("2026-03-01T03:12:00Z", builders.refusal())
+    change = AuditEntry("2026-03-01T03:00:00Z", "ops", "rule.set", "r7", None, {"ratio": 0.5})
+    values = {
+        "rules": told(Rules([read(RuleRow, rule()), read(RuleRow, rule("r8"))], [])),
+        "starvation": told([read(Starving, STARVED)]),
+        "refusals": told([refusal] * 50),
+        "audit": told([change] * 50),
+        **given,
+    }
+    strip = Strip([None] * 10 + [0.0] * 10 + [0.3, 0.9] * 5, "shard/lag")
+    return Scene(view, values, {"etl:nightly": told(strip)})
+
+
+def crowded() -> dict[str, Any]:
+    """500 clients, 20 replicas, 4 databases."""
+    clients = [
+        builders.client(
+            f"team{at % 20}:job{at % 90}:w{at}",
+            database=f"db{at % 4}",
+            refused_for_s=float(at) if at % 7 == 0 else None,
+            refused_by="shard/lag" if at % 7 == 0 else "",
+        )
+        for at in range(500)
+    ]
+    members = [builders.primary(), *(builders.member(f"db-{at:02}") for at in range(20))]
+    databases = [builders.database(f"db{at}", shard=builders.shard()) for at in range(3)]
+    crowd = builders.database("db3", shard=builders.shard(members=members))
+    return builders.status(databases=[crowd, *databases], clients=clients)

@@ -1,0 +1,201 @@
+"""The views of `top`, from values: what each says, at any size, in any state of the agent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.color import ColorSystem
+
+from headgate.cli.bars import ASCII, UNICODE, Marks
+from headgate.cli.documents import Client, read
+from headgate.cli.history import Timeline
+from headgate.cli.top_clients import Node, flat, grown, matching, resampled
+from headgate.cli.top_feed import Scene, Strip, Told, strip
+from headgate.cli.top_layout import Column, Cursor, fit, place, window
+from headgate.cli.top_page import compose
+from headgate.cli.top_paint import Paint, difference
+from headgate.cli.top_state import Flash, Panel, Prompt, State
+from headgate.cli.top_views import VIEWS
+from tests.cli import builders, scenes
+from tests.cli.documents import TIMELINE
+from tests.cli.glass import Glass
+
+SIZES = [(40, 12), (57, 17), (80, 24), (133, 43), (300, 100), (12, 3), (1, 1)]
+PAINT = {
+    marks.dot: Paint(ColorSystem.EIGHT_BIT, colourless=False, ascii_only=marks is ASCII)
+    for marks in (UNICODE, ASCII)
+}
+
+
+def shown(
+    state: State, scene: Scene, size: tuple[int, int] = (110, 36), marks: Marks = UNICODE
+) -> str:
+    frame = compose(state, scene, size, marks, scenes.NOW)
+    glass = Glass(max(20, size[0]), max(4, size[1]))
+    glass.write(difference((), frame.lines, (glass.columns, glass.lines), PAINT[marks.dot]))
+    assert not glass.overflowed
+    assert len(frame.lines) == glass.lines
+    return glass.text
+
+
+BUSY = scenes.scene()
+CROWDED = scenes.scene(scenes.crowded())
+LOST = replace(BUSY, view=replace(BUSY.view, lost="connection refused\n[red]x", lost_at_s=97.0))
+EMPTY = Scene(replace(BUSY.view, status=None, recent={}, rates={}))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_fits_every_size(view: str, size: tuple[int, int]) -> None:
+    shown(State(view), BUSY, size)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_there_with_many_with_none_and_without_an_agent(view: str) -> None:
+    shown(State(view), CROWDED, (57, 17))
+    shown(State(view), CROWDED, (150, 40))
+    shown(State(view), LOST, (57, 17))
+    shown(State(view), EMPTY, (57, 17))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_panels_prompts_and_messages_fit_every_size(size: tuple[int, int]) -> None:
+    panel = Panel("etl", lambda canvas: VIEWS["shard"].title * 40)
+    for state in (
+        State(panel=panel),
+        State(prompt=Prompt("filter", "/", "x" * 400)),
+        State(flash=Flash("y" * 500), busy="asking"),
+    ):
+        shown(state, BUSY, size)
+
+
+def test_ascii_terminals_get_ascii_alone() -> None:
+    for view in VIEWS:
+        assert shown(State(view), BUSY, marks=ASCII).isascii(), view
+
+
+def test_a_small_screen_keeps_what_matters() -> None:
+    text = shown(State(), BUSY, (40, 12))
+    assert "REFUSES" in text and "BREACHED" in text and "q leaves" in text
+    text = shown(State("clients"), BUSY, (40, 12))
+    assert "etl:nightly" in text and "HELD 13 min" in text and "admitted/s" not in text
+
+
+def test_advice_comes_first() -> None:
+    """3 a.m.: what to do, what is unhealthy, who is held, by what and since when."""
+    text = shown(State(), BUSY)
+    places = [text.index(told) for told in ("advice", "REFUSES", "etl:nightly")]
+    assert places == sorted(places)
+    assert "2 in force: etl (refuses every check of etl)" in text
+    assert "REFUSED for 13 min by lag" in text
+
+
+def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
+    """R56: looking wakes nobody."""
+    resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
+    assert "hibernating  main: nobody asks, so nothing is measured; w wakes" in shown(
+        State(), resting
+    )
+
+
+def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
+    frame = compose(State("clients"), LOST, (110, 36), UNICODE, scenes.NOW)
+    text = shown(State("clients"), LOST)
+    assert "AGENT UNREACHABLE for 3.0 s: connection refused [red]x" in text
+    assert "etl:nightly" in text
+    body = [segment for line in frame.lines[4:-1] for segment in line if segment.text.strip()]
+    assert body and all(segment.style is not None and segment.style.dim for segment in body)
+
+
+def test_an_agent_that_began_anew_is_said() -> None:
+    anew = replace(BUSY, view=replace(BUSY.view, restarted_at_s=95.0))
+    assert "the agent began anew 5.0 s ago" in shown(State(), anew)
+
+
+def test_the_shard_is_a_tree_with_curves() -> None:
+    document = builders.status(databases=[builders.database(shard=builders.troubled_shard())])
+    text = shown(State("shard"), scenes.scene(document), (120, 50))
+    assert "├─ db-b" in text and "▁  lag 20 ms ●" in text
+    for told in ("UNREACHABLE for 42", "hibernating: nobody asks", "its clock is 310 ms ahead"):
+        assert told in text
+
+
+def test_clients_say_since_when_by_what_their_hour_and_the_remedy() -> None:
+    text = shown(State("clients"), BUSY, (170, 36))
+    line = next(line for line in text.splitlines() if line.startswith("> etl:nightly"))
+    assert "HELD 13 min by lag, since 02:59" in line
+    assert "··········▃▇▃▇▃▇▃▇▃▇" in line
+    assert "headgate rule lift r7" in text
+    assert "mostly held for 10 min; at worst 90 %" in text
+
+
+def test_levels_have_the_sums_of_their_clients() -> None:
+    clients = [read(Client, builders.client(name)) for name in ("a:x", "a:y:1", "a:y:2", "b")]
+    clients.append(read(Client, builders.client("b", database="orders")))
+    nodes = {node.label: node for node in grown(clients)}
+    assert set(nodes) == {"a", "b"}
+    assert [below.label for below in nodes["a"].below] == ["x", "y"]
+    assert [below.app for below in nodes["a"].below[1].below] == ["a:y:1", "a:y:2"]
+    assert [below.label for below in nodes["b"].below] == ["on main", "on orders"]
+    assert [len(nodes[name].clients) for name in "ab"] == [3, 2]
+    keys = [node.key for top in nodes.values() for node in everybody(top)]
+    assert len(keys) == len(set(keys)), "each can be chosen by its own key"
+
+
+def everybody(node: Node) -> list[Node]:
+    return [node, *(one for below in node.below for one in everybody(below))]
+
+
+def test_a_filter_finds_names_databases_and_what_holds() -> None:
+    clients = BUSY.view.status.clients if BUSY.view.status else ()
+    assert [c.client for c in matching(clients, "held LAG")] == ["etl:nightly"]
+    assert [c.client for c in matching(clients, "orders")] == ["backfill:users"]
+    assert len(flat(matching(clients, ""))) == 3
+    assert "nobody matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
+
+
+def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
+    text = shown(State("rules"), BUSY, (140, 30))
+    assert "> r7" in text and "48 min" in text
+    assert "ops" in text and "it floods the replica" in text
+    assert "meets etl:nightly" in text
+
+
+def test_refusals_and_changes_share_a_view() -> None:
+    text = shown(State("past"), BUSY)
+    assert "refused lately: 50" in text and "changed lately: 50" in text
+    assert "THRESHOLD_EXCEEDED" in text and "ratio: 0.5" in text
+    swapped = shown(State("past", tab=1), BUSY)
+    assert swapped.index("changed lately") < swapped.index("refused lately")
+
+
+def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
+    none = Told(fault="the agent answers 404: this agent keeps no rules")
+    assert "rules cannot be shown: the agent answers 404" in shown(
+        State("rules"), scenes.scene(rules=none)
+    )
+    old = Told(BUSY.of("rules").value, 10.0, "no answer in 10 s", 99.0)
+    text = shown(State("rules"), scenes.scene(rules=old))
+    assert "below is what was said 90.0 s ago: no answer in 10 s" in text and "> r7" in text
+
+
+def test_a_strip_is_an_hour_in_steps_with_gaps_where_nobody_asked() -> None:
+    found = strip(read(Timeline, TIMELINE))
+    assert found == Strip([0.0, None, 0.92, None], "shard/lag")
+    assert resampled([0.1, None, 0.9, 0.2, None, None], 3) == [0.1, 0.9, None]
+
+
+def test_columns_go_by_their_rank() -> None:
+    columns = (Column("a", 5, 9, 2), Column("b", 5, 200, 1), Column("c", 5, 5, 3))
+    assert [(one.column.name, one.width) for one in fit(columns, 12)] == [("a", 5), ("b", 5)]
+    assert [one.width for one in fit(columns, 40)] == [9, 22, 5]
+    assert [one.column.name for one in fit(columns, 3)] == ["b"]
+
+
+def test_the_chosen_row_stays_chosen_in_whatever_order_it_comes() -> None:
+    """A rule is lifted by what was chosen, not by where it stood."""
+    assert place(["x", "r7", "y"], Cursor("r7", 0)) == 1
+    assert place(["x", "y"], Cursor("r7", 5)) == 1
+    assert place([], Cursor("r7", 5)) == 0
+    assert [window(at, 100, 10, 20) for at in (5, 25, 45, 99)] == [5, 20, 36, 90]
