@@ -45,9 +45,11 @@ from headgate.errors import ProbeFailed
 from headgate.http.asgi import AsgiApp, AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.checks import CheckRoutes
-from headgate.http.control import Control
+from headgate.http.control import Control, PageGiven
 from headgate.http.fleet import Fleet
 from headgate.http.listener import Connection, Handlers, Limits, Listener
+from headgate.http.page.sessions import Sessions
+from headgate.http.peering import ShardsPort
 from headgate.http.streaming import Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.stores.memory import MemoryStore
@@ -129,6 +131,8 @@ class Plan:
     """Traffic control, of one of the databases."""
     fleet: FleetStore | None = None
     """The store of the fleet that it belongs to."""
+    shards: ShardsPort | None = None
+    """What operators set of the shards."""
 
 
 class Served:
@@ -196,6 +200,9 @@ class Served:
             unthrottled=self.unthrottled,
             budgets=self.budgets,
             fleet=self.fleet,
+            shards=plan.shards,
+            demands=self.demands,
+            page=PageGiven(Sessions(SystemClock(), 3600.0), names=frozenset({"agent"})),
         )
         app = plan.app or control.app()
         self.listener = Listener(

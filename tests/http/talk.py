@@ -121,7 +121,7 @@ class Talk:
 
 def request(method: str, target: str, *, body: bytes | None = None, **headers: str) -> bytes:
     """`Content_Type="…"` is the header Content-Type."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: agent"]
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {headers.pop('Host', 'agent')}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")

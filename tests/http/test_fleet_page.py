@@ -7,19 +7,26 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from html.parser import HTMLParser
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from headgate.agent.fleetview import FleetView, Link
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest
-from headgate.http.fleet_page import FLEET_VIEW_ROUTES, PAGE_ROWS, FleetViewing
+from headgate.http.control import _guarded
+from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.openapi import document as openapi
+from headgate.http.page.api import PageApi, Refused
+from headgate.http.page.fleet import PAGE_ROWS, FleetPage
+from headgate.http.page.rendering import static_file
+from headgate.http.page.shell import Site, Visit, made
+from headgate.http.peers import Peer
 from tests.agent.fakes import HandClock
 from tests.agent.fleetbook_world import COMMERCE, HALF, BookWorld
 from tests.fixtures.fleet_sights import (
@@ -56,8 +63,21 @@ def request(query: str = "") -> Request:
     )  # fmt: skip
 
 
-async def page(entries: Iterable[Entry], query: str = "", **link: Any) -> tuple[str, Response]:
-    response = await (await serving(entries, **link)).page(request(query))
+async def visited(viewing: FleetViewing, query: str, *, script: bool = False) -> Response:
+    """The page over the API, as the agent has it."""
+    app = Starlette(routes=[Route("/v1/fleet", _guarded(viewing.document))])
+    asked = request(query)
+    if script:
+        asked.scope["headers"] = [(b"hx-request", b"true")]
+    site = Site("view-1", "1.0", has_fleet=True, has_operators=True, tour=None)
+    api = PageApi(lambda: app, Peer("127.0.0.1", None))
+    return await made(await FleetPage().page(Visit(asked, api, None, site, {})))
+
+
+async def page(
+    entries: Iterable[Entry], query: str = "", *, script: bool = False, **link: Any
+) -> tuple[str, Response]:
+    response = await visited(await serving(entries, **link), query, script=script)
     return bytes(response.body).decode(), response
 
 
@@ -70,7 +90,7 @@ async def document(entries: Iterable[Entry], query: str = "", **link: Any) -> di
 class Tags(HTMLParser):
     """Every tag that was opened must be closed, but for those that have no end."""
 
-    VOID = frozenset({"meta", "link", "input"})
+    VOID = frozenset({"meta", "link", "input", "img"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -99,16 +119,33 @@ async def test_the_page_is_whole_and_needs_no_script(shards: int) -> None:
     text, response = await page(large_fleet(shards))
     tags = Tags(text)
     assert tags.open == []
-    assert not tags.names & {"script", "style", "iframe", "object", "img"}
+    assert not tags.names & {"style", "iframe", "object"}
     assert not [name for name in tags.attributes if name.startswith("on") or name == "style"]
+    assert text.count("commerce/0000-") > 0 or not shards
     assert response.headers["content-type"].startswith("text/html")
+
+
+async def test_a_script_asks_for_the_living_part_only() -> None:
+    """Else focus and scroll were lost with every look."""
+    text, _ = await page(large_fleet(3), "region=eu-*", script=True)
+    assert "<html" not in text
+    assert "<form" not in text, "what somebody types is left alone"
+    assert 'id="fleet" data-live hx-get="/fleet?region=eu-%2A"' in text
+    assert Tags(text).open == []
+
+
+async def test_an_agent_s_name_leads_to_its_own_page() -> None:
+    seat = member_told("db-a", "primary", url="https://db-a:8087")
+    text, _ = await page(entries_of(told=[shard_told("a/0", seat)]))
+    assert 'href="https://db-a:8087/"' in text
+    assert "/v1/status" not in text
 
 
 async def test_nothing_from_elsewhere_is_loaded_or_run() -> None:
     _, response = await page([])
     policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy
-    assert "script-src" not in policy
+    assert "script-src 'self'" in policy
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
     assert response.headers["cache-control"] == "no-store"
@@ -147,7 +184,7 @@ async def test_what_agents_tell_is_text_and_never_markup() -> None:
     text, _ = await page(entries, stale_since_wall_s=T0, fault=EVIL)
     assert "&lt;script&gt;" in text
     tags = Tags(text)
-    assert "script" not in tags.names
+    assert "<script>" not in text
     assert not [link for link in tags.links if link.startswith("javascript")]
 
 
@@ -182,13 +219,8 @@ async def test_a_store_that_is_away_is_said_first_and_loudly() -> None:
     assert "headgate fleet restore" in text
 
 
-async def test_the_style_and_the_page_are_in_the_package() -> None:
-    names = {one.name for one in (resources.files("headgate.http") / "pages").iterdir()}
-    assert {"fleet.html", "fleet.css"} <= names
-    response = await FleetViewing(None, HandClock(), agent="a").style(request())
-    css = bytes(response.body).decode()
-    assert response.headers["content-type"].startswith("text/css")
-    assert "prefers-color-scheme: dark" in css
+def test_its_style_takes_nothing_from_elsewhere() -> None:
+    css = static_file("fleet.css")[0].decode()
     assert "url(" not in css
     assert not re.search(r"https?:", css)
 
@@ -257,16 +289,18 @@ async def test_a_question_that_cannot_be_answered_says_why(query: str) -> None:
     text, response = await page(large_fleet(3), query)
     assert response.status_code == 400
     assert 'role="alert"' in text
-    assert "<script" not in text
+    assert "<script>" not in text
     assert "commerce/0000-" in text, "and the fleet is there all the same"
 
 
 async def test_an_agent_without_the_role_says_what_to_set() -> None:
     viewing = FleetViewing(None, HandClock(), agent="db-a")
-    for handler in (viewing.document, viewing.page):
-        with pytest.raises(InvalidRequest, match="view = true") as refused:
-            await handler(request())
-        assert refused.value.status == 404
+    with pytest.raises(InvalidRequest, match="view = true") as refused:
+        await viewing.document(request())
+    assert refused.value.status == 404
+    with pytest.raises(Refused, match="view = true") as shown:
+        await visited(viewing, "")
+    assert shown.value.status == 404
 
 
 def test_every_route_has_a_handler_and_the_document_its_schema() -> None:

@@ -172,7 +172,7 @@ def test_every_series_of_a_fleet_is_there_with_few_labels(served: Served) -> Non
     stand(served, look(BEHIND, requests={"ok": 7, "conflict": 1}, view=View()))
     samples = scraped(served)
     assert {name for name, _ in samples} == ONLY_FLEET
-    assert samples["headgate_fleet_n", ""] == 14
+    assert samples["headgate_fleet_n", "s"] == 14
     assert samples["headgate_fleet_revision", ""] == 812
     assert samples["headgate_fleet_stale_seconds", ""] == 0
     assert samples["headgate_fleet_kept_items", ""] == 2
@@ -187,7 +187,7 @@ def test_every_series_of_a_fleet_is_there_with_few_labels(served: Served) -> Non
 def test_what_is_not_known_has_no_series_instead_of_a_0(served: Served) -> None:
     stand(served, look(UNKNOWN))
     samples = scraped(served)
-    assert ("headgate_fleet_n", "") not in samples
+    assert "headgate_fleet_n" not in {name for name, _ in samples}
     assert ("headgate_fleet_revision", "") not in samples
     assert samples["headgate_fleet_stale_seconds", ""] == 100
     assert samples["headgate_fleet_source", "nobody"] == 1

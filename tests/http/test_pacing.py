@@ -161,5 +161,5 @@ def test_the_series_of_a_paced_metric_are_there(paced: Served) -> None:
     samples = scraped(paced)
     assert {name for name, _ in samples} >= ONLY_PACED
     assert value(samples, "headgate_pace_set_point", database="main", metric="lag") == 2.5
-    labels = {"database": "main", "client": "etl:nightly", "verdict": "PACED", "metric": ""}
-    assert value(samples, "headgate_checks_total", **labels) == 1
+    labels = {"database": "main", "client": "etl:nightly", "verdict": "PACED"}
+    assert value(samples, "headgate_checks_total", **labels, scope="", metric="") == 1

@@ -120,8 +120,9 @@ def test_absolute_form_targets_as_proxies_send_them(served: Served) -> None:
         for prefix in ("http://agent:8187", "https://agent", "HTTP://[::1]:8187"):
             assert talk.ask("GET", prefix + CHECK).json["database"] == "main"
             assert talk.ask("GET", f"{prefix}/healthz").status == 200
-        assert talk.ask("GET", "http://agent").status == 404
-        assert talk.ask("GET", "http://agent?x=/v1/status").status == 404
+        for page in ("http://agent", "http://agent?x=/v1/status"):
+            assert talk.ask("GET", page).headers["Content-Type"].startswith("text/html")
+        assert talk.ask("GET", "http://agent/v1").status == 404
 
 
 def test_an_offer_to_upgrade_is_not_taken_up(served: Served) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.agent.alerts import Alerts
+from headgate.agent.alerts import OUTCOMES, Alerts
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.rogues import Rogues
-from headgate.agent.watch import Watch
+from headgate.agent.watch import KINDS, Watch
 from headgate.core.records import MetricMinute, Tally
 from headgate.core.sessions import SessionGroup
 from headgate.core.starvation import Culprit, Starved
@@ -116,6 +117,25 @@ def test_a_list_that_is_cut_leaves_every_sum_exact(
     assert sum(c["sums"]["checks"] for c in found["children"]) == 335
 
 
+def test_what_became_of_every_clients_checks(
+    watched: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R68, R136: what lists and rates are made of, by client and database."""
+    keep(watched, (1, "u1:all", "OK", "", 9), (2, "u1:all", "PACED", "", 3))
+    keep(watched, (9, "u2:all", "OK", "", 5), (70, "u3:all", "OK", "", 5))
+    found = ok(watched.ask("GET", "/v1/history/clients?app=all2&since=1h"))
+    assert found["clients"] == [] and 3600 <= found["seconds"] <= 3660 and found["whole"]
+    found = ok(watched.ask("GET", "/v1/history/clients?since=1h&database=main"))
+    mine = {c["client"]: c for c in found["clients"] if c["client"].endswith(":all")}
+    assert set(mine) == {"u1:all", "u2:all"} and mine["u1:all"]["database"] == "main"
+    assert mine["u1:all"]["sums"]["by_reason"] == {"paced": 3}
+    until = ok(watched.ask("GET", "/v1/history/clients?since=1h&until=8m"))
+    assert "u1:all" not in {c["client"] for c in until["clients"]} and until["seconds"] == 53 * 60
+    monkeypatch.setattr("headgate.http.watching.MAX_CLIENT_ROWS", 1)
+    assert not ok(watched.ask("GET", "/v1/history/clients?since=1h"))["whole"]
+    assert watched.ask("GET", "/v1/history/clients?step=1m").status == 400
+
+
 def test_metrics_that_are_cut_are_told_to_be(
     watched: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +201,25 @@ def test_metrics_by_the_minute(watched: Served) -> None:
     [minute] = found["minutes"]
     assert (minute["low"], minute["mean"], minute["high"]) == (0.5, 1.5, 7.0)
     assert minute["breached_share"] == 0.1
+
+
+def test_metrics_of_a_day_come_in_steps_with_no_peak_lost(watched: Served) -> None:
+    """R145: a chart of 24 h is drawn of 288 rows."""
+    first = (minute_now(watched) - 30) // 5 * 5
+    looks = [(0, 1.0, 60), (1, 9.0, 60), (4, 2.0, 0), (5, 3.0, 60)]
+    minutes = [
+        MetricMinute(first + n, "replica", "steps", 60, 60 - valued, int(value > 5) * 60,
+                     value * valued, value if valued else None, value if valued else None, 5.0)
+        for n, value, valued in looks
+    ]  # fmt: skip
+    watched.run_there(lambda: watched.store.add_metric_minutes(minutes))
+    found = ok(watched.ask("GET", "/v1/history/metrics?metric=steps&since=1h&step=5m"))
+    assert found["step_minutes"] == 5
+    one, other = found["minutes"]
+    assert (one["low"], one["mean"], one["high"]) == (1.0, 5.0, 9.0)
+    assert (one["looks"], one["absent"], one["breached_share"]) == (180, 60, 0.5)
+    assert (other["mean"], other["high"]) == (3.0, 3.0)
+    assert watched.ask("GET", "/v1/history/metrics?step=1s").status == 400
 
 
 def test_a_proposed_rule_is_replayed_and_nothing_changes(watched: Served) -> None:
@@ -276,7 +315,19 @@ def test_prometheus_shows_it(watching: Served) -> None:
     assert found["headgate_starved_seconds"].labels["cause"] == "exempt_client"
     assert found["headgate_starvation_share"].value == 0.25
     assert found["headgate_rogue_sessions_active"].value == 2
-    assert found["headgate_alerts_total"].labels == {"kind": "starvation.begins", "outcome": "told"}
+
+
+def test_alerts_are_counted_from_0_on(watching: Served) -> None:
+    """Else Prometheus would see no increase when the first one is lost."""
+    text = watching.ask("GET", "/metrics").body.decode()
+    found = {
+        (sample.labels["kind"], sample.labels["outcome"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "headgate_alerts_total"
+    }
+    assert found.keys() == set(product(KINDS, OUTCOMES))
+    assert found["starvation.begins", "told"] == 1 and found["starvation.begins", "dropped"] == 0
 
 
 # --- a minute of the past ------------------------------------------------------------------

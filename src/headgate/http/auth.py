@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headgate.errors import InvalidRequest
-from headgate.http.peers import Peer
+from headgate.http.peers import Peer, SignedIn
 
 TokenRole = Literal["viewer", "operator", "peer"]
 
@@ -41,6 +41,8 @@ class Gatekeeper:
 
     def who_changes(self, peer: Peer, authorization: str | None) -> str:
         """The name for the audit, or InvalidRequest (401, 403) with what to do."""
+        if peer.signed_in is not None:
+            return _who_is_signed_in(peer.signed_in)
         if authorization is None and peer.unix_uid is not None:
             return f"uid:{peer.unix_uid}"
         if not self._credentials:
@@ -73,10 +75,21 @@ class Gatekeeper:
             )
         return credential.name
 
-    def _find(self, authorization: str | None) -> Credential:
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise InvalidRequest("send a token: Authorization: Bearer …", status=401)
+    @property
+    def has_operators(self) -> bool:
+        """Whether anybody can sign in who may change something."""
+        return any(credential.role == "operator" for credential in self._credentials)
+
+    def knows(self, credential: Credential) -> bool:
+        """Whether it is still among those of the settings."""
+        return credential in self._credentials
+
+    def holder(self, authorization: str) -> Credential:
+        """Whose header it is, or InvalidRequest (401)."""
+        return self._find(authorization)
+
+    def find(self, token: str) -> Credential:
+        """Whose it is, or InvalidRequest (401)."""
         digest = hashlib.sha256(token.strip().encode()).hexdigest()
         found = None
         for credential in self._credentials:  # All of them, so that time tells nothing.
@@ -85,3 +98,24 @@ class Gatekeeper:
         if found is None:
             raise InvalidRequest("this token is not known here", status=401)
         return found
+
+    def _find(self, authorization: str | None) -> Credential:
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise InvalidRequest("send a token: Authorization: Bearer …", status=401)
+        return self.find(token)
+
+
+def _who_is_signed_in(signed_in: SignedIn) -> str:
+    if not signed_in.name:
+        raise InvalidRequest(
+            "you are not signed in, or not any more (the agent has restarted, or the session is "
+            "over): sign in with the token of an operator; nothing was changed",
+            status=401,
+        )
+    if not signed_in.may_change:
+        raise InvalidRequest(
+            f"{signed_in.name} may look, not change: sign in with the token of an operator",
+            status=403,
+        )
+    return signed_in.name

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from headgate.agent.budgetbook import Change, Edition
 from headgate.agent.budgetlayers import budgets_of
@@ -32,6 +34,7 @@ from headgate.wire.budgets import (
     difference_docs,
     fullest_first,
     outlet_doc,
+    says,
     state_of,
     statement_doc,
 )
@@ -41,6 +44,9 @@ NO_SERVER = (
     "no server is told: give [databases.NAME.traffic] the directory of the server's extension, "
     "and SIGHUP the agent"
 )
+URGENT_MS = 60_000
+"""Within so long of each other, violations are alike: the fuller bucket comes first."""
+MAX_ADVICE = 50
 MAX_SQL_BYTES = 1024 * 1024
 TAKEN_WITHIN_S = 10.0
 """So long a server may go by an older policy unremarked: it takes a new one with a statement."""
@@ -48,18 +54,31 @@ PUT_BACK_TOLD_S = 3600.0
 """For so long the status tells that somebody else's policy lay there."""
 
 
-def policy_doc(controlled: Controlled, healthy: bool | None, wall_s: float) -> PolicyDoc:
+class Pick(NamedTuple):
+    """Some of the budgets, for who cannot look at ten thousand."""
+
+    most: int
+    find: str = ""
+    """In the name, or in what it says."""
+
+
+def policy_doc(
+    controlled: Controlled, healthy: bool | None, wall_s: float, pick: Pick | None = None
+) -> PolicyDoc:
+    """With `pick` the most urgent alone, and without the document."""
     edition, watch = controlled.book.edition, controlled.watch
+    among, total = _picked(controlled, pick)
     readings = watch.readings if watch is not None else None
-    told = [*_not_told_yet(controlled, wall_s), *(str(advice) for advice in edition.advice)]
+    lint = edition.advice if pick is None else edition.advice[:MAX_ADVICE]
+    told = [*_not_told_yet(controlled, wall_s), *(str(advice) for advice in lint)]
     return PolicyDoc(
         database=controlled.plan.database,
         revision=edition.revision,
         mode_cap=edition.changes.mode_cap.value,
         source=controlled.plan.source,
         changed_at_runtime=edition.changes.any,
-        document=edition.document,
-        budgets=list(budget_docs(controlled, edition, healthy, wall_s)),
+        document=edition.document if pick is None else {},
+        budgets=list(budget_docs(controlled, edition, healthy, wall_s, among=among)),
         published=published_docs(controlled, wall_s),
         in_force_version=readings.version if readings else None,
         read_fault=None if readings else watch.fault if watch else NO_SERVER,
@@ -69,7 +88,36 @@ def policy_doc(controlled: Controlled, healthy: bool | None, wall_s: float) -> P
         own_role=edition.own_role or None,
         has_policy=controlled.has_policy,
         is_off=controlled.is_off,
+        directory=controlled.plan.directory or None,
+        budgets_total=total,
     )
+
+
+def _picked(controlled: Controlled, pick: Pick | None) -> tuple[frozenset[str] | None, int]:
+    """Their names, None for all; and how many there are to pick from."""
+    budgets = controlled.edition.policy.budgets
+    if pick is None:
+        return None, len(budgets)
+    find = pick.find.lower()
+    found = [b for b in budgets if not find or find in b.name or find in says(b).lower()]
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    fills = _fills(readings)
+
+    def urgency(budget: Budget) -> tuple[int, float]:
+        counts = readings.budgets.get(budget.name) if readings is not None else None
+        last_ms = counts.last_violation_ms if counts is not None else 0
+        return last_ms // URGENT_MS, fills.get(budget.name, 0.0)
+
+    most = heapq.nlargest(pick.most, found, key=urgency)
+    return frozenset(budget.name for budget in most), len(found)
+
+
+def _fills(readings: BudgetReadings | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for bucket in readings.buckets if readings is not None else ():
+        if bucket.fill is not None and bucket.fill > found.get(bucket.budget, 0.0):
+            found[bucket.budget] = bucket.fill
+    return found
 
 
 def budget_docs(
@@ -79,14 +127,15 @@ def budget_docs(
     wall_s: float,
     *,
     only: str = "",
+    among: frozenset[str] | None = None,
 ) -> Iterator[BudgetDoc]:
-    """All of them, or the one that is named."""
+    """All of them, the one that is named, or those among some."""
     readings = controlled.watch.readings if controlled.watch is not None else None
     buckets, advice = _by_budget(readings), _advice_by_budget(edition)
     raws = budgets_of(edition.document)
     cap = Mode.OFF if controlled.is_off else edition.changes.mode_cap
     for at, budget in enumerate(edition.policy.budgets):
-        if only in ("", budget.name):
+        if only in ("", budget.name) and (among is None or budget.name in among):
             yield budget_doc(
                 budget,
                 raws[budget.name],
@@ -100,7 +149,17 @@ def budget_docs(
                 wall_s=wall_s,
                 when=iso,
                 of_fleet=_of_fleet(edition, budget.name),
+                cpu_share=_cpu_share(controlled, budget.name),
             )
+
+
+def _cpu_share(controlled: Controlled, name: str) -> float | None:
+    watch = controlled.watch
+    readings = watch.readings if watch is not None else None
+    if watch is None or readings is None or not readings.cpus_milli:
+        return None
+    cpus = watch.rates.budget_cpus(name)
+    return None if cpus is None else cpus * 1000 / readings.cpus_milli
 
 
 def _of_fleet(edition: Edition, name: str) -> tuple[str, int] | None:

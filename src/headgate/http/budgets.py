@@ -22,12 +22,13 @@ from headgate.core.reach import Reach
 from headgate.core.settings import one_of
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Gatekeeper
-from headgate.http.budget_views import budget_docs, change_doc, explained, policy_doc
+from headgate.http.budget_views import Pick, budget_docs, change_doc, explained, policy_doc
 from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import UnderWay, json_response, parse_duration, strict_object
 from headgate.http.fleet_budgeting import FleetBudgeting, reach_of
 from headgate.http.fleet_ruling import REACH
 from headgate.http.looking import Turns, iso, json_in_thread
+from headgate.http.statement_views import statements_known
 from headgate.traffic.difference import differences
 from headgate.traffic.parse import parse_policy
 from headgate.traffic.policy import Mode
@@ -49,6 +50,7 @@ T = TypeVar("T")
 MAX_MINUTES_READ = 50_000
 _LIMIT = re.compile(r"[0-9]{1,4}")
 _REVISION = re.compile(r"[0-9]{1,18}")
+MAX_FIND_CHARS = 200
 MAX_REVISION = 2**63 - 1
 
 
@@ -74,16 +76,17 @@ class Budgeting:
     # --- looking ---------------------------------------------------------------------------
 
     async def policies(self, request: Request) -> Response:
-        now, health_of = self._now(), self._budgets.health_of
+        now, health_of, pick = self._now(), self._budgets.health_of, _pick(request)
         each = [(one, health_of(name)) for name, one in sorted(self._budgets.by_database.items())]
         return await json_in_thread(
-            lambda: PoliciesDoc([policy_doc(one, healthy, now) for one, healthy in each])
+            lambda: PoliciesDoc([policy_doc(one, healthy, now, pick) for one, healthy in each])
         )
 
     async def policy(self, request: Request) -> Response:
         controlled = self._controlled(request)
         healthy, now = self._budgets.health_of(controlled.plan.database), self._now()
-        response = await json_in_thread(lambda: policy_doc(controlled, healthy, now))
+        pick = _pick(request)
+        response = await json_in_thread(lambda: policy_doc(controlled, healthy, now, pick))
         response.headers.update(etag(controlled.book.edition.revision))
         return response
 
@@ -98,7 +101,7 @@ class Budgeting:
         return json_response(doc, headers=etag(controlled.book.edition.revision))
 
     async def state(self, request: Request) -> Response:
-        controlled = self._controlled(request)
+        controlled, brief = self._controlled(request), _is_brief(request)
         watch, now = controlled.watch, self._clock.now()
         published = [o.published for o in controlled.publisher.outlets if o.published]
         read_at = watch.read_at if watch else None
@@ -110,6 +113,9 @@ class Budgeting:
                 fault=watch.fault if watch else NO_DIRECTORY,
                 wanted_version=max((one.version for one in published), default=None),
                 when=iso,
+                known=None
+                if brief
+                else lambda shown: statements_known(controlled, shown, now.wall_s),
             )
         )
 
@@ -327,6 +333,26 @@ def _limit(request: Request) -> int:
     if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= 1000:
         raise InvalidRequest(f"limit is {text!r}, must be from 1 to 1000", field="limit")
     return int(text)
+
+
+def _pick(request: Request) -> Pick | None:
+    """None: whole."""
+    text, find = request.query_params.get("most"), request.query_params.get("find", "")
+    if text is None:
+        if find:
+            raise InvalidRequest("find needs most, how many are wanted", field="most")
+        return None
+    if not _LIMIT.fullmatch(text) or not 0 <= int(text) <= 1000:
+        raise InvalidRequest(f"most is {text[:40]!r}, must be from 0 to 1000", field="most")
+    return Pick(int(text), find[:MAX_FIND_CHARS])
+
+
+def _is_brief(request: Request) -> bool:
+    text = request.query_params.get("statements", "true")
+    if text not in ("true", "false"):
+        message = f"statements is {text[:40]!r}, must be true or false"
+        raise InvalidRequest(message, field="statements")
+    return text == "false"
 
 
 async def _typed(request: Request, kind: type[T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -34,10 +35,12 @@ from headgate.errors import (
     WrongShard,
 )
 from headgate.http import openapi
+from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
 from headgate.http.budgets import BUDGET_ROUTES, Budgeting
 from headgate.http.changes import etag, expected_revision, is_dry_run
+from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
     SECURITY_HEADERS,
     UnderWay,
@@ -46,10 +49,14 @@ from headgate.http.documents import (
     parse_duration,
     problem_response,
 )
-from headgate.http.exposition import render_metrics
+from headgate.http.exposition import Works, render_in_turns
 from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.looking import json_in_thread
+from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
+from headgate.http.page.sessions import Sessions
+from headgate.http.page.shell import Site
+from headgate.http.page.site import PageSite
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
 from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.http.reporting import REPORTING_ROUTES, Reporting
@@ -63,6 +70,20 @@ from headgate.wire.status import RemovedDoc
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LIMIT = re.compile(r"[0-9]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class PageGiven:
+    """What the page needs besides the API."""
+
+    sessions: Sessions
+    secure: bool = False
+    """The listener speaks TLS."""
+    tour: str | None = None
+    listens: str | None = None
+    """Where: `http://127.0.0.1:8087`; None: on the Unix socket alone."""
+    names: frozenset[str] = frozenset()
+    """What it may be called, besides its address and `localhost`; lower case."""
 
 
 class Control:
@@ -82,8 +103,12 @@ class Control:
         unthrottled: UnthrottledBook | None = None,
         budgets: Budgets | None = None,
         fleet: Fleet | None = None,
+        page: PageGiven | None = None,
+        works: Works | None = None,
+        inside: Inside | None = None,
     ) -> None:
         self._views = views
+        self._works = works
         self._book = book
         self._gatekeeper = gatekeeper
         self._under_way = UnderWay()
@@ -102,20 +127,47 @@ class Control:
         self.fleet = FleetRoutes(fleet, views.parts.clock, gatekeeper)
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
+        self.debugging = Debugging(views, gatekeeper, inside or Inside(works=works))
+        self._page = page
+        self._shows_fleet = view is not None
+        sessions, listens = (None, None) if page is None else (page.sessions, page.listens)
+        self.page_links = PageLinks(gatekeeper, sessions, listens)
 
     def app(self) -> Starlette:
         by_path: dict[str, dict[str, Handler]] = {}
         for method, path, name in ROUTES:
             by_path.setdefault(path, {})[method] = _guarded(attrgetter(name)(self))
+        routes = [
+            Route(path, _by_method(handlers), methods=list(handlers))
+            for path, handlers in by_path.items()
+        ]
         app = Starlette(
-            routes=[
-                Route(path, _by_method(handlers), methods=list(handlers))
-                for path, handlers in by_path.items()
-            ],
+            routes=[*routes, *self._page_routes(lambda: app)],
             exception_handlers={HTTPException: _http_problem, Exception: _server_problem},
         )
         app.router.redirect_slashes = False  # A redirect would repeat whatever Host was sent.
         return app
+
+    def _page_routes(self, app: Callable[[], AsgiApp]) -> list[Route]:
+        given, facts = self._page, self._views.facts
+        if given is None:
+            return []
+        site = Site(
+            agent=facts.name,
+            version=facts.version,
+            has_fleet=self._shows_fleet,
+            has_operators=self._gatekeeper.has_operators,
+            tour=given.tour,
+        )
+        return PageSite(
+            self._gatekeeper,
+            given.sessions,
+            site,
+            given.secure,
+            app,
+            self._views.parts.clock,
+            given.names | {"localhost"},
+        ).routes()
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -161,7 +213,7 @@ class Control:
         return json_response(doc, status=200 if doc.ready else 503)
 
     async def exposition(self, request: Request) -> Response:
-        text, content_type = render_metrics(self._views)
+        text, content_type = await render_in_turns(self._views, self._works)
         return Response(text, media_type=content_type, headers=SECURITY_HEADERS)
 
     async def openapi(self, request: Request) -> Response:
@@ -248,6 +300,8 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     *((method, path, f"watching.{name}") for method, path, name in WATCHING_ROUTES),
     *((method, path, f"fleet_viewing.{name}") for method, path, name in FLEET_VIEW_ROUTES),
     *((method, path, f"fleet.{name}") for method, path, name in FLEET_ROUTES),
+    *((method, path, f"page_links.{name}") for method, path, name in PAGE_LINK_ROUTES),
+    *((method, path, f"debugging.{name}") for method, path, name in DEBUG_ROUTES),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),

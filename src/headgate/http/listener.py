@@ -417,7 +417,7 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, bytes):
             data = answer
         else:
-            if raw is not None and request.keep_alive and _is_one_head(raw):
+            if raw is not None and request.keep_alive and _may_come_again(raw):
                 self._listener.remember(raw, answer)
             data = answer()
         keep = request.keep_alive and not self._finishing
@@ -508,6 +508,8 @@ def _origin_form(target: bytes) -> bytes:
     return path if path.startswith(b"/") else b"/" + path
 
 
-def _is_one_head(raw: bytes) -> bool:
-    """Whether these bytes are one request without a body, and nothing else."""
-    return raw.endswith(b"\r\n\r\n") and raw.count(b"\r\n\r\n") == 1
+def _may_come_again(raw: bytes) -> bool:
+    """Whether these bytes are one request without a body, and nothing else; and not one of a
+    trace, which is never the same twice and would drive out the pollers."""
+    is_one_head = raw.endswith(b"\r\n\r\n") and raw.count(b"\r\n\r\n") == 1
+    return is_one_head and b"\r\ntraceparent:" not in raw

@@ -35,6 +35,7 @@ from headgate.wire.budgets import (
     StatementExplainDoc,
     ViolationsDoc,
 )
+from headgate.wire.debug import DebugDoc
 from headgate.wire.fleet import (
     FleetChangeDoc,
     FleetExportDoc,
@@ -52,7 +53,14 @@ from headgate.wire.fleet_feed import (
 )
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.fleet_view import MAX_PER_PAGE, FleetDoc
-from headgate.wire.history import MetricMinutesDoc, ReplayBody, ReplayDoc, TimelineDoc
+from headgate.wire.history import (
+    ClientsSumsDoc,
+    MetricMinutesDoc,
+    ReplayBody,
+    ReplayDoc,
+    TimelineDoc,
+)
+from headgate.wire.page import LinkDoc
 from headgate.wire.past import PastDoc
 from headgate.wire.peers import PullDoc, ReportDoc, WakeDoc
 from headgate.wire.problems import CONTENT_TYPE, Problem
@@ -114,6 +122,7 @@ _DOCS = (
     ClientsDoc,
     HistoryDoc,
     TimelineDoc,
+    ClientsSumsDoc,
     MetricMinutesDoc,
     ReplayBody,
     ReplayDoc,
@@ -165,6 +174,8 @@ _DOCS = (
     FeedPageDoc,
     FeedChangesDoc,
     FleetDoc,
+    LinkDoc,
+    DebugDoc,
     Problem,
 )
 
@@ -189,6 +200,7 @@ def document() -> dict[str, Any]:
             **_fleet_paths(),
             **_fleet_view_paths(),
             **_feed_paths(),
+            **_page_paths(),
         },
         "components": {
             "schemas": schemas,
@@ -298,6 +310,10 @@ def _look_paths() -> dict[str, Any]:
         if path == "/readyz":
             responses["503"] = _content(schema)
         paths[path] = {"get": _operation(summary, responses, parameters)}
+    debug = {"200": _content(_schema(DebugDoc)), **_errors(401, 403)}
+    operators: list[dict[str, list[str]]] = [{"token": []}]
+    looked = _operation("The process: memory, loop, stacks, servers; for operators", debug)
+    paths["/v1/debug"] = {"get": {**looked, "security": operators}}
     text = {"description": "Prometheus text", "content": {"text/plain": {}}}
     paths["/metrics"] = {"get": _operation("Counters and gauges", {"200": text})}
     return paths
@@ -314,14 +330,17 @@ def _watch_paths() -> dict[str, Any]:
         _param("step", _SINCE, "One bin for so long."),
         _param("level", {"type": "integer", "minimum": 1, "maximum": 8}, "Break down by it."),
     ]
+    sums = [*timeline[:2], since, until]
     minutes = [
         _param("database", _STRING, "Only there."),
         _param("metric", _STRING, "Only this one; `shard/lag` for the shard's."),
         since,
         until,
+        _param("step", _SINCE, "One row for so long; default: a minute."),
     ]
     rows: tuple[tuple[str, str, Any, list[Any]], ...] = (
         ("/v1/history/timeline", "When a client or level was refused", TimelineDoc, timeline),
+        ("/v1/history/clients", "What became of each client's checks", ClientsSumsDoc, sums),
         ("/v1/history/metrics", "Metrics by the minute", MetricMinutesDoc, minutes),
         ("/v1/starvation", "Who is starved, and why", StarvationDoc, []),
         ("/v1/rogues", "Who works in a database and never asks", RoguesDoc, []),
@@ -417,6 +436,17 @@ def _budget_paths() -> dict[str, Any]:
     revision = [*database, _place("revision", {"type": "integer"})]
     since = _param("since", _SINCE, "So long ago it begins, such as 30m, 1h, 7d.")
     only = _param("budget", _STRING, "Only of this one.")
+    some = [
+        _param(
+            "most",
+            {"type": "integer", "minimum": 0, "maximum": 1000},
+            "So many budgets alone, the most urgent, and no document.",
+        ),
+        _param("find", _STRING, "With `most`: of those with this in their name or limits."),
+    ]
+    statements = _param(
+        "statements", {"enum": ["true", "false"]}, "`false` leaves out the statements: cheaper."
+    )
     changed = {"200": _content(_schema(PolicyChangeDoc))}
     made = {**changed, "201": _content(_schema(PolicyChangeDoc))}
     one = _body_of({**BUDGET_SETTINGS, **REACH_SETTINGS})
@@ -427,9 +457,9 @@ def _budget_paths() -> dict[str, Any]:
         "/v1/policies/{database}": {
             "get": _budget_look("A policy as servers are told it", PublishedPolicyDoc, database)
         },
-        "/v1/budgets": {"get": _budget_look("Every policy", PoliciesDoc, [])},
+        "/v1/budgets": {"get": _budget_look("Every policy", PoliciesDoc, some)},
         policy: {
-            "get": _budget_look("A database's policy, whole", PolicyDoc, database),
+            "get": _budget_look("A database's policy, whole", PolicyDoc, [*database, *some]),
             "put": _budget_change("Replace the policy", database, changed, whole),
             "patch": _budget_change("Cap every budget's mode", database, changed, _body(CapBody)),
         },
@@ -447,7 +477,9 @@ def _budget_paths() -> dict[str, Any]:
         f"{policy}/violations": {
             "get": _budget_look("Violations by the minute", ViolationsDoc, [*database, since, only])
         },
-        f"{policy}/state": {"get": _budget_look("What the server counts", StateDoc, database)},
+        f"{policy}/state": {
+            "get": _budget_look("What the server counts", StateDoc, [*database, statements])
+        },
         f"{policy}/explain": {
             "post": _budget_ask(
                 "Why a statement would run or not", StatementExplainDoc, _body(ExplainStatementBody)
@@ -612,19 +644,7 @@ def _fleet_view_paths() -> dict[str, Any]:
         _param("rules_page", whole, "Of what is set for the fleet."),
         _param("per_page", {**whole, "maximum": MAX_PER_PAGE}, "Shards on a page."),
     ]
-    html = {"description": "For people", "content": {"text/html": {}}}
-    style = {"description": "Its style", "content": {"text/css": {}}}
-    refresh = _param("refresh", _STRING, "Seconds; 0 does not ask again.")
-    errors = _errors(400, 404, 503)
-    return {
-        "/v1/fleet": {"get": _fleet_look("The whole fleet", FleetDoc, *asked)},
-        "/fleet": {
-            "get": _operation(
-                "The same, as a page", {"200": html, **errors}, [*asked[:-1], refresh]
-            )
-        },
-        "/fleet.css": {"get": _operation("That page's style", {"200": style})},
-    }
+    return {"/v1/fleet": {"get": _fleet_look("The whole fleet", FleetDoc, *asked)}}
 
 
 def _fleet_look(summary: str, doc: type, *parameters: dict[str, Any]) -> dict[str, Any]:
@@ -670,6 +690,13 @@ def _feed_paths() -> dict[str, Any]:
         FEED: between("What this agent follows of the fleet", FeedPageDoc, listing),
         FEED_CHANGES: between("What changed of it since", FeedChangesDoc, changes),
     }
+
+
+def _page_paths() -> dict[str, Any]:
+    """The page itself is for people, and not described here."""
+    made = {"201": _content(_schema(LinkDoc)), **_errors(400, 401, 403, 404)}
+    operation = _operation("A link that signs in at the page, once", made)
+    return {"/v1/page/links": {"post": {**operation, "security": [{"token": []}]}}}
 
 
 def _body(doc: type) -> dict[str, Any]:

@@ -11,11 +11,22 @@ from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Somebody at the page, whose session and whose CSRF token have been verified."""
+
+    name: str
+    """Empty: nobody."""
+    may_change: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     address: str
     unix_uid: int | None
     certified: str | None = None
     """The name in a client certificate that the listener has verified."""
+    signed_in: SignedIn | None = None
+    """Set by the page alone, for the requests that it makes itself."""
 
 
 def peer_of(transport: asyncio.Transport) -> Peer:

@@ -22,7 +22,7 @@ from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
 from headgate.agent.pacer import paced
-from headgate.agent.ports import Clock, Store
+from headgate.agent.ports import Clock, SpansOut, Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.redact import redacted
 from headgate.agent.rogues import Rogues
@@ -87,6 +87,8 @@ class AgentFacts:
     advice: tuple[str, ...] = ()
     heartbeats: list[Heartbeat] = field(default_factory=list)
     standby: Standby | ElectedStandby | None = None
+    spans: SpansOut | None = None
+    """None: nothing is traced."""
 
 
 class ShardSource(Protocol):
@@ -137,6 +139,10 @@ class Views:
         for name, health in self.parts.board.healths.items():
             if health.own.all_pass and now.mono_s <= health.own.all_pass_until:
                 self._healthy_at[name] = now.mono_s
+
+    def healthy_at(self, database: str) -> float | None:
+        """When it last let work through, monotonic; None for never."""
+        return self._healthy_at.get(database)
 
     def status(self) -> StatusDoc:
         facts, now = self.facts, self.parts.clock.now()

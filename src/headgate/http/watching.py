@@ -19,7 +19,7 @@ from headgate.agent.ports import Store
 from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.schedules import windows_of
 from headgate.core.names import parse_identity
-from headgate.core.records import Asked, Tally
+from headgate.core.records import Asked, Tally, in_steps
 from headgate.core.rule_settings import RuleSpec, parse_rule
 from headgate.core.rules import EVERYONE, Rule
 from headgate.core.runs import Runs, runs_of
@@ -30,7 +30,13 @@ from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.past import find_past, minute_at
 from headgate.http.replaying import Replayer
 from headgate.http.views import Views
-from headgate.wire.history import ReplayBody, minutes_doc, replay_doc, timeline_doc
+from headgate.wire.history import (
+    ReplayBody,
+    clients_sums_doc,
+    minutes_doc,
+    replay_doc,
+    timeline_doc,
+)
 from headgate.wire.past import past_doc
 from headgate.wire.starvation import (
     RogueFaultDoc,
@@ -50,8 +56,9 @@ PROPOSED = "proposed"
 RUNS_BACK_MINUTES = 14 * 1440
 _LEVELS = frozenset("12345678")
 _TIMELINE = frozenset({"app", "database", "since", "until", "step", "level"})
+_CLIENTS = frozenset({"app", "database", "since", "until"})
 _PAST = frozenset({"app", "database", "at"})
-_METRICS = frozenset({"database", "metric", "since", "until"})
+_METRICS = frozenset({"database", "metric", "since", "until", "step"})
 _decode_replay = msgspec.json.Decoder(ReplayBody).decode
 
 
@@ -92,10 +99,30 @@ class Watching:
             runs = await self._runs(scope, asked)
             return await json_in_thread(lambda: timeline_doc(found(), app, step, iso, runs))
 
+    async def client_sums(self, request: Request) -> Response:
+        """Of every client at once, by database: what lists and rates are made of."""
+        _only(request, _CLIENTS)
+        app, (since, until) = _app(request), self._span(request)
+        now_s = self._views.parts.clock.now().wall_s
+        until_s = min((until + 1) * 60.0, now_s)
+        async with self.turns.look():
+            store = await self._flushed()
+            found = await store.client_sums(
+                () if app == EVERYONE else parse_identity(app).tokens,
+                since_minute=since,
+                until_minute=until,
+                database=request.query_params.get("database", ""),
+                limit=MAX_CLIENT_ROWS + 1,
+            )
+            whole = len(found) <= MAX_CLIENT_ROWS
+            span, told = (since * 60.0, until_s), found[:MAX_CLIENT_ROWS]
+            return await json_in_thread(lambda: clients_sums_doc(told, span, iso, whole=whole))
+
     async def metric_minutes(self, request: Request) -> Response:
         _only(request, _METRICS)
         since, until = self._span(request)
         params = request.query_params
+        step = _step(request, until - since + 1) if "step" in params else 1
         async with self.turns.look():
             store = await self._flushed()
             minutes = await store.metric_minutes(
@@ -107,7 +134,9 @@ class Watching:
             )
             whole = len(minutes) <= MAX_METRIC_ROWS
             told = minutes[-MAX_METRIC_ROWS:]
-            return await json_in_thread(lambda: minutes_doc(told, iso, whole=whole))
+            return await json_in_thread(
+                lambda: minutes_doc(in_steps(told, step), iso, whole=whole, step_minutes=step)
+            )
 
     async def replay(self, request: Request) -> Response:
         _only(request, frozenset())
@@ -240,6 +269,7 @@ class Watching:
 
 WATCHING_ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/v1/history/timeline", "timeline"),
+    ("GET", "/v1/history/clients", "client_sums"),
     ("GET", "/v1/history/metrics", "metric_minutes"),
     ("POST", "/v1/replay", "replay"),
     ("GET", "/v1/starvation", "starvation"),

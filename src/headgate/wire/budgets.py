@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from headgate.traffic.readings import (
     BudgetCounts,
     BudgetReadings,
     Lying,
+    PatternReading,
     Published,
 )
 from headgate.wire.fleet_reach import ReachedDoc
@@ -102,6 +103,10 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     """How far it was set for, where the fleet has set it, also under a change made here."""
     n: int | None = None
     """The fleet's revision that set it so."""
+    cpu_share: float | None = None
+    """CPU charged of late, about half a minute, as a share of the server's; null: not known."""
+    last_violation_s_ago: float | None = None
+    """Null: none since the server started, or not known."""
 
 
 class OutletDoc(msgspec.Struct, frozen=True):
@@ -169,6 +174,10 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     """False: there is neither a file nor a change, so what lies at the server is left alone."""
     is_off: bool = False
     """Switched off at the server itself."""
+    directory: str | None = None
+    """Of the server's extension, as the settings have it; null: none."""
+    budgets_total: int = 0
+    """Of which `budgets` may be the most urgent alone."""
 
 
 class PoliciesDoc(msgspec.Struct, frozen=True):
@@ -254,6 +263,38 @@ class PatternDoc(msgspec.Struct, frozen=True):
     error: float
     """Mean relative error of its estimates."""
     cpu_total_ms: float
+    text: str | None = None
+    """Without its literals and comments, at most 2,000 characters."""
+    text_cause: str | None = None
+    """Why there is none."""
+    cpu_share: float | None = None
+    """Of late, about half a minute, of the server's CPU; null: not known."""
+    running: float | None = None
+    """Workers at work for it at once, on average while it was traced, an hour at most; null: not
+    traced."""
+    fingerprint: str | None = None
+    """Of its text, the same on every server; null: no rule asks for it yet."""
+    username: str | None = None
+    """Who ran it last, as traced."""
+    application_name: str | None = None
+    budgets: Sequence[str] | None = None
+    """Whose rules meet it as it was run last; null: not known."""
+
+
+class StatementKnown(NamedTuple):
+    """What else is known of a statement, besides what the server counts."""
+
+    text: str | None = None
+    text_cause: str | None = None
+    cpu_share: float | None = None
+    running: float | None = None
+    fingerprint: str | None = None
+    username: str | None = None
+    application_name: str | None = None
+    budgets: Sequence[str] | None = None
+
+
+Known = Callable[[Sequence[PatternReading]], Sequence[StatementKnown]]
 
 
 class SeatDoc(msgspec.Struct, frozen=True):
@@ -476,6 +517,7 @@ def budget_doc(
     wall_s: float,
     when: When_,
     of_fleet: tuple[str, int] | None = None,
+    cpu_share: float | None = None,
 ) -> BudgetDoc:
     """`buckets`: its own, the fullest first. `of_fleet`: its reach, and the revision of it."""
     ends_ms = budget.expires_at_ms
@@ -502,7 +544,16 @@ def budget_doc(
         own_role=own_role or None,
         reach=None if of_fleet is None else of_fleet[0],
         n=None if of_fleet is None else of_fleet[1],
+        cpu_share=cpu_share,
+        last_violation_s_ago=_ago_s(readings, budget.name, wall_s),
     )
+
+
+def _ago_s(readings: BudgetReadings | None, name: str, wall_s: float) -> float | None:
+    counted = readings.budgets.get(name) if readings is not None else None
+    if counted is None or not counted.last_violation_ms:
+        return None
+    return max(0.0, wall_s - counted.last_violation_ms / 1000)
 
 
 def outlet_doc(
@@ -569,7 +620,9 @@ def state_doc(
     fault: str,
     wanted_version: int | None,
     when: When_,
+    known: Known | None = None,
 ) -> StateDoc:
+    """`known`: what else is known of each of those statements; None leaves them all out."""
     if readings is None:
         return _unread(database, read_s_ago, fault, wanted_version)
     buckets = fullest_first(readings.buckets)
@@ -597,20 +650,25 @@ def state_doc(
         ],
         buckets=[bucket_doc(bucket) for bucket in buckets[:MAX_ALL_BUCKETS]],
         buckets_total=len(buckets),
-        patterns=[
-            PatternDoc(
-                query_id=str(p.query_id),
-                database=p.database,
-                calls=p.calls,
-                k=p.k,
-                cpu_mean_ms=p.cpu_mean_ns / NS_PER_MS,
-                error=p.error,
-                cpu_total_ms=p.cpu_total_ns / NS_PER_MS,
-            )
-            for p in patterns[:MAX_PATTERNS]
-        ],
+        patterns=[] if known is None else _pattern_docs(patterns[:MAX_PATTERNS], known),
         patterns_total=len(patterns),
     )
+
+
+def _pattern_docs(shown: Sequence[PatternReading], known: Known) -> list[PatternDoc]:
+    return [
+        PatternDoc(
+            query_id=str(p.query_id),
+            database=p.database,
+            calls=p.calls,
+            k=p.k,
+            cpu_mean_ms=p.cpu_mean_ns / NS_PER_MS,
+            error=p.error,
+            cpu_total_ms=p.cpu_total_ns / NS_PER_MS,
+            **also._asdict(),
+        )
+        for p, also in zip(shown, known(shown), strict=True)
+    ]
 
 
 def _unread(

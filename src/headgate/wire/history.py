@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from headgate.core.outcomes import How
-from headgate.core.records import MetricMinute
+from headgate.core.records import MetricMinute, Tally
 from headgate.core.replay import Change
 from headgate.core.rules import Kind, Rule
 from headgate.core.runs import Runs
-from headgate.core.timeline import Sums, Timeline
+from headgate.core.timeline import Sums, Timeline, sums_of
 
 When = Callable[[float], str]
 """Wall-clock seconds as ISO 8601."""
@@ -98,6 +98,26 @@ class TimelineDoc(msgspec.Struct, frozen=True):
     """Null for `all`, and where it never asked."""
 
 
+class ClientSumsDoc(msgspec.Struct, frozen=True):
+    client: str
+    database: str
+    sums: SumsDoc
+
+
+class ClientsSumsDoc(msgspec.Struct, frozen=True):
+    """What became of each client's checks, over a time that is over or goes on."""
+
+    since: str
+    """A minute's beginning: sums are of whole minutes."""
+    until: str
+    seconds: float
+    """How long that is, up to now where it goes on: what rates are made of."""
+    clients: Sequence[ClientSumsDoc]
+    """By client and database."""
+    whole: bool
+    """False: there are more than are told one by one; the smallest are left out."""
+
+
 class MetricMinuteDoc(msgspec.Struct, frozen=True):
     at: str
     database: str
@@ -115,6 +135,8 @@ class MetricMinutesDoc(msgspec.Struct, frozen=True):
     minutes: Sequence[MetricMinuteDoc]
     whole: bool = True
     """False: there are more than are told at once, and the oldest are left out."""
+    step_minutes: int = 1
+    """How many minutes each of them sums up; `at` is when the first begins."""
 
 
 class ReplayRowDoc(msgspec.Struct, frozen=True):
@@ -180,6 +202,17 @@ def sums_doc(sums: Sums) -> SumsDoc:
     )
 
 
+def clients_sums_doc(
+    tallies: Iterable[Tally], span_s: tuple[float, float], when: When, *, whole: bool
+) -> ClientsSumsDoc:
+    since_s, until_s = span_s
+    found: dict[tuple[str, str], list[Tally]] = {}
+    for tally in tallies:
+        found.setdefault((tally.client, tally.database), []).append(tally)
+    told = [ClientSumsDoc(*place, sums_doc(sums_of(mine))) for place, mine in found.items()]
+    return ClientsSumsDoc(when(since_s), when(until_s), until_s - since_s, told, whole)
+
+
 def timeline_doc(
     found: Timeline, app: str, step_minutes: int, when: When, runs: Runs | None = None
 ) -> TimelineDoc:
@@ -221,7 +254,7 @@ def runs_doc(runs: Runs, when: When) -> RunsDoc:
 
 
 def minutes_doc(
-    minutes: Iterable[MetricMinute], when: When, *, whole: bool = True
+    minutes: Iterable[MetricMinute], when: When, *, whole: bool = True, step_minutes: int = 1
 ) -> MetricMinutesDoc:
     return MetricMinutesDoc(
         [
@@ -240,6 +273,7 @@ def minutes_doc(
             for m in minutes
         ],
         whole,
+        step_minutes,
     )
 
 

@@ -1,0 +1,55 @@
+"""What nobody is to overlook, whatever page they are on: a switch that was thrown, a store that
+cannot be written, settings that were refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from headgate.http.page.api import Refused, in_path
+from headgate.http.page.shell import Visit, part
+from headgate.wire.budgets import PoliciesDoc
+from headgate.wire.status import StatusDoc
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+    path: str
+
+
+class BannerPage:
+    routes = (("GET", "/banner", "live"),)
+
+    async def live(self, visit: Visit) -> Response:
+        status = await visit.api.get("/v1/status", StatusDoc)
+        lines = [*_of_agent(status), *await _of_budgets(visit)]
+        return part(visit, "banner.html", lines=lines)
+
+
+def _of_agent(status: StatusDoc) -> Iterator[Line]:
+    if not status.store.writable:
+        yield Line(f"Nothing can be changed or kept: the store {status.store.fault}", "/")
+    if status.settings_fault:
+        yield Line("The settings file was refused at its last reload; the last good ones hold", "/")
+
+
+async def _of_budgets(visit: Visit) -> list[Line]:
+    try:
+        policies = await visit.api.get("/v1/budgets", PoliciesDoc, {"most": 1})
+    except Refused:  # Where budgets cannot be looked at, their own page says why.
+        return []
+    return [
+        Line(f"{doc.database}: {says}", f"/budgets/{in_path(doc.database)}")
+        for doc in policies.databases
+        if (says := _thrown(doc.mode_cap, is_off=doc.is_off))
+    ]
+
+
+def _thrown(mode_cap: str, *, is_off: bool) -> str:
+    if is_off:
+        return "traffic control is switched off at the server: no statement is judged"
+    words = {"off": "no budget is looked at", "warn": "every budget only warns"}
+    return f"the switch for all budgets is thrown: {words[mode_cap]}" if mode_cap in words else ""

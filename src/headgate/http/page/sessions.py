@@ -1,0 +1,112 @@
+"""Who is signed in at the page.   Signing ──► Sessions ◄── Site, with each request
+
+In memory: a restart signs everybody out. Bounded in number and in time; a session whose token has
+been taken out of the settings is over with its next request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headgate.agent.ports import Clock
+from headgate.http.auth import Credential
+
+MAX_SESSIONS = 1000
+MAX_SESSIONS_EACH = 20
+"""Of one name: nobody crowds out others."""
+MAX_LINKS = 32
+LINK_S = 120.0
+MAX_FAILURES = 20
+"""Of signing in, within `FAILURES_S`; beyond it wrong tokens are not even answered as such. Right
+ones always are: tokens are too long to be guessed, and nobody is to lock out an operator."""
+FAILURES_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    key: str
+    name: str
+    may_change: bool
+    csrf: str
+    ends_at_mono_s: float
+    credential: Credential | None
+    """None: by a link that somebody at the Unix socket asked for."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.name})"  # Never with its key.
+
+
+class _Link(NamedTuple):
+    name: str
+    credential: Credential | None
+    until_mono_s: float
+
+
+class Sessions:
+    def __init__(self, clock: Clock, lasts_s: float) -> None:
+        self._clock = clock
+        self.lasts_s = lasts_s
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._links: OrderedDict[str, _Link] = OrderedDict()
+        self._failed_at: list[float] = []
+
+    def open(self, name: str, *, may_change: bool, credential: Credential | None) -> Session:
+        ends_at = self._clock.now().mono_s + self.lasts_s
+        key, csrf = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        session = Session(key, name, may_change, csrf, ends_at, credential)
+        own = [known for known in self._sessions.values() if known.name == name]
+        for oldest in own[: max(0, len(own) - MAX_SESSIONS_EACH + 1)]:
+            self.close(oldest)
+        self._sessions[key] = session
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def find(self, key: str | None) -> Session | None:
+        session = self._sessions.get(key) if key else None
+        if session is not None and self._clock.now().mono_s >= session.ends_at_mono_s:
+            self.close(session)
+            return None
+        return session
+
+    def close(self, session: Session) -> None:
+        self._sessions.pop(session.key, None)
+
+    # --- links, each good for one sign-in ---------------------------------------------------
+
+    def make_link(self, name: str, credential: Credential | None) -> str:
+        """`credential`: whose token asked for it; None: somebody at the Unix socket."""
+        code = secrets.token_urlsafe(24)
+        self._links[code] = _Link(name, credential, self._clock.now().mono_s + LINK_S)
+        while len(self._links) > MAX_LINKS:
+            self._links.popitem(last=False)
+        return code
+
+    def redeem(self, code: str) -> Session | None:
+        """A session for whoever asked for the link; once."""
+        known = next((c for c in self._links if hmac.compare_digest(c.encode(), code.encode())), "")
+        link = self._links.pop(known, None)
+        if link is None or self._clock.now().mono_s >= link.until_mono_s:
+            return None
+        return self.open(link.name, may_change=True, credential=link.credential)
+
+    # --- guessing ---------------------------------------------------------------------------
+
+    def note_failure(self) -> None:
+        self._failed_at = [*self._recent_failures(), self._clock.now().mono_s]
+
+    @property
+    def wait_s(self) -> float:
+        """How long another wrong token is sent away, after many of them."""
+        recent = self._recent_failures()
+        if len(recent) < MAX_FAILURES:
+            return 0.0
+        return recent[0] + FAILURES_S - self._clock.now().mono_s
+
+    def _recent_failures(self) -> list[float]:
+        since = self._clock.now().mono_s - FAILURES_S
+        return [at for at in self._failed_at if at > since][-MAX_FAILURES:]
