@@ -20,9 +20,15 @@ from typing import Any
 
 import pytest
 
+from headgate.demo import servers
 from tests.fixtures.eventually import eventually
 
-DEMO = [sys.executable, "-m", "headgate", "demo"]
+# Ports of this test process's own: other tests run beside it.
+LAST_PORT = servers.FIRST_PORT + servers.PORT_COUNT - 1
+PORTS = f"{servers.FIRST_PORT}-{LAST_PORT}"
+DEMO = [sys.executable, "-m", "headgate", "demo", "--ports", PORTS]
+WHOLE_S = 180
+"""All scenes take about 60 s; on a machine that is busy with other tests, more."""
 ROWS, COLUMNS = 32, 120
 
 
@@ -46,29 +52,70 @@ def nothing_is_left(told: str) -> bool:
     return not leftovers(found[1]) and not Path(found[1]).exists()
 
 
+@pytest.mark.timeout(WHOLE_S + 20)
 def test_the_scenes_do_what_they_promise() -> None:
-    """Held by a replica's lag, then led by the new primary's agent (R36, R38, R45)."""
+    """Held by lag, thinned by a rule, refused by a budget, led by the new primary's agent, and
+    never an OK that nobody may give (R36, R38, R45, R49, R127, R138)."""
     done = subprocess.run(
-        [*DEMO, "--headless", "--seconds", "34"], capture_output=True, text=True, timeout=110
+        [*DEMO, "--headless", "--seconds", "60"], capture_output=True, text=True, timeout=WHOLE_S
     )
     told = done.stdout
     assert done.returncode == 0, told + done.stderr
     assert "HELD" in told and "PROMISE BROKEN" not in told
+    _assert_favored(told)
+    _assert_shed(told)
     _assert_promoted(told)
+    _assert_agent_died(told)
+    assert not done.stderr
     assert nothing_is_left(told)
 
 
+def _found(pattern: str, told: str) -> re.Match[str]:
+    found = re.search(pattern, told)
+    assert found, f"{pattern} is not in\n{told}"
+    return found
+
+
+def scene(number: int, told: str) -> str:
+    return told[told.index(f"scene {number}:") :].partition("\n\n")[0]
+
+
+def _assert_favored(told: str) -> None:
+    assert "OK by db-a" in scene(1, told) and "lag of db-c" in scene(2, told)
+    assert "thinned by a rule" in scene(3, told)
+    _found(r"explain names the rule that thins ETL: f-\w+", told)
+
+
+def _assert_shed(told: str) -> None:
+    """The extension, for whoever runs the tests has a compiler."""
+    assert "traffic control inside Postgres, by the extension" in told
+    _found(r"is listed: export\.py of adhoc, \d sessions", told)
+    warned = _found(r"warned first: of (\d+) statements, while (\d+) ran", told)
+    assert int(warned[1]) > 0 and int(warned[2]) > 0
+    refused = _found(r"enforced, (\d+) statements were refused with SQLSTATE 53000: (.+)", told)
+    assert int(refused[1]) > 0 and 'budget "best-effort"' in refused[2]
+    _found(r"0 of the jobs' statements refused, 0 of the dashboard's", told)
+
+
 def _assert_promoted(told: str) -> None:
-    led = re.search(r"db-b's agent led within 2 s of the promotion: after (\S+) s", told)
-    assert led and float(led[1]) <= 2, told
-    refused = re.search(r"while nobody led, checks were refused: (.+)", told)
-    assert refused and re.search(r"no primary|warming up|elsewhere", refused[1]), told
-    watched = re.search(r"of (\d+) answers watched, 0 were an OK from the wrong view", told)
-    assert watched and int(watched[1]) > 0, told
+    new = _found(r"kept: (db-[bc]) was promoted and db-a's agent leads no more", told)[1]
+    led = _found(rf"{new}'s agent led within 2 s of the promotion: after (\S+) s", told)
+    assert float(led[1]) <= 2, told
+    refused = _found(r"while nobody led, checks were refused: (.+)", told)
+    assert re.search(r"no primary|warming up|elsewhere", refused[1]), told
+    watched = _found(r"of (\d+) answers watched, 0 were an OK from the wrong view", told)
+    assert int(watched[1]) > 0, told
     assert "kept: db-a is a replica again" in told
-    # In the last lines before the promises: db-b speaks, and both jobs go by its word.
-    last = told.split("\n\n")[-2].splitlines()[-1]
-    assert re.match(r"\d.*primary, speaks\s+\d.*OK by db-b.*OK by db-b", last), told
+    # In the last line of the scene: the new one speaks, and both jobs go by its word.
+    last = scene(5, told).splitlines()[-1]
+    assert re.match(rf"\d.*primary, speaks.*OK by {new}.*OK by {new}", last), told
+
+
+def _assert_agent_died(told: str) -> None:
+    _found(r"the others said so: db-\w says of db-\w: .*cannot be reached", told)
+    _found(r"waited: backfill:orders, etl:nightly; OKs they were given: 0", told)
+    assert "unthrottled" in scene(6, told)
+    assert int(_found(r"unthrottled is on record: (\d+) pieces", told)[1]) > 0
 
 
 @pytest.mark.parametrize("moment", ["streaming replicas", "an agent beside", "scene 1", "▼ 2 s"])
@@ -169,11 +216,15 @@ def in_a_terminal() -> Iterator[Terminal]:
 
 
 def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
-    """`p`, `k`, `q` in a terminal: the new primary's agent answers the jobs (R45)."""
+    """`n`, `b`, `p`, `k`, `q` in a terminal: scenes go by, the new primary's agent speaks (R45)."""
     with in_a_terminal() as terminal:
         before = terminal.settings()
-        terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a")
+        terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a", within_s=60)
         begun = terminal.drawn
+        terminal.press("n")
+        terminal.await_words("scene 2 of 6", "asks nobody")
+        terminal.press("b")
+        terminal.await_words("scene 1 of 6", "press n for the next", "OK by db-a")
         terminal.press("p")
         terminal.await_words(
             "db-b takes writes", "db-a is back, as a replica of db-b", "wrong OKs: 0"

@@ -1,11 +1,14 @@
 """An agent beside each server of the demo's shard, as a process of its own.
 
-They know each other from their settings and show each other one token. Each runs under a
-guard, so that it does not outlive the demo however that ends.
+They know each other from their settings and show each other one token; what is set for all of
+them lies in a file that they share, as a fleet's. Each runs under a guard, so that it does not
+outlive the demo however that ends.
 """
 
 from __future__ import annotations
 
+import hashlib
+import http.client
 import json
 import secrets
 import signal
@@ -22,8 +25,10 @@ from headgate.demo.postgres import PostgresServer
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec, ServiceUser
 
 SHARD = "commerce/-80"
+AGENT_ROLE = "headgate"
 LAG_THRESHOLD_S = 2.0
 TIMEOUT_S = 2.0
+CHANGE_TIMEOUT_S = 10.0
 STOP_S = 8.0
 
 _SETTINGS = """\
@@ -48,11 +53,64 @@ timeout_s = 0.25
 
 [peers]
 token_file = "{folder}/peers.token"
+
+[fleet]
+file = "{folder}/fleet.db"
+region = "here"
+cluster = "commerce"
+view = true
+
+[page]
+tour = "{tour}"
 """
 _PEER = """
 [databases.main.peers.{name}]
 url = "{url}"
 """
+_TRAFFIC = """
+[databases.main.traffic]
+policy = "{policy}"
+"""
+_TOKEN = """
+[[tokens]]
+name = "{name}"
+role = "{role}"
+sha256 = "{sha256}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a person shows to the page: one to change things with, one to look only."""
+
+    operator: str
+    viewer: str
+
+    @classmethod
+    def new(cls) -> Tokens:
+        return cls(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+
+    def settings(self) -> str:
+        held = {"operator": self.operator, "viewer": self.viewer}
+        return "".join(
+            _TOKEN.format(
+                name=f"demo-{role}",
+                role=role,
+                sha256=hashlib.sha256(token.encode()).hexdigest(),
+            )
+            for role, token in held.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the agents are told besides where their servers are."""
+
+    tokens: Tokens
+    tour: str
+    policy: Path
+    directories: Mapping[str, Path]
+    """server → where its agent publishes the policy; nothing where no server is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +119,7 @@ class Agent:
     """As its server: that is the member it speaks for."""
     port: int
     folder: Path
+    token: str
 
     @property
     def url(self) -> str:
@@ -74,17 +133,38 @@ class Agent:
         with urllib.request.urlopen(self.url + path, timeout=TIMEOUT_S) as response:
             return dict(json.load(response))
 
-    def write_settings(self, server: PostgresServer, peers: Sequence[Agent]) -> None:
+    def change(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """As an operator would, over the agent's own API; ServerFailed with its words."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CHANGE_TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        try:
+            line.request(method, path, json.dumps(body), headers)
+            answer = line.getresponse()
+            said = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerFailed(f"{self.name}'s agent: {method} {path}: {error}") from None
+        finally:
+            line.close()
+        if answer.status >= http.client.BAD_REQUEST:
+            words = said.decode(errors="replace")[:500]
+            raise ServerFailed(f"{self.name}'s agent: {method} {path}: {answer.status} {words}")
+        return dict(json.loads(said))
+
+    def write_settings(self, server: PostgresServer, peers: Sequence[Agent], plan: Plan) -> None:
         own = _SETTINGS.format(
             name=self.name,
             port=self.port,
             folder=self.folder,
-            dsn=server.dsn(),
+            dsn=server.dsn(user=AGENT_ROLE),
             shard=SHARD,
             threshold_s=LAG_THRESHOLD_S,
+            tour=plan.tour,
         )
-        others = (_PEER.format(name=peer.name, url=peer.url) for peer in peers)
-        self.settings.write_text(own + "".join(others))
+        others = "".join(_PEER.format(name=peer.name, url=peer.url) for peer in peers)
+        traffic = _TRAFFIC.format(policy=plan.policy)
+        if self.name in plan.directories:
+            traffic += f'directory = "{plan.directories[self.name]}"\n'
+        self.settings.write_text(own + others + traffic + plan.tokens.settings())
 
     def spec(self) -> ServerSpec:
         return ServerSpec(
@@ -98,43 +178,66 @@ class Agent:
         )
 
 
+class Crew:
+    """The agents, and the process of each."""
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self.agents: Mapping[str, Agent] = {agent.name: agent for agent in agents}
+        self._processes: dict[str, ServerProcess] = {}
+
+    def start(self, *names: str) -> None:
+        """All at once; returns when each answers, and has read its own server."""
+        for name in names:
+            self._processes[name] = ServerProcess(self.agents[name].spec())
+        for name in names:
+            servers.wait_until(lambda name=name: self._ready(name), what=f"{name}'s agent")  # type: ignore[misc]
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: it can say goodbye to nobody."""
+        self._processes[name].kill()
+
+    def is_up(self, name: str) -> bool:
+        return self._processes[name].is_running()
+
+    def revive(self) -> list[str]:
+        """Start those that are dead; their names."""
+        dead = [name for name, process in self._processes.items() if not process.is_running()]
+        self.start(*dead)
+        return dead
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(STOP_S)
+            except ServerFailed:
+                process.kill()
+
+    def _ready(self, name: str) -> bool:
+        process = self._processes[name]
+        if not process.is_running():
+            raise ServerFailed(f"{name}'s agent ended: {process.log()[-2000:]}")
+        try:
+            return bool(self.agents[name].get("/readyz")["ready"])
+        except OSError:
+            return False
+
+
 @contextmanager
-def run_agents(shard: Sequence[PostgresServer], folder: Path) -> Iterator[Mapping[str, Agent]]:
-    """By the name of their servers; each answers, and has read its own server."""
-    agents = [Agent(server.name, _free_port(), folder) for server in shard]
+def run_agents(shard: Sequence[PostgresServer], folder: Path, plan: Plan) -> Iterator[Crew]:
+    ports = servers.distinct_ports(len(shard))
+    agents = [
+        Agent(server.name, port, folder, plan.tokens.operator)
+        for server, port in zip(shard, ports, strict=True)
+    ]
     token = folder / "peers.token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(16))
+    for agent, server in zip(agents, shard, strict=True):
+        agent.write_settings(server, [other for other in agents if other is not agent], plan)
     with ExitStack() as ends:
-        for agent, server in zip(agents, shard, strict=True):
-            agent.write_settings(server, [other for other in agents if other is not agent])
-        processes = {agent: ServerProcess(agent.spec()) for agent in agents}
-        for process in processes.values():
-            ends.callback(_stop, process)
-        for agent, process in processes.items():
-            servers.wait_until(
-                lambda agent=agent, process=process: _ready(agent, process),  # type: ignore[misc]
-                what=f"{agent.name}'s agent",
-            )
-        yield {agent.name: agent for agent in agents}
-
-
-def _free_port() -> int:
-    return next(servers.free_ports())
-
-
-def _ready(agent: Agent, process: ServerProcess) -> bool:
-    if not process.is_running():
-        raise ServerFailed(f"{agent.name}'s agent ended: {process.log()[-2000:]}")
-    try:
-        return bool(agent.get("/readyz")["ready"])
-    except OSError:
-        return False
-
-
-def _stop(process: ServerProcess) -> None:
-    process.signal(signal.SIGTERM)
-    try:
-        process.wait(STOP_S)
-    except ServerFailed:
-        process.kill()
+        crew = Crew(agents)
+        ends.callback(crew.stop)
+        crew.start(*crew.agents)
+        yield crew

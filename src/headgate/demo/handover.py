@@ -28,7 +28,10 @@ from headgate.demo.stage import SHARD_DOC, Stage
 ASK = "/v1/check?app=demo:witness&database=main&metrics=shard/lag"
 PAUSE_S = 0.03
 LEAD_WITHIN_S = 2.0
-DEAD_FOR_S = 3.0
+DEAD_FOR_S = 2.0
+"""Until somebody notices, and promotes."""
+LONGEST_DEAD_S = 600.0
+BACK_AFTER_S = 1.5
 SPEAKS_WITHIN_S = 20.0
 NEVER = float("inf")
 
@@ -84,6 +87,12 @@ def _ask(agent: Agent, line: http.client.HTTPConnection) -> Told:
     return Told(agent.name, asked_at, heard_at, answer["verdict"], why, leads)
 
 
+def _done() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True)
 class Handover:
     """One change of primary; times are monotonic, and NEVER until they come."""
@@ -99,6 +108,8 @@ class Handover:
     """When it first gave an OK."""
     rejoined_at: float = NEVER
     told: list[Told] = field(default_factory=list)
+    noticed: threading.Event = field(default_factory=_done)
+    """Cleared by whoever wants to look at a shard without a primary first."""
     on_step: Callable[[Step], None] = lambda step: None
 
     def tell(self, step: Step) -> None:
@@ -160,35 +171,46 @@ def _words(told: Told) -> str:
 
 def switch_over(stage: Stage, handover: Handover) -> None:
     """An operator's change: the old one stops, the new one takes over, all others follow."""
+    others = _others(stage, handover)
     _change(
         stage,
         handover,
-        lambda others: postgres.switch_over(handover.old, handover.new, others, tell=handover.tell),
+        lambda: postgres.switch_over(handover.old, handover.new, others, tell=handover.tell),
     )
 
 
 def fail_over(stage: Stage, handover: Handover) -> None:
-    """The primary dies by SIGKILL. It is noticed after a while, and it comes back later."""
+    """The primary dies by SIGKILL. It is noticed after a while, and it comes back later.
 
-    def change(others: list[PostgresServer]) -> None:
+    Whoever has most of its log by then takes over.
+    """
+
+    def change() -> None:
+        # What it has to recover afterwards is not what is shown: seconds of it, not a minute.
+        postgres.checkpoint(handover.old)
         handover.old.kill()
         handover.tell(Step.GONE)
         stage.leaving.wait(DEAD_FOR_S)
+        handover.noticed.wait(LONGEST_DEAD_S)
+        handover.new = postgres.most_advanced(stage.replicas)
+        others = _others(stage, handover)
         postgres.fail_over(handover.old, handover.new, others, tell=handover.tell)
-        stage.leaving.wait(DEAD_FOR_S)
+        stage.primary = handover.new
+        stage.leaving.wait(BACK_AFTER_S)
         postgres.rejoin(handover.old, handover.new)
         handover.tell(Step.REJOINED)
 
     _change(stage, handover, change)
 
 
-def _change(
-    stage: Stage, handover: Handover, change: Callable[[list[PostgresServer]], None]
-) -> None:
+def _others(stage: Stage, handover: Handover) -> list[PostgresServer]:
+    return [server for server in stage.replicas if server is not handover.new]
+
+
+def _change(stage: Stage, handover: Handover, change: Callable[[], None]) -> None:
     stage.release()  # A replica that is held back could not be promoted in time.
-    others = [server for server in stage.replicas if server is not handover.new]
     with watching(stage.agents.values(), handover.hear):
-        change(others)
+        change()
         stage.primary = handover.new
         deadline = time.monotonic() + SPEAKS_WITHIN_S
         while not handover.is_over and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Two jobs that would hurt the database, and learn to ask.
+"""Jobs that would hurt the database, and learn to ask.
 
 Each loops over chunks of real writes, on whichever server is the primary. Told to ask, it
 lets the SDK hold it before each chunk by the health of the whole shard; nothing else about
@@ -17,8 +17,10 @@ import psycopg
 
 from headgate import Client, HeadgateError
 from headgate.client.answers import Answer
-from headgate.demo.agents import Agent
+from headgate.client.availability import OnUnavailable
+from headgate.demo.agents import AGENT_ROLE, Agent
 from headgate.demo.postgres import PostgresServer
+from headgate.demo.traffic import CRITICAL_ROLE, JOBS_ROLE, ROGUE_ROLE
 from headgate.errors import WaitedTooLong
 
 ROWS = 20_000
@@ -27,11 +29,22 @@ CHUNK_ROWS = 400
 PERIOD_S = 0.025
 LONGEST_WAIT_S = 0.5
 RETRY_S = 0.1
+SILENT_FOR_S = 1.5
+"""After so long without an answer a job that may goes on unthrottled."""
+IDLE_S = 0.1
 
 SCHEMA = f"""
 create table orders (id int primary key, note text not null) with (fillfactor = 50);
 create table events (id bigint generated always as identity, payload text not null);
+create table customers (id int primary key, note text not null) with (fillfactor = 50);
 insert into orders select i, repeat('x', 400) from generate_series(1, {ROWS}) i;
+insert into customers select i, repeat('x', 400) from generate_series(1, {ROWS}) i;
+create role {AGENT_ROLE} login in role pg_monitor;
+create role {JOBS_ROLE} login;
+create role {CRITICAL_ROLE} login;
+create role {ROGUE_ROLE} login;
+grant select, insert, update, truncate on orders, events, customers to {JOBS_ROLE};
+grant select on orders to {CRITICAL_ROLE}, {ROGUE_ROLE};
 """
 
 
@@ -45,14 +58,16 @@ class Heard:
     verdict: str
     reason: str = ""
     cause: str = ""
+    unthrottled: bool = False
+    """Nobody answered for so long that it went on by itself."""
 
 
-def primary_dsn(shard: Sequence[PostgresServer]) -> str:
+def primary_dsn(shard: Sequence[PostgresServer], user: str) -> str:
     """Of whichever of them takes writes: the driver tries each."""
     hosts = ",".join("127.0.0.1" for _ in shard)
     ports = ",".join(str(server.port) for server in shard)
     return (
-        f"host={hosts} port={ports} dbname=postgres user=postgres"
+        f"host={hosts} port={ports} dbname=postgres user={user}"
         " target_session_attrs=read-write connect_timeout=2"
     )
 
@@ -60,15 +75,32 @@ def primary_dsn(shard: Sequence[PostgresServer]) -> str:
 class Job:
     """A writer in a thread of its own."""
 
-    def __init__(self, name: str, dsn: str, home: Agent, write: Callable[[Job], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        dsn: str,
+        home: Agent,
+        write: Callable[[Job], None],
+        *,
+        on_unavailable: OnUnavailable = "closed",
+    ) -> None:
         self.name = name
         self.home = home
         self.chunks = 0
-        self.asks = False
+        self.works = True
+        """False: it is there, and does nothing for now."""
+        self.asks = True
         self.heard: deque[Heard] = deque(maxlen=20_000)
         self.refused_since: float | None = None
         self._gate = Client(
-            name, database="main", url=home.url, metrics="lag", scope="shard", timeout_s=2.0
+            name,
+            database="main",
+            url=home.url,
+            metrics="lag",
+            scope="shard",
+            timeout_s=2.0,
+            on_unavailable=on_unavailable,
+            unavailable_after_s=SILENT_FOR_S,
         )
         self._dsn = dsn
         self._write = write
@@ -77,7 +109,8 @@ class Job:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
@@ -95,6 +128,9 @@ class Job:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
+            if not self.works:
+                self._stop.wait(IDLE_S)
+                continue
             if self.asks and not self._may_start():
                 continue
             if self._chunk():
@@ -138,7 +174,15 @@ class Job:
 def _heard(asked_at: float, answer: Answer) -> Heard:
     cause = next((metric.cause for metric in answer.metrics if metric.cause), "")
     now = time.monotonic()
-    return Heard(asked_at, now, answer.admitted, answer.verdict, answer.reason, cause or "")
+    return Heard(
+        asked_at,
+        now,
+        answer.admitted,
+        answer.verdict,
+        answer.reason,
+        cause or "",
+        answer.unthrottled,
+    )
 
 
 def backfill(job: Job) -> None:
@@ -146,6 +190,15 @@ def backfill(job: Job) -> None:
     first = 1 + job.chunks * CHUNK_ROWS % ROWS
     job.execute(
         "update orders set note = repeat(chr(97 + %s), 400) where id between %s and %s",
+        (job.chunks % 26, first, first + CHUNK_ROWS - 1),
+    )
+
+
+def migrate(job: Job) -> None:
+    """Fills a new column of the customers, as an online migration does."""
+    first = 1 + job.chunks * CHUNK_ROWS % ROWS
+    job.execute(
+        "update customers set note = repeat(chr(65 + %s), 400) where id between %s and %s",
         (job.chunks % 26, first, first + CHUNK_ROWS - 1),
     )
 

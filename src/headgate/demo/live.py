@@ -1,6 +1,7 @@
-"""The demo in a terminal: the shard as it is now, and keys to break it.
+"""The demo in a terminal: the shard as it is now, scenes to step through, and keys to break it.
 
-keys ──► Director ──► handover.py, replica.py       one change at a time, in a thread
+keys, the page ──► Tour ──► scenes/            a scene at a time, in a thread
+keys ──► Director ──► handover.py, replica.py  between scenes: one change at a time, in a thread
 Stage ──look──► Frame ──► screen.py ──► the terminal
 """
 
@@ -16,14 +17,19 @@ from rich.live import Live
 from headgate.demo import postgres
 from headgate.demo.handover import Change, Handover, How, fail_over, switch_over
 from headgate.demo.keys import HANGUP, Keys
-from headgate.demo.postgres import Step
-from headgate.demo.screen import Event, View, draw
+from headgate.demo.scenes import SCENES
+from headgate.demo.scenes.failover import step_words
+from headgate.demo.screen import Event, Playing, View, draw
 from headgate.demo.stage import Frame, Stage
+from headgate.demo.tour import Tour, Whither, score
+from headgate.demo.tourserver import TourServer
 
 FRAME_S = 0.3
 LAG_SHARE = 0.6
 LAG_S = 25.0
 LEAVE = frozenset({"q", "\x03", HANGUP})
+STEPS: dict[str, Whither] = {"n": "next", " ": "next", "b": "back"}
+BREAKS = frozenset({"p", "k", "l", "a"})
 
 
 def can_show() -> bool:
@@ -32,14 +38,11 @@ def can_show() -> bool:
     return there and not Console().is_dumb_terminal
 
 
-def play(stage: Stage, total_s: float) -> int:
-    for job in stage.jobs:
-        job.asks = True
-        job.start()
-    print("measuring what the jobs write …", flush=True)
-    stage.measure_full_rate()
+def play(stage: Stage, total_s: float, guide: TourServer) -> int:
     director = Director(stage)
+    guide.begin(director.tour)
     try:
+        director.tour.go(1)
         _run(director, time.monotonic() + total_s)
     finally:
         director.leave()
@@ -75,7 +78,10 @@ class Director:
         self._change: Change | None = None
         self._lag_ends_at: float | None = None
         self._frame_s = FRAME_S
-        self._tell("the shard is up; both jobs ask before each chunk")
+        self._led_by: str | None = None
+        self._told = 0
+        """The scene whose outcome was told last."""
+        self.tour = Tour(stage, SCENES, self._tell, pauses=True, on_begin=self._begin_scene)
 
     def view(self, frame: Frame) -> View:
         now = time.monotonic()
@@ -84,42 +90,84 @@ class Director:
             frame_s=self._frame_s,
             since_s=now - self._began_at,
             events=tuple(self._events),
+            playing=self._playing(),
             changing=self._change.handover if self._change else None,
             slow=self.stage.brake.replica.name if self.stage.brake else None,
-            slow_for_s=(self._lag_ends_at or now) - now,
-            url=self.stage.agents[frame.leader or self.stage.primary.name].url,
+            slow_for_s=None if self._lag_ends_at is None else self._lag_ends_at - now,
+            page=self.stage.sign_in_url(self.stage.tokens.operator),
+            url=self.stage.speaker.url,
+        )
+
+    def _playing(self) -> Playing:
+        tour, scene = self.tour, self.tour.scene
+        return Playing(
+            number=max(1, tour.number),
+            of=len(tour.scenes),
+            title=scene.title,
+            says=scene.says(self.stage),
+            watch=scene.watch,
+            looks=tuple(scene.looks(self.stage)),
+            busy=tour.busy,
+            waits_for=tour.waits_for,
         )
 
     def note(self, before: Frame, after: Frame) -> None:
         self._frame_s = max(0.05, after.at - before.at)
-        if after.leader not in (None, before.leader) and before.leader is not None:
-            self._tell(f"{after.leader}'s agent speaks for the shard")
+        self.tour.hear(after)
+        led_by, self._led_by = self._led_by, after.leader or self._led_by
+        if self._led_by != led_by and led_by is not None:
+            self._tell(f"{self._led_by}'s agent speaks for the shard: its page is the one below")
 
     def press(self, key: str) -> None:
-        if key == "a":
-            self._toggle_asking()
-        elif key in ("p", "k", "l") and self._change is not None:
+        if key in STEPS or (key.isdecimal() and 1 <= int(key) <= len(self.tour.scenes)):
+            self._step(STEPS[key] if key in STEPS else int(key))
+        elif key in BREAKS:
+            self._break(key)
+
+    def _step(self, whither: Whither) -> None:
+        if self._change is not None:
             self._tell("one thing at a time: the primary is being changed")
-        elif key == "p":
-            self._promote()
-        elif key == "k":
-            self._kill()
-        elif key == "l":
-            self._lag()
+            return
+        self.tour.go(whither)
+
+    def _begin_scene(self) -> None:
+        """In the tour's thread: the page may have asked for it, in the midst of anything."""
+        if self._lag_ends_at is not None:
+            self._end_lag()
+        self._told = 0
+
+    def _break(self, key: str) -> None:
+        if self._change is not None:
+            self._tell("one thing at a time: the primary is being changed")
+        elif self.tour.busy:
+            self._tell(f"{key}: once scene {self.tour.number} has played")
+        else:
+            does = {"p": self._promote, "k": self._kill, "l": self._lag, "a": self._toggle_asking}
+            does[key]()
 
     def tend(self) -> None:
         """What is due without a key."""
-        if self._lag_ends_at is not None and time.monotonic() >= self._lag_ends_at:
-            self._end_lag()
+        self._end_lag_in_time()
         change = self._change
         if change is not None and not change.is_alive():
             self._change = None
             change.finish()
             self._tell(_outcome(change.handover))
+        if not self.tour.busy and self.tour.number != self._told:
+            self._told = self.tour.number
+            self._tell_promises()
+
+    def _tell_promises(self) -> None:
+        promises = self.tour.promises.get(self._told, ())
+        for promise in promises:
+            if promise.tried and not promise.kept:
+                self._tell(f"NOT AS PROMISED: {promise.text}")
+        if promises:
+            self._tell(f"scene {self._told}: {score(promises)}")
 
     def leave(self) -> None:
         """Nothing starts a server after this."""
-        self.stage.leaving.set()
+        self.tour.leave()
         if self._change is not None:
             self._change.join()
 
@@ -131,16 +179,14 @@ class Director:
 
     def _kill(self) -> None:
         old, new = self.stage.primary, postgres.most_advanced(self.stage.replicas)
-        self._tell(f"k: {old.name} dies by SIGKILL; {new.name} will take over once it is noticed")
+        self._tell(f"k: {old.name} dies by SIGKILL; whoever has most of its log takes over")
         self._begin(fail_over, Handover(old, new))
 
     def _begin(self, how: How, handover: Handover) -> None:
         if self._lag_ends_at is not None:
             self._end_lag()
-        handover.on_step = lambda step: self._tell(
-            _STEPS[step].format(old=handover.old.name, new=handover.new.name)
-        )
-        self._change = Change(how, self.stage, handover)
+        handover.on_step = lambda step: self._tell(step_words(step, handover))
+        self._change = Change(_alone(how), self.stage, handover)
         self._change.start()
 
     def _lag(self) -> None:
@@ -148,6 +194,16 @@ class Director:
         self._tell(f"l: {replica.name} replays {LAG_SHARE:.0%} of what the jobs write, {LAG_S:g} s")
         self.stage.slow_down(replica, LAG_SHARE)
         self._lag_ends_at = time.monotonic() + LAG_S
+
+    def _end_lag_in_time(self) -> None:
+        """By whoever has the stage to themselves: a scene's own brake is not ours to release."""
+        if not self.stage.hands.acquire(blocking=False):
+            return
+        try:
+            if self._lag_ends_at is not None and time.monotonic() >= self._lag_ends_at:
+                self._end_lag()
+        finally:
+            self.stage.hands.release()
 
     def _end_lag(self) -> None:
         self._lag_ends_at = None
@@ -164,12 +220,14 @@ class Director:
         self._events.append(Event(time.monotonic() - self._began_at, text))
 
 
-_STEPS = {
-    Step.GONE: "{old} is gone: nobody may speak for the shard",
-    Step.PROMOTING: "{new} is told to take over",
-    Step.PROMOTED: "{new} takes writes",
-    Step.REJOINED: "{old} is back, as a replica of {new}",
-}
+def _alone(how: How) -> How:
+    """The page may ask for a scene meanwhile: it begins when the change is over."""
+
+    def change(stage: Stage, handover: Handover) -> None:
+        with stage.hands:
+            how(stage, handover)
+
+    return change
 
 
 def _outcome(handover: Handover) -> str:

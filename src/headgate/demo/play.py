@@ -1,30 +1,41 @@
-"""The playground: a shard of three real servers, an agent beside each, and two greedy jobs.
+"""The playground: a shard of three real servers, an agent beside each, greedy jobs, a rogue.
 
-`headgate demo` in a terminal shows it live, with keys to break it; `--headless --seconds 40`
-plays the scenes once, and fails if what they promise did not happen.
+`headgate demo` in a terminal shows it live, scene by scene, with keys to step through them and
+to break things; `--headless --seconds 60` plays all scenes once, and fails if what one of them
+promises did not happen.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from headgate.demo import live, script, servers
-from headgate.demo.stage import set_up
+from headgate.demo.stage import Stage, set_up
+from headgate.demo.tourserver import TourServer, open_server
 
-HEADLESS_S = 40.0
+HEADLESS_S = 60.0
 LONG_S = 3600.0
 
 
-def main(*, seconds: float | None = None, headless: bool = False) -> int:
+def main(
+    *, seconds: float | None = None, headless: bool = False, ports: tuple[int, int] | None = None
+) -> int:
     """Returns 0 if the demo did what it promises, and where it was ended by its user."""
+    if ports is not None:
+        servers.use_ports(*ports)
+    # What the jobs' SDK has to say is on the screen already, and a log would spoil that.
+    logging.getLogger("headgate.client").addHandler(logging.NullHandler())
     total_s = seconds if seconds is not None else (HEADLESS_S if headless else LONG_S)
     run = live.play if not headless and live.can_show() else script.play
     before = {number: signal.signal(number, _interrupt) for number in _ENDINGS}
     try:
-        with set_up(_say) as stage:
-            return run(stage, total_s)
+        with closing_server() as guide, set_up(_say, guide.url) as stage:
+            _tell_page(stage)
+            return run(stage, total_s, guide)
     except KeyboardInterrupt:
         _say("stopped; nothing is left behind")
         return 0
@@ -34,6 +45,21 @@ def main(*, seconds: float | None = None, headless: bool = False) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def closing_server() -> Iterator[TourServer]:
+    guide = open_server()
+    try:
+        yield guide
+    finally:
+        guide.end()
+
+
+def _tell_page(stage: Stage) -> None:
+    """The token stands in the fragment, which a browser sends to nobody and no log has."""
+    _say(f"the page: {stage.sign_in_url(stage.tokens.operator)}")
+    _say(f"    to look only: {stage.sign_in_url(stage.tokens.viewer)}")
 
 
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)

@@ -545,10 +545,14 @@ def _settle(replica: PostgresServer) -> None:
         rejoin(replica, replica.upstream)
 
 
-def _rewind(server: PostgresServer, primary: PostgresServer) -> None:
-    with _session(primary) as session:
-        # Until its first checkpoint, a promoted server's control file names the old timeline.
+def checkpoint(server: PostgresServer) -> None:
+    with _session(server) as session:
         session.execute("CHECKPOINT")
+
+
+def _rewind(server: PostgresServer, primary: PostgresServer) -> None:
+    # Until its first checkpoint, a promoted server's control file names the old timeline.
+    checkpoint(primary)
     servers.run_tool(
         [
             server.place.bin_dir / "pg_rewind",

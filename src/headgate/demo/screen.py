@@ -1,29 +1,40 @@
-"""The shard as a tree, the jobs, what happened, what to look at: one terminal full. Pure."""
+"""The shard as a tree, the jobs, the scene, what happened: one terminal full. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from textwrap import wrap
 
 from rich.console import Group
 from rich.text import Text
 
 from headgate.demo.agents import LAG_THRESHOLD_S, SHARD
+from headgate.demo.crowd import DASHBOARD, EXPORT
 from headgate.demo.handover import NEVER, Handover
 from headgate.demo.show import bar, refusal_words
-from headgate.demo.stage import Desk, Frame, Seat
+from headgate.demo.stage import Crowd, Desk, Frame, Seat
+from headgate.demo.tour import Look
 
 KEYS = {
+    "n": "next",
+    "b": "back",
+    "1-6": "scene",
+    "q": "quit",
     "p": "promote",
     "k": "kill the primary",
     "l": "lag",
     "a": "ask or not",
-    "q": "quit",
 }
-NAME_WIDTH = 17
-FIXED_LINES = 19
+PAGE = "the page  "
+IN_PAGE = "in the page  "
+INDENT = len("   ") + len(IN_PAGE)
+ELSEWHERE = "in another terminal: headgate status --url"
+LOW = 20
+"""Lines below which a terminal has no room for everything."""
+NAME_WIDTH = 21
 MIN_EVENTS = 2
+MOST_SAYS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,43 +45,115 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Playing:
+    """The scene that is on."""
+
+    number: int
+    of: int
+    title: str
+    says: str
+    watch: str
+    looks: tuple[Look, ...]
+    busy: bool
+    waits_for: str = ""
+    """What it goes on to at a key; empty while it does not wait for one."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     frame: Frame
     frame_s: float
     since_s: float
     events: tuple[Event, ...]
+    playing: Playing
     changing: Handover | None
     slow: str | None
     """The replica that is held back."""
-    slow_for_s: float
+    slow_for_s: float | None
+    """None: for as long as the scene is on."""
+    page: str
+    """Where a browser is signed in with one click."""
     url: str
     """Of the agent to look at with the command line."""
 
 
 def draw(view: View, width: int, height: int) -> Group:
-    room = max(MIN_EVENTS, height - FIXED_LINES)
-    lines = list(
-        chain(
-            [_title(view, width), Text()],
-            _tree(view, width),
-            [Text(), Text("jobs", "bold")],
-            *(_desk(desk, view.frame_s) for desk in view.frame.desks),
-            [Text(), Text("what happened", "bold")],
-            (_event(event) for event in view.events[-room:]),
-            [Text(), Text().append("look at  ", "bold cyan").append(_look(view), "cyan"), Text()],
-            [_keys(), Text(f"in another terminal: headgate status --url {view.url}", "dim")],
-        )
-    )
+    title, scene = [_title(view, width)], list(_scene(view, width))
+    around = [list(_tree(view, width)), [Text("jobs", "bold"), *_desks(view)]]
+    # Where the end is cut off, that is not the scene.
+    top = [title, scene, *around] if height < LOW else [title, *around, scene]
+    bottom = [
+        *_keys(width),
+        *_page(view.page, width),
+        *([] if height < LOW else [Text(f"{ELSEWHERE} {view.url}", "dim")]),
+    ]
+    lines = fitted(top, view.events, bottom, height)
     for line in lines:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
-    return Group(*lines[:height])
+    return Group(*lines)
+
+
+def fitted(
+    top: Sequence[Sequence[Text]], events: Sequence[Event], bottom: Sequence[Text], height: int
+) -> list[Text]:
+    """As many events as there is room for. Where there is little, blank lines go first, then
+    the end of what stands above: keys are always there."""
+    head = ["what happened"]
+    fixed = sum(len(part) for part in top) + len(head) + len(bottom)
+    spacious = height >= fixed + MIN_EVENTS + len(top) + 1
+    gap = [Text()] if spacious else []
+    room = max(MIN_EVENTS, height - fixed - len(gap) * (len(top) + 1))
+    above = [line for part in top for line in (*part, *gap)]
+    above += [Text(word, "bold") for word in head]
+    above += [_event(event) for event in events[-room:]]
+    return [*[*above, *gap][: max(0, height - len(bottom))], *bottom][:height]
 
 
 def _title(view: View, width: int) -> Text:
     title = Text("Headgate: one shard, three real Postgres servers, an agent beside each", "bold")
     title.pad_right(max(0, width - title.cell_len - 6))
     return title.append(_clock(view.since_s).rjust(6), "dim")
+
+
+def _scene(view: View, width: int) -> Iterator[Text]:
+    playing = view.playing
+    head = Text(f"scene {playing.number} of {playing.of}  ", "bold cyan")
+    head.append(playing.title, "bold")
+    busy = playing.busy and not playing.waits_for
+    yield head.append(f"   {_then(playing)}", "yellow" if busy else "dim")
+    for said in wrap(playing.says, max(20, width - 3))[:MOST_SAYS]:
+        yield Text("   " + said)
+    yield Text("   ").append("look at  ", "bold cyan").append(_look(view), "cyan")
+    yield from _looks(playing.looks, width)
+
+
+def _looks(looks: Sequence[Look], width: int) -> list[Text]:
+    """As many on a line as fit: what is cut off is not looked at."""
+    lines = [Text("   ").append(IN_PAGE, "bold cyan")]
+    room = width - lines[0].cell_len
+    for look in looks:
+        shown = Text().append(_brief(look.path), "cyan").append(f" {look.text}   ", "dim")
+        if shown.cell_len - len("   ") > room and lines[-1].cell_len > INDENT:
+            lines.append(Text(" " * INDENT))
+            room = width - INDENT
+        lines[-1].append_text(shown)
+        room -= shown.cell_len
+    return lines
+
+
+def _then(playing: Playing) -> str:
+    if playing.waits_for:
+        return f"press n: {playing.waits_for}"
+    if playing.busy:
+        return "playing …"
+    last = playing.number == playing.of
+    return "the last one: 1 begins anew" if last else "press n for the next"
+
+
+def _brief(path: str) -> str:
+    """Without what a link of the page fills in."""
+    return path.partition("?")[0].partition("#")[0]
 
 
 def _clock(seconds: float) -> str:
@@ -85,6 +168,10 @@ def _tree(view: View, width: int) -> Iterator[Text]:
     head = Text("shard ").append(SHARD, "bold").append("  ")
     if leader is not None:
         yield head.append(f"● {leader}'s agent speaks for it", "green")
+    elif silent := [seat.name for seat in view.frame.seats if not seat.standing]:
+        yield head.append(
+            f"✖ nobody speaks for it: {silent[0]}'s agent does not answer", "bold red"
+        )
     elif any(seat.role == "primary" for seat in view.frame.seats):
         yield head.append("WARMING UP: its new primary's agent listens to all first", "yellow")
     else:
@@ -95,7 +182,8 @@ def _tree(view: View, width: int) -> Iterator[Text]:
         line = Text().append(branch, "dim").append(f"{seat.name}  ", "bold")
         line.append_text(_seat(seat, width))
         if seat.name == view.slow:
-            line.append(f"  held back for another {view.slow_for_s:.0f} s", "dim")
+            rest = "" if view.slow_for_s is None else f" for another {view.slow_for_s:.0f} s"
+            line.append(f"  held back{rest}", "dim")
         yield line
 
 
@@ -117,20 +205,42 @@ def _seat(seat: Seat, width: int) -> Text:
 # --- the jobs ----------------------------------------------------------------------------------
 
 
-def _desk(desk: Desk, frame_s: float) -> Iterator[Text]:
+def _desks(view: View) -> Iterator[Text]:
+    for desk in view.frame.desks:
+        yield _desk(desk, view.frame_s)
+    crowd = view.frame.crowd
+    if crowd is not None:
+        yield _dashboard(crowd)
+    if crowd is not None and crowd.rogues:
+        yield _rogue(crowd)
+
+
+def _desk(desk: Desk, frame_s: float) -> Text:
     line = Text("   ").append(f"{desk.name:<{NAME_WIDTH}}", "bold")
     pace = f"{desk.chunks / frame_s:3.0f} chunks/s"
     if not desk.asks:
-        yield line.append(f"{pace}  asks nobody", "red")
-        yield Text()
-        return
+        return line.append(f"{pace}  asks nobody", "red")
+    if desk.refused_for_s is None and desk.unthrottled:
+        return line.append(f"{pace}  nobody answers: it goes on UNTHROTTLED, as told", "magenta")
     if desk.refused_for_s is None:
-        yield line.append(f"{pace}  ").append(f"OK by {_teller(desk)}", "green")
-        yield Text()
-        return
-    yield line.append(f"HELD {desk.refused_for_s:.1f} s  by {_teller(desk)}", "yellow")
+        return line.append(f"{pace}  ").append(f"OK by {_teller(desk)}", "green")
     reason = desk.heard.reason if desk.heard else refusal_words(desk)
-    yield Text(" " * (3 + NAME_WIDTH)).append(reason, "yellow")
+    return line.append(f"HELD {desk.refused_for_s:.1f} s  {reason}", "yellow")
+
+
+def _dashboard(crowd: Crowd) -> Text:
+    line = Text("   ").append(f"{DASHBOARD:<{NAME_WIDTH}}", "bold")
+    if crowd.p95_s is None:
+        return line.append("critical: nothing read just now", "magenta")
+    return line.append(f"critical: reads take {crowd.p95_s * 1000:.0f} ms (p95)")
+
+
+def _rogue(crowd: Crowd) -> Text:
+    line = Text("   ").append(f"{EXPORT:<{NAME_WIDTH}}", "bold red")
+    line.append(f"{crowd.rogues} sessions, never asks: {crowd.rogue_done} statements done")
+    if crowd.rogue_refused:
+        line.append(f", {crowd.rogue_refused} refused by its budget (SQLSTATE 53000)", "red")
+    return line
 
 
 def _teller(desk: Desk) -> str:
@@ -147,28 +257,34 @@ def _event(event: Event) -> Text:
     return Text().append(f"   {_clock(event.at_s):>5}  ", "dim").append(event.text)
 
 
-def _keys() -> Text:
-    text = Text()
+def _keys(width: int) -> list[Text]:
+    lines = [Text()]
     for key, does in KEYS.items():
-        text.append(f" {key} ", "reverse").append(f" {does}  ")
-    return text
+        if lines[-1].cell_len and lines[-1].cell_len + len(f" {key}  {does}") > width:
+            lines.append(Text())
+        lines[-1].append(f" {key} ", "reverse").append(f" {does}  ")
+    return lines
+
+
+def _page(address: str, width: int) -> list[Text]:
+    """Whole, on as many lines as it takes: cut short it signs nobody in."""
+    if len(PAGE) + len(address) <= width:
+        return [Text().append(PAGE, "bold").append(address, "underline")]
+    return [Text(address[at : at + width], "underline") for at in range(0, len(address), width)]
 
 
 def _look(view: View) -> str:
     frame, change = view.frame, view.changing
-    asks = all(desk.asks for desk in frame.desks)
     held = [desk for desk in frame.desks if desk.refused_for_s is not None]
     if change is not None:
         return _look_at_change(change)
-    if not asks:
-        return "the replicas: nobody holds the jobs now; a slow one falls behind (l)"
-    if held and (frame.lag_s or 0.0) > LAG_THRESHOLD_S:
+    if view.slow_for_s is not None and not all(desk.asks for desk in frame.desks):
+        return "the replicas: nobody holds the jobs now; a slow one falls behind"
+    if view.slow_for_s is not None and held:
         return "the jobs: both are held, by the replica that is furthest behind"
-    if held:
-        return "the jobs: held, and let go as soon as the whole shard is known to be healthy"
-    if view.slow is not None:
+    if view.slow_for_s is not None:
         return f"{view.slow}: its lag climbs to {LAG_THRESHOLD_S:g} s, then the jobs are held"
-    return "the tree: all is well. Press p, k or l, and watch who answers the jobs"
+    return view.playing.watch
 
 
 def _look_at_change(change: Handover) -> str:

@@ -151,6 +151,22 @@ def _keep(built: Path, kept: Path) -> None:
             (Path(staging) / "tree").rename(kept)
 
 
+def use_ports(first: int, last: int) -> None:
+    """Take ports from this range only: others on this machine keep to theirs."""
+    global FIRST_PORT, PORT_COUNT
+    FIRST_PORT, PORT_COUNT = first, last - first + 1
+
+
+def distinct_ports(count: int) -> list[int]:
+    """Of programs that are told their port and start later."""
+    found: set[int] = set()
+    for port in free_ports():
+        found.add(port)
+        if len(found) == count:
+            return list(found)
+    raise PortTaken(f"no {count} free ports found in {PORT_ATTEMPTS} attempts")
+
+
 def free_ports() -> Iterator[int]:
     """Ports that were free a moment ago; the caller goes on when one is taken since."""
     for _ in range(PORT_ATTEMPTS):

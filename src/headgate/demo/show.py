@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from headgate.demo.agents import LAG_THRESHOLD_S
-from headgate.demo.stage import Desk, Frame, Seat
+from headgate.demo.crowd import EXPORT
+from headgate.demo.stage import Crowd, Desk, Frame, Seat
 
 SCALE_S = 5.0
 BAR = 10
@@ -47,6 +48,18 @@ def line(frame: Frame) -> Text:
     return text
 
 
+def crowd_line(crowd: Crowd) -> Text:
+    text = Text("   ").append(f"{EXPORT}: {crowd.rogues} sessions, {crowd.rogue_done} done, ")
+    text.append(f"{crowd.rogue_refused} refused", "red" if crowd.rogue_refused else "")
+    return text.append(f"; {latency_words(crowd)}")
+
+
+def latency_words(crowd: Crowd) -> str:
+    if crowd.p95_s is None:
+        return "dashboard: nothing read just now"
+    return f"dashboard: p95 {crowd.p95_s * 1000:.0f} ms"
+
+
 def seat_words(seat: Seat, cells: int) -> Text:
     if seat.role == "primary":
         if seat.leads:
@@ -71,6 +84,8 @@ def bar(lag_s: float, cells: int) -> Text:
 def desk_words(desk: Desk) -> Text:
     if desk.refused_for_s is None:
         by = f", OK by {desk.told_by}" if desk.asks and desk.told_by else ""
+        if desk.unthrottled:
+            by = ", unthrottled"
         return Text(
             f"{desk.chunks} chunk{'' if desk.chunks == 1 else 's'}{by}", "" if desk.asks else "dim"
         )
@@ -82,6 +97,8 @@ def refusal_words(desk: Desk) -> str:
     heard = desk.heard
     if heard is None:
         return ""
+    if heard.verdict == "REJECT_BY_RATIO":
+        return "thinned by a rule"
     if heard.verdict == "THRESHOLD_EXCEEDED":
         found = re.search(r"\(.*?(db-\w)", heard.reason)
         return f"lag of {found[1]}" if found else "lag"

@@ -1,4 +1,4 @@
-"""What stands while the demo runs: a shard of real servers, their agents, and two jobs.
+"""What stands while the demo runs: a shard of real servers, their agents, jobs and a crowd.
 
     Stage ──look──► Frame ──► show.py (a line a moment) or screen.py (a whole terminal)
 
@@ -7,6 +7,7 @@ Everything lives in one temporary folder and on free loopback ports, and is gone
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -19,16 +20,36 @@ from typing import Any
 
 import psycopg
 
-from headgate.demo import postgres, servers
-from headgate.demo.agents import Agent, run_agents
-from headgate.demo.jobs import SCHEMA, Heard, Job, backfill, etl, primary_dsn
+from headgate.demo import postgres, servers, traffic
+from headgate.demo.agents import SHARD, Agent, Crew, Plan, Tokens, run_agents
+from headgate.demo.crowd import DASHBOARD, Dashboard, Rogue
+from headgate.demo.jobs import SCHEMA, Heard, Job, backfill, etl, migrate, primary_dsn
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.replica import Brake, transactions
+from headgate.demo.traffic import (
+    CRITICAL_ROLE,
+    JOBS_ROLE,
+    POLICY,
+    ROGUE_BUDGET,
+    ROGUE_ROLE,
+    Proxy,
+    Traffic,
+)
 
 NAMES = ("db-a", "db-b", "db-c")
+ETL, BACKFILL, MIGRATION, SYNC = (
+    "etl:nightly",
+    "backfill:orders",
+    "migration:customers",
+    "sync:invoices",
+)
+ALWAYS = frozenset({ETL, BACKFILL})
 SHARD_DOC = "/v1/databases/main/shard"
+FAVOR_RATIO = 0.6
 MEASURE_S = 1.5
 READY_S = 20.0
+MOST_ROGUES = 8
+RECENT_S = 2.0
 SERVER_SETTINGS = {"max_wal_size": "192MB", "checkpoint_timeout": "30s", "shared_buffers": "48MB"}
 
 Say = Callable[[str], None]
@@ -67,12 +88,30 @@ class Desk:
     told_by: str
     """The agent that answered it last."""
 
+    @property
+    def unthrottled(self) -> bool:
+        return self.heard is not None and self.heard.unthrottled
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Who else is in the database."""
+
+    p95_s: float | None
+    """Of the dashboard's reads in the last seconds; None where there were none."""
+    critical_refused: int
+    rogues: int
+    """Sessions of the one that never asks; 0 while it is not there."""
+    rogue_done: int
+    rogue_refused: int
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     at: float
     seats: tuple[Seat, ...]
     desks: tuple[Desk, ...]
+    crowd: Crowd | None = None
 
     @property
     def lag_s(self) -> float | None:
@@ -86,24 +125,128 @@ class Frame:
         return next((seat.name for seat in self.seats if seat.leads), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Scenery:
+    """How the stage is to stand for a scene; what is not said is as on a quiet day."""
+
+    asking: bool = True
+    slow_share: float | None = None
+    """Of what the jobs write, how much the last replica can replay; None: all."""
+    working: frozenset[str] = ALWAYS
+    favored: bool = False
+    rogue: bool = False
+    enforced: bool = False
+
+
 @dataclass(slots=True)
 class Stage:
     folder: Path
     shard: Sequence[PostgresServer]
-    agents: Mapping[str, Agent]
-    jobs: Sequence[Job]
+    crew: Crew
+    jobs: list[Job]
+    dashboard: Dashboard
+    rogue: Rogue
+    traffic: Traffic
+    tokens: Tokens
     primary: PostgresServer
     """Changed by handover.py alone."""
     full_rate: float = 0.0
     """Transactions a second of the jobs when nobody holds them."""
     brake: Brake | None = None
+    rules: list[str] = field(default_factory=list)
+    """That favour the migration, while they are set."""
+    enforced: bool = False
+    refused_at: str = ""
+    """When the agent refused ETL in the flood, in its own words; empty until it did."""
+    export_query_id: str = ""
+    """By which the server knows the rogue's statement; empty until that is known."""
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set when whoever is busy with the stage should hurry."""
+    hands: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the scene that plays, or by a change that a key began: never both."""
     _chunks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        return self.crew.agents
 
     @property
     def replicas(self) -> list[PostgresServer]:
         return [server for server in self.shard if server is not self.primary]
+
+    @property
+    def speaker(self) -> Agent:
+        """The primary's agent."""
+        return self.agents[self.primary.name]
+
+    @property
+    def speaker_is_up(self) -> bool:
+        return self.crew.is_up(self.primary.name)
+
+    def sign_in_url(self, token: str) -> str:
+        """Of the page of the agent that speaks for the shard now."""
+        return f"{self.speaker.url}/sign-in#{token}"
+
+    def job(self, name: str) -> Job:
+        return next(job for job in self.jobs if job.name == name)
+
+    def hire(self, job: Job) -> None:
+        """For a scene: in the place of one that has the same name."""
+        for gone in [known for known in self.jobs if known.name == job.name]:
+            self.jobs.remove(gone)
+            gone.stop()
+        self.jobs.append(job)
+        job.start()
+
+    def stop_jobs(self) -> None:
+        for job in self.jobs:
+            job.stop()
+
+    def arrange(self, wanted: Scenery) -> None:
+        """Make the stage so, whatever it was before."""
+        self.crew.revive()
+        if not wanted.rogue:
+            self.rogue.leave()
+        if wanted.slow_share is not None and not self.full_rate:
+            self._set_jobs(Scenery())
+            self.measure_full_rate()
+        self._brake(wanted.slow_share)
+        self._favor(wanted.favored)
+        self._enforce(wanted.enforced)
+        self._set_jobs(wanted)
+        if wanted.rogue:
+            self.rogue.appear()
+
+    def _set_jobs(self, wanted: Scenery) -> None:
+        for job in self.jobs:
+            job.works = job.name in wanted.working
+            job.asks = wanted.asking
+            job.start()
+
+    def _brake(self, share: float | None) -> None:
+        if share is None:
+            self.release()
+        elif self.brake is None:
+            self.slow_down(self.replicas[-1], share)
+
+    def _favor(self, wanted: bool) -> None:
+        """For the whole shard: whichever agent speaks for it keeps to it."""
+        if wanted and not self.rules:
+            body = {"target": "migration", "over": "all", "ratio": FAVOR_RATIO, "for": "30m"}
+            body |= {"reason": "demo: it has to be through by nine", "reach": f"shard:{SHARD}"}
+            made = self.speaker.change("POST", "/v1/rules/favor", body)
+            self.rules = [str(rule["id"]) for rule in made["rules"]]
+        elif not wanted and self.rules:
+            self.speaker.change("DELETE", f"/v1/rules/{self.rules[0]}", {})
+            self.rules = []
+
+    def _enforce(self, wanted: bool) -> None:
+        if wanted == self.enforced:
+            return
+        mode = {"mode": "enforce" if wanted else "warn"}
+        for agent in self.agents.values():
+            agent.change("PATCH", f"/v1/budgets/main/{ROGUE_BUDGET}", mode)
+        self.enforced = wanted
 
     def measure_full_rate(self) -> None:
         before, began_at = transactions(self.primary), time.monotonic()
@@ -125,7 +268,18 @@ class Stage:
         now = time.monotonic()
         seats = tuple(_seat(agent) for agent in self.agents.values())
         tellers = _tellers(self.agents)
-        return Frame(now, seats, tuple(self._desk(job, tellers, now) for job in self.jobs))
+        desks = (self._desk(job, tellers, now) for job in self.jobs if job.works)
+        return Frame(now, seats, tuple(desks), self._crowd(now))
+
+    def _crowd(self, now: float) -> Crowd:
+        rogue = self.rogue
+        return Crowd(
+            p95_s=self.dashboard.took_s(now - RECENT_S),
+            critical_refused=self.dashboard.refused,
+            rogues=rogue.sessions if rogue.is_here else 0,
+            rogue_done=rogue.done,
+            rogue_refused=rogue.refused,
+        )
 
     def _desk(self, job: Job, tellers: Mapping[str, str], now: float) -> Desk:
         done = job.chunks
@@ -144,37 +298,89 @@ class Stage:
 
 
 @contextmanager
-def set_up(say: Say) -> Iterator[Stage]:
+def set_up(say: Say, tour: str) -> Iterator[Stage]:
+    """`tour`: where the page finds its guide."""
     with ExitStack() as cleanup:
         folder = Path(tempfile.mkdtemp(prefix="headgate-demo-", dir=servers.scratch_parent()))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        servers.open_base(folder)
         say(f"starting Postgres below {folder}: a primary and two streaming replicas …")
-        shard = postgres.start_shard(folder, NAMES, settings=SERVER_SETTINGS, durable=False)
-        for server in shard:
-            cleanup.callback(server.close)
+        chosen = traffic.choose(folder)
+        shard = _start_shard(folder, chosen, cleanup)
         where = ", ".join(f"{server.name} on 127.0.0.1:{server.port}" for server in shard)
         say(f"… {where}: all real, all temporary")
-        with psycopg.connect(shard[0].dsn(), autocommit=True) as connection:
-            connection.execute(SCHEMA)
+        say(f"… {chosen.words()}")
         say("starting an agent beside each …")
-        agents = cleanup.enter_context(run_agents(shard, folder))
+        plan = _plan(folder, chosen, shard, tour)
+        crew = cleanup.enter_context(run_agents(shard, folder, plan))
+        agents = crew.agents
         say("… " + ", ".join(f"{agent.name}'s agent on {agent.url}" for agent in agents.values()))
-        stage = Stage(folder, shard, agents, _jobs(shard, agents), shard[0])
-        for job in stage.jobs:
-            cleanup.callback(job.stop)
-        cleanup.callback(stage.release)
         servers.wait_until(
             lambda: _speaks(agents[NAMES[0]]), what="the shard's first OK", within_s=READY_S
         )
-        yield stage
+        yield _stage(folder, shard, crew, chosen, plan, cleanup)
+
+
+def _start_shard(folder: Path, chosen: Traffic, cleanup: ExitStack) -> list[PostgresServer]:
+    settings = SERVER_SETTINGS | chosen.server_settings
+    shard = postgres.start_shard(folder, NAMES, settings=settings, durable=False)
+    for server in shard:
+        cleanup.callback(server.close)
+    if chosen.proxy_dir is not None:
+        cleanup.callback(shutil.rmtree, chosen.proxy_dir, ignore_errors=True)
+    with psycopg.connect(shard[0].dsn(), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+    return shard
+
+
+def _plan(folder: Path, chosen: Traffic, shard: Sequence[PostgresServer], tour: str) -> Plan:
+    policy = folder / "policy.toml"
+    policy.write_text(POLICY)
+    return Plan(Tokens.new(), tour, policy, chosen.directories(shard))
+
+
+def _stage(
+    folder: Path,
+    shard: Sequence[PostgresServer],
+    crew: Crew,
+    chosen: Traffic,
+    plan: Plan,
+    cleanup: ExitStack,
+) -> Stage:
+    cpus = os.cpu_count() or 1
+    critical, by_hand = (primary_dsn(shard, role) for role in (CRITICAL_ROLE, ROGUE_ROLE))
+    if chosen.proxy_dir is not None:
+        proxy = Proxy(folder, chosen.proxy_dir, shard, crew.agents, cpus)
+        cleanup.callback(proxy.stop)
+        proxy.await_ready()
+        by_hand = f"{proxy.dsn} user={ROGUE_ROLE}"
+    home = crew.agents[NAMES[1]]
+    stage = Stage(
+        folder,
+        shard,
+        crew,
+        _jobs(shard, crew.agents),
+        Dashboard(f"{critical} application_name={DASHBOARD}", home),
+        Rogue(by_hand, min(cpus, MOST_ROGUES) + 1),
+        chosen,
+        plan.tokens,
+        shard[0],
+    )
+    for stop in (stage.stop_jobs, stage.dashboard.stop, stage.rogue.leave):
+        cleanup.callback(stop)
+    cleanup.callback(stage.release)
+    stage.dashboard.start()
+    return stage
 
 
 def _jobs(shard: Sequence[PostgresServer], agents: Mapping[str, Agent]) -> list[Job]:
-    """Each knows another agent, so that at least one of them has to be sent on."""
-    dsn = primary_dsn(shard)
+    """They know different agents, so that at least one of them has to be sent on."""
+    dsn = primary_dsn(shard, JOBS_ROLE)
+    first, _, last = (agents[name] for name in NAMES)
     return [
-        Job("etl:nightly", dsn, agents["db-a"], etl),
-        Job("backfill:orders", dsn, agents["db-c"], backfill),
+        Job(ETL, dsn, first, etl),
+        Job(BACKFILL, dsn, last, backfill),
+        Job(MIGRATION, dsn, first, migrate),
     ]
 
 
@@ -189,8 +395,8 @@ def _speaks(agent: Agent) -> bool:
 def _seat(agent: Agent) -> Seat:
     try:
         doc = agent.get(SHARD_DOC)
-    except OSError as error:
-        return Seat(agent.name, why=f"its agent does not answer: {error}")
+    except OSError:
+        return Seat(agent.name, why="its agent does not answer")
     member = next(m for m in doc["members"] if m["member"] == agent.name)
     lag = next((r for r in member["readings"] if r["metric"] == "lag"), None)
     return Seat(

@@ -1,0 +1,115 @@
+"""The primary dies; another takes over; nobody says OK in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.demo.handover import LEAD_WITHIN_S, NEVER, Change, Handover, fail_over
+from headgate.demo.jobs import Job
+from headgate.demo.postgres import Step
+from headgate.demo.scenes import seen
+from headgate.demo.stage import Frame, Scenery, Stage
+from headgate.demo.tour import Cut, Look, Promise, Run, Scene
+
+BEFORE_S, AFTER_S = 0.5, 1.5
+STEPS = {
+    Step.GONE: "{old} is gone: nobody may speak for the shard",
+    Step.PROMOTING: "{new} is told to take over",
+    Step.PROMOTED: "{new} takes writes",
+    Step.REJOINED: "{old} is back, as a replica of {new}",
+}
+
+
+def _says(stage: Stage) -> str:
+    return (
+        "The primary dies by SIGKILL. While there is none, checks are refused: nobody says OK from "
+        "a wrong view. The replica with most of the log takes over, its agent leads within 2 s, "
+        "and the old primary comes back as a replica."
+    )
+
+
+def _play(run: Run) -> Sequence[Promise]:
+    stage = run.stage
+    stage.arrange(Scenery())
+    run.watch(BEFORE_S, seen.all_go_on)
+    handover = Handover(stage.primary, stage.replicas[0])
+    handover.on_step = lambda step: run.tell(step_words(step, handover))
+    handover.noticed.clear()
+    change = Change(fail_over, stage, handover)
+    change.start()
+    try:
+        run.watch(0.0, lambda frames: handover.gone_at < NEVER or not change.is_alive())
+        run.pause("a replica is promoted")
+        handover.noticed.set()
+        run.watch(BEFORE_S, lambda frames: not change.is_alive())
+    except Cut:
+        handover.noticed.set()
+        change.finish()  # A shard in halves is nothing to leave to the next scene.
+        raise
+    change.finish()
+    run.watch(AFTER_S, lambda frames: seen.all_go_on(frames) and _led(frames[-1], handover))
+    return promises(handover, run.frames, stage.jobs)
+
+
+def step_words(step: Step, handover: Handover) -> str:
+    return STEPS[step].format(old=handover.old.name, new=handover.new.name)
+
+
+def _led(frame: Frame, handover: Handover) -> bool:
+    return frame.leader == handover.new.name and all(
+        desk.told_by == handover.new.name for desk in frame.desks
+    )
+
+
+def promises(handover: Handover, frames: Sequence[Frame], jobs: Sequence[Job]) -> list[Promise]:
+    old, new = handover.old.name, handover.new.name
+    leads_s = f"after {handover.leads_after_s:.2f} s" if handover.led_at < NEVER else "never"
+    refusals = ", ".join(f"{why} {count}" for why, count in handover.refusals.most_common())
+    wrong = len(handover.wrong) + len(_wrong_to_jobs(jobs, handover))
+    roles = {seat.name: seat.role for seat in frames[-1].seats}
+    desks = [desk for frame in frames if frame.at > handover.admits_at for desk in frame.desks]
+    went_on = {desk.name for desk in desks if desk.chunks and desk.told_by == new}
+    working = {desk.name for desk in frames[-1].desks}
+    return [
+        Promise(f"{new} was promoted and {old}'s agent leads no more", frames[-1].leader == new),
+        Promise(
+            f"{new}'s agent led within {LEAD_WITHIN_S:g} s of the promotion: {leads_s}",
+            handover.leads_after_s <= LEAD_WITHIN_S,
+        ),
+        Promise(f"while nobody led, checks were refused: {refusals}", bool(handover.refusals)),
+        Promise(
+            f"of {len(handover.told)} answers watched, {wrong} were an OK from the wrong view",
+            wrong == 0 and bool(handover.told),
+        ),
+        Promise(f"{old} is a replica again", roles[old] == "replica"),
+        Promise(
+            f"both jobs went on, with an OK of {new}'s agent: {', '.join(sorted(went_on))}",
+            went_on == working,
+        ),
+    ]
+
+
+def _wrong_to_jobs(jobs: Sequence[Job], handover: Handover) -> list[float]:
+    """When a job was admitted although it asked and heard while there was no primary."""
+    return [
+        heard.heard_at
+        for job in jobs
+        for heard in list(job.heard)
+        if heard.admitted
+        and not heard.unthrottled
+        and heard.asked_at > handover.gone_at
+        and heard.heard_at < handover.promoting_at
+    ]
+
+
+SCENE = Scene(
+    title="The primary fails over",
+    says=_says,
+    watch="the tree: NO PRIMARY, warming up, then another agent speaks; the jobs are held",
+    looks=lambda stage: (
+        Look("the shard without a primary, then with another", "/"),
+        Look("the same from the fleet's side", "/fleet"),
+        Look("the jobs' timeline: refused, and by what", "/clients"),
+    ),
+    play=_play,
+)

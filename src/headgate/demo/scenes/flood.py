@@ -1,0 +1,110 @@
+"""Jobs that ask nobody, a replica that cannot follow; then they ask, and are held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from headgate.demo.agents import LAG_THRESHOLD_S
+from headgate.demo.scenes import seen
+from headgate.demo.stage import ETL, Frame, Scenery, Stage
+from headgate.demo.tour import Look, Promise, Run, Scene
+
+REPLAY_SHARE = 0.7
+MINUTE = len("2026-03-01T07:10")
+REFUSALS = f"/v1/refusals?app={ETL}"
+GREEDY_S, ASKING_S = 4.0, 6.0
+CLEARLY_S = 0.25
+"""Above the threshold, so that no single reading decides."""
+SETTLE_S = 3.0
+# While the jobs are held, the replica still works off what they wrote: what it shows then is
+# as old as it was at the threshold, divided by its share (2.9 s). Probes and frames come on top,
+# and a busy machine, on which the replica gets less than its share.
+NEAR_S = 2 * LAG_THRESHOLD_S
+
+
+def _says(stage: Stage) -> str:
+    slow = stage.brake.replica.name if stage.brake else stage.replicas[-1].name
+    return (
+        f"ETL floods: {slow} can replay {REPLAY_SHARE:.0%} of what the jobs write, and they ask "
+        "nobody. It falls behind. Then they ask: both are held by the lag of the worst replica, "
+        "and go on as fast as it can follow."
+    )
+
+
+def _play(run: Run) -> Sequence[Promise]:
+    stage = run.stage
+    stage.arrange(Scenery(asking=False, slow_share=REPLAY_SHARE))
+    run.tell("the jobs ask nobody now; watch the replicas' lag")
+    greedy = run.watch(GREEDY_S, lambda seen_: peak_s(seen_) > LAG_THRESHOLD_S + CLEARLY_S)
+    stage.arrange(Scenery(slow_share=REPLAY_SHARE))
+    run.tell("the jobs ask again, and wait where they are told to")
+    asking = run.watch(ASKING_S, was_tried)
+    stage.refused_at = _refused_at(stage)
+    return promises(greedy, asking, [job.name for job in stage.jobs if job.works])
+
+
+def _refused_at(stage: Stage) -> str:
+    """The lag goes up and down about its threshold: a link to now would show either."""
+    found = stage.speaker.get(REFUSALS)["refusals"]
+    return f"{str(found[0]['at'])[:MINUTE]}Z" if found else ""
+
+
+def _looks(stage: Stage) -> Sequence[Look]:
+    looks = (
+        Look("lag against its threshold, with the breach shaded", "/"),
+        Look("when it was held, and each refusal in full", f"/clients/{ETL}"),
+    )
+    if not stage.refused_at:
+        return looks
+    asked = urlencode({"app": ETL, "database": "main", "at": stage.refused_at})
+    return (*looks, Look("why it was refused in that minute", f"/explain?{asked}"))
+
+
+def peak_s(frames: Sequence[Frame]) -> float:
+    return max(seen.lags(frames), default=0.0)
+
+
+def settled(asking: Sequence[Frame]) -> list[float]:
+    """Lags once they had come down since the jobs ask, and all had settled."""
+    calm_at = next((frame.at for frame in asking if seen.is_calm(frame)), None)
+    if calm_at is None:
+        return []
+    return seen.lags(frame for frame in asking if frame.at >= calm_at + SETTLE_S)
+
+
+def was_tried(asking: Sequence[Frame]) -> bool:
+    """Whether lag passed the threshold again and came back: else its bound means little."""
+    after = settled(asking)
+    return bool(after) and max(after) > LAG_THRESHOLD_S >= after[-1]
+
+
+def promises(
+    greedy: Sequence[Frame], asking: Sequence[Frame], jobs: Sequence[str]
+) -> list[Promise]:
+    peak, after = peak_s(greedy), settled(asking)
+    highest = max(after, default=float("inf"))
+    held = seen.held(asking)
+    done = {job: seen.chunks(asking, job) for job in jobs}
+    told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
+    return [
+        Promise(
+            f"without asking, lag passed {LAG_THRESHOLD_S:g} s: up to {peak:.2f} s",
+            peak > LAG_THRESHOLD_S,
+        ),
+        Promise(
+            f"asking, lag came down and stayed near the threshold: at most {highest:.2f} s",
+            highest <= NEAR_S,
+        ),
+        Promise(f"both jobs were HELD: {', '.join(sorted(held)) or 'none'}", held == set(jobs)),
+        Promise(f"both jobs went on while asking: {told}", all(done.values())),
+    ]
+
+
+SCENE = Scene(
+    title="ETL floods the shard",
+    says=_says,
+    watch="the lag of the last replica against its mark, and what the jobs are told",
+    looks=_looks,
+    play=_play,
+)

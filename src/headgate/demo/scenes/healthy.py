@@ -1,0 +1,42 @@
+"""All is well: who asks whom, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.demo.scenes import seen
+from headgate.demo.stage import Scenery, Stage
+from headgate.demo.tour import Look, Promise, Run, Scene
+
+ARRANGE_S, HEALTHY_S = 1.0, 1.0
+
+
+def _says(stage: Stage) -> str:
+    return (
+        "Two jobs ask before each chunk. The shard is healthy: its primary's agent says OK. "
+        "backfill:orders knows another agent only, which sends it on to that one."
+    )
+
+
+def _play(run: Run) -> Sequence[Promise]:
+    stage = run.stage
+    stage.arrange(Scenery())
+    run.watch(ARRANGE_S, seen.all_go_on)
+    if not stage.full_rate:
+        stage.measure_full_rate()
+    frames = run.watch(HEALTHY_S, seen.all_go_on)
+    done = {job.name: seen.chunks(frames, job.name) for job in stage.jobs if job.works}
+    told = ", ".join(f"{name} {count} chunks" for name, count in done.items())
+    return [Promise(f"healthy, both jobs worked: {told}", all(done.values()))]
+
+
+SCENE = Scene(
+    title="All is well",
+    says=_says,
+    watch="the tree: who is the primary, and whose agent speaks for the shard",
+    looks=lambda stage: (
+        Look("every metric is below its threshold", "/"),
+        Look("who asks, and what they are told", "/clients"),
+    ),
+    play=_play,
+)

@@ -1,0 +1,180 @@
+"""One that never asks: it is listed, a budget warns of it, then refuses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from headgate.demo.crowd import EXPORT, EXPORT_QUERY
+from headgate.demo.scenes import seen
+from headgate.demo.stage import Scenery, Stage
+from headgate.demo.tour import Look, Promise, Run, Scene
+from headgate.demo.traffic import ROGUE_BUDGET, ROGUE_ROLE, Way
+
+BEFORE_S, WARNED_S, ENFORCED_S = 1.0, 2.5, 3.0
+SLOWER = 2.0
+"""Times what it was before that critical reads may take while the budget is enforced."""
+MEDIAN = 0.5
+"""A few seconds have too few reads for a tail: one that the machine was slow with would be it."""
+NOISE_S = 0.05
+"""What a busy machine may add by itself."""
+
+
+LEFT_OUT = (
+    "the budget warned first",
+    "enforced, statements were refused with SQLSTATE 53000",
+    "best effort shed first",
+    "the dashboard kept its latency",
+)
+"""Where nobody can judge statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """What the budgets counted and the dashboard felt."""
+
+    warned: int
+    done_warned: int
+    refused: int
+    refusal: str
+    jobs_refused: int
+    critical_refused: int
+    before_s: float
+    flooded_s: float
+    enforced_s: float
+
+
+def _says(stage: Stage) -> str:
+    first = f"A script, {EXPORT}, appears: {stage.rogue.sessions} sessions that ask nobody. "
+    listed = first + "It is listed as a rogue. "
+    if stage.traffic.way is Way.NONE:
+        return listed + f"No budget can stop it here: {stage.traffic.why}."
+    return listed + (
+        f"The budget `{ROGUE_BUDGET}` warns first; enforced {stage.traffic.way.value}, it refuses "
+        "statements (SQLSTATE 53000), and the critical dashboard keeps its latency."
+    )
+
+
+def _looks(stage: Stage) -> Sequence[Look]:
+    listed = Look("those that never ask", "/clients")
+    if stage.traffic.way is Way.NONE:
+        return (listed,)
+    # After the `#`, where the tour's strip takes it from: a statement goes into no address.
+    said = {"sql": EXPORT_QUERY, "username": ROGUE_ROLE, "application_name": EXPORT}
+    statement = urlencode(said | {"query_id": stage.export_query_id})
+    return (
+        listed,
+        Look("fill, warnings, refusals", f"/budgets/main/{ROGUE_BUDGET}"),
+        Look("why a statement of its is refused", f"/explain#{statement}"),
+    )
+
+
+def _play(run: Run) -> Sequence[Promise]:
+    stage = run.stage
+    stage.arrange(Scenery())
+    run.watch(BEFORE_S, seen.all_go_on)
+    arrived_at = time.monotonic()
+    stage.arrange(Scenery(rogue=True))
+    run.tell(f"{EXPORT} appears: {stage.rogue.sessions} sessions that never ask")
+    if stage.traffic.way is Way.NONE:
+        return [_listed(run), *(Promise(told, kept=False, tried=False) for told in LEFT_OUT)]
+    run.watch(WARNED_S, lambda frames: _counts(stage, ROGUE_BUDGET, "warned") > 0)
+    shed = _enforce(run, arrived_at)
+    return [_listed(run), *promises(shed)]
+
+
+def _enforce(run: Run, arrived_at: float) -> Shed:
+    stage, dashboard, rogue = run.stage, run.stage.dashboard, run.stage.rogue
+    warned, done_warned = _counts(stage, ROGUE_BUDGET, "warned"), rogue.done
+    run.tell(f"warned of {warned} statements; headgate budget mode main {ROGUE_BUDGET} enforce")
+    enforced_at = time.monotonic()
+    stage.arrange(Scenery(rogue=True, enforced=True))
+    calm_at = time.monotonic() + 1.0
+    run.watch(ENFORCED_S, lambda frames: rogue.refused > 0)
+    stage.export_query_id = _query_id(stage)
+    return Shed(
+        warned=warned,
+        done_warned=done_warned,
+        refused=rogue.refused,
+        refusal=rogue.last_refusal,
+        jobs_refused=_counts(stage, "important", "blocked"),
+        critical_refused=dashboard.refused,
+        before_s=dashboard.took_s(arrived_at - BEFORE_S, arrived_at, share=MEDIAN) or 0.0,
+        flooded_s=dashboard.took_s(arrived_at, enforced_at, share=MEDIAN) or 0.0,
+        enforced_s=dashboard.took_s(calm_at, share=MEDIAN) or float("inf"),
+    )
+
+
+def _listed(run: Run) -> Promise:
+    """The agent looks at its server's sessions every ten seconds."""
+    stage = run.stage
+    run.watch(0.0, lambda frames: bool(_suspects(stage)))
+    found = _suspects(stage)
+    told = ", ".join(f"{s['application']} of {s['user']}, {s['sessions']} sessions" for s in found)
+    return Promise(f"the one that never asks is listed: {told or 'nobody'}", bool(found))
+
+
+def _suspects(stage: Stage) -> list[dict[str, Any]]:
+    found = stage.speaker.get("/v1/rogues")["suspects"]
+    return [suspect for suspect in found if suspect["application"] == EXPORT]
+
+
+def _query_id(stage: Stage) -> str:
+    """By which its cost is known: what it costs decides whether it is refused."""
+    patterns = stage.speaker.get("/v1/budgets/main/state")["patterns"]
+    found = (one["query_id"] for one in patterns if one["application_name"] == EXPORT)
+    return str(next(found, ""))
+
+
+def _counts(stage: Stage, budget: str, what: str) -> int:
+    """0 where nothing was counted; -1 while the server's counters cannot be read."""
+    counts = stage.speaker.get(f"/v1/budgets/main/{budget}")["counts"]
+    if counts is None:
+        return -1
+    found = counts[what]
+    return sum(found.values()) if isinstance(found, dict) else int(found)
+
+
+def promises(shed: Shed) -> list[Promise]:
+    ms = {
+        name: f"{seconds * 1000:.0f}"
+        for name, seconds in (
+            ("before", shed.before_s),
+            ("flooded", shed.flooded_s),
+            ("enforced", shed.enforced_s),
+        )
+    }
+    bound = max(SLOWER * shed.before_s, shed.flooded_s, NOISE_S)
+    return [
+        Promise(
+            f"the budget warned first: of {shed.warned} statements, while {shed.done_warned} ran",
+            shed.warned > 0 and shed.done_warned > 0,
+        ),
+        Promise(
+            f"enforced, {shed.refused} statements were refused with SQLSTATE 53000: "
+            f"{shed.refusal or 'none'}",
+            shed.refused > 0 and ROGUE_BUDGET in shed.refusal,
+        ),
+        Promise(
+            f"best effort shed first: {shed.jobs_refused} of the jobs' statements refused, "
+            f"{shed.critical_refused} of the dashboard's",
+            shed.jobs_refused == 0 and shed.critical_refused == 0,
+        ),
+        Promise(
+            f"the dashboard kept its latency: reads took {ms['before']} ms, {ms['flooded']} ms "
+            f"under the rogue, {ms['enforced']} ms once it met its budget",
+            shed.enforced_s <= bound,
+        ),
+    ]
+
+
+SCENE = Scene(
+    title="A rogue meets a budget",
+    says=_says,
+    watch="the crowd: what export.py gets done, what is refused, the dashboard's p95",
+    looks=_looks,
+    play=_play,
+)

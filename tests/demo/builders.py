@@ -1,0 +1,105 @@
+"""Frames, promises and a stage without servers, for tests of what the demo makes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from headgate.demo.agents import Agent, Tokens
+from headgate.demo.jobs import Heard, Job
+from headgate.demo.stage import Crowd, Desk, Frame, Scenery, Seat, Stage
+from headgate.demo.tour import Look, Promise, Run, Scene
+from headgate.demo.traffic import Traffic, Way
+
+NAMES = ("db-a", "db-b", "db-c")
+
+
+def seat(name: str, role: str | None = "replica", lag_s: float | None = 0.0) -> Seat:
+    leads = role == "primary"
+    lag = None if leads or role is None else lag_s
+    return Seat(name, role, lag, standing="leading" if leads else "following", term=1)
+
+
+def heard(verdict: str = "OK", *, admitted: bool = True, unthrottled: bool = False) -> Heard:
+    return Heard(0.0, 0.1, admitted, verdict, "because", "", unthrottled)
+
+
+def desk(
+    name: str = "etl:nightly",
+    *,
+    chunks: int = 10,
+    held_s: float | None = None,
+    told_by: str = "db-a",
+    last: Heard | None = None,
+) -> Desk:
+    told = last or heard(admitted=held_s is None)
+    return Desk(name, "db-a", True, chunks, held_s, told, told_by)
+
+
+def frame(
+    at: float, desks: Sequence[Desk] = (), *, lag_s: float | None = 0.0, rogues: int = 0
+) -> Frame:
+    """db-a is the primary; db-c lags."""
+    seats = (seat("db-a", "primary"), seat("db-b"), seat("db-c", lag_s=lag_s))
+    crowd = Crowd(p95_s=0.01, critical_refused=0, rogues=rogues, rogue_done=3, rogue_refused=rogues)
+    return Frame(at, seats, tuple(desks), crowd)
+
+
+class Named(NamedTuple):
+    name: str
+
+
+@dataclass
+class EmptyStage:
+    """As far as a tour looks at it."""
+
+    agents: Mapping[str, Agent] = field(
+        default_factory=lambda: {
+            name: Agent(name, 20_000 + n, Path("/nowhere"), "token") for n, name in enumerate(NAMES)
+        }
+    )
+    replicas: Sequence[Named] = (Named("db-b"), Named("db-c"))
+    traffic: Traffic = field(default_factory=lambda: Traffic(Way.EXTENSION, ""))
+    tokens: Tokens = field(default_factory=Tokens.new)
+    brake: None = None
+    speaker_is_up: bool = True
+    refused_at: str = ""
+    export_query_id: str = ""
+    look: Callable[[], Frame] = lambda: frame(0)
+    arrange: Callable[[Scenery], None] = lambda scenery: None
+    primary: Named = field(default_factory=lambda: Named("db-a"))
+    jobs: Sequence[Job] = ()
+    held_back: list[str] = field(default_factory=list)
+    """What was done to replicas, in turn."""
+    leaving: threading.Event = field(default_factory=threading.Event)
+    hands: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def speaker(self) -> Agent:
+        return self.agents["db-a"]
+
+    def sign_in_url(self, token: str) -> str:
+        return f"{self.speaker.url}/sign-in#{token}"
+
+    def slow_down(self, replica: Named, share: float) -> None:
+        self.held_back.append(replica.name)
+
+    def release(self) -> None:
+        self.held_back.append("")
+
+
+def empty_stage(**given: Any) -> Stage:
+    return cast(Stage, replace(EmptyStage(), **given))
+
+
+def scene(title: str, *, waits_s: float = 0.0, kept: bool = True) -> Scene:
+    def play(run: Run) -> Sequence[Promise]:
+        if waits_s:
+            run.watch(waits_s, lambda frames: False)
+        return [Promise(f"{title} happened", kept)]
+
+    looks = (Look("it", "/clients"),)
+    return Scene(title, lambda stage: f"{title}.", "the tree", lambda stage: looks, play)
