@@ -11,15 +11,19 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "headgate"
 PURE = frozenset({"core", "traffic", "wire"})
-EDGES = frozenset({"http", "proxy", "pgext", "native", "probes", "stores", "client", "peers"})
+EDGES = frozenset(
+    {"http", "proxy", "pgext", "native", "probes", "stores", "client", "peers", "tracing"}
+)
 
 # module → what it may import of ours (errors and version are free to all)
 LAW: Mapping[str, frozenset[str]] = {
     "core": frozenset(),
     "traffic": frozenset({"core"}),
     "wire": frozenset({"core", "traffic"}),
-    "config": frozenset({"core", "traffic", "fleetsettings"}),
+    "config": frozenset({"core", "traffic", "fleetsettings", "pagesettings", "tracingsettings"}),
     "fleetsettings": frozenset({"core"}),
+    "pagesettings": frozenset({"core"}),
+    "tracingsettings": frozenset({"core"}),
     "logs": frozenset(),
     "notify": frozenset(),
     "agent": frozenset({"core", "traffic"}),
@@ -28,6 +32,8 @@ LAW: Mapping[str, frozenset[str]] = {
     "client": frozenset({"core", "traffic", "wire"}),
     "integrations": frozenset({"client", "core", "traffic", "wire"}),
     "peers": frozenset({"core", "traffic", "wire"}),
+    # Sends by the client's own HTTP, which bounds every size and every wait.
+    "tracing": frozenset({"core", "agent", "client"}),
     "http": frozenset({"core", "traffic", "wire", "agent"}),
     "native": frozenset({"core", "traffic"}),
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
@@ -35,7 +41,10 @@ LAW: Mapping[str, frozenset[str]] = {
     "cli": frozenset({"client", "config", "proxysettings", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
     "fleetparts": frozenset({*PURE, *EDGES, "agent", "config", "fleetsettings", "wiring"}),
-    "main": frozenset({*PURE, *EDGES, "agent", "config", "fleetparts", "logs", "notify", "wiring"}),
+    "tracingparts": frozenset({*PURE, *EDGES, "agent", "config", "tracingsettings"}),
+    "main": frozenset(
+        {*PURE, *EDGES, "agent", "config", "fleetparts", "logs", "notify", "tracingparts", "wiring"}
+    ),
     "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "wiring"}),
     # The proxy: its settings, its parts from settings, its composition root.
     "proxysettings": frozenset({"core", "traffic", "config"}),

@@ -29,10 +29,10 @@ class ThisHost:
             from headgate.main import run_agent
         return run_agent(settings)
 
-    def play(self, *, seconds: float | None, headless: bool) -> int:
+    def play(self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None) -> int:
         with _needing("demo"):
             from headgate.demo.play import main as play
-        return play(seconds=seconds, headless=headless)
+        return play(seconds=seconds, headless=headless, ports=ports)
 
     def calibrate(self, settings: Path, database: str) -> dict[str, Any]:
         with _needing("agent"):

@@ -43,6 +43,8 @@ from headgate.core.settings import (
 from headgate.core.shard import MAX_MEMBERS
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.fleetsettings import FleetSettings, PatroniSettings, read_fleet, read_patroni
+from headgate.pagesettings import PageSettings, read_page
+from headgate.tracingsettings import TracingSettings, read_tracing
 from headgate.traffic.parse import parse_policy, with_lines
 from headgate.traffic.policy import Policy
 
@@ -50,7 +52,8 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024
 ENVIRONMENT_PREFIX = "HEADGATE_"
 SECTIONS = frozenset(
-    {"agent", "alerts", "databases", "fleet", "patroni", "peers", "starvation", "tokens"}
+    {"agent", "alerts", "databases", "fleet", "page", "patroni", "peers", "starvation", "tokens"}
+    | {"tracing"}
 )
 DATABASE_SECTIONS = frozenset({"metrics", "peers", "traffic"})
 
@@ -657,6 +660,8 @@ class Settings:
     source: str = ""
     fleet: FleetSettings | None = None
     patroni: PatroniSettings = field(default_factory=PatroniSettings)
+    page: PageSettings = field(default_factory=PageSettings)
+    tracing: TracingSettings | None = None
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
@@ -723,9 +728,12 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
     starvation = _starvation(document.get("starvation", {}), faults)
     fleet = read_fleet(document.get("fleet"), faults)
     patroni = read_patroni(document.get("patroni", {}), faults)
+    page = read_page(document.get("page", {}), faults)
+    tracing = read_tracing(document.get("tracing"), faults)
     databases = _with_member_names(databases, agent.name, fleet=fleet is not None)
     faults.extend(_shard_faults(databases, peers, agent))
     faults.extend(_fleet_faults(agent, databases, fleet, patroni))
+    faults.extend(_traffic_faults(databases))
     advice.extend(_plain_peers(databases, peers))
     advice.extend(_plain_webhook(alerts))
     advice.extend(_elected_nearby(agent))
@@ -742,6 +750,8 @@ def _read_document(document: Mapping[str, Any], environment: Mapping[str, str]) 
         starvation=starvation,
         fleet=fleet,
         patroni=patroni,
+        page=page,
+        tracing=tracing,
     )
 
 
@@ -880,6 +890,23 @@ def _traffic(raw: object, place: str, faults: list[Fault]) -> TrafficSettings | 
     faults.extend(found)
     traffic = None if found else TrafficSettings(**values)
     return traffic if traffic is not None and traffic.enabled else None
+
+
+def _traffic_faults(databases: Mapping[str, DatabaseSettings]) -> Iterator[Fault]:
+    """Two that publish to one directory would put their policies in each other's place."""
+    first: dict[str, str] = {}
+    for name, database in databases.items():
+        directory = database.traffic and database.traffic.directory
+        if not directory:
+            continue
+        other = first.setdefault(os.path.normpath(directory), name)
+        if other != name:
+            message = (
+                f"is that of databases.{other}.traffic, too: a server has one policy, for all of "
+                f"its databases. Leave it with {other} alone, and let `match` of its rules tell "
+                'them apart, such as { database = "…" }'
+            )
+            yield Fault(f"databases.{name}.traffic.directory", message)
 
 
 def _members(

@@ -30,12 +30,13 @@ from headgate.agent.fleetspeech import Footing
 from headgate.agent.fleetstatus import FleetStatus, Sources
 from headgate.agent.fleetview import VIEW_PREFIXES, FleetView
 from headgate.agent.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
-from headgate.agent.ports import Clock, FleetReader, FleetStore, PeerLink
+from headgate.agent.ports import Clock, FleetReader, FleetStore, PeerLink, Tracer
 from headgate.agent.recorder import Recorder
 from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.shardplan import ShardPlan
 from headgate.agent.shards import Shards
 from headgate.agent.supervise import supervised
+from headgate.agent.traced import traced_fleet_store
 from headgate.client.local_clock import now as sleepless_now
 from headgate.config import AgentSettings, Settings
 from headgate.core.fleet import followed_prefixes, unquoted
@@ -76,6 +77,7 @@ class Host:
     limits: RuleLimits
     open_link: Callable[[str], PeerLink]
     """The way to another agent; closed by whoever asked for it."""
+    tracer: Tracer | None = None
 
 
 class Feeds:
@@ -113,7 +115,10 @@ class FleetParts:
         self._clock = clock
         self._roll = roll
         self._began_at = clock.now().mono_s
-        self.store = MeteredFleetStore(store_of(fleet, roll))
+        store = store_of(fleet, roll)
+        if host.tracer is not None:
+            store = traced_fleet_store(store, host.tracer)
+        self.store = MeteredFleetStore(store)
         self.timing = FleetTiming.of(
             beat_interval_s=fleet.beat_interval_s, timeout_s=fleet.timeout_s
         )

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,8 @@ from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
 from headgate.agent.pacer import Pacers
-from headgate.agent.ports import Clock, PeerLink
+from headgate.agent.ports import Clock, PeerLink, Store
+from headgate.agent.pulse import Pulse
 from headgate.agent.recorder import Recorder
 from headgate.agent.rogues import Rogues, SessionsProbe
 from headgate.agent.rulebook import RuleKeeper
@@ -43,7 +44,9 @@ from headgate.agent.sampler import Sampler
 from headgate.agent.shards import PEER, SKIP, Shards
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
+from headgate.agent.statements import Statements, StatementsProbe
 from headgate.agent.supervise import supervised
+from headgate.agent.traced import TracedSampler, traced_link, traced_store
 from headgate.agent.unthrottled import UNTHROTTLED, UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.config import (
@@ -56,29 +59,37 @@ from headgate.config import (
 )
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.records import MetricChange
+from headgate.core.redaction import shown
 from headgate.core.rule_settings import RuleLimits
 from headgate.core.rules import RuleBook
-from headgate.errors import Fault, InvalidSettings, StoreUnavailable
+from headgate.core.samples import Cause
+from headgate.errors import Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.fleetparts import Host, PatroniParts, Roll, fleet_parts
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Gatekeeper
 from headgate.http.checks import CheckRoutes
-from headgate.http.control import Control
+from headgate.http.control import ROUTES, Control, PageGiven
+from headgate.http.debugging import Inside
+from headgate.http.exposition import Works
 from headgate.http.forwarding import Forwarder
 from headgate.http.listener import Handlers, Limits, Listener
+from headgate.http.page.sessions import Sessions
 from headgate.http.streaming import MAX_SUBSCRIBERS, Broadcasts
+from headgate.http.traced import TracedDoor
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.logs import configure_logs
 from headgate.notify import Notifier
 from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
+from headgate.tracingparts import check_tracing, tracer_of
 from headgate.version import VERSION
 from headgate.wiring import (
     advertised,
     check_parts,
     credentials_of,
     idleness_of,
+    page_names,
     peer_access,
     plan_of,
     policy_of,
@@ -98,7 +109,7 @@ STORE_RETRY_S = 5.0
 TEND_INTERVAL_S = 1.0
 BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
-WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni")
+WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni", "tracing")
 """Sections whose changes a reload leaves alone."""
 
 
@@ -107,6 +118,7 @@ def run_agent(settings_path: Path) -> int:
     try:
         settings = load_settings(settings_path)
         check_parts(settings)
+        check_tracing(settings)
     except InvalidSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
@@ -187,10 +199,12 @@ class Agent:
         self._clock = clock or SystemClock()
         self._notifier = notifier or Notifier({})
         self._access = peer_access(settings)
-        self.store = store_of(agent)
+        self._page_sessions: Sessions | None = None
+        self.tracer = tracer_of(settings, self._clock)
+        self.store = self._traced_store(store_of(agent))
         self.board = Board()
         self.demands = Demands(self._clock)
-        self.sampler = Sampler(self.board, self._clock, self.demands)
+        self.sampler = self._sampler()
         self.recorder = Recorder(max_clients=agent.max_clients)
         self.minutes = MetricMinutes()
         self.keeper = Keeper(
@@ -255,6 +269,7 @@ class Agent:
             known_metrics,
             limits,
             self._open_link,
+            self.tracer,
         )
         self.fleet = fleet_parts(settings, host, self._clock, roll)
         self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
@@ -263,7 +278,11 @@ class Agent:
         self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
         self.watch = self._watch(settings)
         self.rogues = Rogues(self.recorder, self.demands, self._clock, self._sessions)
+        self.statements = Statements(
+            self.budgets.watched, self.demands, self._clock, self._statements
+        )
         self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
+        self.facts.spans = None if self.tracer is None else self.tracer.outbox
         self._describe(settings)
         parts = Parts(
             self.board,
@@ -285,6 +304,7 @@ class Agent:
             fleet=self.fleet.look() if self.fleet else None,
         )
         self.views = Views(parts, self.facts)
+        self._pulse = Pulse(self._clock)
         self.listener = self._listener(settings)
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
@@ -315,11 +335,13 @@ class Agent:
         self._background("watch", self.watch.run)
         self._background("alerts", self.alerts.run)
         self._background("rogues", self.rogues.run)
+        self._background("statements", self.statements.run)
         self._background("rules", self.rules.run)
         self._background("budgets", self.budgets.run)
         for name, run in self.fleet.loops() if self.fleet else ():
             self._background(name, run)
         self._background("tend", self._tend)
+        self._background("pulse", self._pulse.run)
         self._background("reload", self._reload_on_hangup)
         # What was built at start-up lives as long as the process: keep the collector off it.
         gc.collect()
@@ -356,6 +378,8 @@ class Agent:
                 ends.push_async_callback(self.fleet.close)
             if self.standby is not None:
                 ends.push_async_callback(self.standby.leave)
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
         log.info("agent.stopped")
 
     async def _close_store(self) -> None:
@@ -378,6 +402,7 @@ class Agent:
         try:
             settings = load_settings(self._settings_path)
             check_parts(settings)
+            check_tracing(settings)
         except InvalidSettings as error:
             self.facts.settings_fault = str(error)
             log.error("settings.refused", detail=str(error))
@@ -410,6 +435,7 @@ class Agent:
 
     def _handlers(self, settings: Settings) -> Handlers:
         gatekeeper = Gatekeeper(credentials_of(settings, self._access))
+        works = Works(self._pulse, lambda: self.listener)
         control = Control(
             self.views,
             self.book,
@@ -422,12 +448,46 @@ class Agent:
             unthrottled=self.unthrottled,
             budgets=self.budgets,
             fleet=self.fleet.routed() if self.fleet else None,
+            page=self._page(settings),
+            works=works,
+            inside=Inside(
+                lambda: shown(self._settings), self._disks, self._ask_server, works=works
+            ),
         )
         routes, bridge = CheckRoutes(self.checker), AsgiBridge(control.app())
         if self._settings.agent.forward:
             forwarder = Forwarder(routes, bridge, self.board, self.shards)
-            return Handlers(forwarder.prepare, forwarder.serve)
-        return Handlers(routes.prepare, bridge.serve)
+            handlers = Handlers(forwarder.prepare, forwarder.serve)
+        else:
+            handlers = Handlers(routes.prepare, bridge.serve)
+        if self.tracer is None:
+            return handlers
+        paths = (path for _, path, _ in ROUTES)
+        return TracedDoor(handlers, self.tracer, routes.check_in, paths).handlers()
+
+    def _page(self, settings: Settings) -> PageGiven | None:
+        page = settings.page
+        if not page.enabled:
+            return None
+        # Kept through a reload: nobody is signed out by it.
+        if self._page_sessions is None:
+            self._page_sessions = Sessions(self._clock, page.session_s)
+        self._page_sessions.lasts_s = page.session_s
+        return PageGiven(
+            self._page_sessions,
+            secure=settings.agent.tls_cert is not None,
+            tour=page.tour,
+            listens=advertised(settings.agent) or None,
+            names=page_names(settings),
+        )
+
+    def _traced_store(self, store: Store) -> Store:
+        return store if self.tracer is None else traced_store(store, self.tracer)
+
+    def _sampler(self) -> Sampler:
+        if self.tracer is None:
+            return Sampler(self.board, self._clock, self.demands)
+        return TracedSampler(self.board, self._clock, self.demands, self.tracer)
 
     def _watch(self, settings: Settings) -> Watch:
         return Watch(
@@ -446,8 +506,37 @@ class Agent:
         source = self.book.source(database)
         return source.sessions() if isinstance(source, DatabaseProbes) else None
 
+    def _statements(self, database: str) -> StatementsProbe | None:
+        source = self.book.source(database)
+        return source.statements() if isinstance(source, DatabaseProbes) else None
+
+    async def _ask_server(self, database: str) -> Mapping[str, str]:
+        source = self.book.source(database)
+        if not isinstance(source, DatabaseProbes):
+            raise ProbeFailed(Cause.FAILED, "it has no server that could be asked")
+        return await source.server_facts().read()
+
+    def _disks(self) -> Mapping[str, str]:
+        """Where the agent writes."""
+        state = self._settings.agent.state
+        found = {} if state is None else {"state": str(state.parent)}
+        for database in self._settings.databases.values():
+            if database.traffic is not None and database.traffic.directory is not None:
+                found[f"traffic {database.name}"] = str(database.traffic.directory)
+        return found
+
     def _open_link(self, url: str) -> PeerLink:
-        return open_link(url, self._access, sender=self._settings.agent.name, now=self._clock.now)
+        tracer, sender = self.tracer, self._settings.agent.name
+        if tracer is None:
+            return open_link(url, self._access, sender=sender, now=self._clock.now)
+        link = open_link(
+            url,
+            self._access,
+            sender=sender,
+            now=self._clock.now,
+            traceparent=tracer.traceparent,
+        )
+        return traced_link(link, tracer)
 
     def _standby(self, agent: AgentSettings, roll: Roll) -> Standby | ElectedStandby | None:
         standby: Standby | ElectedStandby
@@ -573,7 +662,7 @@ class Agent:
 
     async def _adopt_traffic(self, settings: Settings) -> None:
         try:
-            plans = traffic_plans(settings, self._clock)
+            plans = traffic_plans(settings, self._clock, self.tracer)
         except InvalidSettings as error:
             # A policy file that was sound a moment ago: the last good one stays.
             self.facts.settings_fault = str(error)

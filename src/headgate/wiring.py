@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -20,8 +21,9 @@ from headgate.agent.budgetlayers import EMPTY, Document
 from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.agent.clock import SystemClock
 from headgate.agent.metricbook import DatabasePlan, MetricBook
-from headgate.agent.ports import Clock, Store
+from headgate.agent.ports import Clock, PolicySink, Store, Tracer
 from headgate.agent.shards import PeerPlan, ShardPlan, Stand
+from headgate.agent.traced import traced_sink
 from headgate.config import (
     AgentSettings,
     DatabaseSettings,
@@ -191,10 +193,12 @@ def webhook_of(settings: Settings) -> Webhook | None:
 # --- traffic control -------------------------------------------------------------------------
 
 
-def traffic_plans(settings: Settings, clock: Clock) -> list[TrafficPlan]:
+def traffic_plans(
+    settings: Settings, clock: Clock, tracer: Tracer | None = None
+) -> list[TrafficPlan]:
     """Reads the policy files; InvalidSettings for one that cannot be taken."""
     return [
-        _traffic_plan(database, database.traffic, clock)
+        _traffic_plan(database, database.traffic, clock, tracer)
         for database in settings.databases.values()
         if database.traffic is not None
     ]
@@ -219,15 +223,16 @@ def _own_role(database: DatabaseSettings) -> str:
 
 
 def _traffic_plan(
-    database: DatabaseSettings, traffic: TrafficSettings, clock: Clock
+    database: DatabaseSettings, traffic: TrafficSettings, clock: Clock, tracer: Tracer | None
 ) -> TrafficPlan:
     directory = traffic.directory
 
     def open_gear() -> Gear:
         if directory is None:
             return Gear()
+        sink: PolicySink = FilePolicySink(directory, clock)
         return Gear(
-            sinks=(FilePolicySink(directory, clock),),
+            sinks=(sink if tracer is None else traced_sink(sink, database.name, tracer),),
             meter=RegionMeter(directory),
             traces=TraceReader(directory),
             ledger=RegionLedger(directory),
@@ -299,6 +304,15 @@ def advertised(agent: AgentSettings) -> str:
     host, port = agent.listen
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if agent.tls_cert else 'http'}://{shown}:{port}"
+
+
+def page_names(settings: Settings) -> frozenset[str]:
+    """What the page may be called in a browser's address, besides numbers and localhost."""
+    agent = settings.agent
+    listens = agent.listen[0] if agent.listen else ""
+    advertises = urlsplit(agent.advertise).hostname if agent.advertise else None
+    found = {socket.gethostname(), agent.name, listens, advertises or "", *settings.page.hosts}
+    return frozenset(name.lower() for name in found if name)
 
 
 def rollup_plugins() -> Mapping[str, Aggregate]:

@@ -65,6 +65,23 @@ async def test_a_database_that_hibernates_is_left_in_peace() -> None:
     assert probe.reads == 0
 
 
+async def test_who_was_seen_before_a_rest_is_not_told_throughout_it() -> None:
+    """An absence is no stale number: whoever worked there may be gone for hours."""
+    probe = Listed()
+    rogues, _, demands = watched(probe)
+    await rogues.look()
+    assert rogues.suspects("main")
+    demands.by_database["main"].state = Activity.HIBERNATING
+    await rogues.look()
+    assert rogues.suspects("main") == () and rogues.databases == []
+    demands.by_database["main"].state = Activity.NORMAL
+    probe.fault = ProbeFailed(Cause.FAILED, "permission denied")
+    await rogues.look()
+    demands.by_database["main"].state = Activity.HIBERNATING
+    await rogues.look()
+    assert rogues.faults == {}
+
+
 async def test_sessions_that_cannot_be_listed_are_a_fault_and_no_empty_list() -> None:
     probe = Listed(fault=ProbeFailed(Cause.FAILED, "permission denied"))
     rogues, _, _ = watched(probe)

@@ -29,6 +29,20 @@ def test_traffic_control_is_a_table_of_a_database() -> None:
     assert off.databases["main"].traffic is None
 
 
+def test_two_databases_of_one_server_have_one_policy() -> None:
+    """Else each would put its own in the other's place, and the reader of one keep out the other's
+    ("the disk may hang")."""
+    second = MAIN.replace("main", "other")
+    traffic = '[databases.{}.traffic]\ndirectory = "{}"\n'
+    one, same = traffic.format("main", "/pg/traffic"), traffic.format("other", "/pg//traffic/")
+    with pytest.raises(InvalidSettings) as refused:
+        parse_settings(MAIN + one + second + same)
+    (fault,) = refused.value.faults
+    assert fault.place == "databases.other.traffic.directory" and fault.line == 10
+    assert "databases.main.traffic" in fault.message and "one policy" in fault.message
+    parse_settings(MAIN + one + second + traffic.format("other", "/pg2"))
+
+
 def test_a_proxys_directory_serves_mysql_as_well() -> None:
     """R152: one policy, whatever enforces it."""
     text = f"{MAIN}[databases.main.traffic]\ndirectory = '/proxy'\n".replace("postgres", "mysql")

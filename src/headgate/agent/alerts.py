@@ -63,6 +63,9 @@ def _connection(url: SplitResult) -> HTTPConnection:
     return kind(url.hostname or "", url.port, timeout=TIMEOUT_S)
 
 
+OUTCOMES = ("told", "sent", "dropped")
+
+
 class Alerts:
     """What happened, to whoever is to know. Without a webhook it is only logged and counted."""
 
@@ -76,7 +79,7 @@ class Alerts:
         self.fault: str | None = None
         """Why the last try failed; None once one was taken."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
-        """(kind, `told` | `sent` | `dropped`) → how often."""
+        """(kind, one of OUTCOMES) → how often."""
 
     def send_by(self, send: Send | None) -> None:
         """From now on, for what waits, too."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import structlog
 
+from headgate.agent.budgetrates import Rates
 from headgate.agent.ports import BudgetMeter, Clock
 from headgate.core.crowds import OTHER
 from headgate.core.records import BudgetMinute
@@ -47,6 +48,7 @@ class BudgetWatch:
         self._before: BudgetReadings | None = None
         self._labelled: dict[str, None] = {}
         self.minutes = ViolationMinutes(database)
+        self.rates = Rates()
         self.readings: BudgetReadings | None = None
         """The newest; None while they cannot be read."""
         self.read_at: Instant | None = None
@@ -67,6 +69,7 @@ class BudgetWatch:
     async def _take(self, readings: BudgetReadings) -> None:
         now, earlier = self._clock.now(), self._earlier(readings)
         violations = await _compared(earlier, readings)
+        await self._note_rates(readings, now)
         if self.fault and self._before is not None:
             log.info("budgets.read_again", database=self.database)
         if self._before is not None and self._before.started_ms != readings.started_ms:
@@ -78,6 +81,13 @@ class BudgetWatch:
             self._labelled.setdefault(name)
         self.readings = self._before = readings
         self.read_at, self.fault = now, ""
+
+    async def _note_rates(self, readings: BudgetReadings, now: Instant) -> None:
+        passed_s = 0.0 if self.read_at is None else now.mono_s - self.read_at.mono_s
+        if len(readings.budgets) > MANY:
+            await asyncio.to_thread(self.rates.note, self._before, readings, passed_s)
+        else:
+            self.rates.note(self._before, readings, passed_s)
 
     def _earlier(self, readings: BudgetReadings) -> Mapping[str, BudgetCounts]:
         """What had been counted before. The first look does not know what came when, unless the

@@ -22,6 +22,7 @@ from headgate.agent.demand import Demands
 from headgate.agent.fleetbudgets import FleetBudgets
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
 from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
+from headgate.agent.statements import StatementTexts
 from headgate.agent.traces import TraceMemory, TraceSource
 from headgate.core.fleet import Item
 from headgate.core.reach import Place
@@ -75,6 +76,7 @@ class Controlled:
         self._aside = aside
         self._fit_out(plan)
         self.book = BudgetBook(plan.database, store, clock, self._publish, plan.own_role)
+        self.texts = StatementTexts()
         self.is_loaded = False
         """What operators have changed is known: before that, no server is told anything."""
 
@@ -234,6 +236,10 @@ class Budgets:
     async def _load(self, controlled: Controlled) -> None:
         controlled.is_loaded = self._kept is not None
         await controlled.load((self._kept or {}).get(controlled.plan.database))
+
+    def watched(self) -> Mapping[str, tuple[BudgetWatch | None, StatementTexts]]:
+        """Whose statements are counted, and what is known of their texts."""
+        return {name: (one.watch, one.texts) for name, one in self.by_database.items()}
 
     # --- from the fleet --------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Protocol
 
@@ -368,12 +369,66 @@ class Store(Protocol):
         ...
 
 
+Fact = str | int | float | bool
+NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
+
+
+class Span(Protocol):
+    """Something that took time, while it lasts. What is raised inside is noted by itself."""
+
+    def note(self, facts: Mapping[str, Fact]) -> None: ...
+
+    def fault(self, detail: str) -> None:
+        """It went wrong, though nothing is raised."""
+        ...
+
+
+class SpansOut(Protocol):
+    """What becomes of spans."""
+
+    fault: str | None
+    """Why the collector did not take the last ones; None once it did."""
+
+    @property
+    def collector(self) -> str: ...
+
+    @property
+    def outcomes(self) -> Mapping[str, int]: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class Tracer(Protocol):
+    """Tells a collector what took how long. Never waits, never fails; where there is none, the
+    parts are put together without one."""
+
+    def request(
+        self, name: str, traceparent: str, facts: Mapping[str, Fact] = NO_FACTS
+    ) -> AbstractContextManager[Span]:
+        """Asked from outside; part of the caller's trace, where `traceparent` names one."""
+        ...
+
+    def step(self, name: str, facts: Mapping[str, Fact] = NO_FACTS) -> AbstractContextManager[Span]:
+        """Part of what is under way here, else of its own accord."""
+        ...
+
+    def turn(self, name: str, facts: Mapping[str, Fact] = NO_FACTS) -> AbstractContextManager[Span]:
+        """Of a loop: whoever started that is not waiting for it."""
+        ...
+
+    def traceparent(self) -> str:
+        """Of what is under way, for whoever is asked along the way; empty: it is not traced."""
+        ...
+
+
 __all__ = [
     "Asked",
     "AuditEntry",
     "BudgetMeter",
     "BudgetMinute",
     "Clock",
+    "Fact",
     "FleetReader",
     "FleetStore",
     "HeartbeatWriter",
@@ -387,7 +442,10 @@ __all__ = [
     "Pulled",
     "Record",
     "RoleProbe",
+    "Span",
+    "SpansOut",
     "Store",
     "StoreFault",
     "Tally",
+    "Tracer",
 ]

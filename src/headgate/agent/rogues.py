@@ -60,9 +60,10 @@ class Rogues:
             for name, demand in list(self._demands.by_database.items())
             if demand.state is not Activity.HIBERNATING
         ]
-        for gone in self._presences.keys() - self._demands.by_database.keys():
-            del self._presences[gone]
-            self.faults.pop(gone, None)
+        # What was seen before a rest is no longer so: not even the fault.
+        for unseen in set(self.databases) - set(awake):
+            self._presences.pop(unseen, None)
+            self.faults.pop(unseen, None)
         for database in awake:
             await self._look_at(database)
 

@@ -38,6 +38,8 @@ MIN_TICK_S = 0.1
 TICKS_A_WINDOW = 20
 BEGINS, ENDS = "starvation.begins", "starvation.ends"
 SUSPENDED = "exemption.suspended"
+KINDS = (BEGINS, ENDS, SUSPENDED)
+"""Of alerts."""
 
 Suspend = Callable[[str, str], Awaitable[bool]]
 """Suspend the exemption of that id, for that reason (R79); False where it rests already."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -108,6 +108,19 @@ class MetricMinute:
             low=_known(min, self.low, other.low),
             high=_known(max, self.high, other.high),
         )
+
+
+def in_steps(minutes: Sequence[MetricMinute], step: int) -> Sequence[MetricMinute]:
+    """Each metric's minutes summed up by so many; a step with none is not there."""
+    if step == 1:
+        return minutes
+    found: dict[tuple[int, str, str], MetricMinute] = {}
+    for one in minutes:
+        first = one.minute - one.minute % step
+        key = (first, one.database, one.metric)
+        before, here = found.get(key), replace(one, minute=first)
+        found[key] = here if before is None else before.plus(here)
+    return list(found.values())
 
 
 def _known(
