@@ -94,6 +94,10 @@ locked() {
 build_python() {
   local python="$1" version="$2" stamp="$3"
   [[ -x "$VENV/bin/python" && "$(cat "$STAMP" 2>/dev/null)" == "$stamp" ]] && return
+  if [[ -e "$VENV" && ! -w "$VENV" ]]; then
+    fail "$VENV belongs to $(stat -c %U "$VENV") and is not up to date; as that user, run:" "./scripts/demo --help" \
+      "or remove it, or work in a clone of your own"
+  fi
   rm -f "$STAMP"
   make_venv "$python" "$version"
   install_locked
@@ -228,6 +232,21 @@ install_etcd() {
 
 set_up_etcd() { locked etcd install_etcd; }
 
+# ── Prometheus, for the tests of the dashboard and of the alert rules ────────
+
+# Unpacked, also for root: installed, it would be started as a service.
+install_prometheus() {
+  local home="$ROOT/.cache/prometheus"
+  { [[ -x "$home/usr/bin/prometheus" ]] || command -v prometheus >/dev/null; } && return
+  command -v apt-get >/dev/null ||
+    { say "no Prometheus and no apt-get: the tests that need Prometheus are skipped" && return; }
+  say "fetching prometheus and unpacking it into .cache/prometheus (for the tests only)"
+  { own_apt update >&2 && unpack_debs "$home" prometheus; } ||
+    say "prometheus cannot be had from the distribution: the tests that need it are skipped"
+}
+
+set_up_prometheus() { locked prometheus install_prometheus; }
+
 # ── Postgres 14 to 18 and a compiler, for the tests of the extension ─────────
 
 COMPILER_PACKAGES=(gcc make libc6-dev)
@@ -240,7 +259,8 @@ need_packages() {
   if is_root && command -v apt-get >/dev/null; then
     say "installing $*"
     DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
-      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 && return
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 "$@" >&2 && return
   fi
   fail "$reason; run this, then try again:" \
     "sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" \
@@ -269,6 +289,22 @@ set_up_extension() {
   say "building the extension for each Postgres, where its sources have changed"
   "$VENV/bin/python" -m tests.fixtures.pgkits
 }
+
+# ── A browser, for the tests of the page ─────────────────────────────────────
+
+install_browser() {
+  command -v chromium >/dev/null || command -v chromium-browser >/dev/null && return
+  if is_root && command -v apt-get >/dev/null; then
+    say "installing chromium (for the tests of the page only)"
+    DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 chromium fonts-dejavu-core >&2 && return
+  fi
+  say "there is no Chromium: the tests of the page in a browser are skipped; for them, run:" \
+    "sudo apt-get update && sudo apt-get install -y --no-install-recommends chromium"
+}
+
+set_up_browser() { locked browser install_browser; }
 
 # ── The proxy's relay, and what its tests put around it ──────────────────────
 
