@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from headgate import config, fleetsettings, proxysettings
+from headgate import config, fleetsettings, pagesettings, proxysettings, tracingsettings
 from headgate.cli import reference as cli_reference
 from headgate.core.builtins import BUILTINS, BuiltinMetric
 from headgate.core.decision import VERDICT_MEANINGS
@@ -22,10 +22,13 @@ from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
 from headgate.core.settings import Table
-from headgate.http.exposition import SERIES
+from headgate.http.exposition import LABELS, SECTIONS
+from headgate.http.exposition import Series as AgentSeries
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.proxy.control import ROUTES as PROXY_ROUTES
+from headgate.proxy.metrics import LABELS as PROXY_LABELS
 from headgate.proxy.metrics import SERIES as PROXY_SERIES
+from headgate.proxy.metrics import Series as ProxySeries
 from headgate.traffic.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
@@ -104,6 +107,18 @@ def settings_page() -> str:
             "the fleet's etcd. Changes here wait for a restart.",
             "",
             _settings(fleetsettings.PATRONI_SETTINGS),
+            "## [page]",
+            "",
+            "[The page](../howto/page.md) for people. `SIGHUP` takes changes here over.",
+            "",
+            _settings(pagesettings.PAGE_SETTINGS),
+            "## [tracing]",
+            "",
+            "[Traces](../howto/tracing.md) of what the agent does, for a collector of OTLP; needs",
+            "the extra `otel`. Without this section nothing is traced or loaded.",
+            "Changes wait for a restart.",
+            "",
+            _settings(tracingsettings.TRACING_SETTINGS),
             "## [starvation]",
             "",
             "When a client that is refused counts as starved, and when that is told; see",
@@ -191,20 +206,36 @@ def verdicts_page() -> str:
 
 
 def prometheus_page() -> str:
-    rows = (
-        (f"`{s.name}`", s.kind, ", ".join(f"`{label}`" for label in s.labels), s.about)
-        for s in SERIES
-    )
+    sections: list[str] = []
+    for heading, series in SECTIONS.items():
+        sections += [f"## {heading}", "", _series(series)]
     return "\n".join(
         (
             "# Prometheus metrics",
             "",
-            "At `GET /metrics`. Labels are bounded: clients by `max_clients`, the rest by the",
-            "settings and by closed lists.",
+            "At `GET /metrics` of each agent; those of a proxy are [with its",
+            "settings](proxy.md#prometheus-metrics). How to have them scraped, shown and watched:",
+            "[monitoring](../howto/monitoring.md). What cannot be measured is missing, never 0.",
             "",
-            _table(("name", "kind", "labels", "meaning"), rows),
+            *sections,
+            "`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds` and",
+            "the others that begin with `process_` are of the agent's process, as everywhere.",
+            "",
+            "## Labels",
+            "",
+            "Each is bounded, whatever clients call themselves.",
+            "",
+            _table(("label", "its values"), _meanings(LABELS)),
         )
     )
+
+
+def _series(series: Iterable[AgentSeries] | Iterable[ProxySeries]) -> str:
+    rows = (
+        (f"`{s.name}`", s.kind, ", ".join(f"`{label}`" for label in s.labels), s.about)
+        for s in series
+    )
+    return _table(("name", "kind", "labels", "meaning"), rows)
 
 
 def proxy_page() -> str:
@@ -213,10 +244,6 @@ def proxy_page() -> str:
     for heading, rows in proxysettings.TABLES.items():
         sections += [f"### {heading}", "", *_proxy_notes(heading), _settings(rows)]
     routes = ((f"`{method} {path}`", about) for method, path, _, about in PROXY_ROUTES)
-    series = (
-        (f"`{s.name}`", s.kind, ", ".join(f"`{label}`" for label in s.labels), s.about)
-        for s in PROXY_SERIES
-    )
     return "\n".join(
         (
             "# Proxy",
@@ -242,10 +269,15 @@ def proxy_page() -> str:
             _table(("route", "meaning"), routes),
             "## Prometheus metrics",
             "",
-            "At `GET /metrics`. Labels are bounded: of clients the 200 with the most statements,",
-            "of budgets the first 200; the rest of each is `other`.",
+            "At `GET /metrics`. How to have them scraped, shown and watched:",
+            "[monitoring](../howto/monitoring.md).",
             "",
-            _table(("name", "kind", "labels", "meaning"), series),
+            _series(PROXY_SERIES),
+            "### Labels",
+            "",
+            "Each is bounded, whatever clients call themselves.",
+            "",
+            _table(("label", "its values"), _meanings(PROXY_LABELS)),
         )
     )
 

@@ -1,0 +1,240 @@
+"""Make the docs' pictures from a real run of the demo.
+
+.venv/bin/python scripts/pictures.py [FOLDER]      docs/images, unless another is named
+
+The page by a real Chromium, as every agent serves it (without the demo's strip); the terminal as
+the demo, `headgate top` and `headgate status` draw it. What is seen is what there is. Takes some
+three minutes. docs/images' other pictures (idea, tiers, herd) are drawn by hand or by bench/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from playwright.sync_api import Page, sync_playwright
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from headgate.demo.live import FRAME_S, Director
+from headgate.demo.screen import draw
+from headgate.demo.stage import Frame, Stage, set_up
+
+WIDTH, HEIGHT, TALL = 1280, 760, 1080
+COLUMNS, ROWS = 118, 30
+QUIET = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
+    "--disable-sync --no-first-run"
+)
+HEALTHY, FLOOD, FAVOR, ROGUE = 1, 2, 3, 4
+TERMINAL = {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
+HEADGATE = [sys.executable, "-m", "headgate"]
+COMMANDS = (
+    ["status"],
+    ["check", "--app", "etl:nightly", "--database", "main", "--metrics", "shard/lag"],
+)
+NO_GUIDE = "http://127.0.0.1:1"
+WITHIN_S = 90.0
+TRIES = 8
+RULE = "/rules/new?kind=ratio&target=etl&ratio=0.5&for=30m&reason=INC-42"
+
+T = TypeVar("T")
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with set_up(print, NO_GUIDE) as stage, showing(stage) as show, signed_in(stage) as page:
+        camera = Camera(folder, stage, show, page)
+        show.play(HEALTHY)
+        show.at_refusal(camera.overview)
+        lagging = show.at_refusal(camera.screen)
+        told = show.at_refusal(camera.commands)
+        show.at_refusal(camera.top)
+        show.until(lambda frame: not show.director.tour.busy)
+        camera.take("client", "/clients/etl:nightly")
+        show.play(FAVOR)
+        camera.rule()
+        show.play(ROGUE)
+        camera.take("budgets", "/budgets/main")
+        show.play(HEALTHY)
+        promoted = show.promoted(camera.screen)
+    _save(folder / "demo.svg", "./scripts/demo", lagging, Text("─" * COLUMNS, "dim"), promoted)
+    _save(folder / "status.svg", "headgate status, and a refused check", Text.from_ansi(told))
+
+
+class Show:
+    """The demo as it runs in a terminal, without one."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.director = Director(stage)
+        self.frame = stage.look()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(FRAME_S):
+            self.director.tend()
+            before, self.frame = self.frame, self.stage.look()
+            self.director.note(before, self.frame)
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.director.leave()
+
+    def until(self, fits: Callable[[Frame], bool]) -> Frame:
+        deadline = time.monotonic() + WITHIN_S
+        while not fits(frame := self.frame):
+            if time.monotonic() > deadline:
+                sys.exit(f"the moment to draw did not come within {WITHIN_S:g} s")
+            time.sleep(FRAME_S / 3)
+        return frame
+
+    def play(self, number: int) -> None:
+        self.director.tour.go(number)
+        self.until(lambda frame: not self.director.tour.busy)
+
+    def at_refusal(self, take: Callable[[Frame], T | None]) -> T:
+        """What was taken while the jobs were held: that may be over before it was."""
+        for _ in range(TRIES):
+            self.director.tour.go(FLOOD)
+            taken = take(self.until(_all_held))
+            if taken is not None:
+                return taken
+        sys.exit(f"the jobs were not held for long enough, {TRIES} times")
+
+    def promoted(self, take: Callable[[Frame], T]) -> T:
+        new = self.stage.replicas[0].name
+        self.director.press("p")
+        return take(self.until(lambda frame: self._is_led_by(new, frame)))
+
+    def _is_led_by(self, name: str, frame: Frame) -> bool:
+        return (
+            frame.leader == name
+            and all(desk.told_by == name and desk.chunks for desk in frame.desks)
+            and self.director.view(frame).changing is None
+        )
+
+
+def _all_held(frame: Frame) -> bool:
+    asked = bool(frame.desks) and all(desk.asks for desk in frame.desks)
+    return asked and all(desk.refused_for_s for desk in frame.desks)
+
+
+class Camera:
+    """Each returns what it took, or None where the moment was over before."""
+
+    def __init__(self, folder: Path, stage: Stage, show: Show, page: Page) -> None:
+        self._folder = folder
+        self._stage = stage
+        self._show = show
+        self._page = page
+
+    @property
+    def _url(self) -> str:
+        return self._stage.speaker.url
+
+    def take(self, name: str, path: str) -> None:
+        self._page.goto(f"{self._url}{path}")
+        self._page.wait_for_timeout(1500)  # Charts are drawn once their figures are there.
+        self._shoot(name)
+
+    def overview(self, frame: Frame) -> bool | None:
+        self._page.goto(f"{self._url}/")
+        self._page.wait_for_timeout(300)
+        refuses = self._page.locator("#main").get_by_text("refuses since").first
+        if not refuses.is_visible():
+            return None
+        self._shoot("overview")
+        return refuses.is_visible() or None
+
+    def rule(self) -> None:
+        self._page.set_viewport_size({"width": WIDTH, "height": TALL})
+        self._page.goto(f"{self._url}{RULE}")
+        self._page.get_by_role("button", name="Preview").first.click()
+        self._page.wait_for_timeout(2500)
+        self._shoot("rule")
+        self._page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+    def _shoot(self, name: str) -> None:
+        self._page.screenshot(path=self._folder / f"page-{name}.png")
+        print(f"took page-{name}.png")
+
+    def screen(self, frame: Frame) -> Group:
+        """Without the token that the demo of the reader will not have."""
+        view = self._show.director.view(frame)
+        return draw(replace(view, page=view.page.partition("#")[0] + "#…"), COLUMNS, ROWS)
+
+    def commands(self, frame: Frame) -> str | None:
+        asked = [_start([*words, "--url", self._url]) for words in COMMANDS]
+        told = []
+        for words, command in zip(COMMANDS, asked, strict=True):
+            said, _ = command.communicate(timeout=30)
+            shown = " ".join(["$ headgate", *words])
+            told.append(f"\x1b[1m{shown}\x1b[0m\n{said.rstrip()}\n")
+        whole = re.sub(r"[^ ]*/headgate-demo-\w+", "/tmp/headgate-demo", "\n".join(told))
+        return whole if "REFUSES" in whole and "ask again" in whole else None
+
+    def top(self, frame: Frame) -> bool | None:
+        drawn = self._folder / "top.svg"
+        _start(["top", "--url", self._url, "--snapshot", str(drawn)]).communicate(timeout=30)
+        return "REFUSES" in drawn.read_text() or None
+
+
+def _start(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*HEADGATE, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **TERMINAL},
+    )
+
+
+@contextmanager
+def showing(stage: Stage) -> Iterator[Show]:
+    show = Show(stage)
+    try:
+        yield show
+    finally:
+        show.end()
+
+
+@contextmanager
+def signed_in(stage: Stage) -> Iterator[Page]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        raise SystemExit("there is no Chromium; run: sudo apt-get install -y chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=QUIET.split())
+        page = browser.new_page(color_scheme="light", viewport={"width": WIDTH, "height": HEIGHT})
+        page.goto(stage.sign_in_url(stage.tokens.operator))
+        page.wait_for_url(f"{stage.speaker.url}/")
+        yield page
+        browser.close()
+
+
+def _save(path: Path, title: str, *parts: RenderableType) -> None:
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(record=True, width=COLUMNS, file=nowhere, highlight=False)
+        for part in parts:
+            console.print(part)
+        drawn = console.export_svg(title=title)
+    # The fonts would be fetched from elsewhere: the reader's own monospace serves.
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/images"))
