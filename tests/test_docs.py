@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from headgate import config, fleetsettings, proxysettings
+from headgate import config, fleetsettings, pagesettings, proxysettings, tracingsettings
 from headgate.core.builtins import BUILTINS
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
 from headgate.core.fleet_files import parse_file, read_document
@@ -80,6 +80,8 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
         config.PEERS_SETTINGS,
         fleetsettings.FLEET_SETTINGS,
         fleetsettings.PATRONI_SETTINGS,
+        pagesettings.PAGE_SETTINGS,
+        tracingsettings.TRACING_SETTINGS,
         config.ALERTS_SETTINGS,
         config.STARVATION_SETTINGS,
         config.TOKEN_SETTINGS,
@@ -110,6 +112,8 @@ def section(text: str, heading: str) -> str:
         ("## [peers]", config.PEERS_SETTINGS),
         ("## [fleet]", fleetsettings.FLEET_SETTINGS),
         ("## [patroni]", fleetsettings.PATRONI_SETTINGS),
+        ("## [page]", pagesettings.PAGE_SETTINGS),
+        ("## [tracing]", tracingsettings.TRACING_SETTINGS),
         ("## [starvation]", config.STARVATION_SETTINGS),
         ("## [alerts]", config.ALERTS_SETTINGS),
         ("## Tokens", config.TOKEN_SETTINGS),
