@@ -48,7 +48,12 @@ def is_beyond_schemas(case: Any) -> bool:
     """Where parameters must go together, which no schema of one can say: shard scope and its
     metrics, a span's beginning and end and step, a past instant and what it excludes, a budget
     and what it is charged; and a rule is judged beyond its shape."""
-    spans = ("/v1/history/timeline", "/v1/history/metrics", "/v1/replay")
+    spans = (
+        "/v1/history/timeline",
+        "/v1/history/metrics",
+        "/v1/history/clients",
+        "/v1/replay",
+    )
     return (
         "shard" in repr((case.query, case.body))
         or case.path in spans
