@@ -294,7 +294,7 @@ async def test_a_full_file_refuses_whole_batches_still_reads_and_forgets_its_way
 
 async def test_forgetting_gives_the_disk_its_room_back(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    async with opened(path) as store:
+    async with opened(path, deadline_s=30.0) as store:  # It is about room, not time.
         for _ in range(3):
             for hour in range(8):
                 await store.add_tallies(

@@ -129,9 +129,11 @@ def test_the_health_gate_delays_until_the_database_is_well_again(
     """R94, R98."""
     _, proxy, way = linked
 
-    def acted_upon() -> Any:
-        parts = {part["name"]: part["figures"] for part in proxy.status()["parts"]}
-        return parts["gates"]["acted_upon"]
+    def held() -> Started | None:
+        """A statement that waits; one that came before the gate had closed does not."""
+        started = Started(lambda: etl.execute("SELECT 7").fetchone())
+        eventually(lambda: proxy.client("etl")["waiting"] == 1 or not started.is_running)
+        return started if started.is_running else None
 
     with (
         way.connect(application_name="etl") as etl,
@@ -140,11 +142,9 @@ def test_the_health_gate_delays_until_the_database_is_well_again(
         eventually(lambda: not refuses(etl))
         delayed = proxy.client("etl")["delayed"]
         with pressure(postgres):
-            eventually(acted_upon)
-            held = Started(lambda: etl.execute("SELECT 7").fetchone())
-            eventually(lambda: proxy.client("etl")["waiting"] == 1)
-            assert held.is_running
-        assert held.join() == (7,)
+            waiting = eventually(held)
+            assert waiting is not None and waiting.is_running
+        assert waiting.join() == (7,)
         assert proxy.client("etl")["delayed"] == delayed + 1
 
 

@@ -19,6 +19,7 @@ import pymysql
 import pytest
 
 from tests.fixtures.eventually import eventually
+from tests.fixtures.forking import Forked
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.proxies import PORT, ProxyProcess
@@ -76,7 +77,7 @@ def under_load(work: Callable[[], None], threads: int = 3) -> Iterator[list[Base
             thread.join()
 
 
-def finish(old: subprocess.Popen[bytes], within_s: float = 15.0) -> int:
+def finish(old: subprocess.Popen[bytes] | Forked, within_s: float = 15.0) -> int:
     try:
         return old.wait(within_s)
     finally:
