@@ -259,6 +259,14 @@ def test_each_member_has_its_word(more: dict[str, Any], word: str) -> None:
     assert word == "healthy" or "db-b" in in_short(doc, tree(doc))
 
 
+def test_a_primary_is_not_blamed_for_the_lag_of_its_replicas() -> None:
+    """It measures it by its own account, and it is told with them."""
+    late = reading(state="breached", value=9.0)
+    doc = shard(seat("db-a", readings=[late]), seat("db-b", readings=[late]))
+    assert [row.word for row in tree(doc)] == ["healthy", "above"]
+    assert in_short(doc, tree(doc)) == "1 replica; 1 above: db-b"
+
+
 def test_what_would_be_left_is_told_before_a_member_is_set_aside() -> None:
     doc = shard(
         seat("db-a", readings=[]), seat("db-b", readings=[reading(value=12.4)]), seat("db-c")

@@ -92,11 +92,13 @@ def _state(member: MemberDoc) -> tuple[str, str]:
         return "set aside", "warned"
     if member.problem:
         return "not counted", "warned"
-    if any(r.state == "breached" for r in member.readings):
+    # What a primary measures as lag is its replicas': it is told with them.
+    own = [r for r in member.readings if not (r.metric == LAG and member.role == "primary")]
+    if any(r.state == "breached" for r in own):
         return "above", "bad"
     if member.activity == "hibernating":
         return "rests", ""
-    if any(r.state == "absent" for r in member.readings):
+    if any(r.state == "absent" for r in own):
         return "absent", "bad"
     if member.role is None:
         return "no role", "warned"
