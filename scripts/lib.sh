@@ -287,7 +287,7 @@ set_up_extension() {
   set_up_compiler
   set_up_postgres_kits
   say "building the extension for each Postgres, where its sources have changed"
-  "$VENV/bin/python" -m tests.fixtures.pgkits
+  nice -n 10 "$VENV/bin/python" -m tests.fixtures.pgkits # Servers of tests start meanwhile.
 }
 
 # ── A browser, for the tests of the page ─────────────────────────────────────
@@ -331,7 +331,7 @@ set_up_proxy() {
 set_up_relay_tests() {
   set_up_relay
   say "building the relay's own tests, where its sources have changed"
-  "$VENV/bin/python" -m tests.fixtures.relaytests
+  nice -n 10 "$VENV/bin/python" -m tests.fixtures.relaytests
 }
 
 # ── Patroni, for the tests that read its keys ────────────────────────────────
