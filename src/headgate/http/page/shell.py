@@ -1,6 +1,6 @@
 """What all pages share: a visit, the frame around each page, and how to answer.
 
-Site ──Visit──► handler ──► Shell.page | Shell.part | Shell.moved ──► Response
+PageSite ──Visit──► handler ──► page | part | moved ──► Response, made beside the loop
 """
 
 from __future__ import annotations
