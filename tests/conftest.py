@@ -1,5 +1,6 @@
 """Fixtures live in tests/fixtures/, by subject; this only names them to pytest."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.fixtures.ports import claim_ports
@@ -15,3 +16,16 @@ pytest_plugins = [
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 claim_ports()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--extended", action="store_true", help="run the tests marked extended, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--extended"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("extended")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
