@@ -18,7 +18,7 @@ from tests.fixtures.mariadb import USER, MariaDBServer
 
 from bench.pg_kit import Chosen, Goal, Report, options, quartiles, say
 from bench.proxy import VARIANTS
-from bench.proxy_peers import HAPROXY, HOST, mariadb_behind, program
+from bench.proxy_peers import HAPROXY, HOST, environment, mariadb_behind, program
 
 ROWS = 10_000
 _DONE = re.compile(r"queries:\s+\d+\s+\(([\d.]+) per sec")
@@ -67,7 +67,7 @@ def _sysbench(port: int, clients: int, *what: str) -> str:
         f"--table-size={ROWS}",
         *what,
     ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if ran.returncode:
         raise SystemExit(f"sysbench failed: {ran.stdout[-800:]}{ran.stderr[-800:]}")
     return ran.stdout

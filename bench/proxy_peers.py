@@ -5,14 +5,14 @@
         place.paths                     name, port and process of each, the server's own first
 
 Everything on loopback, in a temporary folder, as an unprivileged user where we are root, and gone
-at the end. The peers' programs are those on PATH (Debian, Ubuntu: pgbouncer, haproxy, sysbench).
+at the end. The peers' programs are those on PATH (Debian, Ubuntu: pgbouncer, haproxy, sysbench), or
+those that scripts/test unpacked below .cache/peers.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-from tests.fixtures import mariadb
+from tests.fixtures import mariadb, peers
 from tests.fixtures.mariadb import MariaDBServer
 
 from bench import pg_policies
@@ -114,7 +114,9 @@ class Place:
     def _started(self, name: str, command: list[str], port: int, folder: Path) -> Way:
         say(f"starting {name} on port {port}")
         log = self.stack.enter_context((folder / "out").open("wb"))
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment()
+        )
         self.stack.callback(_end, process)
         _wait_for(port, process, folder / "out")
         path = Way(name, port, process.pid)
@@ -215,7 +217,12 @@ def open_to_all(folder: Path) -> None:
 
 
 def program(name: str) -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    found = peers.find(name)
     if found is None:
         raise SystemExit(f"{name} is not here; run this, then try again: apt-get install {name}")
     return found
+
+
+def environment() -> dict[str, str]:
+    """Ours, and where programs that were unpacked find their libraries and scripts."""
+    return {**os.environ, **peers.environment()}

@@ -161,7 +161,7 @@ async def test_aiomysql_many_sessions_at_once(my: MariaDBWay) -> None:
 
 
 def test_mysqlclient_in_a_process_of_its_own(my: MariaDBWay) -> None:
-    env = {"PYTHONPATH": str(peers.mysqldb_path()), **peers.libraries()}
+    env = {"PYTHONPATH": str(peers.mysqldb_path()), **peers.environment()}
     ca = [str(my.ca)] if my.ca is not None else []
     ran = peers.run([sys.executable, SCRIPTS / "mysqlclient.py", str(my.port), *ca], env=env)
     assert ran.returncode == 0, ran.stderr

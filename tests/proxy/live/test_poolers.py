@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from tests.proxy.live.ways import DATABASE, PostgresWay
 
 CONFIG = """\
 [databases]
-{database} = host=127.0.0.1 port={server_port}
+{database} = host=127.0.0.1 port={server_port} user=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
@@ -30,9 +31,8 @@ unix_socket_dir =
 pool_mode = {mode}
 ignore_startup_parameters = extra_float_digits,options
 logfile = {folder}/log
-pidfile =
+pidfile = {folder}/pid
 server_lifetime = 3600
-user = {user}
 """
 
 
@@ -41,22 +41,19 @@ def pgbouncer(server_port: int, folder: Path, mode: str = "session") -> Iterator
     program = peers.program("pgbouncer")
     port = next(servers.free_ports())
     user = servers.service_user()
-    servers.service_user().own(folder)
+    user.own(folder)
     config = folder / "pgbouncer.ini"
-    text = (
+    config.write_text(
         CONFIG.format(
-            database=DATABASE, server_port=server_port, port=port, mode=mode, folder=folder, user=""
+            database=DATABASE, server_port=server_port, port=port, mode=mode, folder=folder
         )
-        .replace("user = \n", "")
-        .replace(f"port={server_port}", f"port={server_port} user=postgres")
     )
-    config.write_text(text.replace("pidfile =\n", f"pidfile = {folder}/pid\n"))
+    # As root it changes to that user by itself: the program may lie where only root can go.
+    who = ["-u", pwd.getpwuid(user.uid).pw_name] if user.uid is not None else []
     with (folder / "out").open("wb") as out:
         process = subprocess.Popen(
-            [program, str(config)],
-            env={**servers.BASE_ENV, **peers.libraries()},
-            user=user.uid,
-            group=user.gid,
+            [program, *who, str(config)],
+            env={**servers.BASE_ENV, **peers.environment()},
             stdout=out,
             stderr=out,
         )
@@ -66,13 +63,13 @@ def pgbouncer(server_port: int, folder: Path, mode: str = "session") -> Iterator
         yield way
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def _answers(way: PostgresWay, process: subprocess.Popen[bytes], folder: Path) -> bool:
     assert process.poll() is None, (folder / "out").read_text()
     with suppress(psycopg.OperationalError):
-        way.connect(connect_timeout=2).close()
+        way.connect().close()
         return True
     return False
 

@@ -21,7 +21,7 @@ PROGRAMS: Kit = kit(18)
 
 def run(way: PostgresWay, name: str, *argv: str | Path, given: str | None = None) -> peers.Ran:
     env = {**PROGRAMS.env, **way.environment, "HOME": "/nonexistent"}
-    return peers.run([PROGRAMS.bin_dir / name, *argv], env=env, given=given, within_s=100)
+    return peers.run([PROGRAMS.bin_dir / name, *argv], env=env, given=given)
 
 
 def psql(way: PostgresWay, script: str) -> peers.Ran:
@@ -156,7 +156,7 @@ def test_jdbc_prepares_batches_streams_copies_and_cancels(pg: PostgresWay) -> No
         tls = f"sslmode=verify-full&sslrootcert={pg.ca}"
     url = f"jdbc:postgresql://127.0.0.1:{pg.port}/parity?user=postgres&{tls}"
     quick = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:+UseSerialGC"]
-    ran = peers.run([java, *quick, "-cp", jar, JAVA / "PostgresParity.java", url], within_s=100)
+    ran = peers.run([java, *quick, "-cp", jar, JAVA / "PostgresParity.java", url])
     assert ran.returncode == 0, ran.stderr
     assert re.findall(r"^ok (\w+)$", ran.stdout, re.M) == [
         "prepared", "batch", "cursor", "transaction", "copy", "cancel", "survives",
