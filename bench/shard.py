@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.fixtures.agents import release_port
 from tests.fixtures.shard_agents import ShardAgents, agents_for, shard_agents
 from tests.fixtures.shards import start_postgres_shard
 
@@ -163,6 +164,8 @@ def standing_in(agents: ShardAgents, names: list[str]) -> Iterator[None]:
     if not names:
         yield
         return
+    for name in names:
+        release_port(agents[name].port)
     ports = ",".join(f"{name}:{agents[name].port}" for name in names)
     argv = [sys.executable, "-m", "bench.members", ports]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE)

@@ -5,137 +5,163 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from headgate.demo.postgres import PostgresServer
-from tests.fixtures.agents import AgentProcess, mysql_database, postgres_database
+from tests.fixtures.agents import (
+    AgentProcess,
+    mysql_database,
+    postgres_database,
+    reserve_port,
+)
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
 from tests.system.test_blind_spots import dsn_of
 
-FAST = "interval_s=0.1, timeout_s=0.3"
-METRICS = f"lag: {FAST}; threads_running: {FAST}; pool_usage: {FAST}; commit_delay: {FAST}"
-MAX_AGE_S = 0.5
+PATIENT = "interval_s=0.1, timeout_s=20"
+"""Nothing grows stale, however slow the machine is."""
+HASTY = "interval_s=0.1, timeout_s=0.8"
+MAX_AGE_S = 1.0
+"""Of a value that is read hastily: twice the interval, and the timeout."""
+
+
+def metrics(how: str) -> str:
+    slow_commits = f"commit_delay: threshold=30, {how}"
+    return f"lag: {how}; threads_running: {how}; pool_usage: {how}; {slow_commits}"
+
+
+def started(agent: AgentProcess, database: str) -> AgentProcess:
+    agent.write_settings(database)
+    agent.start()
+    eventually(agent.admitted)
+    return agent
 
 
 @pytest.fixture
-def serving(agent: AgentProcess, fresh_postgres: Pair[PostgresServer]) -> AgentProcess:
-    agent.write_settings(postgres_database(fresh_postgres.primary.dsn(), METRICS))
-    agent.start()
-    eventually(agent.admitted, within_s=10)
-    return agent
+def serving(agent: AgentProcess, lent_postgres: Pair[PostgresServer]) -> AgentProcess:
+    return started(agent, postgres_database(lent_postgres.primary.dsn(), metrics(PATIENT)))
+
+
+@pytest.fixture
+def hasty(agent: AgentProcess, lent_postgres: Pair[PostgresServer]) -> AgentProcess:
+    return started(agent, postgres_database(lent_postgres.primary.dsn(), metrics(HASTY)))
 
 
 class TestDatabaseFaults:
     def test_a_hung_postgres_is_never_healthy(
-        self, serving: AgentProcess, fresh_postgres: Pair[PostgresServer]
+        self, hasty: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
         """R26, R151: the peer that keeps answering 200 here is what we set out to beat."""
-        fresh_postgres.primary.pause()
-        try:
-            time.sleep(MAX_AGE_S)
-            answer = serving.check()
-            assert not answer["admitted"]
-            assert {m["cause"] for m in answer["metrics"]} <= {"timed_out", "stale"}
-            assert all(m["absent_for_ms"] is not None for m in answer["metrics"])
-            assert "lag has no value for" in answer["reason"]
-            later = eventually(lambda: _absent_for(serving) > 1500, within_s=5)
-            assert later
-        finally:
-            fresh_postgres.primary.resume()
-        eventually(serving.admitted, within_s=10)
+        lent_postgres.primary.pause()
+        answer = never_admitted(hasty, for_ms=1500)
+        assert {m["cause"] for m in answer["metrics"]} <= {"timed_out", "stale"}
+        assert all(m["absent_for_ms"] is not None for m in answer["metrics"])
+        assert "lag has no value for" in answer["reason"]
+        lent_postgres.primary.resume()
+        eventually(hasty.admitted)
 
     def test_a_hung_mariadb_is_never_healthy(
-        self, agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]
+        self, agent: AgentProcess, lent_mariadb: Pair[MariaDBServer]
     ) -> None:
-        primary = fresh_mariadb.primary
-        agent.write_settings(mysql_database(dsn_of(primary), f"threads_running: {FAST}"))
-        agent.start()
-        eventually(agent.admitted, within_s=10)
+        primary = lent_mariadb.primary
+        started(agent, mysql_database(dsn_of(primary), f"threads_running: {HASTY}"))
         primary.pause()
-        try:
-            time.sleep(MAX_AGE_S)
-            answer = agent.check()
-            assert answer["verdict"] == "INTERNAL_ERROR"
-            assert answer["metrics"][0]["cause"] in ("timed_out", "stale")
-        finally:
-            primary.resume()
-        eventually(agent.admitted, within_s=10)
+        answer = never_admitted(agent, for_ms=500)
+        assert answer["verdict"] == "INTERNAL_ERROR"
+        assert answer["metrics"][0]["cause"] in ("timed_out", "stale")
+        primary.resume()
+        eventually(agent.admitted)
 
     def test_a_killed_database_is_refused_and_comes_back(
-        self, serving: AgentProcess, fresh_postgres: Pair[PostgresServer]
+        self, serving: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
-        fresh_postgres.primary.kill()
-        eventually(lambda: not serving.admitted(), within_s=2)
-        answer = serving.check()
-        assert "failed" in {m["cause"] for m in answer["metrics"]}
-        fresh_postgres.primary.restart()
-        eventually(serving.admitted, within_s=15)
+        lent_postgres.primary.kill()
+        eventually(lambda: {m["cause"] for m in serving.check()["metrics"]} == {"failed"})
+        assert not serving.admitted()
+        lent_postgres.primary.restart()
+        eventually(serving.admitted)
 
-    @pytest.mark.parametrize(
-        "query",
-        ["select null::float", "select 1 union select 2", "select 'NaN'::float", "select -1"],
-    )
-    def test_an_answer_that_is_no_measurement_is_never_healthy(
-        self, serving: AgentProcess, query: str
-    ) -> None:
+    def test_an_answer_that_is_no_measurement_is_never_healthy(self, serving: AgentProcess) -> None:
         """R9"""
-        raw = {"sql": query, "threshold": 1e9, "interval_s": 0.1}
-        put = serving.request("PUT", "/v1/databases/main/metrics/odd", raw, unix=True)
-        assert put.status == 200
-        eventually(lambda: serving.metric("odd")["cause"] == "invalid", within_s=3)
+        queries = {
+            "empty": "select null::float",
+            "two": "select 1 union select 2",
+            "odd": "select 'NaN'::float",
+            "negative": "select -1",
+        }
+        for name, query in queries.items():
+            raw = {"sql": query, "threshold": 1e9, "interval_s": 0.1, "timeout_s": 20}
+            put = serving.request("PUT", f"/v1/databases/main/metrics/{name}", raw, unix=True)
+            assert put.status == 200
+        for name in queries:
+            eventually(partial(_is_invalid, serving, name))
+            assert serving.check(metrics=name)["verdict"] == "INTERNAL_ERROR"
         assert serving.check()["verdict"] == "INTERNAL_ERROR"
 
     def test_probes_never_pile_up_on_a_hung_server(
-        self, serving: AgentProcess, fresh_postgres: Pair[PostgresServer]
+        self, hasty: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
         """R26: after seconds of hanging, no more sessions than the agent may hold."""
-        fresh_postgres.primary.pause()
-        time.sleep(2)
-        fresh_postgres.primary.resume()
-        eventually(serving.admitted, within_s=10)
+        lent_postgres.primary.pause()
+        never_admitted(hasty, for_ms=2000)
+        lent_postgres.primary.resume()
+        eventually(hasty.admitted)
         count = "select count(*) from pg_stat_activity where application_name like 'headgate%'"
-        with psycopg.connect(fresh_postgres.primary.dsn(), autocommit=True) as connection:
+        with psycopg.connect(lent_postgres.primary.dsn(), autocommit=True) as connection:
 
             def sessions() -> bool:
                 row = connection.execute(count).fetchone()
                 assert row is not None
                 return int(row[0]) <= 3
 
-            eventually(sessions, within_s=5)
+            eventually(sessions)
 
 
-def _absent_for(agent: AgentProcess) -> float:
-    return float(agent.metric("lag")["absent_for_ms"] or 0)
+def never_admitted(agent: AgentProcess, *, for_ms: float) -> Any:
+    """The last of many answers, from the moment on that no value is young enough; until a value
+    has been missing for so long."""
+    too_old_at = time.monotonic() + MAX_AGE_S
+
+    def refused() -> Any:
+        asked_at, answer = time.monotonic(), agent.check()
+        assert asked_at < too_old_at or not answer["admitted"], answer
+        absent_ms = min(float(metric["absent_for_ms"] or 0) for metric in answer["metrics"])
+        return answer if asked_at >= too_old_at and absent_ms > for_ms else None
+
+    return eventually(refused)
+
+
+def _is_invalid(agent: AgentProcess, metric: str) -> bool:
+    return bool(agent.metric(metric)["cause"] == "invalid")
 
 
 class TestReaction:
-    def test_a_bad_value_is_refused_within_the_probe_interval(
-        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    def test_a_bad_value_is_refused_and_a_good_one_admitted_again(
+        self, agent: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
-        """Missed uptick. The figure is in bench/; this holds the order of magnitude."""
-        dsn = fresh_postgres.primary.dsn()
+        """Missed uptick, missed recovery: by new values, not by old ones that grew stale. How
+        soon, bench/reaction.py measures."""
+        dsn = lent_postgres.primary.dsn()
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create table queue (n int); insert into queue values (0)")
             agent.write_settings(postgres_database(dsn, ""))
             agent.start()
-            raw = {"sql": "select n from queue", "threshold": 5, "interval_s": 0.1}
-            agent.request("PUT", "/v1/databases/main/metrics/queue", raw, unix=True)
-            eventually(agent.admitted, within_s=5)
+            raw = {"sql": "select n from queue", "threshold": 5, "interval_s": 0.1, "timeout_s": 20}
+            put = agent.request("PUT", "/v1/databases/main/metrics/queue", raw, unix=True)
+            assert put.status == 200, put.body
+            eventually(agent.admitted)
             connection.execute("update queue set n = 9")
-            changed = time.monotonic()
-            eventually(lambda: not agent.admitted(), within_s=2)
-            assert time.monotonic() - changed < 0.6
+            eventually(lambda: agent.check()["verdict"] == "THRESHOLD_EXCEEDED")
             connection.execute("update queue set n = 0")
-            eventually(agent.admitted, within_s=1)  # Missed recovery.
+            eventually(agent.admitted)
+            connection.execute("drop table queue")
 
 
 class TestLife:
@@ -146,7 +172,7 @@ class TestLife:
             answered.append(serving.get("/check/test/postgres/main").status)
 
         with serving.under_load(ask) as failures:
-            eventually(lambda: len(answered) > 50, within_s=5)
+            eventually(lambda: len(answered) > 50)
             assert serving.stop() == 0
         # Who was not let in any more is refused or reset; who was let in gets an answer.
         assert {type(f) for f in failures} <= {ConnectionRefusedError, ConnectionResetError}
@@ -154,8 +180,11 @@ class TestLife:
         assert not serving.socket.exists()
 
     def test_a_reload_drops_no_request_and_takes_effect(self, serving: AgentProcess) -> None:
+        """No answer but OK: what is still wanted is judged by the values it has."""
+
         def ask() -> None:
-            assert serving.get("/check/test/postgres/main").status in (200, 404, 429)
+            answer = serving.get("/check/test/postgres/main")
+            assert answer.status == 200, answer.body
 
         text = serving.settings.read_text()
         with serving.under_load(ask) as failures:
@@ -163,13 +192,13 @@ class TestLife:
                 changed = f"[databases.main.metrics.lag]\nthreshold = {threshold}\n"
                 serving.settings.write_text(text.replace("[databases.main.metrics.lag]\n", changed))
                 serving.process.send_signal(signal.SIGHUP)
-                eventually(partial(_has_threshold, serving, threshold), within_s=5)
+                eventually(partial(_has_threshold, serving, threshold))
         assert failures == []
 
     def test_a_refused_reload_keeps_the_last_good_settings(self, serving: AgentProcess) -> None:
         serving.settings.write_text(serving.settings.read_text() + "\n[oops]\n")
         serving.process.send_signal(signal.SIGHUP)
-        fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"], within_s=5)
+        fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"])
         assert "oops" in fault and re.search(r"line \d+", fault)
         assert serving.admitted()
 
@@ -179,15 +208,15 @@ class TestLife:
         more = '\n[databases.main.metrics.spool]\nplugin = "nowhere"\nthreshold = 5\n'
         serving.settings.write_text(serving.settings.read_text() + more)
         serving.process.send_signal(signal.SIGHUP)
-        fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"], within_s=5)
+        fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"])
         assert "nowhere" in fault
         names = [m["metric"] for m in serving.get("/v1/metrics").json["metrics"]]
         assert "spool" not in names and "lag" in names
 
     def test_a_reload_takes_a_new_password(
-        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+        self, agent: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
-        primary = fresh_postgres.primary
+        primary = lent_postgres.primary
         hba = primary.data_dir / "pg_hba.conf"
         with psycopg.connect(primary.dsn(), autocommit=True) as connection:
             connection.execute("create role watcher login password 'old' in role pg_monitor")
@@ -198,30 +227,27 @@ class TestLife:
             dsn = primary.dsn(user="watcher")
             agent.write_settings(
                 postgres_database(
-                    dsn, f"threads_running: {FAST}", more=f'password_file = "{secret}"'
+                    dsn, f"threads_running: {PATIENT}", more=f'password_file = "{secret}"'
                 )
             )
             agent.start()
-            eventually(agent.admitted, within_s=10)
+            eventually(agent.admitted)
             connection.execute("alter role watcher password 'new'")
             secret.write_text("new\n")
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'watcher'"
             )
-            eventually(lambda: not agent.admitted(), within_s=5)
+            eventually(lambda: not agent.admitted())
             agent.process.send_signal(signal.SIGHUP)
-            eventually(agent.admitted, within_s=10)
+            eventually(agent.admitted)
+            agent.kill()
+            connection.execute("drop role watcher")
 
     def test_refused_settings_do_not_start(self, agent: AgentProcess) -> None:
         agent.settings.write_text("[agent]\nlisen = '127.0.0.1:1'\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "headgate", "agent", "--config", str(agent.settings)],
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
-        assert done.returncode == 2
-        assert "did you mean 'listen'" in done.stderr and "line 2" in done.stderr
+        agent.launch()
+        assert agent.process.wait(timeout=60) == 2
+        assert "did you mean 'listen'" in agent.log() and "line 2" in agent.log()
 
 
 def _has_threshold(agent: AgentProcess, threshold: float) -> bool:
@@ -237,17 +263,15 @@ class TestStore:
         assert done.status == 200
         serving.kill()
         serving.start()
-        eventually(lambda: serving.metric("lag")["threshold"] == 3.5, within_s=5)
+        eventually(lambda: serving.metric("lag")["threshold"] == 3.5)
         (entry,) = serving.get("/v1/audit").json["audit"]
         assert entry["target"] == "main/lag" and entry["who"].startswith("uid:")
 
     def test_checks_go_on_without_a_store_and_the_fault_is_visible(
-        self, agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+        self, agent: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:
         (agent.folder / "state.db").mkdir()  # Nothing can be opened there.
-        agent.write_settings(postgres_database(fresh_postgres.primary.dsn(), METRICS))
-        agent.start()
-        eventually(agent.admitted, within_s=10)
+        started(agent, postgres_database(lent_postgres.primary.dsn(), metrics(PATIENT)))
         status = agent.get("/v1/status").json
         assert status["store"]["writable"] is False and status["store"]["fault"]
         assert agent.get("/readyz").status == 503
@@ -275,7 +299,7 @@ class TestStore:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             serving.start()
             assert not serving.get("/v1/status").json["store"]["writable"]
-            eventually(lambda: serving.metric("pool_usage")["value"] is not None, within_s=5)
+            eventually(lambda: serving.metric("pool_usage")["value"] is not None)
             assert serving.check()["verdict"] == "THRESHOLD_EXCEEDED"
             assert serving.metric("pool_usage")["threshold"] == 0.0001
 
@@ -298,14 +322,14 @@ class TestStore:
     def test_two_agents_cannot_share_a_state_file(
         self, serving: AgentProcess, tmp_path: Path
     ) -> None:
-        other = AgentProcess(tmp_path / "other", serving.port + 1)
+        other = AgentProcess(tmp_path / "other", reserve_port())
         other.folder.mkdir()
         text = serving.settings.read_text()
         moved = text.replace(str(serving.socket), str(other.socket))
         other.settings.write_text(moved.replace(f":{serving.port}", f":{other.port}"))
-        other.start()
         try:
+            other.start()
             fault = other.get("/v1/status").json["store"]["fault"]
             assert str(serving.process.pid) in fault
         finally:
-            other.kill()
+            other.end()
