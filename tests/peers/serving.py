@@ -37,16 +37,19 @@ from headgate.http.control import Control
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.stores.memory import MemoryStore
+from headgate.wire.peers import MAX_WAIT_S
 from tests.fixtures.eventually import eventually
 from tests.http.serving import LoopFactory, Script
 from tests.http.talk import Reply, Talk
 
 T = TypeVar("T")
 SHARD = "commerce/-80"
+LONG_S = MAX_WAIT_S
+"""Who asks to be held for so long is held until something changes."""
 PEER, OPERATOR, VIEWER = "peer-token", "operator-token", "viewer-token"
-CALL_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 60.0
 LIMITS = Limits(
-    max_connections=32, max_body_bytes=65536, request_timeout_s=5.0, idle_timeout_s=75.0
+    max_connections=32, max_body_bytes=65536, request_timeout_s=60.0, idle_timeout_s=75.0
 )
 
 
@@ -92,7 +95,7 @@ class ScriptedShards:
         self.holding += 1
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(wait_s if wait_s < LONG_S else None):
                     await self.released.wait()
         finally:
             self.holding -= 1

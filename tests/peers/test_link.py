@@ -18,14 +18,15 @@ from headgate.core.shard import Pull
 from headgate.core.topology import Role, RoleSeen
 from headgate.errors import InvalidName, InvalidRequest, InvalidSettings, PeerFailed
 from headgate.http.listener import Limits
-from headgate.peers import HttpPeerLink, PeerAccess, load_access, open_link
+from headgate.peers import HttpPeerLink, PeerAccess, line, load_access, open_link
 from tests.fixtures.eventually import aeventually, eventually
 from tests.peers.authority import Authority
 from tests.peers.conftest import Run, Serve
-from tests.peers.serving import OPERATOR, PEER, SHARD, VIEWER, Plan, ShiftedClock
+from tests.peers.serving import LONG_S, OPERATOR, PEER, SHARD, VIEWER, Plan, ShiftedClock
 
 TOKEN = PeerAccess(PEER)
 LOCAL = SystemClock()
+ANSWER_S = 60.0
 
 
 def question(*, wait_s: float = 0.0, shard: str = SHARD, database: str = "main") -> Pull:
@@ -43,7 +44,7 @@ async def linked(url: str, access: PeerAccess = TOKEN) -> AsyncIterator[HttpPeer
 
 
 async def failure(
-    url: str, access: PeerAccess = TOKEN, ask: Pull | None = None, timeout_s: float = 5.0
+    url: str, access: PeerAccess = TOKEN, ask: Pull | None = None, timeout_s: float = ANSWER_S
 ) -> PeerFailed:
     async with linked(url, access) as link:
         with pytest.raises(PeerFailed) as failed:
@@ -63,7 +64,7 @@ def test_a_pull_brings_the_report_dated_by_our_own_clock(serve: Serve, run: Run)
     async def pulls() -> None:
         async with linked(agent.url) as link:
             began = LOCAL.now().mono_s
-            pulled = await link.pull(question(), timeout_s=5)
+            pulled = await link.pull(question(), timeout_s=ANSWER_S)
             ended = LOCAL.now().mono_s
             report = pulled.report
             assert (report.name, report.labels, report.url) == (
@@ -79,14 +80,14 @@ def test_a_pull_brings_the_report_dated_by_our_own_clock(serve: Serve, run: Run)
             assert began - 0.2 <= lag.taken_at <= ended - 0.2
             assert isinstance(report.readings["disk_used"], Absent)
             assert pulled.wall_ahead_s == pytest.approx(12.5, abs=pulled.error_s + 0.001)
-            assert pulled.error_s < 0.5
+            assert pulled.error_s <= ended - began
+            (asked,) = agent.shards.asked
+            assert (asked.sender, asked.shard, asked.activity) == ("db-a", SHARD, Activity.NORMAL)
+            assert asked.role is not None
+            assert began - 0.5 <= asked.role.taken_at - 1e6 + 0.001
+            assert asked.role.taken_at - 1e6 - 0.001 <= ended - 0.5
 
     run(pulls())
-    (asked,) = agent.shards.asked
-    assert (asked.sender, asked.shard, asked.activity) == ("db-a", SHARD, Activity.NORMAL)
-    assert asked.role is not None
-    age_s = LOCAL.now().mono_s + 1e6 - asked.role.taken_at
-    assert 0.5 <= age_s < 30
 
 
 def test_pulls_share_one_connection(serve: Serve, run: Run) -> None:
@@ -95,7 +96,7 @@ def test_pulls_share_one_connection(serve: Serve, run: Run) -> None:
     async def pulls() -> None:
         async with linked(agent.url) as link:
             for _ in range(20):
-                await link.pull(question(), timeout_s=5)
+                await link.pull(question(), timeout_s=ANSWER_S)
             assert len(agent.listener.connections) == 1
         await aeventually(lambda: not agent.listener.connections)
 
@@ -108,8 +109,8 @@ def test_a_pull_counts_as_no_client(serve: Serve, run: Run) -> None:
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            await link.pull(question(), timeout_s=5)
-            await link.wake(SHARD, "main", timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
+            await link.wake(SHARD, "main", timeout_s=ANSWER_S)
 
     run(pulls())
     assert not list(agent.call(agent.recorder.clients))
@@ -124,9 +125,10 @@ def test_clocks_are_compared_however_long_an_answer_is_held(
     async def pulls() -> None:
         async with linked(agent.url) as link:
             began = LOCAL.now().mono_s
-            pulled = await link.pull(question(wait_s=0.3), timeout_s=5)
-            assert LOCAL.now().mono_s - began >= 0.29
-            assert pulled.error_s < 0.15, "the time it was held is no uncertainty"
+            pulled = await link.pull(question(wait_s=0.3), timeout_s=ANSWER_S)
+            took_s = LOCAL.now().mono_s - began
+            assert took_s >= 0.29
+            assert 2 * pulled.error_s <= took_s - 0.29, "the time it was held is no uncertainty"
             assert pulled.wall_ahead_s == pytest.approx(ahead_s, abs=pulled.error_s + 0.001)
             assert pulled.report.at >= began + 0.29 - 2 * pulled.error_s
 
@@ -138,11 +140,10 @@ def test_a_held_pull_is_answered_when_something_changes(serve: Serve, run: Run) 
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            pull = asyncio.create_task(link.pull(question(wait_s=30), timeout_s=35))
+            pull = asyncio.create_task(link.pull(question(wait_s=LONG_S), timeout_s=ANSWER_S))
             await aeventually(lambda: agent.shards.holding == 1)
             agent.change(7.0)
-            async with asyncio.timeout(5):
-                pulled = await pull
+            pulled = await pull
             lag = pulled.report.readings["lag"]
             assert isinstance(lag, Sample) and lag.value == 7.0
 
@@ -154,10 +155,10 @@ def test_a_wake_up_call_and_a_question_overtake_a_held_pull(serve: Serve, run: R
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            pull = asyncio.create_task(link.pull(question(wait_s=30), timeout_s=35))
+            pull = asyncio.create_task(link.pull(question(wait_s=LONG_S), timeout_s=ANSWER_S))
             await aeventually(lambda: agent.shards.holding == 1)
-            await link.wake(SHARD, "main", timeout_s=5)
-            status, body, headers = await link.ask("GET", "/healthz", timeout_s=5)
+            await link.wake(SHARD, "main", timeout_s=ANSWER_S)
+            status, body, headers = await link.ask("GET", "/healthz", timeout_s=ANSWER_S)
             assert (status, body) == (200, b'{"serving":true}')
             assert headers["content-type"] == "application/json"
             agent.change(1.0)
@@ -172,14 +173,14 @@ def test_a_pull_that_is_given_up_leaves_nothing_behind(serve: Serve, run: Run) -
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            pull = asyncio.create_task(link.pull(question(wait_s=30), timeout_s=35))
+            pull = asyncio.create_task(link.pull(question(wait_s=LONG_S), timeout_s=ANSWER_S))
             await aeventually(lambda: agent.shards.holding == 1)
             pull.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await pull
             await aeventually(lambda: agent.shards.holding == 0)
             # Its answer, had it come, is nobody else's.
-            assert (await link.pull(question(), timeout_s=5)).report.name == "db-b"
+            assert (await link.pull(question(), timeout_s=ANSWER_S)).report.name == "db-b"
 
     run(pulls())
 
@@ -188,11 +189,9 @@ def test_an_answer_that_does_not_come_in_time(serve: Serve, run: Run) -> None:
     agent = serve()
 
     async def pulls() -> None:
-        began = time.monotonic()
-        failed = await failure(agent.url, ask=question(wait_s=30), timeout_s=0.2)
+        failed = await failure(agent.url, ask=question(wait_s=LONG_S), timeout_s=0.2)
         assert failed.cause is Cause.TIMED_OUT
         assert "no answer in 0.2 s" in failed.detail
-        assert time.monotonic() - began < 5
         await aeventually(lambda: agent.shards.holding == 0)
 
     run(pulls())
@@ -203,14 +202,14 @@ def test_a_link_that_is_closed_lets_go_of_who_waits(serve: Serve, run: Run) -> N
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            pull = asyncio.create_task(link.pull(question(wait_s=30), timeout_s=35))
+            pull = asyncio.create_task(link.pull(question(wait_s=LONG_S), timeout_s=ANSWER_S))
             await aeventually(lambda: agent.shards.holding == 1)
             await link.close()
             with pytest.raises(PeerFailed, match="closed") as failed:
                 await pull
             assert failed.value.cause is Cause.UNREACHABLE
             with pytest.raises(PeerFailed, match="closed"):
-                await link.pull(question(), timeout_s=5)
+                await link.pull(question(), timeout_s=ANSWER_S)
             await link.close()
 
     run(pulls())
@@ -226,7 +225,7 @@ def test_a_link_that_is_closed_while_it_connects_leaves_no_connection(
     async def closes() -> None:
         for steps in range(8):
             async with linked(agent.url) as link:
-                pull = asyncio.create_task(link.pull(question(wait_s=5), timeout_s=10))
+                pull = asyncio.create_task(link.pull(question(wait_s=LONG_S), timeout_s=ANSWER_S))
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 await link.close()
@@ -247,12 +246,12 @@ def test_nobody_is_there(run: Run) -> None:
 
 
 def test_a_name_that_does_not_resolve(run: Run) -> None:
-    failed = run(failure("http://nowhere.invalid:8087", timeout_s=20))
+    failed = run(failure("http://nowhere.invalid:8087", timeout_s=ANSWER_S))
     assert failed.cause is Cause.UNREACHABLE
     assert "cannot be resolved" in failed.detail
 
 
-def test_a_dead_agent_is_not_hammered(run: Run) -> None:
+def test_a_dead_agent_is_not_hammered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that asks again at once is slowed down, not obeyed."""
 
     async def pulls() -> None:
@@ -260,8 +259,11 @@ def test_a_dead_agent_is_not_hammered(run: Run) -> None:
             began = time.monotonic()
             for _ in range(3):
                 with pytest.raises(PeerFailed):
-                    await link.pull(question(), timeout_s=5)
+                    await link.pull(question(), timeout_s=ANSWER_S)
             assert time.monotonic() - began >= 0.35
+            monkeypatch.setattr(line, "RECONNECT_PAUSE_S", 3600.0)
+            with pytest.raises(PeerFailed):
+                await link.pull(question(), timeout_s=ANSWER_S)
             with pytest.raises(PeerFailed) as failed:
                 await link.pull(question(), timeout_s=0.01)
             assert failed.value.cause is Cause.TIMED_OUT
@@ -274,12 +276,12 @@ def test_a_connection_that_was_closed_while_idle_is_no_failure(serve: Serve, run
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            await link.pull(question(), timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
             agent.drop_connections()
-            await link.pull(question(), timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
             agent.drop_connections()
             await aeventually(lambda: not agent.listener.connections)
-            await link.pull(question(), timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
 
     run(pulls())
     assert len(agent.shards.asked) == 3
@@ -290,22 +292,20 @@ def test_a_peer_that_dies_while_holding_is_unreachable(serve: Serve, run: Run) -
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            await link.pull(question(), timeout_s=5)
-            pull = asyncio.create_task(link.pull(question(wait_s=30), timeout_s=35))
+            await link.pull(question(), timeout_s=ANSWER_S)
+            pull = asyncio.create_task(link.pull(question(wait_s=LONG_S), timeout_s=ANSWER_S))
             await aeventually(lambda: agent.shards.holding == 1)
             agent.stop()
-            began = time.monotonic()
             with pytest.raises(PeerFailed) as failed:
                 await pull
             assert failed.value.cause is Cause.UNREACHABLE
-            assert time.monotonic() - began < 5
 
     run(pulls())
 
 
 async def is_lost(link: HttpPeerLink) -> bool:
     try:
-        await link.pull(question(), timeout_s=5)
+        await link.pull(question(), timeout_s=ANSWER_S)
     except PeerFailed as failed:
         return failed.cause is Cause.UNREACHABLE
     return False
@@ -317,20 +317,20 @@ def test_a_peer_that_comes_back_is_pulled_again(serve: Serve, run: Run) -> None:
 
     async def pulls() -> None:
         async with linked(agent.url) as link:
-            await link.pull(question(), timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
             agent.stop()
 
             while not await is_lost(link):
                 pass
             again = serve(Plan(port=port))
-            await link.pull(question(), timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
             assert len(again.shards.asked) == 1
 
     run(pulls())
 
 
 def test_an_agent_that_turns_connections_away(serve: Serve, run: Run) -> None:
-    agent = serve(Plan(limits=Limits(0, 65536, 5.0, 75.0)))
+    agent = serve(Plan(limits=Limits(0, 65536, 60.0, 75.0)))
     failed = run(failure(agent.url))
     assert failed.cause in (Cause.FAILED, Cause.UNREACHABLE)
 
@@ -343,7 +343,7 @@ def test_an_operators_token_pulls_as_well(serve: Serve, run: Run) -> None:
 
     async def pulls() -> None:
         async with linked(agent.url, PeerAccess(OPERATOR)) as link:
-            await link.pull(question(), timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
 
     run(pulls())
 
@@ -376,7 +376,7 @@ def test_tls_and_a_token(serve: Serve, run: Run, authority: Authority, tmp_path:
     async def pulls() -> None:
         async with linked(agent.url, authority.access(token_file=token_file)) as link:
             for _ in range(3):
-                await link.pull(question(), timeout_s=5)
+                await link.pull(question(), timeout_s=ANSWER_S)
             assert len(agent.listener.connections) == 1
 
     run(pulls())
@@ -389,8 +389,8 @@ def test_a_client_certificate_instead_of_a_token(
 
     async def pulls() -> None:
         async with linked(agent.url, authority.access(name="db-a")) as link:
-            await link.pull(question(), timeout_s=5)
-            await link.wake(SHARD, "main", timeout_s=5)
+            await link.pull(question(), timeout_s=ANSWER_S)
+            await link.wake(SHARD, "main", timeout_s=ANSWER_S)
 
     run(pulls())
     assert len(agent.shards.asked) == 1
@@ -488,7 +488,7 @@ def test_a_wake_up_call_may_be_refused(serve: Serve, run: Run) -> None:
     async def wakes() -> None:
         async with linked(agent.url) as link:
             with pytest.raises(PeerFailed, match="409"):
-                await link.wake("another", "main", timeout_s=5)
+                await link.wake("another", "main", timeout_s=ANSWER_S)
 
     run(wakes())
 
@@ -503,10 +503,14 @@ def test_checks_are_forwarded_as_they_are(serve: Serve, run: Run) -> None:
         async with linked(agent.url) as link:
             body = b'{"app": "etl", "database": "nowhere"}'
             kind = {"Content-Type": "application/json", "Headgate-Forwarded": "db-a"}
-            status, answer, headers = await link.ask("POST", "/v1/check", body, kind, timeout_s=5)
+            status, answer, headers = await link.ask(
+                "POST", "/v1/check", body, kind, timeout_s=ANSWER_S
+            )
             assert (status, b'"UNKNOWN_METRIC"' in answer) == (404, True)
             assert "retry-after" in headers or status == 404
-            status, _, _ = await link.ask("GET", "/v1/check?app=a&database=main", timeout_s=5)
+            status, _, _ = await link.ask(
+                "GET", "/v1/check?app=a&database=main", timeout_s=ANSWER_S
+            )
             assert status in (200, 429)
 
     run(asks())
@@ -529,7 +533,7 @@ def test_what_is_no_request_is_not_forwarded(
     async def asks() -> None:
         async with linked("http://127.0.0.1:1") as link:
             with pytest.raises(InvalidRequest):
-                await link.ask(method, target, b"", headers, timeout_s=5)
+                await link.ask(method, target, b"", headers, timeout_s=ANSWER_S)
 
     run(asks())
 
@@ -540,7 +544,7 @@ def test_a_crowd_is_turned_away_and_not_kept(serve: Serve, run: Run) -> None:
     async def asks() -> None:
         async with linked(agent.url) as link:
             answers = await asyncio.gather(
-                *(link.ask("GET", "/healthz", timeout_s=10) for _ in range(100)),
+                *(link.ask("GET", "/healthz", timeout_s=ANSWER_S) for _ in range(100)),
                 return_exceptions=True,
             )
             told = [a for a in answers if isinstance(a, PeerFailed)]
