@@ -29,6 +29,9 @@ WAYS = EVERY_WAY if os.environ.get("HEADGATE_PARITY") == "all" else ("rules", "t
 a proxy, and through one that has nothing to do."""
 one_way = pytest.mark.parametrize("my", ["rules"], indirect=True)
 """For what takes seconds a time."""
+PLAIN = [way for way in WAYS if way != "tls"]
+without_tls = pytest.mark.parametrize("pg", PLAIN, indirect=True)
+"""For what is said in plain bytes."""
 PASSWORD = "s3cret'; --"
 SCRAM_USER, CLEAR_USER = "scram", "clear"
 HBA = f"""\

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pymysql
 
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.proxies import Document, ProxyProcess, budget
 from tests.proxy.live.ways import MariaDBWay, PostgresWay
 
@@ -27,7 +27,9 @@ def etl(**limits: Any) -> Document:
 
 NOTHING_FITS = etl(max_workers=0)
 ONE_PLACE = etl(max_workers=1)
-PATIENT = etl(max_workers=1, max_delay_s=10)
+LONGEST_DELAY_S = 10
+"""That a budget may ask for."""
+PATIENT = etl(max_workers=1, max_delay_s=LONGEST_DELAY_S)
 
 
 class Started:
@@ -49,10 +51,20 @@ class Started:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
-    def join(self, within_s: float = 15.0) -> Any:
+    def join(self, within_s: float = DEADLINE_S) -> Any:
         self._thread.join(within_s)
         assert not self._thread.is_alive(), "it is still running"
         return self.answer
+
+
+def repeat(call: Callable[[], Any]) -> None:
+    """Until it raises, as it must in the end."""
+
+    def once() -> bool:
+        call()
+        return False
+
+    eventually(once)
 
 
 def waiting(proxy: ProxyProcess, name: str = "etl") -> int:
@@ -64,7 +76,7 @@ def waiting(proxy: ProxyProcess, name: str = "etl") -> int:
 def postgres_occupied(proxy: ProxyProcess, way: PostgresWay) -> Iterator[Callable[[], None]]:
     """The place is taken until the end, or until what it gives is called."""
     with way.connect() as holder:
-        running = Started(lambda: holder.execute(f"SELECT pg_sleep(60) {TAG}"))
+        running = Started(lambda: holder.execute(f"SELECT pg_sleep(600) {TAG}"))
         eventually(lambda: proxy.running() > 0)
 
         def is_over() -> bool:
@@ -73,7 +85,7 @@ def postgres_occupied(proxy: ProxyProcess, way: PostgresWay) -> Iterator[Callabl
             return not running.is_running
 
         def release() -> None:
-            eventually(is_over, within_s=10)
+            eventually(is_over)
             running.join()
 
         try:
@@ -87,7 +99,7 @@ def postgres_occupied(proxy: ProxyProcess, way: PostgresWay) -> Iterator[Callabl
 @contextmanager
 def mariadb_occupied(proxy: ProxyProcess, way: MariaDBWay) -> Iterator[Callable[[], None]]:
     with way.pymysql() as holder, way.pymysql() as killer:
-        running = Started(lambda: holder.cursor().execute(f"SELECT SLEEP(60) {TAG}"))
+        running = Started(lambda: holder.cursor().execute(f"SELECT SLEEP(600) {TAG}"))
         eventually(lambda: proxy.running() > 0)
 
         def is_over() -> bool:
@@ -95,7 +107,7 @@ def mariadb_occupied(proxy: ProxyProcess, way: MariaDBWay) -> Iterator[Callable[
             return not running.is_running
 
         def release() -> None:
-            eventually(is_over, within_s=10)
+            eventually(is_over)
             running.join()
 
         try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,17 @@ from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.proxies import PORT, ProxyProcess
 from tests.fixtures.shard_agents import agents_for
 from tests.fixtures.shards import Shard
-from tests.proxy.live.limits import Started
+from tests.proxy.live.limits import Started, repeat
 from tests.proxy.live.ways import PostgresWay
 
 Linked = tuple[AgentProcess, ProxyProcess, PostgresWay]
+Rules = Callable[[str], str]
 GATE = {
     "clients": ["etl"],
     "mode": "enforce",
     "action": "refuse",
     "statements": "all",
-    "stale_after_s": 2,
+    "stale_after_s": 60,
     "on_loss": "refuse",
 }
 # A metric that a test can move: sleeping sessions of one name, counted by the agent itself.
@@ -42,10 +42,24 @@ METRIC = (
 
 def hold(agent: AgentProcess, target: str) -> str:
     """A rule that refuses everything of the target; its id."""
-    body = {"target": target, "kind": "hold", "reason": "a test", "for": "1m"}
+    body = {"target": target, "kind": "hold", "reason": "a test", "for": "1h"}
     answer = agent.request("POST", "/v1/rules", body, unix=True)
     assert answer.status == 201, answer.body
     return str(answer.json["id"])
+
+
+@pytest.fixture
+def rules(linked: Linked) -> Iterator[Rules]:
+    """To hold a target; whatever was held is let go at the end."""
+    held: list[str] = []
+
+    def make(target: str) -> str:
+        held.append(hold(linked[0], target))
+        return held[-1]
+
+    yield make
+    for rule in held:
+        linked[0].request("DELETE", f"/v1/rules/{rule}", unix=True)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +81,17 @@ def linked(postgres: ExtendedServer) -> Iterator[Linked]:
 @contextmanager
 def other_gate(proxy: ProxyProcess, server: ExtendedServer, **gate: Any) -> Iterator[None]:
     """Other settings of the gate, by a reload, and back."""
-    for chosen in (gate, None):
-        proxy.write_settings(server.port, gate={**GATE, **(chosen or {})})
+
+    def reload(**changed: Any) -> None:
+        proxy.write_settings(server.port, gate={**GATE, **changed})
         code, answer = proxy.request("POST", "/v1/proxy/reload")
         assert (code, answer["changed"]) == (200, ["gate"]), answer
-        if chosen is not None:
-            yield
+
+    reload(**gate)
+    try:
+        yield
+    finally:
+        reload()
 
 
 @contextmanager
@@ -85,12 +104,17 @@ def pressure(server: ExtendedServer) -> Iterator[None]:
         yield
 
 
-def refuses(session: psycopg.Connection[Any], text: str = "SELECT 1") -> bool:
+def refusal(session: psycopg.Connection[Any], text: str = "SELECT 1") -> str:
+    """What is said to it; empty where it runs."""
     try:
         session.execute(text)
-    except errors.InsufficientResources:
-        return True
-    return False
+    except errors.InsufficientResources as error:
+        return str(error)
+    return ""
+
+
+def refuses(session: psycopg.Connection[Any], text: str = "SELECT 1") -> bool:
+    return refusal(session, text) != ""
 
 
 def test_the_health_gate_refuses_whom_it_is_for_while_the_database_is_not_healthy(
@@ -101,21 +125,18 @@ def test_the_health_gate_refuses_whom_it_is_for_while_the_database_is_not_health
     with way.connect(application_name="etl") as etl, way.connect(application_name="web") as web:
         eventually(lambda: not refuses(etl))
         with pressure(postgres):
-            eventually(lambda: refuses(etl))
+            eventually(lambda: "pressure" in refusal(etl))
             assert not refuses(web)
             assert not refuses(etl, "SELECT 1 /*priority='0'*/")
-            with pytest.raises(errors.InsufficientResources) as told:
-                etl.execute("SELECT 1")
-            assert "pressure" in str(told.value)
         eventually(lambda: not refuses(etl))
 
 
-def test_a_rule_of_the_agent_holds_for_statements_too(linked: Linked) -> None:
+def test_a_rule_of_the_agent_holds_for_statements_too(linked: Linked, rules: Rules) -> None:
     """R95, R98: whoever it names, whatever the health."""
     agent, _, way = linked
     with way.connect(application_name="report:nightly") as session:
         assert not refuses(session)
-        rule = hold(agent, "report")
+        rule = rules("report")
         eventually(lambda: refuses(session))
         with way.connect(application_name="web") as other:
             assert not refuses(other)
@@ -137,7 +158,7 @@ def test_the_health_gate_delays_until_the_database_is_well_again(
 
     with (
         way.connect(application_name="etl") as etl,
-        other_gate(proxy, postgres, action="delay", max_delay_s=20, on_loss="delay"),
+        other_gate(proxy, postgres, action="delay", max_delay_s=600, on_loss="delay"),
     ):
         eventually(lambda: not refuses(etl))
         delayed = proxy.client("etl")["delayed"]
@@ -148,26 +169,25 @@ def test_the_health_gate_delays_until_the_database_is_well_again(
         assert proxy.client("etl")["delayed"] == delayed + 1
 
 
-def test_a_rule_may_end_the_session(linked: Linked, postgres: ExtendedServer) -> None:
+def test_a_rule_may_end_the_session(linked: Linked, rules: Rules, postgres: ExtendedServer) -> None:
     """`close`: for clients that would only ask again."""
-    agent, proxy, way = linked
+    _, proxy, way = linked
     with other_gate(proxy, postgres, rule_action="close"):
-        rule = hold(agent, "runaway")
+        rules("runaway")
         with way.connect(application_name="runaway") as session:
             with pytest.raises(errors.InsufficientResources, match="a test") as told:
-                eventually(lambda: session.execute("SELECT 1") is None)
+                repeat(lambda: session.execute("SELECT 1"))
             assert told.value.diag.severity == "FATAL"
             with pytest.raises(psycopg.OperationalError, match=r"closed|lost"):
                 session.execute("SELECT 1")
-        agent.request("DELETE", f"/v1/rules/{rule}", unix=True)
 
 
 def test_a_rule_on_a_level_holds_a_name_that_was_never_seen(
-    linked: Linked, postgres: ExtendedServer
+    linked: Linked, rules: Rules, postgres: ExtendedServer
 ) -> None:
     """R64, R95: also behind more made-up names than there are places for."""
-    agent, link = linked[0], {"url": str(linked[0].socket), "database": "main"}
-    rules = [hold(agent, "weekly")]
+    link = {"url": str(linked[0].socket), "database": "main"}
+    rules("weekly")
     with ProxyProcess.started(
         "postgres", postgres.port, {"agent": link, "memory": {"clients": 64}}
     ) as proxy:
@@ -186,22 +206,28 @@ def test_a_rule_on_a_level_holds_a_name_that_was_never_seen(
                 session.execute(f"SELECT 1 /*headgate_client='made-up-{number}'*/")
         assert proxy.status()["clients_beyond_table"] > 0
         assert not any(passes(f"weekly:late-{number}") for number in range(10))
-        rules.append(hold(agent, "monthly"))
+        rules("monthly")
         eventually(lambda: not passes("monthly"))
         assert not passes("monthly:1")
-    for rule in rules:
-        agent.request("DELETE", f"/v1/rules/{rule}", unix=True)
 
 
-def test_an_agent_that_is_gone_leaves_what_the_settings_say(linked: Linked) -> None:
-    agent, _, way = linked
-    with way.connect(application_name="etl") as etl, way.connect(application_name="web") as web:
+def test_an_agent_that_is_gone_leaves_what_the_settings_say(
+    linked: Linked, postgres: ExtendedServer
+) -> None:
+    agent, proxy, way = linked
+    with (
+        way.connect(application_name="etl") as etl,
+        way.connect(application_name="web") as web,
+        other_gate(proxy, postgres, stale_after_s=1),
+    ):
         eventually(lambda: not refuses(etl))
         agent.kill()
-        eventually(lambda: refuses(etl), within_s=15)
-        assert not refuses(web)
-        agent.start()
-        eventually(lambda: not refuses(etl), within_s=20)
+        try:
+            eventually(lambda: refuses(etl))
+            assert not refuses(web)
+        finally:
+            agent.start()
+        eventually(lambda: not refuses(etl))
 
 
 # ── Failover ─────────────────────────────────────────────────────────────────
@@ -240,25 +266,22 @@ def test_a_failover_needs_no_restart(postgres_shard: Shard[PostgresServer], tmp_
 
             def primary_seen() -> bool:
                 try:
-                    with way.connect(dbname="postgres", connect_timeout=2) as session:
+                    with way.connect(dbname="postgres") as session:
                         return port_of(session) == postgres_shard.primary.port
                 except psycopg.OperationalError:
                     return False
 
-            eventually(primary_seen, within_s=10)
+            eventually(primary_seen)
             reads = PostgresWay("reads", int(_read_only(proxy).rpartition(":")[2]))
             with reads.connect(dbname="postgres") as session:
                 found = port_of(session), *session.execute("SELECT pg_is_in_recovery()")
             assert found[0] in [s.port for s in postgres_shard.replicas] and found[1] == (True,)
             with way.connect(dbname="postgres") as stays:
-                began = time.monotonic()
                 postgres_shard.fail_over()
                 with pytest.raises(psycopg.OperationalError):
-                    for _ in range(300):
-                        stays.execute("SELECT pg_sleep(0.01)")
-                eventually(primary_seen, within_s=15)
-                assert time.monotonic() - began < 20
+                    repeat(lambda: stays.execute("SELECT 1"))
+                eventually(primary_seen)
             pid = proxy.status()["proxy"]["pid"]
             postgres_shard.switch_over()
-            eventually(primary_seen, within_s=15)
+            eventually(primary_seen)
             assert proxy.status()["proxy"]["pid"] == pid

@@ -58,7 +58,7 @@ def mariadb_proxy(mariadb_server: MariaDBServer, secret_file: str) -> Iterator[P
         yield proxy
 
 
-def signed(user: str, *, expires_in_s: int = 60, secret: bytes = SECRET, **tags: str) -> str:
+def signed(user: str, *, expires_in_s: int = 3600, secret: bytes = SECRET, **tags: str) -> str:
     """The comment, as an application that has the key writes it."""
     expires = int(time.time()) + expires_in_s
     said = f"v1\n{expires}\n{user}\n" + "".join(f"{k}={v}\n" for k, v in sorted(tags.items()))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fixtures import mariadb, peers
 from tests.fixtures.mariadb import MariaDBServer
-from tests.proxy.live.conftest import PASSWORD
+from tests.proxy.live.conftest import PASSWORD, PLAIN
 from tests.proxy.live.test_mysql_drivers import closed
 from tests.proxy.live.ways import DATABASE, MariaDBWay
 
@@ -61,11 +61,10 @@ def test_a_dump_goes_through(my: MariaDBWay) -> None:
     assert ran.returncode == 0 and "CREATE TABLE `db`" in ran.stdout, ran.stderr
 
 
+@pytest.mark.parametrize("my", PLAIN, indirect=True)  # It asks for TLS by files of its own names.
 @pytest.mark.parametrize("prepared", ["auto", "disable"])
 def test_sysbench_point_selects_have_no_error(my: MariaDBWay, prepared: str) -> None:
     sysbench = peers.program("sysbench")
-    if my.ca is not None:
-        pytest.skip("sysbench asks for TLS by files of its own names")
     table = "sbtest1"
     where = ["--mysql-host=127.0.0.1", f"--mysql-port={my.port}", f"--mysql-user={my.user}"]
     how = [f"--mysql-db={DATABASE}", f"--db-ps-mode={prepared}", "--tables=1", "--table-size=100"]

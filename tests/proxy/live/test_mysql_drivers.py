@@ -123,7 +123,7 @@ async def closed(session: aiomysql.Connection) -> None:
     writer = session._writer
     await session.ensure_closed()
     with suppress(OSError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await writer.wait_closed()
 
 

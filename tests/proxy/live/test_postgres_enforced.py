@@ -15,10 +15,12 @@ from psycopg import errors, pq
 
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import ExtendedServer
-from tests.fixtures.proxies import ProxyProcess
+from tests.fixtures.proxies import ProxyProcess, budget
 from tests.proxy.live import wire
 from tests.proxy.live.conftest import PostgresGate
 from tests.proxy.live.limits import (
+    JUDGED,
+    LONGEST_DELAY_S,
     NOTHING_FITS,
     ONE_PLACE,
     PATIENT,
@@ -30,9 +32,10 @@ from tests.proxy.live.limits import (
     waiting,
 )
 from tests.proxy.live.test_psycopg import new_name, table
-from tests.proxy.live.ways import PostgresWay
+from tests.proxy.live.ways import DATABASE, PostgresWay
 
 Session = psycopg.Connection[Any]
+KEY = 333
 Asking = Callable[[Session, str], Any]
 
 
@@ -365,7 +368,7 @@ def test_patience_ends_in_a_refusal(postgres_gate: PostgresGate) -> None:
         began = time.monotonic()
         with pytest.raises(errors.InsufficientResources):
             extended(session, text_for(extended))
-        assert 0.14 < time.monotonic() - began < 3
+        assert time.monotonic() - began >= 0.15
         assert session.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -459,7 +462,7 @@ def test_a_new_policy_frees_who_waits(postgres_gate: PostgresGate) -> None:
         held = Started(lambda: simple(session, f"SELECT 1 {TAG}"))
         eventually(lambda: waiting(gate.proxy) == 1)
         gate.proxy.publish(etl(max_workers=5))
-        assert held.join(5) == [(1,)]
+        assert held.join() == [(1,)]
 
 
 def test_nobody_waits_inside_a_transaction(postgres_gate: PostgresGate) -> None:
@@ -471,9 +474,7 @@ def test_nobody_waits_inside_a_transaction(postgres_gate: PostgresGate) -> None:
         gate.proxy.counting() as risen,
     ):
         session.execute("BEGIN; SELECT 1")
-        began = time.monotonic()
-        session.execute(f"SELECT 1 {TAG}")
-        assert time.monotonic() - began < 3
+        session.execute(f"SELECT 1 {TAG}")  # Though its place is taken until the end.
         session.execute("COMMIT")
     assert (risen["delayed"], risen["passed"]) == (0, 1)
 
@@ -484,43 +485,50 @@ def test_a_limit_of_concurrency_holds_exactly(
 ) -> None:
     """Never more than three at the server, as the server counts them; and all three are used."""
     gate, mark = postgres_gate, new_name("three")
-    gate.proxy.publish(etl(max_workers=3, max_delay_s=10))
-    text = f"SELECT pg_sleep(0.02), $1::int AS {mark} {TAG}".replace(
-        "$1", "1" if ask is simple else "$1"
-    )
+    gate.proxy.publish(etl(max_workers=3, max_delay_s=LONGEST_DELAY_S))
+    text = f"SELECT pg_advisory_xact_lock_shared({KEY}), pg_sleep(0.01), $1::int AS {mark} {TAG}"
     done: list[int] = []
 
     def work() -> None:
         with gate.way.connect() as session:
-            for _ in range(6):
-                ask(session, text)
+            for _ in range(3):
+                ask(session, text.replace("$1", "1" if ask is simple else "$1"))
                 done.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(12)]
-    most = 0
-    with postgres.connect() as looking:
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
+    with postgres.connect() as looking, postgres.connect(dbname=DATABASE) as locker:
+
+        def inside() -> int:
             row = looking.execute(
                 "SELECT count(*) FROM pg_stat_activity"
-                " WHERE wait_event = 'PgSleep' AND query LIKE %s",  # A Parse alone takes no place.
+                " WHERE wait_event IN ('PgSleep', 'advisory')"  # A Parse alone takes no place.
+                " AND query LIKE %s",
                 [f"%{mark}%etl%"],
             ).fetchone()
             assert row is not None
-            most = max(most, int(row[0]))
-            time.sleep(0.001)
-    assert (len(done), most) == (72, 3)
+            return int(row[0])
+
+        locker.execute(f"SELECT pg_advisory_lock({KEY})")
+        for thread in threads:
+            thread.start()
+        eventually(lambda: waiting(gate.proxy) == 9)
+        eventually(lambda: inside() == 3)
+        locker.execute("SELECT pg_advisory_unlock_all()")
+        most = 0
+        while any(thread.is_alive() for thread in threads):
+            most = max(most, inside())
+    assert len(done) == 36
+    assert most <= 3
 
 
 async def test_sixty_sessions_share_two_places(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
-    gate.proxy.publish(etl(max_workers=2, max_delay_s=10, max_delayed=1000))
+    gate.proxy.publish(etl(max_workers=2, max_delay_s=LONGEST_DELAY_S, max_delayed=1000))
 
     async def one(number: int) -> int:
         session = await gate.way.asyncpg()
         try:
-            for _ in range(5):
+            for _ in range(2):
                 await session.fetchval(f"SELECT $1::int {TAG}", number)
             return number
         finally:
@@ -528,7 +536,7 @@ async def test_sixty_sessions_share_two_places(postgres_gate: PostgresGate) -> N
 
     with gate.proxy.counting() as risen:
         assert await asyncio.gather(*(one(n) for n in range(60))) == list(range(60))
-    assert (risen["admitted"], risen["blocked"]) == (300, 0)
+    assert (risen["admitted"], risen["blocked"]) == (120, 0)
 
 
 # ── Costs ────────────────────────────────────────────────────────────────────
@@ -540,14 +548,17 @@ def test_wall_time_at_the_server_is_what_a_budget_is_charged(
     gate = postgres_gate
     gate.proxy.publish(etl(rate=50, capacity=100))
     with gate.way.connect() as session, gate.proxy.counting() as risen:
+        began_ns = time.monotonic_ns()
         session.execute(f"SELECT pg_sleep(0.2) {TAG}")
+        took_ns = time.monotonic_ns() - began_ns
         eventually(lambda: gate.proxy.running() == 0)
-    assert 0.19e9 < risen["charged_ns"] < 0.6e9
+    assert 0.19e9 < risen["charged_ns"] <= took_ns
 
 
 def test_a_budget_in_debt_refuses_and_says_when(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
-    gate.proxy.publish(etl(rate=1, capacity=2))  # Of 4 CPUs: 80 ms, at 40 ms a second.
+    # Of 4 CPUs: 80 ms, at 0.4 ms a second. By a name of its own: nobody else pays its debt.
+    gate.proxy.publish(budget("debtor", rules=JUDGED, rate=0.01, capacity=2))
     with gate.way.connect() as session:
         text = f"SELECT pg_sleep(0.3), 'in debt', 1 {TAG}"  # A pattern that is known from nowhere.
         simple(session, text)

@@ -13,11 +13,12 @@ from psycopg import errors
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import ExtendedServer
 from tests.proxy.live import wire
-from tests.proxy.live.conftest import CLEAR_USER, PASSWORD, SCRAM_USER
+from tests.proxy.live.conftest import CLEAR_USER, PASSWORD, SCRAM_USER, WAYS, without_tls
 from tests.proxy.live.test_psycopg import new_name, runs_on
 from tests.proxy.live.ways import PostgresWay
 
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+BINDINGS = ("disable", "prefer", "require")
 GSS_REQUEST = struct.pack("!ii", 8, 80877104)
 
 
@@ -37,12 +38,15 @@ async def test_scram_by_asyncpg(pg: PostgresWay) -> None:
         await session.close()
 
 
-@pytest.mark.parametrize("binding", ["disable", "prefer", "require"])
+@pytest.mark.parametrize(
+    ("pg", "binding"),
+    # Without TLS there is no channel to bind to.
+    [(way, how) for way in WAYS for how in BINDINGS if way == "tls" or how != "require"],
+    indirect=["pg"],
+)
 def test_channel_binding_where_proxy_and_server_have_one_certificate(
     pg: PostgresWay, binding: str
 ) -> None:
-    if pg.ca is None and binding == "require":
-        pytest.skip("there is no channel to bind to without TLS")
     with pg.connect(user=SCRAM_USER, password=PASSWORD, channel_binding=binding) as session:
         assert session.execute("SELECT 1").fetchone() == (1,)
 
@@ -63,13 +67,12 @@ def test_both_protocol_versions_and_their_cancel_keys(
         helper = threading.Thread(target=cancel_it)
         helper.start()
         with pytest.raises(errors.QueryCanceled):
-            session.execute(f"SELECT pg_sleep(30) /* {mark} */")
+            session.execute(f"SELECT pg_sleep(600) /* {mark} */")
         helper.join()
 
 
+@pytest.mark.parametrize("pg", ["tls"], indirect=True)
 def test_direct_tls(pg: PostgresWay) -> None:
-    if pg.ca is None:
-        pytest.skip("without TLS there is no direct TLS")
     with pg.connect(sslnegotiation="direct") as session:
         assert session.pgconn.ssl_in_use
         assert session.execute("SELECT 1").fetchone() == (1,)
@@ -87,9 +90,8 @@ def test_encryption_that_is_not_there_is_declined_and_the_session_goes_on(
         assert peer.receive(1) in (b"N", b"S")
 
 
+@without_tls
 def test_an_unknown_minor_version_and_option_are_negotiated(pg: PostgresWay) -> None:
-    if pg.ca is not None:
-        pytest.skip("said in plain bytes here")
     with wire.Peer(pg.port) as peer:
         names = {"user": "postgres", "database": "parity", "_pq_.unheard_of": "1"}
         peer.send(wire.startup(names, minor=9999))
@@ -104,9 +106,8 @@ def test_startup_options_reach_the_server(pg: PostgresWay) -> None:
         assert session.execute("SHOW statement_timeout").fetchone() == ("4321ms",)
 
 
+@without_tls
 def test_a_cancel_with_a_wrong_key_does_nothing(pg: PostgresWay, postgres: ExtendedServer) -> None:
-    if pg.ca is not None:
-        pytest.skip("said in plain bytes here")
     with pg.connect() as session:
         with wire.Peer(pg.port) as peer:
             peer.send(struct.pack("!iiii", 16, 80877102, session.info.backend_pid, 12345))

@@ -15,7 +15,7 @@ from tests.proxy.live.conftest import PostgresGate
 from tests.proxy.live.limits import ONE_PLACE, TAG, postgres_occupied
 
 MARK = "of one that is stopped"
-RUNNING = f"SELECT pg_sleep(60) {TAG} -- {MARK}"
+RUNNING = f"SELECT pg_sleep(600) {TAG} -- {MARK}"
 
 
 @pytest.fixture

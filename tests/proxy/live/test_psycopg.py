@@ -321,7 +321,7 @@ def test_notify_reaches_who_listens(pg: PostgresWay) -> None:
     with pg.connect() as listener, pg.connect() as speaker:
         listener.execute(f"LISTEN {channel}")
         speaker.execute("SELECT pg_notify(%s, 'hello')", [channel])
-        [heard] = listener.notifies(timeout=5, stop_after=1)
+        [heard] = listener.notifies(timeout=60, stop_after=1)
         assert (heard.channel, heard.payload) == (channel, "hello")
 
 
@@ -337,7 +337,7 @@ def test_cancel_ends_what_runs(pg: PostgresWay, postgres: ExtendedServer, how: s
         helper = threading.Thread(target=cancel_it)
         helper.start()
         with pytest.raises(errors.QueryCanceled):
-            session.execute(f"SELECT pg_sleep(30) /* {mark} */")
+            session.execute(f"SELECT pg_sleep(600) /* {mark} */")
         helper.join()
         assert session.execute("SELECT 1").fetchone() == (1,)
 
@@ -359,7 +359,7 @@ async def test_an_async_task_that_is_cancelled_cancels_its_statement(
 ) -> None:
     mark = new_name("task")
     async with await pg.aconnect() as session:
-        task = asyncio.create_task(session.execute(f"SELECT pg_sleep(30) /* {mark} */"))
+        task = asyncio.create_task(session.execute(f"SELECT pg_sleep(600) /* {mark} */"))
         await aeventually(lambda: runs_on(postgres, mark))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

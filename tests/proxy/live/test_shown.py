@@ -13,17 +13,25 @@ from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.proxies import ProxyProcess
-from tests.proxy.live.ways import MariaDBWay, PostgresWay
+from tests.proxy.live.ways import DATABASE, MariaDBWay, PostgresWay
+
+KEY = 4711
+"""Of a lock that another holds: what asks for it runs until that lets go."""
 
 
-def _shows_what_runs(proxy: ProxyProcess, sleep: Callable[[], Any]) -> None:
-    thread = threading.Thread(target=sleep)
+def _shows_what_runs(
+    proxy: ProxyProcess, wait: Callable[[], Any], let_go: Callable[[], Any]
+) -> None:
+    """`wait`: a statement that lasts until `let_go`."""
+    thread = threading.Thread(target=wait)
     thread.start()
     try:
         eventually(lambda: _running(proxy) is not None)
         first = _running(proxy)
-        eventually(lambda: first is None or (_running(proxy) or first) > first)
+        assert first is not None
+        eventually(lambda: (_running(proxy) or 0.0) > first)
     finally:
+        let_go()
         thread.join()
     eventually(lambda: _running(proxy) is None)
 
@@ -39,23 +47,37 @@ def test_postgres_statements_are_counted_and_shown(postgres: ExtendedServer) -> 
     with (
         ProxyProcess.started("postgres", postgres.port) as proxy,
         PostgresWay("shown", proxy.port).connect() as session,
+        postgres.connect(dbname=DATABASE) as locker,
     ):
         before = proxy.status()["statements"]["total"]
         session.execute("SELECT 1")
         session.execute("SELECT %s::int", (1,), prepare=True)
         assert proxy.status()["statements"]["total"] == before + 2
-        _shows_what_runs(proxy, lambda: session.execute("SELECT pg_sleep(0.5)"))
+        locker.execute(f"SELECT pg_advisory_lock({KEY})")
+        _shows_what_runs(
+            proxy,
+            lambda: session.execute(f"SELECT pg_advisory_xact_lock({KEY})"),
+            lambda: locker.execute("SELECT pg_advisory_unlock_all()"),
+        )
 
 
 def test_mysql_statements_are_counted_and_shown(mariadb_server: MariaDBServer) -> None:
-    with ProxyProcess.started("mysql", mariadb_server.port) as proxy:
+    with (
+        ProxyProcess.started("mysql", mariadb_server.port) as proxy,
+        mariadb_server.connect() as locker,
+    ):
         session = MariaDBWay("shown", proxy.port).pymysql()
-        with session, session.cursor() as cursor:
+        with session, session.cursor() as cursor, locker.cursor() as locking:
             before = proxy.status()["statements"]["total"]
             cursor.execute("SELECT 1")
             cursor.execute("SELECT 2")
             assert proxy.status()["statements"]["total"] == before + 2
-            _shows_what_runs(proxy, lambda: cursor.execute("SELECT SLEEP(0.5)"))
+            locking.execute(f"SELECT GET_LOCK('{KEY}', 60)")
+            _shows_what_runs(
+                proxy,
+                lambda: cursor.execute(f"SELECT GET_LOCK('{KEY}', 600)"),
+                lambda: locking.execute(f"SELECT RELEASE_LOCK('{KEY}')"),
+            )
 
 
 def test_a_changed_user_counts_as_the_one_it_has_become(mariadb_server: MariaDBServer) -> None:

@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 HOST = "127.0.0.1"
 DATABASE = "parity"
-CONNECT_S = 10
+CONNECT_S = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def message(kind: bytes, body: bytes = b"") -> bytes:

@@ -83,7 +83,7 @@ public class PostgresParity {
             s.setQueryTimeout(1);
             boolean cancelled = false;
             try {
-                s.executeQuery("SELECT pg_sleep(30)");
+                s.executeQuery("SELECT pg_sleep(600)");
             } catch (SQLException e) {
                 cancelled = e.getSQLState().equals("57014");
             }

@@ -40,7 +40,7 @@ print("change_user")
 other = MySQLdb.connect(**where)
 other.kill(session.thread_id())
 try:
-    cursor.execute("SELECT SLEEP(10)")
+    cursor.execute("SELECT SLEEP(600)")
 except MySQLdb.OperationalError:
     print("kill")
 other.close()
