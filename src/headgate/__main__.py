@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate.cli.signals import reset_signals
+from headgate.cli.streams import flushed, open_streams
 from headgate.errors import HeadgateError
 
 try:
@@ -73,9 +75,17 @@ def _needing(extra: str) -> Iterator[None]:
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character shows another one: no reason to fail.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+    reset_signals()
+    open_streams()
+    try:
+        _run()
+    except SystemExit as end:
+        if not flushed() and not end.code:
+            sys.exit(1)
+        raise
+
+
+def _run() -> None:
     try:
         app(prog_name="headgate", obj=ThisHost())
     except HeadgateError as error:

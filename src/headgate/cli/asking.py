@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
@@ -167,11 +168,13 @@ class Asker:
 
 
 def say(asking: Asker, line: str) -> None:
-    """On standard error: standard output is the job's."""
+    """On standard error: standard output is the job's. A job goes on when nobody reads there."""
     from headgate.cli.words import plain
 
     if not asking.quiet:
-        print(f"headgate: {plain(asking.about.app)}: {plain(line)}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            said = f"headgate: {plain(asking.about.app)}: {plain(line)}"
+            print(said, file=sys.stderr, flush=True)
 
 
 def wait_for_leave(asking: Asker, max_wait: Duration | None) -> float:

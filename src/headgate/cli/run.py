@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +40,7 @@ from headgate.cli.asking import (
     wait_for_leave,
 )
 from headgate.cli.options import Token, Url
+from headgate.cli.signals import ignores_hangups, restore_signals
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -144,8 +145,10 @@ def _become(command: Sequence[str], asking: Asker) -> None:
     """Nothing is left for us to do: the job takes our place, with its own signals and end."""
     from headgate.cli.job import NOT_EXECUTABLE, NOT_FOUND
 
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # Whether anybody reads is the job's own concern.
+        sys.stdout.flush()
+        sys.stderr.flush()
+    restore_signals()
     try:
         os.execvpe(command[0], list(command), environment_of(asking))  # noqa: S606 -- no shell is meant
     except OSError as fault:
@@ -271,6 +274,8 @@ class Watching:
     def _act_on(self, number: int) -> None:
         from headgate.cli.job import ENDING
 
+        if number == signal.SIGHUP and ignores_hangups():
+            return  # blocked, it comes all the same
         if number == signal.SIGTSTP:
             self._job.suspend()
         elif number == signal.SIGCONT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TextIO, TypeAlias
 
 PLAIN_EVERY_S = 0.5
@@ -93,8 +94,10 @@ class _Plain:
             self._write(f"{self._line}\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        # A terminal that is gone, or lacks a letter of the name, does not end the work.
+        with suppress(OSError, UnicodeError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def line_of(progress: Progress) -> str:
@@ -116,7 +119,7 @@ def display_of(given: ProgressLike, name: str, total: int | None) -> Display | N
         return None
     if given is not True:
         return _Called(given)
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         return None
     for module, made in (("rich.progress", _Rich), ("tqdm", _Tqdm)):
         try:

@@ -31,7 +31,7 @@ def main(
     logging.getLogger("headgate.client").addHandler(logging.NullHandler())
     total_s = seconds if seconds is not None else (HEADLESS_S if headless else LONG_S)
     run = live.play if not headless and live.can_show() else script.play
-    before = {number: signal.signal(number, _interrupt) for number in _ENDINGS}
+    before = {number: signal.signal(number, _interrupt) for number in _endings()}
     try:
         with closing_server() as guide, set_up(_say, guide.url) as stage:
             _tell_page(stage)
@@ -62,7 +62,10 @@ def _tell_page(stage: Stage) -> None:
     _say(f"    to look only: {stage.sign_in_url(stage.tokens.viewer)}")
 
 
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+def _endings() -> list[signal.Signals]:
+    """Without SIGHUP under `nohup`: whoever started it so wants it to go on."""
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    return [number for number in ends if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
