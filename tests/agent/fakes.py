@@ -17,6 +17,9 @@ from headgate.errors import PeerFailed, ProbeFailed
 from tests.builders import NOW
 
 
+MOST_TURNS = 10_000
+
+
 class HandClock:
     def __init__(self) -> None:
         self._now = NOW
@@ -48,9 +51,13 @@ class HandClock:
 
 
 async def settle() -> None:
-    """Let everything that can run, run."""
-    for _ in range(20):
+    """Let everything that can run, run: until the loop has nobody left to call."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    for _ in range(MOST_TURNS):
         await asyncio.sleep(0)
+        if not ready:
+            return
+    raise AssertionError(f"something still runs after {MOST_TURNS} turns")
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -54,12 +53,11 @@ def test_a_pattern_means_what_a_regular_expression_would(pattern: str, name: str
     assert Reach(Level.SHARD, pattern).meets(Place(shard=name)) is meant
 
 
-def test_a_pattern_of_many_stars_is_matched_in_no_time() -> None:
-    """It is looked at while checks wait, and anybody may ask whom it reaches."""
+def test_a_pattern_of_many_stars_is_matched_before_the_end_of_days() -> None:
+    """It is looked at while checks wait, and anybody may ask whom it reaches. One that tries all
+    ways never ends; what ours costs, bench/bounds.py says."""
     reach = parse_reach("shard:" + "*a" * 60 + "*b")
-    began_s = time.process_time()
     assert not reach.meets(Place(shard="a" * 127))
-    assert time.process_time() - began_s < 0.1
 
 
 def test_a_place_that_was_not_said_is_met_by_the_fleet_alone() -> None:

@@ -6,7 +6,6 @@ import zlib
 from contextlib import suppress
 from dataclasses import replace
 from struct import pack_into, unpack_from
-from time import process_time
 from typing import Any
 
 import pytest
@@ -281,11 +280,8 @@ def test_status_can_tell_versions_and_budgets_apart() -> None:
     assert read.checksum == f"{read.crc:08x}"
 
 
-def test_ten_thousand_values_compile_in_no_time() -> None:
-    """R129: about 0.08 s of CPU; the bound is for what grows faster than the policy."""
-    rules = tuple(budget_rule([Condition("tag.t", b"tenant-%d" % n)]) for n in range(10_000))
-    policy = Policy((Budget("b", rules=rules),))
-    began_s = process_time()
-    whole = compile_policy(policy, 1)
-    assert process_time() - began_s < 1
-    assert len(section(whole, "pairs")) == 10_000
+def test_each_of_many_values_is_compiled() -> None:
+    """R129; what ten thousand cost, bench/bounds.py says."""
+    rules = tuple(budget_rule([Condition("tag.t", b"tenant-%d" % n)]) for n in range(1_000))
+    whole = compile_policy(Policy((Budget("b", rules=rules),)), 1)
+    assert len(section(whole, "pairs")) == 1_000

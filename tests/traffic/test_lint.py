@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import process_time
 from typing import Any
 
 import pytest
@@ -256,14 +255,12 @@ def test_a_prefix_that_longer_ones_cover_says_nothing() -> None:
     assert shadows([at("10.0.0.0/8")], halves) == [("shadowed", place)]
 
 
-def test_the_same_advice_ten_thousand_times_is_told_briefly_and_soon() -> None:
-    """Every rule is looked at beside those that may hide it, not beside all others."""
-    rules = [{"match": {"tag.tenant": f"t{n % 5000}", "username": "web"}} for n in range(10_000)]
-    began_s = process_time()
+def test_the_same_advice_a_thousand_times_is_told_briefly() -> None:
+    """What ten thousand rules cost, bench/bounds.py says."""
+    rules = [{"match": {"tag.tenant": f"t{n % 1010}", "username": "web"}} for n in range(2_020)]
     found = advice({**FINE, "rules": rules})
-    assert process_time() - began_s < 5
     assert [one.code for one in found] == ["duplicate"] * (MAX_TOLD + 1)
-    assert found[-1].message == "the same in 4,990 more places"
+    assert found[-1].message == "the same in 1,000 more places"
 
 
 @settings(max_examples=25)

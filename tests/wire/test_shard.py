@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -213,18 +212,13 @@ def test_a_newcomer_that_holds_up_its_shard_is_told_with_the_way_out() -> None:
     assert "grace_s" not in "".join(told(member(**late, asides={"lag": "in its grace"})))
 
 
-def test_a_shard_of_the_largest_size_is_shown_quickly() -> None:
-    """By the processor's time, and the best of several: the machine may be busy."""
+def test_a_shard_of_the_largest_size_is_shown() -> None:
+    """What it costs, bench/bounds.py says."""
     names = [f"db-{number}" for number in range(MAX_MEMBERS)]
     listed = tuple(Downstream(name, name, bytes_behind=1) for name in names)
     readings = {"lag": sample(0.1)}
     views = [member(name, role(upstream="db-a:5432"), readings=readings) for name in names]
     leader = member("db-a", role(Role.PRIMARY, downstream=listed), local=True)
-
-    def took_s() -> float:
-        began_s = time.process_time()
-        shown = shard_doc(shard_view(leader, *views), SPECS, NOW)
-        assert {one.upstream_member for one in shown.members[1:]} == {"db-a"}
-        return time.process_time() - began_s
-
-    assert min(took_s() for _ in range(3)) < 0.1
+    shown = shard_doc(shard_view(leader, *views), SPECS, NOW)
+    assert len(shown.members) == 1 + MAX_MEMBERS
+    assert {one.upstream_member for one in shown.members[1:]} == {"db-a"}
