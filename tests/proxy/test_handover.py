@@ -137,7 +137,7 @@ async def test_words_that_are_no_hand_over(old: Old, tmp_path: Path) -> None:
         line.setblocking(False)
         line.connect(str(tmp_path / SOCKET))
         await loop.sock_sendall(line, words)
-        said = await asyncio.wait_for(loop.sock_recv(line, 4096), 5)
+        said = await asyncio.wait_for(loop.sock_recv(line, 4096), 60)
         assert b"places" not in said
         line.close()
         await aeventually(lambda: not old.server._lines)

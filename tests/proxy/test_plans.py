@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,7 +12,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from headgate.core.proxying import PlanTerms
-from headgate.demo.postgres import PostgresServer
 from headgate.native.region import PatternView
 from headgate.proxy.explaining import PostgresSessions
 from headgate.proxy.plans import (
@@ -28,7 +28,7 @@ from headgate.proxy.plans import (
 )
 from headgate.proxy.ports import WantedPlan
 from tests.agent.fakes import HandClock, settle
-from tests.fixtures.servers import Pair
+from tests.fixtures.pgkits import UNEXTENDED, kit, start_extended
 from tests.proxy.fakes import FakeRelay
 
 
@@ -205,23 +205,25 @@ async def test_how_far_estimates_are_off_is_told(world: World) -> None:
 
 
 @pytest.fixture(scope="module")
-def plans_dsn(postgres_pair: Pair[PostgresServer]) -> str:
-    dsn = postgres_pair.primary.dsn()
+def plans_dsn(servers_dir: Path) -> Iterator[str]:
+    with start_extended(servers_dir, 18, settings=UNEXTENDED, using=kit(18)) as server:
+        _fill(server.dsn())
+        yield server.dsn()
+
+
+def _fill(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS planned")
         connection.execute("CREATE TABLE planned (id int PRIMARY KEY, note text)")
         connection.execute("INSERT INTO planned SELECT n, 'x' FROM generate_series(1, 5000) n")
         connection.execute("ANALYZE planned")
-        connection.execute("DROP ROLE IF EXISTS planner, mightier")
         connection.execute("CREATE ROLE planner LOGIN")
         connection.execute("CREATE ROLE mightier LOGIN NOINHERIT IN ROLE pg_write_server_files")
         connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON planned TO planner")
-    return dsn
 
 
 @pytest.fixture
 async def side(plans_dsn: str) -> AsyncIterator[Session]:
-    terms = PlanTerms(make_conninfo(plans_dsn, user="planner"), timeout_s=1.0)
+    terms = PlanTerms(make_conninfo(plans_dsn, user="planner"), timeout_s=60.0)
     session = await PostgresSessions(terms).open("postgres")
     yield session
     await session.close()
@@ -292,7 +294,8 @@ async def test_a_lost_connection_is_told_apart_from_a_bad_pattern(
 ) -> None:
     with psycopg.connect(plans_dsn, autocommit=True) as connection:
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            # Waits for its end: a process that has not heard of it yet would go on.
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
             "WHERE application_name = 'headgate-proxy'"
         )
     with pytest.raises(NoSession):

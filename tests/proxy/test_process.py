@@ -91,7 +91,7 @@ async def ask(
     head += f"Authorization: Bearer {token}\r\n" if token else ""
     async with connected(where) as (reader, writer):
         writer.write(f"{head}\r\n".encode())
-        raw = await asyncio.wait_for(reader.read(), 10)
+        raw = await asyncio.wait_for(reader.read(), 60)
     lines, _, body = raw.partition(b"\r\n\r\n")
     text = body.decode()
     return int(lines.split()[1]), json.loads(text) if text.startswith(("{", "[")) else text
@@ -103,7 +103,7 @@ def port_of(proxy: Proxy) -> int:
 
 def can_connect(port: int) -> bool:
     with socket.socket() as sock:
-        sock.settimeout(1)
+        sock.settimeout(60)
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
@@ -258,7 +258,7 @@ async def test_a_new_process_takes_over_sockets_and_memory(started: Started, pat
     assert new.facts.memory == "taken over"
     assert new._relay is not None and new._relay.memory.state.lost == 1
     assert old._handed_over.is_set() and old._memory_taken
-    await asyncio.wait_for(old._wind_down(), 10)
+    await asyncio.wait_for(old._wind_down(), 60)
     await old.close()
     assert can_connect(port)
     _, found = await ask(new, "GET", "/v1/proxy/status")
@@ -294,7 +294,7 @@ async def test_nothing_is_left_behind(started: Started, path: Path) -> None:
     port = port_of(proxy)
     assert unix.is_socket() and can_connect(port)
     proxy.drain()
-    await asyncio.wait_for(proxy._wind_down(), 10)
+    await asyncio.wait_for(proxy._wind_down(), 60)
     await proxy.close()
     assert not can_connect(port)
     assert not unix.exists()
@@ -308,7 +308,7 @@ async def test_a_session_that_stays_is_ended_at_the_deadline(started: Started) -
         assert proxy._relay is not None
         await aeventually(proxy._relay.sessions)
         proxy.drain()
-        await asyncio.wait_for(proxy._wind_down(), 10)
+        await asyncio.wait_for(proxy._wind_down(), 60)
         assert proxy._relay.sessions() == []
 
 

@@ -18,7 +18,7 @@ from headgate.demo import servers
 from tests.fixtures import mariadb, peers
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
-from tests.fixtures.pgkits import ExtendedServer, kit, start_extended
+from tests.fixtures.pgkits import UNEXTENDED, ExtendedServer, kit, start_extended
 from tests.fixtures.proxies import PORT, ProxyProcess, thousand_rules
 from tests.fixtures.shards import CACHE_DIR
 from tests.proxy.live.ways import DATABASE, HOST, MariaDBWay, PostgresWay
@@ -42,7 +42,7 @@ host all all 127.0.0.1/32 trust
 host replication all 127.0.0.1/32 trust
 """
 POSTGRES_SETTINGS = {
-    "shared_preload_libraries": "",
+    **UNEXTENDED,
     "max_connections": "200",
     "max_prepared_transactions": "20",
     "wal_level": "logical",

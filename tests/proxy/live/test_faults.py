@@ -18,7 +18,7 @@ from psycopg import errors
 
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.mariadb import MariaDBServer
-from tests.fixtures.pgkits import ExtendedServer, kit, start_extended
+from tests.fixtures.pgkits import UNEXTENDED, ExtendedServer, kit, start_extended
 from tests.fixtures.proxies import ProxyProcess, budget
 from tests.proxy.live import wire
 from tests.proxy.live.conftest import SCRAM_USER, Proxies
@@ -253,8 +253,7 @@ def test_a_server_that_sends_more_than_a_slow_client_takes_loses_nothing(
 @pytest.fixture
 def own_postgres(servers_dir: Path) -> Iterator[ExtendedServer]:
     """To kill and to freeze."""
-    settings = {"shared_preload_libraries": ""}
-    with start_extended(servers_dir, 18, settings=settings, using=kit(18)) as server:
+    with start_extended(servers_dir, 18, settings=UNEXTENDED, using=kit(18)) as server:
         with server.connect() as session:
             session.execute(f"CREATE DATABASE {DATABASE}")
         yield server
