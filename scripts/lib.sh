@@ -55,8 +55,8 @@ locked() {
 # need_disk MEGABYTES WHAT
 need_disk() {
   local free_mb
-  free_mb="$(df --output=avail -m "$ROOT" | tail -1)"
-  ((free_mb >= $1)) || fail "$2 needs about $1 MB of disk, and $ROOT has $((free_mb)) MB left" \
+  free_mb="$(($(stat -f -c '%a * %S' "$ROOT") / 1048576))"
+  ((free_mb >= $1)) || fail "$2 needs about $1 MB of disk, and $ROOT has $free_mb MB left" \
     "Free some, or work in a clone on another disk"
 }
 
