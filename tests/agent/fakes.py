@@ -16,7 +16,6 @@ from headgate.core.topology import MemberReport, Role, RoleSeen
 from headgate.errors import PeerFailed, ProbeFailed
 from tests.builders import NOW
 
-
 MOST_TURNS = 10_000
 
 

@@ -15,7 +15,7 @@ import pytest
 from headgate.agent import alerts as alerts_module
 from headgate.agent.alerts import MAX_TRIES, MAX_WAITING, Alerts, Webhook
 from tests.agent.fakes import HandClock, settle
-from tests.fixtures.eventually import aeventually
+from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 
 @asynccontextmanager
@@ -104,7 +104,7 @@ async def test_a_call_that_hangs_is_left_behind_and_not_repeated_beside_it(
 
     def send(body: bytes) -> int:
         calls.append(body)
-        hang.wait(10)
+        hang.wait()
         return 200
 
     alerts = Alerts(clock, send=send)
@@ -114,6 +114,7 @@ async def test_a_call_that_hangs_is_left_behind_and_not_repeated_beside_it(
         await clock.advance(1.0)
         await aeventually(lambda: alerts.fault == "the try before this one has not returned yet")
         assert len(calls) == 1
+        monkeypatch.setattr(alerts_module, "GIVE_UP_AFTER_S", DEADLINE_S)  # For the next one.
         hang.set()
         await winding(clock, lambda: bool(alerts.outcomes["x", "sent"]))
     assert len(calls) == 2

@@ -16,6 +16,7 @@ from headgate.stores.sqlite import SqliteStore
 from headgate.traffic.policy import Mode
 from tests.agent.budget_world import ETL, WEB, BudgetWorld, document
 from tests.builders import NOW
+from tests.fixtures.eventually import DEADLINE_S
 
 ENFORCED = {**ETL, "mode": "enforce"}
 
@@ -191,7 +192,8 @@ async def test_every_revision_is_kept_and_can_be_gone_back_to() -> None:
 
 async def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None:
     """R141"""
-    world = await opened(base=document(ETL), store=SqliteStore(tmp_path / "state.db"))
+    store = SqliteStore(tmp_path / "state.db", deadline_s=DEADLINE_S)
+    world = await opened(base=document(ETL), store=store)
     await world.main.book.set_budget("web", WEB, who="ann")
     await world.main.book.remove("etl", who="ann")
     revision = world.main.book.edition.revision
@@ -312,7 +314,7 @@ async def test_who_only_asks_holds_up_nobody_who_changes() -> None:
     """A dry run needs no token; it must not stand between an operator and the switch."""
     world = await BudgetWorld(document(ETL)).start()
     book = world.main.book
-    async with book._lock, asyncio.timeout(5):
+    async with book._lock, asyncio.timeout(DEADLINE_S):
         change = await book.judge(document(ETL, WEB))
     assert change.changed and change.dry_run
 

@@ -24,6 +24,7 @@ from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.fakes import HandClock, settle
 from tests.builders import NOW
+from tests.fixtures.eventually import DEADLINE_S
 
 KNOWN = {"lag": KnownMetric(5.0, True), "pool_usage": KnownMetric(1.0, True)}
 HALF = {"target": "etl", "ratio": 0.5, "id": "half"}
@@ -720,7 +721,7 @@ async def test_rules_survive_in_a_file(tmp_path: Path) -> None:
     """R141, with the store that agents have."""
     clock, books = StepClock(), list[RuleBook]()
     for restart in (False, True):
-        store = SqliteStore(tmp_path / "state.db")
+        store = SqliteStore(tmp_path / "state.db", deadline_s=DEADLINE_S)
         await store.open()
         keeper = RuleKeeper(store, clock, books.append, known)
         keeper.load(await store.records(RULE))

