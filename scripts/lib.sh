@@ -21,7 +21,7 @@ for name in $(compgen -e); do
 done
 export LC_ALL=C.UTF-8
 umask 022
-: 2>/dev/null <&0 || exec </dev/null
+: 2>/dev/null 3<&0 || exec </dev/null
 set -euo pipefail
 
 VENV="$ROOT/.venv"

@@ -1,0 +1,192 @@
+"""scripts/lib.sh on machines that lack something: one clear line with what to run, and no harm.
+
+Each test runs the real scripts in a copy of them, with a PATH of its own: what is not linked into
+that folder is not on the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDED = """
+bash env sh id dirname basename cat mkdir rm touch stat tail sed grep sha256sum cut sleep flock find
+head mktemp mv chmod printf date tr wc true
+"""
+Ran = subprocess.CompletedProcess[str]
+
+PROBE = """\
+#!/usr/bin/env bash
+cd "$(dirname "$0")/.." || exit
+source scripts/lib.sh
+{body}
+"""
+
+
+class Machine:
+    """A checkout of the scripts alone, and a PATH that holds what the machine has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout = folder / "a clone with spaces"
+        self.bin = folder / "bin"
+        self.bin.mkdir(parents=True)
+        shutil.copytree(ROOT / "scripts", self.checkout / "scripts")
+        shutil.copytree(ROOT / "requirements", self.checkout / "requirements")
+        shutil.copy(ROOT / "pyproject.toml", self.checkout)
+        for name in NEEDED.split():
+            self.has(name)
+
+    def has(self, name: str) -> None:
+        found = shutil.which(name)
+        assert found is not None, name
+        (self.bin / name).symlink_to(found)
+
+    def has_script(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def has_python(self) -> None:
+        """One that can make environments, whatever ours can."""
+        base = getattr(sys, "_base_executable", sys.executable)
+        self.has_script("python3", f'exec "{os.path.realpath(base)}" "$@"')
+
+    def run(self, *argv: str, prefix: str = "", **env: str) -> Ran:
+        given = {"PATH": str(self.bin), "HOME": str(self.checkout), **env}
+        command = f'{prefix} exec "$0" "$@"'
+        return subprocess.run(
+            ["/bin/bash", "-c", command, str(self.checkout / "scripts" / argv[0]), *argv[1:]],
+            env=given,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    def probe(self, body: str, prefix: str = "", **env: str) -> Ran:
+        """A script that does all that ours do first, and then `body`."""
+        path = self.checkout / "scripts" / "probe"
+        path.write_text(PROBE.format(body=body))
+        path.chmod(0o755)
+        return self.run("probe", prefix=prefix, **env)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def first_error(ran: Ran) -> str:
+    assert ran.returncode == 1, (ran.returncode, ran.stdout, ran.stderr)
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    return errors[0]
+
+
+@pytest.mark.parametrize("script", ["test", "demo"])
+def test_an_old_python_is_named_with_the_remedy(machine: Machine, script: str) -> None:
+    machine.has_script("python3", 'case "$1" in -V) echo "Python 3.9.2";; *) exit 1;; esac')
+    said = first_error(machine.run(script))
+    assert "Python 3.11 or newer is needed, and this machine has Python 3.9.2" in said
+    assert "Run: sudo apt-get install -y python3" in said
+    assert not (machine.checkout / ".venv").exists()
+
+
+def test_no_python_at_all(machine: Machine) -> None:
+    assert "this machine has none at all" in first_error(machine.run("demo"))
+
+
+def test_a_python_that_cannot_make_environments_names_its_package(machine: Machine) -> None:
+    """Debian's python3 without python3-venv; no apt, or not root."""
+    fine = os.path.realpath(sys.executable)
+    machine.has_script("python3", f'case "$2" in *ensurepip*) exit 1;; esac\nexec "{fine}" "$@"')
+    said = first_error(machine.run("demo"))
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+    assert "cannot make virtual environments" in said and package in said
+    assert "There is no apt-get here" in said
+
+
+def test_no_network_is_one_clear_line_and_the_next_run_goes_on(machine: Machine) -> None:
+    machine.has_python()
+    # Nobody listens there.
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
+    said = first_error(machine.run("demo", **nowhere))
+    assert "the packages of requirements/run.lock could not be installed" in said
+    assert "Check the network and pip's index" in said
+    assert not (machine.checkout / ".venv" / "headgate.stamp").exists()
+    again = machine.run("demo", **nowhere)
+    assert "creating .venv" not in again.stderr, "what was made is whole, and is used"
+    assert "could not be installed" in first_error(again)
+
+
+def test_too_little_disk_is_said_before_anything_is_installed(machine: Machine) -> None:
+    said = first_error(machine.probe("need_disk 999999999 scripts/test"))
+    assert "scripts/test needs about 999999999 MB of disk" in said and "Free some" in said
+
+
+@pytest.mark.parametrize("apt", [False, True], ids=["no-apt", "a-user"])
+def test_no_compiler_names_the_packages(machine: Machine, apt: bool) -> None:
+    machine.has_script("id", "echo 1000")
+    if apt:
+        machine.has_script("apt-get", "exit 1")
+    said = first_error(machine.probe("locked system install_system_packages"))
+    assert "the tests need a C compiler" in said
+    assert "gcc make libc6-dev libssl-dev" in said
+    assert ("sudo apt-get install" in said) == apt
+
+
+def test_a_package_that_root_cannot_install_ends_the_run(machine: Machine) -> None:
+    machine.has_script("id", "echo 0")
+    machine.has_script("apt-get", 'echo "E: no such mirror" >&2; exit 100')
+    ran = machine.probe('need_packages "the tests need gcc" gcc')
+    assert "the tests need gcc. Run: sudo apt-get update" in first_error(ran)
+    assert "E: no such mirror" in ran.stderr, "apt's own words are shown"
+
+
+IGNORED = "trap '' INT TERM PIPE HUP;"
+
+
+def test_signals_that_were_ignored_on_entry_act_as_usual(machine: Machine) -> None:
+    ran = machine.probe("grep SigIgn /proc/self/status", prefix=IGNORED)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout.split()[1], 16) == 0
+
+
+def test_what_the_caller_has_set_changes_nothing(machine: Machine) -> None:
+    odd = {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": "/nowhere",
+        "PYTEST_ADDOPTS": "--nonsense",
+        "PGHOST": "elsewhere",
+        "MYSQL_HOST": "elsewhere",
+        "HEADGATE_URL": "http://elsewhere",
+        "LANG": "de_DE.ISO-8859-1",
+        "LC_ALL": "C",
+    }
+    ran = machine.probe("umask; env", prefix="umask 077;", **odd)
+    assert ran.returncode == 0, ran.stderr
+    first, *lines = ran.stdout.splitlines()
+    seen = dict(line.partition("=")[::2] for line in lines)
+    assert first == "0022"
+    assert seen.keys() & odd.keys() == {"LC_ALL"} and seen["LC_ALL"] == "C.UTF-8"
+
+
+@pytest.mark.parametrize("closed", ["exec <&-;", "exec </dev/null;"])
+def test_no_standard_input_and_no_home(machine: Machine, closed: str) -> None:
+    ran = machine.probe('cat; echo "$HOME"', prefix=f"{closed} unset HOME;")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == str(machine.checkout / ".cache" / "home")
+
+
+def test_help_needs_no_set_up(machine: Machine) -> None:
+    for script in ("test", "fresh", "postgres-kits"):
+        ran = machine.run(script, "--help")
+        assert ran.returncode == 0 and f"scripts/{script}" in ran.stdout, ran.stderr
+    assert not (machine.checkout / ".venv").exists()
