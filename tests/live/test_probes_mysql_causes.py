@@ -20,6 +20,7 @@ from tests.fixtures.eventually import aeventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
 from tests.live.test_probes_mysql import (
+    CLOCKS_S,
     execute,
     in_sync,
     probes_of,
@@ -27,21 +28,22 @@ from tests.live.test_probes_mysql import (
     scalar,
     spec_of,
     user,
+    value,
 )
-from tests.probes.reading import becomes, exceeds, failure, measured, says, stays_below, within
+from tests.probes.reading import becomes, cut_off, exceeds, failure, measured, says, stays_below
 
 TABLE = "beats.heartbeat"
 OPTIONS = {"method": "heartbeat", "heartbeat_table": TABLE}
 OLD_LAYOUT = (
     "id INT NOT NULL PRIMARY KEY DEFAULT 1, ts DATETIME(6) NOT NULL, server VARCHAR(255) NOT NULL"
 )
-SHORT_S = 0.05
-"""An interval at which a row is stale after 1.15 s."""
+SHORT_S, LONG_S = 0.05, 20.0
+"""Intervals at which a row is stale after 1.15 s, and after a minute."""
 
 
 @asynccontextmanager
 async def writer_on(
-    server: MariaDBServer, interval_s: float = SHORT_S, timeout_s: float = 1.0, dsn: str = ""
+    server: MariaDBServer, interval_s: float = SHORT_S, timeout_s: float = 60.0, dsn: str = ""
 ) -> AsyncIterator[Writer[Any]]:
     async with probes_of(server, dsn=dsn) as probes:
         writer = probes.heartbeat_writer(TABLE, interval_s=interval_s, timeout_s=timeout_s)
@@ -56,6 +58,13 @@ def no_table_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "mariadb_pair" in request.fixturenames:
         execute(request.getfixturevalue("mariadb_pair").primary, "DROP DATABASE IF EXISTS beats")
+
+
+async def is_current(writer: Writer[Any], pair: Pair[MariaDBServer], lag: Any) -> bool:
+    """After one more beat: on a busy machine it may be old before it is read."""
+    await writer.beat()
+    await in_sync(pair)
+    return await says(lag, None)
 
 
 @contextmanager
@@ -83,22 +92,20 @@ async def test_a_stopped_replica_grows_with_the_cause(
             assert before.value > 1
             assert "Slave_SQL_Running is No" in before.detail
             await becomes(lambda: exceeds(lag, before.value + 0.2))
-        await writer.beat()
-        await in_sync(mariadb_pair)
-        await becomes(lambda: stays_below(lag, 1.0))
+        await becomes(lambda: is_current(writer, mariadb_pair, lag))
 
 
 async def test_a_lost_primary_is_broken_not_a_dead_writer(
-    fresh_mariadb: Pair[MariaDBServer],
+    lent_mariadb: Pair[MariaDBServer],
 ) -> None:
-    async with writer_on(fresh_mariadb.primary) as writer, probes_of(fresh_mariadb.replica) as down:
+    async with writer_on(lent_mariadb.primary) as writer, probes_of(lent_mariadb.replica) as down:
         await writer.beat()
-        await in_sync(fresh_mariadb)
+        await in_sync(lent_mariadb)
         lag = down.probe_for(spec_of("lag", options=OPTIONS))
-        fresh_mariadb.primary.kill()
+        lent_mariadb.primary.kill()
         await becomes(lambda: says(lag, Cause.REPLICATION_BROKEN))
         broken = await measured(lag)
-        assert f"127.0.0.1:{fresh_mariadb.primary.port}" in broken.detail
+        assert f"127.0.0.1:{lent_mariadb.primary.port}" in broken.detail
         await becomes(lambda: exceeds(lag, broken.value + 0.2))
 
 
@@ -130,23 +137,26 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
         with stopped(mariadb_pair.replica):
             await becomes(lambda: says(lag, Cause.REPLICATION_STOPPED))
             assert (await measured(lag)).value > 0
-        await writer.beat()
-        await becomes(lambda: says(lag, None))
+        await becomes(lambda: is_current(writer, mariadb_pair, lag))
 
 
 async def test_clocks_that_disagree_are_corrected_and_told(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     """R24"""
-    async with writer_on(mariadb_pair.primary) as writer, probes_of(mariadb_pair.replica) as down:
+    async with (
+        writer_on(mariadb_pair.primary, LONG_S) as writer,
+        probes_of(mariadb_pair.replica) as down,
+    ):
         await writer.beat()
+        began = time.monotonic()
         execute(mariadb_pair.primary, f"UPDATE {TABLE} SET ts = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR")
         await in_sync(mariadb_pair)
         lag = down.probe_for(spec_of("lag", options=OPTIONS))
         assert (await failure(lag)).cause is Cause.HEARTBEAT_DEAD
         down.skew.ahead_s = 3600.0
         skewed = await measured(lag)
-        assert 0 <= skewed.value < 1.15
+        assert 0 <= skewed.value < time.monotonic() - began + CLOCKS_S
         assert skewed.cause is Cause.CLOCK_SKEW
 
 
@@ -156,7 +166,7 @@ async def test_clocks_that_disagree_are_corrected_and_told(
 async def test_a_table_of_the_earlier_layout_is_widened_by_the_writer(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
-    primary = mariadb_pair.primary
+    primary, began = mariadb_pair.primary, time.monotonic()
     execute(
         primary,
         "CREATE DATABASE beats",
@@ -165,7 +175,8 @@ async def test_a_table_of_the_earlier_layout_is_widened_by_the_writer(
     )
     await in_sync(mariadb_pair)
     async with probes_of(mariadb_pair.replica) as down:
-        assert 0 <= await read(down, "lag", options=OPTIONS) < 3
+        lag_s = await read(down, "lag", options=OPTIONS)
+        assert 0 <= lag_s < time.monotonic() - began + CLOCKS_S
         async with writer_on(primary, interval_s=0.5) as writer:
             assert await writer.beat() is True
             assert scalar(primary, f"SELECT interval_s FROM {TABLE}") == 0.5
@@ -226,34 +237,32 @@ def stall_commits(primary: MariaDBServer) -> None:
 
 
 async def demotes(primary: MariaDBServer) -> None:
-    await aeventually(lambda: scalar(primary, WAITING) == 0, within_s=2)
-    await asyncio.wait_for(asyncio.to_thread(execute, primary, "SET GLOBAL read_only = 1"), 2)
+    """Soon, by the measure of the ten minutes."""
+    await aeventually(lambda: scalar(primary, WAITING) == 0)
+    await asyncio.wait_for(asyncio.to_thread(execute, primary, "SET GLOBAL read_only = 1"), 60)
 
 
 async def test_a_semi_sync_stall_is_given_up_and_does_not_block_a_demotion(
-    fresh_mariadb: Pair[MariaDBServer],
+    lent_mariadb: Pair[MariaDBServer],
 ) -> None:
-    primary = fresh_mariadb.primary
-    async with writer_on(primary, timeout_s=0.5) as writer:
-        assert await writer.beat() is True
+    primary = lent_mariadb.primary
+    async with writer_on(primary) as patient, writer_on(primary, timeout_s=1.0) as writer:
+        assert await patient.beat() is True
         stall_commits(primary)
-        started = time.monotonic()
         with pytest.raises(ProbeFailed) as caught:
             await writer.beat()
-        assert time.monotonic() - started < 0.7
         assert caught.value.cause is Cause.TIMED_OUT
         await demotes(primary)
-        assert await writer.beat() is False
+        assert await patient.beat() is False
 
 
 async def test_a_measured_commit_that_stalls_does_not_block_a_demotion_either(
-    fresh_mariadb: Pair[MariaDBServer],
+    lent_mariadb: Pair[MariaDBServer],
 ) -> None:
-    primary = fresh_mariadb.primary
+    primary = lent_mariadb.primary
     async with probes_of(primary) as probes:
-        commit = probes.probe_for(spec_of("commit_delay", timeout_s=0.5))
-        await within(commit, 2.0)
+        commit = probes.probe_for(spec_of("commit_delay"))
+        assert await value(commit) > 0
         stall_commits(primary)
-        with pytest.raises(TimeoutError):
-            await within(commit, 0.5)
+        await cut_off(commit, when=lambda: scalar(primary, WAITING) >= 1)
         await demotes(primary)

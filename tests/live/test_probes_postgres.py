@@ -7,6 +7,8 @@ import resource
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,19 +18,21 @@ from headgate.core.builtins import BUILTINS
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.samples import Cause, Measured
+from headgate.demo import postgres
 from headgate.demo.postgres import PostgresServer
 from headgate.errors import InvalidSettings, ProbeFailed
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes, Probe
 from tests.fixtures.eventually import aeventually, eventually
-from tests.fixtures.servers import Pair
+from tests.fixtures.servers import CACHE_DIR, Pair
 from tests.probes.reading import (
     becomes,
+    cut_off,
     exceeds,
     failure,
     measured,
     open_sockets,
-    stays_below,
+    says,
     within,
     works,
 )
@@ -38,11 +42,14 @@ ON_ANY_PRIMARY = sorted(
     for row in BUILTINS.values()
     if Engine.POSTGRES in row.engines and row.name not in ("archive_backlog",)
 )
+CLOCKS_S = 0.1
+"""How far the clock of servers and that of tests may drift apart within a test."""
 OURS = "FROM pg_stat_activity WHERE application_name = 'headgate'"
 
 
 def spec_of(name: str, **settings: Any) -> MetricSpec:
-    return parse_metric_settings(name, settings, Engine.POSTGRES)
+    """With a timeout that only a fault meets, unless it says another."""
+    return parse_metric_settings(name, {"timeout_s": 60.0, **settings}, Engine.POSTGRES)
 
 
 @asynccontextmanager
@@ -59,12 +66,19 @@ async def probes_of(
 
 
 async def read(probes: DatabaseProbes, name: str, **settings: Any) -> float:
-    spec = spec_of(name, **settings)
-    return await within(probes.probe_for(spec), spec.timeout_s)
+    return await value(probes.probe_for(spec_of(name, **settings)))
+
+
+async def value(probe: Probe) -> float:
+    return (await measured(probe)).value
+
+
+async def is_zero(probe: Probe) -> bool:
+    return await value(probe) == 0
 
 
 async def sql_failure(probes: DatabaseProbes, query: str) -> ProbeFailed:
-    return await failure(probes.probe_for(spec_of("mine", sql=query, threshold=1, timeout_s=2.0)))
+    return await failure(probes.probe_for(spec_of("mine", sql=query, threshold=1)))
 
 
 def execute(server: PostgresServer, *statements: str) -> None:
@@ -105,21 +119,19 @@ async def in_sync(pair: Pair[PostgresServer]) -> None:
 async def test_every_builtin_reads_on_a_healthy_primary(
     postgres_pair: Pair[PostgresServer], name: str
 ) -> None:
-    spec = spec_of(name)
     async with probes_of(postgres_pair.primary) as probes:
-        probe = probes.probe_for(spec)
+        probe = probes.probe_for(spec_of(name))
         await becomes(lambda: works(probe))
-        assert 0 <= await within(probe, spec.timeout_s) < 10_000
+        assert 0 <= await value(probe) < 10_000
 
 
 async def test_healthy_values_are_plausible(postgres_pair: Pair[PostgresServer]) -> None:
     async with probes_of(postgres_pair.primary) as probes:
-        assert await read(probes, "threads_running") == 0
+        for name in ("threads_running", "lock_waits", "longest_lock_wait", "oldest_transaction"):
+            await becomes(partial(is_zero, probes.probe_for(spec_of(name))))
         assert 0.01 <= await read(probes, "pool_usage") < 0.5
-        assert 0 < await read(probes, "commit_delay", timeout_s=2.0) < 1
-        assert await read(probes, "lock_waits") == 0
-        assert await read(probes, "longest_lock_wait") == 0
-        assert await read(probes, "oldest_transaction") == 0
+        began = time.monotonic()
+        assert 0 < await read(probes, "commit_delay") < time.monotonic() - began
         assert 0 < await read(probes, "disk_used") <= 1
 
 
@@ -138,16 +150,21 @@ async def test_archive_backlog_without_an_archive_is_unsupported_not_zero(
     assert failed.cause is Cause.UNSUPPORTED
 
 
-async def test_archive_backlog_counts_files_that_wait(
-    fresh_postgres: Pair[PostgresServer],
-) -> None:
-    primary = fresh_postgres.primary
-    execute(
-        primary,
-        "ALTER SYSTEM SET archive_mode = on",
-        "ALTER SYSTEM SET archive_command = 'false'",
-    )
-    primary.restart()
+@contextmanager
+def alone(servers_dir: Path, **settings: str) -> Iterator[PostgresServer]:
+    """A server without a replica, with settings that need a start."""
+    with postgres.start_primary(
+        servers_dir, settings=settings, durable=False, cache_dir=CACHE_DIR
+    ) as server:
+        yield server
+
+
+async def test_archive_backlog_counts_files_that_wait(servers_dir: Path) -> None:
+    with alone(servers_dir, archive_mode="on", archive_command="false") as primary:
+        await counts_files_that_wait(primary)
+
+
+async def counts_files_that_wait(primary: PostgresServer) -> None:
     async with probes_of(primary) as probes:
         assert await read(probes, "archive_backlog") == 0
         for _ in range(3):
@@ -204,6 +221,7 @@ async def test_lag_grows_while_replay_is_paused_and_returns(
     postgres_pair: Pair[PostgresServer], side: str
 ) -> None:
     """R22: with all WAL received and none replayed, on the standby and as its primary sees it."""
+    began = time.monotonic()
     write(postgres_pair.primary)
     await in_sync(postgres_pair)
     async with probes_of(getattr(postgres_pair, side)) as probes:
@@ -211,11 +229,10 @@ async def test_lag_grows_while_replay_is_paused_and_returns(
         await becomes(lambda: is_current(lag))
         with replay_paused(postgres_pair.replica):
             write(postgres_pair.primary)
-            started = time.monotonic()
             await becomes(lambda: exceeds(lag, 0.3))
-            first = await within(lag, 1.0)
+            first = await value(lag)
             await becomes(lambda: exceeds(lag, 0.9))
-            assert first < await within(lag, 1.0) <= time.monotonic() - started + 0.2
+            assert first < await value(lag) < time.monotonic() - began + CLOCKS_S
         await becomes(lambda: is_current(lag))
 
 
@@ -234,27 +251,27 @@ async def test_an_idle_primary_is_not_lag(postgres_pair: Pair[PostgresServer]) -
     since_replay = "SELECT extract(epoch FROM now() - pg_last_xact_replay_timestamp())::float8"
     await aeventually(lambda: scalar(postgres_pair.replica, since_replay) > 0.5)
     async with probes_of(postgres_pair.replica) as probes:
-        assert await read(probes, "lag") == 0
+        lag = probes.probe_for(spec_of("lag"))
+        await becomes(lambda: is_current(lag))
 
 
 async def test_misleading_zero_lag_when_the_primary_is_gone(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
     """R22: stopped replication grows, it is never 0."""
-    write(fresh_postgres.primary)
-    await in_sync(fresh_postgres)
-    async with probes_of(fresh_postgres.replica) as probes:
+    write(lent_postgres.primary)
+    await in_sync(lent_postgres)
+    async with probes_of(lent_postgres.replica) as probes:
         lag = probes.probe_for(spec_of("lag"))
         await becomes(lambda: is_current(lag))
-        fresh_postgres.primary.kill()
-        await becomes(lambda: exceeds(lag, 0.2))
+        lent_postgres.primary.kill()
+        await becomes(lambda: says(lag, Cause.REPLICATION_BROKEN))
         broken = await measured(lag)
-        assert broken.cause is Cause.REPLICATION_BROKEN
-        assert f"127.0.0.1:{fresh_postgres.primary.port}" in broken.detail
+        assert f"127.0.0.1:{lent_postgres.primary.port}" in broken.detail
         assert "not running" in broken.detail
         await becomes(lambda: exceeds(lag, broken.value + 0.2))
-        fresh_postgres.primary.restart()
-        await becomes(lambda: is_current(lag), within_s=10)
+        lent_postgres.primary.restart()
+        await becomes(lambda: is_current(lag))
 
 
 async def test_lag_of_a_standby_that_never_replayed_is_unknown_not_zero(
@@ -269,39 +286,39 @@ async def test_lag_of_a_standby_that_never_replayed_is_unknown_not_zero(
 
 
 async def test_a_vanished_replica_keeps_growing_on_the_primary(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    async with probes_of(fresh_postgres.primary) as probes:
+    async with probes_of(lent_postgres.primary) as probes:
         lag = probes.probe_for(spec_of("lag"))
         await becomes(lambda: is_current(lag))
-        fresh_postgres.replica.stop()
+        lent_postgres.replica.stop()
         await becomes(lambda: exceeds(lag, 0.4))
-        first = await within(lag, 1.0)
+        first = await value(lag)
         await becomes(lambda: exceeds(lag, first + 0.2))
-        fresh_postgres.replica.restart()
+        lent_postgres.replica.restart()
         await becomes(lambda: is_current(lag))
 
 
 async def test_a_primary_without_replicas_has_no_lag_to_tell(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    fresh_postgres.replica.stop()
+    lent_postgres.replica.stop()
     eventually(
-        lambda: scalar(fresh_postgres.primary, "SELECT count(*) FROM pg_stat_replication") == 0
+        lambda: scalar(lent_postgres.primary, "SELECT count(*) FROM pg_stat_replication") == 0
     )
-    async with probes_of(fresh_postgres.primary) as probes:
+    async with probes_of(lent_postgres.primary) as probes:
         failed = await failure(probes.probe_for(spec_of("lag")))
     assert failed.cause is Cause.UNSUPPORTED
 
 
 async def test_promotion_turns_standby_lag_into_primary_lag(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    async with probes_of(fresh_postgres.replica) as probes:
+    async with probes_of(lent_postgres.replica) as probes:
         lag = probes.probe_for(spec_of("lag"))
         await becomes(lambda: is_current(lag))
-        fresh_postgres.primary.stop()
-        fresh_postgres.replica.promote()
+        lent_postgres.primary.stop()
+        lent_postgres.replica.promote()
         assert (await failure(lag)).cause is Cause.UNSUPPORTED
 
 
@@ -311,17 +328,20 @@ async def test_heartbeats_measure_lag_and_only_the_primary_writes_them(
     """R20–R22: heartbeat writer on the wrong host."""
     options = {"method": "heartbeat"}
     async with probes_of(postgres_pair.primary) as up, probes_of(postgres_pair.replica) as down:
-        writer = up.heartbeat_writer("headgate.heartbeat")
-        wrong = down.heartbeat_writer("headgate.heartbeat")
+        writer = up.heartbeat_writer("headgate.heartbeat", interval_s=20, timeout_s=60)
+        wrong = down.heartbeat_writer("headgate.heartbeat", timeout_s=60)
+        began = time.monotonic()
         assert await writer.beat() is True
         assert await wrong.beat() is False
         await in_sync(postgres_pair)
         lag = down.probe_for(spec_of("lag", options=options))
-        first = await within(lag, 1.0)
-        assert 0 <= first < 2
+        first = await value(lag)
+        assert 0 <= first < time.monotonic() - began + CLOCKS_S
         await becomes(lambda: exceeds(lag, first + 0.3))
+        began = time.monotonic()
         assert await writer.beat() is True
-        await becomes(lambda: stays_below(lag, 0.3))
+        await in_sync(postgres_pair)
+        assert 0 <= await value(lag) < time.monotonic() - began + CLOCKS_S
         await writer.close()
         await wrong.close()
     execute(postgres_pair.primary, "DROP SCHEMA headgate CASCADE")
@@ -367,6 +387,7 @@ async def test_a_logical_subscriber_reads_the_heartbeat_and_does_not_write_it(
     """It is not in recovery, but its rows come from elsewhere."""
     primary = postgres_pair.primary
     table = "CREATE TABLE public.fed (id int PRIMARY KEY, ts timestamptz, server text)"
+    began = time.monotonic()
     never = "CONNECTION 'host=127.0.0.1 port=1' PUBLICATION fed"
     execute(
         primary,
@@ -388,7 +409,7 @@ async def test_a_logical_subscriber_reads_the_heartbeat_and_does_not_write_it(
         "DROP SUBSCRIPTION fed",
         "DROP TABLE public.fed",
     )
-    assert 5 <= lag_s < 10
+    assert 5 <= lag_s < 5 + time.monotonic() - began + CLOCKS_S
 
 
 async def test_a_missing_heartbeat_table_says_what_to_do(
@@ -424,14 +445,14 @@ async def blocked_sessions(server: PostgresServer, waiting: int) -> AsyncIterato
 async def test_lock_waits_counts_blocked_sessions_and_times_the_longest(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
-    primary = postgres_pair.primary
+    primary, began = postgres_pair.primary, time.monotonic()
     async with probes_of(primary) as probes, blocked_sessions(primary, waiting=3):
         waits = probes.probe_for(spec_of("lock_waits"))
         longest = probes.probe_for(spec_of("longest_lock_wait"))
         await becomes(lambda: exceeds(waits, 2.5))
         assert await waits.read() == 3
         await becomes(lambda: exceeds(longest, 0.3))
-        assert await within(longest, 2.0) < 5
+        assert await value(longest) < time.monotonic() - began + CLOCKS_S
         # Blocked statements are statements being executed.
         assert await read(probes, "threads_running") == 3
         assert await read(probes, "oldest_transaction") > 0.3
@@ -450,8 +471,8 @@ async def test_autovacuum_looks_at_the_named_tables_only(
     assert "public.absent" in failed.detail
 
 
-async def test_autovacuum_sees_a_worker_at_work(fresh_postgres: Pair[PostgresServer]) -> None:
-    primary = fresh_postgres.primary
+async def test_autovacuum_sees_a_worker_at_work(lent_postgres: Pair[PostgresServer]) -> None:
+    primary = lent_postgres.primary
     execute(
         primary,
         "CREATE TABLE bulk (n int, filler text) WITH (autovacuum_vacuum_cost_delay = 100,"
@@ -464,10 +485,11 @@ async def test_autovacuum_sees_a_worker_at_work(fresh_postgres: Pair[PostgresSer
     async with probes_of(primary) as probes:
         named = probes.probe_for(spec_of("autovacuum", options={"tables": ["public.bulk"]}))
         everywhere = probes.probe_for(spec_of("autovacuum"))
-        await becomes(lambda: exceeds(named, 0.5), within_s=20)
-        assert await within(everywhere, 2.0) >= 1
+        await becomes(lambda: exceeds(named, 0.5))
+        assert await value(everywhere) >= 1
         other = "pg_catalog.pg_class"
         assert await read(probes, "autovacuum", options={"tables": [other]}) == 0
+    execute(primary, "DROP TABLE bulk")
 
 
 async def test_a_commit_stall_is_seen(postgres_pair: Pair[PostgresServer]) -> None:
@@ -475,28 +497,23 @@ async def test_a_commit_stall_is_seen(postgres_pair: Pair[PostgresServer]) -> No
     primary = postgres_pair.primary
     dsn = primary.dsn() + " options='-c synchronous_commit=on'"
     async with probes_of(primary, dsn=dsn) as probes:
-        commit = probes.probe_for(spec_of("commit_delay", timeout_s=0.5))
-        assert await within(commit, 0.5) < 0.4
+        commit = probes.probe_for(spec_of("commit_delay"))
+        assert await value(commit) > 0
+        held = f"SELECT count(*) {OURS} AND wait_event = 'SyncRep'"
+        names = "SHOW synchronous_standby_names"
         execute(
             primary,
             "ALTER SYSTEM SET synchronous_standby_names = 'nobody_there'",
             "SELECT pg_reload_conf()",
         )
         try:
-            await becomes(lambda: stalls(commit))
+            await aeventually(lambda: scalar(primary, names) == "nobody_there")
+            await cut_off(commit, when=lambda: scalar(primary, held) == 1)
         finally:
             execute(
                 primary, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"
             )
-        await becomes(lambda: works(commit, 0.4))
-
-
-async def stalls(probe: Probe) -> bool:
-    """Cancelled at its timeout, or ended there by the server: either way no quick commit."""
-    try:
-        return await within(probe, 0.5) > 0.4
-    except TimeoutError:
-        return True
+        await becomes(lambda: works(commit))
 
 
 # --- what may not be seen is not 0 ---------------------------------------------------------
@@ -553,7 +570,7 @@ async def test_the_statements_to_run_are_all_that_is_missing(
             assert "pg_monitor" not in failed.detail
             execute(primary, *failed.detail.partition(TO_RUN)[2].split("; "))
             await in_sync(postgres_pair)
-            assert await within(lag, 1.0) >= 0
+            assert await value(lag) >= 0
         eventually(lambda: scalar(primary, f"SELECT count(*) {OURS}") == 0)
         execute(primary, f"DROP TABLE {name}", "DROP SCHEMA IF EXISTS made_by_hand CASCADE")
 
@@ -637,7 +654,7 @@ async def test_custom_sql_answers_one_number(
 ) -> None:
     """R6"""
     async with probes_of(postgres_pair.primary) as probes:
-        answer = await read(probes, "mine", sql=query, threshold=1, timeout_s=2.0)
+        answer = await read(probes, "mine", sql=query, threshold=1)
     assert answer > 0 if value is None else answer == value
 
 
@@ -741,14 +758,10 @@ async def test_a_timed_out_statement_ends_on_the_server(
     asleep = f"SELECT count(*) {OURS} AND query LIKE '%pg_sleep(300)%' AND state = 'active'"
     async with probes_of(primary) as probes:
         slow = probes.probe_for(
-            spec_of("mine", sql="SELECT 1 FROM pg_sleep(300)", threshold=1, timeout_s=1.0)
+            spec_of("mine", sql="SELECT 1 FROM pg_sleep(300)", threshold=1, timeout_s=2.0)
         )
-        reading = asyncio.create_task(slow.read())
-        await aeventually(lambda: scalar(primary, asleep) == 1)
-        reading.cancel()
-        await asyncio.wait([reading], timeout=0.2)
-        assert reading.cancelled()
-        await aeventually(lambda: scalar(primary, asleep) == 0, within_s=2)
+        await cut_off(slow, when=lambda: scalar(primary, asleep) == 1)
+        await aeventually(lambda: scalar(primary, asleep) == 0)
 
 
 async def test_a_statement_that_the_server_ends_is_a_timeout(
@@ -756,7 +769,7 @@ async def test_a_statement_that_the_server_ends_is_a_timeout(
 ) -> None:
     async with probes_of(postgres_pair.primary) as probes:
         slow = spec_of("mine", sql="SELECT 1 FROM pg_sleep(300)", threshold=1, timeout_s=0.1)
-        failed = await failure(probes.probe_for(slow), timeout_s=2)
+        failed = await failure(probes.probe_for(slow))
     assert failed.cause is Cause.TIMED_OUT
 
 
@@ -777,51 +790,44 @@ async def test_fifty_timeouts_leak_no_connection(postgres_pair: Pair[PostgresSer
 
 
 async def test_a_frozen_server_times_out_and_recovers(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    """A hung database is never healthy, and never hangs us: not a query, a connect, a close."""
-    primary = fresh_postgres.primary
+    """A hung database is never healthy, and never hangs us: not a query, a connect, a close. All
+    of them end while it stays frozen."""
+    primary = lent_postgres.primary
     async with probes_of(primary) as probes:
         running = probes.probe_for(spec_of("threads_running"))
-        await within(running, 0.5)
+        await value(running)
         primary.pause()
-        try:
-            for _ in range(4):  # the first on the open connection, the others connecting anew
-                started = time.monotonic()
-                with pytest.raises(TimeoutError):
-                    await within(running, 0.5)
-                assert time.monotonic() - started < 0.7
-            started = time.monotonic()
-            await probes.close()
-            assert time.monotonic() - started < 0.5
-        finally:
-            primary.resume()
+        for _ in range(3):  # The first on the open connection, the others on new ones.
+            with pytest.raises(TimeoutError):
+                await within(running, 0.3)
+        await probes.close()
+        primary.resume()
     async with probes_of(primary) as probes:
         running = probes.probe_for(spec_of("threads_running"))
         await becomes(lambda: works(running))
 
 
-async def test_reads_go_on_after_a_freeze(fresh_postgres: Pair[PostgresServer]) -> None:
-    primary = fresh_postgres.primary
+async def test_reads_go_on_after_a_freeze(lent_postgres: Pair[PostgresServer]) -> None:
+    primary = lent_postgres.primary
     async with probes_of(primary) as probes:
         running = probes.probe_for(spec_of("threads_running"))
-        await within(running, 0.5)
+        await value(running)
         primary.pause()
-        try:
-            with pytest.raises(TimeoutError):
-                await within(running, 0.3)
-        finally:
-            primary.resume()
+        with pytest.raises(TimeoutError):
+            await within(running, 0.3)
+        primary.resume()
         await becomes(lambda: works(running))
 
 
 async def test_a_killed_server_fails_and_recovers_after_its_restart(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    primary = fresh_postgres.primary
+    primary = lent_postgres.primary
     async with probes_of(primary) as probes:
         running = probes.probe_for(spec_of("threads_running"))
-        await within(running, 0.5)
+        await value(running)
         primary.kill()
         failed = await failure(running)
         assert failed.cause is Cause.FAILED
@@ -829,18 +835,19 @@ async def test_a_killed_server_fails_and_recovers_after_its_restart(
         assert f"127.0.0.1:{primary.port}/postgres" in failed.detail
         primary.restart()
         # At once: a connection that died while idle is not offered again.
-        assert await within(running, 2.0) == 0
+        assert await value(running) == 0
 
 
-async def test_too_many_clients_is_a_failure(fresh_postgres: Pair[PostgresServer]) -> None:
+async def test_too_many_clients_is_a_failure(servers_dir: Path) -> None:
     """R5: a full server refuses even the probe, unless it has its connection already."""
-    primary = fresh_postgres.primary
-    execute(primary, "ALTER SYSTEM SET max_connections = 25")
-    fresh_postgres.replica.stop()
-    primary.restart()
+    with alone(servers_dir, max_connections="25") as primary:
+        await fails_when_full(primary)
+
+
+async def fails_when_full(primary: PostgresServer) -> None:
     async with probes_of(primary) as inside, probes_of(primary) as outside:
         usage = inside.probe_for(spec_of("pool_usage"))
-        assert await within(usage, 1.0) < 0.5
+        assert await value(usage) < 0.5
         crowd: list[psycopg.Connection] = []
         with pytest.raises(psycopg.OperationalError):
             while True:
@@ -848,7 +855,7 @@ async def test_too_many_clients_is_a_failure(fresh_postgres: Pair[PostgresServer
         failed = await failure(outside.probe_for(spec_of("pool_usage")))
         assert failed.cause is Cause.FAILED
         assert "clients already" in failed.detail
-        assert await within(usage, 1.0) >= 1.0
+        assert await value(usage) >= 1.0
         for connection in crowd:
             connection.close()
 
@@ -856,14 +863,15 @@ async def test_too_many_clients_is_a_failure(fresh_postgres: Pair[PostgresServer
 async def test_waiting_for_a_connection_counts_against_the_deadline(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
-    async with probes_of(postgres_pair.primary, max_connections=1) as probes:
-        slow = spec_of("mine", sql="SELECT 1 FROM pg_sleep(5)", threshold=1, timeout_s=1.0)
-        holding = asyncio.create_task(works(probes.probe_for(slow), 1.0))
+    primary = postgres_pair.primary
+    async with probes_of(primary, max_connections=1) as probes:
+        slow = spec_of("mine", sql="SELECT 1 FROM pg_sleep(300)", threshold=1)
+        holding = asyncio.create_task(probes.probe_for(slow).read())
         quick = probes.probe_for(spec_of("threads_running"))
         await asyncio.sleep(0)
-        started = time.monotonic()
         with pytest.raises(TimeoutError):
             await within(quick, 0.2)
-        assert time.monotonic() - started < 0.4
-        assert await holding is False
+        assert not holding.done()
+        holding.cancel()
         await becomes(lambda: works(quick))
+        execute(primary, f"SELECT pg_terminate_backend(pid) {OURS} AND query LIKE '%pg_sleep%'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from headgate.errors import ProbeFailed
 from headgate.probes.heartbeats import Writer
 from tests.fixtures.servers import Pair
 from tests.live.test_probes_postgres import (
+    CLOCKS_S,
     execute,
     in_sync,
     probes_of,
@@ -22,15 +24,16 @@ from tests.live.test_probes_postgres import (
     role,
     scalar,
     spec_of,
+    value,
     write,
 )
-from tests.probes.reading import becomes, exceeds, failure, measured, says, stays_below, within
+from tests.probes.reading import becomes, exceeds, failure, measured, says, stays_below
 
 TABLE = "beats.heartbeat"
 OPTIONS = {"method": "heartbeat", "heartbeat_table": TABLE}
 OLD_LAYOUT = "id int PRIMARY KEY DEFAULT 1, ts timestamptz NOT NULL, server text NOT NULL"
-SHORT_S = 0.05
-"""An interval at which a row is stale after 1.15 s."""
+SHORT_S, LONG_S = 0.05, 20.0
+"""Intervals at which a row is stale after 1.15 s, and after a minute."""
 
 
 @asynccontextmanager
@@ -38,7 +41,7 @@ async def writer_on(
     server: PostgresServer, interval_s: float = SHORT_S, **settings: Any
 ) -> AsyncIterator[Writer[Any]]:
     async with probes_of(server, **settings) as probes:
-        writer = probes.heartbeat_writer(TABLE, interval_s=interval_s)
+        writer = probes.heartbeat_writer(TABLE, interval_s=interval_s, timeout_s=60.0)
         try:
             yield writer
         finally:
@@ -54,10 +57,18 @@ def no_table_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         )
 
 
+async def is_current(writer: Writer[Any], pair: Pair[PostgresServer], beats: Any) -> bool:
+    """After one more beat: on a busy machine it may be old before it is read."""
+    await writer.beat()
+    await in_sync(pair)
+    return await says(beats, None)
+
+
 async def test_a_paused_replay_is_stopped_by_either_method(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
     """R22, R25"""
+    began = time.monotonic()
     async with writer_on(postgres_pair.primary) as writer, probes_of(postgres_pair.replica) as down:
         await writer.beat()
         await in_sync(postgres_pair)
@@ -73,11 +84,10 @@ async def test_a_paused_replay_is_stopped_by_either_method(
             for lag in (native, beats):
                 stopped = await measured(lag)
                 assert "pg_wal_replay_resume" in stopped.detail
-                assert 0 < stopped.value < 10
+                assert 0 < stopped.value < time.monotonic() - began + CLOCKS_S
             before = stopped.value
             await becomes(lambda: exceeds(beats, before + 0.2))
-        await writer.beat()
-        await becomes(lambda: stays_below(beats, 1.0))
+        await becomes(lambda: is_current(writer, postgres_pair, beats))
 
 
 async def test_a_paused_replay_grows_on_an_idle_shard_too(
@@ -95,20 +105,18 @@ async def test_a_paused_replay_grows_on_an_idle_shard_too(
 
 
 async def test_a_lost_primary_is_broken_not_a_dead_writer(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
     async with (
-        writer_on(fresh_postgres.primary) as writer,
-        probes_of(fresh_postgres.replica) as down,
+        writer_on(lent_postgres.primary) as writer,
+        probes_of(lent_postgres.replica) as down,
     ):
-        await writer.beat()
-        await in_sync(fresh_postgres)
         beats = down.probe_for(spec_of("lag", options=OPTIONS))
-        await becomes(lambda: says(beats, None))
-        fresh_postgres.primary.kill()
+        await becomes(lambda: is_current(writer, lent_postgres, beats))
+        lent_postgres.primary.kill()
         await becomes(lambda: says(beats, Cause.REPLICATION_BROKEN))
         broken = await measured(beats)
-        assert f"127.0.0.1:{fresh_postgres.primary.port}" in broken.detail
+        assert f"127.0.0.1:{lent_postgres.primary.port}" in broken.detail
         await becomes(lambda: exceeds(beats, broken.value + 0.2))
 
 
@@ -146,17 +154,19 @@ async def test_an_idle_shard_does_not_look_lagged_while_its_heartbeat_rests(
         with replay_paused(postgres_pair.replica):
             write(postgres_pair.primary)
             await becomes(lambda: says(beats, Cause.REPLICATION_STOPPED))
-        await writer.beat()
-        await becomes(lambda: says(beats, None))
-        await becomes(lambda: stays_below(beats, 1.0))
+        await becomes(lambda: is_current(writer, postgres_pair, beats))
 
 
 async def test_clocks_that_disagree_are_corrected_and_told(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
     """R24: a primary whose clock is an hour ahead, as the row shows it."""
-    async with writer_on(postgres_pair.primary) as writer, probes_of(postgres_pair.replica) as down:
+    async with (
+        writer_on(postgres_pair.primary, LONG_S) as writer,
+        probes_of(postgres_pair.replica) as down,
+    ):
         await writer.beat()
+        began = time.monotonic()
         execute(
             postgres_pair.primary, f"UPDATE {TABLE} SET ts = clock_timestamp() + interval '1 h'"
         )
@@ -165,7 +175,7 @@ async def test_clocks_that_disagree_are_corrected_and_told(
         assert (await failure(beats)).cause is Cause.CLOCK_SKEW
         down.skew.ahead_s, down.skew.error_s = -3600.0, 0.002
         skewed = await measured(beats)
-        assert 0 <= skewed.value < 1.15
+        assert 0 <= skewed.value < time.monotonic() - began + CLOCKS_S
         assert skewed.cause is Cause.CLOCK_SKEW
         assert "3600.000 s behind the primary's" in skewed.detail
 
@@ -176,7 +186,7 @@ async def test_clocks_that_disagree_are_corrected_and_told(
 async def test_a_table_of_the_earlier_layout_is_widened_by_the_writer(
     postgres_pair: Pair[PostgresServer],
 ) -> None:
-    primary = postgres_pair.primary
+    primary, began = postgres_pair.primary, time.monotonic()
     execute(
         primary,
         "CREATE SCHEMA beats",
@@ -186,7 +196,8 @@ async def test_a_table_of_the_earlier_layout_is_widened_by_the_writer(
     await in_sync(postgres_pair)
     async with probes_of(postgres_pair.replica) as down:
         # Read before: a replica may be ahead of its writer's next version.
-        assert 0 <= await read(down, "lag", options=OPTIONS) < 3
+        lag_s = await read(down, "lag", options=OPTIONS)
+        assert 0 <= lag_s < time.monotonic() - began + CLOCKS_S
         async with writer_on(primary, interval_s=0.5) as writer:
             assert await writer.beat() is True
             assert scalar(primary, f"SELECT interval_s FROM {TABLE}") == 0.5
@@ -255,6 +266,7 @@ PT_TIMES = {
 async def test_pt_heartbeats_tables_are_read_in_both_layouts(
     postgres_pair: Pair[PostgresServer], columns: str, rows: str, kind: str
 ) -> None:
+    began = time.monotonic()
     type_, form = PT_TIMES[kind]
     now = "(clock_timestamp() - interval '{} s')"
     old, ts = (form.format(now=now.format(age_s)) for age_s in (900, 1))
@@ -266,17 +278,20 @@ async def test_pt_heartbeats_tables_are_read_in_both_layouts(
     )
     await in_sync(postgres_pair)
     async with probes_of(postgres_pair.replica) as down:
-        assert 1 <= await read(down, "lag", options=OPTIONS) < 4
+        lag_s = await read(down, "lag", options=OPTIONS)
+        assert 1 <= lag_s < 1 + time.monotonic() - began + CLOCKS_S
 
 
 async def test_a_heartbeat_has_parts_of_a_second(postgres_pair: Pair[PostgresServer]) -> None:
     """R23: as fine as the beats themselves."""
     async with writer_on(postgres_pair.primary) as writer, probes_of(postgres_pair.replica) as down:
+        began = time.monotonic()
         await writer.beat()
         execute(
             postgres_pair.primary,
-            f"UPDATE {TABLE} SET interval_s = 1, ts = clock_timestamp() - interval '250 ms'",
+            f"UPDATE {TABLE} SET interval_s = 20, ts = clock_timestamp() - interval '250 ms'",
         )
         await in_sync(postgres_pair)
-        lag_s = await within(down.probe_for(spec_of("lag", options=OPTIONS)), 1.0)
-        assert 0.25 <= lag_s < 2.0 and lag_s != int(lag_s)
+        lag_s = await value(down.probe_for(spec_of("lag", options=OPTIONS)))
+        assert 0.25 <= lag_s < 0.25 + time.monotonic() - began + CLOCKS_S
+        assert lag_s != int(lag_s)
