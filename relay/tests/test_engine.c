@@ -78,7 +78,6 @@ static void receive_bulk(int fd)
 static void test_a_client_that_does_not_read_stops_its_server_and_bounds_its_memory(void)
 {
     world *w = world_open(usual_settings());
-    uint64_t bytes, before;
     pthread_t sender;
     int client, server;
 
@@ -86,12 +85,9 @@ static void test_a_client_that_does_not_read_stops_its_server_and_bounds_its_mem
     say(client, "all of it\n");
     expect(server, "all of it\n");
     pthread_create(&sender, NULL, send_bulk, &server);
-    do {
-        before = COUNT(w, server_bytes);
-        usleep(100000);
-        bytes = COUNT(w, server_bytes);
-    } while (bytes != before);
-    assert(bytes < BULK_BYTES && COUNT(w, buffers_used_bytes) > 0);
+    EVENTUALLY(COUNT(w, buffers_used_bytes) >= HR_MAX_UNSENT); /* and with that it reads no more */
+    usleep(60000);
+    assert(COUNT(w, server_bytes) < BULK_BYTES);
     assert(COUNT(w, buffers_used_bytes) <= HR_MAX_UNSENT + HR_ROOM_BYTES + 2u * HR_BUFFER_BYTES);
     receive_bulk(client);
     pthread_join(sender, NULL);
@@ -110,7 +106,8 @@ static void test_a_server_that_does_not_read_stops_its_client(void)
 
     couple(w, &client, &server);
     pthread_create(&sender, NULL, send_bulk, &client);
-    usleep(300000);
+    EVENTUALLY(COUNT(w, buffers_used_bytes) >= HR_MAX_UNSENT);
+    usleep(20000);
     assert(COUNT(w, client_bytes) < BULK_BYTES);
     assert(COUNT(w, buffers_used_bytes) <= HR_MAX_UNSENT + 3u * HR_BUFFER_BYTES);
     receive_bulk(server);
@@ -148,13 +145,15 @@ static void test_a_held_line_reaches_the_server_once_it_is_let_go(void)
 static void test_a_held_line_is_looked_at_when_it_is_due(void)
 {
     world *w = world_open(usual_settings());
+    uint64_t began_ms;
     int client, server;
 
     gate_due_ms = 30;
     couple(w, &client, &server);
+    began_ms = now_ms();
     say(client, "hold this\n");
-    assert(is_silent(server, 10));
     expect(server, "hold this\n");
+    assert(held_session != NULL && now_ms() - began_ms >= 29);
     close(client);
     close(server);
     world_close(w);
@@ -317,11 +316,11 @@ static void test_a_client_that_never_reads_its_last_words_goes_after_a_while(voi
     uint64_t began_ms;
 
     couple(w, &client, &server);
-    say(client, "quit\n");
     began_ms = now_ms();
+    say(client, "quit\n");
     expect_end(server);
     EVENTUALLY(COUNT(w, closed) == 1);
-    assert(now_ms() - began_ms >= 1500 && now_ms() - began_ms < 5000);
+    assert(now_ms() - began_ms >= HR_LINGER_NS / HR_MS - 1);
     close(client);
     close(server);
     world_close(w);

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parent.parent.parent / "native"
+from tests.fixtures import relaytests
+from tests.fixtures.relaytests import NATIVE
+
+LONGEST_S = 240
+pytestmark = pytest.mark.timeout(LONGEST_S + 60, func_only=True)
 
 
-def make(*arguments: str) -> str:
-    if shutil.which("make") is None or shutil.which("cc") is None:
-        pytest.skip("there is no C compiler with make")
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    return relaytests.built(NATIVE)
+
+
+def run(programs: Path, name: str, *arguments: str) -> str:
     done = subprocess.run(
-        ["make", "--silent", *arguments], cwd=NATIVE, capture_output=True, text=True, timeout=110
+        [programs / name, *arguments],
+        cwd=NATIVE.source,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LONGEST_S,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, f"{name}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
-def test_every_test_and_fuzzer_of_the_core() -> None:
+@pytest.mark.parametrize("name", NATIVE.names("test"))
+def test_in_c(programs: Path, name: str) -> None:
     """R152: what cannot be said from Python: hostile policies, texts and documents."""
-    said = make("-j2", "test", "N=3000")
-    for module in ("region", "decide", "match", "policy", "tags", "compile"):
-        assert f"test_{module}" in said
-    assert "fuzz_policy" in said
+    run(programs, name)
 
 
-def test_threads_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("times", [3000, pytest.param(300_000, marks=pytest.mark.extended)])
+@pytest.mark.parametrize("name", NATIVE.names("fuzz"))
+def test_whatever_comes(programs: Path, name: str, times: int) -> None:
+    assert f"{name}: " in run(programs, name, str(times), "1")
+
+
+@pytest.mark.parametrize("seconds", ["0.5", pytest.param("5", marks=pytest.mark.extended)])
+def test_threads_leave_nothing_behind(programs: Path, seconds: str) -> None:
     """R114: eight threads that take and settle, and every place is free at the end."""
-    assert "stress_threads" in make("-j2", "stress", "SECONDS_OF_STRESS=2")
+    assert "stress_threads: ok" in run(programs, "stress_threads", seconds)

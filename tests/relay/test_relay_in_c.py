@@ -1,56 +1,75 @@
-"""The relay's own tests, in C: under ASan and UBSan, and short runs of its fuzzers."""
+"""The relay's own tests, in C: under ASan and UBSan, and short runs of its fuzzers. Extended: those
+that have threads in them under ThreadSanitizer, and longer runs."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures import relaytests
+from tests.fixtures.relaytests import RELAY, RELAY_TSAN
 
-LONGEST_S = 100
+LONGEST_S = 240
 MUTATIONS = {"fuzz_gate": 600, "fuzz_my": 600, "fuzz_pg": 1200}
-"""Of the files of the corpus, all of which are run as they are before. About a second each; longer
-runs: make -C relay fuzz."""
+"""Of the files of the corpus, all of which are run as they are before. Less than a second of CPU
+time each; longer runs: make -C relay fuzz."""
 SEED = "1"
-Run = Callable[..., str]
-pytestmark = pytest.mark.timeout(relaytests.BUILD_S + LONGEST_S)
-"""Where nobody has built the programs before (scripts/lib.sh), the first test does."""
+pytestmark = pytest.mark.timeout(LONGEST_S + 60, func_only=True)
+"""What is not built yet is built by a fixture: no test's time is meant for compilers."""
+
+
+def run(programs: Path, name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [programs / name, *arguments],
+        cwd=RELAY.source,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LONGEST_S,
+    )
+    assert done.returncode == 0, f"{name}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    return relaytests.built()
+    return relaytests.built(RELAY)
 
 
-@pytest.fixture
-def run(programs: Path) -> Run:
-    def run(name: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [programs / name, *arguments],
-            cwd=relaytests.RELAY,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LONGEST_S,
-        )
-        assert done.returncode == 0, f"{name}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    return run
+@pytest.fixture(scope="session")
+def tsan_programs() -> Path:
+    return relaytests.built(RELAY_TSAN)
 
 
-@pytest.mark.parametrize("name", relaytests.names("test"))
-def test_in_c(run: Run, name: str) -> None:
+@pytest.mark.parametrize("name", RELAY.names("test"))
+def test_in_c(programs: Path, name: str) -> None:
     """R93 to R100: the engine, both protocols, the gate, TLS, the registry."""
-    run(name)
+    run(programs, name)
 
 
-@pytest.mark.parametrize("name", relaytests.names("fuzz"))
-def test_whatever_comes(run: Run, name: str) -> None:
+@pytest.mark.extended
+@pytest.mark.parametrize("name", relaytests.threaded())
+def test_threads_in_c(tsan_programs: Path, name: str) -> None:
+    """No two of its threads touch the same bytes without a word between them."""
+    run(tsan_programs, name)
+
+
+def fuzzed(programs: Path, name: str, times: int) -> None:
+    corpus = RELAY.source / "tests" / "corpus" / name.removeprefix("fuzz_")
+    mutations = times * MUTATIONS[name]
+    said = run(programs, name, str(mutations), SEED, str(corpus))
+    assert f"{len(list(corpus.iterdir()))} files, {mutations} mutations" in said
+
+
+@pytest.mark.parametrize("name", RELAY.names("fuzz"))
+def test_whatever_comes(programs: Path, name: str) -> None:
     """R152: hostile bytes from either end neither crash it nor make it say what nobody said."""
-    corpus = relaytests.TESTS / "corpus" / name.removeprefix("fuzz_")
-    said = run(name, str(MUTATIONS[name]), SEED, str(corpus))
-    assert f"{len(list(corpus.iterdir()))} files, {MUTATIONS[name]} mutations" in said
+    fuzzed(programs, name, 1)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", RELAY.names("fuzz"))
+def test_whatever_comes_for_longer(programs: Path, name: str) -> None:
+    fuzzed(programs, name, 5)
