@@ -412,7 +412,7 @@ def test_oscillation_a_bare_gate_swings_and_a_paced_one_does_not() -> None:
         replace(HERD, workers=1, capacity=lambda _: 20.0),
         replace(HERD, workers=500),
         replace(HERD, capacity=lambda _: 20.0),
-        replace(HERD, capacity=lambda _: 3000.0),
+        replace(HERD, capacity=lambda _: 1500.0),
         replace(HERD, probe_s=0.1),
         replace(HERD, noise_s=0.1),
         replace(HERD, work_s=0.2),
