@@ -37,6 +37,8 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
     "asyncio": asyncio.SelectorEventLoop,
 }
+CLOCKS_S = 0.1
+"""How far the clock of servers and that of tests may drift apart within a test."""
 SHUTDOWN = {PostgresServer: signal.SIGINT, MariaDBServer: signal.SIGTERM}
 
 
@@ -53,7 +55,7 @@ def dsn_of(server: AnyServer, user: str = "") -> str:
 
 @asynccontextmanager
 async def role_of(
-    server: AnyServer, *, user: str = "", timeout_s: float = 2.0
+    server: AnyServer, *, user: str = "", timeout_s: float = 60.0
 ) -> AsyncIterator[RoleProbe[Any]]:
     engine = Engine.POSTGRES if isinstance(server, PostgresServer) else Engine.MYSQL
     probes = DatabaseProbes("main", engine, dsn_of(server, user))
@@ -92,24 +94,26 @@ async def test_a_postgres_pair_tells_who_is_who(postgres_pair: Pair[PostgresServ
     async with role_of(postgres_pair.primary) as up, role_of(postgres_pair.replica) as down:
         started = time.monotonic()
         primary, replica = await up.read(), await down.read()
+        ended = time.monotonic()
     assert (primary.role, replica.role) == (Role.PRIMARY, Role.REPLICA)
     assert primary.cluster == replica.cluster != ""
     assert primary.term == replica.term == 1
     assert primary.upstream == ""
     assert replica.upstream == f"127.0.0.1:{postgres_pair.primary.port}"
-    assert started <= primary.taken_at <= replica.taken_at <= time.monotonic()
+    assert started <= primary.taken_at <= replica.taken_at <= ended
     [below] = primary.downstream
     assert below.name == postgres_pair.replica.place.home.name
     assert below.host == "127.0.0.1"
     assert below.bytes_behind is not None
     assert replica.downstream == ()
-    assert_same_clock(primary, replica)
+    assert_same_clock(primary, replica, within_s=ended - started)
 
 
-def assert_same_clock(*seen: RoleSeen) -> None:
-    """Servers of this machine share the clock of the agent."""
+def assert_same_clock(*seen: RoleSeen, within_s: float) -> None:
+    """Servers of this machine share the clock of the agent; it is compared by asking."""
     for one in seen:
-        assert one.clock_ahead_s is not None and abs(one.clock_ahead_s) < 0.2
+        assert one.clock_ahead_s is not None
+        assert abs(one.clock_ahead_s) < within_s + CLOCKS_S
 
 
 async def test_a_role_without_rights_is_still_told(postgres_pair: Pair[PostgresServer]) -> None:
@@ -125,49 +129,49 @@ async def test_a_role_without_rights_is_still_told(postgres_pair: Pair[PostgresS
 
 
 async def test_control_data_that_may_not_be_read_is_left_out(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    primary = fresh_postgres.primary
-    execute(
-        primary,
-        "CREATE ROLE blind LOGIN",
-        "REVOKE EXECUTE ON FUNCTION pg_control_system(), pg_control_checkpoint() FROM PUBLIC",
-    )
-    async with role_of(primary, user="blind") as probe:
-        for _ in range(2):
-            seen = await probe.read()
-            assert (seen.role, seen.term, seen.cluster) == (Role.PRIMARY, 1, "")
+    primary = lent_postgres.primary
+    facts = "EXECUTE ON FUNCTION pg_control_system(), pg_control_checkpoint()"
+    execute(primary, "CREATE ROLE blind LOGIN", f"REVOKE {facts} FROM PUBLIC")
+    try:
+        async with role_of(primary, user="blind") as probe:
+            for _ in range(2):
+                seen = await probe.read()
+                assert (seen.role, seen.term, seen.cluster) == (Role.PRIMARY, 1, "")
+    finally:
+        execute(primary, f"GRANT {facts} TO PUBLIC", "DROP ROLE blind")
 
 
 async def test_a_promotion_shows_in_role_and_timeline(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
     """Without its primary a standby stays on the timeline it replayed; promoted, it moves on."""
-    async with role_of(fresh_postgres.replica) as probe:
+    async with role_of(lent_postgres.replica) as probe:
         before = await probe.read()
-        fresh_postgres.primary.kill()
-        upstream = f"127.0.0.1:{fresh_postgres.primary.port}"
+        lent_postgres.primary.kill()
+        upstream = f"127.0.0.1:{lent_postgres.primary.port}"
         orphan = await probe.read()
         assert (orphan.role, orphan.term, orphan.upstream) == (Role.REPLICA, 1, upstream)
-        fresh_postgres.replica.promote()
+        lent_postgres.replica.promote()
         after = await probe.read()
     assert (after.role, after.term, after.upstream) == (Role.PRIMARY, 2, "")
     assert after.cluster == before.cluster
 
 
 async def test_a_cascading_standby_follows_to_the_new_timeline(
-    fresh_postgres: Pair[PostgresServer], start_cascade: Any
+    lent_postgres: Pair[PostgresServer], start_cascade: Any
 ) -> None:
-    middle = fresh_postgres.replica
+    middle = lent_postgres.replica
     with start_cascade(middle) as last:
         async with role_of(last) as probe, role_of(middle) as above:
             assert (await probe.read()).upstream == f"127.0.0.1:{middle.port}"
             await becomes(lambda: one_below(above))
-            fresh_postgres.primary.kill()
+            lent_postgres.primary.kill()
             assert (await probe.read()).term == 1
             middle.promote()
             assert (await above.read()).term == 2
-            await becomes(lambda: is_on_timeline(probe, 2), within_s=10)
+            await becomes(lambda: is_on_timeline(probe, 2))
             assert (await probe.read()).role is Role.REPLICA
 
 
@@ -190,12 +194,12 @@ async def test_clocks_that_differ_are_measured(postgres_pair: Pair[PostgresServe
     """R24: the server's minus the agent's, whichever is wrong; the round trip does not count."""
     connector = PostgresConnector("main", postgres_pair.primary.dsn())
     session = await connector.connect()
-    late = Clocks(wall=lambda: time.time() - 30.0)
+    late, began = Clocks(wall=lambda: time.time() - 30.0), time.monotonic()
     try:
         seen = await PostgresRole(late)(session)
     finally:
         await session.leave()
-    assert seen.clock_ahead_s == pytest.approx(30.0, abs=0.2)
+    assert seen.clock_ahead_s == pytest.approx(30.0, abs=time.monotonic() - began + CLOCKS_S)
 
 
 # --- MariaDB -------------------------------------------------------------------------------
@@ -203,7 +207,9 @@ async def test_clocks_that_differ_are_measured(postgres_pair: Pair[PostgresServe
 
 async def test_a_mariadb_pair_tells_who_is_who(mariadb_pair: Pair[MariaDBServer]) -> None:
     async with role_of(mariadb_pair.primary) as up, role_of(mariadb_pair.replica) as down:
+        started = time.monotonic()
         primary, replica = await up.read(), await down.read()
+        ended = time.monotonic()
     assert (primary.role, replica.role) == (Role.PRIMARY, Role.REPLICA)
     assert (primary.cluster, primary.term) == ("", None)
     assert primary.server_id == number_of(mariadb_pair.primary)
@@ -213,7 +219,7 @@ async def test_a_mariadb_pair_tells_who_is_who(mariadb_pair: Pair[MariaDBServer]
     [below] = primary.downstream
     assert below.host == "127.0.0.1"
     assert replica.downstream == ()
-    assert_same_clock(primary, replica)
+    assert_same_clock(primary, replica, within_s=ended - started)
 
 
 async def test_replicas_are_known_by_what_they_report(servers_dir: Path) -> None:
@@ -241,11 +247,12 @@ async def test_clocks_of_mariadb_that_differ_are_measured(
     mariadb_pair: Pair[MariaDBServer],
 ) -> None:
     session = await MysqlConnector("main", dsn_of(mariadb_pair.primary)).connect()
+    began = time.monotonic()
     try:
         seen = await MysqlRole(Clocks(wall=lambda: time.time() + 30.0))(session)
     finally:
         await session.leave()
-    assert seen.clock_ahead_s == pytest.approx(-30.0, abs=0.2)
+    assert seen.clock_ahead_s == pytest.approx(-30.0, abs=time.monotonic() - began + CLOCKS_S)
 
 
 async def test_a_user_without_rights_learns_the_role_but_not_who_is_below(
@@ -266,9 +273,9 @@ async def test_a_user_without_rights_learns_the_role_but_not_who_is_below(
     assert seen.downstream == ()
 
 
-async def test_a_role_switch_shows_at_each_step(fresh_mariadb: Pair[MariaDBServer]) -> None:
+async def test_a_role_switch_shows_at_each_step(lent_mariadb: Pair[MariaDBServer]) -> None:
     """R44: read_only without a source is no primary: demoted or fenced."""
-    old, new = fresh_mariadb.primary, fresh_mariadb.replica
+    old, new = lent_mariadb.primary, lent_mariadb.replica
     async with role_of(old) as first, role_of(new) as second:
         assert await sees(first, Role.PRIMARY) and await sees(second, Role.REPLICA)
         execute(old, "SET GLOBAL read_only = 1")
@@ -285,19 +292,17 @@ async def test_a_role_switch_shows_at_each_step(fresh_mariadb: Pair[MariaDBServe
 # --- the loss of the connection ------------------------------------------------------------
 
 
-async def seconds_to_lose(server: AnyServer, number: signal.Signals) -> float:
+async def loses(server: AnyServer, number: signal.Signals) -> None:
     async with role_of(server) as probe:
         await probe.read()
         watching = asyncio.create_task(probe.lost())
         done, _ = await asyncio.wait([watching], timeout=0.1)
         assert not done, "a healthy connection was taken for lost"
-        started = time.monotonic()
         os.kill(server.pid, number)
-        await asyncio.wait_for(watching, 10)
-        took_s = time.monotonic() - started
+        await asyncio.wait_for(watching, 60)
+        server.stop()  # Until no port of it is open any more.
         assert (await failure(probe)).cause is Cause.FAILED
         assert not await is_lost(probe)
-        return took_s
 
 
 async def is_lost(probe: RoleProbe[Any]) -> bool:
@@ -311,18 +316,14 @@ async def is_lost(probe: RoleProbe[Any]) -> bool:
 
 @pytest.mark.parametrize("how", ["killed", "shut down"])
 @pytest.mark.parametrize("loop", list(LOOPS))
-@pytest.mark.parametrize("pair_name", ["fresh_postgres", "fresh_mariadb"])
-def test_a_server_that_ends_is_noticed_at_once(
+@pytest.mark.parametrize("pair_name", ["lent_postgres", "lent_mariadb"])
+def test_a_server_that_ends_is_noticed_though_nobody_asks(
     request: pytest.FixtureRequest, pair_name: str, loop: str, how: str
 ) -> None:
-    """No query, no polling: the socket tells."""
+    """No query, no polling: the socket tells. How soon, bench/notice.py measures."""
     server: AnyServer = request.getfixturevalue(pair_name).primary
     number = signal.SIGKILL if how == "killed" else SHUTDOWN[type(server)]
-
-    async def scenario() -> None:
-        assert await seconds_to_lose(server, number) < 0.1
-
-    run_on(loop, scenario())
+    run_on(loop, loses(server, number))
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))
@@ -339,7 +340,7 @@ def test_a_connection_that_was_ended_is_lost_and_opened_again(
                 assert await sees(probe, Role.PRIMARY)
                 assert not await is_lost(probe)
                 end_sessions(server)
-                assert await is_lost(probe)
+                await becomes(lambda: is_lost(probe))
                 assert await is_lost(probe), "it stays lost until it is read again"
             assert await sees(probe, Role.PRIMARY)
             assert open_sockets() <= sockets_before + 2  # the connection, and its watch
@@ -391,7 +392,7 @@ async def test_nothing_is_lost_before_it_was_had() -> None:
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 @pytest.mark.parametrize("pair_name", ["postgres_pair", "mariadb_pair"])
-def test_a_watched_connection_serves_a_thousand_reads(
+def test_a_watched_connection_serves_hundreds_of_reads(
     request: pytest.FixtureRequest, pair_name: str, loop: str
 ) -> None:
     """The watch does not disturb the driver: one connection, nothing left over."""
@@ -401,7 +402,7 @@ def test_a_watched_connection_serves_a_thousand_reads(
         async with role_of(server) as probe:
             await probe.read()
             sockets = open_sockets()
-            for _ in range(1000):
+            for _ in range(200):
                 assert (await probe.read()).role is Role.PRIMARY
             assert open_sockets() == sockets
             assert not await is_lost(probe)
@@ -410,17 +411,22 @@ def test_a_watched_connection_serves_a_thousand_reads(
 
 
 async def test_a_frozen_server_does_not_tell_its_role_in_time(
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
 ) -> None:
-    primary = fresh_postgres.primary
-    async with role_of(primary, timeout_s=0.3) as probe:
-        await probe.read()
+    """Nobody waits until it goes on."""
+    primary = lent_postgres.primary
+    async with role_of(primary, timeout_s=1.0) as probe:
+        await becomes(lambda: tells(probe))
         primary.pause()
-        try:
-            started = time.monotonic()
-            failed = await failure(probe)
-            assert time.monotonic() - started < 0.5
-        finally:
-            primary.resume()
+        failed = await failure(probe)
+        primary.resume()
         assert failed.cause is Cause.TIMED_OUT
-        assert "0.3 s" in failed.detail
+        assert "in 1 s" in failed.detail
+
+
+async def tells(probe: RoleProbe[Any]) -> bool:
+    try:
+        await probe.read()
+    except ProbeFailed:
+        return False
+    return True

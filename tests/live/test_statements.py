@@ -23,7 +23,7 @@ async def test_a_session_at_rest_tells_its_last_statement(
 ) -> None:
     dsn = postgres_pair.primary.dsn()
     probes = DatabaseProbes("main", Engine.POSTGRES, dsn)
-    probe = probes.statements()
+    probe = probes.statements(timeout_s=60)
     assert probe is not None
     options = "-c compute_query_id=on"
     try:
@@ -62,7 +62,7 @@ def elsewhere(
 
 async def told(dsn: str) -> Sequence[str]:
     probes = DatabaseProbes("main", Engine.POSTGRES, dsn)
-    probe = probes.statements()
+    probe = probes.statements(timeout_s=60)
     assert probe is not None
     try:
         return [text for _, text in await probe.read([7])]

@@ -13,73 +13,75 @@ from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.servers import Pair
 from tests.system.test_blind_spots import dsn_of
 
-LAG = 'lag: threshold=1.5, interval_s=0.1, timeout_s=0.5, options={method="heartbeat"}'
+LAG = 'lag: threshold=1.5, interval_s=0.1, timeout_s=20, options={method="heartbeat"}'
 WRITES = "heartbeat_interval_s = 0.1"
 
 
 def test_postgres_lag_by_heartbeat(
-    agent: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    agent: AgentProcess, lent_postgres: Pair[PostgresServer]
 ) -> None:
     """R20–R22: grows while replay is paused, and falls back; nobody writes but the primary."""
-    primary, replica = fresh_postgres.primary, fresh_postgres.replica
+    primary, replica = lent_postgres.primary, lent_postgres.replica
     agent.write_settings(
         postgres_database(primary.dsn(), "threads_running", more=WRITES)
         + postgres_database(replica.dsn(), LAG, name="replica", more=WRITES)
     )
     agent.start()
-    eventually(lambda: agent.admitted("replica"), within_s=10)
+    eventually(lambda: agent.admitted("replica"))
     with psycopg.connect(replica.dsn(), autocommit=True) as connection:
         connection.execute("select pg_wal_replay_pause()")
-        eventually(lambda: not agent.admitted("replica"), within_s=8)
+        eventually(lambda: agent.metric("lag", "replica")["state"] == "breached")
         assert agent.metric("lag", "replica")["value"] > 1.5
         connection.execute("select pg_wal_replay_resume()")
-    eventually(lambda: agent.admitted("replica"), within_s=10)
+    eventually(lambda: agent.admitted("replica"))
     beats = agent.get("/metrics").body.decode()
     assert 'headgate_heartbeats_total{database="replica"} 0.0' in beats
 
 
-def test_mariadb_lag_by_heartbeat(agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]) -> None:
+def test_mariadb_lag_by_heartbeat(agent: AgentProcess, lent_mariadb: Pair[MariaDBServer]) -> None:
     """R22: a stopped thread is growing lag, not 0 and not a NULL."""
-    primary, replica = fresh_mariadb.primary, fresh_mariadb.replica
+    primary, replica = lent_mariadb.primary, lent_mariadb.replica
     agent.write_settings(
         mysql_database(dsn_of(primary), "threads_running", more=WRITES)
         + mysql_database(dsn_of(replica), LAG, name="replica")
     )
     agent.start()
-    eventually(lambda: agent.admitted("replica"), within_s=10)
+    eventually(lambda: agent.admitted("replica"))
     replica.query("STOP SLAVE SQL_THREAD")
-    eventually(lambda: agent.metric("lag", "replica")["state"] == "breached", within_s=8)
+    eventually(lambda: agent.metric("lag", "replica")["state"] == "breached")
     first = agent.metric("lag", "replica")["value"]
-    eventually(lambda: agent.metric("lag", "replica")["value"] > first, within_s=3)
+    eventually(lambda: agent.metric("lag", "replica")["value"] > first)
     replica.query("START SLAVE SQL_THREAD")
-    eventually(lambda: agent.admitted("replica"), within_s=10)
+    eventually(lambda: agent.admitted("replica"))
 
 
 # --- one agent for a whole shard ---------------------------------------------------------------
 
-SHORT_LEASE = f'{WRITES}\nheartbeat_lease_s = 1\nshard = "commerce/-80"'
+LEASE_S = 4.0
+"""Longer than a busy machine holds up a beat, as is the interval."""
+SHORT_LEASE = f'heartbeat_interval_s = 1\nheartbeat_lease_s = {LEASE_S}\nshard = "commerce/-80"'
 
 
 def test_questions_about_a_replica_keep_its_primarys_heartbeat_alive(
-    agent: AgentProcess, fresh_mariadb: Pair[MariaDBServer]
+    agent: AgentProcess, lent_mariadb: Pair[MariaDBServer]
 ) -> None:
     """R60: where one agent looks after both, and nobody asks about the primary."""
-    primary, replica = fresh_mariadb.primary, fresh_mariadb.replica
+    primary, replica = lent_mariadb.primary, lent_mariadb.replica
     agent.write_settings(
         mysql_database(dsn_of(primary), "threads_running", more=SHORT_LEASE)
         + mysql_database(dsn_of(replica), LAG, name="replica", more=SHORT_LEASE)
     )
     agent.start()
+    served_at = time.monotonic()
     eventually(lambda: _cause(agent) is None)
-    started = time.monotonic()
 
-    def has_long_been_asked() -> bool:
+    def has_outlived_a_lease() -> bool:
         assert _cause(agent) is None, agent.metric("lag", "replica")
-        return time.monotonic() - started > 3
+        return time.monotonic() - served_at > 1.2 * LEASE_S
 
-    eventually(has_long_been_asked)
+    eventually(has_outlived_a_lease)
     # And once they end, it rests with their lease; the next one wakes it.
-    eventually(lambda: _rests(replica), within_s=15)
+    eventually(lambda: _rests(replica))
     eventually(lambda: _cause(agent) is None and not _rests(replica))
 
 

@@ -37,22 +37,24 @@ def serving(
         part.write_to_path(str(certificate), append=position > 0)
     agent.tls = True
     agent.write_settings(
-        postgres_database(postgres_pair.primary.dsn(), "threads_running: interval_s=0.1"),
+        postgres_database(
+            postgres_pair.primary.dsn(), "threads_running: interval_s=0.1, timeout_s=20"
+        ),
         f'tls_cert = "{certificate}"\ntls_key = "{key}"',
     )
     agent.start()
-    eventually(agent.admitted, within_s=10)
+    eventually(agent.admitted)
     return agent
 
 
 def test_both_clients_are_admitted_over_tls(serving: AgentProcess, tmp_path: Path) -> None:
-    ca_path = tmp_path / "ca.pem"
-    with headgate.Client("a:b", database="main", url=serving.url, tls_ca=ca_path) as gate:
+    trusting = {"tls_ca": tmp_path / "ca.pem", "timeout_s": 60.0}
+    with headgate.Client("a:b", database="main", url=serving.url, **trusting) as gate:
         assert all(gate.check() for _ in range(50))
-        assert gate.wait(deadline_s=5).verdict == "OK"
+        assert gate.wait(deadline_s=60).verdict == "OK"
 
     async def ask() -> list[headgate.Answer]:
-        client = headgate.AsyncClient("a:b", database="main", url=serving.url, tls_ca=ca_path)
+        client = headgate.AsyncClient("a:b", database="main", url=serving.url, **trusting)
         async with client:
             return await asyncio.gather(*(client.check() for _ in range(50)))
 
@@ -63,7 +65,7 @@ def test_both_clients_are_admitted_over_tls(serving: AgentProcess, tmp_path: Pat
 
 
 def test_an_agent_that_cannot_prove_itself_is_not_asked(serving: AgentProcess) -> None:
-    unproven = headgate.Client("a", database="main", url=serving.url)
+    unproven = headgate.Client("a", database="main", url=serving.url, timeout_s=60.0)
     refused = pytest.raises(headgate.ThrottlerUnavailable, match="certificate is refused")
     with unproven, refused:
         unproven.check()
@@ -82,14 +84,14 @@ def test_the_command_line_trusts_what_the_system_trusts(
         env={"HEADGATE_URL": serving.url, "SSL_CERT_FILE": str(tmp_path / "ca.pem")},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_other_programs_are_answered_over_tls(serving: AgentProcess, tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-    connection = http.client.HTTPSConnection("localhost", serving.port, context=context, timeout=5)
+    connection = http.client.HTTPSConnection("localhost", serving.port, context=context, timeout=60)
     try:
         for _ in range(3):
             connection.request("GET", "/v1/check?app=a&database=main")

@@ -15,22 +15,22 @@ import pytest
 
 import headgate
 from headgate.client.events import Event, WentUnthrottled
-from headgate.demo import servers
 from headgate.demo.postgres import PostgresServer
-from tests.fixtures.agents import AgentProcess, postgres_database
+from tests.fixtures.agents import AgentProcess, postgres_database, reserve_port
 from tests.fixtures.eventually import eventually
 from tests.fixtures.network import Network
 from tests.fixtures.servers import Pair
 
-METRICS = "threads_running: interval_s=0.1, timeout_s=0.3"
-BOUNDED_S = 0.6
+METRICS = "threads_running: interval_s=0.1, timeout_s=0.8"
+BOUNDED_S = 2.0
+"""Longer than a busy machine keeps an agent from answering."""
 
 
 @pytest.fixture
-def serving(agent: AgentProcess, fresh_postgres: Pair[PostgresServer]) -> AgentProcess:
-    agent.write_settings(postgres_database(fresh_postgres.primary.dsn(), METRICS))
+def serving(agent: AgentProcess, lent_postgres: Pair[PostgresServer]) -> AgentProcess:
+    agent.write_settings(postgres_database(lent_postgres.primary.dsn(), METRICS))
     agent.start()
-    eventually(agent.admitted, within_s=10)
+    eventually(agent.admitted)
     return agent
 
 
@@ -41,7 +41,7 @@ class Job:
         self.events: list[Event] = []
         self.answers: list[headgate.Answer] = []
         self.error: Exception | None = None
-        self._settings = {"timeout_s": 0.2, "unavailable_after_s": BOUNDED_S, **settings}
+        self._settings = {"timeout_s": 1.0, "unavailable_after_s": BOUNDED_S, **settings}
         self._url = url
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -57,7 +57,7 @@ class Job:
         try:
             with gate:
                 while not self._stop.wait(0.01):
-                    self.answers.append(gate.wait(deadline_s=30))
+                    self.answers.append(gate.wait(deadline_s=120))
         except headgate.HeadgateError as error:
             self.error = error
 
@@ -73,51 +73,46 @@ class Job:
     def throttled(self) -> bool:
         """Goes on, and an agent was asked for the last pieces of work."""
         before = len(self.answers)
-        eventually(lambda: len(self.answers) > before + 3, within_s=15)
+        eventually(lambda: self.error or len(self.answers) > before + 3)
+        assert self.error is None
         return not any(answer.unthrottled for answer in self.answers[-3:])
 
     def unthrottled(self) -> bool:
         return bool(self.answers) and self.answers[-1].unthrottled
-
-    def held(self) -> bool:
-        before = len(self.answers)
-        threading.Event().wait(0.3)
-        return len(self.answers) == before
 
     def names(self) -> list[str]:
         return [type(event).__name__ for event in self.events]
 
 
 def test_agent_database_and_network_die_in_turn(
-    serving: AgentProcess, fresh_postgres: Pair[PostgresServer]
+    serving: AgentProcess, lent_postgres: Pair[PostgresServer]
 ) -> None:
     """R47, R50, R55: only silence of the agent lets an open client go on, and that is on record."""
     with Network(serving.port) as network, Job(network.url, on_unavailable="open").running() as job:
-        assert job.throttled()
+        eventually(job.throttled)
 
-        fresh_postgres.primary.pause()  # the database hangs: a refusal, however long it lasts
-        try:
-            eventually(job.held, within_s=8)
-            threading.Event().wait(2 * BOUNDED_S)
-            assert job.held() and not job.unthrottled()
-        finally:
-            fresh_postgres.primary.resume()
-        assert job.throttled()
+        lent_postgres.primary.pause()  # the database hangs: a refusal, however long it lasts
+        eventually(lambda: serving.metric("threads_running")["cause"] == "timed_out")
+        held_at = len(job.answers)
+        eventually(lambda: _absent_for_s(serving) > 1.5 * BOUNDED_S)
+        assert len(job.answers) <= held_at + 1 and not job.unthrottled()
+        lent_postgres.primary.resume()
+        eventually(job.throttled)
 
         serving.process.send_signal(signal.SIGSTOP)  # the agent hangs
         eventually(job.unthrottled)
         serving.process.send_signal(signal.SIGCONT)
-        eventually(job.throttled, within_s=15)
+        eventually(job.throttled)
 
         network.swallow()
         eventually(job.unthrottled)
         network.heal()
-        eventually(job.throttled, within_s=15)
+        eventually(job.throttled)
 
         serving.kill()  # it comes back cold, and refuses before it admits
         eventually(job.unthrottled)
         serving.start()
-        eventually(job.throttled, within_s=15)
+        eventually(job.throttled)
     assert job.error is None
     opened, closed = (job.names().count(f"Circuit{what}") for what in ("Opened", "Closed"))
     assert opened == closed == job.names().count("WentUnthrottled") >= 3
@@ -132,6 +127,10 @@ def test_agent_database_and_network_die_in_turn(
     assert any("etl:nightly went without a throttler" in line for line in advice)
 
 
+def _absent_for_s(agent: AgentProcess) -> float:
+    return float(agent.metric("threads_running")["absent_for_ms"] or 0) / 1000
+
+
 def _periods(serving: AgentProcess) -> list[Any]:
     found: list[Any] = serving.get("/v1/unthrottled?since=1h").json["unthrottled"]
     return found
@@ -140,7 +139,7 @@ def _periods(serving: AgentProcess) -> list[Any]:
 def test_a_closed_client_stops_after_the_bounded_wait(serving: AgentProcess) -> None:
     """R48"""
     with Job(serving.url).running() as job:
-        assert job.throttled()
+        eventually(job.throttled)
         serving.kill()
         eventually(lambda: job.error is not None)
     assert isinstance(job.error, headgate.ThrottlerUnavailable)
@@ -150,31 +149,32 @@ def test_a_closed_client_stops_after_the_bounded_wait(serving: AgentProcess) -> 
 
 def test_a_restart_within_the_bounded_wait_goes_unnoticed(serving: AgentProcess) -> None:
     """R49, R50: neither the restart nor the cold agent's first refusals are an outage."""
-    with Job(serving.url, unavailable_after_s=20.0).running() as job:
-        assert job.throttled()
+    with Job(serving.url, unavailable_after_s=60.0).running() as job:
+        eventually(job.throttled)
         serving.stop()
         serving.start()
-        assert job.throttled()
+        eventually(job.throttled)
     assert job.error is None
     assert "CircuitOpened" not in job.names()
 
 
 def test_the_second_agent_is_asked_when_the_first_is_killed(
     serving: AgentProcess,
-    fresh_postgres: Pair[PostgresServer],
+    lent_postgres: Pair[PostgresServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """R52"""
-    other = AgentProcess(tmp_path_factory.mktemp("other"), next(servers.free_ports()))
-    other.write_settings(postgres_database(fresh_postgres.primary.dsn(), METRICS))
-    other.start()
+    other = AgentProcess(tmp_path_factory.mktemp("other"), reserve_port())
+    other.write_settings(postgres_database(lent_postgres.primary.dsn(), METRICS))
+    asked = [serving.url, other.url]
     try:
-        eventually(other.admitted, within_s=10)
-        with Job([serving.url, other.url], on_unavailable="open").running() as job:
-            assert job.throttled()
+        other.start()
+        eventually(other.admitted)
+        with Job(asked, on_unavailable="open", unavailable_after_s=60.0).running() as job:
+            eventually(job.throttled)
             serving.kill()
-            assert job.throttled()
+            eventually(job.throttled)
     finally:
-        other.kill()
+        other.end()
     assert not any(answer.unthrottled for answer in job.answers)
     assert "Rerouted" in job.names()
