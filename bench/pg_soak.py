@@ -44,8 +44,8 @@ CLIENTS, PREPARING, VETERANS = 8, 4, 2
 EVERY_S = 1.0
 KILL_EVERY = 4
 """Seconds of the second half."""
-BACK_S = 30.0
-SETTLED_S = 5.0
+BACK_S = 60.0
+SETTLED_S = 60.0
 MAX_GROWTH_KIB = 512
 """Of a session that works from the first moment to the last. Its caches fill in the warm-up."""
 KILLED = re.compile(r"\(PID (\d+)\) was terminated by signal")

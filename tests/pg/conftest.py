@@ -1,4 +1,7 @@
-"""The servers of these tests: shared ones of each major, told an empty policy after each test."""
+"""The servers of these tests: shared ones of each major, told an empty policy after each test.
+
+On the newest major, and the oldest where versions of Postgres differ; all in the extended run.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,22 @@ from pathlib import Path
 import pytest
 
 from headgate.demo.postgres import NO_SETTINGS
-from tests.fixtures.pgkits import ExtendedServers, start_extended
+from tests.fixtures.builds import before_tests_below
+from tests.fixtures.pgkits import (
+    NEWEST,
+    OLDEST,
+    TWO_CPUS,
+    ExtendedServers,
+    build_all,
+    majors,
+    start_extended,
+)
 from tests.pg.gate import Gate
 
-FULL = (15, 18)
-SMOKE = (14, 16, 17)
 Fresh = Callable[..., Gate]
+pytest_collection_finish = before_tests_below(__file__, build_all)
+where_versions_differ = pytest.mark.parametrize("gate", majors(OLDEST, NEWEST), indirect=True)
+"""Hooks of the executor, transactions, query ids, planner settings (pg_headgate/src/compat.h)."""
 
 
 @pytest.fixture(scope="session")
@@ -42,17 +55,12 @@ def _cleared(gate: Gate) -> Iterator[Gate]:
     gate.clear()
 
 
-@pytest.fixture(params=FULL)
+@pytest.fixture(params=majors(NEWEST))
 def gate(request: pytest.FixtureRequest, gates: Callable[[int], Gate]) -> Iterator[Gate]:
     yield from _cleared(gates(request.param))
 
 
-@pytest.fixture(params=SMOKE)
-def smoke_gate(request: pytest.FixtureRequest, gates: Callable[[int], Gate]) -> Iterator[Gate]:
-    yield from _cleared(gates(request.param))
-
-
-@pytest.fixture(params=FULL)
+@pytest.fixture(params=majors(NEWEST))
 def major(request: pytest.FixtureRequest) -> int:
     major: int = request.param
     return major
@@ -64,7 +72,8 @@ def fresh(servers_dir: Path) -> Iterator[Fresh]:
     with ExitStack() as ends:
 
         def start(major: int, settings: Mapping[str, str] = NO_SETTINGS) -> Gate:
-            server = ends.enter_context(start_extended(servers_dir, major, settings=settings))
+            chosen = {**TWO_CPUS, **settings}
+            server = ends.enter_context(start_extended(servers_dir, major, settings=chosen))
             gate = Gate(server, major)
             ends.callback(gate.close)
             gate.set_up()

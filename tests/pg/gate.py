@@ -173,6 +173,11 @@ def detail(error: psycopg.Error | psycopg.errors.Diagnostic) -> Mapping[str, str
     return dict(word.split("=", 1) for word in diag.message_detail.split())
 
 
+def cpu_s(pid: int) -> float:
+    """That the process has used, by the kernel's account."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 def notices_of(session: Session) -> list[str]:
     """Fills with what the server says to the session."""
     heard: list[str] = []
@@ -184,7 +189,7 @@ def notices_of(session: Session) -> list[str]:
 def occupied(gate: Gate) -> Iterator[None]:
     """A place of the user app's budgets is taken, until the end."""
     with gate.app() as holder:
-        holder.pgconn.send_query(b"SELECT pg_sleep(60)")
+        holder.pgconn.send_query(b"SELECT pg_sleep(600)")
         eventually(lambda: gate.running() > 0)
         try:
             yield

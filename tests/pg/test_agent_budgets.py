@@ -112,7 +112,7 @@ def test_from_warn_to_enforce_to_off(gate: Gate, agent: Agent) -> None:
 def test_what_is_owed_shows_and_is_forgiven(gate: Gate, agent: Agent) -> None:
     book = agent.main.book
     rules = [{"match": {"username": "app"}, "each": ["tag.tenant"]}]
-    owing = {"rate": 0.1, "capacity": 5, "mode": "enforce", "penalty_s": 0, "rules": rules}
+    owing = {"rate": 0.001, "capacity": 5, "mode": "enforce", "penalty_s": 0, "rules": rules}
     agent.run(lambda: book.set_budget("tenants", owing, who="ann"))
     with gate.app(autocommit=True) as session:
         session.execute("SELECT burn(100) /*tenant='acme'*/")
@@ -145,7 +145,7 @@ def test_no_budget_ever_refuses_the_agents_own_probes(gate: Gate, agent: Agent) 
             "budgets": [{"name": "all", "rules": rules, **budget}],
         }
         agent.run(partial(agent.main.book.put, whole, who="ann"))
-        until_ms = agent.main.wall_ms + 10_000
+        until_ms = agent.main.wall_ms + 3_600_000
         gate.sink.tell_health_now(healthy=False, until_ms=until_ms)
         with gate.app(dbname="postgres", autocommit=True) as session:
             eventually(partial(_is_refused, session))
@@ -182,7 +182,7 @@ def test_what_is_done_beside_the_agent_is_put_back_but_for_the_switch(
             agent.tick()
             return _is_refused(session)
 
-        eventually(put_back, within_s=10)
+        eventually(put_back)
         assert "somebody else's" in outlet.put_back
         beside.switch_off()
         eventually(lambda: not _is_refused(session))

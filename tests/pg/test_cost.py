@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.eventually import eventually
+from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, budget
+
+pytestmark = where_versions_differ
 
 WAITS = """
 SELECT FROM pg_stat_activity

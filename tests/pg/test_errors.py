@@ -69,13 +69,17 @@ def test_an_error_in_a_trigger_gives_back(counted: Gate) -> None:
 
 
 def test_timeouts_give_back_and_charge(counted: Gate) -> None:
-    with counted.app() as session, counted.counting() as risen:
+    before = counted.budget()["charged_s"]
+    with counted.app() as session:
         session.execute("SET statement_timeout = '20ms'")
-        for _ in range(5):
+
+        def charged_s() -> float:
             with pytest.raises(psycopg.errors.QueryCanceled):
                 session.execute("SELECT burn(100000)")
+            return float(counted.budget()["charged_s"] - before)
+
+        eventually(lambda: charged_s() > 0.005)  # On a busy machine 20 ms are little work.
     assert counted.running() == 0
-    assert risen["charged_s"] > 0.005
 
 
 def _in_background(session: Session, text: str) -> threading.Thread:
@@ -89,13 +93,13 @@ def _in_background(session: Session, text: str) -> threading.Thread:
 
 
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
-@pytest.mark.parametrize("text", ["SELECT burn(100000)", "DO 'BEGIN PERFORM pg_sleep(60); END'"])
+@pytest.mark.parametrize("text", ["SELECT burn(100000)", "DO 'BEGIN PERFORM pg_sleep(600); END'"])
 def test_cancel_and_terminate_give_back(counted: Gate, end: str, text: str) -> None:
     with counted.app() as session, counted.counting() as risen:
         thread = _in_background(session, text)
         eventually(lambda: counted.running() > 0)
         counted.rows(f"SELECT {end}({session.info.backend_pid})")
-        thread.join(10)
+        thread.join(60)
         counted.none_running()
     assert risen["admitted"] == 1
 
@@ -103,7 +107,7 @@ def test_cancel_and_terminate_give_back(counted: Gate, end: str, text: str) -> N
 def test_a_client_that_vanishes_gives_back_when_its_statement_ends(counted: Gate) -> None:
     session = counted.server.connect(user="app")
     session.execute("SET client_connection_check_interval = '20ms'")
-    session.pgconn.send_query(b"SELECT pg_sleep(60)")
+    session.pgconn.send_query(b"SELECT pg_sleep(600)")
     eventually(lambda: counted.running() > 0)
     session.close()
     counted.none_running()

@@ -18,6 +18,7 @@ from headgate.traffic.counterfactual import Stage, counterfactual
 from headgate.traffic.parse import parse_budget, parse_policy
 from headgate.traffic.traces import Trace
 from tests.fixtures.eventually import eventually
+from tests.fixtures.pgkits import NEWEST
 from tests.pg.conftest import Fresh
 from tests.pg.gate import Gate, Row, budget, detail, refusal
 
@@ -91,7 +92,7 @@ def test_a_statement_fills_the_bucket_that_checks_are_refused_by(slow: World) ->
 
 
 async def test_a_restarted_server_is_reached_again(fresh: Fresh) -> None:
-    gate = fresh(15)
+    gate = fresh(NEWEST)
     gate.publish(budget(**SLOW))
     ledger = LedgerOf("main", RegionLedger(gate.server.traffic_dir), 1000)
     await ledger.tend()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fixtures.eventually import eventually
+from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, budget
 from tests.pg.wire import (
     COMPLETE,
@@ -15,6 +16,8 @@ from tests.pg.wire import (
     prepare,
     raw_session,
 )
+
+pytestmark = where_versions_differ
 
 COUNTED = budget(max_workers=100)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -147,11 +148,14 @@ def test_warnings_are_notices_and_rationed(gate: Gate) -> None:
     gate.publish(budget(mode="warn", max_workers=0))
     with gate.app() as session, gate.counting() as risen:
         heard = notices_of(session)
+        began_s = time.monotonic()
         for _ in range(20):
             session.execute("SELECT 1")
-    assert heard == [
+        took_s = time.monotonic() - began_s
+    assert set(heard) == {
         '[HEADGATE] Traffic Control: budget "etl": concurrency limit: 0 of 0 workers are in use'
-    ]
+    }
+    assert len(heard) <= 1 + took_s, "one a second"
     assert risen["warned_concurrency"] == 20, "counters are exact all the same"
     assert risen["admitted"] == 0
 
@@ -169,11 +173,13 @@ def test_a_warning_threshold_is_a_notice(gate: Gate) -> None:
 
 def test_refusals_are_logged_now_and_then_and_counted_all(gate: Gate) -> None:
     gate.publish(budget("logged", max_workers=0))
+    words = 'Traffic Control: budget "logged": concurrency'
+    before, began_s = gate.server.log().count(words), time.monotonic()
     with gate.app() as session, gate.counting("logged") as risen:
         for _ in range(50):
             refusal(lambda: session.execute("SELECT 1"))
-    lines = gate.server.log().count('Traffic Control: budget "logged": concurrency')
-    assert 1 <= lines <= 5
+    lines = gate.server.log().count(words) - before
+    assert 1 <= lines <= 2 + time.monotonic() - began_s, "one a second"
     assert risen["blocked_concurrency"] == 50
 
 

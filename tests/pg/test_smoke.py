@@ -1,15 +1,17 @@
-"""The majors that the other tests leave out: the extension does there what it does elsewhere."""
+"""The majors that most tests leave out: the extension does there what it does elsewhere."""
 
 from __future__ import annotations
 
 import psycopg
 import pytest
 
+from tests.fixtures.pgkits import OLDEST, majors
 from tests.pg.gate import Gate, budget, detail, refusal, tagged
 
+pytestmark = pytest.mark.parametrize("gate", majors(OLDEST), indirect=True)
 
-def test_the_whole_way(smoke_gate: Gate) -> None:
-    gate = smoke_gate
+
+def test_the_whole_way(gate: Gate) -> None:
     gate.publish(budget(max_workers=5), tagged("tags", job="a"))
     with gate.app() as session, gate.counting() as risen, gate.counting("tags") as tags:
         session.execute("SELECT burn(5) /*job='a'*/")
@@ -29,9 +31,9 @@ def test_the_whole_way(smoke_gate: Gate) -> None:
     assert gate.running() == 0
 
 
-def test_refused(smoke_gate: Gate) -> None:
-    smoke_gate.publish(budget(max_workers=0))
-    with smoke_gate.app() as session, smoke_gate.counting() as risen:
+def test_refused(gate: Gate) -> None:
+    gate.publish(budget(max_workers=0))
+    with gate.app() as session, gate.counting() as risen:
         assert detail(refusal(lambda: session.execute("SELECT 1")))["limit"] == "concurrency"
         refusal(lambda: session.execute("CREATE TABLE never (n int)"))
         refusal(lambda: session.execute("SELECT 1"))
@@ -40,30 +42,30 @@ def test_refused(smoke_gate: Gate) -> None:
     assert risen["blocked_early"] >= 1
 
 
-def test_commit_is_never_refused(smoke_gate: Gate) -> None:
-    with smoke_gate.app() as session:
+def test_commit_is_never_refused(gate: Gate) -> None:
+    with gate.app() as session:
         session.execute("CREATE TABLE up (n int PRIMARY KEY)")
         session.execute("CREATE TABLE down (n int REFERENCES up DEFERRABLE INITIALLY DEFERRED)")
         session.execute("BEGIN; INSERT INTO down VALUES (1); INSERT INTO up VALUES (1)")
-        smoke_gate.publish(budget(max_workers=0, in_transaction=True))
+        gate.publish(budget(max_workers=0, in_transaction=True))
         session.execute("COMMIT")
-        smoke_gate.clear()
+        gate.clear()
         session.execute("DROP TABLE down, up")
 
 
-def test_terminate_gives_back(smoke_gate: Gate) -> None:
-    smoke_gate.publish(budget(max_workers=5))
-    with smoke_gate.app() as session:
+def test_terminate_gives_back(gate: Gate) -> None:
+    gate.publish(budget(max_workers=5))
+    with gate.app() as session:
         session.execute("SELECT 1")
-        smoke_gate.rows(f"SELECT pg_terminate_backend({session.info.backend_pid})")
-    smoke_gate.none_running()
+        gate.rows(f"SELECT pg_terminate_backend({session.info.backend_pid})")
+    gate.none_running()
 
 
-def test_patterns_are_learnt(smoke_gate: Gate) -> None:
-    smoke_gate.publish(budget(max_workers=5))
-    with smoke_gate.app() as session:
+def test_patterns_are_learnt(gate: Gate) -> None:
+    gate.publish(budget(max_workers=5))
+    with gate.app() as session:
         for _ in range(5):
             session.execute("SELECT burn(3)")
-    rows = smoke_gate.rows("SELECT * FROM headgate.patterns WHERE calls >= 5 AND mean_cpu_ms > 0.1")
+    rows = gate.rows("SELECT * FROM headgate.patterns WHERE calls >= 5 AND mean_cpu_ms > 0.1")
     assert rows
     assert all(row["k_ns"] > 0 for row in rows)

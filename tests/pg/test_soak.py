@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from bench.pg_kit import Chosen
 from bench.pg_soak import goals, soaked
 
+from tests.fixtures.pgkits import NEWEST
 
+
+@pytest.mark.extended
 def test_nothing_is_left_behind() -> None:
     """R108, R130, R132: a short run of bench.pg_soak, whose long one is for minutes."""
-    chosen = Chosen(quick=True, json=None, major=15)
+    chosen = Chosen(quick=True, json=None, major=NEWEST)
     broken = [goal for goal in goals(soaked(chosen, 16, random.Random(6))) if not goal.held]
     assert broken == []

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, Session, budget, occupied, refusal
+
+pytestmark = where_versions_differ
 
 CLOSED = budget(max_workers=0)
 FULL = budget(max_workers=1)  # once it is occupied

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import psycopg
 import pytest
@@ -13,26 +12,39 @@ import pytest
 from tests.fixtures.eventually import eventually
 from tests.pg.gate import Gate, Session, budget, detail, occupied, refusal
 
+PATIENT = budget(max_workers=1, max_delay_s=10)
 
-def _start(session: Session, text: str) -> threading.Thread:
-    def run() -> None:
-        with suppress(psycopg.Error):
-            session.execute(text.encode())
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+class Waiter:
+    """A statement in a thread of its own, held for a place, and what came of it."""
+
+    def __init__(self, gate: Gate, session: Session) -> None:
+        self.error: psycopg.Error | None = None
+        self._session = session
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        eventually(lambda: gate.budget()["sleeping"] == 1)
+
+    def _run(self) -> None:
+        try:
+            self._session.execute("SELECT 1")
+        except psycopg.Error as error:
+            self.error = error
+
+    def ended(self) -> psycopg.Error | None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.error
 
 
 def test_a_statement_waits_for_a_place(gate: Gate) -> None:
-    gate.publish(budget(max_workers=1, max_delay_s=10))
-    with gate.app() as first, gate.app() as second, gate.counting() as risen:
-        holder = _start(first, "SELECT pg_sleep(0.2)")
-        eventually(lambda: gate.running() > 0)
-        second.execute("SELECT 1")
-        holder.join(10)
+    gate.publish(PATIENT)
+    with gate.app() as session, gate.counting() as risen:
+        with occupied(gate):
+            waiter = Waiter(gate, session)
+        assert waiter.ended() is None
     assert risen["delayed"] == 1
-    assert 0.01 < risen["delayed_s"] < 5
+    assert risen["delayed_s"] > 0
     assert risen["admitted"] == 2
     assert gate.budget()["sleeping"] == 0
 
@@ -43,15 +55,18 @@ def test_a_statement_waits_for_the_bucket_to_drain(gate: Gate) -> None:
     with gate.app() as session:
         for _ in range(3):
             session.execute(text)
-        gate.publish(budget("drains", rate=5, capacity=1, max_delay_s=10))
-        with gate.counting("drains") as risen:
-            for _ in range(30):
+        gate.publish(budget("drains", rate=1, capacity=1, max_delay_s=10))
+        before, ran = gate.budget("drains"), 0
+
+        def has_waited() -> bool:
+            nonlocal ran
+            for _ in range(5):
                 session.execute(text)
-    assert risen["admitted"] == 30
-    assert risen["delayed"] > 0
+                ran += 1
+            return bool(gate.budget("drains")["delayed"] > before["delayed"])
 
-
-PATIENT = budget(max_workers=1, max_delay_s=10)
+        eventually(has_waited)
+    assert gate.budget("drains")["admitted"] == before["admitted"] + ran
 
 
 @pytest.fixture
@@ -67,30 +82,35 @@ def test_patience_ends(full: Gate) -> None:
     with full.app() as session, full.counting() as risen:
         began = time.monotonic()
         refusal(lambda: session.execute("SELECT 1"))
-        assert 0.1 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.1
     assert risen["blocked_concurrency"] == risen["delayed"] == 1
 
 
 def test_no_more_wait_than_the_budget_holds(full: Gate) -> None:
     full.publish({**PATIENT, "max_delayed": 1})
     with full.app() as first, full.app() as second:
-        waiter = _start(first, "SELECT 1")
-        eventually(lambda: full.budget()["sleeping"] == 1)
+        waiter = Waiter(full, first)
         refusal(lambda: second.execute("SELECT 1"))
         full.rows(f"SELECT pg_cancel_backend({first.info.backend_pid})")
-        waiter.join(10)
+        assert isinstance(waiter.ended(), psycopg.errors.QueryCanceled)
         eventually(lambda: full.budget()["sleeping"] == 0)
 
 
-@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
-def test_a_wait_ends_by_cancel_and_terminate(full: Gate, end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("pg_cancel_backend", psycopg.errors.QueryCanceled),
+        ("pg_terminate_backend", psycopg.errors.AdminShutdown),
+    ],
+)
+def test_a_wait_ends_by_cancel_and_terminate(
+    full: Gate, end: str, told: type[psycopg.Error]
+) -> None:
+    """Not by the end of its patience, which would be a refusal."""
     with full.app() as session:
-        waiter = _start(session, "SELECT 1")
-        eventually(lambda: full.budget()["sleeping"] == 1)
-        began = time.monotonic()
+        waiter = Waiter(full, session)
         full.rows(f"SELECT {end}({session.info.backend_pid})")
-        waiter.join(10)
-        assert time.monotonic() - began < 5
+        assert isinstance(waiter.ended(), told)
     eventually(lambda: full.budget()["sleeping"] == 0)
 
 
@@ -120,11 +140,9 @@ def test_nobody_waits_inside_a_transaction(gate: Gate) -> None:
 
 def test_a_new_policy_frees_who_waits(full: Gate) -> None:
     with full.app() as session:
-        waiter = _start(session, "SELECT 1")
-        eventually(lambda: full.budget()["sleeping"] == 1)
+        waiter = Waiter(full, session)
         full.publish(budget(max_workers=5))
-        waiter.join(5)
-        assert not waiter.is_alive()
+        assert waiter.ended() is None, "it ran"
 
 
 def test_a_refused_session_is_held_for_a_moment(gate: Gate) -> None:
@@ -136,20 +154,30 @@ def test_a_refused_session_is_held_for_a_moment(gate: Gate) -> None:
     assert gate.budget()["sleeping"] == 0
 
 
+def is_told_at_once(session: Session) -> bool:
+    """Before a penalty of a second could be over. A busy machine may take as long: ask again; with
+    the penalty nobody is told sooner, however often one asks."""
+    began = time.monotonic()
+    refusal(lambda: session.execute("SELECT 1"))
+    return time.monotonic() - began < 1
+
+
 def test_the_penalty_has_no_more_than_its_places(gate: Gate) -> None:
     gate.publish(budget(max_workers=0, penalty_s=1, max_delayed=0))
     with gate.app() as session:
-        began = time.monotonic()
-        for _ in range(3):
-            refusal(lambda: session.execute("SELECT 1"))
-        assert time.monotonic() - began < 1
+        eventually(lambda: is_told_at_once(session))
 
 
 def test_no_penalty_inside_a_transaction(gate: Gate) -> None:
     with gate.app() as session:
-        session.execute("BEGIN; SELECT 1")
-        gate.publish(budget(max_workers=0, penalty_s=1, in_transaction=True))
-        began = time.monotonic()
-        refusal(lambda: session.execute("SELECT 1"))
-        assert time.monotonic() - began < 1
-        session.execute("ROLLBACK")
+
+        def is_told_at_once_inside() -> bool:
+            gate.clear()
+            session.execute("BEGIN; SELECT 1")
+            gate.publish(budget(max_workers=0, penalty_s=1, in_transaction=True))
+            try:
+                return is_told_at_once(session)
+            finally:
+                session.execute("ROLLBACK")
+
+        eventually(is_told_at_once_inside)

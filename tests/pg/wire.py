@@ -71,7 +71,7 @@ FLUSH: Message = (b"H", b"")
 
 @contextmanager
 def raw_session(port: int, user: str = "app") -> Iterator[RawSession]:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         session = RawSession(connection, user)
         with session:
             yield session

@@ -13,17 +13,17 @@ from headgate.pgext.build import BuildFailed, PgConfig, missing_for, read_pg_con
 from headgate.pgext.locate import ServerNotFound, ServerSettings, find_pg_config
 from headgate.pgext.operate import Extension, conf_lines
 from tests.fixtures import pgkits
-from tests.fixtures.pgkits import ExtendedServers
+from tests.fixtures.pgkits import NEWEST, OLDEST, ExtendedServers
 
 
 @pytest.fixture(scope="module")
 def config() -> PgConfig:
-    return read_pg_config(pgkits.kit(15).pg_config)
+    return read_pg_config(pgkits.kit(NEWEST).pg_config)
 
 
 def test_a_pg_config_tells_all_that_a_build_needs(config: PgConfig) -> None:
-    kit = pgkits.kit(15)
-    assert (config.major, config.bin_dir, config.compiler) == (15, kit.bin_dir, "gcc")
+    kit = pgkits.kit(NEWEST)
+    assert (config.major, config.bin_dir, config.compiler) == (NEWEST, kit.bin_dir, "gcc")
     assert config.extension_dir == kit.prefix / "share" / "extension"
     assert missing_for(config) == []
 
@@ -38,7 +38,7 @@ def test_majors_of_all_shapes_are_read(text: str, major: int) -> None:
 
 def test_missing_headers_name_the_package_of_that_version(config: PgConfig) -> None:
     bare = replace(config, headers=Path("/nonexistent"), pgxs=Path("/nonexistent/pgxs.mk"))
-    assert [said.count("postgresql-server-dev-15") for said in missing_for(bare)] == [1, 1]
+    assert [said.count(f"postgresql-server-dev-{NEWEST}") for said in missing_for(bare)] == [1, 1]
 
 
 def test_missing_tools_are_named(config: PgConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +74,11 @@ def test_compiler_errors_are_shown(
 def test_a_clean_checkout_installs_into_a_server_that_then_starts_with_it(
     servers_dir: Path,
 ) -> None:
-    kit = pgkits.copied_kit(15, servers_dir / "installed")
+    kit = pgkits.copied_kit(NEWEST, servers_dir / "installed")
     done = Extension().install(pg_config=kit.pg_config, data_directory=None, dsn=None)
     assert Path(done["library"]).is_file() and Path(done["control"]).is_file()
     assert done["settings"][0] == "shared_preload_libraries = 'pg_headgate'"
-    with pgkits.start_extended(servers_dir, 15, using=kit) as server:
+    with pgkits.start_extended(servers_dir, NEWEST, using=kit) as server:
         assert (server.traffic_dir / "server.json").is_file()
         with server.connect() as session:
             session.execute("CREATE EXTENSION pg_headgate")
@@ -90,18 +90,18 @@ def test_what_is_preloaded_already_stays() -> None:
 
 
 def test_a_running_server_leads_to_its_own_pg_config(extended_servers: ExtendedServers) -> None:
-    server = extended_servers.of(15)
+    server = extended_servers.of(NEWEST)
     by_data = find_pg_config(None, server.data_dir, None)
     asked = locate.ask_server(server.dsn())
-    assert asked.major == 15 and asked.preloaded == "pg_headgate"
+    assert asked.major == NEWEST and asked.preloaded == "pg_headgate"
     by_dsn = find_pg_config(None, None, asked)
     assert by_data.bin_dir == by_dsn.bin_dir == server.kit.bin_dir
 
 
 def test_the_wrong_pg_config_for_a_server_is_refused(extended_servers: ExtendedServers) -> None:
-    server = extended_servers.of(15)
-    other = pgkits.kit(18).pg_config
-    with pytest.raises(Exception, match="the server is a Postgres 15"):
+    server = extended_servers.of(NEWEST)
+    other = pgkits.kit(OLDEST).pg_config
+    with pytest.raises(Exception, match=f"the server is a Postgres {NEWEST}"):
         Extension().install(pg_config=other, data_directory=None, dsn=server.dsn())
 
 

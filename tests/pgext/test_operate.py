@@ -25,15 +25,14 @@ from headgate.pgext.operate import Extension
 from headgate.pgext.publisher import FilePolicySink
 from headgate.traffic.compiled import compile_policy
 from tests.fixtures.eventually import eventually
-from tests.fixtures.pgkits import ExtendedServer, ExtendedServers, start_extended
+from tests.fixtures.pgkits import NEWEST, ExtendedServer, ExtendedServers, majors, start_extended
 from tests.pgext.builders import blocking, policy
 
-MAJORS = (15, 18)
 ETL = "CREATE ROLE etl LOGIN"
-WITHIN_S = 5.0
+WITHIN_S = 60.0
 
 
-@pytest.fixture(params=MAJORS)
+@pytest.fixture(params=majors(NEWEST))
 def server(request: pytest.FixtureRequest, extended_servers: ExtendedServers) -> ExtendedServer:
     server = extended_servers.of(request.param)
     with server.connect() as session:
@@ -95,7 +94,7 @@ def test_a_policy_that_is_taken_tells_how_long_it_took(
 ) -> None:
     with running(busy_client(server)):
         done = enabled(server, written(tmp_path, blocking("nobody")), within_s=WITHIN_S)
-    assert done["state"] == "in force" and 0 < done["took_ms"] < WITHIN_S * 1000
+    assert done["state"] == "in force" and done["took_ms"] > 0
 
 
 @contextmanager
@@ -195,9 +194,9 @@ def test_health_that_was_told_is_shown_until_it_ends(
     enabled(server, written(tmp_path, blocking("etl", when="unhealthy")))
     wall_ms = int(SystemClock().now().wall_s * 1000)
     sink = FilePolicySink(server.traffic_dir, SystemClock())
-    sink.tell_health_now(healthy=True, until_ms=wall_ms + 60_000)
+    sink.tell_health_now(healthy=True, until_ms=wall_ms + 3_600_000)
     eventually(lambda: runs(session) and health(server) == "healthy")
-    sink.tell_health_now(healthy=False, until_ms=wall_ms + 60_000)
+    sink.tell_health_now(healthy=False, until_ms=wall_ms + 3_600_000)
     eventually(lambda: not runs(session))
     assert health(server) == "unhealthy"
     sink.tell_health_now(healthy=False, until_ms=wall_ms - 1)
@@ -215,7 +214,7 @@ def health(server: ExtendedServer) -> str:
 def test_a_meter_outlives_its_server_and_purge_leaves_nothing(
     servers_dir: Path, tmp_path: Path
 ) -> None:
-    with start_extended(servers_dir, 15) as server:
+    with start_extended(servers_dir, NEWEST) as server:
         meter = RegionMeter(server.traffic_dir)
         with server.connect() as session:
             session.execute(ETL)
@@ -254,7 +253,7 @@ def purged(server: ExtendedServer) -> None:
 
 
 def test_a_server_that_is_down_can_be_told_beforehand(servers_dir: Path, tmp_path: Path) -> None:
-    with start_extended(servers_dir, 18) as server:
+    with start_extended(servers_dir, NEWEST) as server:
         with server.connect() as session:
             session.execute(ETL)
         server.stop()
@@ -269,7 +268,7 @@ def test_a_policy_that_has_no_room_is_refused_with_the_setting_that_gives_it(
     servers_dir: Path, tmp_path: Path
 ) -> None:
     small = {"pg_headgate.policy_memory": "64kB"}
-    with start_extended(servers_dir, 18, settings=small) as server:
+    with start_extended(servers_dir, NEWEST, settings=small) as server:
         with server.connect() as session:
             session.execute(ETL)
         many = (blocking(f"user{n}", name=f"budget{n}") for n in range(1000))
@@ -287,7 +286,7 @@ def headgate(*words: str | Path) -> Result:
 def test_the_commands_tell_people_and_programs(
     extended_servers: ExtendedServers, tmp_path: Path
 ) -> None:
-    server = extended_servers.of(18)
+    server = extended_servers.of(NEWEST)
     where = ("--data-directory", server.data_dir)
     file = written(tmp_path, blocking("somebody"))
     done = headgate("enable", *where, "--policy", file, "--within", "0", "--json")

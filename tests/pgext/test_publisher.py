@@ -210,13 +210,13 @@ def being(uid: int) -> Iterator[None]:
 @contextmanager
 def mounted(folder: Path, *options: str) -> Iterator[None]:
     mount = ["mount", "-t", "tmpfs", "-o", ",".join(("mode=0700", *options)), "none", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(mount, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         pytest.skip(f"no leave to mount a tmpfs here: {done.stderr.strip()}")
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True, timeout=10)
+        subprocess.run(["umount", str(folder)], check=True, timeout=60)
 
 
 @as_root
@@ -237,7 +237,7 @@ def test_a_read_only_disk_leaves_the_last_good_policy(folder: Path) -> None:
     with mounted(folder):
         sink = FilePolicySink(folder, HandClock())
         sink.publish_now(policy(blocking("etl")))
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=10)
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=60)
         with pytest.raises(PolicyRefused, match=r"Read-only.*mounted read-only.*last good"):
             sink.publish_now(policy())
         assert head_of(lying_there(folder)) is not None
@@ -286,7 +286,7 @@ async def test_a_call_that_hangs_is_not_begun_again_beside_itself() -> None:
 
     def hangs() -> int:
         calls.append(1)
-        goes_on.wait(10)
+        goes_on.wait(240)
         return len(calls)
 
     with pytest.raises(TimeoutError):
