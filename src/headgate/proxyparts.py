@@ -311,7 +311,7 @@ def _add_plans(mind: Mind, around: Surroundings) -> None:
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text().splitlines()[0]
+        return path.read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError, UnicodeDecodeError):
         fault = Fault("plans.password_file", f"no password can be read from {path}")
         raise InvalidSettings([fault]) from None

@@ -40,7 +40,7 @@ def check_tracing(settings: Settings) -> None:
 def _placed(faults: list[Fault], source: str) -> list[Fault]:
     """With the lines of the settings file; none where there is no such file any more."""
     try:
-        lines = line_index(Path(source).read_text()) if source else {}
+        lines = line_index(Path(source).read_text(encoding="utf-8")) if source else {}
     except (OSError, UnicodeDecodeError):
         lines = {}
     return [fault._replace(line=nearest_line(fault.place, lines)) for fault in faults]

@@ -368,6 +368,6 @@ def _password(database: DatabaseSettings) -> str | None:
 
 def first_line(path: Path, place: str, what: str) -> str:
     try:
-        return path.read_text().splitlines()[0]
+        return path.read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError, UnicodeDecodeError):
         raise InvalidSettings([Fault(place, f"no {what} can be read from {path}")]) from None

@@ -535,7 +535,7 @@ def export(
     """Print the policy in force as a file: TOML, or with --json as JSON."""
     from headgate.cli.api import connect
     from headgate.cli.budget_files import to_toml
-    from headgate.cli.output import show_json
+    from headgate.cli.output import show_json, show_toml
 
     answered = connect(url, token).get(policy_path(database)).document
     if as_json:
@@ -544,7 +544,7 @@ def export(
     head = [f"Policy of {database}, revision {answered['revision']}."]
     if role := answered.get("own_role"):
         head.append(f"Exempt besides: {role} (the agent's own).")
-    print(to_toml(answered["document"], head), end="")
+    show_toml(to_toml(answered["document"], head))
 
 
 # --- for a fleet -----------------------------------------------------------------------------

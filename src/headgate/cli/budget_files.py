@@ -116,7 +116,7 @@ def notes_on_policy(path: Path) -> list[Note]:
     advice = advise(policy)
     places = [Fault(one.place, "") for one in advice]
     if path.suffix != ".json":
-        places = with_lines(places, path.read_text())
+        places = with_lines(places, path.read_text(encoding="utf-8"))
     return [
         Note(
             "fault" if one.severity is Severity.ERROR else "advice",

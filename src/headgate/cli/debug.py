@@ -189,7 +189,7 @@ def _made(wishes: Wishes, databases: list[str], names: Names | None, token: str 
 
 def _content(path: Path | None) -> list[str]:
     try:
-        return [] if path is None else [path.read_text(errors="replace")]
+        return [] if path is None else [path.read_text(encoding="utf-8", errors="replace")]
     except OSError:
         return []
 

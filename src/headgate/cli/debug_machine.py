@@ -64,7 +64,7 @@ def processes() -> dict[str, Any]:
 def _process(folder: Path) -> dict[str, Any]:
     status = dict(
         line.split(":\t", 1)
-        for line in (folder / "status").read_text().splitlines()
+        for line in (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
         if ":\t" in line
     )
     names = ("Name", "State", "VmRSS", "VmHWM", "Threads", "Uid", "voluntary_ctxt_switches")
@@ -119,7 +119,7 @@ def _distribution() -> str:
 
 def _memory() -> dict[str, str]:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
     told = dict(line.split(":", 1) for line in lines if ":" in line)

@@ -135,14 +135,14 @@ def export(url: Url = None, token: Token = None, as_json: AsJson = False) -> Non
     `headgate fleet apply` takes it; applied unchanged, it changes nothing.
     """
     from headgate.cli.fleet_files import exported
-    from headgate.cli.output import show_json
+    from headgate.cli.output import show_json, show_toml
     from headgate.core.fleet_files import to_toml
 
     n, document = exported(_api(url, token).get(f"{FLEET}/export").document)
     if as_json:
         show_json(document)
         return
-    print(to_toml(document, [f"What is set for the fleet, at n {n}."]), end="")
+    show_toml(to_toml(document, [f"What is set for the fleet, at n {n}."]))
 
 
 def diff(

@@ -50,7 +50,7 @@ def notes_on(path: Path) -> list[Note]:
         settings = load_settings(path)
     except InvalidSettings as error:
         return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
-    lines = line_index(path.read_text())
+    lines = line_index(path.read_text(encoding="utf-8"))
     advice = [
         Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
         for a in settings.advice

@@ -45,9 +45,25 @@ def show_document(answered: Answered) -> None:
     """As it came; on a terminal indented."""
     if sys.stdout.isatty():
         show_json(answered.document)
-    else:
+    elif _shows_all() or answered.body.isascii():
         print(answered.body.decode())
+    else:
+        print(json.dumps(answered.document))
 
 
 def show_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    """Escaped where the stream lacks letters: with question marks it would be another document."""
+    print(json.dumps(document, indent=2, ensure_ascii=not _shows_all()))
+
+
+def show_toml(text: str) -> None:
+    """A file is UTF-8, whatever the terminal of its reader can show."""
+    if sys.stdout.isatty() or _shows_all() or text.isascii():
+        print(text, end="")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+
+
+def _shows_all() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -136,7 +136,7 @@ def _notes_on(path: Path) -> list[Any]:
         settings = load_proxy_settings(path)
     except InvalidSettings as error:
         return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
-    lines = line_index(path.read_text())
+    lines = line_index(path.read_text(encoding="utf-8"))
     return [
         Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
         for a in settings.advice

@@ -9,7 +9,8 @@ from typing import Any, Literal, TextIO
 
 
 def open_streams() -> None:
-    """All three are there, and none fails for a character that its encoding does not have."""
+    """All three are there, and none fails for a character that its encoding does not have. What
+    comes in is UTF-8, as files are."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -19,6 +20,7 @@ def open_streams() -> None:
     sys.stdin = sys.stdin or _of_nobody(0, "r")
     sys.stdout = sys.stdout or _of_nobody(1, "w")
     sys.stderr = sys.stderr or _of_nobody(2, "w")
+    _reconfigure(sys.stdin, encoding="utf-8", errors="replace")
     _reconfigure(sys.stdout, errors="replace")
     _reconfigure(sys.stderr, errors="backslashreplace")
 

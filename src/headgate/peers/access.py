@@ -28,7 +28,7 @@ def load_access(
 
 def _token(path: Path) -> str:
     try:
-        token = path.read_text().splitlines()[0].strip()
+        token = path.read_text(encoding="utf-8").splitlines()[0].strip()
     except (OSError, IndexError, UnicodeDecodeError):
         raise _fault("token_file", f"no token can be read from {path}") from None
     if not _TOKEN.fullmatch(token):

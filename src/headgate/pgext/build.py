@@ -182,7 +182,12 @@ def _make(config: PgConfig, built: Path, *what: str) -> None:
 def _run(argv: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603 -- a list, no shell; the operator names the program
-            argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+            argv,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise BuildFailed(f"{argv[0]} did not end within {timeout_s} s") from None

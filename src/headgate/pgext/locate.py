@@ -94,7 +94,7 @@ def ask_server(dsn: str) -> ServerSettings:
 def major_of_data(data_directory: Path) -> int:
     path = data_directory / "PG_VERSION"
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ServerNotFound(f"{data_directory} is no data directory: no PG_VERSION") from None
     except OSError as error:
@@ -107,7 +107,7 @@ def major_of_data(data_directory: Path) -> int:
 def _of_process(data_directory: Path) -> PgConfig | None:
     """Beside the very program that runs on these files; None if that cannot be told."""
     try:
-        pid = (data_directory / "postmaster.pid").read_text().split("\n", 1)[0]
+        pid = (data_directory / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0]
         program = Path(f"/proc/{int(pid)}/exe").readlink()
     except (OSError, ValueError):
         return None

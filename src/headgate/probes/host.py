@@ -84,7 +84,7 @@ def pressure(resource: str) -> Callable[[HostFiles], float]:
 
 def _read(path: Path) -> str:
     try:
-        with path.open() as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             return file.read(MAX_FILE_BYTES)
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"

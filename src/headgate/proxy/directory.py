@@ -81,7 +81,7 @@ def tell_where(directory: Path, memory: SharedMemory) -> None:
     }
     staged = directory / f"{SERVER_FILE}.{os.getpid()}.new"
     try:
-        staged.write_text(json.dumps(said) + "\n")
+        staged.write_text(json.dumps(said) + "\n", encoding="utf-8")
         staged.chmod(0o600)
         staged.replace(directory / SERVER_FILE)
     except OSError as error:

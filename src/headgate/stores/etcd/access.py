@@ -59,7 +59,7 @@ def load_access(
 
 def _password(path: Path) -> str:
     try:
-        password = path.read_text().splitlines()[0].strip()
+        password = path.read_text(encoding="utf-8").splitlines()[0].strip()
     except (OSError, IndexError, UnicodeDecodeError):
         raise _fault("password_file", f"no password can be read from {path}") from None
     if not password:
