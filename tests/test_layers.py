@@ -20,14 +20,17 @@ LAW: Mapping[str, frozenset[str]] = {
     "core": frozenset(),
     "traffic": frozenset({"core"}),
     "wire": frozenset({"core", "traffic"}),
-    "config": frozenset({"core", "traffic", "fleetsettings", "pagesettings", "tracingsettings"}),
-    "fleetsettings": frozenset({"core"}),
+    "paths": frozenset(),
+    "config": frozenset(
+        {"core", "traffic", "fleetsettings", "pagesettings", "paths", "tracingsettings"}
+    ),
+    "fleetsettings": frozenset({"core", "paths"}),
     "pagesettings": frozenset({"core"}),
-    "tracingsettings": frozenset({"core"}),
+    "tracingsettings": frozenset({"core", "paths"}),
     "logs": frozenset(),
     "notify": frozenset(),
     "agent": frozenset({"core", "traffic"}),
-    "probes": frozenset({"core"}),
+    "probes": frozenset({"core", "paths"}),
     "stores": frozenset({"core", "traffic", "wire"}),
     "client": frozenset({"core", "traffic", "wire"}),
     "integrations": frozenset({"client", "core", "traffic", "wire"}),
@@ -35,19 +38,19 @@ LAW: Mapping[str, frozenset[str]] = {
     # Sends by the client's own HTTP, which bounds every size and every wait.
     "tracing": frozenset({"core", "agent", "client"}),
     "http": frozenset({"core", "traffic", "wire", "agent"}),
-    "native": frozenset({"core", "traffic"}),
+    "native": frozenset({"core", "traffic", "paths"}),
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
-    "cli": frozenset({"client", "config", "proxysettings", *PURE}),
+    "cli": frozenset({"client", "config", "paths", "proxysettings", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
     "fleetparts": frozenset({*PURE, *EDGES, "agent", "config", "fleetsettings", "wiring"}),
     "tracingparts": frozenset({*PURE, *EDGES, "agent", "config", "tracingsettings"}),
     "main": frozenset(
         {*PURE, *EDGES, "agent", "config", "fleetparts", "logs", "notify", "tracingparts", "wiring"}
     ),
-    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "wiring"}),
+    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "paths", "wiring"}),
     # The proxy: its settings, its parts from settings, its composition root.
-    "proxysettings": frozenset({"core", "traffic", "config"}),
+    "proxysettings": frozenset({"core", "traffic", "config", "paths"}),
     "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
     "proxyparts": frozenset({*PURE, *EDGES, "agent", "config", "proxysettings", "proxywiring"}),
     "proxymain": frozenset(

@@ -44,6 +44,7 @@ from headgate.core.shard import MAX_MEMBERS
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.fleetsettings import FleetSettings, PatroniSettings, read_fleet, read_patroni
 from headgate.pagesettings import PageSettings, read_page
+from headgate.paths import expanded
 from headgate.tracingsettings import TracingSettings, read_tracing
 from headgate.traffic.parse import parse_policy, with_lines
 from headgate.traffic.policy import Policy
@@ -90,7 +91,7 @@ def _path(value: object) -> Path:
     raw = text(4096)(value)
     if not raw:
         raise ValueError("is empty, must be a path")
-    return Path(raw).expanduser()
+    return expanded(raw)
 
 
 def parse_database_text(value: object) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from headgate.core.settings import Setting, flag, number, read_table, table, text
 from headgate.errors import Fault
+from headgate.paths import expanded
 
 MAX_ENDPOINTS = 16
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,126}")
@@ -27,7 +28,7 @@ def _path(value: object) -> Path:
     raw = text(4096)(value)
     if not raw:
         raise ValueError("is empty, must be a path")
-    return Path(raw).expanduser()
+    return expanded(raw)
 
 
 def _name(value: object) -> str:

@@ -68,6 +68,7 @@ from headgate.core.settings import (
     whole,
 )
 from headgate.errors import Fault, InvalidName, InvalidSettings
+from headgate.paths import expanded
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -112,7 +113,7 @@ def file_path(value: object) -> Path:
     raw = text(1023)(value)
     if not raw:
         raise ValueError("is empty, must be a path")
-    return Path(raw).expanduser()
+    return expanded(raw)
 
 
 def place(default_port: int | None = None) -> Callable[[object], tuple[str, int]]:

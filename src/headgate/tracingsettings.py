@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from headgate.core.settings import Setting, flag, number, read_table, table, text, whole
 from headgate.errors import Fault, InvalidSettings
+from headgate.paths import expanded
 
 TRACES_PATH = "/v1/traces"
 MAX_HEADERS_BYTES = 16 * 1024
@@ -30,7 +31,7 @@ def _path(value: object) -> Path:
     raw = text(4096)(value)
     if not raw:
         raise ValueError("is empty, must be a path")
-    return Path(raw).expanduser()
+    return expanded(raw)
 
 
 def _name(value: object) -> str:

@@ -23,6 +23,7 @@ from headgate.cli.debug_logs import SQL_KEYS
 from headgate.core.builtins import BUILTINS
 from headgate.core.decision import Verdict
 from headgate.core.redaction import DOOR_OPENERS, HIDDEN, secrets_in, secrets_in_address
+from headgate.paths import expanded
 from headgate.traffic.ask import Dialect
 from headgate.traffic.sql_text import COMMENT, LITERAL, pieces
 
@@ -82,7 +83,8 @@ def _files_in(document: object) -> Iterator[Path]:
     if isinstance(document, Mapping):
         for name, inner in document.items():
             if isinstance(inner, str) and _SECRET_FILES.search(str(name)):
-                yield Path(inner).expanduser()
+                with suppress(ValueError):
+                    yield expanded(inner)
             else:
                 yield from _files_in(inner)
     elif isinstance(document, list):

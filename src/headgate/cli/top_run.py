@@ -41,6 +41,7 @@ from headgate.cli.top_state import (
 )
 from headgate.cli.top_views import VIEWS
 from headgate.errors import HeadgateError
+from headgate.paths import expanded
 
 KEY_SLICE_S = 0.1
 REDRAW_S = 1.0
@@ -180,13 +181,14 @@ class Session:
         frame = compose(
             replace(self._state, prompt=None, flash=None), self._scene, size, self._marks, _moment()
         )
-        path = Path(typed).expanduser()
+        path = Path(typed)
         try:
+            path = expanded(typed)
             save_lines(path, frame.lines, size)
         except FileExistsError:
             flash = Flash(f"{path} exists, and is left as it is: give another name", is_bad=True)
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             flash = Flash(f"{path} cannot be written: {why}", is_bad=True)
         else:
             flash = Flash(f"written to {path.absolute()}")

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from headgate.errors import NativeUnavailable
 from headgate.native.layout import misfits
+from headgate.paths import cache_below_home
 
 BESIDE = Path(__file__).parent / "libheadgate.so"
 CHECKOUT = Path(__file__).parents[3]
@@ -116,7 +117,13 @@ def _sources(checkout: Path, recipe: Recipe) -> tuple[list[Path], Path]:
 def _cache_of(root: Path) -> Path:
     """An installation may belong to somebody else: then it is built for this user alone."""
     if root == PACKAGED:
-        return Path.home() / ".cache" / "headgate" / "native"
+        try:
+            return cache_below_home("native")
+        except ValueError:
+            raise NativeUnavailable(
+                "what is built from C is kept in the user's home, and this user has none: set HOME "
+                "to a folder of its own"
+            ) from None
     return root / ".cache" / "native"
 
 
@@ -132,7 +139,7 @@ def _fingerprint(sources: list[Path], recipe: Recipe) -> str:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     deadline = time.monotonic() + BUILD_TIMEOUT_S
-    with lock.open("w") as file:
+    with lock.open("wb") as file:
         while not _locked(file.fileno()):
             if time.monotonic() > deadline:
                 raise NativeUnavailable(
@@ -205,7 +212,14 @@ def _run(command: list[str], folder: Path, recipe: Recipe) -> None:
     compiler = command[0]
     try:
         done = subprocess.run(  # noqa: S603 - our own sources, and no shell
-            command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+            # Its words are looked for in English, whatever its user speaks.
+            env={**os.environ, "LC_ALL": "C"},  # noqa: TID251
         )
     except subprocess.TimeoutExpired:
         raise NativeUnavailable(

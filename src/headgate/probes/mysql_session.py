@@ -7,7 +7,6 @@ import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -17,6 +16,7 @@ from pymysql.constants import CLIENT, ER
 
 from headgate.core.samples import Cause
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
+from headgate.paths import expanded
 from headgate.probes.messages import one_line
 
 PROGRAM_NAME = "headgate"
@@ -272,7 +272,9 @@ def _ssl_context(ssl_ca: str | None, place: str) -> ssl.SSLContext | None:
     if ssl_ca is None:
         return None
     try:
-        return ssl.create_default_context(cafile=str(Path(ssl_ca).expanduser()))
+        return ssl.create_default_context(cafile=str(expanded(ssl_ca)))
+    except ValueError as error:
+        raise InvalidSettings([Fault(place, f"names an ssl_ca that {error}")]) from None
     except OSError as error:
         message = f"names ssl_ca = {ssl_ca}, which cannot be used: {error.strerror or error}"
         raise InvalidSettings([Fault(place, message)]) from None
