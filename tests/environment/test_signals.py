@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headgate.demo import servers
 from tests.client import bodies
 from tests.client.scripted import OK, ScriptedAgent, answer
 from tests.environment.starting import DEAF, HEADGATE, Left, ran, started
@@ -30,14 +27,6 @@ RUN = (*HEADGATE, "run", "--as", "etl:nightly", "--every", "0.05", "--quiet")
 def agent() -> Iterator[ScriptedAgent]:
     with ScriptedAgent(default=OK) as agent:
         yield agent
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A Unix socket's whole path has room for 107 bytes; pytest's may be longer."""
-    folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +56,6 @@ def test_what_waits_for_leave_can_be_ended(
         # The second as any program ends by it: there is nothing to put in order.
         assert running.end(number) == (130 if number == signal.SIGINT else -number)
         assert "Traceback" not in running.said
-
-
-def test_the_demo_is_ended_by_control_c_and_leaves_nothing(tmp_path: Path) -> None:
-    ports = f"{servers.FIRST_PORT}-{servers.FIRST_PORT + servers.PORT_COUNT - 1}"
-    with started(DEAF, tmp_path, *HEADGATE, "demo", "--headless", "--ports", ports) as running:
-        told = running.until("starting Postgres below")
-        assert running.end(signal.SIGINT) == 0
-        assert "stopped; nothing is left behind" in running.said
-        assert "Traceback" not in running.said
-    found = re.search(r"below (.*headgate-demo-\w+)", told)
-    assert found and not Path(found[1]).exists()
 
 
 def test_an_agent_reloads_on_hangup_and_stops(short_path: Path) -> None:

@@ -13,7 +13,7 @@ import json
 import secrets
 import signal
 import sys
-import urllib.request
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ _SETTINGS = """\
 [agent]
 name = "{name}"
 listen = "127.0.0.1:{port}"
-socket = "{folder}/{name}.sock"
-state = "{folder}/{name}.db"
+socket = {socket}
+state = {state}
 
 [databases.main]
 engine = "postgres"
@@ -52,10 +52,10 @@ timeout_s = 0.25
 [databases.main.metrics.pool_usage]
 
 [peers]
-token_file = "{folder}/peers.token"
+token_file = {token}
 
 [fleet]
-file = "{folder}/fleet.db"
+file = {fleet}
 region = "here"
 cluster = "commerce"
 view = true
@@ -69,7 +69,7 @@ url = "{url}"
 """
 _TRAFFIC = """
 [databases.main.traffic]
-policy = "{policy}"
+policy = {policy}
 """
 _TOKEN = """
 [[tokens]]
@@ -77,6 +77,11 @@ name = "{name}"
 role = "{role}"
 sha256 = "{sha256}"
 """
+
+
+def quoted(path: Path) -> str:
+    """As TOML has it, which takes JSON's escapes."""
+    return json.dumps(str(path), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class Agent:
     port: int
     folder: Path
     token: str
+    sockets: Path | None = None
+    """A folder with a short path, where `folder` has none."""
 
     @property
     def url(self) -> str:
@@ -130,8 +137,20 @@ class Agent:
         return self.folder / f"{self.name}.toml"
 
     def get(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(self.url + path, timeout=TIMEOUT_S) as response:
-            return dict(json.load(response))
+        """OSError where there is no answer, or it is no good one. Not by urllib, which would ask
+        the proxy that `http_proxy` names for an agent on this very host."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        try:
+            line.request("GET", path)
+            answer = line.getresponse()
+            said = answer.read()
+        except http.client.HTTPException as error:
+            raise OSError(f"{self.url}{path}: {error}") from None
+        finally:
+            line.close()
+        if answer.status >= http.client.BAD_REQUEST:
+            raise OSError(f"{self.url}{path}: {answer.status}")
+        return dict(json.loads(said))
 
     def change(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """As an operator would, over the agent's own API; ServerFailed with its words."""
@@ -154,24 +173,28 @@ class Agent:
         own = _SETTINGS.format(
             name=self.name,
             port=self.port,
-            folder=self.folder,
+            socket=quoted((self.sockets or self.folder) / f"{self.name}.sock"),
+            state=quoted(self.folder / f"{self.name}.db"),
+            token=quoted(self.folder / "peers.token"),
+            fleet=quoted(self.folder / "fleet.db"),
             dsn=server.dsn(user=AGENT_ROLE),
             shard=SHARD,
             threshold_s=LAG_THRESHOLD_S,
             tour=plan.tour,
         )
         others = "".join(_PEER.format(name=peer.name, url=peer.url) for peer in peers)
-        traffic = _TRAFFIC.format(policy=plan.policy)
+        traffic = _TRAFFIC.format(policy=quoted(plan.policy))
         if self.name in plan.directories:
-            traffic += f'directory = "{plan.directories[self.name]}"\n'
-        self.settings.write_text(own + others + traffic + plan.tokens.settings())
+            traffic += f"directory = {quoted(plan.directories[self.name])}\n"
+        told = own + others + traffic + plan.tokens.settings()
+        self.settings.write_text(told, encoding="utf-8")
 
     def spec(self) -> ServerSpec:
         return ServerSpec(
             argv=[sys.executable, "-m", "headgate", "agent", "--config", str(self.settings)],
             cwd=self.folder,
             log_path=self.folder / f"{self.name}.log",
-            folders=[self.folder],
+            folders=[self.folder, *([self.sockets] if self.sockets else [])],
             quit_signal=signal.SIGTERM,
             env=None,
             user=ServiceUser(),
@@ -227,16 +250,18 @@ class Crew:
 @contextmanager
 def run_agents(shard: Sequence[PostgresServer], folder: Path, plan: Plan) -> Iterator[Crew]:
     ports = servers.distinct_ports(len(shard))
+    sockets = Path(tempfile.mkdtemp(prefix="hg-", dir=servers.short_parent()))
     agents = [
-        Agent(server.name, port, folder, plan.tokens.operator)
+        Agent(server.name, port, folder, plan.tokens.operator, sockets)
         for server, port in zip(shard, ports, strict=True)
     ]
     token = folder / "peers.token"
     token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(16))
+    token.write_text(secrets.token_hex(16), encoding="utf-8")
     for agent, server in zip(agents, shard, strict=True):
         agent.write_settings(server, [other for other in agents if other is not agent], plan)
     with ExitStack() as ends:
+        ends.callback(servers.remove_folders, [sockets])
         crew = Crew(agents)
         ends.callback(crew.stop)
         crew.start(*crew.agents)

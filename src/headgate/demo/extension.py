@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headgate.demo import servers
 from headgate.demo.postgres import find_binaries
+from headgate.paths import cache_below_home
 from headgate.pgext.build import (
     EXTENSION,
     NO_SOURCES,
@@ -58,7 +59,10 @@ def _cache() -> Path:
     root = sources()
     if (root / "pyproject.toml").is_file():
         return root / ".cache" / EXTENSION
-    return Path.home() / ".cache" / "headgate" / EXTENSION
+    try:
+        return cache_below_home(EXTENSION)
+    except ValueError:
+        raise BuildFailed("it is kept in the user's home, and this user has none") from None
 
 
 def _build(config: PgConfig, kept: Path) -> None:
@@ -81,7 +85,7 @@ def _make(config: PgConfig, where: Path) -> None:
         done = subprocess.run(
             ["make", "-s", "-j2", "-C", str(where), *settings, "all"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=BUILD_TIMEOUT_S,
             check=False,

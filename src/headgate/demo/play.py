@@ -15,6 +15,7 @@ from types import FrameType
 
 from headgate.demo import live, script, servers
 from headgate.demo.stage import Stage, set_up
+from headgate.demo.surroundings import forget_others
 from headgate.demo.tourserver import TourServer, open_server
 
 HEADLESS_S = 60.0
@@ -25,6 +26,7 @@ def main(
     *, seconds: float | None = None, headless: bool = False, ports: tuple[int, int] | None = None
 ) -> int:
     """Returns 0 if the demo did what it promises, and where it was ended by its user."""
+    forget_others()
     if ports is not None:
         servers.use_ports(*ports)
     # What the jobs' SDK has to say is on the screen already, and a log would spoil that.

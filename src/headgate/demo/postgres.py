@@ -304,6 +304,7 @@ def _reachable_binaries(bin_dir: Path, base_dir: Path) -> Path:
         copy.mkdir()
         for tree in package.parent.glob(f"{package.name}*"):
             servers.copy_tree(tree, copy / tree.name)
+        servers.let_all_read(copy)
     return copy / bin_dir.relative_to(package.parent)
 
 
@@ -324,7 +325,7 @@ def _initdb(bin_dir: Path, data_dir: Path) -> None:
 def _append_settings(data_dir: Path, settings: Mapping[str, str]) -> None:
     quoted = {name: value.replace("'", "''") for name, value in settings.items()}
     lines = "".join(f"{name} = '{value}'\n" for name, value in quoted.items())
-    with (data_dir / "postgresql.conf").open("a") as conf:
+    with (data_dir / "postgresql.conf").open("a", encoding="utf-8") as conf:
         conf.write(f"\n{lines}")
 
 
@@ -355,7 +356,7 @@ def _make_standby(data_dir: Path, upstream: PostgresServer) -> None:
     marker = data_dir / "standby.signal"
     marker.touch()
     servers.service_user().own(marker)
-    with (data_dir / "postgresql.auto.conf").open("a") as conf:
+    with (data_dir / "postgresql.auto.conf").open("a", encoding="utf-8") as conf:
         conf.write(f"primary_conninfo = '{_conninfo(upstream)}'\n")
 
 
@@ -373,7 +374,7 @@ def _is_ready(place: Place, process: ServerProcess) -> bool:
     if LOST in process.log():
         raise ServerFailed(f"{place.name} needs WAL that its primary has no more: clone it")
     try:
-        lines = (place.data_dir / "postmaster.pid").read_text().split("\n")
+        lines = (place.data_dir / "postmaster.pid").read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return False
     return len(lines) >= 8 and lines[0] == str(process.pid) and lines[7].strip() == "ready"
@@ -385,7 +386,7 @@ def _release_shared_memory(data_dir: Path) -> None:
     if not pid_file.exists():
         return
     ipc_rmid = 0
-    for key_and_id in pid_file.read_text().split("\n")[6:7]:
+    for key_and_id in pid_file.read_text(encoding="utf-8").split("\n")[6:7]:
         ctypes.CDLL(None).shmctl(int(key_and_id.split()[1]), ipc_rmid, None)
 
 

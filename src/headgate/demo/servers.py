@@ -31,6 +31,8 @@ GUARD = Path(__file__).with_name("guard.py")
 POLL_S = 0.01
 ROOMY_BYTES = 2 * 1024**3
 PORT_ATTEMPTS = 8
+SHORT_BYTES = 48
+"""Of a folder for sockets: below it come a folder and a name."""
 # Below the kernel's range for outgoing connections: none of them can take the port
 # of a server that is down for a moment.
 FIRST_PORT, PORT_COUNT = 20_000, 12_000
@@ -99,8 +101,17 @@ def make_folder(parent: Path, prefix: str) -> Path:
 
 
 def make_socket_folder() -> Path:
-    """Short: a Unix socket's whole path has room for 107 bytes."""
-    return make_folder(Path("/tmp"), "hg-")
+    """Of the service user's own, and short: a Unix socket's whole path has room for 107 bytes."""
+    return make_folder(short_parent(), "hg-")
+
+
+def short_parent() -> Path:
+    """Where temporary files are, unless that is a long way down or closed to the service user."""
+    for parent in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp")):
+        usable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        if len(os.fsencode(parent)) <= SHORT_BYTES and usable and can_reach(parent):
+            return parent
+    raise ServerFailed("neither TMPDIR nor /tmp has room for a socket: set TMPDIR to a short path")
 
 
 def run_tool(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] = BASE_ENV) -> None:
@@ -114,7 +125,8 @@ def run_tool(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] = 
         group=user.gid,
         extra_groups=None if user.uid is None else [],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         timeout=60,
         check=False,
     )
@@ -125,6 +137,11 @@ def run_tool(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] = 
 def copy_tree(source: Path, target: Path) -> None:
     # cp keeps owner and mode, and is several times faster than shutil.copytree.
     subprocess.run(["cp", "-a", source, target], check=True, timeout=60)
+
+
+def let_all_read(tree: Path) -> None:
+    """Whatever umask its files were made with."""
+    subprocess.run(["chmod", "-R", "a+rX", tree], check=True, timeout=60)
 
 
 def fill_folder(

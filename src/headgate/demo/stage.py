@@ -335,7 +335,7 @@ def _start_shard(folder: Path, chosen: Traffic, cleanup: ExitStack) -> list[Post
 
 def _plan(folder: Path, chosen: Traffic, shard: Sequence[PostgresServer], tour: str) -> Plan:
     policy = folder / "policy.toml"
-    policy.write_text(POLICY)
+    policy.write_text(POLICY, encoding="utf-8")
     return Plan(Tokens.new(), tour, policy, chosen.directories(shard))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 
 from headgate.demo import extension, servers
-from headgate.demo.agents import Agent
+from headgate.demo.agents import Agent, quoted
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec, ServiceUser
 from headgate.errors import NativeUnavailable
@@ -58,7 +58,7 @@ match = {{ username = "{ROGUE_ROLE}" }}
 _PROXY = """\
 [proxy]
 protocol = "postgres"
-directory = "{directory}"
+directory = {directory}
 cpus = {cpus}
 drain_timeout_s = 1
 
@@ -137,7 +137,11 @@ def choose(
     except NativeUnavailable as failure:
         return Traffic(Way.NONE, f"{first}; nor can the proxy: {_brief(failure)}")
     # Our own, as the proxy is; and short: a Unix socket's whole path has room for 107 bytes.
-    return Traffic(Way.PROXY, first, proxy_dir=Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp")))
+    return Traffic(Way.PROXY, first, proxy_dir=_own_folder())
+
+
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="hg-", dir=servers.short_parent()))
 
 
 def _brief(failure: Exception) -> str:
@@ -158,9 +162,9 @@ class Proxy:
         self.port = servers.distinct_ports(1)[0]
         settings = folder / "proxy.toml"
         urls = ", ".join(f'"{agent.url}"' for agent in agents.values())
-        own = _PROXY.format(directory=directory, cpus=cpus, port=self.port, urls=urls)
+        own = _PROXY.format(directory=quoted(directory), cpus=cpus, port=self.port, urls=urls)
         known = (_SERVER.format(name=server.name, port=server.port) for server in shard)
-        settings.write_text(own + "".join(known))
+        settings.write_text(own + "".join(known), encoding="utf-8")
         self._process = ServerProcess(
             ServerSpec(
                 argv=[sys.executable, "-m", "headgate", "proxy", "run", str(settings)],
