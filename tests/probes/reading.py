@@ -13,7 +13,10 @@ from headgate.core.samples import Cause, Measured, Number
 from headgate.errors import ProbeFailed
 from headgate.probes.factory import Probe
 from headgate.probes.numbers import value_of
-from tests.fixtures.eventually import aeventually
+from tests.fixtures.eventually import DEADLINE_S, aeventually
+
+TRY_S = 10.0
+"""One that hangs is tried again after so long."""
 
 
 async def within(probe: Probe, timeout_s: float) -> float:
@@ -21,7 +24,7 @@ async def within(probe: Probe, timeout_s: float) -> float:
     return (await measured(probe, timeout_s)).value
 
 
-async def measured(probe: Probe, timeout_s: float = 2.0) -> Measured:
+async def measured(probe: Probe, timeout_s: float = DEADLINE_S) -> Measured:
     """With what the probe says about its number."""
     async with asyncio.timeout(timeout_s):
         return as_measured(await probe.read())
@@ -31,13 +34,25 @@ def as_measured(number: Number) -> Measured:
     return number if isinstance(number, Measured) else Measured(number)
 
 
-async def failure(probe: Probe, timeout_s: float = 2.0) -> ProbeFailed:
+async def failure(probe: Probe, timeout_s: float = DEADLINE_S) -> ProbeFailed:
     with pytest.raises(ProbeFailed) as caught:
         await within(probe, timeout_s)
     return caught.value
 
 
-async def works(probe: Probe, timeout_s: float = 1.0) -> bool:
+async def cut_off(probe: Probe, when: Callable[[], bool]) -> None:
+    """Cancelled as at the metric's timeout, once it has come so far."""
+    reading = asyncio.ensure_future(probe.read())
+    try:
+        await aeventually(when)
+        assert not reading.done()
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert reading.cancelled()
+
+
+async def works(probe: Probe, timeout_s: float = TRY_S) -> bool:
     try:
         await within(probe, timeout_s)
     except (ProbeFailed, TimeoutError):
@@ -45,7 +60,7 @@ async def works(probe: Probe, timeout_s: float = 1.0) -> bool:
     return True
 
 
-async def becomes(condition: Callable[[], Awaitable[bool]], within_s: float = 5.0) -> None:
+async def becomes(condition: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> None:
     """`aeventually` for conditions that have to be awaited."""
     predicate: Callable[[], bool | Awaitable[bool]] = condition
     await aeventually(predicate, within_s)

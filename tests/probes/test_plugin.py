@@ -15,12 +15,14 @@ import pytest
 from headgate.core.samples import Cause
 from headgate.errors import InvalidSettings
 from headgate.probes.plugin import PluginProbe, load_plugin
+from tests.fixtures.eventually import eventually
 from tests.probes.reading import becomes, failure, within, works
 
 EXAMPLE = """
-import asyncio, sys, threading, time
+import asyncio, sys, threading
 
 released = threading.Event()
+both = threading.Barrier(2)
 
 def depth(options):
     return options["base"] + 2
@@ -35,12 +37,12 @@ def broken(options):
 def word(options):
     return "12"
 
-def stuck(options):
-    time.sleep(2)
-
 def held(options):
-    released.wait(5)
+    released.wait()
     return 5
+
+def meets(options):
+    return both.wait()
 
 def leaves(options):
     sys.exit("done here")
@@ -58,7 +60,7 @@ async def cancels(options):
     raise asyncio.CancelledError
 
 async def sleeps(options):
-    await asyncio.sleep(30)
+    await asyncio.sleep(600)
 
 constant = 3
 """
@@ -76,13 +78,17 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     info = tmp_path / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    functions = ["depth", "later", "broken", "word", "stuck", "constant", "absent", *ROGUES]
+    functions = ["depth", "later", "broken", "word", "meets", "constant", "absent", *ROGUES]
     entries = "\n".join(f"{name} = {module}:{name}" for name in functions)
     lost = "lost = no_such_module_at_all:read"
     (info / "entry_points.txt").write_text(f"[headgate.probes]\n{entries}\n{lost}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield lambda name, **options: load_plugin("mine", name, MappingProxyType(options))
-    sys.modules.pop(module, None)
+    if module in sys.modules:
+        release()
+        del sys.modules[module]
+    # A call that was given up counts against the next one of its name until it has returned.
+    eventually(lambda: not any(t.name.startswith("plug-in") for t in threading.enumerate()))
 
 
 async def test_a_function_is_enough(load: Load) -> None:
@@ -106,7 +112,7 @@ async def test_what_is_no_number_is_invalid(load: Load) -> None:
 
 
 async def test_a_stuck_plugin_neither_blocks_the_agent_nor_piles_up(load: Load) -> None:
-    probe = load("stuck")
+    probe = load("held")
     with pytest.raises(TimeoutError):
         await within(probe, 0.05)
     assert (await failure(probe)).cause is Cause.TIMED_OUT
@@ -137,7 +143,7 @@ async def test_a_cancelled_read_stays_cancelled(load: Load) -> None:
     reading = asyncio.create_task(load("sleeps").read())
     await asyncio.sleep(0)
     reading.cancel()
-    await asyncio.wait([reading], timeout=1)
+    await asyncio.wait([reading])
     assert reading.cancelled()
 
 
@@ -155,10 +161,9 @@ async def test_a_metric_made_anew_leaves_no_hung_thread_each_time(load: Load) ->
 
 
 async def test_metrics_of_one_plugin_are_read_at_the_same_time(load: Load) -> None:
-    readings = [asyncio.create_task(load("held", n=n).read()) for n in range(2)]
-    await asyncio.sleep(0)
-    release()
-    assert await asyncio.gather(*readings) == [5, 5]
+    """Each waits for the other."""
+    readings = [load("meets", n=n).read() for n in range(2)]
+    assert sorted(await asyncio.gather(*readings)) == [0, 1]
 
 
 def release() -> None:

@@ -13,6 +13,7 @@ import secrets
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from headgate.core.samples import Cause
 from headgate.errors import ProbeFailed
@@ -34,10 +35,34 @@ class CommandProbe:
         self._label = f"command {Path(argv[0]).name}"
 
     async def read(self) -> float:
-        loop = asyncio.get_running_loop()
         mark = secrets.token_hex(16)
+        transport, run = await self._started(mark)
         try:
-            transport, run = await loop.subprocess_exec(
+            await run.over
+        finally:
+            has_ended = transport.get_returncode() is not None and run.over.done()
+            await _end(transport, run)
+            if not has_ended:
+                await _kill_escaped(mark)
+        return self._number(run, transport.get_returncode())
+
+    async def _started(self, mark: str) -> Started:
+        """Never given up halfway: asyncio would kill the program alone, and then wait for a pipe
+        that the program's own children hold."""
+        starting = asyncio.ensure_future(self._start(mark))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            ending = asyncio.ensure_future(_end_started(starting, mark))
+            _ending.add(ending)
+            ending.add_done_callback(_ending.discard)
+            await asyncio.wait([ending], timeout=GONE_WITHIN_S)
+            raise
+
+    async def _start(self, mark: str) -> Started:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.subprocess_exec(
                 Run,
                 *self._argv,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -47,14 +72,6 @@ class CommandProbe:
         except OSError as error:
             message = f"{self._label} cannot be started: {error.strerror}"
             raise ProbeFailed(Cause.FAILED, message) from None
-        try:
-            await run.over
-        finally:
-            has_ended = transport.get_returncode() is not None and run.over.done()
-            await _end(transport, run)
-            if not has_ended:
-                await _kill_escaped(mark)
-        return self._number(run, transport.get_returncode())
 
     async def close(self) -> None:
         """A run ends with its read."""
@@ -101,6 +118,20 @@ class Run(asyncio.SubprocessProtocol):
     def _finish(self) -> None:
         if not self.over.done():
             self.over.set_result(None)
+
+
+Started: TypeAlias = tuple[asyncio.SubprocessTransport, Run]
+_ending: set[asyncio.Task[None]] = set()
+"""Of programs whose reader left before they had been started: somebody has to hold the task."""
+
+
+async def _end_started(starting: asyncio.Future[Started], mark: str) -> None:
+    try:
+        transport, run = await starting
+    except ProbeFailed:
+        return
+    await _end(transport, run)
+    await _kill_escaped(mark)
 
 
 async def _end(transport: asyncio.SubprocessTransport, run: Run) -> None:
