@@ -30,7 +30,8 @@ def _of_nobody(fd: int, mode: Literal["r", "w"]) -> TextIO:
 
 
 def _reconfigure(stream: object, **how: Any) -> None:
-    getattr(stream, "reconfigure", lambda **_: None)(**how)
+    with suppress(OSError):  # What was read from already stays as it is.
+        getattr(stream, "reconfigure", lambda **_: None)(**how)
 
 
 def flushed() -> bool:
