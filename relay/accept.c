@@ -50,8 +50,8 @@ static void begin(hr_thread *thread, const hr_newcomer *newcomer)
     hr_count(&thread->counts->accepted, 1);
     session->own.excess = newcomer->excess;
     if (hr_shared(thread)->draining && !newcomer->own)
-        hr_leave(session, HR_LOST_DRAIN, 0, false);
-    else if (session->machine->connects_first)
+        hr_drain_one(session); /* accepted before, and on the way to this thread meanwhile */
+    if (session->machine->connects_first && session->own.in_use && !session->closing)
         hr_connect(session);
     hr_settle(session);
 }

@@ -21,17 +21,34 @@ void hr_leave(hr_session *session, hr_lost why, uint64_t by_ns, bool patient)
     hr_settle(session);
 }
 
+void hr_drain_one(hr_session *session)
+{
+    hr_engine_shared *shared = hr_shared(session->thread);
+
+    hr_leave(session, HR_LOST_DRAIN, shared->drain_by_ns, shared->drain_patient);
+}
+
 void hr_drain_begin(hr_thread *thread)
 {
-    hr_engine_shared *shared = hr_shared(thread);
     hr_session *session, *next;
 
     hr_listeners_unwatch(thread);
     for (session = thread->engine->sessions; session != NULL; session = next) {
         next = session->next;
-        hr_leave(session, HR_LOST_DRAIN, shared->drain_by_ns, shared->drain_patient);
+        hr_drain_one(session);
     }
     hr_drain_over(thread);
+}
+
+/* Then a thread may have accepted somebody whom nobody has counted yet. */
+static bool anybody_watches(hr_engine_shared *shared)
+{
+    uint32_t count = atomic_load(&shared->listeners), i;
+
+    for (i = 0; i < count; i++)
+        if (atomic_load(&shared->listener[i].watchers) != 0)
+            return true;
+    return false;
 }
 
 void hr_drain_over(hr_thread *thread)
@@ -39,7 +56,7 @@ void hr_drain_over(hr_thread *thread)
     static const hr_event drained = {.kind = HR_EVENT_DRAINED};
     hr_engine_shared *shared = hr_shared(thread);
 
-    if (!atomic_load_explicit(&shared->draining, memory_order_relaxed)
+    if (!atomic_load_explicit(&shared->draining, memory_order_relaxed) || anybody_watches(shared)
         || atomic_load(&shared->sessions) != 0 || atomic_exchange(&shared->drain_told, true))
         return;
     hr_tell(thread, &drained);

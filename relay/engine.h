@@ -276,6 +276,7 @@ void hr_listeners_watch(hr_thread *thread);
 void hr_listeners_unwatch(hr_thread *thread);
 void hr_listeners_free(hr_relay *relay);
 void hr_leave(hr_session *session, hr_lost why, uint64_t by_ns, bool patient);
+void hr_drain_one(hr_session *session);
 void hr_drain_begin(hr_thread *thread);
 void hr_drain_over(hr_thread *thread); /* tells it once, if no session is left */
 

@@ -476,6 +476,35 @@ static void test_a_patient_drain_leaves_sessions_in_peace_until_a_second_one_or_
     world_close(w);
 }
 
+/* Also who came in at that moment, and was on the way to its thread. Who came later finds the socket
+ * open, which another process has too. */
+static void test_a_patient_drain_turns_away_nobody_who_has_just_come(void)
+{
+    hr_settings settings = usual_settings();
+    int client[8], round, i;
+
+    settings.threads = 3;
+    for (round = 0; round < 20; round++) {
+        world *w = world_open(settings);
+
+        for (i = 0; i < 8; i++) {
+            client[i] = dial(w->port);
+            say(client[i], "tell served\n");
+        }
+        if (round % 2 == 0)
+            EVENTUALLY(COUNT(w, accepted) > (uint64_t) round % 5);
+        hr_drain(w->relay, true, true, PATIENCE_MS);
+        EVENTUALLY(COUNT(w, accepted) == atomic_load(&w->relay->engine->listener[0].sessions));
+        for (i = 0; i < 8; i++)
+            if (!is_silent(client[i], 0))
+                expect(client[i], "served\n");
+        assert(losses[HR_LOST_DRAIN] == 0);
+        for (i = 0; i < 8; i++)
+            close(client[i]);
+        world_close(w);
+    }
+}
+
 static void test_a_listener_that_is_given_up_closes_its_socket_and_keeps_its_sessions(void)
 {
     hr_settings settings = usual_settings();
@@ -589,6 +618,7 @@ static void test_all(void)
     test_targets_that_are_not_sound_change_nothing();
     test_a_drain_ends_sessions_at_rest_lets_others_finish_and_says_when_all_are_gone();
     test_a_patient_drain_leaves_sessions_in_peace_until_a_second_one_or_its_deadline();
+    test_a_patient_drain_turns_away_nobody_who_has_just_come();
     test_a_listener_that_is_given_up_closes_its_socket_and_keeps_its_sessions();
     test_a_listener_given_up_before_the_start_is_never_served();
     test_a_session_is_killed_by_its_number();
