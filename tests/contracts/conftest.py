@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate.agent.ports import Store
 from headgate.stores import MemoryStore, SqliteStore
 from tests.contracts.fleets import FLEETS, Fleet
+from tests.fixtures.eventually import DEADLINE_S
+
+
+def sqlite_store(path: Path, **settings: Any) -> SqliteStore:
+    """Given a minute for each operation: a loaded disk is slow, and that is no failure."""
+    return SqliteStore(path, **{"deadline_s": DEADLINE_S, **settings})
 
 
 def make_store(kind: str, folder: Path) -> Store:
-    return MemoryStore() if kind == "memory" else SqliteStore(folder / "state.db")
+    return MemoryStore() if kind == "memory" else sqlite_store(folder / "state.db")
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -9,6 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,14 +20,22 @@ from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from headgate.stores.fleet_sqlite import SqliteFleetStore
 from headgate.stores.fleet_statements import LogLimits
 from tests.fixtures.etcd import compact, etcd_store
+from tests.fixtures.eventually import DEADLINE_S
 
 SMALL_LOG_COMMITS = 20
+
+
+def sqlite_fleet_store(path: Path, **settings: Any) -> SqliteFleetStore:
+    """Given a minute for each operation: a loaded disk is slow, and that is no failure."""
+    return SqliteFleetStore(path, **{"deadline_s": DEADLINE_S, **settings})
 
 
 class Fleet(ABC):
     """Several clients of one store, as several agents have them."""
 
     shortest_ttl_s: float
+    turns_its_clock = False
+    """Time passes for it by `let_pass` alone."""
 
     def __init__(self) -> None:
         self._clients: list[FleetStore] = []
@@ -52,6 +61,7 @@ class Fleet(ABC):
 
 class MemoryFleet(Fleet):
     shortest_ttl_s = 30.0
+    turns_its_clock = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +87,7 @@ class SqliteFleet(Fleet):
 
     def _make(self) -> FleetStore:
         log = LogLimits(commits=SMALL_LOG_COMMITS, bytes=1024 * 1024)
-        return SqliteFleetStore(self._path, poll_s=0.01, max_log=log)
+        return sqlite_fleet_store(self._path, poll_s=0.01, max_log=log)
 
     async def compact(self) -> None:
         client = self.client()

@@ -17,7 +17,8 @@ from headgate.agent.ports import FleetStore
 from headgate.core.keyvalue import Changes, Compare, Event, Put
 from headgate.errors import Conflict, LeaseLost
 from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
-from headgate.stores.fleet_sqlite import SqliteFleetStore
+from tests.contracts.fleets import sqlite_fleet_store
+from tests.fixtures.eventually import DEADLINE_S
 
 keys = st.sampled_from(["head", "a/1", "a/2", "b/1", "b"])
 prefixes = st.sampled_from(["", "a/", "b", "b/", "head", "none"])
@@ -83,7 +84,7 @@ class EveryStore(RuleBasedStateMachine):
         self.stores: list[FleetStore] = self.runner.run(self.make(path))
 
     async def make(self, path: Path) -> list[FleetStore]:
-        return [MemoryFleetStore(KeptInMemory()), SqliteFleetStore(path, poll_s=0.001)]
+        return [MemoryFleetStore(KeptInMemory()), sqlite_fleet_store(path, poll_s=0.001)]
 
     def teardown(self) -> None:
         for follower in self.following:
@@ -159,7 +160,7 @@ class EveryStore(RuleBasedStateMachine):
 async def _read(watch: AsyncGenerator[Changes], count: int) -> list[Event]:
     seen: list[Event] = []
     while len(seen) < count:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             seen.extend((await anext(watch)).events)
     return seen
 

@@ -12,6 +12,7 @@ import pytest
 from headgate.core.records import AuditEntry, MetricChange, Record, Tally
 from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores import SqliteStore
+from tests.contracts.conftest import sqlite_store
 
 # As version 1 wrote it: a dump of its file. sqlite_sequence tells that two entries were forgotten.
 VERSION_1 = """
@@ -94,7 +95,7 @@ async def check_kept(store: SqliteStore) -> None:
 
 
 async def test_a_file_of_version_1_is_upgraded_in_place_and_keeps_everything(path: Path) -> None:
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     await check_kept(store)
     assert list(await store.records("skip")) == []
@@ -114,7 +115,7 @@ async def test_a_file_of_version_1_is_upgraded_in_place_and_keeps_everything(pat
 async def test_an_upgraded_file_is_made_as_a_new_one(path: Path, tmp_path: Path) -> None:
     schemas = []
     for place in (path, tmp_path / "new.db"):
-        store = SqliteStore(place)
+        store = sqlite_store(place)
         await store.open()
         await store.close()
         with closing(sqlite3.connect(place)) as connection:
@@ -126,7 +127,7 @@ async def test_an_upgraded_file_is_made_as_a_new_one(path: Path, tmp_path: Path)
 async def test_an_upgrade_that_the_disk_refuses_leaves_version_1_to_be_tried_again(
     path: Path,
 ) -> None:
-    full = SqliteStore(path, max_bytes=1)
+    full = sqlite_store(path, max_bytes=1)
     with pytest.raises(StoreUnavailable, match=r"state\.db: database or disk is full"):
         await full.open()
     assert list(await full.salvage_changes()) == CHANGES
@@ -134,7 +135,7 @@ async def test_an_upgrade_that_the_disk_refuses_leaves_version_1_to_be_tried_aga
     await full.close()
     assert version(path) == 1
 
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     await check_kept(store)
     await store.close()

@@ -14,9 +14,10 @@ import pytest
 from headgate.agent.ports import Store
 from headgate.core.records import AuditEntry, BudgetMinute, PolicyRevision, Record
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
-from headgate.stores import SqliteStore, entries
+from headgate.stores import entries
 from headgate.stores.budgets import AddBudgetMinutes, PutPolicy
 from headgate.stores.entries import MAX_POLICIES
+from tests.contracts.conftest import sqlite_store
 
 ENTRY = AuditEntry(1_700_000_000.5, "ann", "budget.set", "main/etl", None, {"mode": "warn"})
 DOCUMENT = {"policy": {}, "budgets": [{"name": "etl", "mode": "warn", "rules": []}]}
@@ -204,7 +205,7 @@ async def test_a_closed_store_says_so(store: Store) -> None:
 
 
 async def test_writes_that_came_too_late_are_taken_back_whole(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "state.db")
+    store = sqlite_store(tmp_path / "state.db")
     await store.open()
     first = await store.put_policy(FIRST, ENTRY)
     await store.add_budget_minutes([BLOCKED])
@@ -226,10 +227,10 @@ async def test_writes_that_came_too_late_are_taken_back_whole(tmp_path: Path) ->
 async def test_a_file_that_cannot_be_opened_still_tells_its_policies(tmp_path: Path) -> None:
     """An operator's policy must not be dropped because the disk is full."""
     path = tmp_path / "state.db"
-    store = SqliteStore(path)
+    store = sqlite_store(path)
     await store.open()
     kept = await store.put_policy(FIRST, ENTRY)
-    other = SqliteStore(path)
+    other = sqlite_store(path)
     assert list(await other.salvage_policies()) == [kept]
     await store.close()
     with closing(sqlite3.connect(path)) as connection:

@@ -11,8 +11,8 @@ import pytest
 from headgate.agent.ports import Store
 from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Tally
 from headgate.errors import StoreUnavailable
-from headgate.stores import SqliteStore
 from headgate.stores.minutes import AddMetricMinutes
+from tests.contracts.conftest import sqlite_store
 
 LAG = MetricMinute(100, "main", "lag", 60, 10, 5, 75.0, 0.5, 7.0, 5.0)
 LOST = MetricMinute(100, "main", "loadavg", 60, 60, 0, 0.0, None, None, 8.0)
@@ -132,7 +132,7 @@ async def test_what_is_forgotten_is_gone_from_whole_hours_too(store: Store) -> N
 
 async def test_names_that_nothing_is_counted_under_are_forgotten(tmp_path: Path) -> None:
     """R66: a name made up for each check must not stay for ever."""
-    store = SqliteStore(tmp_path / "state.db")
+    store = sqlite_store(tmp_path / "state.db")
     await store.open()
     for minute in range(0, 600, 60):
         await store.add_tallies([Tally(minute, "main", f"{minute}:etl", "OK", f"rule:{minute}", 1)])
@@ -146,7 +146,7 @@ async def test_names_that_nothing_is_counted_under_are_forgotten(tmp_path: Path)
 
 async def test_a_look_back_that_takes_too_long_says_what_to_do(tmp_path: Path) -> None:
     """The disk is not to blame, and writes and other reads go on meanwhile."""
-    store = SqliteStore(tmp_path / "state.db", look_back_s=0.0)
+    store = sqlite_store(tmp_path / "state.db", look_back_s=0.0)
     await store.open()
     await store.add_tallies(TALLIES)
     with pytest.raises(StoreUnavailable, match=r"looking back.*shorter.*--since 1d") as raised:
@@ -163,7 +163,7 @@ async def test_a_step_of_nothing_is_refused(store: Store) -> None:
 
 async def test_a_write_that_came_too_late_is_taken_back_whole(tmp_path: Path) -> None:
     """What its caller was told is not kept must not be, lows and highs included."""
-    store = SqliteStore(tmp_path / "state.db")
+    store = sqlite_store(tmp_path / "state.db")
     await store.open()
     await store.add_metric_minutes([LAG])
     await store.close()
@@ -189,7 +189,7 @@ def busy_minute(minute: int, clients: int = 500) -> list[Tally]:
 
 async def test_history_leaves_room_for_what_operators_set(tmp_path: Path) -> None:
     """R135: a file that is nearly full loses its oldest history, and never a rule or a setting."""
-    store = SqliteStore(tmp_path / "state.db", max_bytes=512 * 1024)
+    store = sqlite_store(tmp_path / "state.db", max_bytes=512 * 1024)
     await store.open()
     try:
         for minute in range(60):
@@ -208,7 +208,7 @@ async def test_history_leaves_room_for_what_operators_set(tmp_path: Path) -> Non
 
 async def test_a_row_of_history_costs_about_twenty_bytes(tmp_path: Path) -> None:
     """What docs/howto/history.md reckons with."""
-    store = SqliteStore(tmp_path / "state.db")
+    store = sqlite_store(tmp_path / "state.db")
     await store.open()
     try:
         for minute in range(240):

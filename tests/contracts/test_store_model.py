@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headgate.agent.ports import Store
 from headgate.core.records import AuditEntry, MetricChange, Record, Tally
 from headgate.errors import Conflict
-from headgate.stores import MemoryStore, SqliteStore
+from headgate.stores import MemoryStore
+from tests.contracts.conftest import sqlite_store
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 few_kinds = st.sampled_from(["skip", "peer"])
@@ -45,7 +46,7 @@ class BothStores(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.stores: list[Store] = [
             MemoryStore(),
-            SqliteStore(Path(self.folder.name) / "state.db"),
+            sqlite_store(Path(self.folder.name) / "state.db"),
         ]
         self.records: dict[tuple[str, str], Record] = {}
         """What was put last, removals included."""

@@ -98,7 +98,7 @@ async def test_a_timeout_kills_a_child_that_left_the_session(tmp_path: Path, way
     bystander = shell(f"while [ ! -e {go} ]; do sleep 0.05; done; echo 1")
     child = f"sh -c 'echo $$ > {pid_file}; exec sleep 300'"
     untouched = asyncio.create_task(bystander.read())
-    await cut_off(shell(f"{way.format(child=child)} sleep 300"), lambda: numbers_in(pid_file))
+    await cut_off(shell(f"{way.format(child=child)} sleep 300"), lambda: bool(numbers_in(pid_file)))
     await aeventually(lambda: all(map(is_over, numbers_in(pid_file))))
     assert not untouched.done()
     go.touch()
