@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.fixtures.environment import begin_afresh
 from tests.fixtures.ports import claim_ports
 
 pytest_plugins = [
@@ -18,6 +19,7 @@ UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Examples of a property that says no number itself: each run has others.
 settings.register_profile("short", UNTIMED, max_examples=30)
 settings.register_profile("extended", UNTIMED, max_examples=300)
+begin_afresh()
 claim_ports()
 
 

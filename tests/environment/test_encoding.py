@@ -18,7 +18,7 @@ from tests.environment.starting import HEADGATE, Left, ran
 from tests.environment.surroundings import ASCII, LOCALES
 
 SOURCE = Path(__file__).parents[2] / "src"
-WORDS = "Größe → ✖ 数据"
+WORDS = "Größe→✖数据"
 POLICY = {"budgets": [{"name": "b1", "comment": WORDS, "rules": [{"match": {"username": "jü"}}]}]}
 WORTH_A_LOOK = re.compile(r"open\(|_text\(|text=|universal_newlines=")
 SETTINGS = f"""\
@@ -53,9 +53,9 @@ def test_what_cannot_be_shown_is_replaced(scripted: ScriptedAgent, locale: str) 
     page = shown(locale, scripted, "status")
     assert b"THRESHOLD_EXCEEDED" in page
     if locale in ("ascii", "strict"):
-        assert page.isascii() and b"Gr??e ? ? ??" in page
+        assert page.isascii() and b"Gr??e????" in page
     if locale == "latin-1":
-        assert "Größe ? ? ??".encode("latin-1") in page
+        assert "Größe????".encode("latin-1") in page
     if locale == "C":  # Python takes it for UTF-8, as PEP 538 says.
         assert WORDS.encode() in page
 
