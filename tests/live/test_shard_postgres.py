@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,14 @@ from tests.fixtures.shards import Shard, start_postgres_shard
 
 VIEWER = "the-viewers-token"
 METRICS = (
-    "lag: threshold=0.5, missing_for_s=600;"
-    'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=0.3;'
-    "sleepers: threshold=5, interval_s=0.1,"
-    "sql=\"SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'\""
+    "lag: threshold=0.5, timeout_s=5, missing_for_s=600;"
+    'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=20;'
+    'brief: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=1;'
+    "sleepers: threshold=5, interval_s=0.1, timeout_s=20,"
+    "sql=\"SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'\""
 )
-SLEEPING = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'"
+"""Of a replica that answers late, `brief` is the first to be missed."""
+SLEEPING = "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'"
 TAIL = f"""
 [[tokens]]
 name = "eve"
@@ -88,6 +91,8 @@ def deployment(servers_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def shared(deployment: Deployment) -> Iterator[Deployment]:
     deployment.ok()
     yield deployment
+    deployment.shard.heal()
+    deployment.agents.heal()
     deployment.ok()
 
 
@@ -117,7 +122,7 @@ def test_a_paused_replica_refuses_the_shard_and_itself_but_not_the_primarys_host
         itself = agents[shared.replica].check(metrics="host/lag")
         assert itself["verdict"] == "THRESHOLD_EXCEEDED"
         assert itself["metrics"][0]["cause"] == "replication_stopped"
-        assert agents[shared.forwarding].admitted(metrics="host/lag")
+        eventually(lambda: agents[shared.forwarding].admitted(metrics="host/lag"))
     agents.await_lead(shared.primary)
     eventually(lambda: agents[shared.replica].admitted(metrics="host/lag"))
 
@@ -130,7 +135,7 @@ def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) 
         execute(primary, "INSERT INTO work SELECT generate_series(1, 1000)")
         found = shared.agents.await_refusal(shared.primary, lambda m: m["state"] == "breached")
         assert found["metrics"][0]["value"] > 0.5
-        assert shared.agents.member_of(shared.primary, "db-b")["bytes_behind"] > 0
+        eventually(lambda: shared.agents.member_of(shared.primary, "db-b")["bytes_behind"])
 
 
 def test_self_and_shard_are_understood_as_vitess_writes_them(shared: Deployment) -> None:
@@ -147,11 +152,11 @@ def test_a_pile_of_reads_on_one_replica_refuses_its_host_and_no_other(shared: De
         for _ in range(6):
             connection = psycopg.connect(shared.shard.server(shared.replica).dsn())
             sessions.enter_context(closing(connection))
-            connection.pgconn.send_query(b"SELECT pg_sleep(60)")
+            connection.pgconn.send_query(b"SELECT pg_sleep(600)")
         eventually(lambda: not shared.agents["db-b"].admitted(metrics="host/sleepers"))
         shared.agents.await_refusal("db-a", lambda m: "db-b" in m["detail"], "sleepers")
-        assert shared.lead.admitted(metrics="sleepers,lag")
-        assert shared.agents["db-c"].admitted(metrics="sleepers")
+        eventually(lambda: shared.lead.admitted(metrics="sleepers,lag"))
+        eventually(lambda: shared.agents["db-c"].admitted(metrics="sleepers"))
         for [pid] in execute(shared.shard.server(shared.replica), SLEEPING):
             execute(shared.shard.server(shared.replica), f"SELECT pg_terminate_backend({pid})")
     eventually(lambda: shared.agents["db-b"].admitted(metrics="host/sleepers"))
@@ -161,31 +166,30 @@ def test_a_pile_of_reads_on_one_replica_refuses_its_host_and_no_other(shared: De
 
 
 @pytest.mark.parametrize(
-    ("settings", "cause", "words"),
+    ("metric", "settings", "cause", "words"),
     [
-        ({"sql": "SELECT 1 FROM pg_sleep(30)"}, "timed_out", ""),
-        ({"sql": "SELECT 1 / 0"}, "failed", "division by zero"),
-        ({"sql": "SELECT 1 WHERE false"}, "invalid", ""),
-        ({"sql": "SELECT 1", "interval_s": 600}, "stale", ""),
-        ({"enabled": False}, "unknown", "not configured"),
+        ("brief", {"sql": "SELECT 1 FROM pg_sleep(600)"}, "timed_out", ""),
+        ("queue", {"sql": "SELECT 1 / 0"}, "failed", "division by zero"),
+        ("queue", {"sql": "SELECT 1 WHERE false"}, "invalid", ""),
+        ("brief", {"sql": "SELECT 1", "interval_s": 600}, "stale", ""),
+        ("queue", {"enabled": False}, "unknown", "not configured"),
     ],
     ids=["hangs", "fails", "answers nothing", "stale", "switched off"],
 )
 def test_a_metric_that_a_replica_cannot_read_refuses_the_shard(
-    shared: Deployment, settings: dict[str, Any], cause: str, words: str
+    shared: Deployment, metric: str, settings: dict[str, Any], cause: str, words: str
 ) -> None:
     """R43, R151: no failure of a member becomes health, and the cause comes through."""
-    agents, metric = shared.agents, "metrics/queue"
-    agents.change(shared.replica, "PATCH", metric, settings)
+    agents, path = shared.agents, f"metrics/{metric}"
+    agents.change(shared.replica, "PATCH", path, settings)
     try:
-        answer = agents.await_refusal(shared.primary, because(cause, "db-b", words), "queue")
-        [queue] = answer["metrics"]
-        assert queue["state"] == "absent"
-        assert shared.lead.admitted(metrics="host/queue")
-        assert shared.lead.admitted(metrics="shard/lag")
+        answer = agents.await_refusal(shared.primary, because(cause, "db-b", words), metric)
+        assert answer["metrics"][0]["state"] == "absent"
+        eventually(lambda: shared.lead.admitted(metrics=f"host/{metric}"))
+        eventually(lambda: shared.lead.admitted(metrics="shard/lag"))
     finally:
-        agents.change(shared.replica, "POST", f"{metric}/revert")
-    eventually(lambda: agents.check_shard(shared.primary, "queue")["admitted"])
+        agents.change(shared.replica, "POST", f"{path}/revert")
+    eventually(lambda: agents.check_shard(shared.primary, metric)["admitted"])
 
 
 def test_a_metric_that_is_removed_on_a_replica_refuses_the_shard(shared: Deployment) -> None:
@@ -215,7 +219,7 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
         assert "db-b" in answer["reason"] and " for " in answer["reason"]
         later = agents.await_refusal(lead, lambda m: m["absent_for_ms"] > first["absent_for_ms"])
         assert later["verdict"] == "INTERNAL_ERROR"
-        assert agents.member_of(lead, "db-b")["unreachable_for_s"] > 0
+        eventually(lambda: agents.member_of(lead, "db-b")["unreachable_for_s"])
         assert agents[shared.primary].admitted(metrics="host/queue")
 
         agents.change(lead, "PUT", skip, {"for": "1h", "reason": "its host is being replaced"})
@@ -237,21 +241,22 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
 
 def _shown_aside(shared: Deployment) -> None:
     """In the answer, and in the view of the shard."""
-    answer = shared.agents.check_shard(shared.primary)
-    assert answer["admitted"]
+    agents, primary = shared.agents, shared.primary
+    answer = eventually(lambda: (told := agents.check_shard(primary))["admitted"] and told)
     assert "set aside: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
-    member = shared.agents.member_of(shared.primary, "db-b")
+    member = eventually(lambda: (m := agents.member_of(primary, "db-b"))["asides"] and m)
     assert member["skip"]["reason"] == "its host is being replaced"
     assert 0 < member["skip"]["until_s"] <= 3600
     assert "skipped by" in member["asides"]["lag"]
     assert any("db-b is set aside" in told for told in shared.lead.get("/v1/status").json["advice"])
 
 
-def test_a_replicas_frozen_agent_refuses_its_shard_within_two_seconds(shared: Deployment) -> None:
-    """R42: it accepts connections and says nothing; what it said last grows old."""
+def test_a_replicas_frozen_agent_refuses_its_shard(shared: Deployment) -> None:
+    """R42: it accepts connections and says nothing; what it said last grows old. How soon,
+    bench/notice.py measures."""
     with frozen(shared.agents[shared.replica]):
         answer = shared.agents.await_refusal(
-            shared.primary, lambda m: m["state"] == "absent" and "db-b" in m["detail"], within_s=2.0
+            shared.primary, lambda m: m["state"] == "absent" and "db-b" in m["detail"]
         )
         assert answer["metrics"][0]["cause"] in ("stale", "timed_out", "unreachable")
     shared.agents.await_lead(shared.primary)
@@ -279,7 +284,7 @@ def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> No
     agents = shared.agents
     with ended(shared.lead):
         for name in (shared.replica, shared.forwarding):
-            assert agents[name].admitted(metrics="host/lag,host/queue")
+            eventually(partial(agents[name].admitted, metrics="host/lag,host/queue"))
             answer = agents.check_shard(name)
             assert not answer["admitted"]
             assert answer["ask"] == shared.lead.url or "no primary" in answer["reason"]
@@ -291,7 +296,7 @@ def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> No
         )
         with gate, suppress(headgate.ThrottlerUnavailable):
             assert not gate.check()
-        assert agents[shared.replica].admitted(metrics="host/lag")
+        eventually(lambda: agents[shared.replica].admitted(metrics="host/lag"))
 
 
 # --- databases that go away --------------------------------------------------------------------
@@ -302,8 +307,8 @@ def test_a_replicas_frozen_database_refuses_its_shard(shared: Deployment) -> Non
     replica = shared.shard.server(shared.replica)
     replica.pause()
     try:
-        shared.agents.await_refusal(shared.primary, because("timed_out", "db-b"), within_s=3.0)
-        eventually(lambda: not shared.agents[shared.replica].admitted(metrics="host/lag"))
+        shared.agents.await_refusal(shared.primary, because("timed_out", "db-b"), "brief")
+        eventually(lambda: not shared.agents[shared.replica].admitted(metrics="host/brief"))
     finally:
         replica.resume()
     postgres.await_following(replica)
@@ -319,10 +324,10 @@ def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
     try:
         agents.await_refusal(lead, lambda m: m["state"] == "absent" and "db-b" in m["detail"])
         agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
-        agents.await_lead(lead)
-        detail = agents.check_shard(lead)["metrics"][0]["detail"]
-        assert "set aside: db-b (missing for" in detail
-        assert "missing for" in agents.member_of(lead, "db-b")["asides"]["lag"]
+        answer = eventually(lambda: (told := agents.check_shard(lead))["admitted"] and told)
+        assert "set aside: db-b (missing for" in answer["metrics"][0]["detail"]
+        member = eventually(lambda: (m := agents.member_of(lead, "db-b"))["asides"] and m)
+        assert "missing for" in member["asides"]["lag"]
     finally:
         agents.change(lead, "POST", "metrics/lag/revert")
         replica.start()
@@ -337,8 +342,8 @@ def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
 def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
     """R37."""
     path = "/v1/check?app=test:job&database=main&metrics=shard/lag"
-    response = shared.agents[shared.replica].get(path)
-    assert response.status == 421
+    agent = shared.agents[shared.replica]
+    response = eventually(lambda: (told := agent.get(path)).status == 421 and told)
     assert response.json["verdict"] == "MISDIRECTED"
     assert response.json["ask"] == shared.lead.url
 
@@ -346,8 +351,9 @@ def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
 def test_an_agent_that_forwards_answers_as_the_primarys_does(shared: Deployment) -> None:
     """R37: also with the primary's refusal; the primary's agent counts it."""
     agents = shared.agents
-    answer = agents.check_shard(shared.forwarding)
-    assert answer["admitted"] and "worst of 2" in answer["metrics"][0]["detail"]
+    name = shared.forwarding
+    answer = eventually(lambda: (told := agents.check_shard(name))["admitted"] and told)
+    assert "worst of 2" in answer["metrics"][0]["detail"]
     with paused_replay(shared.shard.server(shared.replica)):
         agents.await_refusal(shared.forwarding, because("replication_stopped", "db-b"))
 
@@ -356,10 +362,10 @@ def test_the_sdk_follows_to_the_primarys_agent(shared: Deployment) -> None:
     """R37: one that asks a replica's agent about the shard."""
     url = shared.agents[shared.replica].url
     with headgate.Client(
-        "test:sdk", database="main", url=url, scope="shard", metrics="lag"
+        "test:sdk", database="main", url=url, scope="shard", metrics="lag", timeout_s=60.0
     ) as gate:
-        assert gate.check()
-        assert gate.wait(deadline_s=5).verdict == "OK"
+        eventually(gate.check)
+        assert gate.wait(deadline_s=60).verdict == "OK"
     clients = {c["client"]: c for c in shared.lead.get("/v1/clients").json["clients"]}
     assert clients["test:sdk"]["admitted"] == 2
 
@@ -424,14 +430,13 @@ def _peers_of(shared: Deployment) -> str:
 
 def test_nothing_but_checks_is_seen_by_who_forwards(shared: Deployment) -> None:
     """Forwarding touches questions about the shard alone: anything else is answered here."""
-    connection = http.client.HTTPConnection(
-        "127.0.0.1", shared.agents[shared.forwarding].port, timeout=5
-    )
-    try:
-        connection.request("GET", "/v1/status")
-        status = json.loads(connection.getresponse().read())
-        assert status["agent"] == shared.forwarding
-        connection.request("GET", "/v1/check?app=test:job&database=main&metrics=host/lag")
-        assert json.loads(connection.getresponse().read())["verdict"] == "OK"
-    finally:
-        connection.close()
+    port = shared.agents[shared.forwarding].port
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+
+        def told(path: str) -> Any:
+            connection.request("GET", path)
+            return json.loads(connection.getresponse().read())
+
+        assert told("/v1/status")["agent"] == shared.forwarding
+        check = "/v1/check?app=test:job&database=main&metrics=host/lag"
+        eventually(lambda: told(check)["verdict"] == "OK")
