@@ -20,7 +20,7 @@ from headgate.traffic.traces import Trace
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST
 from tests.pg.conftest import Fresh
-from tests.pg.gate import Gate, Row, budget, detail, refusal
+from tests.pg.gate import Gate, Row, budget, detail, learn, refusal
 
 SLOW: dict[str, Any] = {"rate": 0.1, "capacity": 50}
 """Drains a thousandth of the server: what is owed stays, for as long as a test takes."""
@@ -35,19 +35,12 @@ class World:
         self.gate = gate
         # Each test its own: a shared server remembers what is owed.
         self.row = budget(f"slow{next(NUMBERS)}", **SLOW)
-        self._learn_what_it_costs()
+        learn(gate, BURN)
         gate.publish(self.row)
         core()  # built, where it has to be, before anything is timed
         self.shared = RegionLedger(gate.server.traffic_dir)
         self.shared.tend_now()
         assert not self.shared.fault
-
-    def _learn_what_it_costs(self) -> None:
-        """Before that the estimate may be a microsecond, for which there is always room."""
-        self.gate.publish(budget("learning", mode="warn"))
-        with self.gate.app() as session:
-            for _ in range(3):
-                session.execute(BURN)
 
     def debit(self, cpu_s: float, *, only_look: bool = False) -> Debit:
         cost_ns, now = round(cpu_s * 1e9), SystemClock().now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fixtures.eventually import eventually
 from tests.pg.conftest import where_versions_differ
-from tests.pg.gate import Gate, budget
+from tests.pg.gate import DEAR, Gate, budget, learn
 from tests.pg.wire import (
     COMPLETE,
     ERROR,
@@ -61,12 +61,12 @@ def test_a_portal_that_is_dropped_half_read_is_settled(gate: Gate) -> None:
 
 def test_the_second_statement_of_a_pipeline_is_inside_a_transaction(gate: Gate) -> None:
     """R148: refusing it would undo the first."""
+    learn(gate, DEAR)
     gate.publish(budget(max_workers=100, burst=0.5))
-    dear = "SELECT count(*) FROM numbers, generate_series(1, 50)"
     with raw_session(gate.server.port) as session, gate.counting() as risen:
-        session.send(prepare("SELECT 1"), bind(), execute(), prepare(dear), bind(), execute(), SYNC)
+        session.send(prepare("SELECT 1"), bind(), execute(), prepare(DEAR), bind(), execute(), SYNC)
         assert ERROR not in [kind for kind, _ in session.until_ready()]
-        assert ERROR in [kind for kind, _ in session.query(dear)]
+        assert ERROR in [kind for kind, _ in session.query(DEAR)]
     assert risen["passed"] == 1
     assert risen["blocked_burst"] == 1
 
