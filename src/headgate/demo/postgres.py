@@ -288,12 +288,12 @@ def _fill(place: Place, cache_dir: Path | None, *, cluster: int) -> None:
 
 def _make_place(base_dir: Path, bin_dir: Path, prefix: str, name: str = "") -> Place:
     base_dir = servers.open_base(base_dir)
-    bin_dir = _reachable_binaries(bin_dir.resolve(), base_dir)
+    bin_dir = reachable_binaries(bin_dir.resolve(), base_dir)
     home = servers.make_folder(base_dir, prefix)
     return Place(bin_dir, home, servers.make_socket_folder(), name or home.name)
 
 
-def _reachable_binaries(bin_dir: Path, base_dir: Path) -> Path:
+def reachable_binaries(bin_dir: Path, base_dir: Path) -> Path:
     """The programs, copied when root keeps them where the service user cannot go."""
     if servers.can_reach(bin_dir):
         return bin_dir
