@@ -18,6 +18,7 @@ from headgate.demo.servers import scratch_parent
 from headgate.errors import InvalidSettings, OutcomeUnknown, StoreRefused, StoreUnavailable
 from headgate.stores.etcd import EtcdStore, load_access
 from tests.fixtures.etcd import EtcdCluster
+from tests.fixtures.eventually import DEADLINE_S
 from tests.fleet.certificates import Authority, Pair
 
 PREFIX = "/fleet/"
@@ -55,7 +56,7 @@ class Guarded:
             key=pair.key if shows_certificate else None,
         )
         where = endpoints or self.cluster.endpoints
-        return EtcdStore(where, access, prefix, roll=lambda: 0.0)
+        return EtcdStore(where, access, prefix, timeout_s=DEADLINE_S, roll=lambda: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +184,7 @@ async def test_a_member_with_an_expired_certificate_is_refused(folder: Path) -> 
     with EtcdCluster.started(certificates=certificates) as cluster:
         access = load_access(ca=authority.path)
         async with aclosing_store(
-            EtcdStore(cluster.endpoints, access, PREFIX, roll=lambda: 0.0)
+            EtcdStore(cluster.endpoints, access, PREFIX, timeout_s=DEADLINE_S, roll=lambda: 0.0)
         ) as store:
             for question in (listing, commit, watch):
                 with pytest.raises(StoreRefused, match="certificate has expired"):

@@ -19,6 +19,7 @@ from headgate.stores.etcd.client import widest
 from headgate.stores.etcd.faults import NoAnswer, NoToken
 from headgate.stores.etcd.messages import EventAnswer, Keys, KeyValue
 from headgate.stores.etcd.watch import CatchUp, Missed, Order, Reader, lines
+from tests.fixtures.eventually import DEADLINE_S
 
 PREFIXES = ("a", "b", "c")
 
@@ -128,7 +129,7 @@ async def test_a_read_that_was_waited_for_in_vain_is_not_lost() -> None:
     reader = Reader("m0", later())
     assert await reader.next(0.001) is None
     pieces.put_nowait(told([put("a", 5)]))
-    answer = await reader.next(1.0)
+    answer = await reader.next(DEADLINE_S)
     assert answer is not None
     assert [event.kv.key for event in answer.events] == [b"a"]
     assert await reader.next(0.001) is None

@@ -16,13 +16,14 @@ from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import OutcomeUnknown
 from headgate.stores.etcd import EtcdAccess, EtcdStore
 from tests.agent.fleetbook_world import COMMERCE, FLEET, HALF, ONE_SHARD, book_on, file_of
+from tests.fixtures.eventually import DEADLINE_S
 
 
 class Recording(EtcdStore):
     """Remembers its leases; loses the answers to the next commits if told to."""
 
     def __init__(self, endpoints: Sequence[str], prefix: str) -> None:
-        super().__init__(endpoints, EtcdAccess(), prefix, roll=lambda: 0.0)
+        super().__init__(endpoints, EtcdAccess(), prefix, timeout_s=DEADLINE_S, roll=lambda: 0.0)
         self.leases: list[int] = []
         self.to_lose = 0
 
@@ -76,7 +77,7 @@ async def test_whoever_reads_gets_each_revision_whole(
     """Number and items are one commit: whoever has the number has the items."""
     change = asyncio.create_task(books[0].apply(file_of(150), who="ada"))
     seen: dict[int, Counter[int]] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         while 2 not in seen:
             entries = (await stores[1].list((HEAD, ITEMS))).entries
             head = next((read_head(one.value) for one in entries if one.key == HEAD), 0)

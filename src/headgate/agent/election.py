@@ -153,8 +153,10 @@ class Elector:
         self._left = False
         self._looked_at: float | None = None
         """Monotonic: when the key was last asked for, and told."""
-        self._revision: int | None = None
-        """The store's, as of then."""
+        self._looked = asyncio.Event()
+        """Once it was."""
+        self._revision = 0
+        """The store's, as of when the key was last looked at."""
         self._watched_after: int | None = None
         """The revision from which on a watch that lives tells of the key; None: there is none."""
         self._told_revision = 0
@@ -285,6 +287,7 @@ class Elector:
         listing = await self._store.list([self._key])
         self._heard_at = self._looked_at = asked_at
         self._revision = listing.revision
+        self._looked.set()
         entry = next((entry for entry in listing.entries if entry.key == self._key), None)
         self._seen = _seen(entry)
         return entry
@@ -292,7 +295,7 @@ class Elector:
     def _is_known(self) -> bool:
         """The key is as it was seen last, by a watch that has told of everything since."""
         looked_at, revision, after = self._looked_at, self._revision, self._watched_after
-        if self._fault or looked_at is None or revision is None or after is None:
+        if self._fault or looked_at is None or after is None:
             return False
         is_recent = self._now() - looked_at < self._ttl_s
         # A store that went back, or was made anew, counts from below `after`.
@@ -411,11 +414,12 @@ class Elector:
         await self._stirred.wait()
 
     async def _listen(self) -> None:
-        """A leader that leaves is followed at once; without a watch, at the next round."""
+        """A leader that leaves is followed at once; without a watch, at the next round. So there
+        is one as soon as the key was looked at."""
+        await self._looked.wait()
         while True:
             with suppress(StoreUnavailable):
-                if self._revision is not None:
-                    await self._until_changed(self._revision)
+                await self._until_changed(self._revision)
             await self._clock.sleep(self._ttl_s / ROUNDS_PER_TERM * (0.5 + 0.5 * self._roll()))
 
     async def _until_changed(self, revision: int) -> None:

@@ -19,6 +19,7 @@ from headgate.wire.fleet import iso
 from tests.agent.fakes import HandClock, settle
 from tests.agent.fleetfakes import PREFIXES, item, set_items, wide, write_beat
 from tests.builders import NOW
+from tests.fixtures.eventually import DEADLINE_S
 
 ALL = (HEAD, *PREFIXES)
 LATER = NOW.wall_s + 60.0
@@ -444,7 +445,7 @@ async def test_the_rest_of_a_commit_reaches_who_was_handed_a_part_of_it(relisted
 async def test_a_part_of_a_commit_is_told_at_once_but_not_again_and_again() -> None:
     known, _ = filled("f-1")
     known.apply(Changes((Event(wide("f-2"), b"{}", 2),), 1))
-    first = await asyncio.wait_for(known.changes_after(1, PREFIXES, 60.0), 5.0)
+    first = await asyncio.wait_for(known.changes_after(1, PREFIXES, 3600.0), DEADLINE_S)
     assert [event.key for event in first.events] == [wide("f-2")]
     mark = known.mark
     assert await known.changes_after(1, PREFIXES, 0.001, mark=mark) == Changes((), 1)

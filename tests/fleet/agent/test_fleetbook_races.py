@@ -66,7 +66,7 @@ async def test_of_many_who_change_at_once_nobody_is_lost(world: BookWorld) -> No
 
 
 async def test_agents_of_one_machine_share_a_file(tmp_path: Path) -> None:
-    stores = [SqliteFleetStore(tmp_path / "fleet.db") for _ in range(2)]
+    stores = [SqliteFleetStore(tmp_path / "fleet.db", deadline_s=60.0) for _ in range(2)]
     books = [book_on(store, SystemClock(), f"b{at}") for at, store in enumerate(stores)]
     await asyncio.gather(
         *(books[at % 2].put_rule(rule(f"r{at}"), reach=FLEET, who="ada") for at in range(4))

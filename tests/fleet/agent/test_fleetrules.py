@@ -575,7 +575,7 @@ async def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
     world = FleetWorld()
     item = rule_item(**EXEMPT)
     for restart in (False, True):
-        world.store = SqliteStore(tmp_path / "state.db")  # type: ignore[assignment]
+        world.store = SqliteStore(tmp_path / "state.db", deadline_s=60.0)  # type: ignore[assignment]
         await world.store.open()
         await world.restarted()
         await world.follow(item)
