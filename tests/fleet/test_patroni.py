@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from headgate.agent.clock import Dice, SystemClock
 from headgate.agent.patroni import PatroniFollower, PatroniRoleProbe
 from headgate.core.metrics import Engine
 from headgate.core.samples import Cause
-from headgate.core.topology import Role
+from headgate.core.topology import Role, RoleSeen
 from headgate.demo.guard import children_of, signal_each
 from headgate.errors import ProbeFailed
 from headgate.probes.factory import DatabaseProbes
@@ -104,13 +104,13 @@ async def test_a_primary_whose_server_hangs_is_known_by_patronis_lock(
         own = probes.role_probe()
         probe = PatroniRoleProbe(own, follower, leader.name, CLOCK)
         try:
-            said = await probe.read()
+            said = await answered(probe)
             assert said.role is Role.PRIMARY and said.clock_ahead_s is not None, "its own word"
             with frozen(leader):
                 with pytest.raises(ProbeFailed) as alone:
                     await own.read()
                 assert alone.value.cause is Cause.TIMED_OUT
-                told = await probe.read()
+                told = await answered(probe)
                 assert (told.role, told.term) == (Role.PRIMARY, said.term)
                 assert told.cluster == said.cluster, "one system identifier, by both"
                 confirmed = partial(_is_confirmed, probe, told.taken_at)
@@ -118,6 +118,20 @@ async def test_a_primary_whose_server_hangs_is_known_by_patronis_lock(
         finally:
             await probe.close()
             await probes.close()
+
+
+async def answered(probe: PatroniRoleProbe) -> RoleSeen:
+    """Its first word; on a busy machine a question may have been in vain before."""
+
+    words: list[RoleSeen] = []
+
+    async def is_answered() -> bool:
+        with suppress(ProbeFailed):
+            words.append(await probe.read())
+        return bool(words)
+
+    await aeventually(is_answered)  # type: ignore[arg-type]
+    return words[0]
 
 
 async def _is_confirmed(probe: PatroniRoleProbe, after: float) -> bool:
@@ -139,7 +153,7 @@ def test_agents_find_each_other_through_patroni_and_follow_its_switchover(
     first = patroni.leader().name
     [other] = set(HOSTS) - {first}
     with running(agents):
-        agents.await_lead(first, within_s=60)  # Patroni may still rejoin the other.
+        agents.await_lead(first)
         assert set(HOSTS) == {m["member"] for m in agents.shard_of(first)["members"]}
         [told] = agents.shard_of(other)["told"]
         assert told.startswith(f"Patroni ({SCOPE}): {first} leads, timeline ")
