@@ -35,16 +35,16 @@ def _reconfigure(stream: object, **how: Any) -> None:
 
 
 def flushed() -> bool:
-    """Whether what was printed has arrived. Where its reader has left (`| head -1`) the rest goes
-    nowhere: Python would complain about it at its end."""
-    arrived = True
+    """Whether all of standard output has arrived. Where its reader has left (`| head -1`) the rest
+    goes nowhere: Python would complain about it at its end. A log that nobody reads is no loss."""
+    lost = []
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            arrived = False
+            lost.append(stream)
             _let_go(stream)
-    return arrived
+    return sys.stdout not in lost
 
 
 def _let_go(stream: TextIO) -> None:
