@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.fixtures.eventually import DEADLINE_S
+
 Message = Mapping[str, str]
 
 
@@ -19,7 +21,7 @@ class Manager:
     def close(self) -> None:
         self._sock.close()
 
-    def hear(self, within_s: float = 10.0) -> Message | None:
+    def hear(self, within_s: float = DEADLINE_S) -> Message | None:
         """The next message; None: silence."""
         self._sock.settimeout(within_s)
         try:
@@ -28,7 +30,7 @@ class Manager:
             return None
         return dict(line.split("=", 1) for line in said.splitlines())
 
-    def wait_for(self, wanted: Callable[[Message], bool], within_s: float = 10.0) -> Message:
+    def wait_for(self, wanted: Callable[[Message], bool], within_s: float = DEADLINE_S) -> Message:
         deadline_s = time.monotonic() + within_s
         heard: list[Message] = []
         while (left_s := deadline_s - time.monotonic()) > 0:

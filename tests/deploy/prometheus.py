@@ -44,7 +44,7 @@ EXAMPLE = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "headgate.json"
 UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin"
 ENV = servers.BASE_ENV | {"GOMAXPROCS": "2"}
-ASK_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 60.0
 BY_NAME = {"$__rate_interval": "20s", "$__interval": "5s", "$__range": "1m"}
 
 
@@ -239,7 +239,7 @@ def _launch(home: Path, port: int) -> ServerProcess:
 
 def _is_ready(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=1.0) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=10.0) as reply:
             return bool(reply.status == 200)
     except OSError:
         return False

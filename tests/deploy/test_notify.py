@@ -16,7 +16,8 @@ from headgate.demo import servers
 from headgate.main import Agent
 from headgate.notify import MAX_STATUS_CHARS, Notifier
 from tests.deploy.managers import Manager, Message
-from tests.fixtures.agents import AgentProcess
+from tests.fixtures.agents import AgentProcess, reserve_port
+from tests.fixtures.eventually import DEADLINE_S
 
 WATCHDOG_S = 0.3
 
@@ -36,13 +37,11 @@ def watched(
 ) -> Iterator[AgentProcess]:
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
     monkeypatch.setenv("WATCHDOG_USEC", str(int(WATCHDOG_S * 1e6)))
-    agent = AgentProcess(manager.path.parent, next(servers.free_ports()), forked=False)
+    agent = AgentProcess(manager.path.parent, reserve_port(), forked=False)
     agent.write_settings("")
     agent.launch()
     yield agent
-    if agent.process.poll() is None:
-        agent.process.send_signal(signal.SIGCONT)
-        agent.kill()
+    agent.end()  # SIGKILL ends a frozen one, too.
 
 
 def is_sign(message: Message) -> bool:
@@ -57,7 +56,7 @@ def test_a_manager_hears_of_the_whole_life_of_an_agent(
     watched: AgentProcess, manager: Manager
 ) -> None:
     """Also under it: a process that is frozen falls silent, which is what gets it restarted."""
-    first = manager.hear(within_s=20)
+    first = manager.hear()
     assert first == {
         "READY": "1",
         "MAINPID": str(watched.process.pid),
@@ -65,11 +64,12 @@ def test_a_manager_hears_of_the_whole_life_of_an_agent(
     }
     assert watched.get("/healthz").status == 200, "whoever is told that it serves is served"
     for _ in range(3):
-        manager.wait_for(is_sign, within_s=WATCHDOG_S * 10)
+        manager.wait_for(is_sign)
 
+    asked_s = time.monotonic()
     watched.process.send_signal(signal.SIGHUP)
     told = manager.wait_for(lambda message: "RELOADING" in message)
-    assert abs(int(told["MONOTONIC_USEC"]) / 1e6 - time.monotonic()) < 10
+    assert asked_s <= int(told["MONOTONIC_USEC"]) / 1e6 <= time.monotonic()
     assert "STATUS" in manager.wait_for(is_ready)
 
     watched.settings.write_text("[agent]\nlisen = 1\n")
@@ -86,7 +86,7 @@ def test_a_manager_hears_of_the_whole_life_of_an_agent(
 
     watched.process.send_signal(signal.SIGTERM)
     assert "under way" in manager.wait_for(lambda message: "STOPPING" in message)["STATUS"]
-    assert watched.process.wait(timeout=8) == 0
+    assert watched.process.wait(timeout=DEADLINE_S) == 0
 
 
 async def test_a_loop_that_is_stuck_gives_no_sign(manager: Manager) -> None:
@@ -153,12 +153,11 @@ def test_a_status_is_one_line_and_has_an_end(manager: Manager) -> None:
 
 
 def test_a_manager_that_is_behind_holds_nobody_up(manager: Manager) -> None:
+    """It would be held up for good: nobody reads, and the queue is full long before."""
     notifier = Notifier({"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "3000000"})
-    started_s = time.monotonic()
-    for _ in range(2000):  # Nobody reads: the queue is full long before.
+    for _ in range(2000):
         notifier.alive()
-    assert time.monotonic() - started_s < 2
-    assert manager.drained()
+    assert 0 < len(manager.drained()) < 2000
 
 
 def test_a_manager_that_is_gone_is_no_fault(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from tests.deploy.troubles import Scraped, scraped
 from tests.fixtures.eventually import eventually
 
 CASES = Path(__file__).parent / "alerts.test.yml"
-TOOL_S = 20.0
+TOOL_S = 60.0
 HOWTO = ROOT / "docs" / "howto" / "monitoring.md"
 CANNOT_BE = {
     "HeadgateNobodyScraped": "there are agents to scrape here; in alerts.test.yml there are none"
@@ -65,7 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("p")
     with scraped(folder) as targets, Prometheus.scraping(targets.jobs, folder) as running:
         rates = [one for one in asked_by_rules() if one.where.startswith("headgate:")]
-        eventually(lambda: not prometheus.unanswered(running.url, rates), within_s=30.0)
+        eventually(lambda: not prometheus.unanswered(running.url, rates))
         yield World(running.url, targets)
 
 
@@ -179,7 +179,7 @@ def eventually_answered(world: World, asked: list[Asked]) -> list[Asked]:
         return not left
 
     try:
-        eventually(all_there, within_s=5.0)
+        eventually(all_there)
     except AssertionError:
         return left
     return []
@@ -196,11 +196,18 @@ def test_every_alert_finds_its_trouble(world: World) -> None:
 
 
 def test_no_alert_finds_fault_with_what_is_well(world: World) -> None:
-    """R92: an alarm that cries wolf is switched off."""
+    """R92: an alarm that cries wolf is switched off. (A scrape that a busy machine was too slow
+    for is made again a second later.)"""
+
+    def blamed() -> list[str]:
+        return [
+            rule["alert"]
+            for rule in alerts()
+            if any(labels.get("instance") in well for labels in answers(world.url, rule["expr"]))
+        ]
+
     well = world.scraped.well
-    for rule in alerts():
-        blamed = {labels.get("instance", "") for labels in answers(world.url, rule["expr"])}
-        assert not blamed & well, rule["alert"]
+    eventually(lambda: blamed() == [])
 
 
 def test_the_rules_are_evaluated_without_a_fault(world: World) -> None:
@@ -212,6 +219,8 @@ def test_the_rules_are_evaluated_without_a_fault(world: World) -> None:
 
 
 def test_all_but_the_dead_are_scraped(world: World) -> None:
-    targets = prometheus.ask(world.url, "targets", state="active")["activeTargets"]
-    down = [one for one in targets if one["health"] != "up"]
-    assert len(targets) == 6 and len(down) == 2, [one["lastError"] for one in down]
+    def is_up() -> list[bool]:
+        targets = prometheus.ask(world.url, "targets", state="active")["activeTargets"]
+        return sorted(one["health"] == "up" for one in targets)
+
+    eventually(lambda: is_up() == [False] * 2 + [True] * 4)
