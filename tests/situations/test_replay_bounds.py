@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -109,8 +110,7 @@ def looked_at(seen: Sequence[tuple[Instant, Health]]) -> list[MetricMinute]:
     return meter.drain((MINUTE + 1) * 60.0)
 
 
-@settings(max_examples=600, deadline=None)
-@given(
+minutes = given(
     lag=specs,
     seconds=minutes_of_two,
     then=st.lists(rules("then"), max_size=1).flatmap(
@@ -118,7 +118,22 @@ def looked_at(seen: Sequence[tuple[Instant, Health]]) -> list[MetricMinute]:
     ),
     proposed=rules("proposed"),
 )
-def test_what_decide_would_have_said_is_within_the_bounds(
+
+
+@settings(max_examples=150, deadline=None)
+@minutes
+def test_what_decide_would_have_said_is_within_the_bounds(**minute: Any) -> None:
+    assert_within_bounds(**minute)
+
+
+@pytest.mark.extended
+@settings(max_examples=3000, deadline=None)
+@minutes
+def test_what_decide_would_have_said_is_within_the_bounds_of_many(**minute: Any) -> None:
+    assert_within_bounds(**minute)
+
+
+def assert_within_bounds(
     lag: MetricSpec,
     seconds: list[tuple[float | None, float | None, float | None]],
     then: list[Rule],

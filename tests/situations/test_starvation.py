@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from bench.starvation import HEALTHY, SITUATIONS, STARVED, Situation, play
 
 from headgate.core.courses import Policy
 from headgate.core.starvation import CULPRIT_MEANINGS, Culprit
 
+LONG = {
+    "200 saturating jobs, the metric hovers",
+    "chunks of 20 s each, the metric hovers",
+    "dice after the metrics, 99.9 %",
+    "one that asks once a minute, among fast ones",
+    "a rogue, after hours of work",
+}
+"""To play through; shorter ones of their kind are left in each run."""
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda s: s.name)
+
+def _marked(situation: Situation) -> Any:
+    marks = [pytest.mark.extended] if situation.name in LONG else []
+    return pytest.param(situation, marks=marks, id=situation.name)
+
+
+@pytest.mark.parametrize("situation", [_marked(situation) for situation in SITUATIONS])
 def test_situation(situation: Situation) -> None:
     """R88–R92: found where there is starvation, and no false alarm where there is none."""
     outcome = play(situation, Policy())
@@ -20,5 +36,6 @@ def test_situation(situation: Situation) -> None:
 
 def test_there_are_enough_situations_half_of_them_healthy() -> None:
     assert len(SITUATIONS) >= 20
+    assert {s.name for s in SITUATIONS} > LONG
     assert len(HEALTHY) >= len(SITUATIONS) / 2
     assert {s.culprit for s in STARVED} == set(Culprit) == set(CULPRIT_MEANINGS)
