@@ -11,8 +11,10 @@ import pytest
 import pytest_asyncio
 
 from headgate import AsyncClient, Client
+from headgate.client.gate import Gate
 from headgate.demo.postgres import PostgresServer
 from tests.client.scripted import ScriptedAgent
+from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.servers import Pair
 
 APP = "run42:etl:nightly"
@@ -30,6 +32,15 @@ def _logging_as_it_was() -> Iterator[None]:
         log.setLevel(level)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also clients that an integration makes: what a busy machine answers too late is asked, and
+    heard, twice."""
+    defaults = Gate.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", DEADLINE_S)
+
+
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAgent]:
     with ScriptedAgent() as agent:
@@ -39,13 +50,13 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAgent]:
 
 @pytest.fixture
 def gate(agent: ScriptedAgent) -> Iterator[Client]:
-    with Client(APP, database="main", unavailable_after_s=0.2) as gate:
+    with Client(APP, database="main", unavailable_after_s=DEADLINE_S) as gate:
         yield gate
 
 
 @pytest_asyncio.fixture
 async def async_gate(agent: ScriptedAgent) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(APP, database="main", unavailable_after_s=0.2) as gate:
+    async with AsyncClient(APP, database="main", unavailable_after_s=DEADLINE_S) as gate:
         yield gate
 
 

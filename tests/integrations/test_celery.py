@@ -28,21 +28,21 @@ def fresh_gates(agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[None]:
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=10):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=60):
         yield
 
 
 def test_a_refused_task_comes_again(agent: ScriptedAgent, worker: None) -> None:
     """Three refusals and a silent agent, of a task that may fail once: none is a failure."""
     agent.script.plays.extend([REFUSED, REFUSED, SILENT, REFUSED, OK])
-    assert purge.delay(7).get(timeout=20, interval=0.02) == "7 after 0 retries"
+    assert purge.delay(7).get(timeout=60, interval=0.02) == "7 after 0 retries"
     assert len(agent.heard) == 5
     assert "app=shop.purge%3Anightly&database=main" in agent.heard[0].line
 
 
 def test_real_failures_are_counted_as_ever(agent: ScriptedAgent, worker: None) -> None:
     agent.script.plays.extend([REFUSED, OK, REFUSED, REFUSED, OK])
-    assert flaky.delay().get(timeout=20, interval=0.02) == "done after 1 retries"
+    assert flaky.delay().get(timeout=60, interval=0.02) == "done after 1 retries"
     assert len(agent.heard) == 5
 
 

@@ -42,7 +42,7 @@ def run(name: str, **env: str) -> None:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

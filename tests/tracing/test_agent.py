@@ -22,7 +22,7 @@ from headgate.core.shard import Pull
 from headgate.errors import PeerFailed
 from headgate.main import Agent
 from headgate.tracing import outbox
-from tests.fixtures.eventually import aeventually
+from tests.fixtures.eventually import DEADLINE_S, aeventually
 from tests.fixtures.otlp import Collector, Told, collector
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -61,6 +61,8 @@ directory = "{folder}/pg_headgate"
 [databases.main.metrics.loadavg]
 threshold = 100000
 interval_s = 0.05
+timeout_s = 60
+max_age_s = 60
 {tracing}
 """
 
@@ -191,11 +193,11 @@ async def test_a_trace_goes_on_in_the_other_agent(collecting: Collector, tmp_pat
     async with serving(tmp_path / "a", tracing) as near, serving(tmp_path / "b", tracing) as far:
         link = near._open_link(f"http://127.0.0.1:{far.listener.ports[0]}")
         try:
-            status, _, _ = await link.ask("GET", "/v1/status?x=secret", timeout_s=2)
+            status, _, _ = await link.ask("GET", "/v1/status?x=secret", timeout_s=DEADLINE_S)
             assert status == 200
             pull = Pull("s", "main", "db-a", "", None, Activity.NORMAL, 0.0)
             with pytest.raises(PeerFailed):
-                await link.pull(pull, timeout_s=2)
+                await link.pull(pull, timeout_s=DEADLINE_S)
         finally:
             await link.close()
         asked = await one(collecting, "peer ask")
@@ -242,7 +244,8 @@ async def test_a_client_and_its_agent_share_a_trace(collecting: Collector, tmp_p
 async def test_a_collector_in_trouble_hurts_nobody(
     collecting: Collector, tmp_path: Path, trouble: str, said: str
 ) -> None:
-    more = traced(collecting, background_ratio=1.0, timeout_s=0.2)
+    patience_s = 0.2 if trouble == "stuck" else DEADLINE_S
+    more = traced(collecting, background_ratio=1.0, timeout_s=patience_s)
     match trouble:
         case "away":
             more = more.replace(collecting.url, "http://127.0.0.1:1")

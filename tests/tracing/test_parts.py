@@ -78,7 +78,7 @@ class Post:
         self.gate.set()
 
     def __call__(self, batch: bytes, *, at_most_s: float | None = None) -> Outcome:
-        self.gate.wait(5)
+        self.gate.wait()
         self.batches.append(batch)
         return self.outcomes.pop(0) if self.outcomes else Taken()
 
