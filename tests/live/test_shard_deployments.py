@@ -319,7 +319,8 @@ def test_one_agent_speaks_for_a_whole_shard_and_through_a_promotion(
     def shows_the_new_one() -> bool:
         view = agent.get(f"/v1/databases/{old}/shard").json
         leads = view["primary"] == shard.primary.name and view["standing"] == "leading"
-        return leads and {m["member"]: m["role"] for m in view["members"]}[old] == "replica"
+        roles = {m["member"]: m["role"] for m in view["members"]}
+        return bool(leads and roles[old] == "replica")
 
     eventually(shows_the_new_one)
 

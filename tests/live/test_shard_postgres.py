@@ -343,7 +343,8 @@ def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
     """R37."""
     path = "/v1/check?app=test:job&database=main&metrics=shard/lag"
     agent = shared.agents[shared.replica]
-    response = eventually(lambda: (told := agent.get(path)).status == 421 and told)
+    response = eventually(lambda: told if (told := agent.get(path)).status == 421 else None)
+    assert response is not None
     assert response.json["verdict"] == "MISDIRECTED"
     assert response.json["ask"] == shared.lead.url
 

@@ -32,7 +32,7 @@ from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.entries import MAX_RECORDS
 from headgate.stores.file import APPLICATION_ID, STEPS, migrate
-from tests.fixtures.eventually import aeventually
+from tests.probes.reading import becomes
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
 NOBODY = 65534
@@ -729,7 +729,7 @@ async def test_what_has_waited_for_hours_fits_in_one_batch(tmp_path: Path) -> No
     hasty = SqliteStore(tmp_path / "state.db", deadline_s=0.05)
     with suppress(StoreUnavailable):
         await hasty.open()
-    await aeventually(lambda: is_added(hasty, many))  # As it is offered again and again.
+    await becomes(lambda: is_added(hasty, many))  # As it is offered again and again.
     await hasty.close()
     async with opened(tmp_path / "state.db") as store:
         kept = await store.tallies(since_minute=0, until_minute=10**6, limit=10**6)

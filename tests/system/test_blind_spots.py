@@ -186,7 +186,8 @@ def sleeping(server: MariaDBServer, count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for row in eventually(lambda: len(rows := server.query(found)) == count and rows):
+        eventually(lambda: len(server.query(found)) == count)
+        for row in server.query(found):
             server.query(f"KILL QUERY {row['ID']}")
         for thread in threads:
             thread.join()

@@ -111,7 +111,8 @@ def test_from_nothing_to_a_refused_check_and_back(folder: Path) -> None:
             assert run(command, folder).returncode == 0, command
         change, ask, explain, revert = commands("metrics set")
         assert run(change, folder).returncode == 0
-        refused = eventually(lambda: (ran := run(ask, folder)).returncode == 10 and ran)
+        refused = eventually(lambda: ran if (ran := run(ask, folder)).returncode == 10 else None)
+        assert refused is not None
         assert "commit_delay is" in refused.stdout and "above its threshold" in refused.stdout
         eventually(lambda: "commit_delay must fall" in run(explain, folder).stdout)
         assert run(revert, folder).returncode == 0

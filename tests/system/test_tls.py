@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -48,7 +49,7 @@ def serving(
 
 
 def test_both_clients_are_admitted_over_tls(serving: AgentProcess, tmp_path: Path) -> None:
-    trusting = {"tls_ca": tmp_path / "ca.pem", "timeout_s": 60.0}
+    trusting: dict[str, Any] = {"tls_ca": tmp_path / "ca.pem", "timeout_s": 60.0}
     with headgate.Client("a:b", database="main", url=serving.url, **trusting) as gate:
         assert all(gate.check() for _ in range(50))
         assert gate.wait(deadline_s=60).verdict == "OK"
