@@ -12,6 +12,7 @@ from tests.client.faketime import FakeTime
 
 class Caller(Protocol):
     time: FakeTime
+    timeout_s: float
 
     async def check(self) -> Answer: ...
     async def check_read(self, threshold_s: float, metric: str = "lag") -> Answer: ...
@@ -21,8 +22,24 @@ class Caller(Protocol):
     async def close(self) -> None: ...
 
 
-class SyncCaller:
+class Patient:
+    """Its timeout can be changed while it lives."""
+
+    _client: Client | AsyncClient
+
+    @property
+    def timeout_s(self) -> float:
+        return self._client._conversation.patience.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, seconds: float) -> None:
+        self._client._conversation.patience.timeout_s = seconds
+
+
+class SyncCaller(Patient):
     """Each call in a thread, as a job would make it."""
+
+    _client: Client
 
     def __init__(self, **settings: Any) -> None:
         self.time = FakeTime()
@@ -52,7 +69,9 @@ class SyncCaller:
         self._client.close()
 
 
-class AsyncCaller:
+class AsyncCaller(Patient):
+    _client: AsyncClient
+
     def __init__(self, **settings: Any) -> None:
         self.time = FakeTime()
         faked = {"clock": self.time.clock, "sleep": self.time.asleep}

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from headgate.client.gate import Gate
 from tests.client.authority import Authority
 from tests.client.callers import CALLERS, Caller
 from tests.client.scripted import Play, ScriptedAgent
+from tests.fixtures.eventually import DEADLINE_S
 
 StartAgent = Callable[..., ScriptedAgent]
 MakeCaller = Callable[..., Caller]
@@ -22,6 +24,12 @@ MakeCaller = Callable[..., Caller]
 @pytest.fixture(autouse=True)
 def no_agent_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADGATE_URL", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def a_slow_machine_is_no_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question waits for its answer. One that is to be given up has a `timeout_s` of its own."""
+    monkeypatch.setitem(Gate.__init__.__kwdefaults__, "timeout_s", DEADLINE_S)
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from random import Random
 from types import TracebackType
 
+from tests.fixtures.eventually import DEADLINE_S
+
 PIECE_BYTES = 65536
 
 
@@ -81,7 +83,7 @@ class Relay:
         self.thaw()
         self.cut()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(DEADLINE_S)
 
     def __enter__(self) -> Relay:
         return self

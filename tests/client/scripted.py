@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         play = script.next_play(heard)
         self.wfile.write(play.wire)
         if play.hold:
-            script.stopping.wait(30)
+            script.stopping.wait()
         if play.reset:
             self._reset()
         self.close_connection = play.close or play.hold or play.reset

@@ -21,6 +21,7 @@ from headgate.client.progress import Progress, display_of, line_of
 from tests.client import bodies
 from tests.client.faketime import FakeTime
 from tests.client.scripted import REFUSED, Play, ScriptedAgent, answer
+from tests.fixtures.eventually import DEADLINE_S
 
 SOURCE = str(Path(headgate.__path__[0]).parent)
 
@@ -403,7 +404,9 @@ def test_a_job_that_is_killed_takes_up(agent: ScriptedAgent, tmp_path: Path) -> 
     command = [sys.executable, "-c", program, str(tmp_path / "job.cursor")]
     env = {"HEADGATE_URL": agent.url, "PYTHONPATH": SOURCE}
     killed, again = (
-        subprocess.run([*command, *more], env=env, capture_output=True, text=True, timeout=30)
+        subprocess.run(
+            [*command, *more], env=env, capture_output=True, text=True, timeout=DEADLINE_S
+        )
         for more in (["die"], [])
     )
     assert killed.returncode == -9

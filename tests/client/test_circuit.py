@@ -14,9 +14,11 @@ from headgate import Client, ThrottlerUnavailable, WaitedTooLong
 from headgate.client.availability import Availability, Claim, Outage
 from headgate.client.steps import Ask
 from headgate.client.waits import Patience
+from tests.client.faketime import FakeTime
 from tests.client.scripted import Play, ScriptedAgent
 from tests.client.test_conversation import OK, QUESTION, REFUSED, SILENT, Talk, declared
 from tests.client.test_import import SOURCE
+from tests.fixtures.eventually import DEADLINE_S, eventually
 
 
 def state(talk: Talk) -> str:
@@ -118,14 +120,27 @@ def test_a_probe_that_never_came_to_anything_is_made_again() -> None:
 def test_threads_go_on_while_one_probes_an_agent_that_hangs() -> None:
     """The others neither ask nor wait: one question at a time reaches the agent."""
     with ScriptedAgent(default=Play(b"", hold=True)) as agent:
-        settings: dict[str, Any] = {"on_unavailable": "open", "unavailable_after_s": 0.3}
-        with Client("etl", database="main", url=agent.url, timeout_s=0.2, **settings) as gate:
+        time, done = FakeTime(), list[bool]()
+        settings: dict[str, Any] = {"on_unavailable": "open", "clock": time.clock}
+        agent.stop()
+        with Client("etl", database="main", url=agent.url, sleep=time.sleep, **settings) as gate:
             assert gate.wait().unthrottled
-            asked = len(agent.heard)
             assert gate.circuit.state == "open"
-            answers = at_once(8, lambda: [gate.wait().unthrottled for _ in range(200)])
-        assert all(all(each) for each in answers)
-        assert len(agent.heard) - asked <= 3
+            agent.start()
+            time.now_s += 60
+
+            def work() -> None:
+                for _ in range(200):
+                    done.append(gate.wait().unthrottled)
+
+            probing = threading.Thread(target=at_once, args=(8, work))
+            probing.start()
+            eventually(lambda: len(done) >= 7 * 200)
+            eventually(lambda: agent.heard)
+            assert len(agent.heard) == 1, "and it is still waited for by one"
+            agent.stop()
+            probing.join()
+        assert len(done) == 8 * 200 and all(done)
 
 
 FORKING = """
@@ -148,5 +163,5 @@ def test_a_child_forked_in_an_outage_goes_on_and_probes_by_itself() -> None:
             [sys.executable, "-W", "error", "-c", FORKING],
             env={"HEADGATE_URL": agent.url, "PYTHONPATH": SOURCE},
             check=True,
-            timeout=30,
+            timeout=DEADLINE_S,
         )

@@ -65,9 +65,8 @@ async def test_a_first_that_is_still_gone_is_looked_for_seldom(
     pair: list[ScriptedAgent], make_caller: MakeCaller
 ) -> None:
     first, second = pair
-    hang = Play(b"", hold=True)
-    first.script.default = hang
-    caller = make_caller([first.url, second.url], timeout_s=0.05)
+    first.script.default = Play(b"", close=True)
+    caller = make_caller([first.url, second.url])
     for _ in range(5):
         assert await caller.wait()
     caller.time.now_s += LOOK_BACK_AFTER_S

@@ -14,6 +14,7 @@ import pytest
 from headgate.demo.postgres import PostgresServer
 from tests.client import bodies
 from tests.client.scripted import OK, REFUSED, Play, ScriptedAgent, answer
+from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.servers import Pair
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def run(*command: str, stdin: str = "", **env: str) -> subprocess.CompletedProce
         env=dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")} | env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
 
 

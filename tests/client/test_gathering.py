@@ -116,7 +116,7 @@ async def test_an_asynchronous_client_asks_all_at_once() -> None:
     servers = [await asyncio.start_server(serve, "127.0.0.1", 0) for _ in NAMES]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     urls = {name: f"http://127.0.0.1:{port}" for name, port in zip(NAMES, ports, strict=True)}
-    async with AsyncClient("etl", database=urls, timeout_s=10) as gate:
+    async with AsyncClient("etl", database=urls) as gate:
         assert await gate.check()
     for server in servers:
         server.close()

@@ -16,7 +16,7 @@ import pytest
 
 import headgate
 from headgate.agent.pacer import Pacer
-from headgate.client import events, local_feed
+from headgate.client import events, local, local_feed
 from headgate.client.local_feed import FEEDS
 from headgate.core.activity import Activity
 from headgate.core.health import ShardHealth, Window, stand
@@ -28,7 +28,7 @@ from headgate.wire.snapshot import Snapshot
 from tests.client.authority import Authority
 from tests.client.relay import Relay, flaky
 from tests.client.test_import import SOURCE, loaded_by
-from tests.fixtures.eventually import aeventually, eventually
+from tests.fixtures.eventually import DEADLINE_S, aeventually, eventually
 from tests.http.serving import LOOPS, Plan, Served, serving
 
 
@@ -39,7 +39,13 @@ def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def agent(_agent: Served) -> Served:
+def agent(_agent: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """What it said stays fresh, and is waited for, through any pause of the machine."""
+    for name in ("FRESH_S", "SILENT_S", "CONNECT_TIMEOUT_S", "REPORT_TIMEOUT_S"):
+        monkeypatch.setattr(local_feed, name, DEADLINE_S)
+    monkeypatch.setattr(local, "FRESH_S", DEADLINE_S)
+    for closed in (local.LocalGate.close, local.Locally.close):
+        monkeypatch.setattr(closed, "__defaults__", (DEADLINE_S,))
     _agent.reset()
     return _agent
 
@@ -132,8 +138,15 @@ def test_breaches_and_rules_are_obeyed_as_they_come(agent: Served, opened: Opene
 def test_a_rule_ends_here_by_itself(agent: Served, opened: Opened) -> None:
     """R84, and without another word from the agent."""
     gate = opened()
-    agent.rule(Rule("r1", "etl", 1.0, time.time() + 0.7))
-    refused(gate)
+
+    def is_seen_for(seconds: float) -> bool:
+        ends_s = time.time() + seconds
+        agent.rule(Rule("r1", "etl", 1.0, ends_s))
+        return eventually(lambda: not gate.check().admitted or time.time() > ends_s) and (
+            time.time() <= ends_s
+        )
+
+    assert any(map(is_seen_for, (0.5, 2, 8, 30))), "however slow the machine is"
     eventually(lambda: (answer := gate.check()).admitted and answer.decided == "local")
 
 
@@ -279,7 +292,7 @@ def test_paced_work_is_always_asked_for(agent: Served, opened: Opened) -> None:
     pacer.metrics = agent.call(lambda: dict(agent.board.healths["main"].standings))
     agent.call(setattr, agent.checker, "pacers", {"main": pacer})
     try:
-        eventually(lambda: gate.check().decided == "agent")
+        eventually(lambda: newest().view.paced)
         assert {gate.check().decided for _ in range(20)} == {"agent"}
         assert gate.check_read(2.5).decided == "local", "reading is no work"
     finally:
@@ -387,7 +400,7 @@ def test_counts_are_exact_over_a_flaky_connection(
                 agent.rule(rule(0.5, "flaky"))
             eventually(lambda told=told: agent.intake.batches_total > told)  # type: ignore[misc]
         gate.close()
-        eventually(lambda: not FEEDS._feeds, within_s=20)
+        eventually(lambda: not FEEDS._feeds)
         assert relay.connections > 10
     assert agent.counted("flaky") == 10_000
     assert agent.counted("flaky", "REJECT_BY_RATIO") > 1000
@@ -419,7 +432,7 @@ def run_job(program: str, url: str) -> str:
         env={"PYTHONPATH": SOURCE, "HEADGATE_URL": url},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -427,9 +440,15 @@ def run_job(program: str, url: str) -> str:
 
 HEAD = """
 import os, sys, time, headgate
+from headgate.client import local, local_feed
+
+# A slow machine loses no counts by this: the end of the process waits as long as it takes.
+local_feed.REPORT_TIMEOUT_S = 60.0
+for ends in (local_feed.Feeds.flush, local.LocalGate.close, local.Locally.close):
+    ends.__defaults__ = (60.0,)
 
 def decide(gate, times):
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 60
     while times:
         assert time.monotonic() < ends
         if gate._only.quick() is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.client import local_clock, local_feed
+from headgate.client import local, local_clock, local_feed
 from headgate.client.local_feed import FEEDS
 from headgate.client.target import Target
 from headgate.core.rules import RuleBook
@@ -28,7 +28,7 @@ from headgate.wire.snapshot import SnapshotReader, SnapshotWriter, hello
 from tests.builders import NOW, at, health, metric
 from tests.client import bodies
 from tests.fixtures.agents import AgentProcess
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 
 # No database is needed: what is measured is the host, and it always passes.
 SETTINGS = """
@@ -56,16 +56,18 @@ def _process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]
 def agent(_process: AgentProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentProcess]:
     monkeypatch.setattr(local_feed, "GIVE_UP_S", 0.2)
     monkeypatch.setattr(local_feed, "FRESH_S", FRESH_S)
-    monkeypatch.setattr("headgate.client.local.FRESH_S", FRESH_S)
+    monkeypatch.setattr(local, "FRESH_S", FRESH_S)
     if _process.process.poll() is not None:
         _process.start()
     yield _process
     eventually(lambda: not FEEDS._feeds)
 
 
+IMPATIENT: dict[str, Any] = {"timeout_s": 0.2, "unavailable_after_s": 0.2}
+
+
 def opened(url: str, **more: Any) -> headgate.Client:
-    settings: dict[str, Any] = {"timeout_s": 0.2, "unavailable_after_s": 0.2, **more}
-    gate = headgate.Client("etl:nightly", database="main", url=url, local=True, **settings)
+    gate = headgate.Client("etl:nightly", database="main", url=url, local=True, **more)
     eventually(lambda: decided(gate) == "local")
     return gate
 
@@ -82,15 +84,26 @@ def state_of(gate: headgate.Client) -> str:
     return gate.circuit.state
 
 
-def test_a_rule_set_by_the_command_line_is_obeyed_within_a_second(agent: AgentProcess) -> None:
+def aged(seconds: float) -> None:
+    """As if so long had passed since the agent's last word."""
+    (feed,) = FEEDS._all()
+    assert feed.snapshot is not None
+    feed.snapshot = feed.snapshot._replace(sent_s=feed.snapshot.sent_s - seconds)
+
+
+def test_a_rule_set_by_the_command_line_is_obeyed(agent: AgentProcess) -> None:
     with opened(agent.url) as gate:
         argv = [sys.executable, "-m", "headgate", "rule", "hold", "nightly", "--for", "5m"]
         argv += ["--id", "held", "--reason", "incident 7", "--url", f"unix://{agent.socket}"]
-        subprocess.run(argv, check=True, capture_output=True, timeout=20)
-        eventually(lambda: gate.check().raw.get("rule") == "held", within_s=1.0)
-        answer = gate.check()
-        assert (answer.verdict, answer.decided) == ("APP_DENIED", "local")
-        assert "incident 7" in answer.reason
+        subprocess.run(argv, check=True, capture_output=True, timeout=DEADLINE_S)
+
+        def held_here() -> list[headgate.Answer]:
+            answer = gate.check()
+            is_here = answer.decided == "local" and answer.raw.get("rule") == "held"
+            return [answer] if is_here else []
+
+        (answer,) = eventually(held_here)
+        assert answer.verdict == "APP_DENIED" and "incident 7" in answer.reason
         assert agent.request("DELETE", "/v1/rules/held", unix=True).status == 200
         eventually(lambda: gate.check().admitted)
     counted = agent.get("/v1/clients").json["clients"]
@@ -98,25 +111,26 @@ def test_a_rule_set_by_the_command_line_is_obeyed_within_a_second(agent: AgentPr
 
 
 def test_a_killed_agent_is_missed_and_found_again(
-    agent: AgentProcess, caplog: pytest.LogCaptureFixture
+    agent: AgentProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R47: what was known holds while it is fresh, then the agent is asked, and then the
     client's own policy decides."""
+    monkeypatch.setattr(local_feed, "FRESH_S", DEADLINE_S)
+    monkeypatch.setattr(local, "FRESH_S", DEADLINE_S)
     with opened(agent.url) as gate:
         agent.kill()
         assert decided(gate) == "local", "what was said a moment ago still holds"
-        killed_s = time.monotonic()
-        eventually(lambda: decided(gate) == "nobody")
-        assert time.monotonic() - killed_s < FRESH_S + 1.0
-        eventually(lambda: decided(gate) and "from now on the agent is asked" in caplog.text)
+        aged(DEADLINE_S)
+        assert decided(gate) == "nobody"
+        assert "from now on the agent is asked" in caplog.text
         agent.start()
-        eventually(lambda: decided(gate) == "local", within_s=10)
+        eventually(lambda: decided(gate) == "local")
         assert "snapshots come again" in caplog.text
 
 
 def test_a_stopped_agent_is_not_mistaken_for_a_quiet_one(agent: AgentProcess) -> None:
     """The connection stands, and nothing comes: R54, R151."""
-    with opened(agent.url, on_unavailable="open") as gate:
+    with opened(agent.url, on_unavailable="open", **IMPATIENT) as gate:
         os.kill(agent.process.pid, signal.SIGSTOP)
         try:
             eventually(lambda: decided(gate) == "nobody")
@@ -132,7 +146,7 @@ def test_work_goes_no_further_unthrottled_than_until_the_first_snapshot(
     agent: AgentProcess,
 ) -> None:
     """Not until the next probe of the agent, which is a long way off (R49)."""
-    with opened(agent.url, on_unavailable="open", unavailable_after_s=0.2) as gate:
+    with opened(agent.url, on_unavailable="open", **IMPATIENT) as gate:
         os.kill(agent.process.pid, signal.SIGSTOP)
         try:
             eventually(lambda: gate.wait().unthrottled)
@@ -145,21 +159,21 @@ def test_work_goes_no_further_unthrottled_than_until_the_first_snapshot(
         assert state_of(gate) == "closed"
 
 
-def test_an_agent_that_stops_in_order_ends_its_streams_at_once(agent: AgentProcess) -> None:
+def test_an_agent_that_stops_in_order_ends_its_streams(
+    agent: AgentProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To their last byte: it neither waits for those who only listen, nor cuts them off."""
     with opened(agent.url):
-        began_s = time.monotonic()
         agent.stop()
-        assert time.monotonic() - began_s < 4.0, "it does not wait out those who only listen"
+        eventually(lambda: "the stream of snapshots" in caplog.text)
+    told = caplog.text.partition("the stream of snapshots ")[2]
+    assert told.startswith("ended (the agent stops")
 
 
 def test_a_stopped_client_does_not_take_what_it_missed_for_fresh(agent: AgentProcess) -> None:
     """What lay in the socket's buffer while this process stood still is as old as it is."""
     with opened(agent.url) as gate:
-        (feed,) = FEEDS._all()
-        snapshot = feed.snapshot
-        assert snapshot is not None
-        # As if the thread had been stopped since: its clock went on, the agent's words did not.
-        feed.snapshot = snapshot._replace(sent_s=snapshot.sent_s - FRESH_S - 0.1)
+        aged(FRESH_S)
         assert gate._only is not None
         assert gate._only.ready(local_clock.now()) is None
 
@@ -189,17 +203,17 @@ class Liar:
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock, sock.makefile("rb") as file:
+        # It may hang up at any moment: it has heard enough.
+        with contextlib.suppress(ConnectionError), sock, sock.makefile("rb") as file:
             while line := file.readline():
                 while file.readline() not in (b"\r\n", b""):
                     pass
                 if b"/v1/snapshot" in line:
                     self.streams.append(time.monotonic())
                     stream = self._stream(len(self.streams))
-                    with contextlib.suppress(ConnectionError):  # it has heard enough
-                        sock.sendall(STREAM_HEAD)
-                        for piece in [stream] if isinstance(stream, bytes) else stream:
-                            sock.sendall(piece)
+                    sock.sendall(STREAM_HEAD)
+                    for piece in [stream] if isinstance(stream, bytes) else stream:
+                        sock.sendall(piece)
                     return
                 body = bodies.encoded(bodies.ok())
                 head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -209,7 +223,7 @@ class Liar:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(DEADLINE_S)
 
 
 STREAM_HEAD = (
@@ -309,7 +323,7 @@ def test_a_thread_that_is_gone_is_started_again(agent: AgentProcess) -> None:
     with opened(agent.url) as gate:
         (feed,) = FEEDS._all()
         feed.stop()
-        feed.join(5)
+        feed.join(DEADLINE_S)
         assert not feed.is_running
         eventually(lambda: decided(gate) == "agent")
         eventually(lambda: decided(gate) == "local")
@@ -345,10 +359,10 @@ def test_a_stream_that_began_slowly_is_asked_for_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it says looks older than it is, by as much as its first word took to come."""
-    monkeypatch.setattr(local_feed, "FRESH_S", 0.2)
-    monkeypatch.setattr("headgate.client.local.FRESH_S", 0.2)
+    monkeypatch.setattr(local_feed, "FRESH_S", 0.8)
+    monkeypatch.setattr(local, "FRESH_S", 0.8)
     monkeypatch.setattr(local_feed, "RENEW_SOON_S", 0.05)
-    pause, began_s = threading.Event(), time.monotonic()
+    ended, began_s = threading.Event(), time.monotonic()
 
     def now() -> Instant:
         return at(time.monotonic() - began_s)
@@ -356,18 +370,18 @@ def test_a_stream_that_began_slowly_is_asked_for_again_soon(
     def stream(number: int) -> Iterator[bytes]:
         writer = SnapshotWriter()
         writer.change(View(health((metric("lag", max_age_s=60), 0.1)), RuleBook()), now())
-        pause.wait(0.3 if number == 1 else 0)
+        ended.wait(0.9 if number == 1 else 0)
         yield chunk(hello(now().mono_s, 1.0) + writer.whole(now()))
-        while time.monotonic() < began_s + 10:
+        while not ended.wait(0.02):
             yield chunk(writer.beat(now()))
-            pause.wait(0.02)
 
     liar = Liar(stream)
     try:
         with headgate.Client("etl:nightly", database="main", url=liar.url, local=True) as gate:
-            eventually(lambda: decided(gate) == "local", within_s=2)
-            assert len(liar.streams) == 2
+            eventually(lambda: decided(gate) == "local")
+            assert len(liar.streams) > 1
     finally:
+        ended.set()
         liar.close()
 
 

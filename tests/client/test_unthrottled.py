@@ -20,7 +20,7 @@ from headgate.wire.unthrottled import MAX_PERIODS, UnthrottledBody
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import OK, Heard, Play, ScriptedAgent, answer
 from tests.client.test_conversation import response
-from tests.fixtures.eventually import aeventually, eventually
+from tests.fixtures.eventually import DEADLINE_S, aeventually, eventually
 
 TAKEN = response(200, b'{"taken": 1}')
 SETTINGS: dict[str, Any] = {"on_unavailable": "open", "unavailable_after_s": 5.0}
@@ -161,13 +161,13 @@ async def test_the_agent_that_is_back_is_told(
 async def test_work_does_not_wait_for_a_report_that_hangs(
     agent: ScriptedAgent, make_caller: MakeCaller
 ) -> None:
-    caller = make_caller(agent.url, timeout_s=20, **SETTINGS)
+    caller = make_caller(agent.url, timeout_s=600, **SETTINGS)
     agent.stop()
     await caller.wait()
     agent.start()
     caller.time.now_s += 10
     agent.script.plays.extend([OK, Play(b"", hold=True)])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         assert not (await caller.wait()).unthrottled
         await aeventually(lambda: reports(agent))
         for _ in range(5):
@@ -187,7 +187,7 @@ async def test_a_report_that_fails_is_told_again_with_the_next_answers(
     await caller.wait()
     await aeventually(lambda: len(reports(agent)) == 1)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while len(reports(agent)) < 2:
             caller.time.now_s += RETRY_AFTER_S
             await caller.wait()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.client.scripted import OK, REFUSED, ScriptedAgent
 from tests.client.test_import import SOURCE
+from tests.fixtures.eventually import DEADLINE_S
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def run(program: str, agent: ScriptedAgent, *paths: str) -> str:
         env={"HEADGATE_URL": agent.url, "PYTHONPATH": ":".join([SOURCE, *paths])},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -35,7 +36,7 @@ import os, sys
 from headgate import Client
 
 # As Celery does it: the module makes the client, the pool forks, each child works.
-gate = Client("etl", database="main", timeout_s=5)
+gate = Client("etl", database="main", timeout_s=60)
 assert gate.wait()
 children = []
 for _ in range(4):
@@ -62,7 +63,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from headgate import Client
 
-with Client("etl", database="main", timeout_s=10) as gate:
+with Client("etl", database="main", timeout_s=60) as gate:
     @gate.throttled
     def work(number):
         return number * 2
@@ -86,7 +87,7 @@ monkey.patch_all()
 import gevent, time
 from headgate import Client
 
-with Client("etl", database="main", timeout_s=10, on_unavailable="open") as gate:
+with Client("etl", database="main", timeout_s=60, on_unavailable="open") as gate:
     ticks = []
     ticker = gevent.spawn(lambda: [(ticks.append(1), gevent.sleep(0.01)) for _ in range(20)])
     answers = [gevent.spawn(gate.wait) for _ in range(50)]

@@ -53,7 +53,7 @@ from headgate.http.peering import ShardsPort
 from headgate.http.streaming import Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.stores.memory import MemoryStore
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.talk import Address, Reply, Talk
 
 T = TypeVar("T")
@@ -64,13 +64,13 @@ LOOPS: dict[str, LoopFactory] = {
     "asyncio": asyncio.SelectorEventLoop,
 }
 LIMITS = Limits(
-    max_connections=64, max_body_bytes=65536, request_timeout_s=10.0, idle_timeout_s=75.0
+    max_connections=64, max_body_bytes=65536, request_timeout_s=DEADLINE_S, idle_timeout_s=75.0
 )
 HEALTHY = {"lag": 0.25, "threads_running": 3.0, "pool_usage": 0.1}
-METRICS: Mapping[str, Mapping[str, Any]] = {name: {} for name in HEALTHY}
+# No value goes stale while the machine pauses: what is lost, a test loses itself.
+METRICS: Mapping[str, Mapping[str, Any]] = {name: {"max_age_s": 600} for name in HEALTHY}
 OPERATOR, VIEWER = "operator-token", "viewer-token"
 TEND_EVERY_S = 0.02
-CALL_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,8 @@ class Plan:
     """The store of the fleet that it belongs to."""
     shards: ShardsPort | None = None
     """What operators set of the shards."""
+    tended: bool = True
+    """Else connections are late only where a test says so: `Served.later`."""
 
 
 class Served:
@@ -249,7 +251,8 @@ class Served:
     async def run(self) -> None:
         """Tend, as main.py does, until told to stop."""
         while not self._stop.is_set():
-            self.listener.tend(self._loop.time())
+            if self._plan.tended:
+                self.listener.tend(self._loop.time())
             self.views.note_health()
             with suppress(TimeoutError):
                 async with asyncio.timeout(TEND_EVERY_S):
@@ -282,13 +285,17 @@ class Served:
         async def there() -> T:
             return await work()
 
-        return asyncio.run_coroutine_threadsafe(there(), self._loop).result(CALL_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(there(), self._loop).result(DEADLINE_S)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         async def there() -> T:
             return function(*args)
 
         return self.run_there(there)
+
+    def later(self, seconds: float) -> None:
+        """Tend as if so much time had passed."""
+        self.call(lambda: self.listener.tend(self._loop.time() + seconds))
 
     def measure(self, **values: float | ProbeFailed) -> None:
         """From now on the probes answer this, and it has just been read."""
@@ -320,7 +327,7 @@ class Served:
         under_way = self.call(lambda: [repr(task.get_coro()) for task in asyncio.all_tasks()])
         return sum("Connection._serve" in coro or "MetricBook" in coro for coro in under_way)
 
-    def talk(self, *, timeout_s: float = 5.0, unix: bool = False) -> Talk:
+    def talk(self, *, timeout_s: float = DEADLINE_S, unix: bool = False) -> Talk:
         return Talk(str(self.socket_path) if unix else self.address, timeout_s)
 
     def ask(
@@ -399,7 +406,7 @@ def serving(loop: LoopFactory, directory: Path, plan: Plan | None = None) -> Ite
         target=_serve, args=(loop, plan or Plan(), directory / "s", started, ready), daemon=True
     )
     thread.start()
-    assert ready.wait(CALL_TIMEOUT_S)
+    assert ready.wait(DEADLINE_S)
     served = started[0]
     if isinstance(served, BaseException):
         raise served
@@ -407,7 +414,7 @@ def serving(loop: LoopFactory, directory: Path, plan: Plan | None = None) -> Ite
         yield served
     finally:
         served.call(served._stop.set)
-        thread.join(CALL_TIMEOUT_S)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive(), "the server did not stop"
     assert not served.accidents, served.accidents
 

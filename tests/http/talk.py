@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
 
+from tests.fixtures.eventually import DEADLINE_S
+
 Address = tuple[str, int] | str
 
 
@@ -44,7 +46,7 @@ class _Stream:
 
 
 class Talk:
-    def __init__(self, address: Address, timeout_s: float = 5.0) -> None:
+    def __init__(self, address: Address, timeout_s: float = DEADLINE_S) -> None:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.sock.settimeout(timeout_s)

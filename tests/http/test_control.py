@@ -14,14 +14,15 @@ from headgate.core.metrics import Engine
 from headgate.core.records import AuditEntry, MetricChange
 from headgate.errors import StoreUnavailable
 from headgate.stores.memory import MemoryStore
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.conftest import Serve
-from tests.http.serving import OPERATOR, VIEWER, Plan, Served, bearer
+from tests.http.serving import METRICS, OPERATOR, VIEWER, Plan, Served, bearer
 from tests.http.talk import Reply, request
 from tests.http.test_checks import CHECK, is_problem
 
 LAG = "/v1/databases/main/metrics/lag"
 CUSTOM = "/v1/databases/main/metrics/queue"
+FILED = dict(METRICS["lag"])
 QUERY = {"sql": "SELECT count(*) FROM queue", "threshold": 50}
 
 
@@ -192,15 +193,16 @@ def test_a_metric_is_added_changed_and_removed(own: Served) -> None:
 def test_a_reverted_metric_is_as_in_the_file(own: Served) -> None:
     change(own, "PATCH", LAG, {"threshold": 60})
     seen = own.ask("GET", LAG).json
-    assert seen["file"] == {} and "threshold = default" in seen["advice"][-1]
+    assert seen["file"] == FILED and "threshold = default" in seen["advice"][-1]
     (told,) = own.ask("GET", "/v1/status").json["advice"]
     assert "main/lag: runtime settings hide the file's: threshold = default" in told
     tried = change(own, "POST", f"{LAG}/revert?dry_run=true")
-    assert (tried.json["settings"], own.ask("GET", LAG).json["settings"]) == ({}, {"threshold": 60})
+    assert tried.json["settings"] == FILED
+    assert own.ask("GET", LAG).json["settings"] == {**FILED, "threshold": 60}
     assert is_problem(change(own, "POST", f"{LAG}/revert?dry=true"), 400, field="dry_run")
     assert is_problem(own.ask("POST", f"{LAG}/revert"), 401)
     back = change(own, "POST", f"{LAG}/revert")
-    assert (back.json["origin"], back.json["settings"]) == ("file", {})
+    assert (back.json["origin"], back.json["settings"]) == ("file", FILED)
     assert own.ask("GET", "/v1/audit").json["audit"][0]["action"] == "metric.revert"
     assert own.ask("GET", "/v1/status").json["advice"] == []
     change(own, "DELETE", LAG)
@@ -253,7 +255,7 @@ def test_null_restores_a_default(own: Served) -> None:
     change(own, "PATCH", LAG, {"threshold": 60})
     own.measure(lag=7.0)
     assert own.ask("GET", CHECK).status == 200
-    assert change(own, "PATCH", LAG, {"threshold": None}).json["settings"] == {}
+    assert change(own, "PATCH", LAG, {"threshold": None}).json["settings"] == FILED
     assert own.ask("GET", CHECK).status == 429
 
 
@@ -289,7 +291,7 @@ def test_two_operators_do_not_overwrite_each_other(own: Served) -> None:
     assert is_problem(second, 412)
     assert "somebody changed it" in second.json["detail"]
     third = change(own, "PATCH", LAG, {"threshold": 7}, If_Match=first.headers["ETag"])
-    assert third.json["settings"] == {"threshold": 7}
+    assert third.json["settings"] == {**FILED, "threshold": 7}
     assert change(own, "DELETE", LAG, If_Match="*").status == 200
 
 
@@ -398,7 +400,7 @@ class SlowStore(MemoryStore):
     async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
         kept = await super().put_metric(change, audit)
         self.asked.set()
-        await asyncio.get_running_loop().run_in_executor(None, self.go_on.wait, 5)
+        await asyncio.get_running_loop().run_in_executor(None, self.go_on.wait, DEADLINE_S)
         return kept
 
 
@@ -410,11 +412,11 @@ def test_a_change_whose_client_hangs_up_is_made_to_the_end(serve: Serve) -> None
         body = json.dumps({"threshold": 60}).encode()
         headers = {"Authorization": bearer(OPERATOR), "Content_Type": "application/json"}
         talk.send(request("PATCH", LAG, body=body, **headers))
-        assert store.asked.wait(5)
+        assert store.asked.wait(DEADLINE_S)
         talk.reset()
     eventually(lambda: not served.listener.connections)
     store.go_on.set()
-    eventually(lambda: served.ask("GET", LAG).json["settings"] == {"threshold": 60})
+    eventually(lambda: served.ask("GET", LAG).json["settings"] == {**FILED, "threshold": 60})
     assert change(served, "PATCH", LAG, {"threshold": 61}).status == 200
     eventually(served.settled)
 
@@ -429,4 +431,4 @@ def test_a_change_the_store_cannot_keep_is_not_made(serve: Serve) -> None:
     reply = change(served, "PATCH", LAG, {"threshold": 60})
     assert is_problem(reply, 503)
     assert "nothing was changed" in reply.json["detail"]
-    assert served.ask("GET", LAG).json["settings"] == {}
+    assert served.ask("GET", LAG).json["settings"] == FILED

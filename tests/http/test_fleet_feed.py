@@ -21,7 +21,7 @@ from headgate.peers.fleetfeed import AgentReader
 from headgate.peers.line import MAX_ANSWER_BYTES
 from headgate.peers.link import open_link
 from headgate.stores.fleet_memory import MemoryFleetStore
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
@@ -202,12 +202,12 @@ def test_changes_come_after_what_is_known_and_each_commit_whole(following: World
 
 def test_a_change_wakes_who_waits_for_it(following: World) -> None:
     after, told = following.mirror.revision, []
-    asked = changes_of(*PREFIXES, after=after, wait_s=20)
+    asked = changes_of(*PREFIXES, after=after, wait_s=30)
     waiting = threading.Thread(target=lambda: told.append(following.ask(asked).json))
     waiting.start()
     eventually(lambda: following.served.call(lambda: following.mirror._waiters) == 1)
     following.put(b=b"{}")
-    waiting.join(5)
+    waiting.join(DEADLINE_S)
     assert not waiting.is_alive()
     assert [event["key"].rpartition("/")[2] for event in told[0]["events"]] == ["b"]
 

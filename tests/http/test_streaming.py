@@ -22,7 +22,7 @@ from headgate.http import streaming
 from headgate.http.streaming import Broadcast
 from tests.agent.fakes import HandClock
 from tests.builders import metric
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 
@@ -34,7 +34,7 @@ class Listener:
 
     def __init__(self, sock: socket.socket, request: str = LISTEN) -> None:
         self.sock = sock
-        sock.settimeout(5.0)
+        sock.settimeout(DEADLINE_S)
         sock.sendall(request.encode())
         self._file = sock.makefile("rb")
         self.head = self._head()
@@ -73,7 +73,7 @@ def listening(served: Served, *, unix: bool = False, request: str = LISTEN) -> I
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(str(served.socket_path))
     else:
-        sock = socket.create_connection(("127.0.0.1", served.listener.ports[0]), 5.0)
+        sock = socket.create_connection(("127.0.0.1", served.listener.ports[0]), DEADLINE_S)
     listener = Listener(sock, request)
     try:
         yield listener
@@ -163,7 +163,7 @@ def _looking(served: Served) -> int:
 def test_a_reader_that_does_not_read_is_dropped_and_others_go_on(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "SEND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(streaming, "SEND_TIMEOUT_S", 3.0)
     served = serve(Plan())
     rules = [Rule(f"r{n}", f"client{n}", 0.5, 2e9, reason="x" * 400) for n in range(2000)]
     served.rule(*rules)
