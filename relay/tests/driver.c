@@ -2,20 +2,25 @@
  * driver.c: runs a fuzzer where there is no libFuzzer: fuzz_x N SEED CORPUS…
  *
  * Replays every file of the corpus, then N mutations of them, by a seed: bytes changed, pieces cut
- * out, doubled, exchanged with another file's, numbers set to edges. An input that fails is written
- * to <this program>.crash before it is run, so that it is there when the run has died of it; give that
- * file as CORPUS to run it alone.
+ * out, doubled, exchanged with another file's, numbers set to edges. An input by which the run dies,
+ * or that takes LONGEST_CPU_S, is written to <this program>.crash; give that file as CORPUS to run it
+ * alone.
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <sanitizer/common_interface_defs.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "fuzz.h"
 
 #define MAX_FILES 4096
 #define MAX_INPUT_BYTES 131072u
+#define LONGEST_CPU_S 20 /* of the process's own: a busy machine is no fault of the input's */
 
 extern int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -27,6 +32,33 @@ typedef struct input {
 static input corpus[MAX_FILES];
 static size_t corpus_count;
 static char crash_path[512];
+static input running;
+
+/* UBSan's runtime knows of no callback: it aborts, as an assert does. */
+const char *__ubsan_default_options(void);
+const char *__ubsan_default_options(void)
+{
+    return "abort_on_error=1";
+}
+
+/* ASan calls it when it has found something; so does an abort, and the timer. */
+static void keep_it(void)
+{
+    int fd = open(crash_path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+    if (fd >= 0) {
+        (void) !write(fd, running.bytes, running.length);
+        close(fd);
+    }
+}
+
+static void keep_it_and_die(int number)
+{
+    keep_it();
+    signal(SIGABRT, SIG_DFL);
+    (void) number;
+    abort();
+}
 
 static void read_file(const char *path)
 {
@@ -74,15 +106,14 @@ static void read_directory(const char *path)
 /* A copy of exactly that size, so that one byte beyond is found. */
 static void run_one(const uint8_t *bytes, size_t length)
 {
+    struct itimerval limit = {.it_value.tv_sec = LONGEST_CPU_S};
     uint8_t *exact = malloc(length == 0 ? 1 : length);
-    FILE *file = fopen(crash_path, "wb");
 
-    if (file != NULL) {
-        fwrite(bytes, 1, length, file);
-        fclose(file);
-    }
     memcpy(exact, bytes, length);
+    running = (input){exact, length};
+    setitimer(ITIMER_PROF, &limit, NULL);
     LLVMFuzzerTestOneInput(exact, length);
+    running = (input){NULL, 0};
     free(exact);
 }
 
@@ -106,7 +137,7 @@ static void put_edge(uint8_t *bytes, size_t length)
         bytes[at + i] = (uint8_t) (number >> 8 * (big ? width - 1 - i : i));
 }
 
-static size_t splice(uint8_t *bytes, size_t length)
+static size_t insert_of_another(uint8_t *bytes, size_t length)
 {
     const input *other = &corpus[below(corpus_count)];
     size_t from = below(other->length);
@@ -146,7 +177,7 @@ static size_t mutate(uint8_t *bytes, size_t length)
             some[i] = (uint8_t) dice();
         return insert(bytes, length, some, piece, at);
     default:
-        return splice(bytes, length);
+        return insert_of_another(bytes, length);
     }
 }
 
@@ -175,6 +206,9 @@ int main(int argc, char **argv)
     uint64_t seed = dice_state;
 
     snprintf(crash_path, sizeof crash_path, "%s.crash", argv[0]);
+    __sanitizer_set_death_callback(keep_it);
+    signal(SIGABRT, keep_it_and_die);
+    signal(SIGPROF, keep_it_and_die);
     load(argc, argv);
     for (size_t i = 0; i < corpus_count; i++)
         run_one(corpus[i].bytes, corpus[i].length);
@@ -190,7 +224,6 @@ int main(int argc, char **argv)
             length = mutate(bytes, length);
         run_one(bytes, length);
     }
-    unlink(crash_path);
     printf("%s: %zu files, %lu mutations\n", name == NULL ? argv[0] : name + 1, corpus_count, count);
     for (size_t i = 0; i < corpus_count; i++)
         free(corpus[i].bytes);
