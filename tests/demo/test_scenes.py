@@ -75,6 +75,10 @@ class TestFlood:
         unknown = [both(n, None) for n in range(6)]
         assert any("without asking" in text for text in broken(flood.promises(unknown, [], JOBS)))
 
+    def test_a_lag_that_does_not_come_down_again_breaks_it(self) -> None:
+        high = (*self.ASKING[:-1], both(17, 2.1))
+        assert any("came down" in text for text in broken(flood.promises(self.GREEDY, high, JOBS)))
+
     def test_a_job_that_was_never_held_breaks_it(self) -> None:
         free = [both(10 + n, lag_s) for n, lag_s in enumerate((3.0, 1.0, 1.0, 1.0, 1.0))]
         assert any("HELD" in text for text in broken(flood.promises(self.GREEDY, free, JOBS)))
@@ -131,8 +135,7 @@ class TestRogue:
             ({"refused": 0, "refusal": ""}, "53000"),
             ({"critical_refused": 1}, "shed first"),
             ({"jobs_refused": -1}, "shed first"),
-            ({"enforced_s": 0.5}, "latency"),
-            ({"enforced_s": float("inf")}, "latency"),
+            ({"enforced_s": None}, "went on"),
         ],
     )
     def test_each_part_breaks_a_promise_of_its_own(
@@ -192,7 +195,7 @@ class TestFailover:
         def fail_over(stage: Stage, handover: Handover) -> None:
             handover.tell(Step.GONE)
             steps.append("gone")
-            steps.append("promoted" if handover.noticed.wait(5) else "never promoted")
+            steps.append("promoted" if handover.noticed.wait(60) else "never promoted")
 
         monkeypatch.setattr(failover, "fail_over", fail_over)
         stage = empty_stage()
@@ -212,11 +215,11 @@ class TestFailover:
             tour.go(step)
             eventually(lambda: _heard_by(tour) and "promoted" in steps)
         finally:
-            tour.leave(within_s=5)
+            tour.leave()
 
     def test_leaving_leaves_no_shard_in_halves(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps: list[str] = []
-        self.begun(monkeypatch, steps).leave(within_s=5)
+        self.begun(monkeypatch, steps).leave()
         assert steps[-1] == "promoted"
 
 

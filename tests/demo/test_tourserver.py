@@ -35,12 +35,12 @@ def guide() -> Iterator[TourServer]:
         yield server
     finally:
         server.end()
-        tour.leave(within_s=5)
+        tour.leave()
 
 
 def ask(guide: TourServer, method: str, body: str | None = None, **headers: str) -> Answer:
     path = headers.pop("path", "/tour")
-    with closing(http.client.HTTPConnection("127.0.0.1", guide.server_port, timeout=5)) as line:
+    with closing(http.client.HTTPConnection("127.0.0.1", guide.server_port, timeout=60)) as line:
         line.request(method, path, body, headers)
         answer = line.getresponse()
         said = answer.read()

@@ -20,15 +20,18 @@ from typing import Any
 
 import pytest
 
-from headgate.demo import servers
+from headgate.demo import postgres, servers
+from headgate.demo.postgres import ServerDown
 from tests.fixtures.eventually import eventually
+from tests.fixtures.shards import start_postgres_shard
 
 # Ports of this test process's own: other tests run beside it.
 LAST_PORT = servers.FIRST_PORT + servers.PORT_COUNT - 1
 PORTS = f"{servers.FIRST_PORT}-{LAST_PORT}"
 DEMO = [sys.executable, "-m", "headgate", "demo", "--ports", PORTS]
-WHOLE_S = 180
+WHOLE_S = 600
 """All scenes take about 60 s; on a machine that is busy with other tests, more."""
+WORDS_S = CLEAN_UP_S = 120
 ROWS, COLUMNS = 32, 120
 
 
@@ -57,7 +60,7 @@ def test_the_scenes_do_what_they_promise() -> None:
     """Held by lag, thinned by a rule, refused by a budget, led by the new primary's agent, and
     never an OK that nobody may give (R36, R38, R45, R49, R127, R138)."""
     done = subprocess.run(
-        [*DEMO, "--headless", "--seconds", "60"], capture_output=True, text=True, timeout=WHOLE_S
+        [*DEMO, "--headless", "--seconds", "30"], capture_output=True, text=True, timeout=WHOLE_S
     )
     told = done.stdout
     assert done.returncode == 0, told + done.stderr
@@ -67,7 +70,7 @@ def test_the_scenes_do_what_they_promise() -> None:
     _assert_promoted(told)
     _assert_agent_died(told)
     assert not done.stderr
-    assert nothing_is_left(told)
+    eventually(lambda: nothing_is_left(told))
 
 
 def _found(pattern: str, told: str) -> re.Match[str]:
@@ -99,16 +102,14 @@ def _assert_shed(told: str) -> None:
 
 def _assert_promoted(told: str) -> None:
     new = _found(r"kept: (db-[bc]) was promoted and db-a's agent leads no more", told)[1]
-    led = _found(rf"{new}'s agent led within 2 s of the promotion: after (\S+) s", told)
-    assert float(led[1]) <= 2, told
+    _found(rf"kept: {new}'s agent led the shard, \d+\.\d\d s after its promotion", told)
     refused = _found(r"while nobody led, checks were refused: (.+)", told)
     assert re.search(r"no primary|warming up|elsewhere", refused[1]), told
     watched = _found(r"of (\d+) answers watched, 0 were an OK from the wrong view", told)
     assert int(watched[1]) > 0, told
     assert "kept: db-a is a replica again" in told
-    # In the last line of the scene: the new one speaks, and both jobs go by its word.
-    last = scene(5, told).splitlines()[-1]
-    assert re.match(rf"\d.*primary, speaks.*OK by {new}.*OK by {new}", last), told
+    # In the end of the scene: the new one speaks, and both jobs go by its word.
+    _found(rf"(?m)^\d.*primary, speaks.*OK by {new}.*OK by {new}", scene(5, told))
 
 
 def _assert_agent_died(told: str) -> None:
@@ -118,7 +119,19 @@ def _assert_agent_died(told: str) -> None:
     assert int(_found(r"unthrottled is on record: (\d+) pieces", told)[1]) > 0
 
 
-@pytest.mark.parametrize("moment", ["streaming replicas", "an agent beside", "scene 1", "▼ 2 s"])
+BETWEEN = pytest.mark.extended
+"""Moments between the first and the last: the same clean-up, at the cost of another demo each."""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "streaming replicas",
+        pytest.param("an agent beside", marks=BETWEEN),
+        pytest.param("scene 1", marks=BETWEEN),
+        "▼ 2 s",
+    ],
+)
 def test_ctrl_c_leaves_nothing_behind(moment: str) -> None:
     """As a terminal does it: the whole process group is interrupted, at any moment."""
     with subprocess.Popen(
@@ -131,10 +144,10 @@ def test_ctrl_c_leaves_nothing_behind(moment: str) -> None:
             assert line, told
             told += line
         os.killpg(demo.pid, signal.SIGINT)
-        rest, _ = demo.communicate(timeout=30)
+        rest, _ = demo.communicate(timeout=CLEAN_UP_S)
     assert demo.returncode == 0, told + rest
     assert "Traceback" not in told + rest
-    eventually(lambda: nothing_is_left(told), within_s=5)
+    eventually(lambda: nothing_is_left(told))
 
 
 def test_killed_outright_it_leaves_no_process_behind() -> None:
@@ -149,7 +162,7 @@ def test_killed_outright_it_leaves_no_process_behind() -> None:
         demo.kill()
     found = re.search(r"below (\S*headgate-demo-\w+)", told)
     assert found, told
-    eventually(lambda: not leftovers(found[1]), within_s=15)
+    eventually(lambda: not leftovers(found[1]))
 
 
 # --- in a terminal -----------------------------------------------------------------------------
@@ -169,14 +182,14 @@ class Terminal:
         self.drawn = ""
         os.write(self.keyboard, key.encode())
 
-    def await_words(self, *words: str, within_s: float = 30.0) -> None:
-        deadline = time.monotonic() + within_s
+    def await_words(self, *words: str) -> None:
+        deadline = time.monotonic() + WORDS_S
         while not all(word in self.drawn for word in words):
             assert time.monotonic() < deadline, f"{words} not in\n{self.drawn[-6000:]}"
             self._read()
 
-    def await_end(self, within_s: float = 30.0) -> int:
-        deadline = time.monotonic() + within_s
+    def await_end(self) -> int:
+        deadline = time.monotonic() + CLEAN_UP_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.drawn[-6000:]
             self._read()
@@ -219,7 +232,7 @@ def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
     """`n`, `b`, `p`, `k`, `q` in a terminal: scenes go by, the new primary's agent speaks (R45)."""
     with in_a_terminal() as terminal:
         before = terminal.settings()
-        terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a", within_s=60)
+        terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a")
         begun = terminal.drawn
         terminal.press("n")
         terminal.await_words("scene 2 of 6", "asks nobody")
@@ -236,4 +249,23 @@ def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
         assert terminal.await_end() == 0
         assert "Traceback" not in terminal.drawn and "nothing is left behind" in terminal.drawn
         assert terminal.settings() == before
-    assert nothing_is_left(begun)
+    eventually(lambda: nothing_is_left(begun))
+
+
+# --- the shard below it ------------------------------------------------------------------------
+
+
+def test_a_replica_that_died_meanwhile_is_brought_back_by_the_failover(servers_dir: Path) -> None:
+    """It could be neither chosen nor repointed: the others go on, and it follows them again."""
+    with start_postgres_shard(servers_dir) as shard:
+        dead = shard.replicas[0]
+        dead.kill()
+        with pytest.raises(ServerDown, match=f"{dead.name}.* is down"):
+            postgres.checkpoint(dead)
+        new = postgres.most_advanced(shard.replicas)
+        assert new is not dead
+        postgres.fail_over(shard.primary, new, [dead])
+        postgres.await_following(dead)
+        assert dead.is_running() and dead.upstream is new
+        with pytest.raises(ServerDown):
+            postgres.most_advanced([shard.primary])

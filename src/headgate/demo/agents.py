@@ -27,8 +27,7 @@ from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec, Servi
 SHARD = "commerce/-80"
 AGENT_ROLE = "headgate"
 LAG_THRESHOLD_S = 2.0
-TIMEOUT_S = 2.0
-CHANGE_TIMEOUT_S = 10.0
+TIMEOUT_S = CHANGE_TIMEOUT_S = 30.0
 STOP_S = 8.0
 
 _SETTINGS = """\
@@ -46,7 +45,7 @@ shard = "{shard}"
 [databases.main.metrics.lag]
 threshold = {threshold_s}
 interval_s = 0.25
-timeout_s = 0.25
+timeout_s = 1
 
 [databases.main.metrics.threads_running]
 [databases.main.metrics.pool_usage]

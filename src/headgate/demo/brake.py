@@ -69,7 +69,7 @@ def main() -> None:
     with (
         suppress(psycopg.Error, ProcessLookupError),
         psycopg.connect(
-            dsn, autocommit=True, application_name="brake", connect_timeout=5
+            dsn, autocommit=True, application_name="brake", connect_timeout=60
         ) as connection,
     ):
         limit(connection, int(number(connection, REPLAYER)), per_s)

@@ -25,7 +25,7 @@ EXPORT = "export.py"
 EXPORT_QUERY = "select count(distinct md5(note || id)) from orders"
 REFUSED_STATE = "53000"
 RETRY_S = 0.2
-JOIN_S = 5.0
+JOIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Dashboard:
         self.refused = 0
         """Statements that a budget refused: there must be none."""
         self._dsn = dsn
-        self._gate = Client(DASHBOARD, database="main", url=home.url, timeout_s=1.0)
+        self._gate = Client(DASHBOARD, database="main", url=home.url, timeout_s=10.0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=DASHBOARD, daemon=True)
 

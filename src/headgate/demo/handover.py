@@ -21,18 +21,18 @@ import psycopg
 
 from headgate.demo import postgres
 from headgate.demo.agents import TIMEOUT_S, Agent
-from headgate.demo.postgres import PostgresServer, Step
+from headgate.demo.postgres import PostgresServer, ServerDown, Step
 from headgate.demo.servers import ServerFailed
 from headgate.demo.stage import SHARD_DOC, Stage
 
 ASK = "/v1/check?app=demo:witness&database=main&metrics=shard/lag"
 PAUSE_S = 0.03
-LEAD_WITHIN_S = 2.0
 DEAD_FOR_S = 2.0
 """Until somebody notices, and promotes."""
 LONGEST_DEAD_S = 600.0
 BACK_AFTER_S = 1.5
-SPEAKS_WITHIN_S = 20.0
+LONGEST_S = 120.0
+"""What each part of a change may take on a busy machine."""
 NEVER = float("inf")
 
 
@@ -111,6 +111,7 @@ class Handover:
     noticed: threading.Event = field(default_factory=_done)
     """Cleared by whoever wants to look at a shard without a primary first."""
     on_step: Callable[[Step], None] = lambda step: None
+    on_trouble: Callable[[str], None] = lambda words: None
 
     def tell(self, step: Step) -> None:
         now = time.monotonic()
@@ -182,7 +183,7 @@ def switch_over(stage: Stage, handover: Handover) -> None:
 def fail_over(stage: Stage, handover: Handover) -> None:
     """The primary dies by SIGKILL. It is noticed after a while, and it comes back later.
 
-    Whoever has most of its log by then takes over.
+    Whoever has most of its log by then takes over, once somebody was refused in between.
     """
 
     def change() -> None:
@@ -192,15 +193,29 @@ def fail_over(stage: Stage, handover: Handover) -> None:
         handover.tell(Step.GONE)
         stage.leaving.wait(DEAD_FOR_S)
         handover.noticed.wait(LONGEST_DEAD_S)
-        handover.new = postgres.most_advanced(stage.replicas)
-        others = _others(stage, handover)
-        postgres.fail_over(handover.old, handover.new, others, tell=handover.tell)
+        _wait_for(stage, lambda: bool(handover.refusals))
+        _promote_another(stage, handover)
         stage.primary = handover.new
         stage.leaving.wait(BACK_AFTER_S)
         postgres.rejoin(handover.old, handover.new)
         handover.tell(Step.REJOINED)
 
     _change(stage, handover, change)
+
+
+def _promote_another(stage: Stage, handover: Handover) -> None:
+    """The next one where that which has most dies as well: it is brought back with the others."""
+    while True:
+        handover.new = postgres.most_advanced(stage.replicas)
+        try:
+            others = _others(stage, handover)
+            postgres.fail_over(handover.old, handover.new, others, tell=handover.tell)
+        except ServerDown as failure:
+            if handover.new.is_running():
+                raise
+            handover.on_trouble(str(failure))
+        else:
+            return
 
 
 def _others(stage: Stage, handover: Handover) -> list[PostgresServer]:
@@ -212,10 +227,14 @@ def _change(stage: Stage, handover: Handover, change: Callable[[], None]) -> Non
     with watching(stage.agents.values(), handover.hear):
         change()
         stage.primary = handover.new
-        deadline = time.monotonic() + SPEAKS_WITHIN_S
-        while not handover.is_over and time.monotonic() < deadline:
-            if stage.leaving.wait(PAUSE_S):
-                return
+        _wait_for(stage, lambda: handover.is_over)
+
+
+def _wait_for(stage: Stage, is_so: Callable[[], bool]) -> None:
+    ends = time.monotonic() + LONGEST_S
+    while not is_so() and time.monotonic() < ends:
+        if stage.leaving.wait(PAUSE_S):
+            return
 
 
 How: TypeAlias = Callable[[Stage, Handover], None]

@@ -68,7 +68,7 @@ def primary_dsn(shard: Sequence[PostgresServer], user: str) -> str:
     ports = ",".join(str(server.port) for server in shard)
     return (
         f"host={hosts} port={ports} dbname=postgres user={user}"
-        " target_session_attrs=read-write connect_timeout=2"
+        " target_session_attrs=read-write connect_timeout=10"
     )
 
 
@@ -98,7 +98,7 @@ class Job:
             url=home.url,
             metrics="lag",
             scope="shard",
-            timeout_s=2.0,
+            timeout_s=10.0,
             on_unavailable=on_unavailable,
             unavailable_after_s=SILENT_FOR_S,
         )
@@ -115,7 +115,7 @@ class Job:
     def stop(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=20)
         self._gate.close()
 
     def execute(self, statement: str, values: tuple[object, ...] = ()) -> None:

@@ -32,6 +32,9 @@ from psycopg import sql
 from headgate.demo import servers
 from headgate.demo.servers import ServerFailed, ServerProcess, ServerSpec
 
+CONNECT_S = 60
+# A busy machine may keep a tool from answering for longer than replicas may be silent.
+PATIENT_SENDER = "options='-c wal_sender_timeout=60s'"
 STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 BASE_SETTINGS = {
@@ -333,7 +336,7 @@ def _base_backup(primary: PostgresServer, place: Place) -> None:
     servers.run_tool(
         [
             place.bin_dir / "pg_basebackup",
-            *("--pgdata", place.data_dir, "--dbname", primary.dsn()),
+            *("--pgdata", place.data_dir, "--dbname", f"{primary.dsn()} {PATIENT_SENDER}"),
             *("--wal-method=stream", "--checkpoint=fast", "--no-sync"),
         ],
         cwd=place.home,
@@ -417,6 +420,10 @@ class Step(Enum):
     REJOINED = "all others follow the new one"
 
 
+class ServerDown(ServerFailed):
+    """It ended by itself; carries the end of its log. `rejoin` brings it back."""
+
+
 class Diverged(ServerFailed):
     """A replica holds what its new primary never had: only `rejoin` helps."""
 
@@ -461,7 +468,7 @@ def switch_over(
     """An operator's change of primary: nothing is lost, and the old one follows the new."""
     primary.stop()
     tell(Step.GONE)
-    received = max(_received(replica) for replica in (to, *others))
+    received = max(_received_of((to, *others)).values())
     servers.wait_until(lambda: _received(to) >= received, what=f"{to} has all of the WAL")
     _promote(to, tell)
     _repoint_all(others, old=primary, new=to)
@@ -494,10 +501,26 @@ def fail_over(
 
 
 def most_advanced(replicas: Sequence[PostgresServer]) -> PostgresServer:
-    return max(replicas, key=_received)
+    """Of those that run; ServerDown where none does."""
+    received = _received_of(replicas)
+    return max(received, key=lambda replica: received[replica])
 
 
-def await_following(replica: PostgresServer, within_s: float = 20.0) -> None:
+def _received_of(replicas: Sequence[PostgresServer]) -> dict[PostgresServer, int]:
+    """By those that run: what one that is down has does not count."""
+    received: dict[PostgresServer, int] = {}
+    down: ServerDown | None = None
+    for replica in replicas:
+        try:
+            received[replica] = _received(replica)
+        except ServerDown as failure:
+            down = failure
+    if not received and down is not None:
+        raise down
+    return received
+
+
+def await_following(replica: PostgresServer, within_s: float = servers.LONGEST_S) -> None:
     """Until it streams from its upstream, on the timeline of the primary above that."""
     upstream = replica.upstream
     assert upstream is not None
@@ -505,6 +528,8 @@ def await_following(replica: PostgresServer, within_s: float = 20.0) -> None:
     with _session(replica) as below, _session(upstream) as above:
 
         def follows() -> bool:
+            for server in (replica, upstream):
+                _must_run(server)
             if any(words in replica.log() for words in AHEAD):
                 raise Diverged(f"{replica} holds more than {upstream}: it has to be rewound")
             if LOST in replica.log():
@@ -527,7 +552,10 @@ def _repoint_all(
     """Cascades stay as they are, but for their top."""
     for replica in others:
         if replica.upstream is old:
-            _repoint(replica, new)
+            try:
+                _repoint(replica, new)
+            except ServerDown:
+                replica.upstream = new  # It is brought back when it is to follow.
 
 
 def _repoint(replica: PostgresServer, primary: PostgresServer) -> None:
@@ -541,7 +569,7 @@ def _repoint(replica: PostgresServer, primary: PostgresServer) -> None:
 def _settle(replica: PostgresServer) -> None:
     try:
         await_following(replica)
-    except Diverged:
+    except (Diverged, ServerDown):
         assert replica.upstream is not None
         rejoin(replica, replica.upstream)
 
@@ -574,7 +602,16 @@ def _received(replica: PostgresServer) -> int:
 
 
 def _session(server: PostgresServer) -> psycopg.Connection[Any]:
-    return psycopg.connect(server.dsn(), autocommit=True, connect_timeout=10)
+    try:
+        return psycopg.connect(server.dsn(), autocommit=True, connect_timeout=CONNECT_S)
+    except psycopg.OperationalError:
+        _must_run(server)
+        raise
+
+
+def _must_run(server: PostgresServer) -> None:
+    if not server.is_running():
+        raise ServerDown(f"{server} is down: {server.log()[-2000:]}")
 
 
 def _one(session: psycopg.Connection[Any], query: str, *values: object) -> Any:

@@ -16,11 +16,11 @@ import psycopg
 from headgate.demo.brake import TRANSACTIONS, number
 from headgate.demo.postgres import PostgresServer
 
-RELEASE_S = 5.0
+RELEASE_S = 20.0
 
 
 def transactions(primary: PostgresServer) -> float:
-    with psycopg.connect(primary.dsn(), autocommit=True, connect_timeout=5) as connection:
+    with psycopg.connect(primary.dsn(), autocommit=True, connect_timeout=60) as connection:
         return number(connection, TRANSACTIONS)
 
 

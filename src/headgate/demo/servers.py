@@ -28,7 +28,9 @@ from headgate.demo.guard import KILL_ORDER, children_of, signal_each
 from headgate.errors import HeadgateError
 
 GUARD = Path(__file__).with_name("guard.py")
-POLL_S = 0.01
+POLL_S = 0.02
+LONGEST_S = 120.0
+"""What a server or one of its tools may take: a busy machine is slow, and that is no failure."""
 ROOMY_BYTES = 2 * 1024**3
 PORT_ATTEMPTS = 8
 SHORT_BYTES = 48
@@ -117,7 +119,18 @@ def short_parent() -> Path:
 def run_tool(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] = BASE_ENV) -> None:
     """Run a server's own tool to its end, as the service user."""
     user = service_user()
-    done = subprocess.run(
+    try:
+        done = _run(argv, cwd, env, user)
+    except subprocess.TimeoutExpired:
+        raise ServerFailed(f"{argv[0]} did not end in {LONGEST_S:g} s") from None
+    if done.returncode != 0:
+        raise ServerFailed(f"{argv[0]} exited with {done.returncode}: {done.stderr[-2000:]}")
+
+
+def _run(
+    argv: Sequence[str | Path], cwd: Path, env: Mapping[str, str], user: ServiceUser
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [str(word) for word in argv],
         cwd=cwd,
         env=env,
@@ -127,21 +140,19 @@ def run_tool(argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str] = 
         capture_output=True,
         encoding="utf-8",
         errors="replace",
-        timeout=60,
+        timeout=LONGEST_S,
         check=False,
     )
-    if done.returncode != 0:
-        raise ServerFailed(f"{argv[0]} exited with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def copy_tree(source: Path, target: Path) -> None:
     # cp keeps owner and mode, and is several times faster than shutil.copytree.
-    subprocess.run(["cp", "-a", source, target], check=True, timeout=60)
+    subprocess.run(["cp", "-a", source, target], check=True, timeout=LONGEST_S)
 
 
 def let_all_read(tree: Path) -> None:
     """Whatever umask its files were made with."""
-    subprocess.run(["chmod", "-R", "a+rX", tree], check=True, timeout=60)
+    subprocess.run(["chmod", "-R", "a+rX", tree], check=True, timeout=LONGEST_S)
 
 
 def fill_folder(
@@ -288,7 +299,7 @@ class ServerProcess:
                 self._guard.stdin.write(KILL_ORDER)
         self.wait()
 
-    def wait(self, within_s: float = 30.0) -> None:
+    def wait(self, within_s: float = LONGEST_S) -> None:
         """Until the server and all its workers are gone."""
         try:
             self._guard.wait(within_s)
@@ -298,7 +309,7 @@ class ServerProcess:
         self._guard.stdin.close()
 
 
-def wait_until(is_so: Callable[[], bool], *, what: str, within_s: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], bool], *, what: str, within_s: float = LONGEST_S) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > deadline:

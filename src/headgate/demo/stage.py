@@ -47,7 +47,6 @@ ALWAYS = frozenset({ETL, BACKFILL})
 SHARD_DOC = "/v1/databases/main/shard"
 FAVOR_RATIO = 0.6
 MEASURE_S = 1.5
-READY_S = 20.0
 MOST_ROGUES = 8
 RECENT_S = 2.0
 SERVER_SETTINGS = {"max_wal_size": "192MB", "checkpoint_timeout": "30s", "shared_buffers": "48MB"}
@@ -315,9 +314,7 @@ def set_up(say: Say, tour: str) -> Iterator[Stage]:
         crew = cleanup.enter_context(run_agents(shard, folder, plan))
         agents = crew.agents
         say("… " + ", ".join(f"{agent.name}'s agent on {agent.url}" for agent in agents.values()))
-        servers.wait_until(
-            lambda: _speaks(agents[NAMES[0]]), what="the shard's first OK", within_s=READY_S
-        )
+        servers.wait_until(lambda: _speaks(agents[NAMES[0]]), what="the shard's first OK")
         yield _stage(folder, shard, crew, chosen, plan, cleanup)
 
 

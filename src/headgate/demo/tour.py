@@ -21,7 +21,7 @@ import psycopg
 from headgate.demo.servers import ServerFailed
 from headgate.demo.stage import Frame, Stage
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How much longer a scene waits, on a busy machine, for what it wants to see."""
 WAKE_S = 0.1
 LONGEST_PAUSE_S = 300.0

@@ -22,7 +22,7 @@ from headgate.demo.tour import Tour, Whither
 PATH = "/tour"
 MAX_BODY_BYTES = 1024
 MOST_REQUESTS = 16
-REQUEST_TIMEOUT_S = 2.0
+REQUEST_TIMEOUT_S = 10.0
 MAX_AGE_S = 600
 
 

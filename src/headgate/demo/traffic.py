@@ -26,7 +26,7 @@ from headgate.proxy.library import relay_library
 
 ROGUE_BUDGET = "best-effort"
 JOBS_ROLE, CRITICAL_ROLE, ROGUE_ROLE = "jobs", "web", "adhoc"
-READY_S = 20.0
+READY_S = servers.LONGEST_S
 
 POLICY = f"""\
 # Tiers: the web's statements are critical and under no budget; jobs are important;
@@ -179,7 +179,7 @@ class Proxy:
 
     @property
     def dsn(self) -> str:
-        return f"host=127.0.0.1 port={self.port} dbname=postgres connect_timeout=2"
+        return f"host=127.0.0.1 port={self.port} dbname=postgres connect_timeout=10"
 
     def await_ready(self) -> None:
         servers.wait_until(self._answers, what="the proxy", within_s=READY_S)

@@ -60,7 +60,12 @@ def _play(run: Run) -> Sequence[Promise]:
     stage.crew.kill(name)
     died_at = time.monotonic()
     run.tell(f"{name}'s agent is dead (SIGKILL); its server goes on")
-    dead = run.watch(DEAD_S, lambda frames: _went_on(frames) and seen.held(frames) >= ALWAYS)
+    dead = run.watch(
+        DEAD_S,
+        lambda frames: (
+            _went_on(frames) and seen.held(frames) >= ALWAYS and bool(_others_said(stage))
+        ),
+    )
     said = _others_said(stage)
     run.pause(f"{name}'s agent is started again")
     wrong = sum(_admitted(job, died_at) for job in stage.jobs if job.name in ALWAYS)
