@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from headgate.__main__ import main
+from headgate.cli import api
 from tests.cli.scripted import ScriptedAgent
+from tests.fixtures.eventually import DEADLINE_S
 
 _AMBIENT = ("HEADGATE_URL", "HEADGATE_TOKEN", "XDG_RUNTIME_DIR", "COLUMNS", "NO_COLOR")
 
@@ -31,6 +33,12 @@ Run = Callable[..., Ran]
 def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in _AMBIENT:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def a_slow_machine_is_no_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands wait for their answer; a test about giving up says for how long."""
+    monkeypatch.setitem(api.connect.__kwdefaults__, "timeout_s", DEADLINE_S)
 
 
 @pytest.fixture
@@ -66,6 +74,6 @@ def headgate(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE_S,
         check=False,
     )

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.fixtures.eventually import DEADLINE_S
+
 _CONTROL = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 
 # Makes the terminal the session's own, so that Ctrl-C there is a signal here.
@@ -57,12 +59,12 @@ class Terminal:
         return termios.tcgetattr(self._side_fd)
 
     def wait(self) -> int:
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=DEADLINE_S)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=DEADLINE_S)
         self._ended.set()
         self._reader.join()
         os.close(self._main_fd)

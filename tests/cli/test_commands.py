@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,19 @@ def said(verdict: Verdict) -> Reply:
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_every_verdict_reaches_the_shell(scripted: ScriptedAgent, verdict: Verdict) -> None:
+def test_every_verdict_has_its_exit_code(
+    scripted: ScriptedAgent, run: Run, verdict: Verdict
+) -> None:
+    """R29"""
+    scripted.replies["GET", "/v1/check"] = said(verdict)
+    ran = run(*CHECK)
+    assert ran.code == EXIT_CODES[verdict]
+    assert ran.out.startswith("ADMITTED" if verdict is Verdict.OK else "REFUSED")
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.THRESHOLD_EXCEEDED])
+def test_verdicts_reach_the_shell(scripted: ScriptedAgent, verdict: Verdict) -> None:
     """R29, as a process of its own."""
     scripted.replies["GET", "/v1/check"] = said(verdict)
     ran = headgate(*CHECK, HEADGATE_URL=scripted.url)
@@ -144,11 +154,9 @@ def test_check_waits_until_admitted(scripted: ScriptedAgent, run: Run) -> None:
 def test_check_does_not_ask_sooner_than_told_nor_wait_in_vain(
     scripted: ScriptedAgent, run: Run
 ) -> None:
-    """R143: where the agent says 60 s and 1 s is left, the answer is given now."""
-    scripted.says("/v1/check", builders.refusal(retry_after_ms=60_000), status=429)
-    started_s = time.monotonic()
-    assert run(*CHECK, "--wait", "1").code == 10
-    assert time.monotonic() - started_s < 1
+    """R143: where the agent says an hour and half of one is left, the answer is given now."""
+    scripted.says("/v1/check", builders.refusal(retry_after_ms=3_600_000), status=429)
+    assert run(*CHECK, "--wait", "1800").code == 10
     assert len(scripted.heard) == 1
 
 
@@ -595,23 +603,12 @@ def test_the_version_is_told(run: Run) -> None:
     assert json.loads(run("version", "--json").out) == {"version": VERSION}
 
 
-def test_help_is_quick_and_complete() -> None:
-    """A shell that completes, and a person in a hurry, wait for this. By the time that it
-    takes of a core: what else the machine does is not its doing."""
-    took_s = []
-    for _ in range(5):
-        started_s = _cpu_of_children_s()
-        ran = headgate("--help")
-        took_s.append(_cpu_of_children_s() - started_s)
-        assert ran.returncode == 0
+def test_help_is_complete() -> None:
+    """What it costs, bench/bounds.py says."""
+    ran = headgate("--help")
+    assert ran.returncode == 0
     for name in ("check", "explain", "top", "status", "metrics", "agent", "lint", "token"):
         assert name in ran.stdout
-    assert min(took_s) < 0.25, took_s
-
-
-def _cpu_of_children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def test_help_loads_nothing_that_only_commands_need() -> None:

@@ -281,7 +281,7 @@ def test_apply_asks_on_a_terminal_and_makes_just_what_was_shown(
     agent: ScriptedAgent, file: Path
 ) -> None:
     with terminal("fleet", "apply", str(file), HEADGATE_URL=agent.url) as shown:
-        eventually(lambda: "Change it for the fleet?" in shown.text, 15)
+        eventually(lambda: "Change it for the fleet?" in shown.text)
         assert "ratio 0.5 → 0.9" in shown.text
         shown.press(b"y\n")
         assert shown.wait() == 0

@@ -142,7 +142,7 @@ def test_a_script_is_told_to_say_yes_and_has_seen_whom_it_would_reach(
 
 def test_a_no_on_a_terminal_sets_nothing(agent: ScriptedAgent) -> None:
     with terminal(*HALF, "--fleet", HEADGATE_URL=agent.url) as shown:
-        eventually(lambda: "Change it for fleet?" in shown.text, 15)
+        eventually(lambda: "Change it for fleet?" in shown.text)
         assert "reaches 37 shards" in shown.text
         shown.press(b"n\n")
         assert shown.wait() == 1

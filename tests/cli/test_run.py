@@ -21,7 +21,7 @@ from tests.fixtures.forking import Forked, Forks
 
 HELD = answer(429, bodies.refusal(retry_after_ms=60_000), Retry_After="60")
 # A leader with a child, as any script has: the whole group is to stop. `wait` lets traps run.
-JOB = "echo $$ > pid.new; sleep 60 & echo $! >> pid.new; mv pid.new pids; wait; echo over"
+JOB = "echo $$ > pid.new; sleep 600 & echo $! >> pid.new; mv pid.new pids; wait; echo over"
 QUICK = ("--every", "0.05", "--steady", "0")
 
 
@@ -44,7 +44,7 @@ class Running:
     def __init__(self, process: Forked, folder: Path) -> None:
         self.process = process
         self.folder = folder
-        self.pids = [int(pid) for pid in eventually(self._pids, within_s=15).split()]
+        self.pids = [int(pid) for pid in eventually(self._pids).split()]
 
     def _pids(self) -> str:
         assert self.process.poll() is None, self.told
@@ -59,7 +59,7 @@ class Running:
         return all(state_of(pid) in states for pid in self.pids)
 
     def until(self, states: str) -> None:
-        eventually(lambda: self.all_in(states), within_s=10)
+        eventually(lambda: self.all_in(states))
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
@@ -206,12 +206,12 @@ def test_at_a_terminal_the_keyboard_is_the_jobs(agent: ScriptedAgent, tmp_path: 
 
 def test_ctrl_c_ends_a_stopped_job(agent: ScriptedAgent, tmp_path: Path) -> None:
     def press(write: Callable[[str], None]) -> None:
-        pid = int(eventually(lambda: _text(tmp_path / "pid"), within_s=15))
+        pid = int(eventually(lambda: _text(tmp_path / "pid")))
         agent.script.default = REFUSED
         eventually(lambda: state_of(pid) == "T")
         write("\x03")
 
-    code, _ = at_a_terminal(agent, tmp_path, press, "echo $$ > pid; exec sleep 60")
+    code, _ = at_a_terminal(agent, tmp_path, press, "echo $$ > pid; exec sleep 600")
     assert code == 128 + signal.SIGINT
 
 
@@ -219,7 +219,7 @@ def test_killing_the_wrapper_at_a_terminal_does_not_leave_the_job_stopped(
     agent: ScriptedAgent, tmp_path: Path
 ) -> None:
     def press(_: Callable[[str], None]) -> None:
-        pid, wrapper = eventually(lambda: _text(tmp_path / "pid"), within_s=15).split()
+        pid, wrapper = eventually(lambda: _text(tmp_path / "pid")).split()
         agent.script.default = REFUSED
         eventually(lambda: state_of(int(pid)) == "T")
         os.kill(int(wrapper), signal.SIGKILL)
@@ -228,7 +228,7 @@ def test_killing_the_wrapper_at_a_terminal_does_not_leave_the_job_stopped(
         if state_of(int(pid)) not in "XZ":
             os.kill(int(pid), signal.SIGKILL)
 
-    code, _ = at_a_terminal(agent, tmp_path, press, "echo $$ $PPID > pid; exec sleep 60")
+    code, _ = at_a_terminal(agent, tmp_path, press, "echo $$ $PPID > pid; exec sleep 600")
     assert code == -signal.SIGKILL
 
 

@@ -12,6 +12,7 @@ import pytest
 from headgate.cli.lazy import ListedCommand
 from headgate.cli.table import COMMANDS, GROUPS, Row
 from tests.cli.conftest import Run
+from tests.fixtures.eventually import DEADLINE_S
 
 # Narrow and wide: typer cuts a line to what the terminal has room for.
 LINE_LIMITS = (30, 45, 62, 200)
@@ -66,7 +67,7 @@ def _loaded_by(*argv: str, **env: str) -> set[str]:
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=DEADLINE_S,
         check=False,
     )
     assert "headgate.cli.table" in ran.stderr, ran.stderr

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -57,13 +58,13 @@ def screen_of(shown: Terminal, columns: int, lines: int) -> str:
 def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None:
     with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
-        eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text, 15)
+        eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text)
         assert "REFUSED for 13 min by lag" in shown.text
         assert shown.modes() != modes, "keys come one by one"
         for columns, lines in ((60, 20), (40, 12), (300, 100)):
             shown.forget()
             shown.resize(columns, lines)
-            eventually(lambda: "BREACHED" in shown.text and "q leaves" in shown.text, 10)
+            eventually(lambda: "BREACHED" in shown.text and "q leaves" in shown.text)
             text = screen_of(shown, columns, lines)
             assert len(text.splitlines()) == lines and "q leaves" in text.splitlines()[-1]
             assert ("postgres" in text) == (columns >= 72), "no room for that below"
@@ -81,11 +82,13 @@ def test_few_bytes_are_sent_where_little_changes(busy: ScriptedAgent) -> None:
     with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
         # With its last row, and with rates, for which two looks are needed.
         rates = re.compile(r"backfill:users +orders +0 +0 ")
-        eventually(lambda: rates.search(screen_of(shown, 110, 36)), 15)
-        frame, asked = len(shown.raw), len(busy.heard)
+        eventually(lambda: rates.search(screen_of(shown, 110, 36)))
+        frame, asked, began_s = len(shown.raw), len(busy.heard), time.monotonic()
         shown.forget()
         eventually(lambda: len(busy.heard) > asked + 12 and len(shown.raw) > 0)
-        assert len(shown.raw) < frame / 5
+        sent = len(shown.raw)
+        # However long that took: its clock changes once a second.
+        assert sent < (1 + time.monotonic() - began_s) * frame / 10
         shown.press(b"q")
         assert shown.wait() == 0
 
@@ -93,7 +96,7 @@ def test_few_bytes_are_sent_where_little_changes(busy: ScriptedAgent) -> None:
 def test_stopped_and_continued_it_takes_the_terminal_again(busy: ScriptedAgent) -> None:
     with terminal("top", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
-        eventually(lambda: "BREACHED" in shown.text, 15)
+        eventually(lambda: "BREACHED" in shown.text)
         shown.forget()
         shown.process.send_signal(signal.SIGTSTP)
         eventually(lambda: left_clean(shown, modes))
@@ -112,7 +115,7 @@ def test_top_gives_the_terminal_back_on_signals(
 ) -> None:
     with terminal("top", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
-        eventually(lambda: "BREACHED" in shown.text, 15)
+        eventually(lambda: "BREACHED" in shown.text)
         shown.process.send_signal(number)
         assert shown.wait() == code
         eventually(lambda: left_clean(shown, modes))
@@ -122,7 +125,7 @@ def test_top_gives_the_terminal_back_on_signals(
 def test_control_c_leaves_as_q_does(busy: ScriptedAgent) -> None:
     with terminal("top", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
-        eventually(lambda: "BREACHED" in shown.text, 15)
+        eventually(lambda: "BREACHED" in shown.text)
         shown.press(b"\x03")
         assert shown.wait() == 0
         eventually(lambda: left_clean(shown, modes))
@@ -133,7 +136,7 @@ def test_top_shows_an_agent_that_goes_away_and_comes_back(tmp_path: Path) -> Non
     agent = ScriptedAgent()
     agent.says("/v1/status", builders.busy_status())
     with terminal("top", "--interval", "0.1", HEADGATE_URL=f"unix://{path}") as shown:
-        eventually(lambda: "AGENT UNREACHABLE" in shown.text, 15)
+        eventually(lambda: "AGENT UNREACHABLE" in shown.text)
         with agent.serving(path):
             eventually(lambda: "BREACHED" in shown.text)
         path.unlink()
@@ -149,20 +152,22 @@ def test_a_hung_agent_hangs_no_key(scripted: ScriptedAgent) -> None:
     release = threading.Event()
 
     def hang(_: Heard) -> Reply:
-        release.wait(10)
+        release.wait()
         return Reply(builders.status())
 
     scripted.replies["GET", "/v1/status"] = hang
     with terminal("top", HEADGATE_URL=scripted.url) as shown:
-        eventually(lambda: "q leaves" in shown.text, 15)
-        shown.press(b"q")
-        assert shown.wait() == 0
-        release.set()
+        try:
+            eventually(lambda: "q leaves" in shown.text)
+            shown.press(b"q")
+            assert shown.wait() == 0
+        finally:
+            release.set()
 
 
 def test_a_dumb_terminal_gets_frames_and_no_cursor_control(busy: ScriptedAgent) -> None:
     with terminal("top", "--interval", "0.1", term="dumb", HEADGATE_URL=busy.url) as shown:
-        eventually(lambda: shown.text.count("agent db1") >= 3, 15)
+        eventually(lambda: shown.text.count("agent db1") >= 3)
         assert "\x1b" not in shown.raw
         shown.process.send_signal(signal.SIGINT)
         assert shown.wait() == 0
@@ -182,7 +187,7 @@ def test_confirmation_is_asked_for_on_a_terminal(scripted: ScriptedAgent) -> Non
     for key, code, methods in ((b"n\n", 1, {"GET"}), (b"y\n", 0, {"GET", "DELETE"})):
         scripted.heard.clear()
         with terminal("metrics", "remove", "main", "lag", HEADGATE_URL=scripted.url) as shown:
-            eventually(partial(asks, shown, "Remove lag from main?"), 15)
+            eventually(partial(asks, shown, "Remove lag from main?"))
             shown.press(key)
             assert shown.wait() == code
         assert {heard.method for heard in scripted.heard} == methods

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from headgate.cli.exits import exit_code_of_error
@@ -37,13 +35,11 @@ def test_quiet_says_nothing(scripted: ScriptedAgent, run: Run) -> None:
 def test_what_waited_too_long_exits_as_check_would(
     scripted: ScriptedAgent, run: Run, verdict: str, code: int
 ) -> None:
-    """R143: and where the agent says 60 s and 30 s are left, the answer is given now."""
-    scripted.says("/v1/check", builders.refusal(verdict, retry_after_ms=60_000), status=429)
-    started_s = time.monotonic()
-    ran = run(*WAIT, "--max-wait", "30s")
+    """R143: and where the agent says an hour and half of one is left, the answer is given now."""
+    scripted.says("/v1/check", builders.refusal(verdict, retry_after_ms=3_600_000), status=429)
+    ran = run(*WAIT, "--max-wait", "30m")
     assert (ran.code, len(scripted.heard)) == (code, 1)
-    assert "no further question fits into 30 s" in ran.err and "come back in 60.0 s" in ran.err
-    assert time.monotonic() - started_s < 15, "at once, on a busy machine, too"
+    assert "no further question fits into 1800 s" in ran.err and "come back in 3600.0 s" in ran.err
 
 
 @pytest.mark.parametrize(("policy", "code"), [("closed", 20), ("open", 0)])
