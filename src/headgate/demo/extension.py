@@ -26,6 +26,7 @@ from headgate.pgext.build import (
     sources,
     sources_hash,
 )
+from headgate.pgext.spaces import pg_config_for_make
 
 BUILD_TIMEOUT_S = 300.0
 QUOTED_BYTES = 600
@@ -80,16 +81,17 @@ def _build(config: PgConfig, kept: Path) -> None:
 
 
 def _make(config: PgConfig, where: Path) -> None:
-    settings = [f"PG_CONFIG={config.path}", "USE_PGXS=1", "with_llvm=no", f"CFLAGS={FLAGS}"]
+    settings = ["USE_PGXS=1", "with_llvm=no", f"CFLAGS={FLAGS}"]
     try:
-        done = subprocess.run(
-            ["make", "-s", "-j2", "-C", str(where), *settings, "all"],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=BUILD_TIMEOUT_S,
-            check=False,
-        )
+        with pg_config_for_make(config.path, config.bin_dir.parent) as told:
+            done = subprocess.run(
+                ["make", "-s", "-j2", "-C", str(where), f"PG_CONFIG={told}", *settings, "all"],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=BUILD_TIMEOUT_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         raise BuildFailed(f"make did not end within {BUILD_TIMEOUT_S:g} s") from None
     if done.returncode != 0:

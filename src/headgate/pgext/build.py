@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.errors import HeadgateError
+from headgate.pgext.spaces import pg_config_for_make
 
 EXTENSION = "pg_headgate"
 PARTS = (EXTENSION, "native")
@@ -171,9 +172,14 @@ def install_built(pg_config: Path, built: Path) -> PgConfig:
 
 
 def _make(config: PgConfig, built: Path, *what: str) -> None:
-    argv = ["make", f"-j{MAKE_JOBS}", "-C", str(built / EXTENSION), f"PG_CONFIG={config.path}"]
-    # Bitcode for the server's JIT would need clang; nothing of ours is ever inlined.
-    done = _run([*argv, "USE_PGXS=1", "with_llvm=no", *what], timeout_s=MAKE_TIMEOUT_S)
+    argv = ["make", f"-j{MAKE_JOBS}", "-C", str(built / EXTENSION)]
+    try:
+        with pg_config_for_make(config.path, config.bin_dir.parent) as told:
+            # Bitcode for the server's JIT would need clang; nothing of ours is ever inlined.
+            argv += [f"PG_CONFIG={told}", "USE_PGXS=1", "with_llvm=no", *what]
+            done = _run(argv, timeout_s=MAKE_TIMEOUT_S)
+    except OSError as error:
+        raise BuildFailed(f"make cannot be run: {error.strerror}") from None
     if done.returncode != 0:
         said = (done.stdout + done.stderr)[-QUOTED_BYTES:]
         raise BuildFailed(f"make {what[0]} failed for {config.version}:\n{said}")
