@@ -48,6 +48,7 @@ class Machine:
         (self.bin / name).symlink_to(found)
 
     def has_script(self, name: str, text: str) -> None:
+        (self.bin / name).unlink(missing_ok=True)  # It may be a link to the real one.
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
 
