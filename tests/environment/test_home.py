@@ -49,6 +49,14 @@ def test_commands_do_without(tmp_path: Path) -> None:
         assert b"Traceback" not in done.stderr
 
 
+@needs_strangers
+def test_the_demo_says_what_postgres_lacks() -> None:
+    done = ran(HOMELESS, *STRANGER, *HEADGATE, "demo", "--headless")
+    assert done.returncode == 1
+    assert b"user id 54321 has no line in /etc/passwd" in done.stdout
+    assert b"Traceback" not in done.stderr
+
+
 def test_what_is_built_says_where_it_would_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")

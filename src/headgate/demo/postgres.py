@@ -320,6 +320,7 @@ def _template_key(bin_dir: Path) -> str:
 
 def _initdb(bin_dir: Path, data_dir: Path) -> None:
     how = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
+    servers.check_known()
     # Small WAL files make each copy of a data folder 15 MB smaller.
     small = ["--wal-segsize=1"]
     servers.run_tool([bin_dir / "initdb", "-D", data_dir, *how, *small], cwd=data_dir.parent)

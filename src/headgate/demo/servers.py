@@ -33,6 +33,7 @@ LONGEST_S = 120.0
 """What a server or one of its tools may take: a busy machine is slow, and that is no failure."""
 ROOMY_BYTES = 2 * 1024**3
 PORT_ATTEMPTS = 8
+OVERFLOW_ID = 65534
 SHORT_BYTES = 48
 """Of a folder for sockets: below it come a folder and a name."""
 # Below the kernel's range for outgoing connections: none of them can take the port
@@ -66,8 +67,22 @@ def service_user() -> ServiceUser:
     """Database servers refuse to run as root, so root lends them an account."""
     if os.geteuid() != 0:
         return ServiceUser()
-    nobody = pwd.getpwnam("nobody")
+    try:
+        nobody = pwd.getpwnam("nobody")
+    except KeyError:  # A small container has no such line; the number is the kernel's own.
+        return ServiceUser(OVERFLOW_ID, OVERFLOW_ID)
     return ServiceUser(nobody.pw_uid, nobody.pw_gid)
+
+
+def check_known() -> None:
+    """Postgres asks for the name of the user who runs it, and refuses one without."""
+    uid = os.geteuid()
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        line = f"headgate:x:{uid}:{os.getegid()}::/tmp:/bin/sh"
+        message = f"user id {uid} has no line in /etc/passwd, and Postgres needs one: add {line!r}"
+        raise ServerFailed(message) from None
 
 
 def can_reach(path: Path) -> bool:
@@ -81,9 +96,17 @@ def can_reach(path: Path) -> bool:
 def scratch_parent() -> Path:
     """Where to put servers that need not last: in memory, if there is room for some."""
     memory = Path("/dev/shm")
-    usable = memory.is_dir() and os.access(memory, os.W_OK)
-    roomy = usable and shutil.disk_usage(memory).free >= ROOMY_BYTES
-    return memory if roomy else Path(tempfile.gettempdir())
+    if _is_usable(memory) and shutil.disk_usage(memory).free >= ROOMY_BYTES:
+        return memory
+    chosen = Path(tempfile.gettempdir())
+    # A TMPDIR in root's home is of no use to the user who runs the servers.
+    others = (Path("/tmp"), Path("/var/tmp"))
+    return next(filter(_is_usable, (chosen, *others)), chosen)
+
+
+def _is_usable(folder: Path) -> bool:
+    """For us, and for the service user."""
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and can_reach(folder)
 
 
 def open_base(base_dir: Path) -> Path:
@@ -110,8 +133,7 @@ def make_socket_folder() -> Path:
 def short_parent() -> Path:
     """Where temporary files are, unless that is a long way down or closed to the service user."""
     for parent in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp")):
-        usable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
-        if len(os.fsencode(parent)) <= SHORT_BYTES and usable and can_reach(parent):
+        if len(os.fsencode(parent)) <= SHORT_BYTES and _is_usable(parent):
             return parent
     raise ServerFailed("neither TMPDIR nor /tmp has room for a socket: set TMPDIR to a short path")
 
