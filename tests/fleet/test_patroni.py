@@ -54,6 +54,12 @@ def leader_of(follower: PatroniFollower) -> str:
     return follower.cluster.leader if follower.cluster else ""
 
 
+def timeline_of(follower: PatroniFollower, name: str) -> int:
+    """As the member's own key has it, which Patroni writes after its lock; 0: not yet."""
+    member = follower.cluster.member(name) if follower.cluster else None
+    return (member.timeline if member else None) or 0
+
+
 @contextmanager
 def frozen(host: PatroniHost) -> Iterator[None]:
     """Its Postgres alone: Patroni goes on, and keeps its lock."""
@@ -74,7 +80,7 @@ async def test_members_leader_and_a_switchover_are_read_from_its_own_keys(
     first = patroni.leader().name
     [other] = set(HOSTS) - {first}
     async with following(patroni) as follower:
-        await aeventually(lambda: leader_of(follower) == first)
+        await aeventually(lambda: leader_of(follower) == first and timeline_of(follower, first) > 0)
         cluster = follower.cluster
         assert cluster is not None and cluster.unreadable == ()
         assert {m.name: (m.host, m.port) for m in cluster.members} == {
@@ -88,10 +94,9 @@ async def test_members_leader_and_a_switchover_are_read_from_its_own_keys(
 
         await asyncio.to_thread(patroni.switch_over, other)
         await aeventually(lambda: leader_of(follower) == other)
-        assert follower.cluster is not None
         await aeventually(lambda: "timeline" in follower.words() and not follower.fault)
-        now = follower.cluster.member(other)
-        assert now is not None and (now.timeline or 0) > leading.timeline
+        before = leading.timeline
+        await aeventually(lambda: timeline_of(follower, other) > before)
 
 
 async def test_a_primary_whose_server_hangs_is_known_by_patronis_lock(
