@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,3 +181,42 @@ def test_a_job_is_run_to_its_end_although_nobody_reads(
         os.close(writing)
     assert done.returncode == 5
     assert (tmp_path / "done").exists()
+
+
+FRAGILE = """
+import asyncio, signal, sys
+from contextlib import suppress
+from headgate import AsyncClient, Client, ThrottlerUnavailable
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+about = {"database": "main", "url": sys.argv[1]}
+
+async def ask():
+    async with AsyncClient("etl:nightly", **about) as client:
+        await client.check()
+
+for _ in range(20):
+    with suppress(ThrottlerUnavailable), Client("etl:nightly", **about) as client:
+        client.check()
+    with suppress(ThrottlerUnavailable):
+        asyncio.run(ask())
+print("alive")
+"""
+
+
+def test_a_job_that_may_die_of_a_pipe_does_not_die_of_an_agent(short_path: Path) -> None:
+    """A script that sets SIGPIPE to its default, as those for pipes do, and uses the SDK."""
+    with socket.socket(socket.AF_UNIX) as listening, ThreadPoolExecutor(1) as closing:
+        listening.bind(str(short_path / "a.sock"))
+        listening.listen(64)
+        ended = closing.submit(_hang_up_on_all, listening)
+        done = ran(Left(), sys.executable, "-c", FRAGILE, f"unix://{short_path}/a.sock")
+        listening.shutdown(socket.SHUT_RDWR)
+        ended.result()
+    assert (done.returncode, done.stdout) == (0, b"alive\n"), done.stderr
+
+
+def _hang_up_on_all(listening: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            listening.accept()[0].close()

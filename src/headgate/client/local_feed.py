@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from headgate.client import local_clock
-from headgate.client.drivers.pool import READ_BYTES, Connection
+from headgate.client.drivers.pool import NO_SIGNAL, READ_BYTES, Connection
 from headgate.client.drivers.sync import Deadline, connect, converse
 from headgate.client.gate import system_dice
 from headgate.client.http1 import BadResponse, Response, ResponseReader, encode_request
@@ -215,7 +215,7 @@ class Feed:
             while local_clock.now() < renew_at_s and not stopped.is_set():
                 connection.raw.settimeout(SILENT_S)
                 if outgoing:
-                    connection.raw.sendall(outgoing)
+                    connection.raw.sendall(outgoing, NO_SIGNAL)
                 outgoing = exchange.send(connection.raw.recv(READ_BYTES))
         except StopIteration as end:
             response: Response = end.value

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
     MAX_CONNECTIONS,
+    NO_SIGNAL,
     READ_BYTES,
     Connection,
     Pool,
@@ -231,6 +232,16 @@ async def _connected_unix(path: str) -> socket.socket:
         await asyncio.sleep(FULL_QUEUE_PAUSE_S)
 
 
+async def _send(raw: socket.socket, outgoing: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    """By ourselves what goes at once, which nearly always is all of it: the loop has no flags."""
+    try:
+        sent = raw.send(outgoing, NO_SIGNAL)
+    except BlockingIOError:
+        sent = 0
+    if sent < len(outgoing):
+        await loop.sock_sendall(raw, outgoing[sent:])
+
+
 async def _converse(connection: Connection, request: bytes, reader: ResponseReader) -> Response:
     loop = asyncio.get_running_loop()
     raw, exchange = connection.raw, connection.exchange(request, reader)
@@ -238,7 +249,7 @@ async def _converse(connection: Connection, request: bytes, reader: ResponseRead
         outgoing = next(exchange)
         while True:
             if outgoing:
-                await loop.sock_sendall(raw, outgoing)
+                await _send(raw, outgoing, loop)
             outgoing = exchange.send(await loop.sock_recv(raw, READ_BYTES))
     except StopIteration as end:
         response: Response = end.value

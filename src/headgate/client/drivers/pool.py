@@ -25,6 +25,9 @@ MAX_CONNECTIONS = 8
 MAX_AGENTS = 16
 FULL_QUEUE_PAUSE_S = 0.01
 READ_BYTES = 64 * 1024
+NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
+"""For every send: a program that has SIGPIPE by default (as scripts for pipes do) would be killed
+by an agent that closes a connection."""
 
 
 class Connection:

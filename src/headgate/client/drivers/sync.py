@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headgate.client.drivers.pool import (
     FULL_QUEUE_PAUSE_S,
+    NO_SIGNAL,
     READ_BYTES,
     Connection,
     Pool,
@@ -159,7 +160,7 @@ def converse(
         while True:
             if outgoing:
                 raw.settimeout(deadline.left_s())
-                raw.sendall(outgoing)
+                raw.sendall(outgoing, NO_SIGNAL)
             raw.settimeout(deadline.left_s())
             outgoing = exchange.send(raw.recv(READ_BYTES))
     except StopIteration as end:
