@@ -40,9 +40,9 @@ from tests.fixtures.shards import Shard, start_postgres_shard
 VIEWER = "the-viewers-token"
 METRICS = (
     "lag: threshold=0.5, timeout_s=5, missing_for_s=600;"
-    'queue: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=20;'
-    'brief: sql="SELECT 1", threshold=10, interval_s=0.1, timeout_s=1;'
-    "sleepers: threshold=5, interval_s=0.1, timeout_s=20,"
+    'queue: sql="SELECT 1", threshold=10, interval_s=0.2, timeout_s=20;'
+    'brief: sql="SELECT 1", threshold=10, interval_s=0.2, timeout_s=1;'
+    "sleepers: threshold=5, interval_s=0.2, timeout_s=20,"
     "sql=\"SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'\""
 )
 """Of a replica that answers late, `brief` is the first to be missed."""
