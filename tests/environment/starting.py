@@ -16,7 +16,7 @@ from tests.fixtures.eventually import eventually
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 HEADGATE = (sys.executable, "-m", "headgate")
-PATIENCE_S = 120
+PATIENCE_S = 240
 """For what hangs; a loaded machine is slow, and that is no failure."""
 
 
@@ -77,7 +77,7 @@ class Running:
             assert words in self.said or self.process.poll() is None, self.said
             return self.said if words in self.said else ""
 
-        return eventually(is_said)
+        return eventually(is_said, within_s=PATIENCE_S)
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)

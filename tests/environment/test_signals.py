@@ -101,8 +101,9 @@ def signals_of(status: bytes) -> tuple[set[int], set[int]]:
     }
 
 
-@pytest.mark.parametrize("mode", ["stop", "start", "env"])
-@pytest.mark.parametrize("left", [DEAF, NOHUP], ids=["deaf", "nohup"])
+@pytest.mark.parametrize(
+    ("left", "mode"), [(DEAF, "stop"), (DEAF, "env"), (NOHUP, "stop"), (NOHUP, "start")]
+)
 def test_a_job_finds_its_signals_as_they_should_be(
     agent: ScriptedAgent, left: Left, mode: str
 ) -> None:
@@ -150,8 +151,14 @@ def state_of(pid: int) -> str:
 # --- readers that leave ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [Left(), Left(ignored=("SIGPIPE",))], ids=["default", "ignored"])
-@pytest.mark.parametrize("argv", [("token",), ("--help",), ("lint", "/dev/null")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("left", "argv"),
+    [
+        (Left(), ("token",)),
+        (Left(), ("--help",)),
+        (Left(ignored=("SIGPIPE",)), ("lint", "/dev/null")),
+    ],
+)
 def test_a_reader_that_left_is_no_reason_for_words(left: Left, argv: tuple[str, ...]) -> None:
     """As of `headgate … | head -1`, when that has seen enough."""
     reading, writing = os.pipe()
