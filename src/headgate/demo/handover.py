@@ -183,7 +183,7 @@ def switch_over(stage: Stage, handover: Handover) -> None:
 def fail_over(stage: Stage, handover: Handover) -> None:
     """The primary dies by SIGKILL. It is noticed after a while, and it comes back later.
 
-    Whoever has most of its log by then takes over, once somebody was refused in between.
+    The replica with most of its log takes over, once somebody was refused in between.
     """
 
     def change() -> None:
