@@ -146,7 +146,7 @@ def test_a_costly_statement_is_limited_in_two_clicks_and_only_warned_of(
         patterns = site.get("/v1/budgets/main/state")["patterns"]
         return any(one["text"] == SHAPE for one in patterns)
 
-    eventually(has_text, within_s=20)
+    eventually(has_text)
     tab.goto("/budgets/main")
     row = tab.locator("table.statements tr", has_text="billing.invoices")
     expect(row).to_contain_text("by etl · nightly")

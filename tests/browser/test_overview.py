@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headgate.core.records import MetricMinute
 from tests.browser.driving import Browser, Page, expect
 from tests.browser.site import Site, Watch
+from tests.fixtures.eventually import DEADLINE_S
 from tests.http.serving import LOOPS, Plan, Served, serving
 
 if TYPE_CHECKING:
     from tests.browser.conftest import NewTab
 
-LIMIT_MS = 300.0
-"""Of script, for a day of 16 metrics."""
 METRIC = "/v1/databases/main/metrics/pool_usage"
 
 
@@ -155,23 +154,17 @@ def _minute(minute: int, database: str, metric: str, ago: int) -> MetricMinute:
     )
 
 
-def test_a_day_of_sixteen_metrics_costs_less_than_300_ms_of_script(
-    browser: Browser, day: Served
-) -> None:
+def test_a_day_of_eighteen_metrics_is_drawn(browser: Browser, day: Served) -> None:
+    """What that costs, bench/page.py says."""
     # So high that every chart is in sight, and drawn.
     context = browser.new_context(base_url=day.base_url, viewport={"width": 1280, "height": 4000})
+    context.set_default_timeout(DEADLINE_S * 1000)
     tab = context.new_page()
     watch = Watch(day.base_url)
     watch.follow(tab)
-    measured = context.new_cdp_session(tab)
-    # By the thread's own clock: what else the machine does counts for nothing.
-    measured.send("Performance.enable", {"timeDomain": "threadTicks"})
     tab.goto("/?range=24h")
     drawn = re.compile(r"^Highest 10.*8.* at ..:..; above its threshold for 2\d min\.$")
     expect(tab.locator("#figures .summary")).to_have_text([drawn] * 18)
     expect(tab.locator("#figures canvas")).to_have_count(18)
-    told: list[dict[str, Any]] = measured.send("Performance.getMetrics")["metrics"]
-    script_ms = next(m["value"] for m in told if m["name"] == "ScriptDuration") * 1000
-    assert script_ms < LIMIT_MS
     context.close()
     watch.verify()

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from tests.browser.conftest import NewTab
 from tests.browser.driving import Page, expect
 from tests.browser.site import OPERATOR, VIEWER, Site, sign_in
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 
 EVA = "eva-operator-token"
 CSP = (
@@ -36,7 +36,7 @@ def csrf_of(tab: Page) -> str:
 def printed_link(site: Site) -> str:
     """By the command, on the agent's host."""
     command = [sys.executable, "-m", "headgate", "page", "--url", f"unix://{site.agent.socket}"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     return ran.stdout.splitlines()[0]
 
 
@@ -134,7 +134,7 @@ def test_a_session_ends_when_its_token_leaves_the_settings(site: Site, new_tab: 
     expect(tab.locator(".who")).to_contain_text("eva operator")
     site.write_settings()
     site.reload()
-    eventually(site.is_healthy, within_s=20)
+    eventually(site.is_healthy)
     tab.goto("/rules")
     expect(tab.get_by_role("link", name="Sign in")).to_be_visible()
 

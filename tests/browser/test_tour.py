@@ -17,6 +17,7 @@ from headgate.demo.agents import Agent
 from headgate.demo.tour import Look, Promise, Run, Scene, Tour
 from headgate.demo.tourserver import open_server
 from tests.demo.builders import empty_stage, scene
+from tests.fixtures.eventually import DEADLINE_S
 
 SCRIPT = Path(headgate.http.page.__file__).parent / "static" / "tour.js"
 ELSEWHERE = "http://127.0.0.1:1"
@@ -81,13 +82,14 @@ def strip(browser: Browser, here: ThreadingHTTPServer) -> Iterator[Page]:
         Bare.guide = guide.url
         guide.begin(tour)
         tour.go(1)
+        context.set_default_timeout(DEADLINE_S * 1000)
         tab = context.new_page()
         tab.goto(f"{agents['db-a'].url}/")
         yield tab
     finally:
         context.close()
         guide.end()
-        tour.leave(within_s=5)
+        tour.leave(within_s=DEADLINE_S)
 
 
 def test_a_scene_that_waits_goes_on_by_a_click_and_the_next_one_follows(strip: Page) -> None:

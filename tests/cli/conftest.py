@@ -38,7 +38,9 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def a_slow_machine_is_no_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands wait for their answer; a test about giving up says for how long."""
-    monkeypatch.setitem(api.connect.__kwdefaults__, "timeout_s", DEADLINE_S)
+    defaults = api.connect.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", DEADLINE_S)
 
 
 @pytest.fixture

@@ -29,7 +29,9 @@ def no_agent_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def a_slow_machine_is_no_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question waits for its answer. One that is to be given up has a `timeout_s` of its own."""
-    monkeypatch.setitem(Gate.__init__.__kwdefaults__, "timeout_s", DEADLINE_S)
+    defaults = Gate.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_s", DEADLINE_S)
 
 
 @pytest.fixture

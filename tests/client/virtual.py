@@ -15,9 +15,7 @@ GRACE_S = 0.02
 class _Selector(selectors.DefaultSelector):
     passed_s = 0.0
 
-    def select(
-        self, timeout: float | None = None
-    ) -> list[tuple[selectors.SelectorKey, selectors._EventMask]]:
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(timeout if timeout is None else min(timeout, GRACE_S))
         if not found and timeout:
             self.passed_s += timeout
@@ -39,5 +37,5 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             runner.run(test(*args, **more))
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # Else pytest takes it for a coroutine.
+    del run.__wrapped__  # Else pytest takes it for a coroutine.
     return run
