@@ -79,8 +79,9 @@ def _play(run: Run) -> Sequence[Promise]:
     if stage.traffic.way is Way.NONE:
         return [_listed(run), *(Promise(told, kept=False, tried=False) for told in LEFT_OUT)]
     run.watch(WARNED_S, lambda frames: _counts(stage, ROGUE_BUDGET, "warned") > 0)
-    shed = _enforce(run, arrived_at)
-    return [_listed(run), *promises(shed)]
+    # Before it meets its budget: what a proxy refuses is no work that the server could show.
+    listed = _listed(run)
+    return [listed, *promises(_enforce(run, arrived_at))]
 
 
 def _enforce(run: Run, arrived_at: float) -> Shed:
