@@ -255,7 +255,7 @@ def parse_rule(
     author: str,
     wall_s: float,
     known_metrics: KnownMetrics,
-    limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+    limits: RuleLimits = RuleLimits(),
     place: str = "rule",
 ) -> RuleSpec:
     """The rule, or InvalidSettings with every fault. `rule_id` is for one that names none."""
