@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.fleet import Item, ItemKind
@@ -117,7 +117,6 @@ def _finite(value: Any) -> bool:
     return not isinstance(value, float) or abs(value) != float("inf")
 
 
-@settings(max_examples=25)
 @given(st.lists(ENTRIES, max_size=2), st.lists(ENTRIES, max_size=2))
 def test_whatever_is_written_as_toml_reads_the_same(rules: list[Any], budgets: list[Any]) -> None:
     document = {"rules": rules, "budgets": [{**one, "rules": [one]} for one in budgets]}

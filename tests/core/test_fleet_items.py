@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.fleet import Item, ItemChange, ItemKind, Revision
@@ -110,7 +110,6 @@ def test_a_revision_that_no_fleet_comes_to_is_not_believed(n: int) -> None:
     assert read_head(head_bytes(MAX_N)) == MAX_N
 
 
-@settings(max_examples=25)
 @given(JSON, st.sampled_from(sorted(item_document(RULE))))
 def test_no_value_of_another_version_breaks_a_reader(value: Any, field: str) -> None:
     broken = json.dumps({**item_document(RULE), field: value}).encode()
@@ -183,7 +182,6 @@ def test_a_move_puts_at_both_keys_and_counts_twice() -> None:
     assert [len(part) for part in parts_of(moves)] == [50, 50]
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 30_000), st.integers(0, 400)), max_size=300))
 def test_parts_are_whole_in_order_and_within_bounds(sizes: list[tuple[int, int]]) -> None:
     changes = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.traffic.ask import NEVER
@@ -36,7 +36,6 @@ def test_units() -> None:
     assert cpu_ns(2 * S, 50_000, 8000) == 8 * S
 
 
-@settings(max_examples=40)
 @given(COSTS, RATES, CPUS)
 def test_a_cost_is_rounded_in_the_buckets_favour(cost: int, rate: int, cpus: int) -> None:
     there = drain_ns(cost, rate, cpus)
@@ -111,7 +110,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(STEPS)
 def test_a_bucket_never_owes_less_than_the_truth(steps: list[tuple[int, int, int, int]]) -> None:
     """Of statements charged by estimate and settled by actual, in any overlap: a second bucket

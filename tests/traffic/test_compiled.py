@@ -9,7 +9,7 @@ from struct import pack_into, unpack_from
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
@@ -201,7 +201,6 @@ def test_slots_are_at_least_twice_the_pairs(pairs: int, slots: int) -> None:
     assert len(section(whole, "slots")) == slots
 
 
-@settings(max_examples=40)
 @given(policies(), st.integers(0, 2**64 - 1))
 def test_what_is_compiled_reads_back(policy: Policy, version: int) -> None:
     whole = compile_policy(policy, version)

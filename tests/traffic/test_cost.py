@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.traffic.ask import MAX_COST_NS, Ask, Asked
@@ -118,7 +118,6 @@ def test_the_error_of_the_estimates_is_kept() -> None:
     assert learned(pattern, Run(1.0, 10, 10), 0).error == 0.25
 
 
-@settings(max_examples=40)
 @given(st.floats(1, 1e9), st.floats(1, 1e9), st.integers(2, 9))
 def test_averages_are_32_bit_floats(average: float, value: float, calls: int) -> None:
     made = averaged(float32(average), value, calls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from headgate.traffic.difference import Kind, differences
 from headgate.traffic.parse import parse_policy
@@ -83,7 +83,6 @@ def test_a_change_can_be_kept() -> None:
     }
 
 
-@settings(max_examples=25)
 @given(policies(), policies())
 def test_two_policies_differ_or_are_alike(before: Policy, after: Policy) -> None:
     assert differences(before, before) == []

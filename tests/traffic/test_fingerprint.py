@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.traffic.ask import Dialect
@@ -61,13 +61,11 @@ def test_the_number_is_the_same_everywhere() -> None:
     assert f"{fingerprint(b'SELECT 1', PG):016x}" == "f2a4332cff7c915b"
 
 
-@settings(max_examples=40)
 @given(st.text(alphabet="ab'\"`$/*-#\\\n ;(),?1.:e&U", max_size=40), st.sampled_from(Dialect))
 def test_the_pieces_are_the_text(text: str, dialect: Dialect) -> None:
     assert b"".join(p.text for p in pieces(text.encode(), dialect)) == text.encode()
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=9), st.sampled_from(Dialect))
 def test_a_list_of_any_length_has_one_shape(numbers: list[int], dialect: Dialect) -> None:
     listed = f"SELECT a FROM t WHERE a IN ({', '.join(map(str, numbers))})".encode()

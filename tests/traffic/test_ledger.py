@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.traffic.ask import NEVER, Ask, Asked, Limit, Match, Verdict, Who
@@ -388,7 +388,6 @@ ARRIVALS = st.lists(
 
 
 @pytest.mark.parametrize("overrun", [False, True])
-@settings(max_examples=40)
 @given(arrivals=ARRIVALS)
 def test_the_cost_admitted_is_at_most_share_times_time_plus_size(
     overrun: bool, arrivals: list[tuple[int, int, int, int]]
@@ -426,7 +425,6 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(OPERATIONS)
 def test_whatever_happens_places_come_back_and_debt_stays_bounded(
     operations: list[tuple[str, int, int]],

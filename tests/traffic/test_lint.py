@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from headgate.core.lint import Advice, Severity
 from headgate.traffic.lint import MAX_TOLD, advise
@@ -263,7 +263,6 @@ def test_the_same_advice_a_thousand_times_is_told_briefly() -> None:
     assert found[-1].message == "the same in 1,000 more places"
 
 
-@settings(max_examples=25)
 @given(policies())
 def test_any_policy_can_be_advised_on(policy: Policy) -> None:
     for one in advise(policy, workers=20, cpus=4, wall_ms=10**12):

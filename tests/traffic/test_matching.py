@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.traffic.ask import MAX_MATCHES, Dialect, Statement, Who
@@ -203,7 +203,6 @@ CONDITION = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
 @given(st.lists(st.lists(CONDITION, max_size=3), min_size=1, max_size=6), st.randoms())
 def test_neither_the_order_of_rules_nor_that_of_budgets_changes_what_applies(
     policy: list[list[dict[str, str]]], dice: Any

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSettings
@@ -108,7 +108,6 @@ def test_null_is_unset_and_zero_is_a_limit() -> None:
     assert parse_budget({"name": "b", "rate": 0}).rate_mpct == 0
 
 
-@settings(max_examples=40)
 @given(policies())
 def test_what_is_written_reads_back(policy: Policy) -> None:
     document = json.loads(json.dumps(written(policy)))

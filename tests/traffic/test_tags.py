@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.traffic.ask import Dialect
@@ -107,7 +107,6 @@ def test_more_tags_than_there_is_room_for_are_counted() -> None:
     assert (len(read_tags(b"/*" + long + b"*/", PG).pairs)) == 7
 
 
-@settings(max_examples=40)
 @given(st.binary(max_size=60), st.sampled_from(Dialect))
 def test_no_text_is_too_odd(text: bytes, dialect: Dialect) -> None:
     """Whatever comes before a comment: a literal that is never closed hides it, nothing else."""

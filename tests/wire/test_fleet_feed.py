@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.fleet_items import MAX_ITEM_BYTES
@@ -36,7 +36,6 @@ def page_by_page(listing: Listing) -> Listing:
 
 
 @given(st.dictionaries(KEYS, st.tuples(SIZES, st.integers(0, 2**63 - 1)), max_size=12))
-@settings(max_examples=40, deadline=None)
 def test_pages_are_the_listing_and_none_is_too_long(
     given: dict[str, tuple[int, int]],
 ) -> None:
@@ -54,7 +53,6 @@ def test_many_small_entries_are_paged_too() -> None:
 
 
 @given(st.lists(st.lists(st.one_of(SIZES, st.none()), min_size=1, max_size=4), max_size=6))
-@settings(max_examples=40, deadline=None)
 def test_commits_come_whole_and_in_order_or_are_listed_anew(
     commits: list[list[int | None]],
 ) -> None:
