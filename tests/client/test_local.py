@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.agent.pacer import Pacer
 from headgate.client import events, local, local_feed
 from headgate.client.local_feed import FEEDS
 from headgate.core.activity import Activity
@@ -288,15 +287,15 @@ def test_a_client_that_is_forgotten_leaves_nothing_behind(agent: Served) -> None
 def test_paced_work_is_always_asked_for(agent: Served, opened: Opened) -> None:
     """R142: one bucket, in one place, is the only exact one."""
     gate = opened("paced")
-    pacer = Pacer(agent.clock.now().mono_s)
-    pacer.metrics = agent.call(lambda: dict(agent.board.healths["main"].standings))
-    agent.call(setattr, agent.checker, "pacers", {"main": pacer})
+    agent.run_there(lambda: agent.book.patch("main", "lag", {"pace": True}, who="ann"))
     try:
+        agent.call(agent.pacers.look, "main")
         eventually(lambda: newest().view.paced)
         assert {gate.check().decided for _ in range(20)} == {"agent"}
-        assert gate.check_read(2.5).decided == "local", "reading is no work"
+        eventually(lambda: gate.check_read(2.5).decided == "local")  # Reading is no work.
     finally:
-        agent.call(setattr, agent.checker, "pacers", {})
+        agent.run_there(lambda: agent.book.revert("main", "lag", who="ann"))
+        agent.call(agent.pacers.look, "main")
 
 
 def test_a_database_that_rests_is_woken_by_asking(agent: Served, opened: Opened) -> None:
