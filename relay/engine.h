@@ -23,7 +23,6 @@
 #define HR_ROOM_BYTES (256u * 1024u) /* read at once from a server */
 #define HR_MAX_UNSENT (256u * 1024u) /* an end that has not taken so much stops the other one */
 #define HR_SCRATCH_BYTES 32768u
-#define HR_RECORD_BYTES 16384u       /* of TLS, at most */
 #define HR_LINGER_NS 2000000000ull
 #define HR_LONGEST_LINGER_NS 30000000000ull
 #define HR_STOP_NS 5000000000ull /* for a server to stop what a session of ours has left there */

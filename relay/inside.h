@@ -273,6 +273,10 @@ extern const hr_loop hr_epoll_loop, hr_uring_loop;
 
 /* ── TLS (tls.c) ──────────────────────────────────────────────────────────── */
 
+/* Of one record that we write, at most: as Postgres does. libpq makes room for 8 KiB before it reads;
+ * the rest of a longer record would stay inside its OpenSSL, where no poll of the socket finds it. */
+#define HR_RECORD_BYTES 8192u
+
 hr_tls *hr_tls_open(const hr_tls_settings *settings, bool for_listener, uint32_t protocol,
                     char *error, size_t error_length);
 hr_tls *hr_tls_share(hr_tls *tls); /* counts its users */

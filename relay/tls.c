@@ -222,6 +222,7 @@ static SSL_CTX *new_context(bool for_listener)
      * closes without saying so is a peer that has closed: the protocols have ends of their own. */
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET
                                      | SSL_OP_IGNORE_UNEXPECTED_EOF);
+    SSL_CTX_set_max_send_fragment(context, HR_RECORD_BYTES);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(context, 0);
     return context;
