@@ -162,6 +162,22 @@ static enum my_verdict pass_silent(hr_session *session, const my_command *it)
 
 /* ── One command ──────────────────────────────────────────────────────────── */
 
+/* What is shorter than the fixed part of its command is malformed. Servers differ in what they do with it:
+ * some answer where others say nothing, so from then on nobody would know which answer is whose. */
+static uint32_t least_of(uint8_t code)
+{
+    switch (code) {
+    case MY_STMT_EXECUTE:
+        return 10;
+    case MY_STMT_FETCH:
+        return 9;
+    case MY_BULK_EXECUTE:
+        return 7;
+    default:
+        return 0;
+    }
+}
+
 static bool is_simple(uint8_t code)
 {
     return code == MY_STMT_PREPARE || code == MY_PING || code == MY_STMT_RESET || code == MY_STMT_CLOSE
@@ -189,6 +205,11 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
 {
     if (must_wait(&session->my, it))
         return my_later(next);
+    if (it->length < least_of(it->code)) {
+        *next = my_fail(session, (uint8_t) (it->bytes[3] + 1), 1835, "HY000", "headgate: the command is "
+                        "malformed: shorter than any of its kind; the session is closed");
+        return MY_WAITS;
+    }
     /* A pipeline of refused commands: a moment later, when what we wrote has gone out. */
     if (session->my.own >= MY_MAX_OWN) {
         hr_wake(session->thread, session, session->id);

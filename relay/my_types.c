@@ -76,7 +76,8 @@ static binding find_in_execute(const hr_session *session, const my_statement *st
     my_take(&reader, 4);
     if (named(session) && (flags & COUNT_AVAILABLE) != 0)
         found.count = (uint32_t) my_number(&reader);
-    if (found.count == 0 || reader.bad)
+    found.cut = reader.bad;
+    if (found.count == 0 || found.cut)
         return found;
     my_take(&reader, (found.count + (size_t) 7) / 8);
     found.flag_at = (size_t) (reader.at - it->payload);
@@ -182,7 +183,8 @@ bool my_types_known(hr_session *session, const my_statement *statement, const my
            && it->length + kept->length < MY_FULL;
 }
 
-/* The packet's beginning with the types in it, and what says that they are there. */
+/* The packet's beginning with the types in it, and what says that they are there. They are bytes of the
+ * client's that no server has looked at: what is in front of them, the command first, must be here. */
 static void emit_with(hr_session *session, my_command *it, const struct my_types *kept,
                       const binding *found)
 {
@@ -210,7 +212,7 @@ void my_types_pass(hr_session *session, my_statement *statement, my_command *it)
     if (kept == NULL && (statement->flags & MY_STATEMENT_UNTYPED) == 0)
         return;
     found = find(session, statement, it);
-    if (kept != NULL && !found.bound && found.count > 0)
+    if (kept != NULL && !found.bound && !found.cut && found.count > 0)
         emit_with(session, it, kept, &found);
     my_types_drop(session->my.more, statement->id);
     statement->flags &= (uint8_t) ~MY_STATEMENT_UNTYPED;

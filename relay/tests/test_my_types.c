@@ -145,6 +145,54 @@ static void lost_types_are_refused(void)
     talk_close(t);
 }
 
+static void is_malformed(talk *t, uint8_t seq)
+{
+    words told = {.length = 0};
+
+    told.length = my_error(told.bytes, seq, 1835, "HY000",
+                           "headgate: the command is malformed: shorter than any of its kind; the session "
+                           "is closed");
+    assert(heard(t, HR_CLIENT, told) && sent_nothing(t, HR_SERVER) && t->closed);
+}
+
+/* Kept types are bytes of the client's that no server has looked at. Were they put in front of a command
+ * that ends before its parameters, they would be the command: H4. */
+static void a_short_execution_is_no_way_around(void)
+{
+    static const char short_ones[] = "\x17\x07\0\0\0\0\1\0\0", short_bulk[] = BULK "\0";
+
+    for (size_t length = 1; length < 10; length++) {
+        talk *t = prepared(MY_CLIENT, 13);
+
+        refuses(t, P(0, HEAD "\0\0\1\x03" "DELETE FROM t WHERE v <>'\0rest"));
+        assert(t->session.my.more->types != NULL);
+        say(t, HR_CLIENT, packet_of(0, short_ones, length));
+        is_malformed(t, 1);
+        talk_close(t);
+    }
+    for (size_t length = 1; length < 7; length++) {
+        talk *t = prepared(MY_CLIENT & ~1u, 13);
+
+        refuses(t, P(0, HEAD "\0\0\1\x03" "DELETE FROM t WHERE v <>'\0rest"));
+        say(t, HR_CLIENT, packet_of(0, short_bulk, length));
+        is_malformed(t, 1);
+        talk_close(t);
+    }
+}
+
+/* Long enough to be an execution, but ended before what its statement's parameters need. */
+static void an_execution_without_its_parameters_gets_no_types(void)
+{
+    for (size_t length = 10; length < 13; length++) { /* two bytes of nulls, one that says: no types */
+        talk *t = prepared(MY_CLIENT, 13);
+
+        refuses(t, P(0, HEAD "\0\0\1\x03" "DELETE FROM t WHERE v <>'\0rest"));
+        say(t, HR_CLIENT, packet_of(0, HEAD "\0\0\0", length));
+        assert(sent_nothing(t, HR_SERVER) && sent_has(t, HR_CLIENT, "types are lost"));
+        talk_close(t);
+    }
+}
+
 int main(void)
 {
     static const size_t cuts[] = {0, 1, 2, 3, 5, 7, 11};
@@ -152,6 +200,7 @@ int main(void)
         types_of_a_refused_execution_go_with_the_next, newer_types_take_the_place_of_those_owed,
         a_closed_statement_owes_nothing_to_the_next_of_its_number, named_parameters_are_found,
         bulk_shares_its_types, lost_types_are_refused,
+        a_short_execution_is_no_way_around, an_execution_without_its_parameters_gets_no_types,
     };
 
     harness_says = says;
