@@ -240,7 +240,8 @@ typedef struct my_meaning {
 } my_meaning;
 
 void my_read_meaning(const char *text, size_t length, bool many, my_meaning *meaning);
-/* The text of a COM_QUERY behind its attributes; NULL: they are malformed. `whole`: nothing is cut. */
-const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length);
+/* The text of a COM_QUERY behind its attributes. NULL: they are malformed, or go `beyond` what is here. */
+const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length,
+                          bool *beyond);
 
 #endif

@@ -176,10 +176,10 @@ static uint8_t flags_of_kind(int kind)
 /* The statement of a COM_QUERY; NULL: its attributes are malformed. */
 static const char *text_of(const hr_session *session, const my_command *it, bool cut, size_t *length)
 {
-    bool attributes = (session->my.can & MY_CAN_QUERY_ATTRIBUTES) != 0;
-    const char *text = my_query_text(it->payload, it->seen, attributes, length);
+    bool attributes = (session->my.can & MY_CAN_QUERY_ATTRIBUTES) != 0, beyond;
+    const char *text = my_query_text(it->payload, it->seen, attributes, length, &beyond);
 
-    if (text != NULL || !cut)
+    if (text != NULL || !cut || !beyond)
         return text;
     *length = sizeof unknown - 1; /* attributes fill all that is looked at */
     return unknown;

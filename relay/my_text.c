@@ -129,53 +129,74 @@ void my_read_meaning(const char *text, size_t length, bool many, my_meaning *mea
 
 /* ── Attributes of a query ────────────────────────────────────────────────── */
 
-/* Steps over a value of the binary protocol. */
-static void skip_value(my_reader *reader, uint32_t type)
+/* As MySQL's server reads them: few types have a width of their own, all others are strings behind their
+ * length. Types are 15 bits; the highest says that a number has no sign. */
+enum { TYPE_BITS = 0x7fff, STRING = 255, NO_TYPE = 0 };
+
+static const uint8_t width_of[256] = {
+    [1] = 1, [2] = 2, [3] = 4, [4] = 4, [5] = 8, [8] = 8, /* TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG */
+    [0] = STRING, [246] = STRING,                                 /* DECIMAL, NEWDECIMAL */
+    [7] = STRING, [10] = STRING, [11] = STRING, [12] = STRING,    /* TIMESTAMP, DATE, TIME, DATETIME */
+    [15] = STRING, [253] = STRING, [254] = STRING,                /* VARCHAR, VAR_STRING, STRING */
+    [249] = STRING, [250] = STRING, [251] = STRING, [252] = STRING, /* TINY_BLOB to BLOB */
+    [16] = STRING, [245] = STRING, [247] = STRING, [248] = STRING, [255] = STRING /* BIT, JSON, ENUM, SET, GEOMETRY */
+};
+
+/* False: a type that no client sends, so that nobody knows how long its value is. */
+static bool skip_value(my_reader *reader, uint64_t type)
 {
-    static const uint8_t width_of[14] = {[1] = 1, [2] = 2, [3] = 4, [4] = 4, [5] = 8, [8] = 8, [9] = 4, [13] = 2};
+    uint8_t width = type < sizeof width_of ? width_of[type] : NO_TYPE;
     size_t length;
 
-    if (type == 6)
-        return; /* NULL */
-    if (type == 7 || (type >= 10 && type <= 12))
-        my_take(reader, (size_t) my_fixed(reader, 1)); /* times */
-    else if (type < 14 && width_of[type] > 0)
-        my_take(reader, width_of[type]);
-    else
+    if (width == STRING)
         my_string(reader, &length);
+    else
+        my_take(reader, width);
+    return width != NO_TYPE;
 }
 
-const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length)
+/* False: malformed. What is missing at the end makes `reader` bad. */
+static bool skip_attributes(my_reader *reader)
 {
-    my_reader reader = my_read(payload, length), types;
-    uint64_t count;
+    uint64_t count = my_number(reader), sets = my_number(reader);
     const uint8_t *nulls;
+    my_reader types;
     size_t ignored;
 
-    my_fixed(&reader, 1);
-    if (attributes) {
-        count = my_number(&reader);
-        my_number(&reader); /* sets of them: one */
-        if (count > 0xffff)
-            return NULL;
-        if (count > 0) {
-            nulls = (const uint8_t *) my_take(&reader, (size_t) (count + 7) / 8);
-            if (my_fixed(&reader, 1) != 1 || reader.bad)
-                return NULL;
-            types = reader;
-            for (uint64_t i = 0; i < count; i++) {
-                my_fixed(&reader, 2);
-                my_string(&reader, &ignored);
-            }
-            for (uint64_t i = 0; i < count && !reader.bad; i++) {
-                uint32_t type = (uint32_t) my_fixed(&types, 2) & 0xff;
-
-                my_string(&types, &ignored);
-                if ((nulls[i / 8] >> i % 8 & 1) == 0)
-                    skip_value(&reader, type);
-            }
-        }
+    if (reader->bad)
+        return true;
+    if (sets != 1 || count > 0xffff)
+        return false;
+    if (count == 0)
+        return true;
+    nulls = (const uint8_t *) my_take(reader, (size_t) (count + 7) / 8);
+    if (my_fixed(reader, 1) != 1) /* whether there are types: there is no other statement to have them from */
+        return reader->bad;
+    types = *reader;
+    for (uint64_t i = 0; i < count && !reader->bad; i++) {
+        my_fixed(reader, 2);
+        my_string(reader, &ignored);
     }
+    for (uint64_t i = 0; i < count && !reader->bad; i++) {
+        uint64_t type = my_fixed(&types, 2) & TYPE_BITS;
+
+        my_string(&types, &ignored);
+        if ((nulls[i / 8] >> i % 8 & 1) == 0 && !skip_value(reader, type))
+            return false;
+    }
+    return true;
+}
+
+const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length,
+                          bool *beyond)
+{
+    my_reader reader = my_read(payload, length);
+
+    my_fixed(&reader, 1);
+    *beyond = false;
+    if (attributes && !skip_attributes(&reader))
+        return NULL;
+    *beyond = reader.bad;
     if (reader.bad)
         return NULL;
     *text_length = (size_t) (reader.end - reader.at);

@@ -673,6 +673,78 @@ static void attributes_of_a_query_are_stepped_over(void)
     talk_close(t);
 }
 
+/* One attribute of that type, without a name, and what follows. */
+static words with_attribute(uint16_t type, const void *rest, size_t length)
+{
+    words payload = {.length = 0};
+
+    add(&payload, "\x03\1\1\0\1", 5);
+    add_number(&payload, type, 2);
+    add(&payload, "\0", 1);
+    add(&payload, rest, length);
+    return packet_of(0, payload.bytes, payload.length);
+}
+
+#define ATTRIBUTE(type, literal) with_attribute(type, literal, sizeof(literal) - 1)
+
+static void is_asked(words it, const char *text)
+{
+    talk *t = sign_in(w, MY_CLIENT | MY_CAN_QUERY_ATTRIBUTES, 0);
+    char expected[64];
+
+    snprintf(expected, sizeof expected, "0 %s\n", text);
+    passes(t, HR_CLIENT, it);
+    assert(noted(&t->asked, expected));
+    passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
+    talk_close(t);
+}
+
+static void is_refused_unread(words it)
+{
+    talk *t = sign_in(w, MY_CLIENT | MY_CAN_QUERY_ATTRIBUTES, 0);
+
+    say(t, HR_CLIENT, it);
+    assert(heard(t, HR_CLIENT, error(1, 1835, "headgate: the query's attributes are malformed")));
+    assert(sent_nothing(t, HR_SERVER) && t->closed && noted(&t->asked, ""));
+    talk_close(t);
+}
+
+/* M1: what the gate is asked for must begin where the server begins to read. */
+static void attributes_have_the_servers_own_lengths(void)
+{
+    static const uint16_t strings[] = {0, 7, 10, 11, 12, 15, 16, 245, 246, 247, 248, 249, 250, 251, 252,
+                                       253, 254, 255};
+    static const struct { uint16_t type; size_t width; } numbers[] = {{1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 8},
+                                                                      {8, 8}};
+    static const uint16_t unknown[] = {6, 9, 13, 14, 17, 18, 200, 243, 256, 0x0103, 0x01fd, 0x7fff};
+
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+        for (uint16_t no_sign = 0; no_sign < 2; no_sign++) {
+            uint16_t type = (uint16_t) (strings[i] | no_sign << 15);
+
+            is_asked(ATTRIBUTE(type, "\x0f" "aaa SELECT 1 --DELETE FROM t"), "DELETE FROM t");
+            is_asked(ATTRIBUTE(type, "\xfc\3\0abcSELECT 1"), "SELECT 1");
+            is_asked(ATTRIBUTE(type, "\xfd\3\0\0abcSELECT 1"), "SELECT 1");
+            is_asked(ATTRIBUTE(type, "\xfe\3\0\0\0\0\0\0\0abcSELECT 1"), "SELECT 1");
+        }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        for (uint16_t no_sign = 0; no_sign < 2; no_sign++) {
+            words value = {.length = 0};
+
+            value.length += numbers[i].width;
+            add(&value, "SELECT 1", 8);
+            is_asked(with_attribute((uint16_t) (numbers[i].type | no_sign << 15), value.bytes, value.length),
+                     "SELECT 1");
+        }
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        is_refused_unread(ATTRIBUTE(unknown[i], "\x0f" "aaa SELECT 1 --DELETE FROM t"));
+    is_asked(P(0, "\x03\1\1\1\1\6\0\0SELECT 1"), "SELECT 1"); /* NULL, and said to be */
+    is_refused_unread(P(0, "\x03\0\2SELECT 1"));              /* more sets than one */
+    is_refused_unread(P(0, "\x03\1\1\0\0\xfd\0\0\1aSELECT 1")); /* without types */
+    is_refused_unread(ATTRIBUTE(253, "\x7f" "SELECT 1"));      /* longer than the command */
+    is_refused_unread(ATTRIBUTE(253, "\xfb" "SELECT 1"));
+}
+
 /* ── What is learnt on the way ────────────────────────────────────────────── */
 
 static void databases_are_followed(void)
@@ -841,6 +913,7 @@ int main(void)
         pipelined_prepare_and_execute, refusals_leave_the_session_as_it_was,
         held_statements_go_or_are_cancelled, warnings_are_counted_and_shown,
         the_first_statement_of_a_transaction_decides, attributes_of_a_query_are_stepped_over,
+        attributes_have_the_servers_own_lengths,
         databases_are_followed, changed_users_are_learnt_when_they_are_let_in,
         kills_reach_those_who_wait, numbers_out_of_order_end_it, malformed_answers_end_it,
         the_client_is_told_why_it_ends, servers_may_speak_unasked,
