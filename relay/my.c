@@ -148,7 +148,7 @@ static void lost(hr_session *session, hr_lost why)
     char text[MY_ERROR_BYTES];
 
     settle_all(session);
-    if (why == HR_LOST_CLIENT || !can_be_told(session) || (why == HR_LOST_SERVER && session->my.farewell))
+    if (why == HR_LOST_CLIENT || !can_be_told(session))
         return;
     hr_words_of_loss(session, why, text, sizeof text);
     my_tell(session, seq, code->mysql, state, text);

@@ -33,7 +33,7 @@ typedef struct hr_my {
     bool by_sha2;                /* authentication is by caching_sha2_password */
     uint8_t sha2;                /* MY_SHA2_*: what the proxy waits for in its full exchange */
     bool out_params;             /* this result set is a procedure's OUT parameters */
-    bool farewell;               /* the server has said unasked that it goes */
+    bool has_rows;               /* the answer under way has had one */
     bool shut;                   /* close, once the refused command is swallowed */
 } hr_my;
 

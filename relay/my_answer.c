@@ -398,6 +398,25 @@ static void pass_definitions_end(hr_session *session, const packet *it, hr_next 
     after_definitions(session);
 }
 
+/* A server ends the session together with a dump that had begun: it would take what its replica reports
+ * by then for commands, and answer them. */
+static bool ends_dump(const hr_my *my)
+{
+    return my->has_rows && (my->unit.command == MY_BINLOG_DUMP || my->unit.command == MY_BINLOG_DUMP_GTID);
+}
+
+static void end_rows(hr_session *session, const packet *it, hr_next *next)
+{
+    bool last = ends_dump(&session->my);
+
+    if (it->bytes[MY_HEADER] == 0xff)
+        end_failed(session, it, next);
+    else
+        end_result(session, it, next);
+    if (last && *next == HR_MORE)
+        *next = HR_CLOSE;
+}
+
 static void look_at(hr_session *session, const packet *it, hr_next *next)
 {
     switch (session->my.answer) {
@@ -415,10 +434,7 @@ static void look_at(hr_session *session, const packet *it, hr_next *next)
         pass_definitions_end(session, it, next);
         return;
     case MY_ROWS:
-        if (it->bytes[MY_HEADER] == 0xff)
-            end_failed(session, it, next);
-        else
-            end_result(session, it, next);
+        end_rows(session, it, next);
         return;
     default:
         begin_answer(session, it, next);
@@ -438,8 +454,28 @@ static size_t stream(hr_session *session, const uint8_t *bytes, size_t length)
     my->seq = bytes[3];
     my->server_left = size - (uint32_t) here;
     my->server_more = size == MY_FULL;
+    my->has_rows = my->has_rows || my->answer == MY_ROWS;
     hr_emit(session, HR_CLIENT, bytes, MY_HEADER + here);
     return MY_HEADER + here;
+}
+
+/* Of a server that was asked nothing: an error is its farewell (killed, idle for too long, shutting down),
+ * which the client is to read. Anything else would be taken for the answer to the next command, and so on
+ * for all that follow. Either way the session ends. */
+static size_t unasked(hr_session *session, const packet *it, size_t length, hr_next *next)
+{
+    bool whole = it->seen == it->length && it->length < MY_FULL;
+
+    if (length - MY_HEADER < it->seen)
+        return 0;
+    if (whole && it->seen >= 3 && it->bytes[MY_HEADER] == 0xff) {
+        hr_emit(session, HR_CLIENT, it->bytes, MY_HEADER + it->seen);
+        *next = HR_CLOSE;
+    } else {
+        *next = my_fail(session, 1, 1835, "HY000", "headgate: the server answered what nobody asked; the "
+                        "session is closed");
+    }
+    return MY_HEADER + it->seen;
 }
 
 static bool is_row(const hr_my *my, uint32_t size, uint8_t first)
@@ -472,10 +508,10 @@ static size_t next_packet(hr_session *session, const uint8_t *bytes, size_t leng
     size_t looks = size < HR_WINDOW_BYTES ? size : HR_WINDOW_BYTES;
     packet it = {bytes, size, looks, bytes[3]};
 
-    if (my->server_more || my->units == 0) {
-        my->farewell = my->farewell || my->units == 0;
+    if (my->server_more)
         return stream(session, bytes, length);
-    }
+    if (my->units == 0)
+        return unasked(session, &it, length, next);
     if (my->answer == MY_DEFINITIONS) {
         size_t took = stream(session, bytes, length);
 
@@ -512,10 +548,12 @@ size_t my_answers(hr_session *session, const uint8_t *bytes, size_t length, hr_n
         } else {
             took = my->answer == MY_ROWS && my->units > 0 && !my->server_more
                        ? whole_rows(my, bytes + at, length - at) : 0;
-            if (took > 0)
+            if (took > 0) {
+                my->has_rows = true;
                 hr_emit(session, HR_CLIENT, bytes + at, took);
-            else
+            } else {
                 took = next_packet(session, bytes + at, length - at, next);
+            }
         }
         if (took == 0)
             break;

@@ -130,14 +130,25 @@ static enum my_verdict pass_other(hr_session *session, const my_command *it, hr_
     case MY_STMT_RESET:
         unit.flags |= MY_UNIT_SIMPLE;
         break;
+    case MY_FIELD_LIST:
+    case MY_SHUTDOWN:
+    case MY_STATISTICS:
+    case MY_PROCESS_INFO:
+    case MY_DEBUG:
+    case MY_BINLOG_DUMP:
+    case MY_REGISTER_REPLICA:
+    case MY_SET_OPTION:
+    case MY_BINLOG_DUMP_GTID:
+    case MY_RESET_CONNECTION:
+        break;
     case MY_CLONE:
     case MY_GROUP_REPLICATION:
     case MY_TABLE_DUMP:
     case MY_MULTI: /* answers that have a framing of their own, which nobody would follow */
         return my_refuse(session, it, 1235, "42000", "headgate: this command does not go through the proxy; "
                       "connect to the server itself", next);
-    default:
-        break;
+    default: /* COM_REFRESH, COM_DROP_DB of old, what a server has that we do not know */
+        return my_judge_unknown(session, it, next);
     }
     if (it->code == MY_STMT_RESET) {
         my_statement *statement = my_find(session, my_id_of(it));
@@ -172,7 +183,12 @@ static uint32_t least_of(uint8_t code)
     case MY_STMT_FETCH:
         return 9;
     case MY_BULK_EXECUTE:
+    case MY_STMT_LONG_DATA:
         return 7;
+    case MY_STMT_CLOSE:
+    case MY_STMT_RESET:
+    case MY_PROCESS_KILL:
+        return 5;
     default:
         return 0;
     }
@@ -286,12 +302,13 @@ static bool is_dumping(const hr_my *my)
 }
 
 /* A replica that gets the log says nothing but how far it is (semi-synchronous replication): anything
- * else waits until the log has ended, or it would be a way around the gate. */
+ * else waits until the log has ended, or it would be a way around the gate. So does that report before
+ * anything has come: a server that denies the log takes it for a command, and answers. */
 static size_t next_report(hr_session *session, const uint8_t *bytes, size_t length, hr_next *next)
 {
     if (my_length(bytes) > 0 && length == MY_HEADER)
         return 0;
-    if (my_length(bytes) > 0 && bytes[MY_HEADER] == 0xef)
+    if (my_length(bytes) > 0 && bytes[MY_HEADER] == 0xef && session->my.has_rows)
         return begin_packet(session, bytes, length, next);
     if (my_length(bytes) == 1 && bytes[MY_HEADER] == MY_QUIT) {
         *next = HR_CLOSE;

@@ -28,9 +28,9 @@
 #define MY_ERROR_BYTES 512u       /* of an error's text: as long as a server's own may be */
 
 enum { /* commands */
-    MY_QUIT = 1, MY_INIT_DB = 2, MY_QUERY = 3, MY_FIELD_LIST = 4, MY_STATISTICS = 9,
-    MY_PROCESS_KILL = 12, MY_PING = 14, MY_CHANGE_USER = 17, MY_BINLOG_DUMP = 18, MY_TABLE_DUMP = 19,
-    MY_STMT_PREPARE = 22, MY_STMT_EXECUTE = 23, MY_STMT_LONG_DATA = 24, MY_STMT_CLOSE = 25,
+    MY_QUIT = 1, MY_INIT_DB = 2, MY_QUERY = 3, MY_FIELD_LIST = 4, MY_SHUTDOWN = 8, MY_STATISTICS = 9,
+    MY_PROCESS_INFO = 10, MY_PROCESS_KILL = 12, MY_DEBUG = 13, MY_PING = 14, MY_CHANGE_USER = 17,
+    MY_BINLOG_DUMP = 18, MY_TABLE_DUMP = 19, MY_REGISTER_REPLICA = 21, MY_STMT_PREPARE = 22, MY_STMT_EXECUTE = 23, MY_STMT_LONG_DATA = 24, MY_STMT_CLOSE = 25,
     MY_STMT_RESET = 26, MY_SET_OPTION = 27, MY_STMT_FETCH = 28, MY_BINLOG_DUMP_GTID = 30,
     MY_RESET_CONNECTION = 31, MY_CLONE = 32, MY_GROUP_REPLICATION = 33,
     MY_BULK_EXECUTE = 250, /* MariaDB */
@@ -202,6 +202,8 @@ enum my_verdict { MY_PASSES, MY_REFUSED, MY_WAITS /* `next` says for what */ };
 enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_next *next);
 /* EXECUTE, BULK_EXECUTE; and FETCH, which goes on with what was admitted, as inside a transaction. */
 enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *next);
+/* A command that nobody knows: as a write that nobody knows. */
+enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_next *next);
 /* With the sequence number of the command's last packet plus one: at once if that one is here. */
 enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code, const char *state,
                           const char *text, hr_next *next);

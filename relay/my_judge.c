@@ -214,6 +214,17 @@ enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_nex
     return obey(session, it, said, &words, &unit, next);
 }
 
+enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_next *next)
+{
+    hr_my_unit unit = {.command = it->code, .flags = MY_UNIT_RUNS};
+    hr_words words;
+    hr_said said = hr_ask(session, unknown, sizeof unknown - 1, ask_flags(&session->my), &words, &unit.ticket);
+
+    if (said != HR_WAIT && said != HR_WAIT_TURN)
+        forget_warning(session);
+    return obey(session, it, said, &words, &unit, next);
+}
+
 /* A refused execution must not leave its long data at the server: the client sends them again with the
  * next one, and they would be appended. A server's own error resets them, too. */
 static void reset_long_data(hr_session *session, my_statement *statement)

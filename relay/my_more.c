@@ -37,6 +37,7 @@ bool my_push(hr_session *session, const hr_my_unit *unit)
     hr_my_more *more;
 
     if (my->units == 0) {
+        my->has_rows = false;
         my->unit = *unit;
         my->answer = first_of(unit->command);
         my->units = 1;
@@ -61,6 +62,7 @@ void my_pop(hr_session *session)
     if (my->unit.prepared != NULL)
         hr_prepared_drop(session, my->unit.prepared);
     my->unit = (hr_my_unit){0};
+    my->has_rows = false;
     my->answer = MY_FIRST;
     if (--my->units == 0)
         return;

@@ -385,8 +385,7 @@ static void other_commands_have_answers_of_their_own(void)
     passes(t, HR_SERVER, eof(2, MY_AUTOCOMMIT));
     passes(t, HR_CLIENT, P(0, "\x1b\0\0"));
     passes(t, HR_SERVER, eof(1, MY_AUTOCOMMIT));
-    passes(t, HR_CLIENT, P(0, ""));
-    passes(t, HR_SERVER, error(1, 1047, "Unknown command"));
+    assert(noted(&t->asked, ""));
     say(t, HR_CLIENT, P(0, "\x20"));
     assert(sent_has(t, HR_CLIENT, "does not go through the proxy") && sent_nothing(t, HR_SERVER));
     forget_sent(t);
@@ -396,18 +395,88 @@ static void other_commands_have_answers_of_their_own(void)
     talk_close(t);
 }
 
+/* COM_REFRESH flushes tables; what a server knows beyond our list may do anything. */
+static void commands_that_nobody_knows_are_judged(void)
+{
+    static const char *const codes[] = {"\x07\x04", "\x06t", "\x70", "\xef", "\xfb"};
+
+    for (size_t i = 0; i <= sizeof codes / sizeof *codes; i++) {
+        bool empty = i == sizeof codes / sizeof *codes;
+        words it = empty ? P(0, "") : packet_of(0, codes[i], strlen(codes[i]));
+        talk *t = sign_in(w, MY_CLIENT, 0);
+
+        passes(t, HR_CLIENT, it);
+        assert(noted(&t->asked, "0 CALL headgate_unknown()\n"));
+        passes(t, HR_SERVER, error(1, 1047, "Unknown command"));
+        assert(noted(&t->ended, "done 1 failed\n"));
+        verdict = HR_REFUSE;
+        say(t, HR_CLIENT, it);
+        assert(heard(t, HR_CLIENT, error(1, 1205, REFUSAL)) && sent_nothing(t, HR_SERVER));
+        verdict = HR_GO;
+        talk_close(t);
+    }
+}
+
+#define DUMP "\x12\x04\0\0\0\0\0\1\0\0\0binlog.1"
+#define REPORT "\xef" "12345678binlog.1"
+
 static void a_dump_is_no_way_around(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
 
-    passes(t, HR_CLIENT, P(0, "\x12\x04\0\0\0\0\0\1\0\0\0binlog.1"));
+    passes(t, HR_CLIENT, P(0, DUMP));
     passes(t, HR_SERVER, P(1, "\0event"));
-    passes(t, HR_CLIENT, P(0, "\xef" "12345678binlog.1"));
+    passes(t, HR_CLIENT, P(0, REPORT));
     say(t, HR_CLIENT, query("DROP TABLE t"));
     assert(sent_nothing(t, HR_SERVER) && noted(&t->asked, ""));
-    say(t, HR_SERVER, error(2, 1236, "could not find"));
-    assert(heard(t, HR_SERVER, query("DROP TABLE t")) && noted(&t->asked, "0 DROP TABLE t\n"));
+    passes(t, HR_SERVER, error(2, 1236, "could not find")); /* the server goes with it */
+    assert(t->closed && sent_nothing(t, HR_SERVER) && noted(&t->asked, ""));
     talk_close(t);
+}
+
+/* M2: a server that denies the log takes the report for a command, and answers it. Were that answer taken
+ * for the next one's, that would run on without its place. */
+static void a_report_waits_until_the_log_has_come(void)
+{
+    talk *t = sign_in(w, MY_CLIENT, 0);
+
+    passes(t, HR_CLIENT, P(0, DUMP));
+    say(t, HR_CLIENT, both(P(0, REPORT), query("SELECT heavy")));
+    assert(sent_nothing(t, HR_SERVER) && noted(&t->asked, ""));
+    passes(t, HR_SERVER, error(1, 1227, "Access denied"));
+    assert(heard(t, HR_SERVER, P(0, REPORT)) && noted(&t->asked, "0 CALL headgate_unknown()\n"));
+    passes(t, HR_SERVER, error(1, 1047, "Unknown command"));
+    assert(heard(t, HR_SERVER, query("SELECT heavy")) && noted(&t->asked, "0 SELECT heavy\n"));
+    assert(noted(&t->ended, "done 1 failed\n"));
+    passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
+    assert(noted(&t->ended, "done 2 ok\n") && !t->closed);
+    talk_close(t);
+}
+
+/* M2: MySQL answers them, and says nothing to those that are whole; MariaDB says nothing to either. */
+static void malformed_commands_end_it(void)
+{
+    static const struct { const char *bytes; size_t least; } kinds[] = {
+        {"\x19\1\0\0\0", 5}, {"\x18\1\0\0\0\0\0", 7}, {"\x1a\1\0\0\0", 5}, {"\x0c\1\0\0\0", 5},
+        {"\x1c\1\0\0\0\1\0\0\0", 9}, {"\x17\1\0\0\0\0\1\0\0\0", 10}, {"\xfa\1\0\0\0\0\0", 7},
+    };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (size_t length = 1; length <= kinds[i].least; length++) {
+            talk *t = sign_in(w, MY_CLIENT, 0);
+            words it = packet_of(0, kinds[i].bytes, length);
+
+            if (length == kinds[i].least) {
+                passes(t, HR_CLIENT, it);
+                assert(!t->closed);
+            } else {
+                say(t, HR_CLIENT, both(it, query("SELECT heavy")));
+                assert(heard(t, HR_CLIENT, error(1, 1835, "headgate: the command is malformed: shorter than "
+                                                 "any of its kind; the session is closed")));
+                assert(t->closed && sent_nothing(t, HR_SERVER) && noted(&t->asked, ""));
+            }
+            talk_close(t);
+        }
 }
 
 /* ── Prepared statements ──────────────────────────────────────────────────── */
@@ -891,11 +960,35 @@ static void servers_may_speak_unasked(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
 
-    passes(t, HR_SERVER, error(0, 1927, "Connection was killed"));
-    assert(!t->closed);
-    end_session(t, HR_LOST_SERVER); /* its own words have been said */
-    assert(sent_nothing(t, HR_CLIENT));
+    passes(t, HR_SERVER, error(0, 1927, "Connection was killed")); /* and goes */
+    assert(t->closed);
     talk_close(t);
+
+    t = sign_in(w, MY_CLIENT, 0); /* between the commands of a transaction, too */
+    passes(t, HR_CLIENT, query("BEGIN"));
+    passes(t, HR_SERVER, ok(1, MY_IN_TRANSACTION));
+    passes(t, HR_SERVER, error(0, 4031, "The client was disconnected because of inactivity"));
+    assert(t->closed);
+    talk_close(t);
+}
+
+/* M2: were an answer that nobody asked for passed on, each that follows would be taken for another's. */
+static void answers_that_nobody_asked_for_end_it(void)
+{
+    static const words nothing;
+    words kinds[] = {ok(1, MY_AUTOCOMMIT), eof(1, MY_AUTOCOMMIT), columns(1, 1), P(1, ""), P(1, "\xff\1"), nothing};
+
+    for (size_t i = 0; kinds[i].length > 0; i++) {
+        talk *t = sign_in(w, MY_CLIENT, 0);
+
+        passes(t, HR_CLIENT, query("SELECT 1"));
+        say(t, HR_SERVER, both(ok(1, MY_AUTOCOMMIT), kinds[i]));
+        assert(heard(t, HR_CLIENT, both(ok(1, MY_AUTOCOMMIT),
+                                        error(1, 1835, "headgate: the server answered what nobody asked; the "
+                                              "session is closed"))));
+        assert(t->closed);
+        talk_close(t);
+    }
 }
 
 int main(void)
@@ -917,6 +1010,8 @@ int main(void)
         databases_are_followed, changed_users_are_learnt_when_they_are_let_in,
         kills_reach_those_who_wait, numbers_out_of_order_end_it, malformed_answers_end_it,
         the_client_is_told_why_it_ends, servers_may_speak_unasked,
+        answers_that_nobody_asked_for_end_it, malformed_commands_end_it,
+        a_report_waits_until_the_log_has_come, commands_that_nobody_knows_are_judged,
     };
 
     harness_says = says;

@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import pymysql
 import pytest
 
 from tests.proxy.live.ways import MariaDBWay
 
 PREPARE, EXECUTE, LONG_DATA, CLOSE, RESET, FETCH = 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1C
 SET_OPTION, FIELD_LIST, RESET_CONNECTION, BOGUS = 0x1B, 0x04, 0x1F, 0x70
+BINLOG_DUMP, DUMP_NON_BLOCK = 0x12, 1
 READ_ONLY_CURSOR = 1
 EOF = 0xFE
 LAST_ROW_SENT = 0x80
@@ -125,3 +127,18 @@ def test_commands_sent_before_their_answers_are_read(my: MariaDBWay) -> None:
             talk.rows()
             [row], _ = talk.rows()
             assert row[1:].decode() == str(number)
+
+
+def test_a_dump_of_the_log_comes_whole_and_the_session_goes_with_it(my: MariaDBWay) -> None:
+    """As a replica or mariadb-binlog asks for it; without waiting for what is not written yet."""
+    session = my.pymysql()
+    with session.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        name, position = cursor.fetchone()[:2]
+        cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
+    talk = Commands(session)
+    talk.send(BINLOG_DUMP, struct.pack("<IHI", 4, DUMP_NON_BLOCK, 4242) + name.encode())
+    events, _ = talk.rows()
+    assert struct.unpack_from("<I", events[-1], 14)[0] >= position  # where the last event ends
+    with pytest.raises(pymysql.err.OperationalError):
+        session.ping(reconnect=False)
