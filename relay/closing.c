@@ -74,6 +74,7 @@ void hr_lose(hr_session *session, hr_lost why, const char *fault)
     if (session->closing)
         return;
     session->fault = fault;
+    session->idle = session->established && session->statement_since_ns == 0 && !session->held;
     hr_forget_pieces(session, HR_CLIENT);
     hr_forget_pieces(session, HR_SERVER);
     hr_stop_server(session, why);

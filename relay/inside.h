@@ -174,6 +174,7 @@ struct hr_session {
     bool established;         /* the machine sets it: start-up is over, statements may come */
     _Atomic bool held;        /* read by others: a cancel request for what is held is not forwarded */
     bool later, closing, draining;
+    bool idle;                /* when it was ended, nothing of it ran or waited */
     bool stopping;            /* closing, but the server is waited for: what runs there has its places */
     uint16_t port;
     uint8_t address[16];

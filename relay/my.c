@@ -140,15 +140,29 @@ static uint8_t next_seq(const hr_my *my)
     return my->units > 0 ? (uint8_t) (my->seq + 1) : 1;
 }
 
+/* A server that ends a session says nothing: clients know a connection that is closed (2006, 2013), and a
+ * pool replaces it. An error of ours would be the answer to what they ask next, and pools would take the
+ * connection for a sound one. What waits here for its turn is ours to answer, and has not run. */
+static bool goes_unsaid(const hr_session *session, hr_lost why)
+{
+    const hr_my *my = &session->my;
+
+    if (!session->established || session->held)
+        return false;
+    return why == HR_LOST_SERVER
+           || (my->units == 0 && my->client_left == 0 && !my->client_more && !session->later);
+}
+
 static void lost(hr_session *session, hr_lost why)
 {
     const hr_code *code = &hr_code_of_loss[why];
     const char *state = session->my.phase == MY_GREETING ? NULL : code->mysql_state;
+    bool unsaid = why == HR_LOST_CLIENT || !can_be_told(session) || goes_unsaid(session, why);
     uint8_t seq = next_seq(&session->my);
     char text[MY_ERROR_BYTES];
 
     settle_all(session);
-    if (why == HR_LOST_CLIENT || !can_be_told(session))
+    if (unsaid)
         return;
     hr_words_of_loss(session, why, text, sizeof text);
     my_tell(session, seq, code->mysql, state, text);

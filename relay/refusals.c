@@ -72,6 +72,8 @@ static const char *advice_of(const hr_session *session, hr_lost why)
         return "the statement that waited here has not reached it: connect again and repeat it";
     if (why == HR_LOST_SERVER && !session->established)
         return "that was while signing in, so no statement has run: look at the server's log, and connect again";
+    if (why == HR_LOST_SERVER && session->idle)
+        return "no statement ran: connect again";
     if (why == HR_LOST_MEMORY && session->fault != NULL)
         return "max_buffer_mb does not bound this";
     return words_of[why].next;

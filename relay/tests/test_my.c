@@ -935,15 +935,19 @@ static void the_client_is_told_why_it_ends(void)
     talk_close(t);
 
     t = sign_in(w, MY_CLIENT, 0);
-    end_session(t, HR_LOST_DRAIN); /* idle: as the answer to what it will ask next */
-    assert(t->to[HR_CLIENT].bytes[3] == 1 && sent_has(t, HR_CLIENT, "#08S01headgate: "));
-    talk_close(t);
-
-    t = sign_in(w, MY_CLIENT, 0);
     passes(t, HR_CLIENT, query("SELECT 1"));
     passes(t, HR_SERVER, columns(1, 1));
+    end_session(t, HR_LOST_KILLED);
+    assert(t->to[HR_CLIENT].bytes[3] == 3 && sent_has(t, HR_CLIENT, "headgate: "));
+    assert(noted(&t->ended, "done 1 failed\n"));
+    talk_close(t);
+
+    t = sign_in(w, MY_CLIENT, 0); /* what waits here is ours to answer */
+    verdict = HR_WAIT;
+    say(t, HR_CLIENT, query("SELECT 1"));
     end_session(t, HR_LOST_SERVER);
-    assert(t->to[HR_CLIENT].bytes[3] == 3 && noted(&t->ended, "done 1 failed\n"));
+    assert(t->to[HR_CLIENT].bytes[3] == 1 && sent_has(t, HR_CLIENT, "#08S01headgate: "));
+    verdict = HR_GO;
     talk_close(t);
 
     t = sign_in(w, MY_CLIENT, 0); /* in the middle of a row there is no place for it */
@@ -953,6 +957,34 @@ static void the_client_is_told_why_it_ends(void)
     t->to[HR_CLIENT].length = 0;
     end_session(t, HR_LOST_SERVER);
     assert(sent_nothing(t, HR_CLIENT));
+    talk_close(t);
+}
+
+/* P2: pools know a connection that is closed, and not an error in the place of an answer. */
+static void an_idle_session_ends_without_a_word(void)
+{
+    for (int why = 0; why <= HR_LOST_KILLED; why++)
+        for (int inside = 0; inside < 2; inside++) {
+            talk *t = sign_in(w, MY_CLIENT, 0);
+
+            if (inside) {
+                passes(t, HR_CLIENT, query("BEGIN"));
+                passes(t, HR_SERVER, ok(1, MY_IN_TRANSACTION));
+            }
+            end_session(t, (hr_lost) why);
+            assert(sent_nothing(t, HR_CLIENT));
+            talk_close(t);
+        }
+}
+
+/* P2: whether it has taken effect nobody knows, and that is what a lost connection says. */
+static void a_server_that_dies_is_a_lost_connection(void)
+{
+    talk *t = sign_in(w, MY_CLIENT, 0);
+
+    passes(t, HR_CLIENT, query("SELECT 1"));
+    end_session(t, HR_LOST_SERVER);
+    assert(sent_nothing(t, HR_CLIENT) && noted(&t->ended, "done 1 failed\n"));
     talk_close(t);
 }
 
@@ -1009,7 +1041,8 @@ int main(void)
         attributes_have_the_servers_own_lengths,
         databases_are_followed, changed_users_are_learnt_when_they_are_let_in,
         kills_reach_those_who_wait, numbers_out_of_order_end_it, malformed_answers_end_it,
-        the_client_is_told_why_it_ends, servers_may_speak_unasked,
+        the_client_is_told_why_it_ends, an_idle_session_ends_without_a_word,
+        a_server_that_dies_is_a_lost_connection, servers_may_speak_unasked,
         answers_that_nobody_asked_for_end_it, malformed_commands_end_it,
         a_report_waits_until_the_log_has_come, commands_that_nobody_knows_are_judged,
     };

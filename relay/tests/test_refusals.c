@@ -94,6 +94,9 @@ static void a_server_that_goes_while_signing_in_has_run_nothing(void)
     session.established = true;
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
     assert(strstr(words, "may or may not") != NULL);
+    session.idle = true;
+    hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
+    assert(strcmp(words, "headgate: the server has closed the connection; no statement ran: connect again") == 0);
     session.fault = "the server has sent too much";
     hr_words_of_loss(&session, HR_LOST_MEMORY, words, sizeof words);
     assert(strstr(words, ": the server has sent too much; max_buffer_mb does not bound this") != NULL);
