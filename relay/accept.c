@@ -20,7 +20,7 @@
 typedef struct hr_newcomer {
     hr_errand errand;
     int fd;
-    bool excess;
+    uint8_t excess; /* HR_EXCESS_* */
     bool own; /* not somebody's: hr_take_in */
     hr_listener *listener;
     struct sockaddr_storage address;
@@ -49,6 +49,8 @@ static void begin(hr_thread *thread, const hr_newcomer *newcomer)
     }
     hr_count(&thread->counts->accepted, 1);
     session->own.excess = newcomer->excess;
+    if (!newcomer->own && !hr_count_login(session) && newcomer->excess == HR_EXCESS_NOT)
+        session->own.excess = HR_EXCESS_LOGINS;
     if (hr_shared(thread)->draining && !newcomer->own)
         hr_drain_one(session); /* accepted before, and on the way to this thread meanwhile */
     if (session->machine->connects_first && session->own.in_use && !session->closing)
@@ -105,7 +107,7 @@ static void place(hr_thread *thread, const hr_newcomer *newcomer)
 
 void hr_take_in(hr_thread *thread, int fd, hr_listener *listener)
 {
-    hr_newcomer newcomer = {.fd = fd, .excess = true, .own = true, .listener = listener};
+    hr_newcomer newcomer = {.fd = fd, .excess = HR_EXCESS_SESSIONS, .own = true, .listener = listener};
 
     atomic_fetch_add(&hr_shared(thread)->sessions, 1);
     atomic_fetch_add(&listener->sessions, 1);
@@ -122,7 +124,7 @@ static bool admit(hr_thread *thread, hr_newcomer *newcomer)
     uint32_t most = thread->relay->settings.max_sessions;
     uint32_t sessions = atomic_fetch_add(&hr_shared(thread)->sessions, 1) + 1;
 
-    newcomer->excess = sessions > most;
+    newcomer->excess = sessions > most ? HR_EXCESS_SESSIONS : HR_EXCESS_NOT;
     if (sessions <= most + most / 8 + 16)
         return true;
     atomic_fetch_sub(&hr_shared(thread)->sessions, 1);

@@ -137,8 +137,13 @@ void hr_connect(hr_session *session)
 
     session->own.wished = session->target_id != 0;
     if (session->own.excess && !session->own.wished) {
-        snprintf(fault, sizeof session->thread->engine->fault, "there are %u, as many as max_sessions allows",
-                 settings->max_sessions);
+        if (session->own.excess == HR_EXCESS_LOGINS)
+            snprintf(fault, sizeof session->thread->engine->fault,
+                     "%u are logging in from this address, as many as max_logins_per_address allows",
+                     hr_logins_most(session->thread->relay));
+        else
+            snprintf(fault, sizeof session->thread->engine->fault,
+                     "there are %u, as many as max_sessions allows", settings->max_sessions);
         hr_lose(session, HR_LOST_SESSIONS, fault);
         return;
     }

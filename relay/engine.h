@@ -71,21 +71,22 @@ typedef struct hr_listener {
     _Atomic bool gone;         /* hr_unlisten: free for another, once nobody looks here any more */
 } hr_listener;
 
-typedef struct hr_user {
-    struct hr_user *next;
+/* How many sessions a user has, or are logging in from an address: by the hash of either. */
+typedef struct hr_head {
+    struct hr_head *next;
     uint64_t key;
     uint32_t sessions;
-} hr_user;
+} hr_head;
 
-#define HR_USER_ROWS 1024u
+#define HR_HEAD_ROWS 1024u
 
 typedef struct hr_engine_shared {
     const hr_loop *loop;
-    pthread_mutex_t lock; /* listeners' contexts, the table of places, users: moments only */
+    pthread_mutex_t lock; /* listeners' contexts, the table of places, heads: moments only */
     hr_listener listener[HR_MAX_LISTENERS];
     _Atomic uint32_t listeners;
     hr_places *places;
-    hr_user *users[HR_USER_ROWS];
+    hr_head *heads[HR_HEAD_ROWS];
     _Atomic uint64_t next_id;
     _Atomic uint32_t sessions; /* of all threads */
     _Atomic bool draining, drain_told;
@@ -207,8 +208,10 @@ hr_session *hr_session_make(hr_thread *thread, int fd, const hr_listener *listen
 void hr_session_finish(hr_session *session); /* both ends are closed */
 void hr_bury(hr_thread *thread);             /* the round's dead are free for others */
 void hr_sessions_free(hr_thread *thread);
-/* Counts its user; false: that one has as many as it may, session->fault says so. */
-bool hr_count_user(hr_session *session);
+/* Counts where it comes from, until it has logged in; false: as many do so as may. */
+bool hr_count_login(hr_session *session);
+void hr_login_over(hr_session *session);
+uint32_t hr_logins_most(const hr_relay *relay);
 
 /* ── connect.c, places.c ──────────────────────────────────────────────────── */
 

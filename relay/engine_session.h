@@ -2,6 +2,8 @@
 #ifndef HEADGATE_RELAY_ENGINE_SESSION_H
 #define HEADGATE_RELAY_ENGINE_SESSION_H
 
+enum { HR_EXCESS_NOT = 0, HR_EXCESS_SESSIONS, HR_EXCESS_LOGINS }; /* beyond which bound */
+
 typedef struct hr_own {
     /* These two outlive the session: a late hr_wake may find the memory in use by another one. */
     hr_errand wake;
@@ -12,7 +14,7 @@ typedef struct hr_own {
     bool resting;            /* as counted in idle_sessions */
     bool leaving;            /* goes as soon as it is at rest … */
     bool patient;            /* … but is left in peace until leave_by_ns, or a drain without patience */
-    bool excess;             /* beyond max_sessions: may send a cancel, is refused otherwise */
+    uint8_t excess;          /* HR_EXCESS_*: may send a cancel, is refused otherwise */
     bool wished;             /* target_id was the machine's wish, not the route's */
     bool server_shut;        /* the server has been told that no more comes */
     bool told;               /* the client was sent something together with the end */
@@ -28,7 +30,8 @@ typedef struct hr_own {
     uint64_t close_limit_ns; /* and by then even if it goes on to be sent */
     uint64_t close_unsent;   /* bytes, when that was last looked at */
     uint64_t user_key;       /* under which it is counted; 0: not */
-    const char *names_seen;  /* session->gate.names, when its user was last counted */
+    uint64_t login_key;      /* likewise its address, while it logs in */
+    const char *names_seen;  /* session->gate.names, when its user was last looked at */
     struct hr_place *place;  /* its target, while it is counted there */
 } hr_own;
 

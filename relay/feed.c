@@ -99,16 +99,13 @@ static void cannot_keep(hr_session *session, hr_end from, size_t length)
     hr_lose(session, HR_LOST_MEMORY, fault);
 }
 
-/* True: the session goes on. Its user is counted before the server hears of it. */
+/* True: the session goes on. Who has become another user counts as that one. */
 bool hr_after_machine(hr_session *session)
 {
     session->own.told = session->thread->engine->out[HR_CLIENT].bytes > 0;
-    if (session->own.names_seen != session->gate.names) {
-        session->own.names_seen = session->gate.names;
-        if (!hr_count_user(session)) {
-            hr_lose(session, HR_LOST_SESSIONS, session->fault);
-            return false;
-        }
+    if (session->established && session->own.names_seen != session->gate.names && !hr_user_proved(session)) {
+        hr_lose(session, HR_LOST_SESSIONS, session->fault);
+        return false;
     }
     hr_flush(session);
     if (session->thread->engine->out_of_buffers) {
@@ -240,6 +237,9 @@ void hr_act(hr_session *session, hr_end from, hr_next next)
     case HR_SERVER_TLS:
         hr_secure(session, HR_SERVER);
         break;
+    case HR_CROWDED:
+        hr_lose(session, HR_LOST_SESSIONS, session->fault);
+        break;
     case HR_CLOSE:
         hr_begin_close(session);
         break;
@@ -350,6 +350,7 @@ static bool look_at_ends(hr_session *session)
 static void now_established(hr_session *session)
 {
     session->own.counted = true;
+    hr_login_over(session);
     hr_count(&session->thread->counts->established, 1);
     hr_register(session);
     hr_timer_anew(session);

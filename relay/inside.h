@@ -62,6 +62,7 @@ typedef enum hr_next {
                      * answer): hr_tls_unread. Postgres's machine takes none there: CVE-2021-23222 */
     HR_SERVER_TLS,
     HR_CLIENT_TLS_DIRECT, /* the bytes fed begin a TLS handshake themselves: none are consumed */
+    HR_CROWDED,     /* hr_user_proved has said no: what was emitted is sent, machine->lost(HR_LOST_SESSIONS) follows */
     HR_CLOSE        /* send what was emitted, as far as that is possible soon, and close both ends */
 } hr_next;
 
@@ -192,11 +193,14 @@ struct hr_session {
 };
 
 /* Learnt by the machine at start-up or later; copied. Any of them NULL: as it was. The gate resolves
- * anew what depends on it. After this call into the machine the engine looks whether its user has more
- * sessions than max_sessions_per_user: if so, what was emitted to the server is dropped, and
- * machine->lost(HR_LOST_SESSIONS) follows. */
+ * anew what depends on it. Of an established session the engine then looks whether its user has more
+ * sessions than max_sessions_per_user: if so, what was emitted is dropped, and machine->lost(
+ * HR_LOST_SESSIONS) follows. */
 void hr_session_names(hr_session *session, const char *username, const char *database,
                       const char *application);
+/* The server has let in the user of that name, and the client is about to hear of it. False: that user
+ * has as many sessions as it may; HR_CROWDED is what comes next. */
+bool hr_user_proved(hr_session *session);
 
 /* One timer a session, for whoever asks for the earliest; when it is due the engine looks at
  * everything that has a time: start-up, connecting, the gate's wait, draining, idling. */

@@ -16,7 +16,7 @@ size_t hr_layout(uint32_t which)
         sizeof(hr_plan), sizeof(hr_state), sizeof(hr_thread_counts), sizeof(hr_event),
         sizeof(hr_session_view),
         FIELD(hr_settings, dry_run), FIELD(hr_settings, max_buffer_bytes),
-        FIELD(hr_settings, tcp_keepalive_s), FIELD(hr_trust, user), FIELD(hr_trust, by_signature),
+        FIELD(hr_settings, max_logins_per_address), FIELD(hr_trust, user), FIELD(hr_trust, by_signature),
         FIELD(hr_identity_settings, trust), FIELD(hr_identity_settings, priority_tag),
         FIELD(hr_identity_settings, secret), FIELD(hr_tls_settings, name),
         FIELD(hr_target, address), FIELD(hr_target, name), FIELD(hr_targets, target),

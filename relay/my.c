@@ -135,7 +135,7 @@ static uint8_t next_seq(const hr_my *my)
 {
     if (my->phase == MY_GREETING)
         return 0;
-    if (my->phase != MY_READY || my->client_left > 0 || my->client_more || my->infile)
+    if (my->phase != MY_READY || (my->units > 0 && my->answer == MY_AUTHENTICATES) || my->client_left > 0 || my->client_more || my->infile)
         return (uint8_t) (my->client_seq + 1);
     return my->units > 0 ? (uint8_t) (my->seq + 1) : 1;
 }

@@ -94,8 +94,6 @@ static void take_effect(hr_session *session)
 
     switch (my->unit.command) {
     case MY_CHANGE_USER:
-        if ((my->unit.flags & MY_UNIT_OWN) == 0 && more != NULL && more->kept != NULL)
-            my_read_change(session, more->kept, more->kept_length, true);
         my_unlearn_all(session);
         return;
     case MY_RESET_CONNECTION:

@@ -428,6 +428,15 @@ static void pass_auth(hr_session *session, const uint8_t *packet, size_t length)
     my->seq = my->client_seq = seq;
 }
 
+/* COM_CHANGE_USER has gone well: from now on it is that user's session. */
+static void become(hr_session *session)
+{
+    const hr_my_more *more = session->my.more;
+
+    if ((session->my.unit.flags & MY_UNIT_OWN) == 0 && more != NULL && more->kept != NULL)
+        my_read_change(session, more->kept, more->kept_length, true);
+}
+
 static void let_in(hr_session *session, const my_ok *ok)
 {
     bool login = (session->my.unit.flags & MY_UNIT_OWN) != 0;
@@ -456,6 +465,7 @@ void my_authenticates(hr_session *session, const uint8_t *packet, size_t length,
     hr_my *my = &session->my;
     const uint8_t *payload = packet + MY_HEADER;
     uint8_t first = length == 0 ? 1 : payload[0];
+    bool lets_in;
     my_ok ok;
 
     if (!my_may_write(session)) {
@@ -467,11 +477,19 @@ void my_authenticates(hr_session *session, const uint8_t *packet, size_t length,
         *next = my_sha2_key(session, packet, length);
         return;
     }
+    lets_in = first == 0 && length >= 7 && payload[1] == 0 && payload[2] == 0
+              && my_read_ok(payload, length, &ok);
+    if (lets_in) {
+        become(session);
+        if (!hr_user_proved(session)) {
+            *next = HR_CROWDED;
+            return;
+        }
+    }
     pass_auth(session, packet, length);
     if (first == 0xff) {
         *next = turn_away(session);
-    } else if (first == 0 && length >= 7 && payload[1] == 0 && payload[2] == 0
-               && my_read_ok(payload, length, &ok)) {
+    } else if (lets_in) {
         let_in(session, &ok);
     } else {
         if (first == 0xfe)

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#define AUTH_OK 0u
 #define AUTH_SASL 10u
 #define LOOKED_AT_BYTES 8192u /* of a ParameterStatus or what signing in says; of more the rest just passes */
 
@@ -326,6 +327,16 @@ static bool say_sasl(answer *a, const uint8_t *body, size_t there, uint32_t tota
     return true;
 }
 
+/* AuthenticationOk: whose session it is, is sure now. Whether there is no room for one more, and it ends. */
+static bool is_crowded(answer *a, const uint8_t *body, size_t there)
+{
+    if (there < 4 || hr_pg_u32(body) != AUTH_OK || hr_user_proved(a->session))
+        return false;
+    pass_on(a);
+    a->next = HR_CROWDED;
+    return true;
+}
+
 /* Messages of a few bytes, which are looked at once they are there whole. */
 static bool is_short(uint8_t type)
 {
@@ -387,7 +398,8 @@ static bool look_before(answer *a, uint8_t type, const uint8_t *body, size_t the
         on_parameter(a->session, body, there);
         return false;
     case 'R':
-        return a->pg->phase == HR_PG_SIGNING_IN && say_sasl(a, body, there, total);
+        return a->pg->phase == HR_PG_SIGNING_IN
+               && (is_crowded(a, body, there) || say_sasl(a, body, there, total));
     case 'K':
         if (a->pg->phase == HR_PG_SIGNING_IN)
             on_key(a->session, body, there);
@@ -459,7 +471,7 @@ static bool one_message(answer *a, uint8_t type, uint32_t size)
     if (type == 'C' && there > 0 && body[there - 1] == '\0')
         tag = (const char *) body;
     if (look_before(a, type, body, there, size + 1))
-        return true;
+        return a->next == HR_MORE;
     if (is_ours(a->pg, type))
         drop_message(a, size + 1);
     else

@@ -49,13 +49,15 @@ typedef struct hr_settings {
     uint32_t threads;              /* 1 to HR_MAX_THREADS */
     uint32_t loop;                 /* HR_LOOP_*; AUTO: io_uring if a probe succeeds */
     uint32_t max_sessions;
-    uint32_t max_sessions_per_user; /* 0: no bound of its own */
+    uint32_t max_sessions_per_user; /* that were let in by the server; 0: no bound of its own */
     uint32_t startup_timeout_ms;   /* from accept until the session is established */
     uint32_t connect_timeout_ms;   /* to the server */
     uint32_t dry_run;              /* decide and count, warn, but let everything pass */
     uint64_t max_buffer_bytes;     /* of all sessions' buffers together */
     uint32_t idle_timeout_ms;      /* 0: none. A session outside a transaction that says nothing */
     uint32_t tcp_keepalive_s;      /* 0: the system's */
+    uint32_t max_logins_per_address; /* sessions that are not established yet. 0: all but a 64th of max_sessions */
+    uint32_t reserved;
 } hr_settings;
 
 /* Where the name of a client comes from, first that has a value (R96). */

@@ -1,5 +1,5 @@
 /*
- * sessions.c: a session's birth and end, and how many a user has.
+ * sessions.c: a session's birth and end, and how many a user or an address has.
  *
  * Memory of sessions comes in slabs and is used again, never given back while the thread runs: so a
  * late hr_wake touches nothing that is not a session. The dead of a round are free after it: events
@@ -162,76 +162,103 @@ hr_session *hr_session_make(hr_thread *thread, int fd, const hr_listener *listen
     return session;
 }
 
-/* ── Users ────────────────────────────────────────────────────────────────── */
+/* ── How many ─────────────────────────────────────────────────────────────── */
 
-static hr_user **user_row(hr_engine_shared *shared, uint64_t key)
+static hr_head **head_of(hr_engine_shared *shared, uint64_t key)
 {
-    hr_user **at = &shared->users[key % HR_USER_ROWS];
+    hr_head **at = &shared->heads[key % HR_HEAD_ROWS];
 
     while (*at != NULL && (*at)->key != key)
         at = &(*at)->next;
     return at;
 }
 
-static void leave_user(hr_session *session)
+/* `key` is where the session keeps under which it is counted: 0 afterwards. */
+static void uncount(hr_session *session, uint64_t *key)
 {
     hr_engine_shared *shared = hr_shared(session->thread);
-    hr_user **at, *user;
+    hr_head **at, *head;
 
-    if (session->own.user_key == 0)
+    if (*key == 0)
         return;
     pthread_mutex_lock(&shared->lock);
-    at = user_row(shared, session->own.user_key);
-    user = *at;
-    if (--user->sessions == 0) {
-        *at = user->next;
-        free(user);
+    at = head_of(shared, *key);
+    head = *at;
+    if (--head->sessions == 0) {
+        *at = head->next;
+        free(head);
     }
     pthread_mutex_unlock(&shared->lock);
-    session->own.user_key = 0;
+    *key = 0;
 }
 
-/* How many sessions it would have with this one; this one is counted unless that is too many. */
-static uint32_t join_user(hr_session *session, uint64_t key, uint32_t most)
+/* False: there are as many already. */
+static bool count(hr_session *session, uint64_t key, uint32_t most, uint64_t *kept)
 {
     hr_engine_shared *shared = hr_shared(session->thread);
-    hr_user **at;
-    uint32_t sessions = 1;
+    hr_head **at;
+    bool fits = true;
 
     pthread_mutex_lock(&shared->lock);
-    at = user_row(shared, key);
+    at = head_of(shared, key);
     if (*at == NULL && (*at = calloc(1, sizeof **at)) != NULL)
         (*at)->key = key;
     if (*at != NULL) {
-        sessions = (*at)->sessions + 1;
-        if (sessions <= most) {
-            (*at)->sessions = sessions;
-            session->own.user_key = key;
+        fits = (*at)->sessions < most;
+        if (fits) {
+            (*at)->sessions++;
+            *kept = key;
         }
     }
     pthread_mutex_unlock(&shared->lock);
-    return sessions;
+    return fits;
 }
 
-bool hr_count_user(hr_session *session)
+/* By the name that the server has let in: before that it is just what somebody says, and whoever says it
+ * could lock its owner out. */
+bool hr_user_proved(hr_session *session)
 {
     uint32_t most = session->thread->relay->settings.max_sessions_per_user;
     const char *username = session->gate.names;
     char *fault = session->thread->engine->fault;
     uint64_t key;
 
+    session->own.names_seen = username;
     if (most == 0 || username == NULL || *username == '\0')
         return true;
     key = hg_hash(7, username, strlen(username)) | 1u;
     if (key == session->own.user_key)
         return true;
-    leave_user(session);
-    if (join_user(session, key, most) <= most)
+    uncount(session, &session->own.user_key);
+    if (count(session, key, most, &session->own.user_key))
         return true;
     snprintf(fault, sizeof session->thread->engine->fault,
              "user %.64s has %u, as many as max_sessions_per_user allows", username, most);
     session->fault = fault;
     return false;
+}
+
+uint32_t hr_logins_most(const hr_relay *relay)
+{
+    const hr_settings *settings = &relay->settings;
+
+    return settings->max_logins_per_address > 0 ? settings->max_logins_per_address
+                                                : settings->max_sessions - settings->max_sessions / 64;
+}
+
+bool hr_count_login(hr_session *session)
+{
+    size_t length = session->family == 4 ? 4 : 8; /* of IPv6: what one network has */
+
+    if (session->family == 0)
+        return true;
+    return count(session, hg_hash(8, session->address, length) | 1u,
+                 hr_logins_most(session->thread->relay), &session->own.login_key);
+}
+
+void hr_login_over(hr_session *session)
+{
+    uncount(session, &session->own.login_key);
 }
 
 /* ── End ──────────────────────────────────────────────────────────────────── */
@@ -257,7 +284,8 @@ void hr_session_finish(hr_session *session)
     session->machine->free(session);
     hr_gate_session_free(session);
     hr_leave_place(session);
-    leave_user(session);
+    uncount(session, &session->own.user_key);
+    hr_login_over(session);
     atomic_fetch_sub(&hr_shared(thread)->listener[session->listener].sessions, 1);
     link_out(thread, session);
     if (session->own.resting)

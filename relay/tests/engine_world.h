@@ -3,7 +3,7 @@
  *
  *   test's client socket ⇄ relay thread ⇄ test's server socket
  *
- * From a client: "user NAME"; "hold" (until gate_open); "later" (until the server says something);
+ * From a client: "user NAME"; "let in" (that user; else it is crowded); "hold" (until gate_open); "later" (until the server says something);
  * "tell TEXT" (to the client); "begin", "end" (a transaction's; passed on); "secure", "secure
  * server" (TLS with that end); "quit" (closes). Any other line is passed on, and runs until the server has answered
  * with a line. A client whose session is lost is told "lost WHY FAULT".
@@ -110,6 +110,12 @@ static bool line_from_client(hr_session *session, const uint8_t *line, size_t le
 
     if (says(line, length, "user ")) {
         name_user(session, line + 5, length - 6);
+    } else if (says(line, length, "let in")) {
+        if (!hr_user_proved(session)) {
+            *next = HR_CROWDED;
+            return true;
+        }
+        session->established = true;
     } else if (says(line, length, "tell ")) {
         char *text = hr_scratch(session, length - 5);
 

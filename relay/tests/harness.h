@@ -72,6 +72,7 @@ typedef struct talk {
     hr_next next;       /* what the machine said last of the client */
     bool connected, closed, lost;
     bool stays_unconnected;  /* set it, and HR_CONNECT waits for connect_now */
+    bool crowded;            /* set it, and its user has as many sessions as it may */
     bool stays_insecure;     /* set it, and HR_*_TLS wait for secure_now */
     bool tls_direct;         /* the client began TLS by itself */
     int shaking;             /* end + 1 that is to be secured */
@@ -200,6 +201,12 @@ static inline void flush_emitted(talk *t)
         free(t->scratch[--t->scratch_count]);
 }
 
+bool hr_user_proved(hr_session *session)
+{
+    assert(talk_of(session)->in_machine);
+    return !talk_of(session)->crowded;
+}
+
 static void obey(talk *t, hr_end from, hr_next next);
 
 void hr_session_end(hr_session *session, hr_lost why)
@@ -307,6 +314,10 @@ static void obey(talk *t, hr_end from, hr_next next)
     case HR_SERVER_TLS:
         t->kept[HR_SERVER].length = 0;
         shake(t, HR_SERVER);
+        return;
+    case HR_CROWDED:
+        assert(t->crowded);
+        hr_session_end(&t->session, HR_LOST_SESSIONS);
         return;
     case HR_CLOSE:
         t->closed = true;

@@ -130,7 +130,7 @@ static void test_sessions_beyond_the_limit_are_told_so_and_others_unharmed(void)
     world_close(w);
 }
 
-static void test_a_user_beyond_its_limit_never_reaches_the_server(void)
+static void test_a_user_beyond_its_limit_is_told_so_once_it_is_let_in(void)
 {
     hr_settings settings = usual_settings();
     int client[2], server;
@@ -139,15 +139,21 @@ static void test_a_user_beyond_its_limit_never_reaches_the_server(void)
     settings.max_sessions_per_user = 1;
     w = world_open(settings);
     client[0] = dial(w->port);
-    say(client[0], "user etl\nhello\n");
+    say(client[0], "user etl\nlet in\nhello\n");
     server = server_of(w, 0);
     expect(server, "hello\n");
     client[1] = dial(w->port);
-    say(client[1], "user etl\nhello\n");
+    say(client[1], "user etl\nlet in\nhello\n");
     expect(client[1], "lost 8 user etl has 1, as many as max_sessions_per_user allows\n");
     close(client[1]);
     client[1] = dial(w->port);
-    say(client[1], "user web\ntell ok\n");
+    say(client[1], "user web\nlet in\ntell ok\n");
+    expect(client[1], "ok\n");
+    say(client[1], "user etl\ntell changed\n"); /* as which it counts from now on */
+    expect(client[1], "lost 8 user etl has 1, as many as max_sessions_per_user allows\n");
+    close(client[1]);
+    client[1] = dial(w->port);
+    say(client[1], "user web\nlet in\ntell ok\n");
     expect(client[1], "ok\n");
     close(client[0]);
     close(server);
@@ -155,6 +161,89 @@ static void test_a_user_beyond_its_limit_never_reaches_the_server(void)
     say(client[1], "user etl\ntell changed\n");
     expect(client[1], "changed\n");
     close(client[1]);
+    world_close(w);
+}
+
+/* M7: anybody may say a name. */
+static void test_who_only_says_a_name_takes_none_of_its_sessions(void)
+{
+    hr_settings settings = usual_settings();
+    int client[4];
+    world *w;
+
+    settings.max_sessions_per_user = 1;
+    w = world_open(settings);
+    for (int i = 0; i < 3; i++) {
+        client[i] = dial(w->port);
+        say(client[i], "user etl\ntell ok\n");
+        expect(client[i], "ok\n");
+    }
+    client[3] = dial(w->port);
+    say(client[3], "user etl\nlet in\ntell ok\n");
+    expect(client[3], "ok\n");
+    say(client[0], "let in\n"); /* now it is one too many */
+    expect(client[0], "lost 8 user etl has 1, as many as max_sessions_per_user allows\n");
+    for (int i = 0; i < 4; i++)
+        close(client[i]);
+    world_close(w);
+}
+
+/* M7: they have a bound of their own, which those that were let in are not under. */
+static void test_logins_from_one_address_are_bounded(void)
+{
+    hr_settings settings = usual_settings();
+    int client[4], server;
+    world *w;
+
+    settings.max_logins_per_address = 2;
+    w = world_open(settings);
+    for (int i = 0; i < 2; i++) {
+        client[i] = dial(w->port);
+        say(client[i], "tell ok\n");
+        expect(client[i], "ok\n");
+    }
+    client[2] = dial(w->port);
+    say(client[2], "hello\n");
+    expect(client[2], "lost 8 2 are logging in from this address, as many as max_logins_per_address allows\n");
+    close(client[2]);
+    say(client[0], "user etl\nlet in\ntell let in\n");
+    expect(client[0], "let in\n");
+    client[2] = dial(w->port);
+    say(client[2], "hello\n");
+    server = server_of(w, 0);
+    expect(server, "hello\n");
+    close(client[1]); /* one that gives up makes room as well */
+    EVENTUALLY(COUNT(w, sessions) == 2);
+    for (int i = 1; i < 4; i += 2) {
+        client[i] = dial(w->port);
+        say(client[i], "tell ok\n");
+        expect(client[i], "ok\n");
+    }
+    for (int i = 0; i < 4; i++)
+        close(client[i]);
+    close(server);
+    world_close(w);
+}
+
+/* By default one address leaves a 64th to others. */
+static void test_one_address_never_takes_all_places_by_logging_in(void)
+{
+    hr_settings settings = usual_settings();
+    int client[64];
+    world *w;
+
+    settings.max_sessions = 64;
+    w = world_open(settings);
+    for (int i = 0; i < 63; i++) {
+        client[i] = dial(w->port);
+        say(client[i], "tell ok\n");
+        expect(client[i], "ok\n");
+    }
+    client[63] = dial(w->port);
+    say(client[63], "hello\n");
+    expect(client[63], "lost 8 63 are logging in from this address, as many as max_logins_per_address allows\n");
+    for (int i = 0; i < 64; i++)
+        close(client[i]);
     world_close(w);
 }
 
@@ -608,7 +697,10 @@ static void test_all(void)
     test_a_route_without_a_server_says_so();
     test_replicas_share_sessions_by_weight_and_one_that_is_down_is_passed_over();
     test_sessions_beyond_the_limit_are_told_so_and_others_unharmed();
-    test_a_user_beyond_its_limit_never_reaches_the_server();
+    test_a_user_beyond_its_limit_is_told_so_once_it_is_let_in();
+    test_who_only_says_a_name_takes_none_of_its_sessions();
+    test_logins_from_one_address_are_bounded();
+    test_one_address_never_takes_all_places_by_logging_in();
     test_an_endless_start_up_ends();
     test_an_idle_session_ends_but_not_one_in_a_transaction();
     test_sessions_that_need_more_than_all_buffers_end_and_others_go_on();

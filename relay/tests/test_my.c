@@ -140,6 +140,58 @@ static void caching_sha2_fast_and_full(void)
     talk_close(t);
 }
 
+static bool is_told_of_the_crowd(talk *t, uint8_t seq)
+{
+    words told = {.length = 0};
+
+    told.length = my_error(told.bytes, seq, 1040, "08004",
+                           "headgate: too many sessions: max_sessions is reached; connect again later");
+    return heard(t, HR_CLIENT, told) && t->closed;
+}
+
+/* M7: in the place of the server's OK, numbered as that would be. */
+static void a_crowded_user_is_told_when_it_is_let_in(void)
+{
+    talk *t = talk_open(w);
+
+    t->crowded = true;
+    say(t, HR_SERVER, greeting(0xffffffff, 0));
+    forget_sent(t);
+    passes(t, HR_CLIENT, response(1, MY_CLIENT, 0));
+    say(t, HR_SERVER, ok(2, MY_AUTOCOMMIT));
+    assert(is_told_of_the_crowd(t, 2) && !t->session.established);
+    talk_close(t);
+
+    t = talk_open(w);
+    t->crowded = true;
+    say(t, HR_SERVER, greeting(0xffffffff, 0));
+    say(t, HR_CLIENT, response(1, MY_CLIENT, 0));
+    forget_sent(t);
+    passes(t, HR_SERVER, P(2, "\xfe" "mysql_native_password\0abcdefgh\0"));
+    passes(t, HR_CLIENT, P(3, "01234567890123456789"));
+    say(t, HR_SERVER, ok(4, MY_AUTOCOMMIT));
+    assert(is_told_of_the_crowd(t, 4));
+    talk_close(t);
+
+    t = talk_open(w); /* what came before it goes first */
+    t->crowded = true;
+    say(t, HR_SERVER, greeting(0xffffffff, 0));
+    say(t, HR_CLIENT, response(1, MY_CLIENT, 0));
+    forget_sent(t);
+    say(t, HR_SERVER, both(P(2, "\x01\x03"), ok(3, MY_AUTOCOMMIT)));
+    assert(t->to[HR_CLIENT].bytes[3] == 2);
+    take_front(&t->to[HR_CLIENT], 6);
+    assert(is_told_of_the_crowd(t, 3));
+    talk_close(t);
+
+    t = sign_in(w, MY_CLIENT, 0); /* who becomes another counts as that one */
+    t->crowded = true;
+    passes(t, HR_CLIENT, P(0, "\x11" "bob\0\0shop\0"));
+    say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
+    assert(strcmp(t->username, "bob") == 0 && is_told_of_the_crowd(t, 1));
+    talk_close(t);
+}
+
 static void refused_sign_in_ends(void)
 {
     talk *t = talk_open(w);
@@ -1029,7 +1081,7 @@ int main(void)
     static void (*const tests[])(void) = {
         greeting_is_masked, plain_sign_in_learns_who, a_client_that_would_compress_is_told,
         tls_on_one_side_shifts_the_numbers,
-        caching_sha2_fast_and_full, refused_sign_in_ends, tls_that_is_missing_is_said,
+        caching_sha2_fast_and_full, a_crowded_user_is_told_when_it_is_let_in, refused_sign_in_ends, tls_that_is_missing_is_said,
         tls_that_fails_with_the_server_is_said_in_sequence,
         malformed_sign_in_is_said, result_sets_end_where_they_end, several_results_are_one_command,
         a_file_goes_up_to_an_empty_packet, mariadb_leaves_definitions_out_and_reports_progress,

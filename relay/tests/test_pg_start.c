@@ -66,6 +66,29 @@ static void every_cut_of_a_start_is_the_same(void)
     free(signed_in.bytes);
 }
 
+/* M7: whose session it is, the server says; until then nobody is counted. */
+static void a_crowded_user_is_told_when_it_is_let_in(void)
+{
+    some_bytes start = {0}, signed_in = {0};
+
+    put_startup(&start, 0x30000, plain_parameters, sizeof plain_parameters);
+    put_signed_in(&signed_in);
+    for (size_t cut = 0; cut < 20; cut++) {
+        talk *t = talk_open(w);
+
+        t->crowded = true;
+        feed_cut(t, HR_CLIENT, start.bytes, start.length, cut);
+        assert(sent_is(t, HR_SERVER, start.bytes, start.length)); /* the server judges the password */
+        feed_cut(t, HR_SERVER, "R\0\0\0\x08\0\0\0\3", 9, cut);
+        assert(sent_is(t, HR_CLIENT, "R\0\0\0\x08\0\0\0\3", 9) && !t->closed);
+        feed_cut(t, HR_SERVER, signed_in.bytes, signed_in.length, cut);
+        assert(t->to[HR_CLIENT].bytes[0] == 'E' && has_fatal(t, "C53300") && !t->session.established);
+        talk_close(t);
+    }
+    free(start.bytes);
+    free(signed_in.bytes);
+}
+
 static void tls_is_answered_by_the_listeners_mode(void)
 {
     talk *t = talk_open(w);
@@ -450,6 +473,7 @@ int main(void)
     w = world_open(HR_PROTOCOL_POSTGRES);
     plain_session_is_named_and_opened();
     every_cut_of_a_start_is_the_same();
+    a_crowded_user_is_told_when_it_is_let_in();
     tls_is_answered_by_the_listeners_mode();
     tls_twice_is_refused();
     bytes_injected_behind_a_request_for_tls_are_refused();

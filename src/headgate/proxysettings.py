@@ -273,7 +273,14 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "max_sessions_per_user",
-            "Of them, of one user; 0: no bound of its own.",
+            "Of them, of one user that has logged in; 0: no bound of its own.",
+            whole(0, 1_000_000),
+            default=0,
+        ),
+        Setting(
+            "max_logins_per_address",
+            "Of them, from one address (IPv6: one /64) and still logging in; further ones are told "
+            "so. 0: all but a 64th of `max_sessions`, so that one address never takes all of them.",
             whole(0, 1_000_000),
             default=0,
         ),
@@ -1147,7 +1154,8 @@ class _Reading:
 def _relay_terms(proxy: Mapping[str, Any], protocol: Protocol) -> RelayTerms:
     threads = proxy["threads"] or min(max(1, (os.cpu_count() or 1) // 2), DEFAULT_THREADS)
     same = (
-        *("loop", "max_sessions", "max_sessions_per_user", "startup_timeout_s"),
+        *("loop", "max_sessions", "max_sessions_per_user", "max_logins_per_address"),
+        "startup_timeout_s",
         *("connect_timeout_s", "idle_timeout_s", "tcp_keepalive_s", "dry_run"),
     )
     return RelayTerms(

@@ -263,6 +263,7 @@ class RelayTerms:
     loop: Loop = Loop.AUTO
     max_sessions: int = 10_000
     max_sessions_per_user: int = 0
+    max_logins_per_address: int = 0
     startup_timeout_s: float = 30.0
     connect_timeout_s: float = 5.0
     idle_timeout_s: float = 0.0

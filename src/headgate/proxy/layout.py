@@ -62,6 +62,8 @@ class HrSettings(Structure):
         ("max_buffer_bytes", c_uint64),
         ("idle_timeout_ms", c_uint32),
         ("tcp_keepalive_s", c_uint32),
+        ("max_logins_per_address", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -307,7 +309,7 @@ _SIZES: tuple[type[Structure], ...] = (
 _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HrSettings, "dry_run"),
     (HrSettings, "max_buffer_bytes"),
-    (HrSettings, "tcp_keepalive_s"),
+    (HrSettings, "max_logins_per_address"),
     (HrTrust, "user"),
     (HrTrust, "by_signature"),
     (HrIdentitySettings, "trust"),

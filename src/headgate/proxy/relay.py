@@ -397,6 +397,7 @@ def _settings(terms: RelayTerms) -> HrSettings:
         max_buffer_bytes=terms.max_buffer_bytes,
         idle_timeout_ms=_ms(terms.idle_timeout_s),
         tcp_keepalive_s=terms.tcp_keepalive_s,
+        max_logins_per_address=terms.max_logins_per_address,
     )
 
 

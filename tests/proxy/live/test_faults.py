@@ -21,8 +21,8 @@ from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import UNEXTENDED, ExtendedServer, kit, start_extended
 from tests.fixtures.proxies import ProxyProcess, budget
 from tests.proxy.live import wire
-from tests.proxy.live.conftest import SCRAM_USER, Proxies
-from tests.proxy.live.limits import repeat
+from tests.proxy.live.conftest import PASSWORD, SCRAM_USER, Proxies
+from tests.proxy.live.limits import Started, repeat
 from tests.proxy.live.test_psycopg import new_name
 from tests.proxy.live.ways import DATABASE, HOST, MariaDBWay, PostgresWay
 
@@ -331,6 +331,73 @@ def test_sessions_beyond_the_limits_are_told_so(
             with pytest.raises(pymysql.err.OperationalError) as refused:
                 mysql_way.pymysql()
             assert refused.value.args[0] == 1040
+
+
+@pytest.mark.parametrize("user", [SCRAM_USER, "postgres"])
+def test_who_only_says_a_name_does_not_lock_its_owner_out(
+    postgres: ExtendedServer, user: str
+) -> None:
+    """M7: a session counts for a user once the server has let that user in."""
+    limits = {"max_sessions_per_user": 1}
+    with ProxyProcess.started("postgres", postgres.port, {"proxy": limits}) as proxy:
+        way = PostgresWay("limits", proxy.port)
+        with ExitStack() as stack:
+            for _ in range(3):
+                peer = stack.enter_context(wire.Peer(proxy.port))
+                peer.send(wire.startup({"user": SCRAM_USER, "database": "parity"}))
+                assert peer.receive(1) == b"R"  # and never answers
+            stack.enter_context(way.connect(user=user, password=PASSWORD))
+            with pytest.raises(psycopg.OperationalError, match="max_sessions_per_user"):
+                way.connect(user=user, password=PASSWORD)
+
+
+def test_who_only_says_a_name_does_not_lock_its_owner_out_of_mariadb(
+    mariadb_server: MariaDBServer,
+) -> None:
+    mariadb_server.query("CREATE OR REPLACE USER victim@'%' IDENTIFIED BY 'secret'")
+    limits = {"max_sessions_per_user": 1}
+    with ProxyProcess.started("mysql", mariadb_server.port, {"proxy": limits}) as proxy:
+        way = MariaDBWay("limits", proxy.port, user="victim")
+        with ExitStack() as stack:
+            for _ in range(3):
+                peer = stack.enter_context(wire.Peer(proxy.port))
+                length = int.from_bytes(peer.receive(4)[:3], "little")
+                peer.receive(length)
+                # Protocol 4.1, plugins; an empty answer to another plugin's question: asked again.
+                can = struct.pack("<IIB23x", 0x00088200, 1 << 24, 45)
+                said = can + b"victim\0\0no_such_plugin\0"
+                peer.send(struct.pack("<I", len(said) | 1 << 24) + said)
+                assert peer.receive(5)[4] == 0xFE  # the server waits for the password
+            with way.pymysql(database=None, password="secret"):
+                with pytest.raises(pymysql.err.OperationalError) as refused:
+                    way.pymysql(database=None, password="secret")
+                assert refused.value.args[0] == 1040
+                assert "max_sessions_per_user" in refused.value.args[1]
+
+
+def test_logins_from_one_address_are_bounded(postgres: ExtendedServer) -> None:
+    """M7: a bound of their own; a cancel request still gets through."""
+    limits = {"max_logins_per_address": 2}
+    with ProxyProcess.started("postgres", postgres.port, {"proxy": limits}) as proxy:
+        way = PostgresWay("limits", proxy.port)
+        with way.connect() as session, ExitStack() as stack:
+            for _ in range(2):
+                peer = stack.enter_context(wire.Peer(proxy.port))
+                peer.send(wire.startup({"user": SCRAM_USER, "database": "parity"}))
+                assert peer.receive(1) == b"R"
+            with pytest.raises(psycopg.OperationalError, match="max_logins_per_address"):
+                way.connect()
+            running = Started(lambda: session.execute("SELECT pg_sleep(600)"))
+
+            def is_cancelled() -> bool:
+                session.cancel_safe()
+                return not running.is_running
+
+            eventually(is_cancelled)
+            running.join()
+            assert isinstance(running.error, errors.QueryCanceled)
+        eventually(lambda: proxy.sessions() == 0)
+        way.connect().close()
 
 
 def test_a_thousand_idle_sessions_cost_four_kilobytes_each(
