@@ -15,7 +15,16 @@ from tests.deploy.charts import DEPLOY, ROOT
 
 UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))
 AGENTS = ["headgate.service", "headgate@.service"]
-WORST_EXPOSURE = {"headgate.service": 2.0, "headgate@.service": 2.0}
+PROXY = "headgate-proxy.service"
+WORST_EXPOSURE = 2.0
+SANDBOX = (
+    *("LimitCORE", "CapabilityBoundingSet", "AmbientCapabilities", "NoNewPrivileges"),
+    *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectClock"),
+    *("ProtectControlGroups", "ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules"),
+    *("ProtectKernelTunables", "RestrictAddressFamilies", "RestrictNamespaces"),
+    *("RestrictRealtime", "RestrictSUIDSGID", "LockPersonality", "MemoryDenyWriteExecute"),
+    *("RemoveIPC", "SystemCallArchitectures", "SystemCallFilter", "SystemCallErrorNumber"),
+)
 ANALYZE_S = 60.0
 
 
@@ -59,7 +68,7 @@ def test_systemd_would_find_a_fault(tmp_path: Path) -> None:
     assert "notified" in done.stderr
 
 
-@pytest.mark.parametrize("unit", AGENTS)
+@pytest.mark.parametrize("unit", UNITS)
 def test_there_is_little_to_attack(unit: str, tmp_path: Path) -> None:
     copy = tmp_path / unit.replace("@", "@x")
     copy.write_text((DEPLOY / unit).read_text())
@@ -68,7 +77,35 @@ def test_there_is_little_to_attack(unit: str, tmp_path: Path) -> None:
         pytest.skip("this systemd-analyze cannot judge files (before 250)")
     level = re.search(r"exposure level for .*: ([0-9.]+)", done.stdout)
     assert level is not None, done.stderr
-    assert float(level[1]) <= WORST_EXPOSURE[unit]
+    assert float(level[1]) <= WORST_EXPOSURE
+
+
+def test_the_proxy_has_the_agents_sandbox() -> None:
+    """M8: it reads bytes of whoever connects."""
+    agent, proxy = settings_of(AGENTS[0]), settings_of(PROXY)
+    assert {name: proxy.get(name) for name in SANDBOX} == {name: agent[name] for name in SANDBOX}
+
+
+def system_calls(group: str) -> set[str]:
+    """Of a group of systemd's, with those of the groups in it."""
+    found: set[str] = set()
+    for line in analyze("--no-pager", "syscall-filter", group).stdout.splitlines()[1:]:
+        name = line.strip()
+        if name.startswith("@"):
+            found |= system_calls(name)
+        elif name and not name.startswith("#"):
+            found.add(name)
+    return found
+
+
+def test_the_proxy_may_use_io_uring() -> None:
+    allowed: set[str] = set()
+    for value in settings_of(PROXY)["SystemCallFilter"]:
+        groups = value.removeprefix("~").split()
+        named = set().union(*(system_calls(group) for group in groups))
+        allowed = allowed - named if value.startswith("~") else allowed | named
+    needed = {"io_uring_setup", "io_uring_enter", "io_uring_register", "epoll_wait", "memfd_create"}
+    assert needed <= allowed
 
 
 @pytest.mark.parametrize("unit", AGENTS)

@@ -30,7 +30,15 @@ BESIDE = Path(__file__).parent / "libheadgate.so"
 CHECKOUT = Path(__file__).parents[3]
 PACKAGED = Path(__file__).parents[1] / "pgext" / "sources"
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O2", "-std=c11", "-fPIC")
+HARDENED = (
+    "-fstack-protector-strong",
+    "-fstack-clash-protection",
+    *("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
+)
+"""What reads bytes of others stops at a fault instead of going on with it. pg_headgate/Makefile,
+native/Makefile and relay/Makefile have the same."""
+FLAGS = ("-O2", "-std=c11", "-fPIC", *HARDENED)
+LINKED = ("-Wl,-z,relro,-z,now,-z,noexecstack",)
 BUILD_TIMEOUT_S = 120.0
 _LOCK_POLL_S = 0.05
 _KEPT_BUILDS = 8
@@ -48,6 +56,7 @@ class Recipe:
     beside: Path
     misfits: Callable[[ctypes.CDLL], list[str]]
     flags: tuple[str, ...] = FLAGS
+    linked: tuple[str, ...] = LINKED
     libraries: tuple[str, ...] = ("-lm",)
     needs: tuple[tuple[str, str], ...] = ()
     """What the compiler's words mean: a piece of them, and what to do about it."""
@@ -128,7 +137,7 @@ def _cache_of(root: Path) -> Path:
 
 
 def _fingerprint(sources: list[Path], recipe: Recipe) -> str:
-    digest = hashlib.sha256(" ".join((*recipe.flags, *recipe.libraries)).encode())
+    digest = hashlib.sha256(" ".join((*recipe.flags, *recipe.linked, *recipe.libraries)).encode())
     folders = {path.parent.parent / folder for path in sources for folder in recipe.folders}
     headers = {header for folder in folders for header in folder.glob("*.h")}
     for path in (*sources, *sorted(headers)):
@@ -178,7 +187,7 @@ def compile_to(
             kept = target.parent / "objects" if recipe.beside != target else Path(scratch)
             objects = _objects(kept, sources, recipe, chosen)
             output = Path(scratch) / target.name
-            linked = ["-shared", "-o", str(output), *objects, *recipe.libraries]
+            linked = ["-shared", *recipe.linked, "-o", str(output), *objects, *recipe.libraries]
             _run([chosen, *recipe.flags, *linked], sources[0].parent, recipe)
             output.replace(target)
     except OSError as error:
