@@ -46,7 +46,7 @@ typedef struct hr_pg {
     bool unflushed;           /* since the last Flush or Sync something was sent that is answered */
     bool told_fatal;          /* the server itself: no second word of ours behind it */
     bool asked_tls, asked_gss, replication, cancels;
-    bool portal_executed;
+    bool portal_executed, portal_doubtful;
     uint16_t unit_first, unit_count;
     uint16_t portals;         /* named ones */
     uint16_t closings;        /* statements that are closed by what is under way */

@@ -296,14 +296,26 @@ static hr_pg_saying *notice_of(const hr_pg_feed *feed)
 
 /* ── Query, FunctionCall ──────────────────────────────────────────────────── */
 
+/* It runs nothing of anybody's: no query, and so no function, no trigger, no rule. */
+static bool is_plain(int kind)
+{
+    return kind != HR_KIND_READ && kind != HR_KIND_WRITE && kind != HR_KIND_MANY;
+}
+
 /* What it will have led to is said by the server's command tags, and its ReadyForQuery. */
 static void note_string(hr_session *session, const char *text, const hr_slice *slices, uint32_t count,
                         bool whole)
 {
+    bool plain = whole;
+
     hr_pg_begin_string(&session->pg, slices, count);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
+        plain = plain && is_plain(slices[i].reading.kind) && !slices[i].reading.ends;
         hr_pg_expect(session, text + slices[i].start, slices[i].length, whole || i + 1 < count,
                      &slices[i].reading, i);
+    }
+    if (!plain)
+        hr_pg_statements_doubt(session);
 }
 
 /* As if the server itself had failed it there. If a transaction is open then, it must be a failed one:
@@ -395,6 +407,7 @@ static bool on_call(hr_pg_feed *feed, uint32_t total)
         return refuse_call(feed, total);
     if (!goes(feed))
         return not_now(feed);
+    hr_pg_statements_doubt(feed->session);
     return pass_query(feed, HR_PG_UNIT_CALL, total);
 }
 
@@ -502,14 +515,17 @@ static void count_portal(hr_pg_feed *feed, hr_ticket ticket, hr_pg_saying *notic
 static bool pass_bind(hr_pg_feed *feed, const hr_pg_bind *bind, uint32_t total)
 {
     uint8_t word;
-    hr_prepared *prepared = hr_pg_statement(feed->session, &bind->statement, &word);
+    hr_prepared *judged = hr_pg_statement(feed->session, &bind->statement, &word);
+    hr_prepared *said = hr_pg_statement_said(feed->session, &bind->statement);
+    int kind = said == NULL ? HR_KIND_WRITE : hr_prepared_kind(said);
 
-    hr_pg_portal_put(feed->session, &bind->portal, prepared);
+    hr_pg_portal_put(feed->session, &bind->portal, said, judged != said);
     if (!feed->pg->segment_bound)
         feed->pg->ran_before = feed->pg->ran;
     feed->pg->segment_bound = true;
-    hr_pg_follow_block(feed->pg, prepared == NULL ? HR_KIND_WRITE : hr_prepared_kind(prepared), word);
-    if (word == HR_PG_WORD_DOES)
+    /* By what it said last: a doubtful one that is free after all must not count as a transaction's first. */
+    hr_pg_follow_block(feed->pg, kind, word);
+    if (judged == NULL || !is_plain(kind))
         hr_pg_statements_doubt(feed->session);
     return pass_counted(feed, total);
 }
@@ -559,14 +575,18 @@ static void expect(hr_pg_feed *feed, const hr_prepared *prepared)
         return;
     text = hr_prepared_text(prepared, &length, &whole);
     hr_read(text, length, HG_POSTGRES, &reading);
+    if (reading.ends || !whole)
+        hr_pg_statements_doubt(feed->session); /* triggers may have waited for a COMMIT */
     hr_pg_expect(feed->session, text, length, whole, &reading, feed->pg->sent);
 }
 
 static bool pass_execute(hr_pg_feed *feed, const hr_pg_called *portal, const hr_prepared *prepared,
-                         uint32_t total)
+                         bool doubtful, uint32_t total)
 {
     hr_pg_portal_executed(feed->session, portal);
     expect(feed, prepared);
+    if (doubtful || prepared == NULL || !is_plain(hr_prepared_kind(prepared)))
+        hr_pg_statements_doubt(feed->session);
     hr_pg_count(&feed->session->thread->counts->statements);
     feed->pg->data_ended = false;
     feed->pg->segment_bound = feed->pg->segment_executed = true;
@@ -576,26 +596,20 @@ static bool pass_execute(hr_pg_feed *feed, const hr_pg_called *portal, const hr_
 /* Of a portal that was bound in an earlier segment, or again: more of it, inside a transaction. Or of
  * one that has lost its place while it waited for this. */
 static bool execute_more(hr_pg_feed *feed, const hr_pg_called *portal, hr_prepared *prepared,
-                         bool again, uint32_t total)
+                         bool doubtful, bool again, uint32_t total)
 {
     if (!may_ask(feed->session))
         return hr_pg_wait_turn(feed);
-    ask_prepared(feed, prepared, ask_flags(feed->pg) | (again ? HR_ASK_IN_TRANSACTION : 0));
+    ask_prepared(feed, doubtful ? NULL : prepared, ask_flags(feed->pg) | (again ? HR_ASK_IN_TRANSACTION : 0));
     if (feed->said == HR_REFUSE)
         return refuse_message(feed);
     if (!goes(feed))
         return not_now(feed);
     count_portal(feed, feed->ticket, notice_of(feed), portal->hash, feed->pg->sent);
     if (!again)
-        hr_pg_follow_block(feed->pg, HR_KIND_WRITE, HR_PG_WORD_OTHER);
-    return pass_execute(feed, portal, prepared, total);
-}
-
-static bool is_judged(const hr_prepared *prepared)
-{
-    int kind = hr_prepared_kind(prepared);
-
-    return kind == HR_KIND_READ || kind == HR_KIND_WRITE || kind == HR_KIND_MANY;
+        hr_pg_follow_block(feed->pg, prepared == NULL ? HR_KIND_WRITE : hr_prepared_kind(prepared),
+                           HR_PG_WORD_OTHER);
+    return pass_execute(feed, portal, prepared, doubtful, total);
 }
 
 static bool on_execute(hr_pg_feed *feed, uint32_t total)
@@ -604,20 +618,21 @@ static bool on_execute(hr_pg_feed *feed, uint32_t total)
     hr_pg_called portal;
     hr_prepared *prepared;
     hr_pg_unit *unit;
-    bool first;
+    bool first, doubtful, judged;
 
     if (feed->length - feed->at < total)
         return false;
     portal = hr_pg_call(name, strnlen((const char *) name, total - HR_PG_HEADER_BYTES));
-    first = hr_pg_portal_execute(feed->session, &portal, &prepared);
+    first = hr_pg_portal_execute(feed->session, &portal, &prepared, &doubtful);
+    judged = doubtful || prepared == NULL || !is_plain(hr_prepared_kind(prepared));
     unit = hr_pg_unit_bound(feed->pg, portal.hash);
-    if (!first || (unit == NULL && feed->pg->segment_given && (prepared == NULL || is_judged(prepared))))
-        return execute_more(feed, &portal, prepared, !first, total);
+    if (!first || (unit == NULL && feed->pg->segment_given && judged))
+        return execute_more(feed, &portal, prepared, doubtful, !first, total);
     if (unit != NULL) {
         unit->ends_at = feed->pg->sent;
         unit->sent_ns = feed->session->thread->now_ns;
     }
-    return pass_execute(feed, &portal, prepared, total);
+    return pass_execute(feed, &portal, prepared, doubtful, total);
 }
 
 /* ── Close, Sync, and the rest ────────────────────────────────────────────── */
@@ -656,6 +671,8 @@ static bool on_sync(hr_pg_feed *feed, uint32_t total)
         hr_pg_let_go(feed->session);
     if (!hr_pg_has_room(pg, 1))
         return hr_pg_wait_turn(feed);
+    if (pg->segment_ran)
+        hr_pg_statements_doubt(feed->session); /* it may commit, for which triggers have waited */
     hr_pg_push(feed->session, HR_PG_UNIT_SYNC, 0)->data_ended = pg->data_ended;
     begin_segment(pg);
     return pass(feed, total);

@@ -198,7 +198,7 @@ typedef struct hr_pg_meaning {
     hr_prepared *prepared;
     uint32_t segment;           /* in which it was parsed or bound */
     uint32_t parse;             /* the how-manieth Parse of it */
-    uint32_t put;               /* when, by the count of names */
+    uint64_t put;               /* when, by the count of names */
     uint8_t word;               /* HR_PG_WORD_* of its text */
 } hr_pg_meaning;
 
@@ -210,7 +210,7 @@ typedef struct hr_pg_name {
     uint32_t hash;
     uint32_t closed_segment, closed_at; /* where it is closed, if `closing` */
     uint32_t used;              /* when it was last bound */
-    bool closing, executed;     /* the latter of a portal */
+    bool closing, executed, doubtful; /* the last two of a portal */
     uint8_t length;
     uint8_t olders;
     char name[];
@@ -224,23 +224,27 @@ bool hr_pg_statement_may_change(hr_session *session, const hr_pg_called *called)
 /* Takes `prepared` over. Where there are too many, the one that was not used for longest goes. */
 void hr_pg_statement_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared,
                          uint8_t word);
-/* NULL: not known, or so doubtful that it cannot be taken for free. */
+/* By which it is judged. NULL: not known, or so doubtful that it cannot be taken for free. */
 hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, uint8_t *word);
+/* What it said last, doubtful or not. */
+hr_prepared *hr_pg_statement_said(hr_session *session, const hr_pg_called *called);
 /* By SQL, and done: takes `prepared` over. */
 void hr_pg_statement_prepared(hr_session *session, const hr_pg_called *called, hr_prepared *prepared);
 void hr_pg_statement_deallocated(hr_session *session, const hr_pg_called *called);
 void hr_pg_statements_deallocated(hr_session *session);
-/* What runs out of sight may have given any name another meaning. */
+/* What runs, or what it calls, may have given any name another meaning: until its next Parse or PREPARE
+ * a named statement that would be free is judged as one that nobody knows. */
 void hr_pg_statements_doubt(hr_session *session);
 hr_prepared *hr_pg_named(hr_session *session, const char *name, size_t length);
 /* Once the server has closed it, which it may skip. */
 void hr_pg_statement_close(hr_session *session, const hr_pg_called *called);
 /* The server's segment has ended, or failed: then what it has not come to did not happen. */
 void hr_pg_statements_settle(hr_session *session, bool failed);
-void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared);
-/* Whether it was bound in this segment, and is executed for the first time; else its statement, which
- * may be NULL: not known. */
-bool hr_pg_portal_execute(hr_session *session, const hr_pg_called *called, hr_prepared **prepared);
+void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared, bool doubtful);
+/* Whether it was bound in this segment, and is executed for the first time. Its statement may be NULL:
+ * not known. */
+bool hr_pg_portal_execute(hr_session *session, const hr_pg_called *called, hr_prepared **prepared,
+                          bool *doubtful);
 void hr_pg_portal_executed(hr_session *session, const hr_pg_called *called);
 void hr_pg_portal_drop(hr_session *session, const hr_pg_called *called);
 void hr_pg_portals_drop(hr_session *session); /* the transaction has ended */

@@ -15,8 +15,9 @@
 #define MAX_OLDERS 60u
 
 struct hr_pg_names {
-    uint32_t statements, clock;
-    uint32_t doubted; /* what was put before may mean something else; 0: never */
+    uint64_t clock;
+    uint64_t doubted; /* what was put before may mean something else; 0: never */
+    uint32_t statements;
     uint32_t slots; /* a power of two */
     hr_pg_name **slot;
     hr_pg_name *portals;
@@ -146,12 +147,13 @@ static bool turns(const hr_pg_name *name)
 
 static hr_pg_name **find_oldest(struct hr_pg_names *names, bool any)
 {
+    uint32_t now = (uint32_t) names->clock;
     hr_pg_name **oldest = NULL;
 
     for (uint32_t i = 0; i < names->slots; i++)
         for (hr_pg_name **link = &names->slot[i]; *link != NULL; link = &(*link)->next)
             if ((any || !turns(*link))
-                && (oldest == NULL || names->clock - (*link)->used > names->clock - (*oldest)->used))
+                && (oldest == NULL || now - (*link)->used > now - (*oldest)->used))
                 oldest = link;
     return oldest;
 }
@@ -184,7 +186,7 @@ static void add_statement(hr_session *session, const hr_pg_called *called, hr_pr
         return;
     }
     slot = &names->slot[called->hash & (names->slots - 1)];
-    name->used = ++names->clock;
+    name->used = (uint32_t) ++names->clock;
     name->next = *slot;
     *slot = name;
     names->statements++;
@@ -283,7 +285,7 @@ static bool is_doubtful(const hr_pg *pg, const hr_pg_meaning *meaning)
 {
     int kind = hr_prepared_kind(meaning->prepared);
 
-    return pg->names->doubted != 0 && (int32_t) (meaning->put - pg->names->doubted) < 0
+    return meaning->put < pg->names->doubted
            && kind != HR_KIND_READ && kind != HR_KIND_WRITE && kind != HR_KIND_MANY;
 }
 
@@ -295,8 +297,15 @@ hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, ui
     *word = link != NULL ? (*link)->now.word : pg->names_lost ? HR_PG_WORD_UNSEEN : HR_PG_WORD_OTHER;
     if (link == NULL)
         return NULL;
-    (*link)->used = ++pg->names->clock;
+    (*link)->used = (uint32_t) ++pg->names->clock;
     return called->length > 0 && is_doubtful(pg, &(*link)->now) ? NULL : (*link)->now.prepared;
+}
+
+hr_prepared *hr_pg_statement_said(hr_session *session, const hr_pg_called *called)
+{
+    hr_pg_name **link = find_statement(&session->pg, called);
+
+    return link == NULL ? NULL : (*link)->now.prepared;
 }
 
 hr_prepared *hr_pg_named(hr_session *session, const char *name, size_t length)
@@ -477,7 +486,7 @@ static hr_pg_name **find_portal(hr_pg *pg, const hr_pg_called *called)
 }
 
 /* `prepared` is shared. */
-void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared)
+void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared, bool doubtful)
 {
     hr_pg *pg = &session->pg;
     hr_prepared *shared;
@@ -489,6 +498,7 @@ void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepar
         pg->portal = shared;
         pg->portal_segment = pg->segment;
         pg->portal_executed = false;
+        pg->portal_doubtful = doubtful;
         return;
     }
     name = pg->portals >= HR_PG_MAX_PORTALS || names_of(pg) == NULL ? NULL
@@ -497,22 +507,26 @@ void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepar
         drop_prepared(session, &shared);
         return;
     }
+    name->doubtful = doubtful;
     name->next = pg->names->portals;
     pg->names->portals = name;
     pg->portals++;
 }
 
-bool hr_pg_portal_execute(hr_session *session, const hr_pg_called *called, hr_prepared **prepared)
+bool hr_pg_portal_execute(hr_session *session, const hr_pg_called *called, hr_prepared **prepared,
+                          bool *doubtful)
 {
     hr_pg *pg = &session->pg;
     hr_pg_name **link;
 
     if (called->length == 0) {
         *prepared = pg->portal;
+        *doubtful = pg->portal_doubtful;
         return pg->portal_segment == pg->segment && !pg->portal_executed;
     }
     link = find_portal(pg, called);
     *prepared = link == NULL ? NULL : (*link)->now.prepared;
+    *doubtful = link != NULL && (*link)->doubtful;
     return link != NULL && (*link)->now.segment == pg->segment && !(*link)->executed;
 }
 

@@ -126,6 +126,37 @@ static void extended_is_asked_at_its_bind(void)
     talk_close(t);
 }
 
+/* L2: in one read, before the server has come to the query that may change what the name means. */
+static void a_free_name_behind_a_query_is_asked_for_as_unknown(void)
+{
+    talk *t = open_talk(w);
+
+    put_parse(&m, "s", "SHOW a");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '1', "", 0);
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    put_bind(&m, "", "s");
+    put_execute(&m, "");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    assert(noted(&t->asked, "8 P SHOW a\n"));
+    put_message(&m, '2', "", 0);
+    put_complete(&m, "SHOW");
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    put_parse(&m, "", "SELECT swap()");
+    put_bind(&m, "", "");
+    put_execute(&m, "");
+    put_bind(&m, "", "s");
+    put_execute(&m, "");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    assert(noted(&t->asked, "8 P SELECT swap()\nd \n"));
+    talk_close(t);
+}
+
 static void every_cut_passes_the_same_bytes(void)
 {
     some_bytes client = {0}, server = {0};
@@ -1180,6 +1211,7 @@ int main(void)
     error_of_the_server_fails_the_unit();
     several_statements_step();
     extended_is_asked_at_its_bind();
+    a_free_name_behind_a_query_is_asked_for_as_unknown();
     every_cut_passes_the_same_bytes();
     large_messages_stream_through();
     large_refused_query_is_dropped();

@@ -134,6 +134,123 @@ static void a_free_name_is_not_trusted_behind_a_block(void)
     talk_close(t);
 }
 
+static void bind_is_free(talk *t, const char *name, const char *tag, uint8_t status)
+{
+    put_bind(&m, "", name);
+    put_execute(&m, "");
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_message(&m, '2', "", 0);
+    put_complete(&m, tag);
+    put_ready(&m, status);
+    passes(t, HR_SERVER);
+}
+
+/* L2: a function that a query calls may DEALLOCATE and PREPARE, and its tag does not tell. */
+static void a_free_name_is_not_trusted_behind_a_query(void)
+{
+    static const char *const queries[] = {"SELECT swap()", "INSERT INTO t VALUES (1)", "BEGIN; SELECT swap(); COMMIT",
+                                          "FETCH c", "EXECUTE other", "COPY (SELECT swap()) TO STDOUT"};
+
+    for (size_t i = 0; i < sizeof queries / sizeof *queries; i++)
+        for (int by = 0; by < 2; by++) {
+            talk *t;
+
+            under(job_refused);
+            t = open_talk(w);
+            parse(t, "s", "SHOW a");
+            if (by == 0)
+                run(t, queries[i], 'I');
+            else
+                extended(t, queries[i], "SELECT 1");
+            under(all_refused);
+            assert(bind_is_refused(t, "s"));
+            under(job_refused);
+            parse(t, "s", "SHOW a"); /* prepared again: the server would say if it were another's */
+            under(all_refused);
+            bind_is_free(t, "s", "SHOW", 'I');
+            talk_close(t);
+        }
+}
+
+static void a_free_name_stays_free_behind_what_is_free(void)
+{
+    talk *t;
+
+    under(all_refused);
+    t = open_talk(w);
+    parse(t, "s", "SHOW a");
+    run(t, "SET a = 1", 'I');
+    run(t, "SET a = 1; SHOW b", 'I');
+    extended(t, "SET a = 2", "SET");
+    bind_is_free(t, "s", "SHOW", 'I');
+    bind_is_free(t, "s", "SHOW", 'I');
+    talk_close(t);
+}
+
+/* Constraint triggers wait for the COMMIT, or for the Sync that is one. */
+static void a_free_name_is_not_trusted_behind_a_commit(void)
+{
+    for (int by = 0; by < 3; by++) {
+        talk *t;
+
+        under(job_refused);
+        t = open_talk(w);
+        if (by < 2) {
+            run(t, "BEGIN; INSERT INTO deferred VALUES (1)", 'T');
+            put_parse(&m, "s", "SHOW a");
+            put_sync(&m);
+            passes(t, HR_CLIENT);
+            put_message(&m, '1', "", 0);
+            put_ready(&m, 'T');
+            passes(t, HR_SERVER);
+            if (by == 0)
+                run(t, "COMMIT", 'I');
+            else
+                extended(t, "COMMIT", "COMMIT");
+        } else {
+            put_parse(&m, "", "INSERT INTO deferred VALUES (1)");
+            put_bind(&m, "", "");
+            put_execute(&m, "");
+            put_parse(&m, "s", "SHOW a");
+            put_sync(&m);
+            passes(t, HR_CLIENT);
+            put_message(&m, '1', "", 0);
+            put_message(&m, '2', "", 0);
+            put_complete(&m, "INSERT 0 1");
+            put_message(&m, '1', "", 0);
+            put_ready(&m, 'I');
+            passes(t, HR_SERVER);
+        }
+        under(all_refused);
+        assert(bind_is_refused(t, "s"));
+        talk_close(t);
+    }
+}
+
+/* A driver that prepares BEGIN by name: the statement behind it is still the transaction's first. */
+static void a_doubtful_begin_is_not_the_first_statement(void)
+{
+    talk *t;
+
+    under(job_refused);
+    t = open_talk(w);
+    parse(t, "b", "BEGIN");
+    parse(t, "h", HEAVY);
+    run(t, "SELECT 1", 'I');
+    bind_is_free(t, "b", "BEGIN", 'T');
+    put_bind(&m, "", "h");
+    put_execute(&m, "");
+    put_sync(&m);
+    say(t, HR_CLIENT);
+    forget_sent(t);
+    put_error(&m, "ERROR", "26000", "no such statement");
+    put_ready(&m, 'E');
+    say(t, HR_SERVER);
+    assert(hears(t, "E53000 ZE"));
+    talk_close(t);
+}
+
 static void a_command_that_nobody_has_seen_makes_names_doubtful(void)
 {
     talk *t = open_talk(w);
@@ -283,6 +400,10 @@ int main(void)
     sql_gives_a_free_name_another_meaning();
     the_same_by_the_extended_protocol();
     a_free_name_is_not_trusted_behind_a_block();
+    a_free_name_is_not_trusted_behind_a_query();
+    a_free_name_stays_free_behind_what_is_free();
+    a_free_name_is_not_trusted_behind_a_commit();
+    a_doubtful_begin_is_not_the_first_statement();
     a_command_that_nobody_has_seen_makes_names_doubtful();
     names_are_one_for_sql_and_protocol();
     a_prepare_that_fails_changes_nothing();

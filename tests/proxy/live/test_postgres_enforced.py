@@ -163,6 +163,33 @@ def test_a_statement_parsed_before_and_bound_later_is_refused(
         assert [kind for kind, _ in peer.messages_until(b"Z")] == [b"T", b"D", b"C", b"Z"]
 
 
+def test_a_function_that_gives_a_free_name_another_meaning_does_not_free_it(
+    postgres_gate: PostgresGate,
+) -> None:
+    """L2: the server says no more than that a SELECT ran."""
+    gate = postgres_gate
+    name = new_name("swap")
+    with gate.way.connect() as session, wire.Peer(gate.proxy.port) as peer:
+        session.execute(
+            f"CREATE FUNCTION {name}() RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+            " EXECUTE 'DEALLOCATE s1'; EXECUTE 'PREPARE s1 AS SELECT 7'; RETURN 1; END $$"
+        )
+        peer.log_in()
+        peer.send(wire.parse("SHOW work_mem", "s1") + wire.SYNC)
+        peer.messages_until(b"Z")
+        peer.send(wire.query(f"SELECT {name}()"))
+        peer.messages_until(b"Z")
+        gate.proxy.publish(budget("all", max_workers=0))
+        peer.send(wire.bind("s1") + wire.execute() + wire.SYNC)
+        said = peer.messages_until(b"Z")
+        assert [kind for kind, _ in said] == [b"E", b"Z"]
+        assert wire.fields(said[0][1])["C"] == "53000"
+        gate.proxy.publish()
+        peer.send(wire.bind("s1") + wire.execute() + wire.SYNC)
+        assert b"7" in dict(peer.messages_until(b"Z"))[b"D"]
+        session.execute(f"DROP FUNCTION {name}()")
+
+
 def test_several_statements_in_one_text_are_judged_before_any_is_sent(
     postgres_gate: PostgresGate,
 ) -> None:
