@@ -1,6 +1,7 @@
 /* connect.c: to the server, without waiting.   HR_CONNECT ──► … ──► machine->connected, or the next target */
 #include "engine.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,6 +35,18 @@ void hr_leave_place(hr_session *session)
     hr_place_drop(place);
 }
 
+static bool is_near(const struct sockaddr_storage *address)
+{
+    static const uint8_t mapped[13] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127};
+    const struct in6_addr *six = &((const struct sockaddr_in6 *) address)->sin6_addr;
+
+    if (address->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr) >> 24 == 127;
+    if (address->ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(six) || memcmp(six, mapped, sizeof mapped) == 0;
+    return address->ss_family == AF_UNIX;
+}
+
 static void take_place(hr_session *session, hr_place *place, uint32_t index)
 {
     atomic_fetch_add(&place->users, 1);
@@ -42,6 +55,7 @@ static void take_place(hr_session *session, hr_place *place, uint32_t index)
     session->target = index;
     session->target_id = place->target.id;
     session->server_tls_mode = place->tls_mode;
+    session->server_near = is_near(&place->target.address);
 }
 
 static void connected(hr_session *session)

@@ -172,6 +172,7 @@ struct hr_session {
     uint8_t family;           /* of the client: 4, 6, 0 */
     uint8_t client_tls_mode;  /* hr_tls_settings.mode of its listener; the engine sets it at accept */
     uint8_t server_tls_mode;  /* and of its target: before machine->connected */
+    bool server_near;         /* and whether what goes there stays on this host */
     bool established;         /* the machine sets it: start-up is over, statements may come */
     _Atomic bool held;        /* read by others: a cancel request for what is held is not forwarded */
     bool later, closing, draining;
@@ -191,6 +192,14 @@ struct hr_session {
         hr_my my;
     };
 };
+
+/* TLS ends here, and what goes on to the server is plain and leaves this host: a password that a client
+ * sends as it is, because it sees TLS, would be read there. */
+static inline bool hr_bares_passwords(const hr_session *session)
+{
+    return session->side[HR_CLIENT].tls != NULL && session->side[HR_SERVER].tls == NULL
+           && !session->server_near;
+}
 
 /* Learnt by the machine at start-up or later; copied. Any of them NULL: as it was. The gate resolves
  * anew what depends on it. Of an established session the engine then looks whether its user has more

@@ -31,6 +31,7 @@ typedef struct hr_my {
     bool infile;                 /* the client sends a file, up to an empty packet */
     bool client_turn;            /* authentication: the client is to answer */
     bool by_sha2;                /* authentication is by caching_sha2_password */
+    bool bare;                   /* or by a plugin that may send a password as it is */
     uint8_t sha2;                /* MY_SHA2_*: what the proxy waits for in its full exchange */
     bool out_params;             /* this result set is a procedure's OUT parameters */
     bool has_rows;               /* the answer under way has had one */

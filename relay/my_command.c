@@ -105,6 +105,10 @@ static enum my_verdict pass_change_user(hr_session *session, const my_command *i
                         "headgate: COM_CHANGE_USER is malformed, or larger than 64 KiB");
         return MY_WAITS;
     }
+    if (my_bares_password(session)) {
+        *next = my_refuse_bare(session, (uint8_t) (it->bytes[3] + 1));
+        return MY_WAITS;
+    }
     if (!my_keep(session, it->payload, it->seen)) {
         *next = HR_CLOSE;
         return MY_WAITS;

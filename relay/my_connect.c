@@ -14,6 +14,34 @@
 
 static const char sha2_plugin[] = "caching_sha2_password";
 
+/* Those whose clients never send a password as it is, with TLS or without; or it is my_sha2.c's. */
+static const char *const hiding_plugins[] = {
+    "", "mysql_native_password", "mysql_old_password", sha2_plugin, "client_ed25519", "parsec",
+    "auth_gssapi_client", "authentication_kerberos_client", "authentication_ldap_sasl_client",
+    "authentication_windows_client", "authentication_fido_client", "authentication_webauthn_client",
+};
+
+static void note_plugin(hr_session *session, const char *plugin)
+{
+    session->my.by_sha2 = strcmp(plugin, sha2_plugin) == 0;
+    session->my.bare = true;
+    for (size_t i = 0; i < sizeof hiding_plugins / sizeof *hiding_plugins; i++)
+        if (strcmp(plugin, hiding_plugins[i]) == 0)
+            session->my.bare = false;
+}
+
+bool my_bares_password(const hr_session *session)
+{
+    return session->my.bare && hr_bares_passwords(session);
+}
+
+hr_next my_refuse_bare(hr_session *session, uint8_t seq)
+{
+    return my_fail(session, seq, 1045, "28000", "headgate: this user's plugin may send the password as it is, "
+                   "and the way from the proxy to the server is not encrypted; give the server tls in the "
+                   "proxy's settings");
+}
+
 static uint32_t capabilities_of(const uint8_t *response)
 {
     return (uint32_t) response[0] | (uint32_t) response[1] << 8 | (uint32_t) response[2] << 16
@@ -198,7 +226,7 @@ static bool learn(hr_session *session, my_reader *reader, uint32_t can, const na
         return false;
     if (apply)
         hr_session_names(session, who->user, who->database, application);
-    session->my.by_sha2 = strcmp(who->plugin, sha2_plugin) == 0;
+    note_plugin(session, who->plugin);
     return true;
 }
 
@@ -310,6 +338,8 @@ static hr_next finish_response(hr_session *session, const uint8_t *packet, size_
     if (!read_response(session, payload, length, capabilities_of(payload)))
         return my_fail(session, (uint8_t) (packet[3] + 1), 1043, "08S01",
                        "headgate: bad handshake: a name or attribute is longer than its packet");
+    if (my_bares_password(session))
+        return my_refuse_bare(session, (uint8_t) (packet[3] + 1));
     pass_response(session, packet, length);
     return HR_MORE;
 }
@@ -406,7 +436,7 @@ static void follow_switch(hr_session *session, const uint8_t *payload, size_t le
     size_t name_length;
     const char *name = my_text(&reader, &name_length);
 
-    session->my.by_sha2 = name != NULL && strcmp(name, sha2_plugin) == 0;
+    note_plugin(session, name != NULL ? name : length == 1 ? "mysql_old_password" : "?");
     if (session->my.by_sha2 && reader.end - reader.at >= (ptrdiff_t) MY_SCRAMBLE)
         keep_scramble(session, reader.at, reader.at + 8, (size_t) (reader.end - reader.at) - 8);
 }
@@ -477,6 +507,13 @@ void my_authenticates(hr_session *session, const uint8_t *packet, size_t length,
         *next = my_sha2_key(session, packet, length);
         return;
     }
+    if (first == 0xfe) {
+        follow_switch(session, payload, length);
+        if (my_bares_password(session)) {
+            *next = my_refuse_bare(session, (uint8_t) (packet[3] - my->shift));
+            return;
+        }
+    }
     lets_in = first == 0 && length >= 7 && payload[1] == 0 && payload[2] == 0
               && my_read_ok(payload, length, &ok);
     if (lets_in) {
@@ -492,8 +529,6 @@ void my_authenticates(hr_session *session, const uint8_t *packet, size_t length,
     } else if (lets_in) {
         let_in(session, &ok);
     } else {
-        if (first == 0xfe)
-            follow_switch(session, payload, length);
         if (must_stand_between(session, payload, length))
             my_sha2_begin(session);
         my->client_turn = true;

@@ -179,6 +179,9 @@ size_t my_commands(hr_session *session, const uint8_t *bytes, size_t length, hr_
 size_t my_answers(hr_session *session, const uint8_t *bytes, size_t length, hr_next *next);
 /* One packet of an authentication, whole. `next` is set if the session ends with it. */
 void my_authenticates(hr_session *session, const uint8_t *payload, size_t length, hr_next *next);
+/* The client's plugin may send the password as it is, and it would leave this host unencrypted. */
+bool my_bares_password(const hr_session *session);
+hr_next my_refuse_bare(hr_session *session, uint8_t seq);
 /* COM_CHANGE_USER's names and attributes; false: it is malformed. */
 bool my_read_change(hr_session *session, const uint8_t *payload, size_t length, bool apply);
 void my_follow_ok(hr_session *session, const my_ok *ok); /* status, and what the session tracker says */

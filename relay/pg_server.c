@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define AUTH_OK 0u
+#define AUTH_PASSWORD 3u
 #define AUTH_SASL 10u
 #define LOOKED_AT_BYTES 8192u /* of a ParameterStatus or what signing in says; of more the rest just passes */
 
@@ -337,6 +338,23 @@ static bool is_crowded(answer *a, const uint8_t *body, size_t there)
     return true;
 }
 
+/* AuthenticationCleartextPassword, to a client that sees TLS, of a server that has none. */
+static bool is_bared(answer *a, const uint8_t *body, size_t there)
+{
+    static const hr_pg_said said = {
+        'E', "FATAL", "28000", "headgate: the server asks for the password in clear, and the way from the proxy "
+        "to it is not encrypted", NULL,
+        "Give the server tls in the proxy's settings, or let pg_hba.conf ask for scram-sha-256."};
+
+    if (there < 4 || hr_pg_u32(body) != AUTH_PASSWORD || !hr_bares_passwords(a->session))
+        return false;
+    pass_on(a);
+    hr_pg_say(a->session, &said);
+    a->pg->phase = HR_PG_ENDED;
+    a->next = HR_CLOSE;
+    return true;
+}
+
 /* Messages of a few bytes, which are looked at once they are there whole. */
 static bool is_short(uint8_t type)
 {
@@ -399,7 +417,7 @@ static bool look_before(answer *a, uint8_t type, const uint8_t *body, size_t the
         return false;
     case 'R':
         return a->pg->phase == HR_PG_SIGNING_IN
-               && (is_crowded(a, body, there) || say_sasl(a, body, there, total));
+               && (is_crowded(a, body, there) || is_bared(a, body, there) || say_sasl(a, body, there, total));
     case 'K':
         if (a->pg->phase == HR_PG_SIGNING_IN)
             on_key(a->session, body, there);

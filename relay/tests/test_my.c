@@ -192,6 +192,69 @@ static void a_crowded_user_is_told_when_it_is_let_in(void)
     talk_close(t);
 }
 
+/* A response that names its plugin. */
+static words response_by(uint8_t seq, uint32_t can, const char *plugin)
+{
+    words payload = {.length = 0};
+
+    add_number(&payload, can, 4);
+    add_number(&payload, 1 << 24, 4);
+    add_number(&payload, 45, 1);
+    payload.length += 23;
+    add(&payload, "alice\0", 6);
+    add(&payload, "\x07" "secret\0", 8);
+    add(&payload, "shop\0", 5);
+    add(&payload, plugin, strlen(plugin) + 1);
+    return packet_of(seq, payload.bytes, payload.length);
+}
+
+/* L7: a client that sees TLS sends by these what it would not send without. */
+static void a_password_in_clear_stays_where_it_is_encrypted(void)
+{
+    static const struct { const char *plugin; bool bare; } plugins[] = {
+        {"mysql_clear_password", true}, {"sha256_password", true}, {"dialog", true}, {"never_heard_of", true},
+        {"mysql_native_password", false}, {"client_ed25519", false}, {"caching_sha2_password", false},
+    };
+    uint32_t can = MY_CLIENT & ~(uint32_t) MY_CAN_ATTRIBUTES;
+
+    for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
+        for (int sides = 0; sides < 8; sides++)
+            for (int by = 0; by < 3; by++) { /* by its response, by AuthSwitch, by COM_CHANGE_USER */
+                uint8_t client = sides & 1, server = sides >> 1 & 1;
+                bool near = sides & 4, refused = plugins[i].bare && client && !server && !near;
+                talk *t = talk_open(w);
+                words asked = {.length = 0}, change = {.length = 0};
+
+                t->session.client_tls_mode = client;
+                t->session.server_tls_mode = (uint8_t) (server * 2);
+                t->session.server_near = near;
+                say(t, HR_SERVER, greeting(0xffffffff, 0));
+                if (client)
+                    say(t, HR_CLIENT, ssl_request(1, can, 0));
+                forget_sent(t);
+                say(t, HR_CLIENT, response_by((uint8_t) (1 + client), can | (client ? MY_CAN_SSL : 0),
+                                              by == 0 ? plugins[i].plugin : "mysql_native_password"));
+                if (by == 1) {
+                    assert(!t->closed);
+                    forget_sent(t);
+                    add(&asked, "\xfe", 1);
+                    add(&asked, plugins[i].plugin, strlen(plugins[i].plugin) + 1);
+                    add(&asked, "abcdefghijklmnopqrst\0", 21);
+                    say(t, HR_SERVER, packet_of((uint8_t) (2 + server), asked.bytes, asked.length));
+                } else if (by == 2) {
+                    say(t, HR_SERVER, ok((uint8_t) (2 + server), MY_AUTOCOMMIT));
+                    forget_sent(t);
+                    add(&change, "\x11" "bob\0\7secret\0shop\0\x2d\0", 20);
+                    add(&change, plugins[i].plugin, strlen(plugins[i].plugin) + 1);
+                    say(t, HR_CLIENT, packet_of(0, change.bytes, change.length));
+                }
+                assert(sent_has(t, HR_SERVER, "secret") == (by != 1 && !refused));
+                assert(sent_has(t, HR_CLIENT, "may send the password as it is") == refused);
+                assert(t->closed == refused && (!refused || !sent_has(t, HR_CLIENT, plugins[i].plugin)));
+                talk_close(t);
+            }
+}
+
 static void refused_sign_in_ends(void)
 {
     talk *t = talk_open(w);
@@ -1081,7 +1144,8 @@ int main(void)
     static void (*const tests[])(void) = {
         greeting_is_masked, plain_sign_in_learns_who, a_client_that_would_compress_is_told,
         tls_on_one_side_shifts_the_numbers,
-        caching_sha2_fast_and_full, a_crowded_user_is_told_when_it_is_let_in, refused_sign_in_ends, tls_that_is_missing_is_said,
+        caching_sha2_fast_and_full, a_password_in_clear_stays_where_it_is_encrypted,
+        a_crowded_user_is_told_when_it_is_let_in, refused_sign_in_ends, tls_that_is_missing_is_said,
         tls_that_fails_with_the_server_is_said_in_sequence,
         malformed_sign_in_is_said, result_sets_end_where_they_end, several_results_are_one_command,
         a_file_goes_up_to_an_empty_packet, mariadb_leaves_definitions_out_and_reports_progress,

@@ -89,6 +89,34 @@ static void a_crowded_user_is_told_when_it_is_let_in(void)
     free(signed_in.bytes);
 }
 
+/* L7: a client that sees TLS may send what it would not send without. */
+static void a_password_in_clear_stays_where_it_is_encrypted(void)
+{
+    static const char asks[] = "R\0\0\0\x08\0\0\0\3";
+
+    for (int i = 0; i < 8; i++) {
+        bool client = i & 1, server = i & 2, near = i & 4, bared = client && !server && !near;
+        talk *t = talk_open(w);
+
+        t->session.client_tls_mode = client;
+        t->session.server_tls_mode = server ? 2 : 0;
+        t->session.server_near = near;
+        if (client)
+            feed(t, HR_CLIENT, SSL, 8);
+        put_startup(&m, 0x30000, plain_parameters, sizeof plain_parameters);
+        say(t, HR_CLIENT);
+        if (server)
+            feed(t, HR_SERVER, "S", 1);
+        forget_sent(t);
+        feed(t, HR_SERVER, asks, 9);
+        if (bared)
+            assert(t->to[HR_CLIENT].bytes[0] == 'E' && has_fatal(t, "C28000"));
+        else
+            assert(sent_is(t, HR_CLIENT, asks, 9) && !t->closed);
+        talk_close(t);
+    }
+}
+
 static void tls_is_answered_by_the_listeners_mode(void)
 {
     talk *t = talk_open(w);
@@ -474,6 +502,7 @@ int main(void)
     plain_session_is_named_and_opened();
     every_cut_of_a_start_is_the_same();
     a_crowded_user_is_told_when_it_is_let_in();
+    a_password_in_clear_stays_where_it_is_encrypted();
     tls_is_answered_by_the_listeners_mode();
     tls_twice_is_refused();
     bytes_injected_behind_a_request_for_tls_are_refused();
