@@ -104,6 +104,11 @@ hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t fl
                hr_words *words, hr_ticket *ticket);
 hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags,
                         hr_words *words, hr_ticket *ticket);
+/* MySQL, whose names of PREPARE the gate keeps: the text that was asked for goes to the server (`whole`: all
+ * of it is known), and has ended there. Where it has failed, or was refused, nobody knows how far it came,
+ * and where it runs out of sight, what it has prepared: those names are forgotten, and judged as writes. */
+void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole);
+void hr_names_ended(hr_session *session, bool failed);
 /* What a text's first words say, without asking. */
 int hr_kind_of(const char *text, size_t length, uint32_t protocol);
 /* One of several statements of a string has ended; the next one has its places from here on. */

@@ -16,6 +16,8 @@ typedef struct hr_named {
     struct hr_named *next;
     hr_prepared *prepared;
     uint32_t length;
+    bool doubtful; /* if what is under way fails */
+    bool doomed;   /* whatever comes of it */
     char name[HR_READ_NAME_BYTES];
 } hr_named;
 
@@ -192,4 +194,78 @@ hr_prepared *hr_follow_prepared(hr_session *session, const char *text, const hr_
     if (!knows)
         follow(session, text, slice, name, length);
     return NULL;
+}
+
+/* ── What the server makes of it ──────────────────────────────────────────── */
+
+static uint8_t lower(char letter)
+{
+    return letter >= 'A' && letter <= 'Z' ? (uint8_t) (letter | 32) : (uint8_t) letter;
+}
+
+/* Anywhere in it, and in whatever case. */
+static bool says(const char *text, size_t length, const char *word, size_t word_length)
+{
+    for (size_t at = 0; at + word_length <= length; at++) {
+        size_t same = 0;
+
+        while (same < word_length && lower(text[at + same]) == lower(word[same]))
+            same++;
+        if (same == word_length)
+            return true;
+    }
+    return false;
+}
+
+/* Procedures and blocks may prepare, under names that they share with their session. */
+static bool is_out_of_sight(const char *text, size_t length, bool whole)
+{
+    return !whole || says(text, length, "call", 4) || says(text, length, "immediate", 9)
+           || says(text, length, "atomic", 6);
+}
+
+/* Or it executes one that is. */
+static bool leads_out_of_sight(const hr_session *session, const char *text, size_t length, bool whole)
+{
+    if (is_out_of_sight(text, length, whole))
+        return true;
+    if (!says(text, length, "execute", 7))
+        return false;
+    for (const hr_named *one = session->gate.prepared; one != NULL; one = one->next) {
+        size_t inner_length;
+        bool inner_whole;
+        const char *inner = hr_prepared_text(one->prepared, &inner_length, &inner_whole);
+
+        if (is_out_of_sight(inner, inner_length, inner_whole) && says(text, length, one->name, one->length))
+            return true;
+    }
+    return false;
+}
+
+void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole)
+{
+    bool doomed, prepares, escaped;
+
+    if (session->gate.prepared == NULL)
+        return;
+    doomed = leads_out_of_sight(session, text, length, whole);
+    prepares = doomed || says(text, length, "prepare", 7);
+    escaped = prepares && !doomed && says(text, length, "``", 2); /* names may stand there otherwise */
+    for (hr_named *one = session->gate.prepared; prepares && one != NULL; one = one->next) {
+        one->doomed = doomed;
+        one->doubtful = escaped || doomed || says(text, length, one->name, one->length);
+    }
+}
+
+void hr_names_ended(hr_session *session, bool failed)
+{
+    hr_named **link = &session->gate.prepared;
+
+    while (*link != NULL)
+        if ((*link)->doomed || ((*link)->doubtful && failed)) {
+            drop(session, link);
+        } else {
+            (*link)->doubtful = false;
+            link = &(*link)->next;
+        }
 }

@@ -131,6 +131,9 @@ void my_finish(hr_session *session, bool failed)
     if (my->unit.ticket != 0)
         hr_done(session, my->unit.ticket, my->unit.started_ns, failed);
     my->unit.ticket = 0;
+    if (my->unit.command == MY_QUERY || my->unit.command == MY_STMT_EXECUTE
+        || my->unit.command == MY_STMT_FETCH || my->unit.command == MY_BULK_EXECUTE)
+        hr_names_ended(session, failed);
     if (!failed)
         take_effect(session);
     follow_transaction(my, failed);

@@ -209,6 +209,11 @@ enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_nex
     unit.number = meaning.thread;
     if (said != HR_WAIT && said != HR_WAIT_TURN && (meaning.flags & MY_UNIT_LISTS) == 0)
         forget_warning(session);
+    if (said != HR_WAIT && said != HR_WAIT_TURN) {
+        hr_names_sent(session, text, length, !cut);
+        if (said > HR_GO_WARNED)
+            hr_names_ended(session, true);
+    }
     if (meaning.use != NULL && said <= HR_GO_WARNED)
         my_keep(session, meaning.use, meaning.use_length);
     return obey(session, it, said, &words, &unit, next);
@@ -253,6 +258,16 @@ static hr_said ask_statement(hr_session *session, const my_statement *statement,
     if (statement->flags & MY_STATEMENT_ENDS)
         unit->flags |= MY_UNIT_ENDS;
     return hr_ask_prepared(session, statement->prepared, flags, words, &unit->ticket);
+}
+
+/* What it runs may prepare by SQL, out of sight. */
+static void names_sent(hr_session *session, const my_statement *statement)
+{
+    size_t length = 0;
+    bool whole = false;
+    const char *text = statement == NULL ? "" : hr_prepared_text(statement->prepared, &length, &whole);
+
+    hr_names_sent(session, text, length, whole);
 }
 
 uint32_t my_id_of(const my_command *it)
@@ -305,6 +320,8 @@ enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *n
     said = ask_statement(session, statement, flags, &words, &unit);
     if (said != HR_WAIT && said != HR_WAIT_TURN)
         forget_warning(session);
+    if (said <= HR_GO_WARNED)
+        names_sent(session, statement);
     verdict = obey(session, it, said, &words, &unit, next);
     follow_execution(session, statement, it, verdict);
     return verdict;

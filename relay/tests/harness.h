@@ -690,6 +690,11 @@ void hr_gate_forget(hr_session *session) { session->gate.wait_since_ns = 0; }
 void hr_gate_cancel(hr_session *session) { session->gate.cancelled = true; }
 uint64_t hr_gate_due(const hr_session *session) { return session->gate.wait_next_ns; }
 void hr_gate_stir(hr_thread *thread) { (void) thread; }
+void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole)
+{
+    (void) session, (void) text, (void) length, (void) whole;
+}
+void hr_names_ended(hr_session *session, bool failed) { (void) session, (void) failed; }
 
 void hr_session_names(hr_session *session, const char *username, const char *database,
                       const char *application)
