@@ -88,7 +88,8 @@ void hr_gate_variable(hr_session *session, const char *name, size_t name_length,
                       size_t length);
 
 /* What is known of a text, shared by all sessions of the thread that have prepared the same one, and
- * bounded in number (then the least used go). Counted: hr_prepared_drop. NULL: no memory. */
+ * bounded in number (then the least used go), and in bytes by max_buffer_bytes. Counted: hr_prepared_drop.
+ * NULL: no memory; the statement is then one that nobody knows. */
 hr_prepared *hr_prepare(hr_session *session, const char *text, size_t length, bool truncated);
 hr_prepared *hr_prepared_share(hr_prepared *prepared);
 void hr_prepared_drop(hr_session *session, hr_prepared *prepared);

@@ -22,11 +22,23 @@ static size_t tags_at(const hr_prepared *prepared)
     return (prepared->text_length + 7u) / 8u * 8u;
 }
 
+static size_t size_of(size_t kept, size_t tag_count, size_t tags_used)
+{
+    return sizeof(hr_prepared) + (kept + 7u) / 8u * 8u + tag_count * sizeof(hg_tag) + tags_used;
+}
+
 static void free_prepared(hr_prepared *prepared)
 {
     for (uint32_t i = 0; i < HR_KEPT_CASES; i++)
         free(prepared->cases[i].matches);
     free(prepared);
+}
+
+/* While its thread runs: others may have the memory. */
+static void give_up(hr_prepared *prepared)
+{
+    hr_memory_give(prepared->owner, size_of(prepared->text_length, prepared->tag_count, prepared->tags_used));
+    free_prepared(prepared);
 }
 
 static hr_prepared **link_to(hr_gate_thread *gate, const hr_prepared *prepared)
@@ -43,7 +55,7 @@ static void forget(hr_gate_thread *gate, hr_prepared *prepared)
     *link_to(gate, prepared) = prepared->next;
     gate->prepareds--;
     gate->idle_prepareds--;
-    free_prepared(prepared);
+    give_up(prepared);
 }
 
 /* Of those that nobody has prepared now, the half that was not used for longest. */
@@ -120,6 +132,25 @@ static void read_text(hr_thread *thread, hr_prepared *prepared, const char *text
     prepared->fingerprint = hg_fingerprint(text, length, dialect);
 }
 
+/* Under max_buffer_bytes. What nobody uses goes first. */
+static hr_prepared *reserve(hr_thread *thread, size_t bytes)
+{
+    hr_prepared *prepared;
+
+    if (!hr_memory_take(thread, bytes)) {
+        if (thread->gate->idle_prepareds > 0)
+            sweep(thread->gate);
+        if (!hr_memory_take(thread, bytes)) {
+            hr_bump(&thread->counts->unkept_texts, 1);
+            return NULL;
+        }
+    }
+    prepared = calloc(1, bytes);
+    if (prepared == NULL)
+        hr_memory_give(thread, bytes);
+    return prepared;
+}
+
 static hr_prepared *new_prepared(hr_thread *thread, const char *text, size_t length, bool truncated)
 {
     hg_tags *tags = &thread->gate->tags;
@@ -127,8 +158,7 @@ static hr_prepared *new_prepared(hr_thread *thread, const char *text, size_t len
     hr_prepared *prepared;
 
     hg_tags_read(text, length, hr_dialect(thread), tags);
-    prepared = calloc(1, sizeof *prepared + (kept + 7u) / 8u * 8u + tags->count * sizeof(hg_tag)
-                             + tags->used);
+    prepared = reserve(thread, size_of(kept, tags->count, tags->used));
     if (prepared == NULL)
         return NULL;
     prepared->owner = thread;
@@ -195,7 +225,7 @@ void hr_prepared_drop(hr_session *session, hr_prepared *prepared)
     if (prepared == NULL || --prepared->users > 0)
         return;
     if (!prepared->interned) {
-        free_prepared(prepared);
+        give_up(prepared);
         return;
     }
     gate->idle_prepareds++;

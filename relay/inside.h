@@ -46,6 +46,11 @@ typedef struct hr_buffer {
 hr_buffer *hr_buffer_get(hr_thread *thread, size_t least);
 void hr_buffer_put(hr_thread *thread, hr_buffer *buffer);
 
+/* Under the same bound, for what a session keeps as long as it likes: half of it, so that buffers are left
+ * for all. False: not so much; whoever asked does without. */
+bool hr_memory_take(hr_thread *thread, size_t bytes);
+void hr_memory_give(hr_thread *thread, size_t bytes);
+
 /* ── Machines ─────────────────────────────────────────────────────────────── */
 
 typedef enum hr_next {

@@ -267,14 +267,27 @@ static void change(hr_session *session, hr_pg_name *name, hr_prepared *prepared,
     name->closing = false;
 }
 
+/* There was no memory for what it means from now on: what it meant before must not stand for that. */
+static void forget_statement(hr_session *session, hr_pg_name **link, uint8_t word)
+{
+    if (word != HR_PG_WORD_OTHER)
+        session->pg.names_lost = true;
+    if (link == NULL)
+        return;
+    session->pg.names_lost = session->pg.names_lost || turns(*link);
+    drop_statement(session, link);
+}
+
 void hr_pg_statement_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared,
                          uint8_t word)
 {
     hr_pg *pg = &session->pg;
     hr_pg_name **link = find_statement(pg, called);
 
-    if (prepared == NULL || (pg->skipping && pg->segment == pg->server_segment))
+    if (pg->skipping && pg->segment == pg->server_segment)
         drop_prepared(session, &prepared); /* the server skips it */
+    else if (prepared == NULL)
+        forget_statement(session, link, word);
     else if (link == NULL)
         add_statement(session, called, prepared, word);
     else

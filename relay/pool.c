@@ -90,6 +90,27 @@ void hr_buffer_put(hr_thread *thread, hr_buffer *buffer)
     engine->pooled[pool]++;
 }
 
+/* ── Texts ────────────────────────────────────────────────────────────────── */
+
+bool hr_memory_take(hr_thread *thread, size_t bytes)
+{
+    hr_engine_shared *shared = hr_shared(thread);
+    uint64_t used = atomic_fetch_add_explicit(&shared->buffer_bytes, bytes, memory_order_relaxed);
+
+    if (used + bytes > thread->relay->settings.max_buffer_bytes / 2) {
+        atomic_fetch_sub_explicit(&shared->buffer_bytes, bytes, memory_order_relaxed);
+        return false;
+    }
+    hr_count(&thread->counts->buffers_used_bytes, bytes);
+    return true;
+}
+
+void hr_memory_give(hr_thread *thread, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&hr_shared(thread)->buffer_bytes, bytes, memory_order_relaxed);
+    hr_count(&thread->counts->buffers_used_bytes, 0 - (uint64_t) bytes);
+}
+
 /* ── As they get fewer ────────────────────────────────────────────────────── */
 
 static uint64_t used_bytes(const hr_thread *thread)

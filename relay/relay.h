@@ -53,7 +53,7 @@ typedef struct hr_settings {
     uint32_t startup_timeout_ms;   /* from accept until the session is established */
     uint32_t connect_timeout_ms;   /* to the server */
     uint32_t dry_run;              /* decide and count, warn, but let everything pass */
-    uint64_t max_buffer_bytes;     /* of all sessions' buffers together */
+    uint64_t max_buffer_bytes;     /* of all sessions' buffers together, and their prepared statements' texts */
     uint32_t idle_timeout_ms;      /* 0: none. A session outside a transaction that says nothing */
     uint32_t tcp_keepalive_s;      /* 0: the system's */
     uint32_t max_logins_per_address; /* sessions that are not established yet. 0: all but a 64th of max_sessions */
@@ -275,7 +275,8 @@ typedef struct hr_thread_counts {
     _Atomic uint64_t rounds, longest_round_ns; /* of the loop */
     _Atomic uint64_t lost_events;
     _Atomic uint64_t untrusted_tags;
-    _Atomic uint64_t spare[8];
+    _Atomic uint64_t unkept_texts; /* prepared, and judged as unknown: no memory was left for them */
+    _Atomic uint64_t spare[7];
 } hr_thread_counts;
 
 /* ── Events, from the threads to Python ───────────────────────────────────── */

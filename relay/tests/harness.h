@@ -62,6 +62,8 @@ typedef struct world {
     hr_errand *errands;
     uint64_t next_id;
     uint32_t talks;
+    _Atomic uint64_t memory_bytes; /* taken, and not given back */
+    bool out_of_memory;            /* set it, and no more is to be had */
 } world;
 
 typedef struct talk {
@@ -188,6 +190,24 @@ void hr_buffer_put(hr_thread *thread, hr_buffer *buffer)
 {
     (void) thread;
     free(buffer);
+}
+
+bool hr_memory_take(hr_thread *thread, size_t bytes)
+{
+    world *w = (world *) thread->relay;
+
+    if (w->out_of_memory)
+        return false;
+    w->memory_bytes += bytes;
+    return true;
+}
+
+void hr_memory_give(hr_thread *thread, size_t bytes)
+{
+    world *w = (world *) thread->relay;
+
+    assert(w->memory_bytes >= bytes);
+    w->memory_bytes -= bytes;
 }
 
 /* What it emitted goes out now, and not before: so its slices must have lived until here. */

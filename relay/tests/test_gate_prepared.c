@@ -158,6 +158,41 @@ static void a_free_text_stays_free_and_is_followed(void)
     world_close(w);
 }
 
+/* L9: texts count under max_buffer_bytes, one that is shared once. */
+static void texts_are_under_the_bound_of_buffers(void)
+{
+    world *w = world_open(HR_PROTOCOL_POSTGRES);
+    talk *t = asker(w, 0, "etl"), *u = asker(w, 0, "web");
+    char *text = calloc(1, 8001);
+    hr_prepared *one = prepare(t, "select 1 /*job='x'*/"), *two, *others[3];
+    uint64_t bytes = w->memory_bytes;
+
+    assert(bytes > 20);
+    two = prepare(u, "select 1 /*job='x'*/");
+    assert(two == one && w->memory_bytes == bytes);
+    memset(text, ' ', 8000);
+    memcpy(text, "select 2", 8);
+    for (int i = 0; i < 3; i++) { /* longer than is kept: each its own, of what is kept */
+        others[i] = prepare(t, text);
+        assert(w->memory_bytes > bytes + (uint64_t) (i + 1) * 7000u);
+    }
+    for (int i = 0; i < 3; i++)
+        hr_prepared_drop(&t->session, others[i]);
+    assert(w->memory_bytes == bytes);
+    w->out_of_memory = true;
+    assert(hr_prepare(&t->session, "select 3", 8, false) == NULL && w->counts[0].unkept_texts == 1);
+    assert(prepare(t, "select 1 /*job='x'*/") == one); /* it is there */
+    for (int i = 0; i < 3; i++)
+        hr_prepared_drop(&t->session, one);
+    assert(w->memory_bytes == bytes); /* kept, for who prepares it again; */
+    assert(hr_prepare(&t->session, "select 3", 8, false) == NULL);
+    assert(w->memory_bytes == 0); /* but not when it is needed */
+    free(text);
+    talk_close(t);
+    talk_close(u);
+    world_close(w);
+}
+
 /* EXECUTE is what was prepared; without a PREPARE that we have seen, its own text. Here the gate itself
  * keeps the names; see test_pg_names.c for those that the machine keeps. */
 static void execute_is_judged_by_what_it_runs(void)
@@ -261,6 +296,7 @@ int main(void)
     what_is_remembered_follows_what_it_was_found_by();
     health_and_expiry_change_what_matches();
     a_free_text_stays_free_and_is_followed();
+    texts_are_under_the_bound_of_buffers();
     execute_is_judged_by_what_it_runs();
     prepare_from_a_literal_in_mysql();
     the_same_text_costs_otherwise_in_another_database();

@@ -118,6 +118,27 @@ static void so_it_is_by_a_binary_execution(void)
     talk_close(t);
 }
 
+/* L9: there was no memory for its text. */
+static void a_statement_without_a_text_is_a_write(void)
+{
+    talk *t = sign_in(w, MY_CLIENT, 0);
+
+    for (int out = 0; out < 2; out++) {
+        w->out_of_memory = out;
+        passes(t, HR_CLIENT, out ? P(0, "\x16SELECT 8") : P(0, "\x16SELECT 7"));
+        passes(t, HR_SERVER, P(1, "\0\x07\0\0\0\0\0\0\0\0\0\0"));
+        say(t, HR_CLIENT, P(0, "\x17\x07\0\0\0\0\1\0\0\0"));
+        assert((t->to[HR_SERVER].length > 0) == !out);
+        forget_sent(t);
+        if (!out)
+            say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
+        forget_sent(t);
+        passes(t, HR_CLIENT, P(0, "\x19\x07\0\0\0"));
+    }
+    w->out_of_memory = false;
+    talk_close(t);
+}
+
 int main(void)
 {
     static const size_t cuts[] = {0, 1, 5};
@@ -131,6 +152,7 @@ int main(void)
         of_a_string_that_was_refused_no_name_is_known();
         behind_what_is_out_of_sight_no_name_is_known();
         so_it_is_by_a_binary_execution();
+        a_statement_without_a_text_is_a_write();
     }
     world_close(w);
     printf("test_my_names: %zu cuts\n", sizeof cuts / sizeof *cuts);

@@ -251,6 +251,29 @@ static void a_doubtful_begin_is_not_the_first_statement(void)
     talk_close(t);
 }
 
+/* L9: without memory for its text a name means nothing, and not what it meant before. */
+static void a_name_without_memory_is_not_what_it_was(void)
+{
+    static const char *const names[] = {"", "s"};
+
+    for (int i = 0; i < 2; i++)
+        for (int at_once = 0; at_once < 2; at_once++) {
+            talk *t;
+
+            under(all_refused);
+            t = open_talk(w);
+            parse(t, names[i], "SHOW a");
+            w->out_of_memory = true;
+            if (at_once)
+                put_parse(&m, names[i], HEAVY);
+            else
+                parse(t, names[i], HEAVY);
+            assert(bind_is_refused(t, names[i]));
+            w->out_of_memory = false;
+            talk_close(t);
+        }
+}
+
 static void a_command_that_nobody_has_seen_makes_names_doubtful(void)
 {
     talk *t = open_talk(w);
@@ -404,6 +427,7 @@ int main(void)
     a_free_name_stays_free_behind_what_is_free();
     a_free_name_is_not_trusted_behind_a_commit();
     a_doubtful_begin_is_not_the_first_statement();
+    a_name_without_memory_is_not_what_it_was();
     a_command_that_nobody_has_seen_makes_names_doubtful();
     names_are_one_for_sql_and_protocol();
     a_prepare_that_fails_changes_nothing();

@@ -310,15 +310,16 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "max_buffer_mb",
-            "Bound over the buffers of all sessions, in MiB. From half of it on, less is kept for "
-            "a client that does not read, and its server is read more slowly.",
+            "Bound over the buffers of all sessions and the texts of their prepared statements, in "
+            "MiB. From half of it on, less is kept for a client that does not read, its server is "
+            "read more slowly, and statements that are prepared are judged as unknown writes.",
             whole(4, 65536),
             default=256,
         ),
         Setting(
             "drain_timeout_s",
             "How long sessions may take to end by themselves at a stop or restart; then they are "
-            "closed. At a restart, half of it in peace; then they are told, between transactions.",
+            "closed. At a restart, half of it in peace; then they end between transactions.",
             seconds(0, 86400),
             default=30.0,
         ),

@@ -234,12 +234,12 @@ THREAD_COUNTS = (
     *("failed_connects", "client_bytes", "server_bytes", "statements", "prepared", "judged"),
     *("truncated_texts", "unidentified", "cancels", "held", "protocol_errors", "tls_sessions"),
     *("out_of_buffers", "sessions", "idle_sessions", "buffers_used_bytes", "rounds"),
-    *("longest_round_ns", "lost_events", "untrusted_tags"),
+    *("longest_round_ns", "lost_events", "untrusted_tags", "unkept_texts"),
 )
 
 
 class HrThreadCounts(Structure):
-    _fields_ = [*((name, c_uint64) for name in THREAD_COUNTS), ("spare", c_uint64 * 8)]
+    _fields_ = [*((name, c_uint64) for name in THREAD_COUNTS), ("spare", c_uint64 * 7)]
 
 
 class HrEvent(Structure):

@@ -227,7 +227,18 @@ SERIES: tuple[Series, ...] = (
         _total("untrusted_tags"),
     ),
     Series(
-        "headgate_proxy_buffer_bytes", _G, (), "Memory in buffers.", _total("buffers_used_bytes")
+        "headgate_proxy_unkept_texts_total",
+        _C,
+        (),
+        "Prepared statements judged as unknown, because max_buffer_mb left no room for their text.",
+        _total("unkept_texts"),
+    ),
+    Series(
+        "headgate_proxy_buffer_bytes",
+        _G,
+        (),
+        "Memory in buffers and in texts of prepared statements.",
+        _total("buffers_used_bytes"),
     ),
     Series(
         "headgate_proxy_longest_round_seconds",

@@ -147,6 +147,7 @@ def _statements(clients: Sequence[ClientCounts], counts: Mapping[str, int]) -> d
         "unidentified": unidentified,
         "unidentified_share": unidentified / judged if judged else None,
         "truncated_texts": counts.get("truncated_texts", 0),
+        "unkept_texts": counts.get("unkept_texts", 0),
         "untrusted_tags": counts.get("untrusted_tags", 0),
         "held_now": sum(client.waiting for client in clients),
         "running_now": sum(client.running for client in clients),

@@ -234,6 +234,31 @@ def test_a_client_that_never_reads_costs_bounded_memory(
         assert proxy.rss_bytes() - before < 32 * MB
 
 
+def test_texts_of_prepared_statements_are_bounded(postgres: ExtendedServer) -> None:
+    """L9: beyond half of max_buffer_mb they are judged as unknown, and go on."""
+    tables = {"proxy": {"max_buffer_mb": 4}}
+    with ProxyProcess.started("postgres", postgres.port, tables) as proxy, ExitStack() as stack:
+        text = "SELECT {} /*" + "x" * 6900 + "*/"
+        for session in range(4):
+            peer = stack.enter_context(wire.Peer(proxy.port))
+            peer.log_in()
+            parses = (wire.parse(text.format(session * 1000 + n), f"s{n}") for n in range(200))
+            peer.send(b"".join(parses) + wire.SYNC)
+            peer.messages_until(b"Z")
+        assert proxy.status()["sessions"]["buffers_used_bytes"] <= 2 * MB
+        assert proxy.status()["statements"]["unkept_texts"] > 0
+        peer.send(wire.bind("s199") + wire.execute() + wire.SYNC)
+        assert b"3199" in dict(peer.messages_until(b"Z"))[b"D"]
+        stack.close()
+        # Those of sessions that are gone make room for others.
+        with wire.Peer(proxy.port) as peer:
+            peer.log_in()
+            unkept = proxy.status()["statements"]["unkept_texts"]
+            peer.send(wire.parse(text.format(9999), "s") + wire.SYNC)
+            peer.messages_until(b"Z")
+            assert proxy.status()["statements"]["unkept_texts"] == unkept
+
+
 def test_a_server_that_sends_more_than_a_slow_client_takes_loses_nothing(
     proxy: ProxyProcess,
 ) -> None:
