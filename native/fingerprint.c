@@ -6,6 +6,8 @@
  * Hashed as it goes by, a space behind each token. Three filters in a row hold back what may yet
  * be dropped: semicolons at the end, further values of a list, further rows of values.
  *
+ * EXPLAIN ANALYZE has the shape of the statement that it runs.
+ *
  * The twin of src/headgate/traffic/fingerprint.py.
  */
 #include "layout.h"
@@ -149,19 +151,91 @@ static kind kind_of(hg_piece piece, const uint8_t *at, const uint8_t *end)
     return found == NULL ? ANY : (kind) (found - single);
 }
 
+/* ── EXPLAIN ANALYZE ──────────────────────────────────────────────────────── */
+
+static bool is_any(const hg_tokens *tokens, const char *const *words)
+{
+    while (*words != NULL && !hg_token_is(tokens, *words))
+        words++;
+    return *words != NULL;
+}
+
+static bool is_analyze(const hg_tokens *tokens)
+{
+    return hg_token_is(tokens, "analyze") || hg_token_is(tokens, "analyse");
+}
+
+/* From the opening bracket on to what stands behind the closing one: whether ANALYZE is in between. */
+static bool bracket_analyzes(hg_tokens *tokens)
+{
+    static const char *const queries[] = {"select", "with", "values", "table", NULL};
+    bool analyzes = false, query;
+    int depth = 1;
+
+    hg_tokens_next(tokens);
+    query = hg_token_is_mark(tokens, '(') || is_any(tokens, queries);
+    for (; tokens->start < tokens->end; hg_tokens_next(tokens)) {
+        analyzes |= is_analyze(tokens);
+        depth += hg_token_is_mark(tokens, '(');
+        depth -= hg_token_is_mark(tokens, ')');
+        if (depth == 0)
+            break;
+    }
+    return hg_tokens_next(tokens) && analyzes && !query;
+}
+
+/* On to the first token that is no option of EXPLAIN: whether ANALYZE was among them. */
+static bool options_analyze(hg_tokens *tokens)
+{
+    static const char *const options[] = {"analyze", "analyse", "verbose", "extended", "partitions",
+                                          "format", NULL};
+    bool analyzes = false;
+
+    while (is_any(tokens, options)) {
+        bool format = hg_token_is(tokens, "format");
+
+        analyzes |= is_analyze(tokens);
+        hg_tokens_next(tokens);
+        if (format && hg_token_is_mark(tokens, '=')) {
+            hg_tokens_next(tokens);
+            hg_tokens_next(tokens);
+        }
+    }
+    return analyzes && tokens->start < tokens->end;
+}
+
+/* From the first token to that of the statement which an EXPLAIN ANALYZE, or MariaDB's ANALYZE, runs.
+ * False: it is none of them. */
+static bool skip_explain(hg_tokens *tokens)
+{
+    static const char *const tables[] = {"table", "local", "no_write_to_binlog", NULL};
+    bool mysql = tokens->text.dialect == HG_MYSQL;
+
+    if (mysql && hg_token_is(tokens, "analyze")) {
+        hg_tokens_next(tokens);
+        options_analyze(tokens);
+        return tokens->start < tokens->end && !is_any(tokens, tables);
+    }
+    if (!hg_token_is(tokens, "explain")
+        && !(mysql && (hg_token_is(tokens, "describe") || hg_token_is(tokens, "desc"))))
+        return false;
+    hg_tokens_next(tokens);
+    return hg_token_is_mark(tokens, '(') ? bracket_analyzes(tokens) : options_analyze(tokens);
+}
+
 uint64_t hg_fingerprint(const char *text, size_t length, int dialect)
 {
-    hg_text at = hg_text_of(text, length, dialect);
     shaper shape = {.hash = hg_hash_begin(HG_FINGERPRINT_SEED)};
+    hg_tokens tokens, run;
 
-    while (at.at < at.end) {
-        const uint8_t *start = at.at;
-        hg_piece piece = hg_next_piece(&at);
-
-        if (piece == HG_PIECE_SPACE || piece == HG_PIECE_LINE || piece == HG_PIECE_BLOCK)
-            continue;
-        to_end(&shape, &(token){kind_of(piece, start, at.at), piece == HG_PIECE_WORD, start, at.at});
-    }
+    hg_tokens_begin(&tokens, text, length, dialect);
+    hg_tokens_next(&tokens);
+    run = tokens;
+    if (skip_explain(&run))
+        tokens = run;
+    for (; tokens.start < tokens.end; hg_tokens_next(&tokens))
+        to_end(&shape, &(token){kind_of(tokens.piece, tokens.start, tokens.end),
+                                tokens.piece == HG_PIECE_WORD, tokens.start, tokens.end});
     if (shape.comma)
         to_rows(&shape, &comma);
     let_row_go(&shape);

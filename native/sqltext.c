@@ -3,19 +3,18 @@
 
 #define S HG_IS_SPACE
 #define D (HG_IS_DIGIT | HG_IN_WORD | HG_IN_NUMBER)
-#define A (HG_STARTS_WORD | HG_IN_WORD | HG_IN_NUMBER) /* letters and _ */
-#define H (HG_STARTS_WORD | HG_IN_WORD)                /* bytes of other alphabets */
+#define A (HG_STARTS_WORD | HG_IN_WORD) /* letters and bytes of other alphabets */
+#define U (A | HG_IN_NUMBER)            /* _ */
 #define W HG_IN_WORD
-#define P HG_IN_NUMBER
-#define H16 H, H, H, H, H, H, H, H, H, H, H, H, H, H, H, H
+#define H16 A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A
 
 const uint8_t hg_byte_class[256] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, S, S, S, S, S, 0, 0, /* \t \n \v \f \r */
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /**/
-    S, 0, 0, 0, W, 0, 0, 0, 0, 0, 0, 0, 0, 0, P, 0, /* space $ . */
+    S, 0, 0, 0, W, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* space $ */
     D, D, D, D, D, D, D, D, D, D, 0, 0, 0, 0, 0, 0, /**/
     0, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, /**/
-    A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, A, /* _ */
+    A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, U, /* _ */
     0, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, /**/
     A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, 0, /**/
     H16, H16, H16, H16, H16, H16, H16, H16};
@@ -50,9 +49,10 @@ static const uint8_t *quoted_end(const uint8_t *at, const uint8_t *end, uint8_t 
     return end;
 }
 
-static const uint8_t *line_end(const uint8_t *at, const uint8_t *end)
+/* In MySQL a line ends at a line feed alone, in Postgres at a carriage return as well. */
+static const uint8_t *line_end(const uint8_t *at, const uint8_t *end, int dialect)
 {
-    while (at < end && *at != '\n' && *at != '\r')
+    while (at < end && *at != '\n' && (*at != '\r' || dialect == HG_MYSQL))
         at++;
     return at;
 }
@@ -81,27 +81,43 @@ static const uint8_t *block_end(const uint8_t *at, const uint8_t *end, int diale
     return end;
 }
 
+/* The sign, the digits and all, or `at`: 1e5, but not 1e and 1e+. */
+static const uint8_t *exponent_end(const uint8_t *at, const uint8_t *end)
+{
+    const uint8_t *digits = at + 1;
+
+    if (end - at < 2 || (*at | 32) != 'e')
+        return at;
+    digits += *digits == '+' || *digits == '-';
+    return digits < end && is(*digits, HG_IS_DIGIT) ? skip(digits, end, HG_IS_DIGIT) : at;
+}
+
+/* From its point, or its first digit. Letters right behind a number are none of it: servers take
+ * 1.INTO and 1e5INTO (MySQL), 1INTO (Postgres before 15) for a number and a word. */
 static const uint8_t *decimal_end(const uint8_t *at, const uint8_t *end)
 {
-    while (at < end && is(*at, HG_IN_NUMBER)) {
-        bool sign = end - at > 2 && (at[0] | 32) == 'e' && (at[1] == '+' || at[1] == '-')
-                    && is(at[2], HG_IS_DIGIT);
+    at = skip(at, end, HG_IN_NUMBER);
+    if (at < end && *at == '.')
+        at = skip(at + 1, end, HG_IN_NUMBER);
+    return exponent_end(at, end);
+}
 
-        at += sign ? 3 : 1;
-    }
-    return at;
+static bool is_digit_of(uint8_t byte, uint8_t base)
+{
+    if (base == 'x')
+        return is(byte, HG_IN_NUMBER) || ((byte | 32) >= 'a' && (byte | 32) <= 'f');
+    return byte == '_' || (byte >= '0' && byte <= (base == 'b' ? '1' : '7'));
 }
 
 static const uint8_t *number_end(const uint8_t *at, const uint8_t *end)
 {
-    if (end - at > 2 && at[0] == '0' && (at[1] | 32) == 'x') {
-        const uint8_t *hex = at + 2;
+    const uint8_t *digits = at + 2;
 
-        while (hex < end
-               && (is(*hex, HG_IS_DIGIT) || *hex == '_' || ((*hex | 32) >= 'a' && (*hex | 32) <= 'f')))
-            hex++;
-        if (hex > at + 2)
-            return hex;
+    if (end - at > 2 && *at == '0' && ((at[1] | 32) == 'x' || (at[1] | 32) == 'b' || (at[1] | 32) == 'o')) {
+        while (digits < end && is_digit_of(*digits, at[1] | 32))
+            digits++;
+        if (digits > at + 2)
+            return digits;
     }
     return decimal_end(at, end);
 }
@@ -178,7 +194,7 @@ static bool opens_line(const hg_text *text)
         return true;
     if (*at != '-' || text->end - at < 2 || at[1] != '-')
         return false;
-    return text->dialect == HG_POSTGRES || text->end - at == 2 || at[2] <= ' ';
+    return text->dialect == HG_POSTGRES || text->end - at == 2 || at[2] <= ' ' || at[2] == 127;
 }
 
 /* :name, but not the second half of a cast. */
@@ -219,7 +235,7 @@ static hg_piece marked_piece(hg_text *text)
         break;
     case '.':
         if (end - at > 1 && is(at[1], HG_IS_DIGIT))
-            return piece(text, decimal_end(at + 1, end), HG_PIECE_LITERAL);
+            return piece(text, decimal_end(at, end), HG_PIECE_LITERAL);
         break;
     case '/':
         if (end - at > 1 && at[1] == '*')
@@ -228,7 +244,7 @@ static hg_piece marked_piece(hg_text *text)
     case '-':
     case '#':
         if (opens_line(text))
-            return piece(text, line_end(at, end), HG_PIECE_LINE);
+            return piece(text, line_end(at, end, text->dialect), HG_PIECE_LINE);
         break;
     default:
         break;
@@ -247,4 +263,88 @@ hg_piece hg_next_piece(hg_text *text)
     if (is(*at, HG_IS_DIGIT))
         return piece(text, number_end(at, text->end), HG_PIECE_LITERAL);
     return marked_piece(text);
+}
+
+/* ── Tokens ───────────────────────────────────────────────────────────────── */
+
+void hg_tokens_begin(hg_tokens *tokens, const char *text, size_t length, int dialect)
+{
+    tokens->text = hg_text_of(text, length, dialect);
+    tokens->start = tokens->end = tokens->text.start;
+    tokens->piece = HG_PIECE_SPACE;
+    tokens->in_hint = tokens->skips_hints = false;
+}
+
+const uint8_t *hg_hint_start(const uint8_t *at, const uint8_t *end, int dialect)
+{
+    if (dialect != HG_MYSQL || end - at < 3 || at[0] != '/' || at[1] != '*')
+        return NULL;
+    at += 2 + (at[2] == 'M' && end - at > 3);
+    return *at == '!' ? skip(at + 1, end, HG_IS_DIGIT) : NULL;
+}
+
+/* Of one that the server skips: it may hold another comment, which may hold none. */
+static const uint8_t *skipped_hint_end(const uint8_t *at, const uint8_t *end)
+{
+    while (end - at > 1) {
+        if (at[0] == '*' && at[1] == '/')
+            return at + 2;
+        at = at[0] == '/' && at[1] == '*' ? block_end(at + 2, end, HG_MYSQL) : at + 1;
+    }
+    return end;
+}
+
+/* Steps over what opens or closes a versioned comment, or over all of one that is skipped. */
+static bool step_over_hint(hg_tokens *tokens)
+{
+    hg_text *text = &tokens->text;
+    const uint8_t *inside;
+
+    if (tokens->in_hint && text->end - text->at > 1 && text->at[0] == '*' && text->at[1] == '/') {
+        text->at += 2;
+        tokens->in_hint = false;
+        return true;
+    }
+    inside = hg_hint_start(text->at, text->end, text->dialect);
+    if (inside == NULL)
+        return false;
+    tokens->in_hint = !tokens->skips_hints;
+    text->at = tokens->skips_hints ? skipped_hint_end(inside, text->end) : inside;
+    return true;
+}
+
+bool hg_tokens_next(hg_tokens *tokens)
+{
+    hg_text *text = &tokens->text;
+
+    while (text->at < text->end) {
+        if ((*text->at == '/' || *text->at == '*') && step_over_hint(tokens))
+            continue;
+        tokens->start = text->at;
+        tokens->piece = hg_next_piece(text);
+        tokens->end = text->at;
+        if (tokens->piece > HG_PIECE_BLOCK)
+            return true;
+    }
+    tokens->start = tokens->end = text->end;
+    tokens->piece = HG_PIECE_SPACE;
+    return false;
+}
+
+bool hg_token_is(const hg_tokens *tokens, const char *word)
+{
+    const uint8_t *at = tokens->start;
+
+    if (tokens->piece != HG_PIECE_WORD)
+        return false;
+    for (; at < tokens->end && *word != '\0'; at++, word++)
+        if ((*at | 32) != *word && *at != (uint8_t) *word)
+            return false;
+    return at == tokens->end && *word == '\0';
+}
+
+bool hg_token_is_mark(const hg_tokens *tokens, char mark)
+{
+    return tokens->piece == HG_PIECE_OTHER && tokens->end - tokens->start == 1
+           && *tokens->start == (uint8_t) mark;
 }

@@ -482,6 +482,13 @@ TEXTS = [
     "insert into t values (1,'a'), (2,'b'), (3, now())",
     "SELECT \"Mixed\", a::text, :name, b->>'k' FROM t$1 WHERE a <> NULL || U&'x' ; ;",
     'SELECT Größe, 0xFF, 12abc, .5, a.b FROM `t``t` WHERE a = "it""s"',
+    "SELECT 1.into, 1e5for, 1_000, 0b1, 0o7, 1e",
+    "SELECT 1 -- x\r/*a=1*/, 2\n/*b=2*/ --\x7f, 3\n",
+    "SELECT 1 /*!50000 , a */ /*M!100100 , b */ /*!99999 '*/' */",
+    "EXPLAIN ANALYZE VERBOSE SELECT 1",
+    "explain (analyze off, buffers) select 1",
+    "ANALYZE FORMAT=JSON SELECT 1",
+    "DESC ANALYZE TABLE t",
     "",
 ]
 

@@ -62,5 +62,14 @@ int main(void)
     differ("select true", "select 1");
     assert(of("select \"x\", `n`", HG_MYSQL) == of("select 'y', `n`", HG_MYSQL));
     assert(of("select `n`", HG_MYSQL) != of("select `N`", HG_MYSQL));
+    same("explain analyze verbose select 1", "select 2");
+    same("explain (costs off, analyze) select 1", "select 2");
+    differ("explain select 1", "select 2");
+    differ("explain (select analyze) select 1", "select 1");
+    assert(of("analyze format=json select 1", HG_MYSQL) == of("select 1", HG_MYSQL));
+    /* A server runs what stands in a versioned comment. */
+    assert(of("select 1 /*!union select * from big*/", HG_MYSQL)
+           == of("select 1 union select * from big", HG_MYSQL));
+    assert(of("select 1 /*!union select * from big*/", HG_POSTGRES) == of("select 1", HG_POSTGRES));
     return 0;
 }

@@ -73,6 +73,9 @@ static void test_what_is_not(void)
     expect("select 1 /* /*a=1*/ */", HG_POSTGRES, 0, 0, 0);
     expect("select 1 # /*a=1*/\n/*b=2*/", HG_MYSQL, 1, 0, 0);
     expect("select 1 --1 /*a=1*/", HG_MYSQL, 1, 0, 0);
+    expect("select 1 # x\r/*a=1*/", HG_MYSQL, 0, 0, 0);
+    expect("select 1 -- x\r/*a=1*/", HG_POSTGRES, 1, 0, 0);
+    expect("select 1 --\x7f/*a=1*/", HG_MYSQL, 0, 0, 0);
     expect("select 1 /*a='\\", HG_POSTGRES, 0, 0, 0);
 }
 

@@ -19,7 +19,8 @@ MS = 1_000_000
 _BITS = re.findall(
     r"\S+",
     r"""
-    a b e E x n u& U& null IN é _ 1 .5 . 1e 1e+5 0x 0xf $1 ? :n
+    a b e E x n u& U& null IN é _ 1 .5 . 1e 1e+5 0x 0xf 0b1 0o 8 1.e2into $1 ? :n
+    explain analyze analyse desc verbose format = json table select local /*!5 /*M!100100 /*!99999
     ' '' \ \' " "" ` `` $ $$ $x$ /* */ /*+ /*! -- # ; , ( ) (1) (1,2)
     = : :: <= >= <> != || -> ->> - > %41 %2 %zz k:v c=1 ,b=2
     a='1' a='2' b='x_y' t='acme' /*a=1*/ /*t=acme,a='1'*/ /*a='%31'*/

@@ -1,4 +1,4 @@
-"""One shape, one number: whatever the literals, the case and the comments."""
+"""One shape, one number: whatever the literals, the case and the comments (H2, M4, L3, P5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ PG, MY = Dialect.POSTGRES, Dialect.MYSQL
         ("a = -1", "a = - ? "),
         ("a is NULL and b = TRUE", "a is null and b = true "),
         ("a <= b >= c <> d != e || f -> g ->> h", "a <= b >= c <> d != e || f -> g ->> h "),
-        ("1.5e-3 .5 0xFFe 1e5 12abc", "? ? ? ? ? "),
+        ("1.5e-3 .5 0xFFe 1e5 0b10 0o7 1_000", "? ? ? ? ? ? ? "),
+        ("1.into 1e5into 1into 1efor 0x1g", "? into ? into ? into ? efor ? g "),
+        ("EXPLAIN SELECT 1", "explain select ? "),
+        ("EXPLAIN ANALYZE SELECT 1", "select ? "),
+        ("explain analyze format=json select 1", "select ? "),
+        ("EXPLAIN (BUFFERS, ANALYZE) DELETE FROM t", "delete from t "),
+        ("explain (select analyze from t)", "explain ( select analyze from t ) "),
         ("a.b.c", "a . b . c "),
         ("Größe", "größe "),
         ("", ""),
@@ -49,6 +55,15 @@ def test_both_dialects_give_the_same_shape(text: str, made: str) -> None:
         (MY, b"a#b\nd --e", b"a d - - e "),
         (PG, b"t$1 $1a", b"t$1 ? a "),
         (PG, b"a '", b"a ? "),
+        (PG, b"a --b\rc", b"a c "),
+        (MY, b"a -- b\rc\nd #e\rf", b"a d "),
+        (MY, b"a --\x7fb\nc", b"a c "),
+        (PG, b"a /*!50000 b */ c", b"a c "),
+        (MY, b"a /*!50000 b */ /*M!100100 c*/ /*!'*/' d*/ e", b"a b c ? d e "),
+        (MY, b"ANALYZE SELECT 1", b"select ? "),
+        (PG, b"ANALYZE t", b"analyze t "),
+        (MY, b"ANALYZE LOCAL TABLE t", b"analyze local table t "),
+        (MY, b"desc analyze select 1", b"select ? "),
     ],
 )
 def test_each_dialect_reads_its_own_literals(dialect: Dialect, text: bytes, made: bytes) -> None:

@@ -63,6 +63,8 @@ def test_tags_are_read_from_comments_alone(text: str, pairs: dict[str, str]) -> 
         (PG, b"SELECT 1 --/*a=1*/\n/*b=2*/", {b"b": b"2"}),
         (MY, b"SELECT 1 --/*a=1*/\n/*b=2*/", {b"a": b"1", b"b": b"2"}),
         (MY, b"SELECT `/*a=1*/` /*b=2*/", {b"b": b"2"}),
+        (PG, b"SELECT 1 -- x\r/*a=1*/", {b"a": b"1"}),
+        (MY, b"SELECT 1 -- x\r/*a=1*/\n/*b=2*/", {b"b": b"2"}),
     ],
 )
 def test_each_dialect_has_its_own_literals(

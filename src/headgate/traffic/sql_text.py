@@ -1,7 +1,8 @@
 """A statement's text in pieces: comments, literals, names.   text ──► tags, fingerprint
 
 No grammar: just enough of both dialects to know what is a literal, what is a comment, and where
-each ends. What is never closed goes on to the end of the text.
+each ends. What is never closed goes on to the end of the text. A number ends where its digits do:
+servers take `1.INTO` and `1e5INTO` (MySQL), `1INTO` (Postgres before 15) for a number and a word.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Piece(NamedTuple):
 
 
 _COMMON = rb"""
-  | (?P<number> 0[xX][0-9A-Fa-f_]+ | (?:[0-9]|\.[0-9]) (?: [eE][+-][0-9] | [0-9A-Za-z_.] )* )
+  | (?P<number> 0[xX][0-9A-Fa-f_]+ | 0[bB][01_]+ | 0[oO][0-7_]+
+      | (?: [0-9][0-9_]* (?: \. [0-9_]* )? | \.[0-9][0-9_]* ) (?: [eE][+-]?[0-9]+ )? )
   | (?P<word> [A-Za-z_\x80-\xff] [A-Za-z0-9_$\x80-\xff]* )
   | (?P<other> :: | <= | >= | <> | != | \|\| | ->> | -> | . )
 """
@@ -50,7 +52,7 @@ _POSTGRES = re.compile(
 _MYSQL = re.compile(
     rb"""
     (?P<space> [\ \t\n\r\f\v]+ )
-  | (?P<line> \#[^\n\r]* | -- (?= [\x00-\x20] | \Z ) [^\n\r]* )
+  | (?P<line> \#[^\n]* | -- (?= [\x00-\x20\x7f] | \Z ) [^\n]* )
   | (?P<block> /\* )
   | (?P<literal> [bBxXnN]? ' (?: [^'\\] | \\. | '' )*+ (?: '|\\?\Z )
       | " (?: [^"\\] | \\. | "" )*+ (?: "|\\?\Z )
@@ -61,6 +63,7 @@ _MYSQL = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _TOKEN = {Dialect.POSTGRES: _POSTGRES, Dialect.MYSQL: _MYSQL}
+_HINT = re.compile(rb"/\*M?![0-9]*")
 _KIND = {"line": COMMENT, "block": COMMENT, "number": LITERAL, "tag": LITERAL}
 _BRACKET = re.compile(rb"/\*|\*/")
 
@@ -68,11 +71,27 @@ _BRACKET = re.compile(rb"/\*|\*/")
 def pieces(text: bytes, dialect: Dialect) -> Iterator[Piece]:
     """The whole text, in order: joined again, the pieces are the text."""
     at = 0
-    while found := _TOKEN[dialect].match(text, at):
-        group = found.lastgroup or OTHER
-        end = _end_of_block(text, at, dialect) if group == "block" else found.end()
-        yield Piece(_KIND.get(group, group), text[at:end])
-        at = end
+    while at < len(text):
+        piece = _piece_at(text, at, dialect)
+        yield piece
+        at += len(piece.text)
+
+
+def tokens(text: bytes, dialect: Dialect) -> Iterator[Piece]:
+    """What a server runs: neither space nor comments, but what stands in a versioned comment of
+    MySQL (`/*!50000 … */`, MariaDB's `/*M!100100 … */`)."""
+    at, in_hint = 0, False
+    while at < len(text):
+        hint = _HINT.match(text, at) if dialect is Dialect.MYSQL else None
+        if hint is not None:
+            at, in_hint = hint.end(), True
+        elif in_hint and text.startswith(b"*/", at):
+            at, in_hint = at + 2, False
+        else:
+            piece = _piece_at(text, at, dialect)
+            at += len(piece.text)
+            if piece.kind not in (SPACE, COMMENT):
+                yield piece
 
 
 def block_comments(text: bytes, dialect: Dialect) -> Iterator[bytes]:
@@ -84,6 +103,14 @@ def block_comments(text: bytes, dialect: Dialect) -> Iterator[bytes]:
             and piece.text[2:3] not in (b"+", b"!")
         ):
             yield piece.text[2:].removesuffix(b"*/")
+
+
+def _piece_at(text: bytes, at: int, dialect: Dialect) -> Piece:
+    found = _TOKEN[dialect].match(text, at)
+    assert found is not None
+    group = found.lastgroup or OTHER
+    end = _end_of_block(text, at, dialect) if group == "block" else found.end()
+    return Piece(_KIND.get(group, group), text[at:end])
 
 
 def _end_of_block(text: bytes, at: int, dialect: Dialect) -> int:
