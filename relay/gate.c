@@ -41,7 +41,7 @@ static void count_asked(hr_asking *a)
         return;
     hr_bump(&a->thread->counts->judged, a->count);
     hr_add(&a->client->statements, a->count);
-    if (a->cases[0].who.client == HR_UNIDENTIFIED)
+    if (hr_lead(a)->who.client == HR_UNIDENTIFIED)
         hr_bump(&a->thread->counts->unidentified, a->count);
     if (hr_now(a) - atomic_load_explicit(&a->client->last_ns, memory_order_relaxed) > SECOND_NS)
         atomic_store_explicit(&a->client->last_ns, hr_now(a), memory_order_relaxed);
@@ -125,11 +125,11 @@ static hr_said go(hr_asking *a, const uint32_t *slots, hr_ticket *ticket)
     if (a->passed)
         hr_add(&a->client->passed, 1);
     if (delayed)
-        hr_tell_action(a->session, HR_EVENT_DELAYED, &a->cases[0], cause, "", budget, waited);
+        hr_tell_action(a->session, HR_EVENT_DELAYED, hr_lead(a), cause, "", budget, waited);
     if (!a->warned)
         return HR_GO;
     hr_add(&a->client->warned, 1);
-    hr_tell_action(a->session, HR_EVENT_WARNED, &a->cases[0], a->words->cause, a->words->message,
+    hr_tell_action(a->session, HR_EVENT_WARNED, hr_lead(a), a->words->cause, a->words->message,
                    a->report.budget, 0);
     return HR_GO_WARNED;
 }
@@ -168,10 +168,10 @@ static hr_said refuse(hr_asking *a, hr_verdict how)
 
     hr_add(&a->client->refused[a->words->cause], 1);
     a->words->statement = a->cases[a->refused].statement;
-    hr_return_unit(a);
+    hr_return_units(a);
     if (hr_waiter_of(a) != NULL)
         hr_count_waited(a->thread, hr_waiter_of(a));
-    hr_tell_action(a->session, HR_EVENT_REFUSED, &a->cases[0], a->words->cause, a->words->message,
+    hr_tell_action(a->session, HR_EVENT_REFUSED, hr_lead(a), a->words->cause, a->words->message,
                    a->report.budget, waited);
     if (punished(a, how))
         return HR_WAIT;
@@ -179,9 +179,42 @@ static hr_said refuse(hr_asking *a, hr_verdict how)
     return how == STEP_SHUT ? HR_SHUT : HR_REFUSE;
 }
 
+/* Whether it is the first of its client's outside a transaction. */
+static bool leads(const hr_asking *a, uint32_t which)
+{
+    if (a->cases[which].inside)
+        return false;
+    for (uint32_t i = 0; i < which; i++)
+        if (!a->cases[i].inside && a->cases[i].who.key == a->cases[which].who.key)
+            return false;
+    return true;
+}
+
+/* A string's statements may be of several clients, as their tags say: each meets its own gate, the one
+ * that speaks for the string last. */
+static hr_verdict at_gates(hr_asking *a)
+{
+    hr_client *client = a->client;
+    uint32_t lead = a->lead;
+    hr_verdict said = STEP_PASS;
+
+    for (uint32_t i = a->count; i-- > 0 && said == STEP_PASS;) {
+        if (i == lead || !leads(a, i) || a->cases[i].who.key == a->cases[lead].who.key)
+            continue;
+        a->lead = i;
+        a->client = hr_client_at(a->thread, a->cases[i].who.client);
+        said = hr_at_gate(a);
+    }
+    if (said != STEP_PASS)
+        return said;
+    a->lead = lead;
+    a->client = client;
+    return hr_at_gate(a);
+}
+
 static hr_verdict decide(hr_asking *a, const uint32_t *slots)
 {
-    hr_verdict said = hr_at_gate(a);
+    hr_verdict said = at_gates(a);
 
     if (said == STEP_PASS)
         said = hr_at_pace(a);
@@ -206,7 +239,7 @@ static hr_said judge(hr_asking *a, hr_ticket *ticket)
     }
     drop_slots(a, slots);
     if (said == STEP_WAIT) {
-        hr_return_unit(a);
+        hr_return_units(a);
         return HR_WAIT;
     }
     return refuse(a, said);
@@ -227,7 +260,8 @@ static void begin_asking(hr_asking *a, hr_session *session, uint32_t flags, hr_w
     a->count = 0;
     a->flags = flags;
     a->words = words;
-    a->known = a->warned = a->passed = a->has_unit = a->exempt = false;
+    a->known = a->warned = a->passed = a->exempt = false;
+    a->units = a->lead = 0;
     a->again = session->gate.waiter != NULL;
     a->roll = a->again ? session->gate.waiter->roll : (uint32_t) hr_dice(thread->gate);
     a->report.budget_key = 0;
@@ -262,7 +296,23 @@ static void find_cases(hr_asking *a)
         else
             hr_case_of_text(a->session, a->policy, &a->cases[i], &a->gate->matches[i]);
     }
-    a->client = hr_client_at(a->thread, a->cases[0].who.client);
+}
+
+/* Who speaks for the string: the first statement outside a transaction. */
+static void find_lead(hr_asking *a)
+{
+    while (a->lead + 1 < a->count && a->cases[a->lead].inside)
+        a->lead++;
+    if (a->cases[a->lead].inside)
+        a->lead = 0;
+    a->client = hr_client_at(a->thread, hr_lead(a)->who.client);
+    if (!a->again)
+        return;
+    /* Its client may be another by now: it is counted where it began to wait. */
+    for (uint32_t i = 0; i < a->count; i++)
+        if (leads(a, i) && a->cases[i].who.key == hr_waiter_of(a)->client_key)
+            a->lead = i;
+    a->client = hr_client_at(a->thread, hr_waiter_of(a)->client);
 }
 
 /* A session runs one statement at a time: where places are counted, the next one of its pipeline waits
@@ -283,9 +333,7 @@ static hr_said ask_all(hr_asking *a, hr_ticket *ticket)
 
     a->policy = hg_enter(a->region, a->thread->seat);
     find_cases(a);
-    /* Its client may be another by now: it is counted where it began to wait. */
-    if (a->again)
-        a->client = hr_client_at(a->thread, hr_waiter_of(a)->client);
+    find_lead(a);
     said = waits_its_turn(a) ? HR_WAIT_TURN : judge(a, ticket);
     if (a->policy != NULL)
         hg_leave(a->region, a->thread->seat);
@@ -304,13 +352,13 @@ static bool is_judged(const hr_reading *reading)
 static bool hides_its_name(const hr_asking *a, const char *text, const hr_slice *slice)
 {
     char name[HR_READ_NAME_BYTES];
-    hr_tokens tokens;
+    hg_tokens tokens;
 
     if (slice->reading.verb != HR_VERB_PREPARE || slice->reading.inner == 0
         || hr_dialect(a->thread) != HG_POSTGRES)
         return false;
-    hr_tokens_begin(&tokens, text + slice->reading.at, slice->length - slice->reading.at, HG_POSTGRES);
-    return !hr_tokens_next(&tokens) || hr_read_name(&tokens, name) == 0;
+    hg_tokens_begin(&tokens, text + slice->reading.at, slice->length - slice->reading.at, HG_POSTGRES);
+    return !hg_tokens_next(&tokens) || hr_read_name(&tokens, name) == 0;
 }
 
 static void add_slice(hr_asking *a, const char *text, uint32_t number, bool inside)
@@ -332,41 +380,64 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
     hr_prepared_drop(a->session, named);
 }
 
-/* The string's statements: those that are free are followed, the others judged; each from the second
- * that runs on is inside a transaction, until one ends it. Behind a text that is cut there may be
- * anything: then what comes last is judged, whatever it seems to be. */
+/* Where a string's next statement runs. */
+typedef struct place {
+    bool postgres;
+    bool began;  /* a transaction, in this string */
+    bool inside; /* one in which something has run */
+} place;
+
+/* In Postgres a string is a transaction of its own: what comes behind its first statement is inside one,
+ * until one ends it. In MySQL it is none: each statement is by itself, unless a transaction was open
+ * before, or the string begins one; and many a statement ends it on its way. */
+static void go_behind(place *at, const hr_reading *reading, bool ran)
+{
+    if (at->postgres) {
+        at->inside = (at->inside || ran) && !reading->ends;
+        return;
+    }
+    if (reading->ends || reading->commits)
+        at->began = at->inside = false;
+    if ((reading->kind == HR_KIND_BEGIN || reading->chains) && !reading->unsure)
+        at->began = true;
+    at->inside |= at->began && ran;
+}
+
+/* The string's statements: those that are free are followed, the others judged. Behind a text that is
+ * cut there may be anything: then what comes last is judged, whatever it seems to be. */
 static void add_cases(hr_asking *a, const char *text, size_t length)
 {
     const hr_slice *slices = a->gate->slices;
     const hr_naming *naming = hr_naming_of(a->thread);
     uint32_t count = hr_split(text, length, hr_dialect(a->thread), a->gate->slices);
-    bool inside = (a->flags & HR_ASK_IN_TRANSACTION) != 0;
     bool truncated = (a->flags & HR_ASK_TRUNCATED) != 0;
+    place here = {.postgres = hr_dialect(a->thread) == HG_POSTGRES,
+                  .inside = (a->flags & HR_ASK_IN_TRANSACTION) != 0};
     uint8_t skipped = 0;
 
     for (uint32_t i = 0; i < count; i++) {
         const hr_slice *slice = &slices[i];
         const char *at = text + slice->start;
+        bool judged = is_judged(&slice->reading) || (truncated && i + 1 == count)
+                      || hides_its_name(a, at, slice);
 
-        if (is_judged(&slice->reading) || (truncated && i + 1 == count)
-            || hides_its_name(a, at, slice)) {
+        if (judged) {
             a->skipped[a->count] = skipped;
-            add_slice(a, text, i, inside);
+            add_slice(a, text, i, here.inside);
             skipped = 0;
-            inside = true;
         } else {
             if (slice->reading.verb != HR_VERB_NONE)
                 hr_prepared_drop(a->session, hr_follow_prepared(a->session, text, slices, i));
             hr_follow(a->session, naming, at, slice->length, &slice->reading);
             skipped++;
         }
-        inside = inside && !slice->reading.ends;
+        go_behind(&here, &slice->reading, judged);
     }
     if (count == 0 && truncated) {
         static const hr_reading unknown = {.kind = HR_KIND_WRITE};
 
         a->skipped[0] = 0;
-        add_case(a, text, (uint32_t) length, &unknown, NULL)->inside = inside;
+        add_case(a, text, (uint32_t) length, &unknown, NULL)->inside = here.inside;
     }
 }
 

@@ -18,6 +18,7 @@ typedef struct hr_asking {
     const hg_policy *policy; /* NULL: none is in force */
     hr_case *cases;          /* those of a string that are judged */
     uint32_t count;
+    uint32_t lead;           /* which of them is asked for now; waits and refusals are its client's */
     uint32_t refused;        /* which of them, if so */
     uint8_t skipped[HR_MAX_SLICES]; /* statements before each that are not */
     uint32_t flags;
@@ -29,7 +30,7 @@ typedef struct hr_asking {
     bool known;              /* terms are there */
     bool again;              /* it has been asked before, and was held */
     bool warned, passed;
-    bool has_unit;           /* of the pace */
+    uint32_t units;          /* of the pace, that it has */
     bool exempt;
     hr_report report;        /* of the budget that decided; budget_key 0: none did */
 } hr_asking;
@@ -64,9 +65,14 @@ static inline hr_queues *hr_queues_of(const hr_asking *a)
     return a->thread->relay->gate->queues;
 }
 
+static inline const hr_case *hr_lead(const hr_asking *a)
+{
+    return &a->cases[a->lead];
+}
+
 static inline bool hr_is_inside(const hr_asking *a)
 {
-    return a->cases[0].inside;
+    return hr_lead(a)->inside;
 }
 
 static inline hr_running *hr_slot_of(const hr_asking *a, uint32_t slot)
@@ -78,8 +84,8 @@ static inline hr_running *hr_slot_of(const hr_asking *a, uint32_t slot)
 
 hr_verdict hr_at_gate(hr_asking *a);
 hr_verdict hr_at_pace(hr_asking *a);
-/* A unit of the pace that was not used after all. */
-void hr_return_unit(hr_asking *a);
+/* Units of the pace that were not used after all. */
+void hr_return_units(hr_asking *a);
 
 /* ── gate_budgets.c ───────────────────────────────────────────────────────── */
 

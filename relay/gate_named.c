@@ -4,7 +4,8 @@
  *
  * In Postgres names are one with those of the protocol, and the machine knows them (hr_machine.named),
  * once the server has said yes; but what a string prepares is executed further on in it. Elsewhere SQL
- * has names of its own: what a session prepares so is bounded; beyond that, the oldest is forgotten.
+ * has names of its own: what a session prepares so is bounded; beyond that, the oldest is forgotten. Where
+ * it is not sure what a text prepares, all of them are.
  */
 #include "gate_inside.h"
 
@@ -62,12 +63,12 @@ static void drop_oldest(hr_session *session)
 /* MySQL's is a literal: without its quotes, escapes as they stand. A variable's text is not known. */
 static bool inner_text(const hr_session *session, const char **text, size_t *length)
 {
-    hr_tokens tokens;
+    hg_tokens tokens;
 
     if (hr_dialect(session->thread) == HG_POSTGRES)
         return true;
-    hr_tokens_begin(&tokens, *text, *length, HG_MYSQL);
-    if (!hr_tokens_next(&tokens) || tokens.piece != HG_PIECE_LITERAL
+    hg_tokens_begin(&tokens, *text, *length, HG_MYSQL);
+    if (!hg_tokens_next(&tokens) || tokens.piece != HG_PIECE_LITERAL
         || tokens.end - tokens.start < 2)
         return false;
     *text = (const char *) tokens.start + 1;
@@ -120,19 +121,19 @@ static hr_prepared *judged_by(hr_prepared *prepared)
 static uint32_t name_of(const hr_session *session, const char *text, const hr_slice *slice, char *name)
 {
     const char *at = text + slice->start + slice->reading.at;
-    hr_tokens tokens;
+    hg_tokens tokens;
 
-    hr_tokens_begin(&tokens, at, slice->length - slice->reading.at, hr_dialect(session->thread));
-    return hr_tokens_next(&tokens) ? hr_read_name(&tokens, name) : 0;
+    hg_tokens_begin(&tokens, at, slice->length - slice->reading.at, hr_dialect(session->thread));
+    return hg_tokens_next(&tokens) ? hr_read_name(&tokens, name) : 0;
 }
 
 static bool is_all(const hr_session *session, const char *text, const hr_slice *slice)
 {
-    hr_tokens tokens;
+    hg_tokens tokens;
 
-    hr_tokens_begin(&tokens, text + slice->start + slice->reading.at,
+    hg_tokens_begin(&tokens, text + slice->start + slice->reading.at,
                     slice->length - slice->reading.at, hr_dialect(session->thread));
-    return hr_tokens_next(&tokens) && hr_token_is(&tokens, "all");
+    return hg_tokens_next(&tokens) && hg_token_is(&tokens, "all");
 }
 
 /* Postgres: by the string itself, else as the machine knows it. */
@@ -178,9 +179,9 @@ hr_prepared *hr_follow_prepared(hr_session *session, const char *text, const hr_
     uint32_t length;
     hr_named *one;
 
-    if (slice->reading.verb == HR_VERB_DISCARD)
+    if (slice->reading.verb == HR_VERB_DISCARD || (slice->reading.unsure && !knows))
         hr_forget_prepared(session);
-    if (slice->reading.verb < HR_VERB_PREPARE)
+    if (slice->reading.verb < HR_VERB_PREPARE || (slice->reading.unsure && !knows))
         return NULL;
     length = name_of(session, text, slice, name);
     if (length == 0)

@@ -24,14 +24,14 @@ static bool is_picked(const hr_asking *a, uint32_t ratio, bool whatever_priority
     uint64_t share = ratio;
 
     if (!whatever_priority)
-        share = share * a->cases[0].priority / 100;
+        share = share * hr_lead(a)->priority / 100;
     return share == HR_SHARES || a->roll < share;
 }
 
 static hr_verdict warn_gate(hr_asking *a, uint8_t cause)
 {
     if (!a->warned) {
-        hr_say_gate(a->session, a->cases[0].who.client, a->judge, cause, &a->terms, 0, a->words);
+        hr_say_gate(a->session, hr_lead(a)->who.client, a->judge, cause, &a->terms, 0, a->words);
         hr_say_runs(a->words);
     }
     a->warned = true;
@@ -40,7 +40,7 @@ static hr_verdict warn_gate(hr_asking *a, uint8_t cause)
 
 static hr_verdict refuse_gate(hr_asking *a, uint8_t cause, hr_verdict how)
 {
-    hr_say_gate(a->session, a->cases[0].who.client, a->judge, cause, &a->terms, hr_waited(a),
+    hr_say_gate(a->session, hr_lead(a)->who.client, a->judge, cause, &a->terms, hr_waited(a),
                 a->words);
     return how;
 }
@@ -92,7 +92,7 @@ static bool is_told(const hr_client *client)
  * a name for each statement would meet none. */
 static uint32_t judge_of(const hr_asking *a, uint32_t own, uint64_t key)
 {
-    const hr_who *who = &a->cases[0].who;
+    const hr_who *who = &hr_lead(a)->who;
     char identity[HR_MAX_IDENTITY_BYTES + 1];
 
     if (own == HR_OTHERS)
@@ -104,12 +104,21 @@ static uint32_t judge_of(const hr_asking *a, uint32_t own, uint64_t key)
                : hr_client_level(a->state, identity, strlen(identity), a->thread->wall_ms);
 }
 
+/* Of the client that it is counted to: what began to wait stays its client's, whoever it is by now. */
+static uint64_t key_of(const hr_asking *a)
+{
+    const hr_waiter *waiter = hr_waiter_of(a);
+
+    return waiter != NULL && hr_client_at(a->thread, waiter->client) == a->client ? waiter->client_key
+                                                                                : hr_lead(a)->who.key;
+}
+
 /* What Python says of it. */
 static bool read_terms(hr_asking *a)
 {
     const hr_client *clients = hr_clients_in(a->state);
     uint32_t own = (uint32_t) (a->client - clients);
-    uint64_t key = a->again ? hr_waiter_of(a)->client_key : a->cases[0].who.key;
+    uint64_t key = key_of(a);
 
     a->judge = judge_of(a, own, key);
     if (!is_told(&clients[a->judge]) || !hr_gate_look(&clients[a->judge], &a->terms))
@@ -150,40 +159,53 @@ hr_verdict hr_at_gate(hr_asking *a)
 
 /* ── Pace ─────────────────────────────────────────────────────────────────── */
 
-/* A unit of the release; else how long until there is one. */
-static bool take_unit(hr_release *release, uint64_t now_ns, uint64_t each_ns, uint64_t *wait_ns)
+/* So many units of the release; else how long until they are there. */
+static bool take_units(hr_release *release, uint32_t units, uint64_t now_ns, uint64_t each_ns,
+                       uint64_t *wait_ns)
 {
+    uint64_t all_ns = each_ns * units;
     uint64_t burst_ns = atomic_load_explicit(&release->burst_ns, memory_order_relaxed);
     uint64_t empty_at = atomic_load_explicit(&release->empty_at_ns, memory_order_relaxed);
     uint64_t from;
 
-    if (burst_ns < each_ns)
-        burst_ns = each_ns;
+    if (burst_ns < all_ns)
+        burst_ns = all_ns;
     do {
         from = empty_at > now_ns ? empty_at : now_ns;
-        if (from - now_ns + each_ns > burst_ns) {
-            *wait_ns = from - now_ns + each_ns - burst_ns;
+        if (from - now_ns + all_ns > burst_ns) {
+            *wait_ns = from - now_ns + all_ns - burst_ns;
             return false;
         }
     } while (!atomic_compare_exchange_weak_explicit(&release->empty_at_ns, &empty_at,
-                                                    from + each_ns, memory_order_relaxed,
+                                                    from + all_ns, memory_order_relaxed,
                                                     memory_order_relaxed));
-    hr_add(&release->taken, 1);
+    hr_add(&release->taken, units);
     return true;
 }
 
 /* It did not run after all. */
-void hr_return_unit(hr_asking *a)
+void hr_return_units(hr_asking *a)
 {
     hr_release *release = &a->state->release;
 
-    if (!a->has_unit)
+    if (a->units == 0)
         return;
-    a->has_unit = false;
     atomic_fetch_sub_explicit(
         &release->empty_at_ns,
-        atomic_load_explicit(&release->ns_per_unit, memory_order_relaxed), memory_order_relaxed);
-    atomic_fetch_sub_explicit(&release->taken, 1, memory_order_relaxed);
+        a->units * atomic_load_explicit(&release->ns_per_unit, memory_order_relaxed),
+        memory_order_relaxed);
+    atomic_fetch_sub_explicit(&release->taken, a->units, memory_order_relaxed);
+    a->units = 0;
+}
+
+/* One for each statement of the string that is outside a transaction: in MySQL a string is none. */
+static uint32_t units_for(const hr_asking *a)
+{
+    uint32_t units = 0;
+
+    for (uint32_t i = 0; i < a->count; i++)
+        units += !a->cases[i].inside;
+    return units;
 }
 
 /* R100: of those with a priority of 30 the pace is for 30 in a hundred. */
@@ -192,7 +214,7 @@ static bool is_paced(hr_asking *a)
     uint32_t other = (uint32_t) (a->roll * UINT64_C(0x9e3779b97f4a7c15) >> 32);
 
     return a->known && !a->exempt && (a->terms.flags & HR_GATE_PACED) != 0 && !hr_is_inside(a)
-           && other % 100 < a->cases[0].priority
+           && other % 100 < hr_lead(a)->priority
            && ((a->terms.flags & HR_GATE_WRITES_ONLY) == 0 || writes(a));
 }
 
@@ -207,7 +229,7 @@ static hr_verdict delay_by_pace(hr_asking *a, uint64_t wait_ns)
     if (hr_now(a) + wait_ns <= end_ns && hr_now(a) < end_ns && has_room(a, most)
         && hr_hold(a, HR_WAITS_PACE, HR_BY_PACE, PACE_KEY, wait_ns > 0 ? hr_now(a) + wait_ns : end_ns))
         return STEP_WAIT;
-    hr_say_pace(a->session, a->cases[0].who.client, wait_ns, hr_waited(a), a->words);
+    hr_say_pace(a->session, hr_lead(a)->who.client, wait_ns, hr_waited(a), a->words);
     return STEP_REFUSE;
 }
 
@@ -221,9 +243,9 @@ hr_verdict hr_at_pace(hr_asking *a)
 
     if (each_ns == 0 || !is_paced(a))
         return STEP_PASS;
-    if (!hr_queue_ahead(hr_queues_of(a), PACE_KEY, waiter, a->cases[0].priority)
-        && take_unit(release, hr_now(a), each_ns, &wait_ns)) {
-        a->has_unit = true;
+    if (!hr_queue_ahead(hr_queues_of(a), PACE_KEY, waiter, hr_lead(a)->priority)
+        && take_units(release, units_for(a), hr_now(a), each_ns, &wait_ns)) {
+        a->units = units_for(a);
         return STEP_PASS;
     }
     if (waiter == NULL || waiter->why != HR_WAITS_PACE)
@@ -233,7 +255,7 @@ hr_verdict hr_at_pace(hr_asking *a)
     if (action == HR_ACT_PASS)
         return STEP_PASS;
     if (!a->warned || action != HR_ACT_WARN)
-        hr_say_pace(a->session, a->cases[0].who.client, wait_ns, 0, a->words);
+        hr_say_pace(a->session, hr_lead(a)->who.client, wait_ns, 0, a->words);
     if (action != HR_ACT_WARN && !hr_dry(a))
         return action == HR_ACT_CLOSE ? STEP_SHUT : STEP_REFUSE;
     hr_say_runs(a->words);

@@ -57,10 +57,10 @@ static hr_waiter *new_waiter(hr_asking *a)
     waiter->thread = a->thread;
     waiter->id = a->session->id;
     waiter->sequence = hr_queue_number(hr_queues_of(a));
-    waiter->priority = a->cases[0].priority;
+    waiter->priority = hr_lead(a)->priority;
     waiter->slot = slot;
-    waiter->client = a->cases[0].who.client;
-    waiter->client_key = a->cases[0].who.key;
+    waiter->client = hr_lead(a)->who.client;
+    waiter->client_key = hr_lead(a)->who.key;
     waiter->roll = a->roll;
     waiter->since_ns = hr_now(a);
     running = &hr_runnings_in(a->state)[slot];

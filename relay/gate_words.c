@@ -305,10 +305,10 @@ void hr_tell_client(hr_thread *thread, const hr_who *who, const char *identity, 
 
 static bool has_parameters(const char *text, size_t length, int dialect)
 {
-    hr_tokens tokens;
+    hg_tokens tokens;
 
-    hr_tokens_begin(&tokens, text, length, dialect);
-    while (hr_tokens_next(&tokens))
+    hg_tokens_begin(&tokens, text, length, dialect);
+    while (hg_tokens_next(&tokens))
         if (tokens.piece == HG_PIECE_LITERAL
             && (*tokens.start == '?'
                 || (*tokens.start == '$' && tokens.end - tokens.start > 1

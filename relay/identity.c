@@ -305,7 +305,7 @@ typedef struct assignment {
     bool is_default;
 } assignment;
 
-static void append_token(const hr_tokens *tokens, assignment *to)
+static void append_token(const hg_tokens *tokens, assignment *to)
 {
     size_t length = (size_t) (tokens->end - tokens->start);
 
@@ -318,7 +318,7 @@ static void append_token(const hr_tokens *tokens, assignment *to)
 }
 
 /* Its value without quotes; doubled ones and backslashes are taken as they stand. */
-static void take_literal(const hr_tokens *tokens, assignment *to)
+static void take_literal(const hg_tokens *tokens, assignment *to)
 {
     const uint8_t *at = tokens->start;
     const uint8_t *end = tokens->end;
@@ -331,39 +331,39 @@ static void take_literal(const hr_tokens *tokens, assignment *to)
     memcpy(to->value, at, to->length);
 }
 
-static bool is_assign(const hr_tokens *tokens)
+static bool is_assign(const hg_tokens *tokens)
 {
-    return hr_token_is_mark(tokens, '=') || hr_token_is(tokens, "to");
+    return hg_token_is_mark(tokens, '=') || hg_token_is(tokens, "to");
 }
 
-static bool is_scope(const hr_tokens *tokens)
+static bool is_scope(const hg_tokens *tokens)
 {
-    return hr_token_is(tokens, "session") || hr_token_is(tokens, "local")
-           || hr_token_is(tokens, "global");
+    return hg_token_is(tokens, "session") || hg_token_is(tokens, "local")
+           || hg_token_is(tokens, "global");
 }
 
 /* name = value, up to a comma or the end; false: there is none. MySQL's := is two marks. */
-static bool next_assignment(hr_tokens *tokens, assignment *to)
+static bool next_assignment(hg_tokens *tokens, assignment *to)
 {
     to->name_length = to->length = 0;
     to->is_default = false;
-    if (!hr_tokens_next(tokens))
+    if (!hg_tokens_next(tokens))
         return false;
     if (is_scope(tokens))
-        hr_tokens_next(tokens);
-    while (tokens->start < tokens->end && !is_assign(tokens) && !hr_token_is_mark(tokens, ',')) {
-        if (!hr_token_is_mark(tokens, ':'))
+        hg_tokens_next(tokens);
+    while (tokens->start < tokens->end && !is_assign(tokens) && !hg_token_is_mark(tokens, ',')) {
+        if (!hg_token_is_mark(tokens, ':'))
             append_token(tokens, to);
-        if (!hr_tokens_next(tokens))
+        if (!hg_tokens_next(tokens))
             return to->name_length > 0;
     }
-    if (hr_token_is_mark(tokens, ','))
+    if (hg_token_is_mark(tokens, ','))
         return true;
-    hr_tokens_next(tokens);
-    to->is_default = hr_token_is(tokens, "default") || hr_token_is(tokens, "null");
+    hg_tokens_next(tokens);
+    to->is_default = hg_token_is(tokens, "default") || hg_token_is(tokens, "null");
     if (!to->is_default)
         take_literal(tokens, to);
-    while (hr_tokens_next(tokens) && !hr_token_is_mark(tokens, ','))
+    while (hg_tokens_next(tokens) && !hg_token_is_mark(tokens, ','))
         ;
     return true;
 }
@@ -371,9 +371,9 @@ static bool next_assignment(hr_tokens *tokens, assignment *to)
 static void follow_set(hr_session *session, const char *text, size_t length)
 {
     assignment one;
-    hr_tokens tokens;
+    hg_tokens tokens;
 
-    hr_tokens_begin(&tokens, text, length, hr_dialect(session->thread));
+    hg_tokens_begin(&tokens, text, length, hr_dialect(session->thread));
     while (next_assignment(&tokens, &one))
         if (one.name_length > 0)
             hr_gate_variable(session, one.name, one.name_length,
@@ -383,10 +383,10 @@ static void follow_set(hr_session *session, const char *text, size_t length)
 static void follow_reset(hr_session *session, const char *text, size_t length)
 {
     assignment one = {.name_length = 0};
-    hr_tokens tokens;
+    hg_tokens tokens;
 
-    hr_tokens_begin(&tokens, text, length, hr_dialect(session->thread));
-    while (hr_tokens_next(&tokens))
+    hg_tokens_begin(&tokens, text, length, hr_dialect(session->thread));
+    while (hg_tokens_next(&tokens))
         append_token(&tokens, &one);
     if (one.name_length == 3 && strncasecmp(one.name, "all", 3) == 0)
         hr_gate_variable(session, NULL, 0, NULL, 0);

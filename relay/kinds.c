@@ -1,10 +1,11 @@
 /*
- * kinds.c: what a statement's first words say. The same kinds are free as in the extension
+ * kinds.c: what one statement's words say. The same kinds are free as in the extension
  * (pg_headgate/src/statement.c): one policy, one meaning (R152). No grammar: whatever is not known to
- * be free is judged, and whatever is not known to read only is a write.
+ * be free (kinds_free.c) is judged, and whatever is not known to read only is a write.
  *
- * A client must not get past the gate by the way it writes: what MySQL runs inside a comment, what
- * SET … FOR and EXPLAIN ANALYZE run, blocks that look like BEGIN, and queries in a SET are all seen.
+ * A client must not get past the gate by the way it writes: what SET … FOR and EXPLAIN ANALYZE run,
+ * blocks that look like BEGIN, and calls in a SET are all seen. EXPLAIN without ANALYZE reads: planners
+ * run functions and look at tables.
  */
 #include "kinds.h"
 
@@ -12,102 +13,12 @@
 
 #define MAX_NESTING 4 /* EXPLAIN ANALYZE SET STATEMENT … */
 
-/* ── Tokens ───────────────────────────────────────────────────────────────── */
-
-void hr_tokens_begin(hr_tokens *tokens, const char *text, size_t length, int dialect)
+static bool next_is(hg_tokens *tokens, const char *word)
 {
-    tokens->text = hg_text_of(text, length, dialect);
-    tokens->start = tokens->end = tokens->text.start;
-    tokens->piece = HG_PIECE_SPACE;
-    tokens->in_hint = false;
+    return hg_tokens_next(tokens) && hg_token_is(tokens, word);
 }
 
-/* Behind the head of a comment that MySQL runs, which is !50000 or MariaDB's M!100100; NULL: none
- * begins. */
-static const uint8_t *hint_start(const hg_text *text)
-{
-    const uint8_t *at = text->at + 2;
-
-    if (text->dialect != HG_MYSQL || text->end - text->at < 3)
-        return NULL;
-    if ((*at | 32) == 'm' && text->end - at > 1)
-        at++;
-    if (*at != '!')
-        return NULL;
-    for (at++; at < text->end && *at >= '0' && *at <= '9';)
-        at++;
-    return at;
-}
-
-static bool closes_hint(const hr_tokens *tokens)
-{
-    const hg_text *text = &tokens->text;
-
-    return tokens->in_hint && text->end - text->at > 1 && text->at[0] == '*' && text->at[1] == '/';
-}
-
-static bool opens_hint(hr_tokens *tokens)
-{
-    hg_text *text = &tokens->text;
-    const uint8_t *start;
-
-    if (*text->at != '/' || text->end - text->at < 3 || text->at[1] != '*')
-        return false;
-    start = hint_start(text);
-    if (start == NULL)
-        return false;
-    text->at = start;
-    tokens->in_hint = true;
-    return true;
-}
-
-bool hr_tokens_next(hr_tokens *tokens)
-{
-    hg_text *text = &tokens->text;
-
-    while (text->at < text->end) {
-        if (closes_hint(tokens)) {
-            text->at += 2;
-            tokens->in_hint = false;
-            continue;
-        }
-        if (opens_hint(tokens))
-            continue;
-        tokens->start = text->at;
-        tokens->piece = hg_next_piece(text);
-        tokens->end = text->at;
-        if (tokens->piece > HG_PIECE_BLOCK)
-            return true;
-    }
-    tokens->start = tokens->end = text->end;
-    tokens->piece = HG_PIECE_SPACE;
-    return false;
-}
-
-bool hr_token_is(const hr_tokens *tokens, const char *word)
-{
-    const uint8_t *at = tokens->start;
-
-    if (tokens->piece != HG_PIECE_WORD)
-        return false;
-    for (; at < tokens->end && *word != '\0'; at++, word++)
-        if ((*at | 32) != *word && *at != (uint8_t) *word)
-            return false;
-    return at == tokens->end && *word == '\0';
-}
-
-bool hr_token_is_mark(const hr_tokens *tokens, char mark)
-{
-    return tokens->piece == HG_PIECE_OTHER && tokens->end - tokens->start == 1
-           && *tokens->start == (uint8_t) mark;
-}
-
-static bool next_is(hr_tokens *tokens, const char *word)
-{
-    return hr_tokens_next(tokens) && hr_token_is(tokens, word);
-}
-
-static uint32_t offset(const hr_tokens *tokens, const uint8_t *at)
+static uint32_t offset(const hg_tokens *tokens, const uint8_t *at)
 {
     return (uint32_t) (at - tokens->text.start);
 }
@@ -177,18 +88,18 @@ static const uint8_t *put_escaped(name_writer *name, const uint8_t *at, const ui
 }
 
 /* U&"…" UESCAPE '!' */
-static uint8_t escape_of(const hr_tokens *tokens, bool *sound)
+static uint8_t escape_of(const hg_tokens *tokens, bool *sound)
 {
-    hr_tokens behind = *tokens;
+    hg_tokens behind = *tokens;
 
-    if (!hr_tokens_next(&behind) || !hr_token_is(&behind, "uescape"))
+    if (!hg_tokens_next(&behind) || !hg_token_is(&behind, "uescape"))
         return '\\';
-    *sound = hr_tokens_next(&behind) && behind.piece == HG_PIECE_LITERAL
+    *sound = hg_tokens_next(&behind) && behind.piece == HG_PIECE_LITERAL
              && behind.end - behind.start == 3 && *behind.start == '\'';
     return *sound ? behind.start[1] : 0;
 }
 
-static void read_quoted(const hr_tokens *tokens, name_writer *name)
+static void read_quoted(const hg_tokens *tokens, name_writer *name)
 {
     bool escaped = (*tokens->start | 32) == 'u';
     const uint8_t *at = tokens->start + (escaped ? 3 : 1);
@@ -219,7 +130,7 @@ static uint32_t cut_name(const name_writer *name)
     return length;
 }
 
-uint32_t hr_read_name(const hr_tokens *tokens, char *out)
+uint32_t hr_read_name(const hg_tokens *tokens, char *out)
 {
     name_writer name = {out, 0, true};
 
@@ -234,8 +145,8 @@ uint32_t hr_read_name(const hr_tokens *tokens, char *out)
 /* ── First words ──────────────────────────────────────────────────────────── */
 
 typedef enum word {
-    UNKNOWN, WRITES, READS, FREE, ENDS, ROLLBACK, BEGIN, START, QUERY, EXPLAIN, ANALYZE, COPY, SET, RESET,
-    DISCARD, PREPARE, EXECUTE, DEALLOCATE, DROP, ALTER, XA, DOES
+    UNKNOWN, WRITES, CHANGES, READS, FREE, SHOW, ENDS, BEGIN, QUERY, EXPLAIN, ANALYZE, COPY, SET, RESET,
+    DISCARD, PREPARE, EXECUTE, DEALLOCATE, DROP, XA, DOES
 } word;
 
 typedef struct first {
@@ -245,33 +156,31 @@ typedef struct first {
 
 /* By text. A word that is not here writes. */
 static const first firsts[] = {
-    {"abort", {ENDS, WRITES}},       {"alter", {ALTER, WRITES}},
-    {"analyze", {WRITES, ANALYZE}},  {"begin", {BEGIN, BEGIN}},
-    {"call", {DOES, WRITES}},        {"checkpoint", {FREE, WRITES}},
-    {"checksum", {WRITES, READS}},
-    {"close", {FREE, WRITES}},       {"commit", {ENDS, ENDS}},
-    {"copy", {COPY, WRITES}},        {"deallocate", {DEALLOCATE, DEALLOCATE}},
-    {"declare", {QUERY, WRITES}},    {"desc", {WRITES, EXPLAIN}},
+    {"abort", {ENDS, WRITES}},       {"analyze", {WRITES, ANALYZE}},
+    {"begin", {BEGIN, BEGIN}},       {"call", {DOES, WRITES}},
+    {"checksum", {WRITES, READS}},   {"close", {FREE, WRITES}},
+    {"commit", {ENDS, ENDS}},        {"copy", {COPY, WRITES}},
+    {"deallocate", {DEALLOCATE, DEALLOCATE}}, {"declare", {QUERY, WRITES}},
+    {"delete", {WRITES, CHANGES}},   {"desc", {WRITES, EXPLAIN}},
     {"describe", {WRITES, EXPLAIN}}, {"discard", {DISCARD, WRITES}},
-    {"do", {DOES, WRITES}},
-    {"drop", {WRITES, DROP}},        {"end", {ENDS, WRITES}},
-    {"execute", {EXECUTE, EXECUTE}}, {"explain", {EXPLAIN, EXPLAIN}},
-    {"fetch", {READS, WRITES}},      {"get", {WRITES, FREE}},
-    {"handler", {WRITES, READS}},    {"help", {WRITES, FREE}},
-    {"kill", {WRITES, FREE}},        {"listen", {FREE, WRITES}},
-    {"load", {FREE, WRITES}},        {"move", {READS, WRITES}},
-    {"notify", {FREE, WRITES}},      {"prepare", {PREPARE, PREPARE}},
-    {"release", {FREE, FREE}},       {"reset", {RESET, WRITES}},
-    {"rollback", {ROLLBACK, ROLLBACK}}, {"savepoint", {FREE, FREE}},
+    {"do", {DOES, CHANGES}},         {"drop", {WRITES, DROP}},
+    {"end", {ENDS, WRITES}},         {"execute", {EXECUTE, EXECUTE}},
+    {"explain", {EXPLAIN, EXPLAIN}}, {"fetch", {READS, WRITES}},
+    {"handler", {WRITES, READS}},    {"help", {WRITES, READS}},
+    {"insert", {WRITES, CHANGES}},   {"kill", {WRITES, FREE}},
+    {"listen", {FREE, WRITES}},      {"move", {READS, WRITES}},
+    {"prepare", {PREPARE, PREPARE}}, {"release", {FREE, FREE}},
+    {"replace", {WRITES, CHANGES}},  {"reset", {RESET, WRITES}},
+    {"rollback", {ENDS, ENDS}},      {"savepoint", {FREE, FREE}},
     {"select", {QUERY, QUERY}},      {"set", {SET, SET}},
-    {"show", {FREE, FREE}},          {"start", {START, START}},
+    {"show", {SHOW, SHOW}},          {"start", {BEGIN, BEGIN}},
     {"table", {QUERY, QUERY}},       {"unlisten", {FREE, WRITES}},
-    {"unlock", {WRITES, FREE}},      {"use", {WRITES, FREE}},
-    {"values", {QUERY, QUERY}},      {"with", {QUERY, QUERY}},
-    {"xa", {WRITES, XA}},
+    {"unlock", {WRITES, FREE}},      {"update", {WRITES, CHANGES}},
+    {"use", {WRITES, FREE}},         {"values", {QUERY, QUERY}},
+    {"with", {QUERY, QUERY}},        {"xa", {WRITES, XA}},
 };
 
-static int compare(const hr_tokens *tokens, const char *text)
+static int compare(const hg_tokens *tokens, const char *text)
 {
     const uint8_t *at = tokens->start;
 
@@ -284,14 +193,14 @@ static int compare(const hr_tokens *tokens, const char *text)
     return at < tokens->end ? 1 : *text != '\0' ? -1 : 0;
 }
 
-static word first_word(const hr_tokens *tokens)
+static word first_word(const hg_tokens *tokens)
 {
     size_t low = 0;
     size_t high = sizeof firsts / sizeof *firsts;
 
     if (tokens->piece != HG_PIECE_WORD)
         return UNKNOWN;
-    if (hr_token_is(tokens, "select")) /* most are */
+    if (hg_token_is(tokens, "select")) /* most are */
         return QUERY;
     while (low < high) {
         size_t middle = (low + high) / 2;
@@ -309,51 +218,109 @@ static word first_word(const hr_tokens *tokens)
 
 /* ── Queries ──────────────────────────────────────────────────────────────── */
 
-static bool is_query_word(const hr_tokens *tokens)
+static bool is_query_word(const hg_tokens *tokens)
 {
-    return hr_token_is(tokens, "select") || hr_token_is(tokens, "with")
-           || hr_token_is(tokens, "values") || hr_token_is(tokens, "table");
+    return hg_token_is(tokens, "select") || hg_token_is(tokens, "with")
+           || hg_token_is(tokens, "values") || hg_token_is(tokens, "table");
 }
 
-static bool is_changing_word(const hr_tokens *tokens)
+static bool is_changing_word(const hg_tokens *tokens)
 {
-    return hr_token_is(tokens, "insert") || hr_token_is(tokens, "update")
-           || hr_token_is(tokens, "delete") || hr_token_is(tokens, "merge")
-           || hr_token_is(tokens, "replace");
+    return hg_token_is(tokens, "insert") || hg_token_is(tokens, "update")
+           || hg_token_is(tokens, "delete") || hg_token_is(tokens, "merge")
+           || hg_token_is(tokens, "replace");
 }
 
 /* FOR UPDATE, FOR NO KEY UPDATE, FOR SHARE, FOR KEY SHARE; not substring(a FOR 3). */
-static bool is_lock(hr_tokens *tokens)
+static bool is_lock(const hg_tokens *tokens)
 {
-    hr_tokens behind = *tokens;
+    hg_tokens behind = *tokens;
 
-    if (!hr_token_is(tokens, "for") || !hr_tokens_next(&behind))
+    if (!hg_token_is(tokens, "for") || !hg_tokens_next(&behind))
         return false;
-    return hr_token_is(&behind, "update") || hr_token_is(&behind, "share")
-           || hr_token_is(&behind, "no") || hr_token_is(&behind, "key");
+    return hg_token_is(&behind, "update") || hg_token_is(&behind, "share")
+           || hg_token_is(&behind, "no") || hg_token_is(&behind, "key");
+}
+
+/* REPLACE and INSERT are functions as well. */
+static bool is_called(const hg_tokens *tokens)
+{
+    hg_tokens behind = *tokens;
+
+    return hg_tokens_next(&behind) && hg_token_is_mark(&behind, '(');
+}
+
+/* The next run of ASCII in a word: to some of MySQL's character sets other bytes are spaces. */
+static bool next_run(const hg_tokens *tokens, hg_tokens *run)
+{
+    const uint8_t *at = run->end;
+
+    while (at < tokens->end && *at >= 0x80)
+        at++;
+    run->start = at;
+    while (at < tokens->end && *at < 0x80)
+        at++;
+    run->end = at;
+    return run->start < run->end;
+}
+
+/* What a query's words say so far. */
+typedef struct depth {
+    bool with;   /* there is a WITH: it may hold a write, or lead to one */
+    bool writes;
+} depth;
+
+static void look_deep(const hg_tokens *tokens, depth *found)
+{
+    bool mysql = tokens->text.dialect == HG_MYSQL;
+
+    found->with |= hg_token_is(tokens, "with");
+    found->writes |= hg_token_is(tokens, "into") || is_lock(tokens)
+                     || (mysql && hg_token_is(tokens, "lock"))
+                     || (found->with && is_changing_word(tokens) && !is_called(tokens));
+}
+
+/* A word that is several to some character set. */
+static void look_at_runs(const hg_tokens *tokens, depth *found)
+{
+    hg_tokens run = *tokens;
+
+    run.end = run.start;
+    while (next_run(tokens, &run) && run.end - run.start < tokens->end - tokens->start) {
+        found->with |= hg_token_is(&run, "with");
+        found->writes |= hg_token_is(&run, "into") || hg_token_is(&run, "lock") || hg_token_is(&run, "share")
+                         || is_changing_word(&run);
+    }
+}
+
+static bool read_deep(hg_tokens *tokens)
+{
+    depth found = {false, false};
+
+    while (!found.writes && hg_tokens_next(tokens))
+        if (tokens->piece == HG_PIECE_WORD) {
+            look_deep(tokens, &found);
+            if (tokens->text.dialect == HG_MYSQL)
+                look_at_runs(tokens, &found);
+        }
+    return found.writes;
 }
 
 bool hr_read_deep(const char *text, size_t length, int dialect)
 {
-    hr_tokens tokens;
-    bool behind_bracket = false;
+    hg_tokens tokens;
 
-    hr_tokens_begin(&tokens, text, length, dialect);
-    while (hr_tokens_next(&tokens)) {
-        /* Behind a closing bracket the main part of a WITH begins, behind an opening one a part. */
-        if (tokens.piece == HG_PIECE_WORD
-            && (hr_token_is(&tokens, "into") || is_lock(&tokens)
-                || (behind_bracket && is_changing_word(&tokens))
-                || (dialect == HG_MYSQL && hr_token_is(&tokens, "lock"))))
-            return true;
-        behind_bracket = hr_token_is_mark(&tokens, '(') || hr_token_is_mark(&tokens, ')');
-    }
-    return false;
+    hg_tokens_begin(&tokens, text, length, dialect);
+    if (read_deep(&tokens))
+        return true;
+    hg_tokens_begin(&tokens, text, length, dialect);
+    tokens.skips_hints = true;
+    return dialect == HG_MYSQL && read_deep(&tokens);
 }
 
 /* ── One statement ────────────────────────────────────────────────────────── */
 
-static void read_from(hr_tokens *tokens, hr_reading *reading, int nesting);
+static void read_from(hg_tokens *tokens, hr_reading *reading, int nesting);
 
 static void say(hr_reading *reading, int kind)
 {
@@ -367,10 +334,10 @@ static void say_query(hr_reading *reading)
 }
 
 /* (((SELECT … */
-static void read_bracketed(hr_tokens *tokens, hr_reading *reading)
+static void read_bracketed(hg_tokens *tokens, hr_reading *reading)
 {
-    while (hr_token_is_mark(tokens, '('))
-        if (!hr_tokens_next(tokens))
+    while (hg_token_is_mark(tokens, '('))
+        if (!hg_tokens_next(tokens))
             break;
     if (is_query_word(tokens))
         say_query(reading);
@@ -378,9 +345,9 @@ static void read_bracketed(hr_tokens *tokens, hr_reading *reading)
         say(reading, HR_KIND_WRITE);
 }
 
-static bool is_off(const hr_tokens *tokens)
+static bool is_off(const hg_tokens *tokens)
 {
-    return hr_token_is(tokens, "off") || hr_token_is(tokens, "false")
+    return hg_token_is(tokens, "off") || hg_token_is(tokens, "false")
            || (tokens->piece == HG_PIECE_LITERAL && tokens->end - tokens->start == 1
                && *tokens->start == '0');
 }
@@ -388,253 +355,267 @@ static bool is_off(const hr_tokens *tokens)
 /* Postgres' EXPLAIN (ANALYZE, BUFFERS off) …, from its bracket to behind it: whether it runs. Rather
  * judged than missed: a name in quotes may be ANALYZE however it is written, so may 'off' be on, and of
  * two the last one counts. */
-static bool explain_options(hr_tokens *tokens)
+static bool explain_options(hg_tokens *tokens)
 {
     bool analyzes = false;
     int depth = 1;
 
-    while (depth > 0 && hr_tokens_next(tokens)) {
-        if (hr_token_is(tokens, "analyze") || hr_token_is(tokens, "analyse")) {
-            analyzes |= hr_tokens_next(tokens) && !is_off(tokens);
+    while (depth > 0 && hg_tokens_next(tokens)) {
+        if (hg_token_is(tokens, "analyze") || hg_token_is(tokens, "analyse")) {
+            analyzes |= hg_tokens_next(tokens) && !is_off(tokens);
             analyzes |= tokens->piece == HG_PIECE_LITERAL && tokens->end - tokens->start > 2;
         }
         analyzes |= tokens->piece == HG_PIECE_QUOTED;
-        depth += hr_token_is_mark(tokens, '(');
-        depth -= hr_token_is_mark(tokens, ')');
+        depth += hg_token_is_mark(tokens, '(');
+        depth -= hg_token_is_mark(tokens, ')');
     }
-    hr_tokens_next(tokens);
+    hg_tokens_next(tokens);
     return analyzes;
 }
 
-static bool is_explain_word(const hr_tokens *tokens)
+static bool is_explain_word(const hg_tokens *tokens)
 {
-    return hr_token_is(tokens, "analyze") || hr_token_is(tokens, "analyse")
-           || hr_token_is(tokens, "verbose") || hr_token_is(tokens, "extended")
-           || hr_token_is(tokens, "partitions") || hr_token_is(tokens, "format");
+    return hg_token_is(tokens, "analyze") || hg_token_is(tokens, "analyse")
+           || hg_token_is(tokens, "verbose") || hg_token_is(tokens, "extended")
+           || hg_token_is(tokens, "partitions") || hg_token_is(tokens, "format");
 }
 
 /* From its first word on to the statement: whether that is run. */
-static bool explain_words(hr_tokens *tokens)
+static bool explain_words(hg_tokens *tokens)
 {
     bool analyzes = false;
 
     while (is_explain_word(tokens)) {
-        bool format = hr_token_is(tokens, "format");
+        bool format = hg_token_is(tokens, "format");
 
-        analyzes |= hr_token_is(tokens, "analyze") || hr_token_is(tokens, "analyse");
-        hr_tokens_next(tokens);
-        if (format && hr_token_is_mark(tokens, '=')) {
-            hr_tokens_next(tokens);
-            hr_tokens_next(tokens);
+        analyzes |= hg_token_is(tokens, "analyze") || hg_token_is(tokens, "analyse");
+        hg_tokens_next(tokens);
+        if (format && hg_token_is_mark(tokens, '=')) {
+            hg_tokens_next(tokens);
+            hg_tokens_next(tokens);
         }
     }
     return analyzes;
 }
 
-static void read_explain(hr_tokens *tokens, hr_reading *reading, int nesting)
+/* MySQL's EXPLAIN t shows columns. */
+static void read_explain(hg_tokens *tokens, hr_reading *reading, int nesting)
 {
     bool analyzes;
 
-    hr_tokens_next(tokens);
-    analyzes = hr_token_is_mark(tokens, '(') ? explain_options(tokens) : explain_words(tokens);
+    if (hr_is_free(tokens)) {
+        say(reading, HR_KIND_FREE);
+        return;
+    }
+    hg_tokens_next(tokens);
+    analyzes = hg_token_is_mark(tokens, '(') ? explain_options(tokens) : explain_words(tokens);
     if (analyzes)
         read_from(tokens, reading, nesting + 1);
     else
-        say(reading, HR_KIND_FREE);
+        say(reading, HR_KIND_READ);
 }
 
 /* MariaDB's ANALYZE [FORMAT=JSON] SELECT …; or ANALYZE TABLE. */
-static void read_analyze(hr_tokens *tokens, hr_reading *reading, int nesting)
+static void read_analyze(hg_tokens *tokens, hr_reading *reading, int nesting)
 {
-    hr_tokens_next(tokens);
+    hg_tokens_next(tokens);
     explain_words(tokens);
-    if (hr_token_is(tokens, "table") || hr_token_is(tokens, "local")
-        || hr_token_is(tokens, "no_write_to_binlog"))
-        say(reading, HR_KIND_WRITE);
+    if (hg_token_is(tokens, "table") || hg_token_is(tokens, "local")
+        || hg_token_is(tokens, "no_write_to_binlog"))
+        reading->commits = true;
     else
         read_from(tokens, reading, nesting + 1);
 }
 
 /* COPY t TO reads, COPY t FROM writes; COPY (query) TO is its query. */
-static void read_copy(hr_tokens *tokens, hr_reading *reading)
+static void read_copy(hg_tokens *tokens, hr_reading *reading)
 {
     int depth = 0;
 
-    hr_tokens_next(tokens);
-    if (hr_token_is_mark(tokens, '(')) {
+    hg_tokens_next(tokens);
+    if (hg_token_is_mark(tokens, '(')) {
         read_bracketed(tokens, reading);
         return;
     }
     say(reading, HR_KIND_WRITE);
     do {
-        depth += hr_token_is_mark(tokens, '(');
-        depth -= hr_token_is_mark(tokens, ')');
-        if (depth == 0 && hr_token_is(tokens, "from"))
+        depth += hg_token_is_mark(tokens, '(');
+        depth -= hg_token_is_mark(tokens, ')');
+        if (depth == 0 && hg_token_is(tokens, "from"))
             return;
-        if (depth == 0 && hr_token_is(tokens, "to")) {
+        if (depth == 0 && hg_token_is(tokens, "to")) {
             say(reading, HR_KIND_READ);
             return;
         }
-    } while (hr_tokens_next(tokens));
+    } while (hg_tokens_next(tokens));
 }
 
-/* Functions that drivers call when they set a session up; others might be somebody's own. */
-static bool is_harmless(const hr_tokens *tokens)
+/* MariaDB's SET STATEMENT … FOR a statement, from STATEMENT on to it. The values are what SET may set. */
+static bool skip_set_statement(hg_tokens *tokens)
 {
-    static const char *const names[] = {"concat", "replace", "if",    "ifnull", "coalesce", "cast",
-                                        "convert", "lower",  "upper", "now"};
+    while (hg_tokens_next(tokens) && !hg_token_is(tokens, "for"))
+        if (hg_token_is_mark(tokens, '(') || hg_token_is(tokens, "select"))
+            return false;
+    return hg_tokens_next(tokens);
+}
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (hr_token_is(tokens, names[i]))
+/* MySQL: SET autocommit commits. */
+static bool names_autocommit(hg_tokens tokens)
+{
+    while (hg_tokens_next(&tokens))
+        if (hg_token_is(&tokens, "autocommit") || tokens.piece == HG_PIECE_QUOTED)
             return true;
     return false;
 }
 
-/* In MySQL SET may run a query or a function, and MariaDB's SET STATEMENT … FOR any statement. */
-static void read_mysql_set(hr_tokens *tokens, hr_reading *reading, int nesting)
-{
-    bool runs = false;
-    bool harmless = false;
-    bool statement;
-
-    hr_tokens_next(tokens);
-    statement = hr_token_is(tokens, "statement");
-    do {
-        if (statement && hr_token_is(tokens, "for")) {
-            hr_tokens_next(tokens);
-            reading->verb = HR_VERB_NONE;
-            read_from(tokens, reading, nesting + 1);
-            return;
-        }
-        runs |= hr_token_is(tokens, "select") || (hr_token_is_mark(tokens, '(') && !harmless);
-        harmless = is_harmless(tokens);
-    } while (hr_tokens_next(tokens));
-    if (runs)
-        say(reading, HR_KIND_WRITE);
-}
-
-static void read_set(hr_tokens *tokens, hr_reading *reading, int nesting)
-{
-    say(reading, HR_KIND_FREE);
-    reading->verb = HR_VERB_SET;
-    reading->at = offset(tokens, tokens->end);
-    if (tokens->text.dialect == HG_MYSQL)
-        read_mysql_set(tokens, reading, nesting);
-}
-
-static void read_prepare(hr_tokens *tokens, hr_reading *reading)
+static void read_set(hg_tokens *tokens, hr_reading *reading, int nesting)
 {
     bool mysql = tokens->text.dialect == HG_MYSQL;
+
+    if (hr_is_free(tokens)) {
+        say(reading, HR_KIND_FREE);
+        reading->verb = HR_VERB_SET;
+        reading->at = offset(tokens, tokens->end);
+        reading->ends = mysql && names_autocommit(*tokens);
+        return;
+    }
+    reading->commits = mysql;
+    if (mysql && next_is(tokens, "statement") && skip_set_statement(tokens))
+        read_from(tokens, reading, nesting + 1);
+}
+
+static void read_prepare(hg_tokens *tokens, hr_reading *reading)
+{
+    bool mysql = tokens->text.dialect == HG_MYSQL;
+    bool is_free = hr_is_free(tokens);
     int depth = 0;
 
-    say(reading, HR_KIND_FREE);
-    if (!hr_tokens_next(tokens))
+    if (is_free)
+        say(reading, HR_KIND_FREE);
+    if (!hg_tokens_next(tokens))
         return;
-    if (!mysql && hr_token_is(tokens, "transaction")) {
+    if (!mysql && hg_token_is(tokens, "transaction")) {
         reading->ends = true;
         return;
     }
     reading->verb = HR_VERB_PREPARE;
     reading->at = offset(tokens, tokens->start);
-    while (hr_tokens_next(tokens)) {
-        depth += hr_token_is_mark(tokens, '(');
-        depth -= hr_token_is_mark(tokens, ')');
-        if (depth == 0 && hr_token_is(tokens, mysql ? "from" : "as")) {
+    while (is_free && hg_tokens_next(tokens)) {
+        depth += hg_token_is_mark(tokens, '(');
+        depth -= hg_token_is_mark(tokens, ')');
+        if (depth == 0 && hg_token_is(tokens, mysql ? "from" : "as")) {
             reading->inner = offset(tokens, tokens->end);
             return;
         }
     }
 }
 
-static void read_execute(hr_tokens *tokens, hr_reading *reading)
+static void read_execute(hg_tokens *tokens, hr_reading *reading)
 {
     say(reading, HR_KIND_WRITE);
-    if (!hr_tokens_next(tokens) || hr_token_is(tokens, "immediate"))
+    if (!hg_tokens_next(tokens) || hg_token_is(tokens, "immediate"))
         return;
     reading->verb = HR_VERB_EXECUTE;
     reading->at = offset(tokens, tokens->start);
 }
 
-static void read_deallocate(hr_tokens *tokens, hr_reading *reading)
+static void read_deallocate(hg_tokens *tokens, hr_reading *reading)
 {
-    say(reading, HR_KIND_FREE);
-    hr_tokens_next(tokens);
-    if (hr_token_is(tokens, "prepare"))
-        hr_tokens_next(tokens);
+    if (hr_is_free(tokens))
+        say(reading, HR_KIND_FREE);
+    if (hg_tokens_next(tokens) && hg_token_is(tokens, "prepare"))
+        hg_tokens_next(tokens);
     reading->verb = HR_VERB_DEALLOCATE;
     reading->at = offset(tokens, tokens->start);
 }
 
-/* MySQL: BEGIN [WORK]. What goes on otherwise is a block, and runs. */
-static void read_begin(hr_tokens *tokens, hr_reading *reading)
+/* MySQL's DROP PREPARE; else it drops something, and is a write. */
+static void read_drop(hg_tokens *tokens, hr_reading *reading)
 {
-    say(reading, HR_KIND_BEGIN);
-    if (tokens->text.dialect == HG_POSTGRES || !hr_tokens_next(tokens))
+    hg_tokens behind = *tokens;
+
+    reading->commits = true;
+    if (!hg_tokens_next(&behind) || !hg_token_is(&behind, "prepare"))
         return;
-    if (hr_token_is(tokens, "work") && !hr_tokens_next(tokens))
-        return;
-    if (!hr_token_is_mark(tokens, ';'))
-        say(reading, HR_KIND_WRITE);
+    reading->commits = false;
+    read_deallocate(tokens, reading);
 }
 
 /* COMMIT [WORK | TRANSACTION] [AND [NO] CHAIN]; ROLLBACK … TO a savepoint ends nothing. */
-static void read_ending(hr_tokens *tokens, hr_reading *reading)
+static void read_ending(hg_tokens *tokens, hr_reading *reading)
 {
     say(reading, HR_KIND_FREE);
-    while (!reading->back && hr_tokens_next(tokens) && tokens->piece == HG_PIECE_WORD) {
-        reading->back = hr_token_is(tokens, "to");
-        if (hr_token_is(tokens, "and"))
+    while (!reading->back && hg_tokens_next(tokens) && tokens->piece == HG_PIECE_WORD) {
+        reading->back = hg_token_is(tokens, "to");
+        if (hg_token_is(tokens, "and"))
             reading->chains = next_is(tokens, "chain");
     }
     reading->ends = !reading->back;
 }
 
-static void read_xa(hr_tokens *tokens, hr_reading *reading)
+static void read_xa(hg_tokens *tokens, hr_reading *reading)
 {
-    hr_tokens_next(tokens);
-    say(reading, hr_token_is(tokens, "start") || hr_token_is(tokens, "begin") ? HR_KIND_BEGIN
-                                                                             : HR_KIND_FREE);
-    reading->ends = hr_token_is(tokens, "commit") || hr_token_is(tokens, "rollback");
+    bool is_free = hr_is_free(tokens);
+
+    hg_tokens_next(tokens);
+    if (is_free)
+        say(reading, hg_token_is(tokens, "start") || hg_token_is(tokens, "begin") ? HR_KIND_BEGIN
+                                                                                  : HR_KIND_FREE);
+    reading->ends = hg_token_is(tokens, "commit") || hg_token_is(tokens, "rollback")
+                    || hg_token_is(tokens, "prepare");
 }
 
-static void read_discard(hr_tokens *tokens, hr_reading *reading)
+static void read_discard(hg_tokens *tokens, hr_reading *reading)
 {
-    say(reading, HR_KIND_FREE);
+    if (hr_is_free(tokens))
+        say(reading, HR_KIND_FREE);
     if (next_is(tokens, "all"))
         reading->verb = HR_VERB_DISCARD;
 }
 
-static void read_from(hr_tokens *tokens, hr_reading *reading, int nesting)
+/* FREE if it is as the table says, else what it is instead. */
+static void say_free(const hg_tokens *tokens, hr_reading *reading, int kind, int instead)
 {
+    say(reading, hr_is_free(tokens) ? kind : instead);
+}
+
+static void read_from(hg_tokens *tokens, hr_reading *reading, int nesting)
+{
+    bool mysql = tokens->text.dialect == HG_MYSQL;
+
     say(reading, HR_KIND_WRITE);
+    reading->commits = false;
     if (nesting > MAX_NESTING)
         return;
-    if (hr_token_is_mark(tokens, '(')) {
+    if (hg_token_is_mark(tokens, '(')) {
         read_bracketed(tokens, reading);
         return;
     }
     switch (first_word(tokens)) {
     case UNKNOWN:
     case WRITES:
+        reading->commits = mysql;
+        return;
+    case CHANGES:
         return;
     case READS:
         say(reading, HR_KIND_READ);
         return;
     case FREE:
-        say(reading, HR_KIND_FREE);
+        say_free(tokens, reading, HR_KIND_FREE, HR_KIND_WRITE);
+        return;
+    case SHOW:
+        say_free(tokens, reading, HR_KIND_FREE, HR_KIND_READ);
         return;
     case ENDS:
-    case ROLLBACK:
         read_ending(tokens, reading);
         return;
     case DOES:
         reading->does = true;
         return;
     case BEGIN:
-        read_begin(tokens, reading);
-        return;
-    case START:
-        say(reading, next_is(tokens, "transaction") ? HR_KIND_BEGIN : HR_KIND_WRITE);
+        reading->commits = mysql;
+        say_free(tokens, reading, HR_KIND_BEGIN, HR_KIND_WRITE);
         return;
     case QUERY:
         say_query(reading);
@@ -652,7 +633,7 @@ static void read_from(hr_tokens *tokens, hr_reading *reading, int nesting)
         read_set(tokens, reading, nesting);
         return;
     case RESET:
-        say(reading, HR_KIND_FREE);
+        say_free(tokens, reading, HR_KIND_FREE, HR_KIND_WRITE);
         reading->verb = HR_VERB_RESET;
         reading->at = offset(tokens, tokens->end);
         return;
@@ -663,17 +644,14 @@ static void read_from(hr_tokens *tokens, hr_reading *reading, int nesting)
         read_prepare(tokens, reading);
         return;
     case EXECUTE:
+        reading->commits = mysql;
         read_execute(tokens, reading);
         return;
     case DEALLOCATE:
         read_deallocate(tokens, reading);
         return;
     case DROP:
-        if (next_is(tokens, "prepare"))
-            read_deallocate(tokens, reading);
-        return;
-    case ALTER:
-        say(reading, next_is(tokens, "system") ? HR_KIND_FREE : HR_KIND_WRITE);
+        read_drop(tokens, reading);
         return;
     case XA:
         read_xa(tokens, reading);
@@ -681,120 +659,22 @@ static void read_from(hr_tokens *tokens, hr_reading *reading, int nesting)
     }
 }
 
-void hr_read(const char *text, size_t length, int dialect, hr_reading *reading)
+void hr_read_tokens(hg_tokens *tokens, hr_reading *reading)
 {
-    hr_tokens tokens;
-
     memset(reading, 0, sizeof *reading);
-    hr_tokens_begin(&tokens, text, length, dialect);
     do {
-        if (!hr_tokens_next(&tokens)) {
+        if (!hg_tokens_next(tokens)) {
             say(reading, HR_KIND_EMPTY);
             return;
         }
-    } while (hr_token_is_mark(&tokens, ';'));
-    read_from(&tokens, reading, 0);
+    } while (hg_token_is_mark(tokens, ';'));
+    read_from(tokens, reading, 0);
 }
 
-/* ── Several ──────────────────────────────────────────────────────────────── */
-
-typedef struct splitter {
-    const char *text;
-    int dialect;
-    hr_slice *slices;
-    uint32_t count;
-} splitter;
-
-static void add_slice(splitter *split, uint32_t start, uint32_t end)
+void hr_read(const char *text, size_t length, int dialect, hr_reading *reading)
 {
-    hr_slice *slice = &split->slices[split->count];
+    hg_tokens tokens;
 
-    slice->start = start;
-    slice->length = end - start;
-    hr_read(split->text + start, end - start, split->dialect, &slice->reading);
-    /* Whether a backslash hides a quote is the session's setting, which we do not know: what seems to
-     * be a value may be another statement. What is free has no need of any. Its first words are what
-     * they are all the same. */
-    if (slice->reading.kind >= HR_KIND_BEGIN && slice->reading.kind != HR_KIND_EMPTY
-        && memchr(split->text + start, '\\', end - start) != NULL)
-        slice->reading.kind = HR_KIND_WRITE;
-    split->count += slice->reading.kind != HR_KIND_EMPTY;
-}
-
-/* Where it ends depends on whether a backslash hides a quote. MySQL's clients write so all the time, and
- * its default is known; in Postgres it is a session's own choice against the default. */
-static bool is_unsure(const splitter *split, uint32_t start, const hr_tokens *tokens)
-{
-    hr_tokens behind = *tokens;
-
-    return split->dialect == HG_POSTGRES
-           && memchr(split->text + start, '\\', offset(tokens, tokens->start) - start) != NULL
-           && hr_tokens_next(&behind);
-}
-
-static void add_rest(splitter *split, uint32_t start, uint32_t length, bool unread)
-{
-    uint32_t before = split->count;
-
-    add_slice(split, start, length);
-    /* Only comments behind the last: they may hold its tags, as some tools write them. */
-    if (split->count == before && before > 0)
-        split->slices[before - 1].length = length - split->slices[before - 1].start;
-    else if (split->count > before && (unread || split->count == HR_MAX_SLICES)) {
-        split->slices[before].reading.kind = HR_KIND_WRITE; /* several */
-        split->slices[before].reading.verb = HR_VERB_NONE;
-    }
-}
-
-uint32_t hr_split(const char *text, size_t length, int dialect, hr_slice *slices)
-{
-    splitter split = {text, dialect, slices, 0};
-    uint32_t start = 0;
-    int depth = 0;
-    bool unread = false;
-    hr_tokens tokens;
-
-    if (length == 0)
-        return 0;
-    if (memchr(text, ';', length) == NULL) {
-        add_slice(&split, 0, (uint32_t) length);
-        return split.count;
-    }
-    hr_tokens_begin(&tokens, text, length, dialect);
-    while (split.count < HR_MAX_SLICES - 1 && !unread && hr_tokens_next(&tokens)) {
-        depth += hr_token_is_mark(&tokens, '(');
-        depth -= depth > 0 && hr_token_is_mark(&tokens, ')');
-        if (depth > 0 || !hr_token_is_mark(&tokens, ';'))
-            continue;
-        unread = is_unsure(&split, start, &tokens);
-        if (unread)
-            break;
-        add_slice(&split, start, offset(&tokens, tokens.start));
-        start = offset(&tokens, tokens.end);
-    }
-    if (start < length)
-        add_rest(&split, start, (uint32_t) length, unread);
-    return split.count;
-}
-
-/* By the first words alone: machines ask for every statement whether it begins a transaction or is
- * free, and not whether it writes. */
-int hr_kind_of(const char *text, size_t length, uint32_t protocol)
-{
-    int dialect = protocol == HR_PROTOCOL_MYSQL ? HG_MYSQL : HG_POSTGRES;
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, length, dialect, slices);
-    int kind = HR_KIND_FREE;
-
-    if (count == 0)
-        return HR_KIND_EMPTY;
-    if (count == 1)
-        return slices[0].reading.kind;
-    for (uint32_t i = 0; i < count; i++) {
-        if (slices[i].reading.kind <= HR_KIND_WRITE)
-            return HR_KIND_MANY;
-        if (slices[i].reading.kind == HR_KIND_BEGIN)
-            kind = HR_KIND_BEGIN;
-    }
-    return kind;
+    hg_tokens_begin(&tokens, text, length, dialect);
+    hr_read_tokens(&tokens, reading);
 }

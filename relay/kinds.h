@@ -1,4 +1,4 @@
-/* kinds.h: what a statement's first words say, for the gate. See kinds.c. */
+/* kinds.h: what a statement's words say, for the gate. See kinds.c, kinds_free.c, kinds_split.c. */
 #ifndef HEADGATE_RELAY_KINDS_H
 #define HEADGATE_RELAY_KINDS_H
 
@@ -25,6 +25,8 @@ typedef struct hr_reading {
     bool chains;       /* … and begins the next one */
     bool back;         /* ROLLBACK TO: mends a failed transaction, and ends none */
     bool does;         /* DO, CALL: what they run is out of sight */
+    bool commits;      /* MySQL: may end the transaction on its way, as DDL does */
+    bool unsure;       /* read otherwise, which nobody here can rule out, it says something else */
     uint32_t at, inner; /* in bytes from the text's start; 0: none */
 } hr_reading;
 
@@ -33,29 +35,27 @@ typedef struct hr_slice {
     hr_reading reading;
 } hr_slice;
 
-/* Tokens: pieces that are neither space nor comment. */
-typedef struct hr_tokens {
-    hg_text text;
-    const uint8_t *start, *end; /* of the present one */
-    hg_piece piece;
-    bool in_hint; /* MySQL runs what is between the brackets of such a comment */
-} hr_tokens;
-
-void hr_tokens_begin(hr_tokens *tokens, const char *text, size_t length, int dialect);
-bool hr_tokens_next(hr_tokens *tokens);
-/* The present token is this word, in whatever case; `word` is lower case. */
-bool hr_token_is(const hr_tokens *tokens, const char *word);
-bool hr_token_is_mark(const hr_tokens *tokens, char mark);
-
 /* One statement. */
 void hr_read(const char *text, size_t length, int dialect, hr_reading *reading);
+/* From where the tokens stand, at its beginning. */
+void hr_read_tokens(hg_tokens *tokens, hr_reading *reading);
 /* Whether a READ writes after all: SELECT … INTO, FOR UPDATE, WITH … AS (INSERT …). */
 bool hr_read_deep(const char *text, size_t length, int dialect);
 /* The name at the present token, as the server compares it: folded, without its quotes, cut; `out` has
  * HR_READ_NAME_BYTES. 0: it cannot be read. */
 #define HR_READ_NAME_BYTES 64u
-uint32_t hr_read_name(const hr_tokens *tokens, char *out);
-/* A string's statements, empty ones left out; the last one of HR_MAX_SLICES is all the rest. */
+uint32_t hr_read_name(const hg_tokens *tokens, char *out);
+/* A string's statements, empty ones left out; the last one of HR_MAX_SLICES is all the rest. Of a text
+ * that can be read in several ways, the strictest (kinds_split.c). */
 uint32_t hr_split(const char *text, size_t length, int dialect, hr_slice *slices);
+
+/* ── Free statements (kinds_free.c) ───────────────────────────────────────── */
+
+/* On its first word: whether all of the statement is as the table says. */
+bool hr_is_free(const hg_tokens *tokens);
+/* The table, for whoever tries it at a server: its rows, and what a name in them stands for (NULL: a kind
+ * of token). */
+uint32_t hr_free_forms(int dialect, const char *const **forms);
+const char *hr_free_part(const char *name, size_t length);
 
 #endif

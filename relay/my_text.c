@@ -8,21 +8,21 @@
 #include "kinds.h"
 
 /* Stands on no word: the statement is over. */
-static bool is_over(const hr_tokens *tokens)
+static bool is_over(const hg_tokens *tokens)
 {
-    return tokens->start == tokens->end || hr_token_is_mark(tokens, ';');
+    return tokens->start == tokens->end || hg_token_is_mark(tokens, ';');
 }
 
 /* KILL [HARD | SOFT] [CONNECTION | QUERY] number. By a query's id, or a user's, nobody is found here. */
-static void read_kill(hr_tokens *tokens, my_meaning *meaning)
+static void read_kill(hg_tokens *tokens, my_meaning *meaning)
 {
     uint64_t number = 0;
 
-    hr_tokens_next(tokens);
-    if (hr_token_is(tokens, "hard") || hr_token_is(tokens, "soft"))
-        hr_tokens_next(tokens);
-    if (hr_token_is(tokens, "connection") || hr_token_is(tokens, "query"))
-        hr_tokens_next(tokens);
+    hg_tokens_next(tokens);
+    if (hg_token_is(tokens, "hard") || hg_token_is(tokens, "soft"))
+        hg_tokens_next(tokens);
+    if (hg_token_is(tokens, "connection") || hg_token_is(tokens, "query"))
+        hg_tokens_next(tokens);
     if (is_over(tokens))
         return;
     for (const uint8_t *at = tokens->start; at < tokens->end; at++) {
@@ -30,18 +30,18 @@ static void read_kill(hr_tokens *tokens, my_meaning *meaning)
             return;
         number = number * 10 + (uint64_t) (*at - '0');
     }
-    hr_tokens_next(tokens);
+    hg_tokens_next(tokens);
     if (number > UINT32_MAX || !is_over(tokens))
         return;
     meaning->flags |= MY_UNIT_OPEN;
     meaning->thread = (uint32_t) number;
 }
 
-static void read_use(hr_tokens *tokens, my_meaning *meaning)
+static void read_use(hg_tokens *tokens, my_meaning *meaning)
 {
     const uint8_t *start, *end;
 
-    hr_tokens_next(tokens);
+    hg_tokens_next(tokens);
     start = tokens->start;
     end = tokens->end;
     if (is_over(tokens))
@@ -57,48 +57,48 @@ static void read_use(hr_tokens *tokens, my_meaning *meaning)
 }
 
 /* Of a ROLLBACK: not to a savepoint. */
-static bool ends_all(hr_tokens *tokens)
+static bool ends_all(hg_tokens *tokens)
 {
-    hr_tokens_next(tokens);
-    if (hr_token_is(tokens, "work"))
-        hr_tokens_next(tokens);
-    return !hr_token_is(tokens, "to");
+    hg_tokens_next(tokens);
+    if (hg_token_is(tokens, "work"))
+        hg_tokens_next(tokens);
+    return !hg_token_is(tokens, "to");
 }
 
-static bool is_show_warnings(hr_tokens *tokens)
+static bool is_show_warnings(hg_tokens *tokens)
 {
-    hr_tokens_next(tokens);
-    if (!hr_token_is(tokens, "warnings"))
+    hg_tokens_next(tokens);
+    if (!hg_token_is(tokens, "warnings"))
         return false;
-    hr_tokens_next(tokens);
+    hg_tokens_next(tokens);
     return is_over(tokens);
 }
 
 /* One statement, on whose first word it stands. */
-static void read_one(hr_tokens *tokens, my_meaning *meaning)
+static void read_one(hg_tokens *tokens, my_meaning *meaning)
 {
     switch (tokens->start == tokens->end ? 0 : *tokens->start | 32) {
     case 'u':
-        if (hr_token_is(tokens, "use"))
+        if (hg_token_is(tokens, "use"))
             read_use(tokens, meaning);
         return;
     case 'k':
-        if (hr_token_is(tokens, "kill"))
+        if (hg_token_is(tokens, "kill"))
             read_kill(tokens, meaning);
         return;
     case 'b':
     case 'c':
-        if (hr_token_is(tokens, "begin") || hr_token_is(tokens, "commit"))
+        if (hg_token_is(tokens, "begin") || hg_token_is(tokens, "commit"))
             meaning->flags |= MY_UNIT_ENDS;
         return;
     case 'r':
-        if (hr_token_is(tokens, "rollback") && ends_all(tokens))
+        if (hg_token_is(tokens, "rollback") && ends_all(tokens))
             meaning->flags |= MY_UNIT_ENDS;
         return;
     case 's':
-        if (hr_token_is(tokens, "start"))
+        if (hg_token_is(tokens, "start"))
             meaning->flags |= MY_UNIT_ENDS;
-        else if (hr_token_is(tokens, "show") && is_show_warnings(tokens))
+        else if (hg_token_is(tokens, "show") && is_show_warnings(tokens))
             meaning->flags |= MY_UNIT_LISTS;
         return;
     default:
@@ -108,22 +108,22 @@ static void read_one(hr_tokens *tokens, my_meaning *meaning)
 
 void my_read_meaning(const char *text, size_t length, bool many, my_meaning *meaning)
 {
-    hr_tokens tokens;
+    hg_tokens tokens;
 
     *meaning = (my_meaning){0};
-    hr_tokens_begin(&tokens, text, length, HG_MYSQL);
-    hr_tokens_next(&tokens);
+    hg_tokens_begin(&tokens, text, length, HG_MYSQL);
+    hg_tokens_next(&tokens);
     if (!many) {
         read_one(&tokens, meaning);
         return;
     }
     /* Of several only the database matters: whose transaction is open after them, the server says. */
     while (tokens.start != tokens.end) {
-        if (hr_token_is(&tokens, "use"))
+        if (hg_token_is(&tokens, "use"))
             read_use(&tokens, meaning);
         while (!is_over(&tokens))
-            hr_tokens_next(&tokens);
-        hr_tokens_next(&tokens);
+            hg_tokens_next(&tokens);
+        hg_tokens_next(&tokens);
     }
 }
 

@@ -37,16 +37,16 @@ static void drop(hr_session *session, struct hr_pg_effect **link)
 static bool read_effect(hr_session *session, struct hr_pg_effect *effect, const char *text,
                         size_t length, bool whole, const hr_reading *reading)
 {
-    hr_tokens tokens;
+    hg_tokens tokens;
 
     effect->verb = reading->verb;
     effect->all = reading->verb == HR_VERB_DISCARD;
     if (effect->all)
         return true;
-    hr_tokens_begin(&tokens, text + reading->at, length - reading->at, HG_POSTGRES);
-    if (!hr_tokens_next(&tokens))
+    hg_tokens_begin(&tokens, text + reading->at, length - reading->at, HG_POSTGRES);
+    if (!hg_tokens_next(&tokens))
         return false;
-    effect->all = reading->verb == HR_VERB_DEALLOCATE && hr_token_is(&tokens, "all");
+    effect->all = reading->verb == HR_VERB_DEALLOCATE && hg_token_is(&tokens, "all");
     effect->length = hr_read_name(&tokens, effect->name);
     if (reading->verb != HR_VERB_PREPARE)
         return effect->length > 0;

@@ -502,6 +502,52 @@ static void a_string_of_statements_is_judged_and_settled_one_by_one(void)
     world_close(w);
 }
 
+/* M3: in MySQL a string is no transaction. What its tags say of a statement counts wherever it stands. */
+static void every_statement_of_a_mysql_string_is_judged(void)
+{
+    static const char *const refused[] = {
+        "select 1; select 2 /*job='etl'*/",
+        "insert into t values (1); select 2 /*job='etl'*/; commit",
+        "begin; select 1; commit; select 2 /*job='etl'*/",
+        "begin; select 1; create table t (a int); select 2 /*job='etl'*/",
+        "begin; call p(); select 2 /*job='etl'*/",
+        "begin; select 1; begin; select 2 /*job='etl'*/",
+        "begin; select 1; set autocommit = 1; select 2 /*job='etl'*/",
+        "/*!99999 begin */; select 1; select 2 /*job='etl'*/",
+        "begin; select 2 /*job='etl'*/",
+    };
+    static const char *const inside[] = {
+        "begin; select 1; select 2 /*job='etl'*/",
+        "start transaction; insert into t values (1); set @a = 1; select 2 /*job='etl'*/; commit",
+        "begin; select 1; commit and chain; select 1; select 2 /*job='etl'*/",
+    };
+    world *w = world_open(HR_PROTOCOL_MYSQL);
+    talk *a = asker(w, 0, "app");
+    talk *b = asker(w, 0, "app");
+    hr_ticket held;
+
+    policy(w,
+           "{'budgets':[{'name':'etl','mode':'enforce','max_workers':1,'penalty_s':0,"
+           "'rules':[{'match':{'tag.job':'etl'}}]}]}",
+           1);
+    assert(ask(a, "select 1 /*job='etl'*/") == HR_GO);
+    held = ticket;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        assert(ask(b, refused[i]) == HR_REFUSE);
+    for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
+        assert(ask(b, inside[i]) == HR_GO);
+        done(b, ticket);
+    }
+    assert(ask_with(b, "select 1; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_GO);
+    done(b, ticket);
+    assert(ask_with(b, "select 1; drop table t; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
+    assert(ask_with(b, "select 1; commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
+    done(a, held);
+    talk_close(a);
+    talk_close(b);
+    world_close(w);
+}
+
 static void a_string_that_fails_gives_the_rest_back(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -754,6 +800,7 @@ int main(void)
     what_was_never_begun_gives_all_back();
     hints_of_warnings_fit_what_has_run();
     a_string_of_statements_is_judged_and_settled_one_by_one();
+    every_statement_of_a_mysql_string_is_judged();
     a_string_that_fails_gives_the_rest_back();
     what_the_client_did_not_take_is_not_charged();
     cost_is_learnt_by_pattern();

@@ -334,6 +334,44 @@ static void a_unit_that_was_not_used_is_given_back(void)
     world_close(w);
 }
 
+/* M3: a string's statements may be of several clients. Each meets its own gate, and takes its own unit. */
+static void a_rule_bites_wherever_in_a_mysql_string(void)
+{
+    hr_identity_settings identity = {.sources = 2, .default_priority = 100};
+    const char *both = "select 1; select 2 /*job='etl'*/";
+    world *w;
+    talk *t;
+
+    identity.source[0] = (hr_source){HR_FROM_TAG, 3, "job"};
+    identity.source[1].kind = HR_FROM_USER;
+    w = world_with(HR_PROTOCOL_MYSQL, &identity);
+    t = asker(w, 0, "app");
+    assert(ask(t, both) == HR_GO);
+    done(t, ticket);
+    say(w, "etl", always(HR_ACT_REFUSE));
+    assert(ask(t, both) == HR_REFUSE && strstr(words.message, "client \"etl\"") != NULL);
+    assert(client_named(w, "etl")->refused[HR_BY_HEALTH] == 1);
+    assert(ask(t, "begin; select 1; select 2 /*job='etl'*/") == HR_GO); /* R148 */
+    done(t, ticket);
+    assert(ask(t, "begin; select 1; commit; select 2 /*job='etl'*/") == HR_REFUSE);
+    assert(ask_with(t, "commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
+    say(w, "etl", always(HR_ACT_DELAY));
+    assert(ask(t, both) == HR_WAIT && client_named(w, "etl")->waiting == 1);
+    pass_ms(w, 250);
+    assert(ask(t, both) == HR_WAIT && client_named(w, "app")->waiting == 0);
+    say(w, "etl", (hr_gate){.ratio = 0});
+    pass_ms(w, 250);
+    assert(ask(t, both) == HR_GO);
+    done(t, ticket);
+    say(w, "app", (hr_gate){.flags = HR_GATE_PACED});
+    pace(w, 10, 20, HR_ACT_REFUSE);
+    assert(ask(t, "select 1; select 2") == HR_GO && w->relay.state->release.taken == 2);
+    done(t, ticket);
+    assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_PACE);
+    talk_close(t);
+    world_close(w);
+}
+
 int main(void)
 {
     a_new_client_is_told_of_and_passes_until_something_is_said();
@@ -348,6 +386,7 @@ int main(void)
     what_is_known_ages_out();
     the_release_paces();
     a_unit_that_was_not_used_is_given_back();
+    a_rule_bites_wherever_in_a_mysql_string();
     puts("test_gate_rules: ok");
     return 0;
 }
