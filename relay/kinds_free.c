@@ -9,6 +9,7 @@
  *   [ … ]          or nothing                { … }   any number of times, also none
  *   < … / … >      one of these              ...     whatever follows: the server takes nothing else
  *   NAME           a name, quoted or not     TEXT    a string        NUM   digits     LIT   any literal
+ *   LIKE           a string with two % at most: each one more multiplies the server's work
  *   VAR, REL       a name that is no word of SET, or of a statement's beginning
  *   ANY            a name, a literal, or one of = , . - + * : @
  *   ~(             a bracket right behind what stands before it: then the function is the server's own
@@ -53,10 +54,10 @@ static const char *const mysql[] = {
     "begin [ work ]",
     "commit ...",
     "deallocate prepare NAME",
-    "desc REL { . NAME } [ NAME|TEXT ]",
-    "describe REL { . NAME } [ NAME|TEXT ]",
+    "desc REL { . NAME } [ NAME|LIKE ]",
+    "describe REL { . NAME } [ NAME|LIKE ]",
     "drop prepare NAME",
-    "explain REL { . NAME } [ NAME|TEXT ]",
+    "explain REL { . NAME } [ NAME|LIKE ]",
     "kill [ hard|soft ] [ connection|query ] NUM",
     "kill [ hard|soft ] query id NUM",
     "kill [ hard|soft ] [ connection|query ] user NAME|TEXT [ @ NAME|TEXT ]",
@@ -74,30 +75,30 @@ static const char *const mysql[] = {
     "set [ session|local ] transaction MODE { MODE }",
     "show all slaves|replicas status",
     "show binary logs|status",
-    "show character set [ like TEXT ]",
-    "show charset [ like TEXT ]",
-    "show collation [ like TEXT ]",
+    "show character set [ like LIKE ]",
+    "show charset [ like LIKE ]",
+    "show collation [ like LIKE ]",
     "show count ~( * ) warnings|errors",
     "show create NAME REL { . NAME }",
-    "show databases [ like TEXT ]",
+    "show databases [ like LIKE ]",
     "show engine NAME status|mutex",
     "show errors [ limit NUM [ , NUM ] ]",
     "show explain for NUM",
-    "show [ extended ] [ full ] columns|fields from|in REL { . NAME } [ from|in NAME ] [ like TEXT ]",
-    "show [ extended ] [ full ] tables [ from|in NAME ] [ like TEXT ]",
+    "show [ extended ] [ full ] columns|fields from|in REL { . NAME } [ from|in NAME ] [ like LIKE ]",
+    "show [ extended ] [ full ] tables [ from|in NAME ] [ like LIKE ]",
     "show full processlist",
-    "show [ global|session|local ] status|variables [ LIKE ]",
+    "show [ global|session|local ] status|variables [ WHICH ]",
     "show grants [ for NAME|TEXT [ @ NAME|TEXT ] ]",
     "show [ extended ] index|indexes|keys from|in REL { . NAME } [ from|in NAME ]",
     "show master logs|status",
-    "show open tables [ from|in NAME ] [ like TEXT ]",
+    "show open tables [ from|in NAME ] [ like LIKE ]",
     "show plugins",
     "show privileges",
     "show processlist",
     "show profiles",
     "show replica|slave hosts|status",
     "show replicas",
-    "show schemas [ like TEXT ]",
+    "show schemas [ like LIKE ]",
     "show [ storage ] engines",
     "show warnings [ limit NUM [ , NUM ] ]",
     "start transaction { MODE }",
@@ -122,12 +123,12 @@ static const part parts[] = {
     {"ASSIGNMENT", "< [ session|local ] VAR / @ NAME|TEXT / @ @ [ session|local . ] VAR > < = / : = > VALUE"},
     {"CALL", "concat|replace|lower|upper|ifnull|coalesce ~( ARG { , ARG } )"},
     {"IDENT", "NAME [ uescape TEXT ]"},
-    {"LIKE", "< like TEXT / where variable_name MATCH { or variable_name MATCH } >"},
-    {"MATCH", "< =|like TEXT / in ( TEXT { , TEXT } ) >"},
+    {"MATCH", "< = TEXT / like LIKE / in ( TEXT { , TEXT } ) >"},
     {"MODE", "isolation|level|serializable|repeatable|read|committed|uncommitted|write|only|not|deferrable|"
              "with|consistent|snapshot|,"},
     {"SYSTEM", "@ @ [ global|session|local . ] NAME"},
     {"VALUE", "< [ -|+ ] LIT / NAME / @ NAME|TEXT / SYSTEM / CALL >"},
+    {"WHICH", "< like LIKE / where variable_name MATCH { or variable_name MATCH } >"},
     {"XID", "LIT [ , LIT [ , NUM ] ]"},
 };
 
@@ -175,6 +176,15 @@ static bool is_text(const hg_tokens *tokens)
     return tokens->piece == HG_PIECE_LITERAL && (last == '\'' || last == '"');
 }
 
+static bool is_pattern(const hg_tokens *tokens)
+{
+    int wild = 0;
+
+    for (const uint8_t *at = tokens->start; at < tokens->end; at++)
+        wild += *at == '%';
+    return is_text(tokens) && wild <= 2;
+}
+
 static bool is_variable(const hg_tokens *tokens)
 {
     static const char *const others[] = {"password", "constraints", "transaction", "statement", "global",
@@ -211,7 +221,7 @@ static bool is_literal(const hg_tokens *tokens)
 }
 
 static const class_of classes[] = {{"NAME", is_name}, {"TEXT", is_text}, {"NUM", is_digits},
-                                   {"LIT", is_literal}, {"VAR", is_variable}, {"REL", is_relation},
+                                   {"LIKE", is_pattern}, {"LIT", is_literal}, {"VAR", is_variable}, {"REL", is_relation},
                                    {"ANY", is_any}};
 
 /* One of the alternatives between two bars. */

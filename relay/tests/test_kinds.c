@@ -169,6 +169,9 @@ static const row rows[] = {
     {"SHOW VARIABLES WHERE variable_name = f()", -1, R},
     {"SHOW VARIABLES WHERE variable_name = 'a' OR sleep(1)", -1, R},
     {"SHOW GLOBAL STATUS LIKE 'Threads%'", -1, F},
+    {"SHOW VARIABLES LIKE '%_%_%_%_%_%_zz'", -1, R}, /* a minute of one CPU */
+    {"SHOW VARIABLES WHERE variable_name like '%%%%%%%%zz'", -1, R},
+    {"DESC t '%_%_%_%_%_%_zz'", -1, R},
     {"SHOW FULL COLUMNS FROM `t` FROM `d` LIKE 'a%'", -1, F},
     {"SHOW COUNT(*) WARNINGS", -1, F},
     {"SHOW BINLOG EVENTS", -1, R},
