@@ -612,6 +612,41 @@ static void settle_one(hg_region *region, const hg_holding *holding, hg_holding_
     one->index = HG_NO_BUCKET;
 }
 
+static void charge_one(hg_region *region, const hg_policy *policy, const hg_match_one *match,
+                       uint64_t cost_ns, uint64_t now_ns)
+{
+    const hg_budget *budget = &hg_budgets_of(policy)[match->budget];
+    hg_count *count = hg_count_for(region, policy, budget);
+    hg_terms terms = {match->bucket, budget, match, now_ns, 0};
+    hg_holding_one one;
+    hg_sight sight;
+    uint64_t owed_ns;
+    uint32_t index, running;
+
+    if (count != NULL)
+        hg_add(&count->charged_ns, cost_ns);
+    if (!hg_is_timed(budget))
+        return;
+    hg_bucket_see(region, &terms, &sight);
+    index = hg_bucket_hold(region, &terms, sight.index, &running);
+    if (index == HG_NO_BUCKET) {
+        if (count != NULL)
+            hg_add(&count->unpinned, 1);
+        return;
+    }
+    hg_bucket_charge(hg_bucket_in(region, index), now_ns,
+                     hg_drain_ns(cost_ns, budget->rate_mpct, region->cpus_milli), NO_BOUND, &one, &owed_ns);
+    hg_bucket_release(region, index, 0);
+}
+
+void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches, uint64_t cost_ns,
+               uint64_t now_ns)
+{
+    cost_ns = hg_least(cost_ns, HG_MAX_COST_NS);
+    for (uint32_t i = 0; i < matches->count; i++)
+        charge_one(region, policy, &matches->at[i], cost_ns, now_ns);
+}
+
 void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool aborted,
                uint64_t now_ns)
 {

@@ -256,6 +256,8 @@ typedef struct hg_statement {
     int dialect;
     uint64_t query_id; /* 0: not known */
     bool fingerprinted;
+    bool cut; /* the text goes on, and what it says there is not known: rules that ask for a tag or a
+               * fingerprint are taken for matched, behind all those that match by what is known */
     uint64_t fingerprint; /* if fingerprinted; else it is worked out when a rule asks */
 } hg_statement;
 
@@ -546,6 +548,11 @@ void hg_resume(hg_region *region, hg_holding *holding);
 /* The statement has ended: gives back, charges the difference between estimate and actual, and
  * learns. `aborted` statements may raise what is known of their pattern, never lower it. */
 void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool aborted,
+               uint64_t now_ns);
+
+/* Work that is done already, and was no statement of its own (planning): charged in all budgets, whatever
+ * their limits say. Nothing is held, and nothing learnt. */
+void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches, uint64_t cost_ns,
                uint64_t now_ns);
 
 void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_matches *matches,

@@ -206,6 +206,22 @@ static inline bool fits(const finding *found, const hg_rule *rule)
     return !(policy->flags & (HG_POLICY_EXPIRES | HG_POLICY_BY_HEALTH)) || in_force(found, rule);
 }
 
+/* Whether it could match what a text that is cut goes on to say. */
+static bool may_fit(const finding *found, const hg_rule *rule)
+{
+    const hg_policy *policy = found->policy;
+    const uint32_t *conditions = hg_conditions_of(policy) + rule->first_condition;
+    const uint32_t *eaches = hg_eaches_of(policy) + rule->first_each;
+
+    for (uint32_t i = 0; i < rule->conditions; i++)
+        if (hg_pairs_of(policy)[conditions[i]].key < HG_KEY_FINGERPRINT && !is_present(found, conditions[i]))
+            return false;
+    for (uint32_t i = 0; i < rule->eaches; i++)
+        if (eaches[i] < HG_SYSTEM_KEYS && !has_value(found, eaches[i]))
+            return false;
+    return in_force(found, rule);
+}
+
 static bool enforces(const finding *found, const hg_rule *rule)
 {
     return hg_budgets_of(found->policy)[rule->budget].mode == HG_MODE_ENFORCE;
@@ -262,7 +278,8 @@ static void put_hex(label *out, uint64_t number)
     put(out, digits, sizeof digits);
 }
 
-/* One each-key's part of the bucket's key and label. The rule fits, so there is a value. */
+/* One each-key's part of the bucket's key and label. There is a value, but for a tag of a text that is
+ * cut: that is empty. */
 static uint64_t add_each(const finding *found, uint32_t key, label *out)
 {
     const hg_session *session = found->session;
@@ -279,10 +296,11 @@ static uint64_t add_each(const finding *found, uint32_t key, label *out)
     put(out, "=", 1);
     if (key >= HG_SYSTEM_KEYS) {
         const hg_tag *tag = tag_named(found, record->name);
-        const char *value = found->tags->text + tag->value_offset;
+        const char *value = tag == NULL ? "" : found->tags->text + tag->value_offset;
+        size_t length = tag == NULL ? 0 : tag->value_length;
 
-        put(out, value, tag->value_length);
-        return hg_not_reserved(hg_hash_inline(record->hash, value, tag->value_length));
+        put(out, value, length);
+        return hg_not_reserved(hg_hash_inline(record->hash, value, length));
     }
     number = key == HG_KEY_QUERY ? found->statement->query_id : found->fingerprint;
     put_hex(out, number);
@@ -319,6 +337,16 @@ static bool is_left(finding *found, uint32_t budget, uint64_t bucket)
     return false;
 }
 
+/* Rules come in order, but for those of a text that is cut. */
+static bool has_bucket(const finding *found, const hg_matches *matches, uint32_t budget, uint64_t bucket)
+{
+    for (uint32_t i = matches->count; i > 0 && (found->statement->cut || matches->at[i - 1].budget == budget);
+         i--)
+        if (matches->at[i - 1].bucket == bucket)
+            return true;
+    return false;
+}
+
 static void apply(finding *found, uint32_t index, hg_matches *matches)
 {
     const hg_rule *rule = &hg_rules_of(found->policy)[index];
@@ -328,9 +356,8 @@ static void apply(finding *found, uint32_t index, hg_matches *matches)
     label out = {full ? spare : one->label, 0};
     uint64_t bucket = bucket_of(found, rule, &out);
 
-    for (uint32_t i = matches->count; i > 0 && matches->at[i - 1].budget == rule->budget; i--)
-        if (matches->at[i - 1].bucket == bucket)
-            return;
+    if (has_bucket(found, matches, rule->budget, bucket))
+        return;
     if (full) {
         matches->left_out += !is_left(found, rule->budget, bucket);
         return;
@@ -356,6 +383,18 @@ static inline uint32_t next_rule(finding *found)
     if (++found->list[from].at == found->list[from].end)
         found->list[from] = found->list[--found->lists];
     return lowest;
+}
+
+/* All that the rest of the text could lead to: none of it may go unmatched because it is out of sight.
+ * None hides another, and those that match by what is known have come first. */
+static void apply_unseen(finding *found, hg_matches *matches)
+{
+    const hg_rule *rules = hg_rules_of(found->policy);
+
+    found->left_budget = found->lefts = 0;
+    for (uint32_t i = 0; i < found->policy->rules.count; i++)
+        if (may_fit(found, &rules[i]) && (hidden(found, &rules[i]) || !fits(found, &rules[i])))
+            apply(found, i, matches);
 }
 
 void hg_match_tags(const hg_policy *policy, const hg_session *session,
@@ -387,6 +426,8 @@ void hg_match_tags(const hg_policy *policy, const hg_session *session,
         if (!hidden(&found, rule) && fits(&found, rule))
             apply(&found, index, matches);
     }
+    if (statement->cut)
+        apply_unseen(&found, matches);
 }
 
 void hg_match(const hg_policy *policy, const hg_session *session, const hg_statement *statement,

@@ -37,6 +37,7 @@ class Engine(Protocol):
     def pause(self, holding: Any) -> Any: ...
     def resume(self, holding: Any) -> Any: ...
     def settle(self, holding: Any, actual_ns: int, now_ns: int, aborted: bool) -> None: ...
+    def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None: ...
     def estimate_ns(self, ask: Ask) -> int: ...
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         """By key, with what each owes in CPU time."""
@@ -77,6 +78,9 @@ class Reference:
 
     def settle(self, holding: Holding, actual_ns: int, now_ns: int, aborted: bool) -> None:
         self._ledger.settle(holding, actual_ns, now_ns, aborted=aborted)
+
+    def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
+        self._ledger.charge(self._rules.budgets, matches, cost_ns, now_ns)
 
     def estimate_ns(self, ask: Ask) -> int:
         return self._ledger.estimate_ns(ask)
@@ -132,6 +136,9 @@ class Native:
 
     def settle(self, holding: NativeHolding, actual_ns: int, now_ns: int, aborted: bool) -> None:
         self._ledger.settle(holding, actual_ns, now_ns, aborted=aborted)
+
+    def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
+        self._ledger.charge(matches, cost_ns, now_ns)
 
     def estimate_ns(self, ask: Ask) -> int:
         return self._ledger.estimate_ns(ask)

@@ -167,6 +167,7 @@ STATEMENTS = st.builds(
     st.sampled_from(Dialect),
     st.sampled_from([0, 7, 2**64 - 1]),
     st.sampled_from([None, None, 5]),
+    st.sampled_from([False, False, True]),
 )
 NOWS = st.builds(
     Now, st.sampled_from([0, 999_999, 1_000_000, 3_000_000]), st.sampled_from([True, False, None])
@@ -188,7 +189,7 @@ ASKS = st.builds(
 OPERATIONS = st.builds(
     Operation,
     name=st.sampled_from(
-        ["take"] * 6 + ["settle"] * 4 + ["check", "check", "pause", "resume", "publish"]
+        ["take"] * 6 + ["settle"] * 4 + ["check", "check", "pause", "resume", "publish", "charge"]
     ),
     gap_ns=st.one_of(
         st.just(0), st.integers(0, 500 * MS), st.integers(0, MS), st.just(2_000_000 * MS)

@@ -98,7 +98,9 @@ OWN = [f"o{at}" for at in range(9)]
     st.sampled_from([0, 12345]),
     st.lists(
         st.tuples(
-            st.sampled_from(["take"] * 12 + ["settle"] * 4 + ["pause"] * 2 + ["resume", "publish"]),
+            st.sampled_from(
+                ["take"] * 12 + ["settle"] * 4 + ["pause"] * 2 + ["resume", "publish", "charge"]
+            ),
             st.integers(0, 32),
             st.integers(1, 200 * made.MS),
         ),
@@ -165,6 +167,10 @@ class Pair:
             self._publish(self._policies[operation.which % len(self._policies)])
         elif operation.name in ("take", "check"):
             self._ask(operation, replace(operation.ask, now_ns=now_ns))
+        elif operation.name == "charge":
+            matched = self.ours.match(operation.who, operation.statement, operation.now)
+            for engine in (self.ours, self.theirs):
+                engine.charge(matched.at, operation.actual_ns, now_ns)
         elif self._holdings:
             self._go_on(operation, operation.which % len(self._holdings), now_ns)
 

@@ -135,6 +135,18 @@ def test_the_end_corrects_the_estimate_both_ways() -> None:
     assert (w.counts().estimated_ns, w.counts().charged_ns) == (800 * MS, 1000 * MS)
 
 
+def test_work_that_is_done_already_is_charged_whatever_the_limits_say() -> None:
+    """P3: planning is no statement, and takes its time all the same."""
+    w = world(budget(burst=0, max_workers=0, mode="warn", in_transaction=True, **HALF))
+    for _ in range(3):
+        w.ledger.charge(w.rules.budgets, w.matched().at, 700 * MS, w.now_ns)
+    assert w.owed_ns() == 2100 * MS
+    assert (w.counts().charged_ns, w.counts().admitted) == (2100 * MS, 0)
+    assert all(bucket.workers == bucket.statements == 0 for bucket in w.ledger.buckets())
+    w.now_ns += 1 * S
+    assert w.owed_ns() == 1600 * MS
+
+
 def test_cancelled_statements_give_back_and_pay() -> None:
     """R108."""
     w = world(budget(max_workers=1, **HALF))

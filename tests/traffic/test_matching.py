@@ -215,3 +215,44 @@ def test_neither_the_order_of_rules_nor_that_of_budgets_changes_what_applies(
     shuffled = [(name, dice.sample(rules, len(rules))) for name, rules in named]
     dice.shuffle(shuffled)
     assert applies(named) == applies(shuffled)
+
+
+def cut(rules: RuleSet, text: str = "SELECT 1", **who: Any) -> list[str]:
+    if "address" in who:
+        who["address"] = ip_address(who["address"])
+    found = rules.match(Who(**who), Statement(text.encode(), cut=True), Now())
+    return [rules.budgets[m.budget].name for m in found.at]
+
+
+def test_a_text_that_is_cut_falls_under_all_that_it_could_go_on_to_say() -> None:
+    """P4, R152: what is out of sight never goes unmatched."""
+    rules = rule_set(
+        budget("tagged", rules=[match(tag_a="1")]),
+        budget("shaped", rules=[match(fingerprint="00000000000000aa")]),
+        budget("others", rules=[match(tag_a="1", username="etl")]),
+        budget("numbered", rules=[match(query=7)]),
+        budget("mine", rules=[match(username="app")]),
+        budget("tenants", rules=[{"each": ["tag.tenant"]}]),
+        budget("resting", when="unhealthy", rules=[match(tag_a="1")]),
+    )
+    assert cut(rules, username="app") == ["mine", "tagged", "shaped", "tenants"]
+    assert cut(rules, "SELECT 1 /*a=2*/", username="app")[0] == "mine"
+    assert names(rules, username="app") == ["mine"]
+
+
+def test_what_is_known_comes_before_what_could_be() -> None:
+    """Else a text that is cut would be a way around the limits that protect."""
+    many = [budget(f"t{i}", rules=[match(tag_a=f"{i}")]) for i in range(MAX_MATCHES)]
+    rules = rule_set(*many, budget("mine", rules=[match(username="app")]))
+    found = rules.match(Who(username="app"), Statement(b"SELECT 1", cut=True), Now())
+    assert rules.budgets[found.at[0].budget].name == "mine"
+    assert (len(found.at), found.left_out) == (MAX_MATCHES, 1)
+
+
+def test_what_could_be_hides_nothing() -> None:
+    rules = rule_set(
+        budget("net", rules=[match(remote_address="10.0.0.0/8")]),
+        budget("host", rules=[match(remote_address="10.1.2.3", tag_a="1")]),
+    )
+    assert cut(rules, address="10.1.2.3") == ["net", "host"]
+    assert cut(rules, "SELECT 1 /*a=1*/", address="10.1.2.3") == ["host", "net"]

@@ -68,6 +68,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hg_pause": (None, [c_void_p, POINTER(HgHolding)]),
     "hg_resume": (None, [c_void_p, POINTER(HgHolding)]),
     "hg_settle": (None, [c_void_p, POINTER(HgHolding), c_uint64, c_bool, c_uint64]),
+    "hg_charge": (None, [c_void_p, c_void_p, POINTER(HgMatches), c_uint64, c_uint64]),
     "hg_estimate": (c_uint64, [c_void_p, POINTER(HgAsk)]),
 }
 
@@ -178,6 +179,12 @@ class NativeLedger:
             core().hg_take(self._address, policy, *question)
         told = _answer(answer, len(matches))
         return told, NativeHolding(holding) if told.admitted else None
+
+    def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
+        """Work that is done already: in all budgets, whatever their limits say."""
+        with self._policy(matches) as policy:
+            if policy is not None:
+                core().hg_charge(self._address, policy, byref(_matches(matches)), cost_ns, now_ns)
 
     def estimate_ns(self, ask: Ask) -> int:
         return int(core().hg_estimate(self._address, byref(_ask(ask))))

@@ -96,6 +96,7 @@ class _Statement(Structure):
         ("dialect", c_int),
         ("query_id", c_uint64),
         ("fingerprinted", c_bool),
+        ("cut", c_bool),
         ("fingerprint", c_uint64),
     ]
 
@@ -288,6 +289,7 @@ def _statement(statement: Statement) -> _Statement:
         statement.dialect,
         statement.query_id,
         statement.fingerprint is not None,
+        statement.cut,
         statement.fingerprint or 0,
     )
 

@@ -79,6 +79,9 @@ class Statement:
     """As the server numbers it, without a sign; 0: not known."""
     fingerprint: int | None = None
     """None: worked out when a rule asks."""
+    cut: bool = False
+    """The text goes on, and what it says there is not known: rules that ask for a tag or a
+    fingerprint are taken for matched, behind all those that match by what is known."""
 
 
 class Match(NamedTuple):

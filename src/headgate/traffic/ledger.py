@@ -1,6 +1,7 @@
 """What is owed, who is running, and what is known of costs: all that budgets remember.
 
     check ──► Answer          take ──► Answer, Holding ──► (pause, resume) ──► settle
+    charge: work that is done already
 
 One ledger is one server's: the region of native/headgate.h, without its locks. Whether a statement
 may run is said in admit.py; here it is looked up, taken and given back.
@@ -216,6 +217,25 @@ class Ledger:
             counts.evicted += 1
             counts.forgiven_ns += self.owed_ns(evicted, now_ns)
         return place
+
+    def charge(
+        self, budgets: Sequence[Budget], matches: Sequence[Match], cost_ns: int, now_ns: int
+    ) -> None:
+        """Work that is done already, and was no statement of its own (planning): charged in all
+        budgets, whatever their limits say. Nothing is held, and nothing learnt."""
+        cost_ns = min(cost_ns, MAX_COST_NS)
+        for match in matches:
+            budget = budgets[match.budget]
+            terms, own = self._terms(budget), budget_key(budget.name)
+            self._counts(budget).charged_ns += cost_ns
+            if not terms.drain_mpct:
+                continue
+            self._take_over(budget, match.bucket, now_ns)
+            fresh = Bucket(match.bucket, own, terms.drain_mpct, terms.epoch, match.label)
+            place = self._place(fresh, now_ns)
+            if place is not None:
+                drains_in_ns = drain_ns(cost_ns, terms.drain_mpct, self.cpus_milli)
+                self._buckets.put(place, charged(self._buckets.at(place), drains_in_ns, now_ns))
 
     # --- while it runs, and at its end --------------------------------------------------------
 

@@ -99,9 +99,10 @@ class RuleSet:
         looked_up = list(self._pairs(facts.values))
         candidates = self._candidates(looked_up, facts.values)
         whole = [r for r in candidates if self.takes_part(r, now) and fits(r.rule, facts.values)]
-        at, left_out = _distinct(
-            self._match_of(r, facts.values) for r in nearest(whole, self.budgets)
-        )
+        applied = nearest(whole, self.budgets)
+        if statement.cut:
+            applied += self._unseen(facts.values, now, applied)
+        at, left_out = _distinct(self._match_of(r, facts.values) for r in applied)
         return Matched(at, left_out, facts.tags.ignored, facts.tags.duplicates, len(looked_up))
 
     def facts(self, who: Who, statement: Statement) -> Facts:
@@ -147,6 +148,20 @@ class RuleSet:
             found += self._by_key.get(key, ())
         return sorted(found, key=lambda ruled: ruled.number)
 
+    def _unseen(
+        self, values: Mapping[str, bytes], now: Now, applied: Sequence[Ruled]
+    ) -> list[Ruled]:
+        """All that the rest of a text that is cut could lead to: none of it may go unmatched
+        because it is out of sight. None of them hides another."""
+        known = {ruled.number for ruled in applied}
+        return [
+            ruled
+            for ruled in self.rules
+            if ruled.number not in known
+            and self.takes_part(ruled, now)
+            and may_fit(ruled.rule, values)
+        ]
+
     def _match_of(self, ruled: Ruled, values: Mapping[str, bytes]) -> Match:
         own = budget_key(self.budgets[ruled.budget].name)
         bucket = bucket_key(own, ruled.rule.each, values)
@@ -168,6 +183,14 @@ def holds(condition: Condition, values: Mapping[str, bytes]) -> bool:
 def fits(rule: BudgetRule, values: Mapping[str, bytes]) -> bool:
     """All conditions hold, and there is a value for every each-key."""
     return all(holds(c, values) for c in rule.conditions) and all(k in values for k in rule.each)
+
+
+def may_fit(rule: BudgetRule, values: Mapping[str, bytes]) -> bool:
+    """Whether it could match what a text that is cut goes on to say."""
+    known = (c for c in rule.conditions if not is_tag(c.key) and c.key != FINGERPRINT)
+    return all(holds(c, values) for c in known) and all(
+        key in values for key in rule.each if not is_tag(key)
+    )
 
 
 def may_match(rule: BudgetRule, session: Mapping[str, bytes]) -> bool:
@@ -206,15 +229,16 @@ def _longest(rules: Iterable[Ruled]) -> int:
 
 
 def bucket_key(own: int, each: Iterable[str], values: Mapping[str, bytes]) -> int:
-    """The budget's own key, or one for this combination of values (R121)."""
+    """The budget's own key, or one for this combination of values (R121); a tag that a text which
+    is cut may go on to have is empty."""
     for key in each:
-        value = _not_reserved(hg_hash(_key_hash(key), values[key]))
+        value = _not_reserved(hg_hash(_key_hash(key), values.get(key, b"")))
         own = _not_reserved(hg_hash(own, value.to_bytes(8, "little")))
     return own
 
 
 def label_of(each: Iterable[str], values: Mapping[str, bytes]) -> bytes:
-    shown = (tag_name(key).encode() + b"=" + _shown(key, values[key]) for key in each)
+    shown = (tag_name(key).encode() + b"=" + _shown(key, values.get(key, b"")) for key in each)
     return b",".join(shown)[:MAX_LABEL_BYTES]
 
 

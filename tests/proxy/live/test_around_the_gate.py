@@ -1,7 +1,7 @@
 """Ways around the gate that somebody has found: none of them leads past a limit of 0.
 
-The budget is for a user, admits nothing, and is enforced. Whatever that user writes, and however: the
-server must not do it.
+The budget is for a user, admits nothing, and is enforced. Whatever that user writes, and however:
+the server must not do it.
 """
 
 from __future__ import annotations
