@@ -134,12 +134,11 @@ static hg_terms terms_of(const question *q, uint32_t match)
     return (hg_terms){one->bucket, q->looks[match].budget, one, q->ask->now_ns, q->workers};
 }
 
-/* An explicit 0 admits nothing, whoever asks: it is how a statement is switched off. */
-static bool is_shut(const look *at)
+bool hg_is_shut(const hg_budget *budget)
 {
-    const hg_budget *budget = at->budget;
-
-    return at->places == 0 || ((budget->set & HG_SET_RATE) && budget->rate_mpct == 0)
+    return ((budget->set & HG_SET_MAX_WORKERS) && budget->max_workers == 0)
+           || ((budget->set & HG_SET_CONCURRENCY) && budget->concurrency_mpct == 0)
+           || ((budget->set & HG_SET_RATE) && budget->rate_mpct == 0)
            || ((budget->set & HG_SET_CAPACITY) && budget->capacity_mpcts == 0)
            || ((budget->set & HG_SET_BURST) && budget->burst_mpcts == 0);
 }
@@ -167,7 +166,8 @@ static void look_at(question *q, uint32_t match)
         hg_bucket_see(q->region, &terms, &at->sight);
     }
     at->passes = (q->ask->flags & HG_IN_TRANSACTION) != 0
-                 && (budget->flags & HG_BUDGET_IN_TRANSACTION) == 0 && !is_shut(at);
+                 && (budget->flags & HG_BUDGET_IN_TRANSACTION) == 0 && at->places != 0
+                 && !hg_is_shut(budget);
     at->limit = failed_limit(q, at);
 }
 

@@ -505,6 +505,9 @@ typedef struct hg_answer {
     uint64_t retry_ns;    /* until it would fit; HG_NEVER: as it stands, it never will */
 } hg_answer;
 
+/* Whether it has a limit of 0, which admits nothing, whoever asks: it is how a statement is switched off. */
+bool hg_is_shut(const hg_budget *budget);
+
 /* Looks, and takes nothing. A rate or an epoch that has changed takes effect with the first look:
  * what is owed, in CPU time, is the same, and drains by the new rate from then on (an epoch: it is
  * forgiven, once). */

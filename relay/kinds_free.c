@@ -21,7 +21,8 @@
 
 /* ── The tables ───────────────────────────────────────────────────────────── */
 
-/* Deferred triggers run at the end of a transaction: that end is nobody's to refuse. */
+/* Deferred triggers that run at the end of a transaction, or at SET CONSTRAINTS, are the doing of what was
+ * admitted before. */
 static const char *const postgres[] = {
     "abort ...",
     "begin [ work|transaction ] { MODE }",
@@ -42,6 +43,7 @@ static const char *const postgres[] = {
     "set [ session|local ] names|schema|catalog|role|seed ANY { ANY }",
     "set [ session|local ] xml option document|content",
     "set [ session|local ] session authorization NAME|TEXT",
+    "set constraints ANY { ANY }",
     "set session characteristics as transaction MODE { MODE }",
     "set [ session|local ] transaction MODE { MODE }",
     "set transaction snapshot TEXT",

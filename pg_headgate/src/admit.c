@@ -3,6 +3,7 @@
  *
  *   gate_precheck   looks alone: before planning, and before the executor starts
  *   gate_admit      takes a place, waits for one within the budget's patience, or refuses
+ *   gate_charge     charges what has been done already
  *
  * Every look at the policy is one gate_enter … gate_leave, in which nothing waits or fails. After
  * a wait all is asked anew: the policy may be another one by then.
@@ -307,6 +308,22 @@ gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
 	if (step == STEP_REFUSED)
 		refuse(statement, report);
 	return step == STEP_FREE ? GATE_FREE : step == STEP_WARNED ? GATE_WARNED : GATE_ADMITTED;
+}
+
+void
+gate_charge(const GateStatement *statement, uint64 cost_ns)
+{
+	const hg_policy *policy = gate_enter();
+	const GateSession *session;
+	const hg_matches *matches;
+
+	if (policy == NULL)
+		return;
+	session = gate_session(policy);
+	matches = session == NULL ? NULL : gate_match(policy, session, statement);
+	if (matches != NULL)
+		hg_charge(gate_region, policy, matches, cost_ns, gate_now_ns());
+	gate_leave();
 }
 
 /* What runs because of a COMMIT cannot be stopped without losing the transaction. Its budgets let

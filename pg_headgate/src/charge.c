@@ -150,6 +150,25 @@ gate_meter_planning(GateMeter *meter, uint64 wall_ns)
 	account.metered_ns += cpu_ns;
 }
 
+/* All that the process has used and nobody has accounted for, up to that time: nothing but the planner
+ * has run, unless something was not metered. */
+uint64
+gate_long_planning(uint64 wall_ns)
+{
+	double		own_ns;
+
+	if (likely(wall_ns < SHORT_NS))
+		return 0;
+	own_ns = (double) (read_clock(CLOCK_THREAD_CPUTIME_ID) - account.cpu_ns);
+	if (!account.blind && account.cpu_ns != 0)
+		own_ns -= account.metered_ns + account.added_ns;
+	own_ns = Min(own_ns, (double) wall_ns);
+	if (own_ns < SHORT_NS)
+		return 0;
+	account.metered_ns += own_ns;
+	return (uint64) own_ns;
+}
+
 void
 gate_meter_start(GateMeter *meter, uint64 now_ns, uint64 expected_ns)
 {

@@ -3,14 +3,17 @@
  *
  *   planner        early, by what is known without a plan: nothing is spent on one that is refused
  *   ExecutorStart  with the plan's cost: cheaper to refuse here than in ExecutorRun
- *                  (both only if something was refused a moment ago: else it is one look more for
- *                  everybody, and nobody's gain)
+ *                  (both only if something was refused a moment ago, or some limit is 0: else it is one
+ *                  look more for everybody, and nobody's gain)
  *   ExecutorRun    the first run of a plan takes its places; further ones take them again, unasked
  *   ExecutorEnd    settles what ExecutorRun has not: all but plain SELECTs run to their end
  *
  * A statement is a top one if the client asked for it: level 0, with a portal, and run neither by
  * SPI nor by an SQL function. Triggers that a COMMIT fires have no portal, or run by SPI: they are
  * nobody's to refuse. Holdable cursors that a COMMIT runs are charged, never refused.
+ *
+ * Planning may run functions, and for as long as they like: to fold constants, and to guess. What it has
+ * used is charged where it ends, whatever becomes of the statement.
  */
 #include "pg_headgate.h"
 
@@ -141,7 +144,7 @@ gate_free_and_counted(void)
 static bool
 plans_top_statement(const char *text)
 {
-	return gate_outer.tag != T_Invalid ? !gate_outer.only_explains : text == debug_query_string;
+	return gate_outer.tag != T_Invalid || text == debug_query_string;
 }
 
 /* A string of several statements has one time for all of them. */
@@ -171,7 +174,8 @@ unplanned(const Query *query, const char *text)
 }
 
 /* When planning began, if the statement may fall under some budget; else 0. In quiet times it is
- * only that: who is refused now and then may be planned first, who is refused all the time not. */
+ * only that: who is refused now and then may be planned first, who is refused all the time not. Who it is
+ * is known from here on: if planning fails, nobody can look at the catalogs any more. */
 static uint64
 decide_early(const Query *query, const char *text)
 {
@@ -181,7 +185,9 @@ decide_early(const Query *query, const char *text)
 	watch_at_planning();
 	if (is_free())
 		return 0;
-	if (gate_in_trouble())
+	gate_identify();
+	gate_prepare_match();
+	if (gate_in_trouble() || gate_may_be_shut())
 	{
 		statement = unplanned(query, text);
 		gate_precheck(&statement, true);
@@ -189,8 +195,43 @@ decide_early(const Query *query, const char *text)
 	return gate_now_ns();
 }
 
-/* The level is not raised here: planning may run functions, to fold constants or to guess, but
- * none that write. Their queries run by SPI or as SQL functions, and so are no top ones. */
+/* Whether it was worth a charge of its own. */
+static bool
+charge_planning(const Query *query, const char *text, uint64 began_ns)
+{
+	uint64		cost_ns = gate_long_planning(gate_now_ns() - began_ns);
+	GateStatement statement;
+
+	if (likely(cost_ns == 0))
+		return false;
+	statement = unplanned(query, text);
+	gate_charge(&statement, cost_ns);
+	return true;
+}
+
+static PlannedStmt *
+plan_charged(planner_hook_type plan, Query *query, const char *text, int options,
+			 ParamListInfo parameters, uint64 began_ns)
+{
+	PlannedStmt *planned;
+
+	PG_TRY();
+	{
+		planned = plan(query, text, options, parameters);
+	}
+	PG_CATCH();
+	{
+		charge_planning(query, text, began_ns);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	planned_id = (uint64) planned->queryId;
+	planned_since_ns = charge_planning(query, text, began_ns) ? 0 : began_ns;
+	return planned;
+}
+
+/* The level is not raised here: what functions run while a statement is planned, they run by SPI or as
+ * SQL functions, and so are no top statements. */
 static PlannedStmt *
 on_plan(Query *query, const char *text, int options, ParamListInfo parameters)
 {
@@ -200,9 +241,10 @@ on_plan(Query *query, const char *text, int options, ParamListInfo parameters)
 
 	if (gate_level == 0 && gate_decides() && plans_top_statement(text))
 		began_ns = decide_early(query, text);
+	if (began_ns != 0)
+		return plan_charged(plan, query, text, options, parameters, began_ns);
 	planned = plan(query, text, options, parameters);
-	planned_id = (uint64) planned->queryId;
-	planned_since_ns = began_ns;
+	planned_since_ns = 0;
 	return planned;
 }
 
@@ -270,11 +312,12 @@ check_before_start(const QueryDesc *desc, bool declares)
 	GateStatement statement;
 
 	/* By the clock of the last statement: later there is no more trouble than then. */
-	if (likely(!declares && !gate_in_trouble()))
+	if (likely(!declares && !gate_in_trouble()
+			   && (gate_nothing_in_force() || !gate_may_be_shut())))
 		return;
 	gate_sit();
 	gate_watch(GetCurrentStatementStartTimestamp());
-	if (is_free() || !(declares || gate_in_trouble()))
+	if (is_free() || !(declares || gate_in_trouble() || gate_may_be_shut()))
 		return;
 	statement = gate_planned(desc);
 	gate_precheck(&statement, false);

@@ -176,6 +176,25 @@ same_name(void)
 	return !session.named || strcmp(session.application, application_name) == 0;
 }
 
+static bool
+may_match(void)
+{
+	return !session.bypassed && !session.core.exempt && session.core.may_match;
+}
+
+static bool
+has_shut_budget(const hg_policy *policy)
+{
+	for (uint32 i = 0; i < policy->budgets.count; i++)
+	{
+		const hg_budget *budget = gate_budget(policy, i);
+
+		if (budget->mode == HG_MODE_ENFORCE && hg_is_shut(budget))
+			return true;
+	}
+	return false;
+}
+
 static void
 resolve(const hg_policy *policy)
 {
@@ -186,14 +205,9 @@ resolve(const hg_policy *policy)
 	session.crc = policy->crc;
 	session.sound_until_ms = next_end_ms(policy);
 	hg_session_resolve(policy, &session.who, &session.core);
+	session.shut = may_match() && has_shut_budget(policy);
 	session.generation++;
 	session.resolved = true;
-}
-
-static bool
-may_match(void)
-{
-	return !session.bypassed && !session.core.exempt && session.core.may_match;
 }
 
 const GateSession *
@@ -221,6 +235,12 @@ gate_surely_free(void)
 {
 	return session.resolved && session.identified && session.role == GetSessionUserId()
 		&& !may_match() && under_present_policy() && same_name();
+}
+
+bool
+gate_may_be_shut(void)
+{
+	return !session.resolved || session.shut || !under_present_policy();
 }
 
 bool

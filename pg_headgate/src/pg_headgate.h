@@ -95,6 +95,7 @@ typedef struct GateSession
 	bool		bypassed;
 	bool		from_guc;
 	bool		named;			/* some rule names an application_name */
+	bool		shut;			/* some enforced budget has a limit of 0 */
 	Oid			role;
 	uint32		crc;
 	uint64		version;
@@ -112,6 +113,8 @@ extern void gate_identify(void);
 extern const GateSession *gate_session(const hg_policy *policy);
 /* That no statement can match, without a look at the policy; false: not known. */
 extern bool gate_surely_free(void);
+/* That some budget may admit nothing at all: then nothing of a statement may run before it is judged. */
+extern bool gate_may_be_shut(void);
 extern bool gate_bypassed(void);
 extern void gate_forget_session(void);
 extern const hg_who *gate_who(void);
@@ -145,7 +148,6 @@ typedef struct GateStatement
 typedef struct GateOuter
 {
 	NodeTag		tag;			/* T_Invalid: none */
-	bool		only_explains;
 	GateSlice	slice;
 	uint64		query_id;
 } GateOuter;
@@ -153,7 +155,7 @@ typedef struct GateOuter
 extern int	gate_level;			/* 0: a top statement may begin */
 extern GateOuter gate_outer;
 extern GateKind gate_kind_of(const Node *utility);
-extern bool gate_only_explains(const Node *utility);
+extern GateSlice gate_utility_slice(const PlannedStmt *plan, const char *text);
 extern GateSlice gate_slice(const char *text, int location, int length);
 extern uint32 gate_workers_of(const PlannedStmt *plan);
 extern uint64 gate_pattern_of(const GateStatement *statement);
@@ -179,6 +181,8 @@ typedef struct GateMeter
 
 extern uint64 gate_now_ns(void);
 extern void gate_meter_planning(GateMeter *meter, uint64 wall_ns);
+/* What planning for that long has used, and accounted for by that; 0: less than is worth a charge. */
+extern uint64 gate_long_planning(uint64 wall_ns);
 extern void gate_meter_start(GateMeter *meter, uint64 now_ns, uint64 expected_ns);
 extern void gate_meter_stop(GateMeter *meter, uint64 now_ns);
 extern uint64 gate_charged(const GateMeter *meter);
@@ -223,6 +227,8 @@ extern GateVerdict gate_admit(const GateStatement *statement, uint64 *now_ns, hg
 extern void gate_precheck(const GateStatement *statement, bool early);
 /* At COMMIT: charged where it can be, refused never. */
 extern bool gate_admit_always(const GateStatement *statement, uint64 now_ns, hg_holding *holding);
+/* Work that is done, and was no statement of its own. Neither waits nor fails. */
+extern void gate_charge(const GateStatement *statement, uint64 cost_ns);
 extern bool gate_in_trouble(void);
 
 /* ── running.c ────────────────────────────────────────────────────────────── */

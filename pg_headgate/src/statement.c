@@ -7,6 +7,7 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "commands/defrem.h"
+#include "commands/prepare.h"
 #include "miscadmin.h"
 #include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
@@ -196,48 +197,57 @@ gate_slice(const char *text, int location, int length)
 
 /* ── Utility statements ───────────────────────────────────────────────────── */
 
-GateKind
-gate_kind_of(const Node *utility)
+/* Free: none of them calls a function of the client's choice, reads a table of its, or writes one. They
+ * end things, or concern nothing but the session. Triggers that a transaction's end fires, or SET
+ * CONSTRAINTS, are the doing of what was admitted before. The proxy's table (relay/kinds_free.c) says the
+ * same in words. */
+static const NodeTag free_statements[] = {
+	T_TransactionStmt, T_ConstraintsSetStmt, T_VariableSetStmt, T_VariableShowStmt, T_DiscardStmt,
+	T_ListenStmt, T_UnlistenStmt, T_PrepareStmt, T_DeallocateStmt, T_ClosePortalStmt,
+};
+
+static bool
+is_free(NodeTag tag)
 {
-	switch (nodeTag(utility))
-	{
-		case T_TransactionStmt:
-		case T_VariableSetStmt:
-		case T_VariableShowStmt:
-		case T_ConstraintsSetStmt:
-		case T_DiscardStmt:
-		case T_ListenStmt:
-		case T_NotifyStmt:
-		case T_UnlistenStmt:
-		case T_PrepareStmt:
-		case T_DeallocateStmt:
-		case T_ClosePortalStmt:
-		case T_CheckPointStmt:
-		case T_LoadStmt:
-		case T_AlterSystemStmt:
-			return GATE_NEVER;
-		case T_ExecuteStmt:
-		case T_DeclareCursorStmt:
-		case T_FetchStmt:
-		case T_ExplainStmt:
-		case T_CreateTableAsStmt:
-			return GATE_PASSES;
-		case T_CopyStmt:
-			return ((const CopyStmt *) utility)->query != NULL ? GATE_PASSES : GATE_GATED;
-		default:
-			return GATE_GATED;
-	}
+	for (int i = 0; i < (int) lengthof(free_statements); i++)
+		if (free_statements[i] == tag)
+			return true;
+	return false;
 }
 
-bool
-gate_only_explains(const Node *utility)
+/* Whether a parameter of EXECUTE has to be worked out: that runs before the statement which it is for. */
+static bool
+has_calls(const Node *node)
+{
+	ListCell   *cell;
+
+	if (node == NULL || !IsA(node, ExecuteStmt))
+		return false;
+	foreach(cell, ((const ExecuteStmt *) node)->params)
+	{
+		const Node *given = lfirst(cell);
+
+		if (IsA(given, TypeCast))
+			given = ((const TypeCast *) given)->arg;
+		if (!IsA(given, A_Const) && !IsA(given, ParamRef))
+			return true;
+	}
+	return false;
+}
+
+static bool
+runs_calls(const Node *query)
+{
+	return query != NULL && IsA(query, Query) && has_calls(((const Query *) query)->utilityStmt);
+}
+
+static bool
+only_explains(const ExplainStmt *explain)
 {
 	bool		analyzes = false;
 	ListCell   *cell;
 
-	if (!IsA(utility, ExplainStmt))
-		return false;
-	foreach(cell, ((const ExplainStmt *) utility)->options)
+	foreach(cell, explain->options)
 	{
 		DefElem    *option = lfirst(cell);
 
@@ -245,6 +255,53 @@ gate_only_explains(const Node *utility)
 			analyzes = defGetBoolean(option);
 	}
 	return !analyzes;
+}
+
+/* What passes is judged where its plan runs. EXPLAIN runs none, but its planner may run functions. */
+static bool
+passes(const Node *utility)
+{
+	switch (nodeTag(utility))
+	{
+		case T_DeclareCursorStmt:
+		case T_FetchStmt:
+			return true;
+		case T_ExecuteStmt:
+			return !has_calls(utility);
+		case T_ExplainStmt:
+			return !only_explains((const ExplainStmt *) utility)
+				&& !runs_calls(((const ExplainStmt *) utility)->query);
+		case T_CreateTableAsStmt:
+			return !((const CreateTableAsStmt *) utility)->into->skipData
+				&& !runs_calls(((const CreateTableAsStmt *) utility)->query);
+		case T_CopyStmt:
+			return ((const CopyStmt *) utility)->query != NULL;
+		default:
+			return false;
+	}
+}
+
+GateKind
+gate_kind_of(const Node *utility)
+{
+	if (is_free(nodeTag(utility)))
+		return GATE_NEVER;
+	return passes(utility) ? GATE_PASSES : GATE_GATED;
+}
+
+/* EXECUTE is the statement that it runs, also where it is judged before that. */
+GateSlice
+gate_utility_slice(const PlannedStmt *plan, const char *text)
+{
+	const Node *utility = plan->utilityStmt;
+	PreparedStatement *prepared = IsA(utility, ExecuteStmt)
+		? FetchPreparedStatement(((const ExecuteStmt *) utility)->name, false) : NULL;
+
+	if (prepared == NULL || prepared->plansource->raw_parse_tree == NULL)
+		return gate_slice(text, plan->stmt_location, plan->stmt_len);
+	return gate_slice(prepared->plansource->query_string,
+					  prepared->plansource->raw_parse_tree->stmt_location,
+					  prepared->plansource->raw_parse_tree->stmt_len);
 }
 
 /* ── Plans ────────────────────────────────────────────────────────────────── */

@@ -60,7 +60,6 @@ pass_through(const Call *call)
 
 	gate_outer = (GateOuter) {
 		.tag = nodeTag(call->plan->utilityStmt),
-		.only_explains = gate_only_explains(call->plan->utilityStmt),
 		.slice = gate_slice(call->text, call->plan->stmt_location, call->plan->stmt_len),
 		.query_id = (uint64) call->plan->queryId,
 	};
@@ -88,7 +87,7 @@ take_utility(const Call *call, GateReport *report, GateVerdict *verdict)
 	if (gate_free_and_counted())
 		return NULL;
 	statement = (GateStatement) {
-		.slice = gate_slice(call->text, call->plan->stmt_location, call->plan->stmt_len),
+		.slice = gate_utility_slice(call->plan, call->text),
 		.query_id = (uint64) call->plan->queryId,
 		.plan_cost = 1,
 		.workers = 1,

@@ -62,7 +62,7 @@ static const row rows[] = {
     {"release savepoint a", F, F},
     {"prepare transaction 'x'", F, -1},
     {"set work_mem = '1GB'", F, F},
-    {"set constraints all deferred", W, -1},
+    {"set constraints all deferred", F, -1},
     {"reset all", F, W},
     {"show all", F, R},
     {"discard all", F, W},
