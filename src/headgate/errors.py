@@ -64,10 +64,18 @@ class InvalidSettings(HeadgateError, ValueError):
 class InvalidRequest(HeadgateError, ValueError):
     """Becomes an RFC 9457 problem at the HTTP edge."""
 
-    def __init__(self, message: str, *, status: int = 400, field: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        field: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.field = field
+        self.retry_after_s = retry_after_s
 
 
 class Conflict(HeadgateError):

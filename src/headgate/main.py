@@ -47,7 +47,7 @@ from headgate.agent.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
 from headgate.agent.statements import Statements, StatementsProbe
 from headgate.agent.supervise import supervised
 from headgate.agent.traced import TracedSampler, traced_link, traced_store
-from headgate.agent.unthrottled import UNTHROTTLED, UnthrottledBook
+from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.config import (
     AgentSettings,
@@ -627,7 +627,7 @@ class Agent:
 
     async def _load_records(self) -> None:
         self.rules.load(await self.store.records(RULE), await self.store.records(RULE_TIME))
-        self.unthrottled.load(await self.store.records(UNTHROTTLED))
+        self.unthrottled.load(await self.store.reports())
         await self.budgets.load(await self.store.policies())
         await self.shards.load(await self.store.records(SKIP), await self.store.records(PEER))
 

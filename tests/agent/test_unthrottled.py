@@ -1,15 +1,19 @@
-"""The book of periods without a throttler (R55): bounded, kept, and each counted once."""
+"""The book of periods without a throttler (R55): bounded, kept, and each counted once.
+
+Anybody may report, so what they can take up of the store is bounded (H5)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from headgate.agent import unthrottled
-from headgate.agent.unthrottled import UNTHROTTLED, Told, UnthrottledBook
-from headgate.core.records import AuditEntry, Record
-from headgate.errors import StoreUnavailable
+from headgate.agent.unthrottled import ALL, EACH, MAX_ROW_BYTES, Told, UnthrottledBook
+from headgate.core.records import Report
+from headgate.errors import InvalidRequest, StoreUnavailable
+from headgate.stores.entries import to_json
 from headgate.stores.memory import MemoryStore
 from headgate.wire.unthrottled import MAX_PERIODS, UnthrottledDoc, unthrottled_advice
 from tests.agent.fakes import HandClock
@@ -51,20 +55,43 @@ async def test_two_that_tell_at_once_are_both_heard(book: UnthrottledBook) -> No
     assert sum(taken) == len(book.since(0)) == 10
 
 
-async def test_it_outlives_the_process_and_is_in_the_audit(
-    book: UnthrottledBook, store: MemoryStore
-) -> None:
+async def test_it_outlives_the_process(book: UnthrottledBook, store: MemoryStore) -> None:
     await book.take("etl", ["main"], [told(1)])
     again = UnthrottledBook(store, HandClock())
-    again.load(await store.records(UNTHROTTLED))
+    again.load(await store.reports())
     assert again.since(0) == book.since(0)
     assert await again.take("etl", ["main"], [told(1)]) == 0
     assert await again.take("etl", ["main"], [told(2)]) == 1
-    entries = await store.audit()
-    assert [(e.who, e.action, e.target) for e in entries] == [
-        ("client:etl", "unthrottled.reported", "etl")
-    ] * 2
-    assert entries[0].after["periods"][0]["pieces"] == 3
+
+
+async def test_reports_are_no_audit_entries(book: UnthrottledBook, store: MemoryStore) -> None:
+    """H5: what operators changed is not pushed out of sight by what anybody may send."""
+    await book.take("etl", ["main"], [told(1)])
+    assert list(await store.audit()) == []
+
+
+async def test_databases_are_kept_with_each_period(
+    book: UnthrottledBook, store: MemoryStore
+) -> None:
+    await book.take("etl", ["main"], [told(1), told(2)])
+    await book.take("etl", ["main", "other"], [told(3)])
+    await book.take("etl", ["main"], [told(4)])
+    again = UnthrottledBook(store, HandClock())
+    again.load(await store.reports())
+    assert {p.id[-1]: p.databases for _, p in again.since(0)} == {
+        "1": ("main",),
+        "2": ("main",),
+        "3": ("main", "other"),
+        "4": ("main",),
+    }
+
+
+async def test_a_report_as_an_earlier_version_kept_it_is_read(store: MemoryStore) -> None:
+    period = {"id": "f" * 32, "started_at": 1.0, "duration_s": 2.0, "pieces": 3}
+    both = [{**period, "databases": ["main"]}, {**period, "id": "e" * 32, "databases": ["x"]}]
+    book = UnthrottledBook(store, HandClock())
+    book.load([Report("etl", "", 5.0, {"periods": both})])
+    assert [(p.id[0], p.databases) for _, p in book.since(0)] == [("f", ("main",)), ("e", ("x",))]
 
 
 async def test_a_client_keeps_its_newest_periods(book: UnthrottledBook) -> None:
@@ -79,20 +106,71 @@ async def test_a_client_keeps_its_newest_periods(book: UnthrottledBook) -> None:
 async def test_made_up_clients_push_out_the_oldest_and_no_more(
     book: UnthrottledBook, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unthrottled, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(unthrottled, "MAX_ROWS", 3)
     for number in range(5):
-        await book.take(f"c{number}", ["main"], [told(number, ended_ago_s=100 - number)])
+        await book.take(f"c{number}", ["main"], [told(number)])
+        await book._clock.advance(1.0)  # type: ignore[attr-defined]
     assert {client for client, _ in book.since(0)} == {"c2", "c3", "c4"}
-    assert len(await store.records(UNTHROTTLED)) == 3
+    assert len(await store.reports()) == 3
+
+
+async def test_made_up_clients_of_one_address_push_out_no_other_addresses(
+    book: UnthrottledBook, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H5."""
+    monkeypatch.setattr(unthrottled, "MAX_ROWS", 10)
+    await book.take("etl", ["main"], [told(1)], origin="10.0.0.1")
+    for number in range(50):
+        await book.take(f"c{number}", ["main"], [told(100 + number)], origin="10.6.6.6")
+    await book.take("etl", ["main"], [told(n) for n in range(200, 300)], origin="10.6.6.6")
+    assert told(1).id in {period.id for client, period in book.since(0) if client == "etl"}
+    assert len(await store.reports()) == 10
+
+
+async def test_reports_are_bounded_in_bytes(
+    book: UnthrottledBook, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H5: each period of one report once had a list of its databases of its own."""
+    monkeypatch.setattr(unthrottled, "MAX_BYTES", 3 * MAX_ROW_BYTES)
+    most = [f"{n:063}" for n in range(64)]
+    for client in range(9):
+        many = [told(client * 1000 + n, ended_ago_s=0.123456789) for n in range(MAX_PERIODS)]
+        assert await book.take(f"c{client}", most, many) == MAX_PERIODS
+    rows = await store.reports()
+    assert [row.client for row in rows][-1] == "c8"
+    assert sum(len(to_json(row.value)) for row in rows) <= 3 * MAX_ROW_BYTES
+    assert len(rows[-1].value["periods"]) == MAX_PERIODS, "a whole report fits"
+    for number in range(100):
+        await book.take("c8", [*most[:-1], f"d{number}"], [told(50_000 + number)])
+    by_client = {row.client: row for row in await store.reports()}
+    assert len(to_json(by_client["c8"].value)) <= MAX_ROW_BYTES
+
+
+async def test_too_many_reports_are_sent_away_and_come_back(store: MemoryStore) -> None:
+    """H5: by address, and in all."""
+    clock = HandClock()
+    book = UnthrottledBook(store, clock)
+    for number in range(EACH.burst):
+        await book.take("etl", ["main"], [told(number)], origin="10.6.6.6")
+    with pytest.raises(InvalidRequest, match=r"too many reports .* again in 0\.2 s") as caught:
+        await book.take("etl", ["main"], [told(-1)], origin="10.6.6.6")
+    assert caught.value.status == 429
+    assert caught.value.retry_after_s == pytest.approx(0.2)
+    assert await book.take("web", ["main"], [told(1)], origin="10.0.0.1") == 1
+    await clock.advance(1.0)
+    assert await book.take("late", ["main"], [told(2)], origin="10.6.6.6") == 1
+    with pytest.raises(InvalidRequest):
+        for number in range(ALL.burst):
+            await book.take("x", ["main"], [told(3)], origin=f"10.0.1.{number}")
 
 
 class AwayStore(MemoryStore):
     away = False
 
-    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
+    async def put_report(self, report: Report, *, forget: Sequence[Report] = ()) -> None:
         if self.away:
             raise StoreUnavailable("disk full")
-        return await super().put_record(record, audit)
+        await super().put_report(report, forget=forget)
 
 
 async def test_what_the_store_does_not_take_is_told_again() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+from headgate.core.records import AuditEntry, MetricChange, Record, Report, Tally
 from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores import SqliteStore
 from tests.contracts.conftest import sqlite_store
@@ -104,7 +104,7 @@ async def test_a_file_of_version_1_is_upgraded_in_place_and_keeps_everything(pat
     with pytest.raises(Conflict, match=r"bob made revision 2 .*metric\.remove"):
         await store.put_metric(replace(CHANGES[0], revision=1), ENTRY)
     await store.close()
-    assert version(path) == 5
+    assert version(path) == 6
 
     await store.open()
     await check_kept(store)
@@ -139,4 +139,38 @@ async def test_an_upgrade_that_the_disk_refuses_leaves_version_1_to_be_tried_aga
     await store.open()
     await check_kept(store)
     await store.close()
-    assert version(path) == 5
+    assert version(path) == 6
+
+
+# As version 5 kept what clients reported: a record and an audit entry each.
+REPORTED_IN_VERSION_5 = """
+DELETE FROM reports;
+DROP TABLE reports;
+PRAGMA user_version = 5;
+INSERT INTO records (revision, kind, key, value_json, wall_s, who, action) VALUES
+    (7, 'unthrottled', 'etl', '{"periods":[]}', 7.5, 'client:etl', 'unthrottled.reported'),
+    (8, 'unthrottled', 'gone', NULL, 8.5, 'client:gone', 'unthrottled.forgotten'),
+    (9, 'skip', 'x', '{"why":"disk"}', 9.5, 'ann', 'skip.set');
+INSERT INTO audit VALUES
+    (7, 7.5, 'client:etl', 'unthrottled.reported', 'etl', 'null', '{"periods":[]}'),
+    (8, 8.5, 'client:gone', 'unthrottled.forgotten', 'gone', 'null', 'null'),
+    (9, 9.5, 'ann', 'skip.set', 'x', 'null', '{"why":"disk"}');
+"""
+
+
+async def test_reports_of_clients_leave_records_and_audit(tmp_path: Path) -> None:
+    """H5."""
+    path = tmp_path / "state.db"
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(REPORTED_IN_VERSION_5)
+    await store.open()
+    assert list(await store.reports()) == [Report("etl", "", 7.5, {"periods": []})]
+    assert [entry.action for entry in await store.audit()] == ["skip.set"]
+    assert list(await store.records("unthrottled")) == []
+    assert [record.key for record in await store.records("skip")] == ["x"]
+    kept = await store.put_record(replace(SKIP, key="new"), ENTRY)
+    assert kept.revision == 10, "a revision was given twice"
+    await store.close()

@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headgate.agent.unthrottled import EACH
 from headgate.wire.unthrottled import MAX_PERIODS
-from tests.http.serving import Served
+from tests.http.conftest import Serve
+from tests.http.serving import Plan, Served
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
 
@@ -48,16 +50,29 @@ def test_a_period_is_told_and_seen(served: Served) -> None:
     assert len(of_level) == 2
 
 
-def test_it_stands_in_history_status_and_audit(served: Served) -> None:
+def test_it_stands_in_history_and_status_and_not_in_the_audit(served: Served) -> None:
+    """H5: of the audit, nobody without a token can push an operator's change out of sight."""
     tell(served, report("etl:shown", period(11)))
     history = served.ask("GET", "/v1/history?app=etl:shown").json
     assert [one["pieces"] for one in history["unthrottled"]] == [421]
     advice = served.ask("GET", "/v1/status").json["advice"]
     assert any("etl:shown went without a throttler for 53.0 s" in told for told in advice)
-    entries = served.ask("GET", "/v1/audit").json["audit"]
-    assert ("client:etl:shown", "unthrottled.reported") in [
-        (e["who"], e["action"]) for e in entries
-    ]
+    entries = served.ask("GET", "/v1/audit?limit=1000").json["audit"]
+    assert not [e for e in entries if "unthrottled" in e["action"] or "client:" in e["who"]]
+
+
+def test_a_flood_of_reports_is_sent_away(serve: Serve) -> None:
+    """H5."""
+    served = serve(Plan())
+    sent = msgspec.json.encode(report("etl:flood", period(21)))
+    with served.talk() as talk:
+        for _ in range(EACH.burst * 2):
+            kind = {"Content-Type": "application/json"}
+            if (reply := talk.ask("POST", PATH, body=sent, **kind)).status != 200:
+                break
+    assert is_problem(reply, 429)
+    assert int(reply.headers["retry-after"]) >= 1
+    assert served.ask("GET", "/v1/status").status == 200, "only reports wait"
 
 
 @pytest.mark.parametrize(

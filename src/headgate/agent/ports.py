@@ -17,6 +17,7 @@ from headgate.core.records import (
     MetricMinute,
     PolicyRevision,
     Record,
+    Report,
     StoreFault,
     Tally,
 )
@@ -248,6 +249,16 @@ class Store(Protocol):
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         """Newest first."""
+        ...
+
+    async def reports(self) -> Sequence[Report]:
+        """What clients said of themselves, in the order in which they said it."""
+        ...
+
+    async def put_report(self, report: Report, *, forget: Sequence[Report] = ()) -> None:
+        """Keep it in place of an earlier one of the same client and origin, without those of
+        `forget`, all or nothing. Kept apart from what operators change: it is not audited and
+        has no revision. The first thing to go where the store runs out of room."""
         ...
 
     async def add_tallies(self, tallies: Sequence[Tally]) -> None:

@@ -2,24 +2,35 @@
 
     client, once it is answered again ──► POST /v1/unthrottled ──► UnthrottledBook ──► Store
 
-Kept by client, and bounded: its newest periods, and the clients that were heard of last. What
-the store does not take is not taken here either: the client tells it again.
+Anybody who reaches the agent may report, under any name. So reports are kept apart from what
+operators change, are no audit entries, and are bounded: in rows, in bytes, and in how often one
+address, and all of them, may report. Where there is no room, the address that takes up the most
+of it gives way. What the store does not take is not taken here either: the client tells it again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headgate.agent.ports import Clock, Store
-from headgate.core.records import AuditEntry, Record
+from headgate.core.quota import Quota, Rate
+from headgate.core.records import Report
+from headgate.errors import InvalidRequest
 
-UNTHROTTLED = "unthrottled"
-MAX_CLIENTS = 1000
+MAX_ROWS = 1000
+"""Of clients, each counted once for every address that it reports from."""
+MAX_BYTES = 2 * 1024 * 1024
 MAX_PERIODS = 100
-"""Of each client; also of one report, so that one that is repeated is known by its ids."""
+"""Of each row; also of one report, so that one that is repeated is known by its ids."""
+MAX_ROW_BYTES = 20 * 1024
+"""Enough for a whole report, of 100 periods and 64 databases."""
+EACH = Rate(per_s=5.0, burst=200)
+"""Reports of one address. One of many clients behind one address is told to come back, and does:
+the SDK tells it again after half a minute."""
+ALL = Rate(per_s=10.0, burst=400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,71 +58,92 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Row:
     periods: tuple[Period, ...]
-    revision: int
-
-    @property
-    def newest_at(self) -> float:
-        return max((period.ended_at for period in self.periods), default=0.0)
+    heard_at: float
+    """Wall clock; not what the client says."""
+    size_bytes: int
 
 
 class UnthrottledBook:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
+        self._rows: dict[tuple[str, str], _Row] = {}
+        """By client and origin: no address can push out what another said of the same client."""
+        self._quota = Quota(EACH, ALL)
         self._turn = asyncio.Lock()
 
-    def load(self, records: Sequence[Record]) -> None:
-        self._kept = {
-            record.key: _Kept(_periods(record.value), record.revision)
-            for record in records
-            if record.value is not None
+    def load(self, reports: Sequence[Report]) -> None:
+        self._rows = {
+            (one.client, one.origin): _row(_periods(one.value), one.wall_s) for one in reports
         }
 
     def since(self, wall_s: float) -> list[tuple[str, Period]]:
         """With the client's name; those that ended last come first."""
         found = [
             (client, period)
-            for client, kept in self._kept.items()
-            for period in kept.periods
+            for (client, _), row in self._rows.items()
+            for period in row.periods
             if period.ended_at >= wall_s
         ]
         return sorted(found, key=lambda item: -item[1].ended_at)
 
-    async def take(self, client: str, databases: Sequence[str], told: Sequence[Told]) -> int:
-        """How many were new. StoreUnavailable: none was taken."""
+    async def take(
+        self, client: str, databases: Sequence[str], told: Sequence[Told], *, origin: str = ""
+    ) -> int:
+        """How many were new. InvalidRequest (429): too many reports. StoreUnavailable: none was
+        taken."""
+        self._expect_room_in_time(origin)
         async with self._turn:
-            known = self._kept.get(client, _Kept((), 0))
-            seen = {period.id for period in known.periods}
+            seen = {period.id for period in self._of(client)}
             now_s = self._clock.now().wall_s
             fresh = [_dated(one, databases, now_s) for one in told if one.id not in seen]
-            if not fresh:
-                return 0
-            await self._make_room_for(client)
-            await self._keep(client, known, fresh)
+            if fresh:
+                await self._keep((client, origin), fresh, now_s)
             return len(fresh)
 
-    async def _keep(self, client: str, known: _Kept, fresh: list[Period]) -> None:
-        periods = (*known.periods, *fresh)[-MAX_PERIODS:]
-        value = {"periods": [asdict(period) for period in periods]}
-        record = Record(UNTHROTTLED, client, value, known.revision)
-        after = {"periods": [asdict(period) for period in fresh]}
-        kept = await self._store.put_record(record, self._audit("reported", client, after))
-        self._kept[client] = _Kept(periods, kept.revision)
+    def _expect_room_in_time(self, origin: str) -> None:
+        wait_s = self._quota.take(origin, self._clock.now().mono_s)
+        if wait_s > 0:
+            raise InvalidRequest(
+                "too many reports of periods without a throttler; nothing was kept. "
+                f"Report again in {wait_s:.1f} s",
+                status=429,
+                retry_after_s=wait_s,
+            )
 
-    async def _make_room_for(self, client: str) -> None:
-        if client in self._kept or len(self._kept) < MAX_CLIENTS:
-            return
-        oldest = min(self._kept, key=lambda name: self._kept[name].newest_at)
-        record = Record(UNTHROTTLED, oldest, None, self._kept[oldest].revision)
-        await self._store.put_record(record, self._audit("forgotten", oldest, None))
-        del self._kept[oldest]
+    def _of(self, client: str) -> Iterator[Period]:
+        for (name, _), row in self._rows.items():
+            if name == client:
+                yield from row.periods
 
-    def _audit(self, what: str, client: str, after: Any) -> AuditEntry:
-        now_s = self._clock.now().wall_s
-        return AuditEntry(now_s, f"client:{client}", f"unthrottled.{what}", client, None, after)
+    async def _keep(self, key: tuple[str, str], fresh: list[Period], now_s: float) -> None:
+        before = self._rows.get(key)
+        row = _fitting((*(before.periods if before else ()), *fresh)[-MAX_PERIODS:], now_s)
+        forgotten = self._giving_way({**self._rows, key: row}, key)
+        report = Report(*key, now_s, _value(row.periods))
+        forget = [Report(*old, 0.0, {}) for old in forgotten]
+        await self._store.put_report(report, forget=forget)
+        self._rows[key] = row
+        for old in forgotten:
+            del self._rows[old]
+
+    def _giving_way(
+        self, rows: dict[tuple[str, str], _Row], new: tuple[str, str]
+    ) -> list[tuple[str, str]]:
+        """Of the address with the most bytes, what was heard of longest ago; never `new`."""
+        gone: list[tuple[str, str]] = []
+        while len(rows) > MAX_ROWS or sum(row.size_bytes for row in rows.values()) > MAX_BYTES:
+            by_origin: dict[str, int] = {}
+            for (_, origin), row in rows.items():
+                by_origin[origin] = by_origin.get(origin, 0) + row.size_bytes
+            # The new one's own address gives way only if it has anything else to give.
+            candidates = [key for key in rows if key != new]
+            oldest = min(candidates, key=lambda key: (-by_origin[key[1]], rows[key].heard_at))
+            del rows[oldest]
+            gone.append(oldest)
+        return gone
 
 
 def _dated(told: Told, databases: Sequence[str], now_s: float) -> Period:
@@ -119,7 +151,50 @@ def _dated(told: Told, databases: Sequence[str], now_s: float) -> Period:
     return Period(told.id, tuple(databases), started_at, told.duration_s, told.pieces)
 
 
+def _fitting(periods: tuple[Period, ...], heard_at: float) -> _Row:
+    """Without its oldest, where they take too much room."""
+    row = _row(periods, heard_at)
+    while row.size_bytes > MAX_ROW_BYTES and len(periods) > 1:
+        periods = periods[1:]
+        row = _row(periods, heard_at)
+    return row
+
+
+def _row(periods: tuple[Period, ...], heard_at: float) -> _Row:
+    return _Row(periods, heard_at, sum(map(_size_bytes, _docs(periods))))
+
+
+def _size_bytes(doc: Mapping[str, Any]) -> int:
+    """As JSON, and never less than it really takes."""
+    return 160 + sum(len(name) + 3 for name in doc.get("databases", ()))
+
+
+def _value(periods: Sequence[Period]) -> Mapping[str, Any]:
+    return {"periods": list(_docs(periods))}
+
+
+def _docs(periods: Iterable[Period]) -> Iterator[dict[str, Any]]:
+    """`databases` is left out where they are those of the period before."""
+    before: tuple[str, ...] = ()
+    for period in periods:
+        doc: dict[str, Any] = {
+            "id": period.id,
+            "started_at": period.started_at,
+            "duration_s": period.duration_s,
+            "pieces": period.pieces,
+        }
+        if period.databases != before:
+            doc["databases"] = list(period.databases)
+        before = period.databases
+        yield doc
+
+
 def _periods(value: Mapping[str, Any]) -> tuple[Period, ...]:
-    return tuple(
-        Period(**{**period, "databases": tuple(period["databases"])}) for period in value["periods"]
-    )
+    found: list[Period] = []
+    databases: tuple[str, ...] = ()
+    for doc in value["periods"]:
+        databases = tuple(doc.get("databases", databases))
+        found.append(
+            Period(doc["id"], databases, doc["started_at"], doc["duration_s"], doc["pieces"])
+        )
+    return tuple(found)

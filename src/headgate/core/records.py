@@ -43,6 +43,18 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """What a client said of itself. Nobody vouches for it: it is no change and not audited."""
+
+    client: str
+    origin: str
+    """Where it came from: an address."""
+    wall_s: float
+    """When it came last, by this agent's clock."""
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """Decisions of one minute that are alike (R134–R136)."""
 

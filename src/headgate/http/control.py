@@ -348,7 +348,9 @@ def _guarded(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except InvalidRequest as error:
-            return problem_response(error.status, str(error), field=error.field)
+            return problem_response(
+                error.status, str(error), field=error.field, retry_after_s=error.retry_after_s
+            )
         except InvalidSettings as error:
             faults = [str(fault) for fault in error.faults]
             return problem_response(

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.errors import InvalidRequest
+from headgate.http.responses import whole_seconds
 from headgate.wire import problems
 
 T = TypeVar("T")
@@ -98,10 +99,17 @@ def json_response(
 
 
 def problem_response(
-    status: int, detail: str, *, field: str | None = None, faults: list[str] | None = None
+    status: int,
+    detail: str,
+    *,
+    field: str | None = None,
+    faults: list[str] | None = None,
+    retry_after_s: float | None = None,
 ) -> Response:
     body = problems.problem(status, detail, field=field, faults=faults)
     headers = dict(SECURITY_HEADERS)
+    if (seconds := whole_seconds(retry_after_s)) is not None:
+        headers["Retry-After"] = str(seconds)
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(body, status_code=status, media_type=problems.CONTENT_TYPE, headers=headers)

@@ -589,7 +589,7 @@ def _peer_paths() -> dict[str, Any]:
 
 def _unthrottled_paths() -> dict[str, Any]:
     seen = {"200": _content(_schema(UnthrottledsDoc)), **_errors(400)}
-    taken = {"200": _content(_schema(TakenDoc)), **_errors(400, 413, 415, 503)}
+    taken = {"200": _content(_schema(TakenDoc)), **_errors(400, 413, 415, 429, 503)}
     span = [
         _param("since", _SINCE, "Such as 30m, 1h, 7d."),
         _param("app", _STRING, "A client, or a level of it."),

@@ -1,6 +1,7 @@
 """Clients tell how long they went without an agent.   POST /v1/unthrottled ──► UnthrottledBook
 
-Who may ask may tell: both go by a name that nobody vouches for (R69).
+Who may ask may tell: both go by a name that nobody vouches for (R69). So what is told is bounded,
+by address and in all, and is no part of the audit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Unthrottling:
             Told(one.id, one.ended_ago_ms / 1000, one.duration_ms / 1000, int(one.pieces))
             for one in body.periods
         ]
-        taken = await self._under_way.finish(self._book.take(client, databases, told))
+        origin = request.state.peer.address
+        taken = await self._under_way.finish(
+            self._book.take(client, databases, told, origin=origin)
+        )
         return json_response(TakenDoc(taken))
 
     async def periods(self, request: Request) -> Response:

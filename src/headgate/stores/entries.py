@@ -14,6 +14,7 @@ from headgate.core.records import (
     MetricChange,
     PolicyRevision,
     Record,
+    Report,
     Tally,
 )
 from headgate.errors import Conflict, Fault, InvalidSettings, StoreUnavailable
@@ -104,6 +105,16 @@ def check_record(record: Record) -> None:
         place = f"{record.kind} {record.key}"
         message = f"its value takes {size_bytes} bytes as JSON, may take {MAX_VALUE_BYTES}"
         raise InvalidSettings([Fault(place, message)])
+
+
+def check_report(report: Report) -> None:
+    """Raise InvalidSettings for what is too long, or is no text that a file can hold."""
+    _check_text("client", report.client, MAX_KEY_CHARS)
+    _check_text("origin", report.origin, MAX_KEY_CHARS)
+    size_bytes = len(to_json(report.value))
+    if size_bytes > MAX_VALUE_BYTES:
+        message = f"takes {size_bytes} bytes as JSON, may take {MAX_VALUE_BYTES}"
+        raise InvalidSettings([Fault(f"report of {report.client}", message)])
 
 
 def _check_text(place: str, text: str, max_chars: int) -> None:

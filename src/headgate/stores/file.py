@@ -20,7 +20,7 @@ from pathlib import Path
 from headgate.errors import StoreUnavailable
 
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
-STEPS = ("schema.sql", "records.sql", "history.sql", "counts.sql", "budgets.sql")
+STEPS = ("schema.sql", "records.sql", "history.sql", "counts.sql", "budgets.sql", "reports.sql")
 """Step n brings a file of version n to version n + 1; the version is PRAGMA user_version."""
 
 PAGE_BYTES = 4096

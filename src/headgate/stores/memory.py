@@ -22,6 +22,7 @@ from headgate.core.records import (
     MetricMinute,
     PolicyRevision,
     Record,
+    Report,
     Tally,
 )
 from headgate.errors import StoreUnavailable
@@ -37,6 +38,7 @@ from headgate.stores.entries import (
     check_record,
     check_record_replaces,
     check_replaces,
+    check_report,
     check_stands,
     check_step,
     check_tallies,
@@ -74,6 +76,8 @@ class MemoryStore:
         self._policies: dict[str, list[tuple[PolicyRevision, str, str]]] = {}
         """By database, newest first, each with its document and changes as JSON."""
         self._budget_minutes: dict[_Violation, int] = {}
+        self._reports: dict[tuple[str, str], Report] = {}
+        """By client and origin."""
         self._revision = 0
         self._is_open = False
 
@@ -149,6 +153,19 @@ class MemoryStore:
         self._check_open()
         newest_first = list(reversed(self._audit))
         return [_copied(entry) for entry in newest_first[: max(0, limit)]]
+
+    async def reports(self) -> Sequence[Report]:
+        self._check_open()
+        in_order = sorted(self._reports.values(), key=lambda r: (r.wall_s, r.client, r.origin))
+        return [replace(one, value=json.loads(to_json(one.value))) for one in in_order]
+
+    async def put_report(self, report: Report, *, forget: Sequence[Report] = ()) -> None:
+        self._check_open()
+        check_report(report)
+        kept = replace(report, value=json.loads(to_json(report.value)))
+        for one in forget:
+            self._reports.pop((one.client, one.origin), None)
+        self._reports[report.client, report.origin] = kept
 
     async def add_tallies(self, tallies: Sequence[Tally]) -> None:
         self._check_open()

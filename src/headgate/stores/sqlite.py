@@ -32,6 +32,7 @@ from headgate.core.records import (
     MetricMinute,
     PolicyRevision,
     Record,
+    Report,
     Tally,
 )
 from headgate.errors import StoreUnavailable
@@ -45,7 +46,7 @@ from headgate.stores.budgets import (
     salvageable_policies,
 )
 from headgate.stores.counts import AddTallies
-from headgate.stores.entries import check_record, check_step, check_tallies
+from headgate.stores.entries import check_record, check_report, check_step, check_tallies
 from headgate.stores.faults import named_faults, spoils_connection
 from headgate.stores.file import DEADLINE_OPS, OpenFile, Reader, transaction
 from headgate.stores.looking import (
@@ -65,6 +66,7 @@ from headgate.stores.puts import (
     read_metric_changes,
     read_records,
 )
+from headgate.stores.reports import ForgetReports, PutReport, read_reports
 from headgate.stores.salvage import salvage, salvageable_records
 from headgate.stores.statements import (
     ForgetBatch,
@@ -188,6 +190,13 @@ class SqliteStore:
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
 
+    async def reports(self) -> Sequence[Report]:
+        return await self._read(read_reports)
+
+    async def put_report(self, report: Report, *, forget: Sequence[Report] = ()) -> None:
+        check_report(report)
+        await self._write(PutReport(report, forget))
+
     async def add_tallies(self, tallies: Sequence[Tally]) -> None:
         """Of none, too, is a write: it finds out whether the file can be written again."""
         check_tallies(tallies)
@@ -304,8 +313,12 @@ class SqliteStore:
 
     async def _keep_room(self) -> None:
         """History never takes the room that settings, rules and their audit need: where the
-        file is nearly as large as it may be, the oldest of it goes before its time."""
+        file is nearly as large as it may be, the oldest of it goes before its time. What
+        clients reported goes before any of it."""
         limit_bytes = HISTORY_SHARE * self._max_bytes
+        if await self._read(used_bytes) > limit_bytes:
+            forgotten = await self._write(ForgetReports())
+            log.warning("reports.forgotten", limit_bytes=limit_bytes, reports=forgotten)
         while await self._read(used_bytes) > limit_bytes:
             kept_from = await self._write(ForgetOldest())
             log.warning("history.cut_short", limit_bytes=limit_bytes, from_minute=kept_from)
