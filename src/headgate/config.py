@@ -333,6 +333,20 @@ AGENT_SETTINGS = table(
             flag,
             default=False,
         ),
+        Setting(
+            "allow_runtime_urls",
+            "true lets operators add `url` metrics at run time: the agent then sends requests to "
+            "any address that it can reach.",
+            flag,
+            default=False,
+        ),
+        Setting(
+            "allow_runtime_sql",
+            "true lets operators add `sql` metrics at run time: they can then learn whatever the "
+            "agent's database user may read.",
+            flag,
+            default=False,
+        ),
     )
 )
 
@@ -647,6 +661,18 @@ class AgentSettings:
     warm_standby: bool = True
     allow_plaintext: bool = False
     allow_runtime_commands: bool = False
+    allow_runtime_urls: bool = False
+    allow_runtime_sql: bool = False
+
+    @property
+    def runtime_sources(self) -> frozenset[str]:
+        """Of metrics: those that operators may set while the agent runs."""
+        allowed = {
+            "command": self.allow_runtime_commands,
+            "url": self.allow_runtime_urls,
+            "sql": self.allow_runtime_sql,
+        }
+        return frozenset(source for source, may in allowed.items() if may)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ class Agent:
             self.sampler,
             self.store,
             self._clock,
-            allow_commands=agent.allow_runtime_commands,
+            runtime_sources=agent.runtime_sources,
             rollups=aggregates,
         )
         self.checker = Checker(

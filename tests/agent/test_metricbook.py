@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -34,8 +34,10 @@ class World:
         self.probes = FakeProbes({"lag": 1.0})
         self.book = self.new_book()
 
-    def new_book(self) -> MetricBook:
-        return MetricBook(self.board, self.sampler, self.store, self.clock)
+    def new_book(self, runtime_sources: Sequence[str] = ("sql", "url")) -> MetricBook:
+        return MetricBook(
+            self.board, self.sampler, self.store, self.clock, runtime_sources=runtime_sources
+        )
 
     def plan(self, raw: Mapping[str, Any] | None = None, connection: object = 1) -> DatabasePlan:
         metrics = {"lag": {"threshold": 5}} if raw is None else raw
@@ -100,9 +102,48 @@ async def test_a_refused_change_leaves_the_last_good_state(world: World, raw: An
     assert await world.store.audit() == []
 
 
-async def test_commands_cannot_be_set_at_run_time(world: World) -> None:
-    with pytest.raises(InvalidSettings, match="settings file"):
-        await world.book.put("main", "x", {"command": ["id"], "threshold": 1}, who="ops")
+SOURCES: dict[str, tuple[dict[str, Any], str]] = {
+    "command": ({"command": ["id"]}, "allow_runtime_commands"),
+    "url": ({"url": "http://127.0.0.1/latest/meta-data", "pointer": "/a"}, "allow_runtime_urls"),
+    "sql": ({"sql": "select 1"}, "allow_runtime_sql"),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_a_source_is_set_at_run_time_only_where_it_is_allowed(
+    world: World, source: str
+) -> None:
+    """M6: with a token, nobody has the agent reach where its callers cannot."""
+    raw, setting = SOURCES[source]
+    world.book = world.new_book([other for other in SOURCES if other != source])
+    await world.book.adopt([world.plan()], [])
+    with pytest.raises(InvalidSettings, match=f"settings file: .*{setting} = true"):
+        await world.book.put("main", "x", {**raw, "threshold": 1}, who="ops")
+    with pytest.raises(InvalidSettings, match=setting):
+        await world.book.put("main", "x", {**raw, "threshold": 1}, who="ops", dry_run=True)
+    world.book = world.new_book([source])
+    await world.book.adopt([world.plan()], [])
+    await world.book.put("main", "x", {**raw, "threshold": 1}, who="ops")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_the_rest_of_a_metric_from_the_file_can_be_changed(world: World, source: str) -> None:
+    """R1: where its number comes from is as in the file."""
+    place, setting = SOURCES[source]
+    raw = {**place, "threshold": 5}
+    world.book = world.new_book([])
+    await world.book.adopt([world.plan({"lag": {}, "queue": raw})])
+    await world.book.patch("main", "queue", {"threshold": 2}, who="ops")
+    assert world.threshold("queue") == 2
+    await world.book.put("main", "queue", {**raw, "threshold": 3}, who="ops")
+    assert world.threshold("queue") == 3
+    others: dict[str, dict[str, Any]] = {
+        "command": {"command": ["/bin/other"]},
+        "url": {"pointer": "/b"},
+        "sql": {"sql": "select 2"},
+    }
+    with pytest.raises(InvalidSettings, match=setting):
+        await world.book.patch("main", "queue", others[source], who="ops")
 
 
 async def test_changes_survive_a_restart(world: World) -> None:
@@ -252,19 +293,7 @@ async def test_a_revert_brings_back_what_was_removed_and_takes_what_was_added(wo
     assert (await world.book.revert("main", "lag", who="ops")).entry is not None
 
 
-# --- commands, secrets, switches ---------------------------------------------------------------
-
-
-async def test_the_rest_of_a_command_metric_can_be_changed(world: World) -> None:
-    """R1: the command itself is as in the file."""
-    raw = {"command": ["/bin/queue"], "threshold": 5}
-    await world.book.adopt([world.plan({"lag": {}, "queue": raw})])
-    await world.book.patch("main", "queue", {"threshold": 2}, who="ops")
-    assert world.threshold("queue") == 2
-    await world.book.put("main", "queue", {**raw, "threshold": 3}, who="ops")
-    assert world.threshold("queue") == 3
-    with pytest.raises(InvalidSettings, match="settings file"):
-        await world.book.patch("main", "queue", {"command": ["/bin/other"]}, who="ops")
+# --- secrets, switches ---------------------------------------------------------------
 
 
 async def test_a_disabled_metric_stays_and_can_be_enabled_again(world: World) -> None:

@@ -150,7 +150,9 @@ class Served:
         self.sampler = Sampler(self.board, self.clock, self.demands)
         self.recorder = Recorder(max_clients=plan.max_clients)
         self.keeper = Keeper(self.recorder, self.store, self.clock, history_days=14)
-        self.book = MetricBook(self.board, self.sampler, self.store, self.clock)
+        self.book = MetricBook(
+            self.board, self.sampler, self.store, self.clock, runtime_sources=("sql", "url")
+        )
         self.dice = Dice()
         self.checker = Checker(
             self.board,

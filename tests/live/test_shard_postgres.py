@@ -80,6 +80,7 @@ def deployment(servers_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> I
             shard,
             tmp_path_factory.mktemp("agents"),
             metrics=METRICS,
+            agent="allow_runtime_sql = true",
             more_agent={"db-c": "forward = true"},
             tail=TAIL,
         ) as agents,

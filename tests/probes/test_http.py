@@ -51,6 +51,10 @@ class Site(ThreadingHTTPServer):
             "/moved": (302, b"1"),
             "/broken": (500, b"1"),
             "/deep": (200, b"[" * 100_000),
+            "/secret": (200, b"S3cret"),
+            "/secret.json": (200, b'{"SecretAccessKey": "S3cret"}'),
+            "/secret.prom": (200, b"up S3cret\n"),
+            "/reason": (403, b""),
         }
 
     @property
@@ -73,8 +77,11 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/drip":
             self.drip()
             return
+        if path == "/banner":
+            self.wfile.write(b"S3cret-2.0-OpenSSH\r\n")
+            return
         status, body = self.server.routes[path]
-        self.send_response(status)
+        self.send_response(status, "S3cret" if path == "/reason" else None)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -194,6 +201,27 @@ async def test_other_answers_are_failures(
     failed = await failure(probe_of(path))
     assert failed.cause is cause
     assert said in failed.detail
+
+
+@pytest.mark.parametrize(
+    ("path", "parts", "said"),
+    [
+        ("/secret", {}, "answered text of 6 characters and no number"),
+        ("/secret", {"pointer": "/a"}, "answered text of 6 characters and no JSON"),
+        ("/secret.json", {"pointer": "/SecretAccessKey"}, "text of 6 characters and no number"),
+        ("/secret.json", {"pointer": ""}, "a value of type dict and no number"),
+        ("/secret.prom", {"series": "up"}, "text of 10 characters and no Prometheus text"),
+        ("/reason", {}, "answered 403 Forbidden"),
+        ("/banner", {}, "answered what is no HTTP (BadStatusLine)"),
+    ],
+)
+async def test_the_text_of_a_wrong_answer_is_never_shown(
+    probe_of: ProbeOf, path: str, parts: dict[str, str], said: str
+) -> None:
+    """M6."""
+    failed = await failure(probe_of(path, **parts))
+    assert said in failed.detail
+    assert "S3cret" not in failed.detail
 
 
 async def test_a_refused_connection_is_a_failure() -> None:

@@ -53,7 +53,24 @@ def test_text_that_is_not_one_number_is_invalid(text: str) -> None:
         number_in_text(text)
 
 
-def test_a_long_answer_is_cut_in_the_message() -> None:
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("S3cret", "text of 6 characters"),
+        (b"S3cret", "text of 6 bytes"),
+        (["S3cret"], "a value of type list"),
+        ({"S3cret": 1}, "a value of type dict"),
+        (None, "NULL"),
+        (True, "a boolean"),
+    ],
+)
+def test_a_wrong_answer_is_named_by_kind_and_length_never_by_its_text(
+    value: object, said: str
+) -> None:
+    """M6: everybody may look at a metric."""
     with pytest.raises(ProbeFailed) as caught:
-        number_of("x" * 10_000)
-    assert len(caught.value.detail) < 200
+        number_of(value)
+    assert caught.value.detail == f"answered {said} and no number"
+    if isinstance(value, str):
+        with pytest.raises(ProbeFailed, match=r"^answered text of 6 characters and no number$"):
+            number_in_text(f" {value}\n")

@@ -38,7 +38,7 @@ def metrics(how: str) -> str:
 
 
 def started(agent: AgentProcess, database: str) -> AgentProcess:
-    agent.write_settings(database)
+    agent.write_settings(database, "allow_runtime_sql = true")
     agent.start()
     eventually(agent.admitted)
     return agent
@@ -151,7 +151,7 @@ class TestReaction:
         dsn = lent_postgres.primary.dsn()
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("create table queue (n int); insert into queue values (0)")
-            agent.write_settings(postgres_database(dsn, ""))
+            agent.write_settings(postgres_database(dsn, ""), "allow_runtime_sql = true")
             agent.start()
             raw = {"sql": "select n from queue", "threshold": 5, "interval_s": 0.1, "timeout_s": 20}
             put = agent.request("PUT", "/v1/databases/main/metrics/queue", raw, unix=True)

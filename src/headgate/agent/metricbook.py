@@ -34,6 +34,19 @@ from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, Pro
 log = structlog.get_logger()
 
 MAX_METRICS_PER_DATABASE = 64
+_PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"sql": ("sql",), "url": ("url", "pointer", "series"), "command": ("command",)}
+)
+"""Settings that say where a number comes from, by the source that they belong to."""
+_FILE_ONLY = MappingProxyType(
+    {
+        "sql": "a query reads whatever the agent's database user may read "
+        "(allow_runtime_sql = true lifts this)",
+        "url": "the agent reaches addresses that its callers do not "
+        "(allow_runtime_urls = true lifts this)",
+        "command": "a command runs as the agent's user (allow_runtime_commands = true lifts this)",
+    }
+)
 AS_IN_FILE: Mapping[str, Any] = MappingProxyType({"revert": True})
 """Kept in the place of settings: the file's hold again. No setting has this name."""
 
@@ -97,14 +110,16 @@ class MetricBook:
         store: Store,
         clock: Clock,
         *,
-        allow_commands: bool = False,
+        runtime_sources: Collection[str] = (),
         rollups: Collection[str] = frozenset(AGGREGATES),
     ) -> None:
+        """`runtime_sources`: of `sql`, `url` and `command`, those that operators may set while
+        the agent runs; others come from the file alone."""
         self._board = board
         self._sampler = sampler
         self._store = store
         self._clock = clock
-        self._allow_commands = allow_commands
+        self._runtime_sources = frozenset(runtime_sources)
         self._rollups = rollups
         self._databases: dict[str, _Database] = {}
         self._changes: dict[str, dict[str, MetricChange]] = {}
@@ -316,7 +331,7 @@ class MetricBook:
         return Proposal(entry, await self._try(self._database(database).probes, entry.spec))
 
     def _validated(self, database: _Database, metric: str, raw: Mapping[str, Any]) -> Entry:
-        faults = [*hidden_faults(raw), *self._command_faults(database, metric, raw)]
+        faults = [*hidden_faults(raw), *self._source_faults(database, metric, raw)]
         if faults:
             raise InvalidSettings(faults)
         if metric not in database.entries and len(database.entries) >= MAX_METRICS_PER_DATABASE:
@@ -331,21 +346,20 @@ class MetricBook:
         database.probes.probe_for(entry.spec)
         return entry
 
-    def _command_faults(
+    def _source_faults(
         self, database: _Database, metric: str, raw: Mapping[str, Any]
     ) -> list[Fault]:
-        """A command comes from the file. What is there already may stay while the rest changes."""
-        if "command" not in raw or self._allow_commands:
-            return []
+        """What reaches beyond the agent comes from the file. What is there already may stay
+        while the rest changes."""
         in_force = database.entries.get(metric)
         known = (in_force.raw if in_force else {}, database.plan.raw_metrics.get(metric, {}))
-        if any(raw["command"] == settings.get("command") for settings in known):
-            return []
-        message = (
-            "commands may only be set in the settings file: they run as the agent's user "
-            "(allow_runtime_commands = true lifts this)"
-        )
-        return [Fault("command", message)]
+        return [
+            Fault(source, f"may only be set in the settings file: {_FILE_ONLY[source]}")
+            for source in _PLACES
+            if source in raw
+            and source not in self._runtime_sources
+            and not any(_same_place(source, raw, settings) for settings in known)
+        ]
 
     async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
         probe = probes.probe_for(spec)
@@ -497,6 +511,10 @@ def _entry(
     spec = parse_metric_settings(metric, raw, plan.engine, place=metric)
     advice = lint_metric(spec, raw, plan.engine, place=metric)
     return Entry(spec, raw, origin, revision, tuple(advice))
+
+
+def _same_place(source: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(a.get(key) == b.get(key) for key in _PLACES[source])
 
 
 def _same_probe(a: MetricSpec, b: MetricSpec) -> bool:

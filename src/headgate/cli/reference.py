@@ -34,7 +34,7 @@ _EXAMPLES = """\
 # One piece of work, if the database can bear it; wait up to a minute for leave.
 headgate check --app etl:nightly --database main --wait 60 && ./purge_one_batch
 
-# A metric of your own, tried first and then set.
+# A metric of your own, tried first and then set (needs allow_runtime_sql = true).
 headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000 --dry-run
 headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000
 headgate metrics set main queue_depth --threshold 500 --debounce "3 of 5"

@@ -12,6 +12,7 @@ import socket
 import ssl
 from base64 import b64encode
 from contextlib import closing, suppress
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -22,7 +23,7 @@ from headgate.core.metrics import Http
 from headgate.core.samples import Cause
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.probes.messages import one_line
-from headgate.probes.numbers import number_in_text, number_of
+from headgate.probes.numbers import kind_of, number_in_text, number_of
 from headgate.probes.threads import OneThread
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -51,8 +52,12 @@ class HttpProbe:
         except TimeoutError:
             message = f"{self.label} did not answer in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             message = f"{self.label} cannot be read: {one_line(error)}"
+            raise ProbeFailed(Cause.FAILED, message) from None
+        except http.client.HTTPException as error:
+            # Its words would quote what came instead.
+            message = f"{self.label} answered what is no HTTP ({type(error).__name__})"
             raise ProbeFailed(Cause.FAILED, message) from None
 
     async def close(self) -> None:
@@ -100,12 +105,19 @@ class Request:
 def _body(response: http.client.HTTPResponse) -> bytes:
     if response.status != 200:
         hint = "; redirects are not followed" if 300 <= response.status < 400 else ""
-        message = f"answered {response.status} {response.reason}{hint}"
+        message = f"answered {_status(response.status)}{hint}"
         raise ProbeFailed(Cause.FAILED, message)
     body = response.read(MAX_BODY_BYTES + 1)
     if len(body) > MAX_BODY_BYTES:
         raise ProbeFailed(Cause.INVALID, f"answered more than {MAX_BODY_BYTES} bytes")
     return body
+
+
+def _status(code: int) -> str:
+    """In our own words, not in the server's."""
+    with suppress(ValueError):
+        return f"{code} {HTTPStatus(code).phrase}"
+    return str(code)
 
 
 def _host(url: SplitResult) -> str:
@@ -135,7 +147,9 @@ def at_pointer(body: str, pointer: tuple[str, ...]) -> object:
     try:
         found: Any = json.loads(body)
     except ValueError as error:
-        raise ProbeFailed(Cause.INVALID, f"answered no JSON: {error}") from None
+        at = f" (at character {error.pos})" if isinstance(error, json.JSONDecodeError) else ""
+        message = f"answered {kind_of(body)} and no JSON{at}"
+        raise ProbeFailed(Cause.INVALID, message) from None
     except RecursionError:
         raise ProbeFailed(Cause.INVALID, "answered JSON that is nested too deep") from None
     for depth, part in enumerate(pointer, start=1):
@@ -171,8 +185,8 @@ def series_value(body: str, wanted: Series) -> float:
     """The value of the one series of that name which has all the wanted labels."""
     try:
         values = [s.value for s in _samples(body) if _matches(s, wanted)]
-    except ValueError as error:
-        message = f"answered no Prometheus text: {one_line(error)}"
+    except ValueError:
+        message = f"answered {kind_of(body)} and no Prometheus text"
         raise ProbeFailed(Cause.INVALID, message) from None
     if len(values) != 1:
         hint = "; name more labels" if values else ""

@@ -1,4 +1,8 @@
-"""One finite number, or a ProbeFailed that says what came instead (R6, R9)."""
+"""One finite number, or a ProbeFailed that says what came instead (R6, R9).
+
+By its kind and its length, never by its text: everybody may look at a metric, and what answered
+may have answered with a secret.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,6 @@ from typing import NoReturn
 from headgate.core.samples import Cause, Measured, Number
 from headgate.errors import ProbeFailed
 
-MAX_SHOWN_CHARS = 80
-
 
 def value_of(number: Number) -> float:
     """What was measured, without what is said about it."""
@@ -21,7 +23,7 @@ def value_of(number: Number) -> float:
 def number_of(value: object) -> float:
     """`value` as a float. Text is no number here, not even "12": a query may cast."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        _refuse(f"answered {shown(value)}, which is {kind_of(value)} and no number")
+        _refuse(f"answered {kind_of(value)} and no number")
     if not math.isfinite(value):
         _refuse(f"answered {value}, which nothing can be compared with")
     return float(value)
@@ -32,7 +34,7 @@ def number_in_text(text: str) -> float:
     try:
         value = float(text.strip())
     except ValueError:
-        _refuse(f"answered {shown(text.strip())}, which is no number")
+        _refuse(f"answered {kind_of(text.strip())} and no number")
     return number_of(value)
 
 
@@ -56,15 +58,15 @@ def one_shown(rows: Sequence[Sequence[object]]) -> float:
     return number_in_text(value) if isinstance(value, str) else number_of(value)
 
 
-def shown(value: object) -> str:
-    text = "NULL" if value is None else repr(value)
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
-
-
 def kind_of(value: object) -> str:
-    return {type(None): "empty", bool: "a boolean", str: "text"}.get(
-        type(value), f"of type {type(value).__name__}"
-    )
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, str | bytes):
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f"text of {len(value)} {unit}"
+    return f"a value of type {type(value).__name__}"
 
 
 def _refuse(what: str) -> NoReturn:
