@@ -344,11 +344,29 @@ def test_waking_needs_nothing_more_than_looking_does(served: Agent) -> None:
 
     served.call(sleep)
     assert served.call(served.demands.state, "main") is Activity.HIBERNATING
-    reply = served.ask("POST", "/v1/databases/main/wake")
+    reply = served.ask("POST", "/v1/databases/main/wake", body=b"{}", **JSON)
     assert (reply.status, reply.json) == (200, {"database": "main", "activity": "normal"})
     assert served.call(served.demands.state, "main") is Activity.NORMAL
-    assert is_problem(served.ask("POST", "/v1/databases/nowhere/wake"), 404)
+    nowhere = served.ask("POST", "/v1/databases/nowhere/wake", body=b"{}", **JSON)
+    assert is_problem(nowhere, 404)
     assert is_problem(served.ask("GET", "/v1/databases/main/wake"), 405)
+
+
+SIMPLE = ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
+
+
+@pytest.mark.parametrize("kind", SIMPLE)
+def test_another_sites_web_page_wakes_nobody(served: Agent, kind: str) -> None:
+    """L4: what a page can send to another site without being allowed to is no wake-up call."""
+    headers = {"Content-Type": kind} if kind else {}
+    headers |= {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    reply = served.ask("POST", "/v1/databases/main/wake", body=b"{}", **headers)
+    assert is_problem(reply, 415)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"a": 1}', b"\xff"])
+def test_a_wake_up_call_says_nothing_else(served: Agent, body: bytes) -> None:
+    assert is_problem(served.ask("POST", "/v1/databases/main/wake", body=body, **JSON), 400)
 
 
 def test_help_lists_the_shards_routes(served: Agent) -> None:

@@ -64,7 +64,7 @@ class Waker:
         self._due_s = now_s + WAKE_EVERY_S
         for database in view.status.databases:
             try:
-                self._api.change("POST", database_path(database.database, "wake"))
+                self._api.change("POST", database_path(database.database, "wake"), {})
             except AgentUnreachable:
                 return
             except HeadgateError:

@@ -127,7 +127,7 @@ def wake(
     """Wake a database that hibernates, and its shard, as a client's check would."""
     from headgate.cli.api import connect, database_path
 
-    changed = connect(url, token).change("POST", database_path(database, "wake"))
+    changed = connect(url, token).change("POST", database_path(database, "wake"), {})
     _show(changed, "AWAKE", f"{database} is being measured", as_json)
 
 

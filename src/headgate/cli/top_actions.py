@@ -177,7 +177,7 @@ def _do_hold(api: Api, prepared: Prepared) -> str:
 def _do_wake(api: Api, prepared: Prepared) -> str:
     names = prepared.action.target.split(",")
     for name in names:
-        api.change("POST", database_path(name, "wake"))
+        api.change("POST", database_path(name, "wake"), {})
     return f"WOKEN {plain(', '.join(names))}: it sleeps again when nobody asks"
 
 

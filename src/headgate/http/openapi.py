@@ -12,7 +12,7 @@ from headgate.core.rule_settings import FIXED, RULE_SETTINGS
 from headgate.core.settings import Table
 from headgate.http.fleet_page import MAX_PAGE
 from headgate.http.fleet_ruling import REACH_SETTINGS
-from headgate.http.peering import PeerBody, SkipBody, WokenDoc
+from headgate.http.peering import PeerBody, SkipBody, WakeBody, WokenDoc
 from headgate.http.reporting import ReportsBody, ReportsDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED, REST_SETTINGS
 from headgate.traffic.limits import BUDGET_SETTINGS
@@ -154,6 +154,7 @@ _DOCS = (
     PastDoc,
     ShardDoc,
     SkipBody,
+    WakeBody,
     PeerBody,
     WokenDoc,
     PullDoc,
@@ -546,7 +547,8 @@ def _shard_paths() -> dict[str, Any]:
     places = [*database, _place("member", _STRING)]
     shard = {"200": _content(_schema(ShardDoc)), **_errors(400, 404)}
     changed = {**shard, **_errors(400, 401, 403, 404, 409, 412, 413, 415, 503)}
-    woken = {"200": _content(_schema(WokenDoc)), **_errors(400, 404)}
+    woken = {"200": _content(_schema(WokenDoc)), **_errors(400, 404, 413, 415)}
+    waking = _operation("Have it measured, as a check would", woken, database)
     security: list[dict[str, list[str]]] = [{"token": []}]
 
     def changing(summary: str, body: type | None = None) -> dict[str, Any]:
@@ -565,9 +567,7 @@ def _shard_paths() -> dict[str, Any]:
             "put": changing("Add a member behind another agent", PeerBody),
             "delete": changing("Remove one that was added at run time"),
         },
-        "/v1/databases/{database}/wake": {
-            "post": _operation("Have it measured, as a check would", woken, database)
-        },
+        "/v1/databases/{database}/wake": {"post": {**waking, "requestBody": _body(WakeBody)}},
     }
 
 

@@ -77,6 +77,11 @@ class WokenDoc(msgspec.Struct, frozen=True):
     activity: str
 
 
+class WakeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`{}`: there is nothing to say."""
+
+
+_decode_wake = msgspec.json.Decoder(WakeBody).decode
 _decode_skip = msgspec.json.Decoder(SkipBody).decode
 _decode_peer = msgspec.json.Decoder(PeerBody).decode
 
@@ -125,7 +130,9 @@ class Peering:
         return json_response(self._views.shard(request.path_params["database"]))
 
     async def wake(self, request: Request) -> Response:
-        """What a check would do, without asking anything."""
+        """What a check would do, without asking anything. It needs no token; a body in JSON is
+        something that no web page can send here from another site."""
+        await _body(request, _decode_wake)
         database = request.path_params["database"]
         known = [plan.name for plan in self._views.parts.book.databases()]
         if database not in known:

@@ -131,7 +131,7 @@ class MemberChanges:
 
     async def wake(self, visit: Visit) -> Response:
         path = f"/v1/databases/{in_path(visit.path['database'])}/wake"
-        woken = await visit.api.send("POST", path, WokenDoc)
+        woken = await visit.api.send("POST", path, WokenDoc, {})
         return _done(visit, "overview_woken.html", woken=woken)
 
     async def _form(
