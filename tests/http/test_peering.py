@@ -358,7 +358,7 @@ SIMPLE = ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form
 @pytest.mark.parametrize("kind", SIMPLE)
 def test_another_sites_web_page_wakes_nobody(served: Agent, kind: str) -> None:
     """L4: what a page can send to another site without being allowed to is no wake-up call."""
-    headers = {"Content-Type": kind} if kind else {}
+    headers: dict[str, Any] = {"Content-Type": kind} if kind else {}
     headers |= {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     reply = served.ask("POST", "/v1/databases/main/wake", body=b"{}", **headers)
     assert is_problem(reply, 415)

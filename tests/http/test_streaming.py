@@ -193,6 +193,25 @@ def test_too_many_listeners_are_told_to_ask(serve: Serve) -> None:
         assert reply.status == 503 and "ask instead" in reply.json["detail"]
 
 
+def test_an_address_that_takes_all_places_gives_way_to_another(serve: Serve) -> None:
+    """L6."""
+    served = serve(Plan())
+    served.broadcasts.max_subscribers = 3
+    with listening(served) as one, listening(served) as two, listening(served) as three:
+        crowd = [one, two, three]
+        for listener in crowd:
+            listener.until("snapshot", after=None)
+        with listening(served, unix=True) as other:
+            assert b"200" in other.head
+            other.until("snapshot", after=None)
+            assert served.call(lambda: served.broadcasts.subscribers) == 3
+            assert served.ask("GET", "/v1/snapshot?database=main").status == 503
+            assert served.ask("GET", "/v1/snapshot?database=main", unix=True).status == 503
+            eventually(lambda: served.call(lambda: len(served.broadcasts._seats)) == 3)
+            other.until("snapshot")
+    eventually(lambda: served.call(lambda: served.broadcasts.subscribers) == 0)
+
+
 @pytest.mark.parametrize(
     ("query", "status", "told"),
     [

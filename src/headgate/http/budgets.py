@@ -64,6 +64,7 @@ class Budgeting:
         clock: Clock,
         gatekeeper: Gatekeeper,
         fleet: FleetBook | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._given = budgets
         self._store = store
@@ -71,7 +72,7 @@ class Budgeting:
         self._gatekeeper = gatekeeper
         self._fleet = FleetBudgeting(fleet)
         self._under_way = UnderWay()
-        self._turns = Turns()
+        self._turns = turns or Turns()
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class Budgeting:
         await self._budgets.flush()
         until = int(self._now() // 60)
         since = max(0, int((self._now() - since_s) // 60))
-        async with self._turns.look():
+        async with self._turns.look(request):
             found = await self._store.budget_minutes(
                 since_minute=since,
                 until_minute=until,

@@ -52,7 +52,7 @@ from headgate.http.documents import (
 from headgate.http.exposition import Works, render_in_turns
 from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.http.looking import json_in_thread
+from headgate.http.looking import Turns, json_in_thread
 from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
 from headgate.http.page.sessions import Sessions
 from headgate.http.page.shell import Site
@@ -116,14 +116,14 @@ class Control:
         fleet_book = None if fleet is None else fleet.book
         self.ruling = Ruling(views, gatekeeper, rules, fleet_book)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
-        parts = views.parts
-        self.budgeting = Budgeting(budgets, parts.store, parts.clock, gatekeeper, fleet_book)
+        parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
+        self.budgeting = Budgeting(budgets, parts.store, parts.clock, gatekeeper, fleet_book, turns)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
         self.unthrottling = Unthrottling(views, book_of_periods)
-        self.watching = Watching(views, rules)
+        self.watching = Watching(views, rules, turns)
         self.fleet = FleetRoutes(fleet, views.parts.clock, gatekeeper)
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
@@ -193,7 +193,7 @@ class Control:
 
     async def history(self, request: Request) -> Response:
         since_s = parse_duration(request.query_params.get("since", "1h"), "since")
-        async with self.watching.turns.look():
+        async with self.watching.turns.look(request):
             found = await self._views.history(since_s, request.query_params.get("app"))
             return await json_in_thread(lambda: found)
 

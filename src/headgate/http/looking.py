@@ -1,46 +1,123 @@
 """How a look back is taken, whatever it looks at: not in the way of checks, and not for long.
 
 Sums are made by the store in a thread of its own; what is left to do in Python, documents and
-their JSON included, is done in a thread as well. Two looks at a time, each with a deadline.
+their JSON included, is done in a thread as well. One look at a time, each with a deadline, and
+addresses take turns: nobody needs a token to look, so nobody may keep the others from it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.errors import StoreUnavailable
+from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import json_response
+from headgate.http.peers import LOCAL, Peer
 
 T = TypeVar("T")
 
 MAX_S = 14.0
 """A little less than the command line waits, so that it is told why."""
-MAX_AT_ONCE = 2
+FAIR_S = 5.0
+"""While somebody at another address waits: two turns and the wait for them fit into MAX_S."""
+MAX_WAITING_EACH = 16
+"""Looks of one address; who sends more is told to come back."""
+MAX_WAITING = 256
 
 
 class Turns:
-    """Takes turns at looking back."""
+    """Takes turns at looking back: the Unix socket first, then one address after the other."""
 
     def __init__(self) -> None:
-        self._free = asyncio.Semaphore(MAX_AT_ONCE)
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """By address, whose turn it is first."""
+        self._looking: str | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._begun_at = 0.0
 
     @asynccontextmanager
-    async def look(self) -> AsyncIterator[None]:
+    async def look(self, request: Request) -> AsyncIterator[None]:
+        peer: Peer = request.state.peer
         try:
-            async with asyncio.timeout(MAX_S), self._free:
-                yield
+            async with asyncio.timeout(MAX_S) as limit:
+                await self._turn(peer.address)
+                try:
+                    self._begin(peer.address, limit)
+                    yield
+                finally:
+                    self._end()
         except TimeoutError:
             raise StoreUnavailable(
-                f"looking back took longer than {MAX_S:g} s, and was ended; ask for a shorter time "
-                "(--since 1d), for one database, or for a level that fewer clients have"
+                f"looking back took longer than {MAX_S:g} s ({FAIR_S:g} s while others wait), and "
+                "was ended; ask for a shorter time (--since 1d), for one database, or for a level "
+                "that fewer clients have"
             ) from None
+
+    async def _turn(self, address: str) -> None:
+        """Until it is this address's."""
+        if self._looking is None:
+            self._looking = address
+            return
+        self._expect_room(address)
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(address, deque()).append(mine)
+        if address != self._looking:
+            self._cut_short()
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():
+                self._end()  # It had just been given: the next one's.
+            else:
+                self._forget(address, mine)
+            raise
+
+    def _expect_room(self, address: str) -> None:
+        waiting = sum(map(len, self._waiting.values()))
+        mine = len(self._waiting.get(address, ()))
+        if mine >= MAX_WAITING_EACH or waiting >= MAX_WAITING:
+            message = f"{mine} looks into history of yours wait already, {waiting} of all"
+            raise InvalidRequest(
+                f"{message}; look again in {FAIR_S:g} s", status=429, retry_after_s=FAIR_S
+            )
+
+    def _begin(self, address: str, limit: asyncio.Timeout) -> None:
+        self._limit, self._begun_at = limit, asyncio.get_running_loop().time()
+        if any(other != address for other in self._waiting):
+            self._cut_short()
+
+    def _cut_short(self) -> None:
+        """Somebody else waits: whoever looks has its fair time, and no more."""
+        if self._limit is not None and not self._limit.expired():
+            ends_at, fair = self._limit.when(), self._begun_at + FAIR_S
+            self._limit.reschedule(fair if ends_at is None else min(ends_at, fair))
+
+    def _end(self) -> None:
+        last, self._looking, self._limit = self._looking, None, None
+        if not self._waiting:
+            return
+        others = (address for address in self._waiting if address != last)
+        address = LOCAL if LOCAL in self._waiting else next(others, last or "")
+        queue = self._waiting.pop(address)
+        queue.popleft().set_result(None)
+        self._looking = address
+        if queue:
+            self._waiting[address] = queue  # Behind the others.
+
+    def _forget(self, address: str, mine: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(address)
+        if queue is not None and mine in queue:
+            queue.remove(mine)
+            if not queue:
+                del self._waiting[address]
 
 
 class SharedLook(Generic[T]):

@@ -307,7 +307,7 @@ def _look_paths() -> dict[str, Any]:
     )
     paths: dict[str, Any] = {}
     for path, summary, schema, parameters in rows:
-        responses = {"200": _content(schema), **_errors(400, 404, 503)}
+        responses = {"200": _content(schema), **_errors(400, 404, 429, 503)}
         if path == "/readyz":
             responses["503"] = _content(schema)
         paths[path] = {"get": _operation(summary, responses, parameters)}
@@ -349,12 +349,12 @@ def _watch_paths() -> dict[str, Any]:
     paths: dict[str, Any] = {
         path: {
             "get": _operation(
-                summary, {"200": _content(_schema(doc)), **_errors(400, 404, 503)}, parameters
+                summary, {"200": _content(_schema(doc)), **_errors(400, 404, 429, 503)}, parameters
             )
         }
         for path, summary, doc, parameters in rows
     }
-    replayed = {"200": _content(_schema(ReplayDoc)), **_errors(400, 413, 415, 422, 503)}
+    replayed = {"200": _content(_schema(ReplayDoc)), **_errors(400, 413, 415, 422, 429, 503)}
     replay = _operation("What a proposed rule would have changed", replayed)
     paths["/v1/replay"] = {"post": {**replay, "requestBody": _body(ReplayBody)}}
     return paths
@@ -505,7 +505,7 @@ def _budget_paths() -> dict[str, Any]:
 
 
 def _budget_look(summary: str, doc: type, parameters: list[Any]) -> dict[str, Any]:
-    errors = _errors(400, 404, 409, 422, 503)
+    errors = _errors(400, 404, 409, 422, 429, 503)
     return _operation(summary, {"200": _content(_schema(doc)), **errors}, parameters)
 
 

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+LOCAL = "unix"
+"""Stands for the address of whoever comes by the Unix socket."""
+
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
@@ -33,7 +36,7 @@ def peer_of(transport: asyncio.Transport) -> Peer:
     peername = transport.get_extra_info("peername")
     if isinstance(peername, tuple):
         return Peer(str(peername[0]), None, _certified(transport))
-    return Peer("unix", _unix_uid(transport))
+    return Peer(LOCAL, _unix_uid(transport))
 
 
 def _certified(transport: asyncio.Transport) -> str | None:

@@ -11,6 +11,7 @@ answers to a few checks would.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -121,8 +122,21 @@ def _calm_s(view: View) -> float:
     return min(CALM_S, min(lasting_s, default=CALM_S) / 4)
 
 
+class Seat:
+    """The place of one who listens."""
+
+    __slots__ = ("broadcast", "lost", "origin")
+
+    def __init__(self, broadcast: Broadcast, origin: str) -> None:
+        self.broadcast = broadcast
+        self.origin = origin
+        self.lost = False
+        """Given to somebody else: the stream ends with what is said next."""
+
+
 class Broadcasts:
-    """Of all databases; each runs while somebody listens."""
+    """Of all databases; each runs while somebody listens. Where all places are taken, the address
+    that has the most gives way to one that has fewer."""
 
     def __init__(
         self, snapshots: Snapshots, clock: Clock, max_subscribers: int = MAX_SUBSCRIBERS
@@ -131,49 +145,66 @@ class Broadcasts:
         self._clock = clock
         self.max_subscribers = max_subscribers
         self._running: dict[str, tuple[Broadcast, asyncio.Task[None]]] = {}
-        self._listening: dict[str, int] = {}
+        self._seats: set[Seat] = set()
         self._opening = asyncio.Lock()
         self.dropped_total = 0
         self.closed = False
 
     @property
     def subscribers(self) -> int:
-        return sum(self._listening.values())
+        return sum(not seat.lost for seat in self._seats)
 
-    async def join(self, database: str) -> Broadcast:
+    async def join(self, database: str, origin: str) -> Seat:
         async with self._opening:
-            self._check(database)
+            giving_way = self._check(database, origin)
             if database not in self._running:
-                await self._open(database)
-            self._listening[database] = self._listening.get(database, 0) + 1
-            return self._running[database][0]
+                await self._open(database, origin)
+            seat = Seat(self._running[database][0], origin)
+            self._seats.add(seat)
+            if giving_way is not None:
+                giving_way.lost = True
+            return seat
 
-    async def _open(self, database: str) -> None:
+    async def _open(self, database: str, origin: str) -> None:
         broadcast = Broadcast(database, self._snapshots, self._clock)
         await broadcast.prime()
         if not broadcast.look():
-            self._check(database)
+            self._check(database, origin)
         task = asyncio.ensure_future(self._run(broadcast))
         self._running[database] = (broadcast, task)
 
-    def _check(self, database: str) -> None:
-        if self.closed or self.subscribers >= self.max_subscribers:
+    def _check(self, database: str, origin: str) -> Seat | None:
+        """Raises where there is no place; the one whose place it would be, where all are taken."""
+        giving_way = None
+        if self.subscribers >= self.max_subscribers:
+            giving_way = self._giving_way_to(origin)
+        if self.closed or (giving_way is None and self.subscribers >= self.max_subscribers):
             message = f"{self.subscribers} clients listen to snapshots, or the agent is stopping"
             raise InvalidRequest(f"{message}; ask instead, and come back later", status=503)
         if self._snapshots.view(database) is None:
             known = ", ".join(self._snapshots.databases) or "none"
             message = f"no database {database!r} is configured on this agent; configured: {known}"
             raise InvalidRequest(message, status=404, field="database")
+        return giving_way
 
-    def leave(self, broadcast: Broadcast) -> None:
-        database = broadcast.database
-        self._listening[database] -= 1
-        if self._listening[database]:
+    def _giving_way_to(self, origin: str) -> Seat | None:
+        """One of the address that has the most, if that is more than the newcomer's would be."""
+        sitting = [seat for seat in self._seats if not seat.lost]
+        counts = Counter(seat.origin for seat in sitting)
+        most, count = counts.most_common(1)[0] if counts else ("", 0)
+        if count <= counts[origin] + 1:
+            return None
+        return next(seat for seat in sitting if seat.origin == most)
+
+    def leave(self, seat: Seat) -> None:
+        self._seats.discard(seat)
+        database = seat.broadcast.database
+        if any(other.broadcast is seat.broadcast for other in self._seats):
             return
-        del self._listening[database]
-        running = self._running.pop(database, None)
-        if running is not None:
-            running[1].cancel()
+        broadcast, task = self._running.get(database, (None, None))
+        if broadcast is seat.broadcast and task is not None:
+            del self._running[database]
+            task.cancel()
 
     async def _run(self, broadcast: Broadcast) -> None:
         try:
@@ -199,11 +230,12 @@ class _Stream(Response):
 
     media_type = CONTENT_TYPE
 
-    def __init__(self, broadcasts: Broadcasts, broadcast: Broadcast, clock: Clock) -> None:
+    def __init__(self, broadcasts: Broadcasts, seat: Seat, clock: Clock) -> None:
         super().__init__(headers={**SECURITY_HEADERS, "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._broadcasts = broadcasts
-        self._broadcast = broadcast
+        self._seat = seat
+        self._broadcast = seat.broadcast
         self._clock = clock
 
     async def __call__(self, scope: Any, receive: Any, send: _Send) -> None:
@@ -214,7 +246,7 @@ class _Stream(Response):
                 await self._tell(send)
             await send({"type": "http.response.body", "body": b""})
         finally:
-            self._broadcasts.leave(self._broadcast)
+            self._broadcasts.leave(self._seat)
 
     async def _tell(self, send: _Send) -> None:
         broadcast = self._broadcast
@@ -222,7 +254,7 @@ class _Stream(Response):
         number = broadcast.number
         if not await self._sent(send, greeting + broadcast.whole()):
             return
-        while not broadcast.ended:
+        while not broadcast.ended and not self._seat.lost:
             await broadcast.after(number)
             missed = broadcast.number - number - 1
             number = broadcast.number
@@ -258,8 +290,9 @@ class Streaming:
         if "database" not in given:
             raise InvalidRequest("name the database to listen to", field="database")
         parse_identity(given.get("app", ""))
-        broadcast = await self._broadcasts.join(parse_database(given["database"]))
-        return _Stream(self._broadcasts, broadcast, self._clock)
+        origin = request.state.peer.address
+        seat = await self._broadcasts.join(parse_database(given["database"]), origin)
+        return _Stream(self._broadcasts, seat, self._clock)
 
 
 STREAMING_ROUTES: tuple[tuple[str, str, str], ...] = (("GET", "/v1/snapshot", "snapshot"),)

@@ -65,10 +65,12 @@ _decode_replay = msgspec.json.Decoder(ReplayBody).decode
 class Watching:
     """Handlers, as Control's."""
 
-    def __init__(self, views: Views, rules: RuleKeeper | None = None) -> None:
+    def __init__(
+        self, views: Views, rules: RuleKeeper | None = None, turns: Turns | None = None
+    ) -> None:
         self._views = views
         self._rules = rules
-        self.turns = Turns()
+        self.turns = turns or Turns()
 
     async def explain_at(self, request: Request) -> Response:
         """/v1/explain, of a minute that is over."""
@@ -82,7 +84,7 @@ class Watching:
             known = ", ".join(sorted(parts.board.healths)) or "none"
             message = f"no database {database!r} is configured on this agent; there are: {known}"
             raise InvalidRequest(message, status=404, field="database")
-        async with self.turns.look():
+        async with self.turns.look(request):
             past = await find_past(parts, identity, database, minute, self._present())
             return await json_in_thread(lambda: past_doc(past, iso))
 
@@ -92,7 +94,7 @@ class Watching:
         step, level = _step(request, until - since + 1), _level(request)
         tokens = () if app == EVERYONE else parse_identity(app).tokens
         scope = _Scope(tokens, request.query_params.get("database", ""), since, until)
-        async with self.turns.look():
+        async with self.turns.look(request):
             await self._flushed()
             asked = await self._asked(scope)
             found = await self._timeline(scope, asked, step, level)
@@ -105,7 +107,7 @@ class Watching:
         app, (since, until) = _app(request), self._span(request)
         now_s = self._views.parts.clock.now().wall_s
         until_s = min((until + 1) * 60.0, now_s)
-        async with self.turns.look():
+        async with self.turns.look(request):
             store = await self._flushed()
             found = await store.client_sums(
                 () if app == EVERYONE else parse_identity(app).tokens,
@@ -123,7 +125,7 @@ class Watching:
         since, until = self._span(request)
         params = request.query_params
         step = _step(request, until - since + 1) if "step" in params else 1
-        async with self.turns.look():
+        async with self.turns.look(request):
             store = await self._flushed()
             minutes = await store.metric_minutes(
                 since_minute=since,
@@ -145,7 +147,7 @@ class Watching:
         until = int(now.wall_s // 60)
         since = until - int(_since(body.since) // 60)
         rule = self._rule(body, since * 60.0, now.wall_s)
-        async with self.turns.look():
+        async with self.turns.look(request):
             await self._flushed()
             replayer = Replayer(self._views.parts, rule)
             found = await replayer.replay(since, until, self._present())
