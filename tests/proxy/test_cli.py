@@ -83,6 +83,32 @@ def test_lint_tells_what_is_odd(path: Path) -> None:
     assert invoke("lint", "--strict", str(path)).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('[[budgets]]\nname = "web"\nmood = 1\n', "unknown"),
+        ("[budgets", "is not TOML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_lint_reads_the_policy_file(
+    path: Path, tmp_path: Path, policy: str | None, said: str
+) -> None:
+    """L5: it said "no faults" where `proxy run` then refused the policy."""
+    file = tmp_path / "policy.toml"
+    if policy is not None:
+        file.write_text(policy)
+    path.write_text(path.read_text() + f'[policy]\nfile = "{file}"\n')
+    done = invoke("lint", str(path))
+    assert done.exit_code == 1
+    flat = " ".join(done.output.split())
+    assert f"fault policy.file ({file}:" in flat and said in flat
+    host = Host()
+    assert invoke("check", str(path), host=host).exit_code == 1
+    file.write_text("")
+    assert invoke("lint", str(path)).exit_code == 0
+
+
 def test_check_also_builds(path: Path) -> None:
     done = invoke("check", str(path))
     assert isinstance(done.exception, HeadgateError)

@@ -94,7 +94,7 @@ def run(context: typer.Context, settings: SettingsFile) -> None:
 def lint(settings: SettingsFile, strict: Strict = False, as_json: PlainJson = False) -> None:
     """Judge a proxy's settings file, without running anything.
 
-    Exit code 1 for faults; with --strict for advice, too.
+    And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
     """
     _judge(settings, strict=strict, as_json=as_json)
 
@@ -127,6 +127,7 @@ def _judge(path: Path, *, strict: bool, as_json: bool) -> None:
 
 
 def _notes_on(path: Path) -> list[Any]:
+    from headgate.cli.budget_files import notes_on_policy
     from headgate.cli.lint import Note
     from headgate.core.places import line_index, nearest_line
     from headgate.errors import InvalidSettings
@@ -137,10 +138,20 @@ def _notes_on(path: Path) -> list[Any]:
     except InvalidSettings as error:
         return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
     lines = line_index(path.read_text(encoding="utf-8"))
-    return [
+    advice = [
         Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
         for a in settings.advice
     ]
+    policy = settings.policy.file
+    if policy is None:
+        return advice
+    # With a fault in it, the proxy would not start.
+    where = f"policy.file ({policy}"
+    told = [
+        Note(note.level, None, f"{where}:{note.line or 0}) {note.place}", note.message)
+        for note in notes_on_policy(policy)
+    ]
+    return [*advice, *told]
 
 
 # --- there -------------------------------------------------------------------------------------
