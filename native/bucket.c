@@ -65,7 +65,7 @@ static uint32_t set_of(const hg_region *region, uint64_t key)
 {
     uint64_t place = region->secret != 0 ? hg_hash_end(key ^ region->secret) : key;
 
-    return (uint32_t) (place & (region->sizes.buckets / HG_WAYS - 1));
+    return (uint32_t) (place & (hg_plan(region)->sizes.buckets / HG_WAYS - 1));
 }
 
 static uint32_t find(const hg_region *region, uint64_t key)
@@ -242,7 +242,7 @@ static void count_forgiven(hg_region *region, const hg_bucket *bucket, uint64_t 
 
     if (count == NULL)
         return;
-    hg_add(&count->forgiven_ns, hg_cpu_ns(owed_ns, rate_mpct, region->cpus_milli));
+    hg_add(&count->forgiven_ns, hg_cpu_ns(owed_ns, rate_mpct, hg_plan(region)->cpus_milli));
     hg_add(&count->evicted, evicted);
 }
 
@@ -531,12 +531,13 @@ uint64_t hg_owed_ns(const hg_region *region, uint32_t index, uint64_t now_ns)
 {
     const hg_bucket *bucket;
 
-    if (index >= region->sizes.buckets
+    if (index >= hg_plan(region)->sizes.buckets
         || atomic_load_explicit(&hg_bucket_keys_in(region)[index], memory_order_acquire)
                <= HG_TAKEN_KEY)
         return 0;
     bucket = hg_bucket_in(region, index);
     return hg_cpu_ns(
         hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_relaxed), now_ns),
-        atomic_load_explicit(&bucket->rate_mpct, memory_order_relaxed), region->cpus_milli);
+        atomic_load_explicit(&bucket->rate_mpct, memory_order_relaxed),
+        hg_plan(region)->cpus_milli);
 }

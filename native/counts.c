@@ -10,13 +10,13 @@
 
 static uint32_t probes(const hg_region *region)
 {
-    return region->sizes.budgets < MAX_PROBES ? region->sizes.budgets : MAX_PROBES;
+    return (uint32_t) hg_least(hg_plan(region)->sizes.budgets, MAX_PROBES);
 }
 
 hg_count *hg_count_find(hg_region *region, uint64_t budget_key)
 {
     hg_count *counts = hg_counts_in(region);
-    uint64_t last = region->sizes.budgets - 1;
+    uint64_t last = hg_plan(region)->sizes.budgets - 1;
 
     for (uint32_t probe = 0; probe < probes(region); probe++) {
         hg_count *count = &counts[(budget_key + probe) & last];
@@ -40,7 +40,7 @@ static void write_name(hg_count *count, const char *name, size_t length)
 static hg_count *claim(hg_region *region, uint64_t budget_key, const char *name, size_t length)
 {
     hg_count *counts = hg_counts_in(region);
-    uint64_t last = region->sizes.budgets - 1;
+    uint64_t last = hg_plan(region)->sizes.budgets - 1;
 
     for (uint32_t probe = 0; probe < probes(region); probe++) {
         hg_count *count = &counts[(budget_key + probe) & last];
@@ -153,10 +153,11 @@ void hg_trace_write(hg_region *region, const hg_trace *trace)
     uint64_t before;
     hg_trace *place;
 
-    if (region->sizes.traces == 0)
+    if (hg_plan(region)->sizes.traces == 0)
         return;
     number = atomic_fetch_add_explicit(&region->traced, 1, memory_order_relaxed);
-    place = (hg_trace *) hg_at(region, region->traces_at) + (number & (region->sizes.traces - 1));
+    place = (hg_trace *) hg_at(region, hg_plan(region)->traces_at)
+            + (number & (hg_plan(region)->sizes.traces - 1));
     before = atomic_load_explicit(&place->stamp, memory_order_relaxed);
     /* Odd: the one a whole round before is still at it, or died. Then this one is lost. */
     if ((before & 1) != 0

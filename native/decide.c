@@ -46,7 +46,8 @@ typedef struct question {
 
 static uint64_t server_ns(const question *q, uint32_t amount_mpcts)
 {
-    return (uint64_t) amount_mpcts * q->region->cpus_milli * 10; /* 10^9 ns / 100000 / 1000 */
+    /* 10^9 ns / 100000 / 1000 */
+    return (uint64_t) amount_mpcts * hg_plan(q->region)->cpus_milli * 10;
 }
 
 static uint32_t places(const question *q, const hg_budget *budget)
@@ -57,7 +58,7 @@ static uint32_t places(const question *q, const hg_budget *budget)
         return budget->max_workers;
     if ((budget->set & HG_SET_CONCURRENCY) == 0)
         return UINT32_MAX;
-    share = (uint64_t) budget->concurrency_mpct * q->region->workers;
+    share = (uint64_t) budget->concurrency_mpct * hg_plan(q->region)->workers;
     return (uint32_t) ((share + HG_WHOLE_MPCT - 1) / HG_WHOLE_MPCT);
 }
 
@@ -158,7 +159,7 @@ static void look_at(question *q, uint32_t match)
     at->sight = (hg_sight){HG_NO_BUCKET, 0, 0};
     if (at->timed) {
         at->drains_in_ns
-            = hg_drain_ns(q->estimate_ns, budget->rate_mpct, q->region->cpus_milli);
+            = hg_drain_ns(q->estimate_ns, budget->rate_mpct, hg_plan(q->region)->cpus_milli);
         at->size_ns = size_ns(budget);
     }
     if (at->kept) {
@@ -189,7 +190,7 @@ static void tell(question *q, hg_verdict verdict, uint32_t match, uint8_t limit)
         answer->bound = server_ns(q, at->budget->burst_mpcts);
     } else {
         answer->used = at->timed ? hg_cpu_ns(at->sight.owed_ns, at->budget->rate_mpct,
-                                             q->region->cpus_milli)
+                                             hg_plan(q->region)->cpus_milli)
                                  : 0;
         answer->bound = (at->budget->set & HG_SET_CAPACITY)
                             ? server_ns(q, at->budget->capacity_mpcts)
@@ -317,7 +318,7 @@ static uint64_t most_ns(const question *q, const look *at)
     uint64_t burst = budget->set & HG_SET_BURST ? server_ns(q, budget->burst_mpcts) : 0;
 
     if (at->timed)
-        most = hg_cpu_ns(at->size_ns, budget->rate_mpct, q->region->cpus_milli);
+        most = hg_cpu_ns(at->size_ns, budget->rate_mpct, hg_plan(q->region)->cpus_milli);
     else if ((budget->set & (HG_SET_RATE | HG_SET_CAPACITY)) == HG_SET_CAPACITY)
         most = server_ns(q, budget->capacity_mpcts);
     return most == 0 ? burst : burst == 0 ? most : hg_least(most, burst);
@@ -586,17 +587,18 @@ static void settle_charge(hg_region *region, const hg_holding *holding,
 {
     hg_bucket *bucket = hg_bucket_in(region, one->index);
     uint32_t rate_mpct = atomic_load_explicit(&bucket->rate_mpct, memory_order_relaxed);
+    uint32_t cpus_milli = hg_plan(region)->cpus_milli;
 
     if (rate_mpct == 0 || actual_ns == holding->estimate_ns)
         return;
     if (actual_ns > holding->estimate_ns)
         hg_bucket_charge_more(
             bucket, now_ns,
-            hg_drain_ns(actual_ns - holding->estimate_ns, rate_mpct, region->cpus_milli));
+            hg_drain_ns(actual_ns - holding->estimate_ns, rate_mpct, cpus_milli));
     else if (rate_mpct == one->rate_mpct) /* else its time is reckoned anew, and nobody knows what
                                            * of it is left: nothing is given back */
         hg_bucket_refund(bucket, one,
-                         one->charged_ns - hg_drain_ns(actual_ns, rate_mpct, region->cpus_milli),
+                         one->charged_ns - hg_drain_ns(actual_ns, rate_mpct, cpus_milli),
                          now_ns);
 }
 

@@ -445,6 +445,10 @@ const char *hg_region_init(void *memory, size_t length, const hg_sizes *sizes, u
  * secret, so that nobody can make up values that crowd one set of it. A strong random number. */
 void hg_region_keyed(hg_region *region, uint64_t secret);
 const char *hg_region_check(const void *memory, size_t length);
+/* For a process that is not the server's: checks it, and has this process go by a copy of its sizes
+ * and places from then on, whatever others write there. Unpin before the memory is unmapped. */
+const char *hg_region_pin(const void *memory, size_t length);
+void hg_region_unpin(const void *memory);
 /* Sizes and offsets by number, for readers in other languages to compare with their own: see
  * region.c. 0 beyond the last. */
 size_t hg_layout(uint32_t which);

@@ -26,34 +26,47 @@ static inline void *hg_at(const hg_region *region, uint64_t offset)
     return (char *) (uintptr_t) region + offset;
 }
 
+/* ── region.c ─────────────────────────────────────────────────────────────── */
+
+#define HG_MAX_PINS 64u
+extern _Atomic uint32_t hg_pins; /* how many regions are pinned in this process */
+const hg_region *hg_pinned(const hg_region *region);
+
+/* Sizes and places, by which alone memory is found: those of a region that another user may write
+ * to are a copy, made when it was pinned. A server's own processes pin none, and read the head. */
+static inline const hg_region *hg_plan(const hg_region *region)
+{
+    return atomic_load_explicit(&hg_pins, memory_order_relaxed) == 0 ? region : hg_pinned(region);
+}
+
 static inline hg_seat *hg_seats_in(const hg_region *region)
 {
-    return hg_at(region, region->seats_at);
+    return hg_at(region, hg_plan(region)->seats_at);
 }
 
 static inline hg_count *hg_counts_in(const hg_region *region)
 {
-    return hg_at(region, region->counts_at);
+    return hg_at(region, hg_plan(region)->counts_at);
 }
 
 static inline _Atomic uint64_t *hg_bucket_keys_in(const hg_region *region)
 {
-    return hg_at(region, region->bucket_keys_at);
+    return hg_at(region, hg_plan(region)->bucket_keys_at);
 }
 
 static inline _Atomic uint32_t *hg_bucket_locks_in(const hg_region *region)
 {
-    return hg_at(region, region->bucket_locks_at);
+    return hg_at(region, hg_plan(region)->bucket_locks_at);
 }
 
 static inline hg_bucket *hg_bucket_in(const hg_region *region, uint32_t index)
 {
-    return (hg_bucket *) hg_at(region, region->buckets_at) + index;
+    return (hg_bucket *) hg_at(region, hg_plan(region)->buckets_at) + index;
 }
 
 static inline hg_pattern *hg_patterns_in(const hg_region *region)
 {
-    return hg_at(region, region->patterns_at);
+    return hg_at(region, hg_plan(region)->patterns_at);
 }
 
 static inline uint64_t hg_least(uint64_t a, uint64_t b)

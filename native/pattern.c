@@ -63,7 +63,7 @@ static uint64_t pack(averages both)
 
 static hg_pattern *set_of(const hg_region *region, uint64_t key)
 {
-    uint64_t sets = region->sizes.patterns / HG_PATTERN_WAYS;
+    uint64_t sets = hg_plan(region)->sizes.patterns / HG_PATTERN_WAYS;
 
     return hg_patterns_in(region) + (key & (sets - 1)) * HG_PATTERN_WAYS;
 }

@@ -122,13 +122,10 @@ static bool same_places(const hg_region *a, const hg_region *b)
            && a->areas_at[1] == b->areas_at[1] && a->end_at == b->end_at;
 }
 
-const char *hg_region_check(const void *memory, size_t length)
+static const char *check_head(const hg_region *region, size_t length)
 {
-    const hg_region *region = memory;
     hg_region plan;
 
-    if (length < sizeof *region)
-        return "shorter than the head of a region";
     if (memcmp(region->magic, HG_REGION_MAGIC, sizeof region->magic) != 0)
         return "not a region";
     if (region->format != HG_REGION_FORMAT)
@@ -141,13 +138,74 @@ const char *hg_region_check(const void *memory, size_t length)
     return plan.length <= length ? NULL : "shorter than its sizes say";
 }
 
+/* Of a copy: whoever shares the memory may write to it meanwhile. */
+const char *hg_region_check(const void *memory, size_t length)
+{
+    hg_region head;
+
+    if (length < sizeof head)
+        return "shorter than the head of a region";
+    memcpy(&head, memory, sizeof head);
+    return check_head(&head, length);
+}
+
+/* ── Pinned regions ───────────────────────────────────────────────────────── */
+
+/* Taken and given back by one thread at a time; looked up by any. */
+static struct {
+    _Atomic(const hg_region *) region;
+    hg_region plan;
+} pins[HG_MAX_PINS];
+
+_Atomic uint32_t hg_pins;
+
+const char *hg_region_pin(const void *memory, size_t length)
+{
+    hg_region head;
+    const char *why;
+
+    if (length < sizeof head)
+        return "shorter than the head of a region";
+    memcpy(&head, memory, sizeof head);
+    why = check_head(&head, length);
+    if (why != NULL)
+        return why;
+    hg_region_unpin(memory);
+    for (uint32_t i = 0; i < HG_MAX_PINS; i++) {
+        if (atomic_load(&pins[i].region) != NULL)
+            continue;
+        memcpy(&pins[i].plan, &head, sizeof head);
+        atomic_store(&pins[i].region, memory);
+        atomic_fetch_add(&hg_pins, 1);
+        return NULL;
+    }
+    return "more regions than one process can have";
+}
+
+void hg_region_unpin(const void *memory)
+{
+    for (uint32_t i = 0; i < HG_MAX_PINS; i++)
+        if (atomic_load(&pins[i].region) == memory) {
+            atomic_store(&pins[i].region, NULL);
+            atomic_fetch_sub(&hg_pins, 1);
+        }
+}
+
+const hg_region *hg_pinned(const hg_region *region)
+{
+    for (uint32_t i = 0; i < HG_MAX_PINS; i++)
+        if (atomic_load_explicit(&pins[i].region, memory_order_acquire) == region)
+            return &pins[i].plan;
+    return region;
+}
+
 /* ── Publication ──────────────────────────────────────────────────────────── */
 
 static bool being_read(hg_region *region, uint32_t area)
 {
     hg_seat *seats = hg_seats_in(region);
 
-    for (uint32_t i = 0; i < region->sizes.seats; i++)
+    for (uint32_t i = 0; i < hg_plan(region)->sizes.seats; i++)
         if (atomic_load(&seats[i].using_area) == area)
             return true;
     return false;
@@ -172,10 +230,10 @@ static bool in_force(const hg_region *region, const hg_policy *policy)
 static const char *fill(hg_region *region, uint32_t area, const void *bytes, size_t length,
                         bool force)
 {
-    hg_policy *policy = hg_at(region, region->areas_at[area - 1]);
+    hg_policy *policy = hg_at(region, hg_plan(region)->areas_at[area - 1]);
     const char *why;
 
-    if (length > region->sizes.policy_bytes)
+    if (length > hg_plan(region)->sizes.policy_bytes)
         return "larger than the region has room for";
     if (length < sizeof *policy)
         return "shorter than the head of a policy";
@@ -188,7 +246,7 @@ static const char *fill(hg_region *region, uint32_t area, const void *bytes, siz
 
 static void put_in_force(hg_region *region, uint32_t area, int64_t wall_ms)
 {
-    const hg_policy *policy = hg_at(region, region->areas_at[area - 1]);
+    const hg_policy *policy = hg_at(region, hg_plan(region)->areas_at[area - 1]);
 
     if (in_force(region, policy))
         return;
@@ -261,7 +319,7 @@ const hg_policy *hg_enter(hg_region *region, uint32_t seat_index)
         if (again == area)
             break;
     }
-    policy = hg_at(region, region->areas_at[area - 1]);
+    policy = hg_at(region, hg_plan(region)->areas_at[area - 1]);
     note_policy(seat, policy);
     if ((policy->flags & HG_POLICY_OFF) == 0)
         return policy;
@@ -309,10 +367,10 @@ void hg_process_gone(hg_region *region, uint32_t pid)
 
     if (pid == 0)
         return;
-    for (uint32_t i = 0; i < region->sizes.seats; i++)
+    for (uint32_t i = 0; i < hg_plan(region)->sizes.seats; i++)
         if (atomic_load(&seats[i].pid) == pid)
             hg_seat_free(region, i);
-    for (uint32_t i = 0; i < region->sizes.buckets / HG_WAYS; i++)
+    for (uint32_t i = 0; i < hg_plan(region)->sizes.buckets / HG_WAYS; i++)
         unlock_if_held_by(&hg_bucket_locks_in(region)[i], pid);
     unlock_if_held_by(&region->publishing, pid);
 }

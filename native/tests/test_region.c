@@ -42,6 +42,78 @@ static void a_region_that_was_tampered_with_is_not_read(void)
     free(region);
 }
 
+static uint64_t owed_by_now(hg_region *region, const hg_matches *matches, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < sizes.buckets; i++)
+        if (atomic_load(&hg_bucket_keys_in(region)[i]) == matches->at[0].bucket)
+            return hg_owed_ns(region, i, now_ns);
+    return 0;
+}
+
+/* M5: the server's user rewrites the head after it was checked. */
+static void a_pinned_region_is_found_by_a_copy_of_its_places(void)
+{
+    static test_policy policy;
+    hg_region *region = make_region(&sizes);
+    hg_region *other = make_region(&sizes);
+    size_t length = region->length;
+    hg_seat *seats = hg_seats_in(region);
+    hg_ask ask = asks(MS, 2 * SECOND);
+    hg_matches matches;
+    hg_answer answer;
+    hg_holding holding;
+
+    assert(hg_region_pin(region, 10) != NULL);
+    region->buckets_at += 64;
+    assert(hg_region_pin(region, length) != NULL);
+    region->buckets_at -= 64;
+    assert(hg_region_pin(region, length) == NULL);
+    memset(&region->sizes, 0xff, sizeof region->sizes);
+    region->seats_at = region->counts_at = region->bucket_keys_at = region->bucket_locks_at
+        = region->buckets_at = region->patterns_at = region->traces_at = UINT64_C(0x4141414141);
+    region->areas_at[0] = region->areas_at[1] = UINT64_C(0x4141414141);
+    region->cpus_milli = region->workers = 0;
+    assert(hg_seats_in(region) == seats);
+    hg_seat_take(region, 0, 7);
+    hg_process_gone(region, 7);
+    make_policy(&policy, 1, 7);
+    set_bucket(budget_in(&policy, 0), 10000, 100000);
+    seal(&policy);
+    match_all(&policy, 1, &matches);
+    hg_take(region, policy_in(&policy), &matches, &ask, &answer, &holding);
+    assert(answer.verdict == HG_RUN && holding.count == 1);
+    hg_settle(region, &holding, 2 * MS, false, ask.now_ns);
+    hg_count_refusal(region, policy_in(&policy), &matches, &answer, false, 1);
+    assert(owed_by_now(region, &matches, ask.now_ns) >= MS);
+    assert(hg_owed_ns(region, UINT32_MAX, 1) == 0);
+    assert(hg_publish(region, &policy, policy_in(&policy)->length, false, 1) == NULL);
+    assert(hg_enter(region, 0) != NULL);
+    hg_leave(region, 0);
+    assert(hg_seats_in(other) == hg_at(other, other->seats_at)); /* not pinned */
+    hg_region_unpin(region);
+    hg_region_unpin(region);
+    assert(hg_plan(region) == region);
+    free(other);
+    free(region);
+}
+
+static void as_many_regions_are_pinned_as_there_are_places(void)
+{
+    hg_region *region[HG_MAX_PINS + 1];
+
+    for (uint32_t i = 0; i <= HG_MAX_PINS; i++) {
+        region[i] = make_region(&sizes);
+        assert((hg_region_pin(region[i], region[i]->length) == NULL) == (i < HG_MAX_PINS));
+    }
+    assert(hg_region_pin(region[0], region[0]->length) == NULL); /* again: once */
+    hg_region_unpin(region[1]);
+    assert(hg_region_pin(region[HG_MAX_PINS], region[HG_MAX_PINS]->length) == NULL);
+    for (uint32_t i = 0; i <= HG_MAX_PINS; i++) {
+        hg_region_unpin(region[i]);
+        free(region[i]);
+    }
+}
+
 static void memory_that_does_not_do_is_refused(void)
 {
     size_t length = hg_region_bytes(&sizes);
@@ -244,6 +316,8 @@ int main(void)
     sizes = small_sizes();
     sizes_that_are_not_sound_make_no_region();
     a_region_that_was_tampered_with_is_not_read();
+    a_pinned_region_is_found_by_a_copy_of_its_places();
+    as_many_regions_are_pinned_as_there_are_places();
     memory_that_does_not_do_is_refused();
     a_policy_is_taken_over_whole_or_not_at_all();
     an_older_policy_is_refused_unless_forced();

@@ -9,7 +9,9 @@ import pytest
 
 from headgate.errors import MeterFailed
 from headgate.native.debits import RegionDebits
+from headgate.native.layout import HgRegion
 from headgate.native.ledger import NativeLedger, region_bytes, region_sizes
+from headgate.native.region import RegionView
 from headgate.traffic.ask import Ask, Asked, Limit, Match, Verdict
 from headgate.traffic.compiled import compile_policy
 from headgate.traffic.hashes import budget_key
@@ -103,6 +105,36 @@ def test_a_region_without_a_policy_knows_no_budget() -> None:
     memory = mmap.mmap(-1, region_bytes(sizes))
     NativeLedger(cpus_milli=1000, workers=20, sizes=sizes, memory=memory)
     assert RegionDebits(memory).debit(ETL, declared(1)) is None
+
+
+def test_whoever_rewrites_the_head_moves_no_write_of_ours() -> None:
+    """M5: it was checked once, and read again at each access."""
+    server = Server(HALF)
+    debits = RegionDebits(server.memory)
+    assert debits.debit(ETL, declared(100 * MS)) is not None
+    head = HgRegion.from_buffer(server.memory)
+    for name in ("seats_at", "counts_at", "bucket_keys_at", "bucket_locks_at", "buckets_at"):
+        setattr(head, name, 0x4141414141)
+    head.sizes.buckets = head.sizes.budgets = 0xFFFF_FFFF
+    head.cpus_milli = head.workers = 0
+    for cost_ns in (100 * MS, 10 * S):
+        charged = debits.debit(ETL, declared(cost_ns))
+        assert charged is not None
+    with pytest.raises(MeterFailed):
+        RegionDebits(server.memory)
+
+
+def test_a_policy_that_is_not_sound_is_not_gone_by() -> None:
+    """M5: the server's user can write one there, past the check of its publication."""
+    server = Server(HALF)
+    policy = RegionView(memoryview(server.memory)).policy()
+    assert policy is not None
+    at = bytes(server.memory).index(policy)
+    debits = RegionDebits(server.memory)
+    server.memory[at + 100] ^= 0xFF
+    assert debits.debit(ETL, declared(1)) is None
+    server.memory[at + 100] ^= 0xFF
+    assert RegionDebits(server.memory).debit(ETL, declared(1)) is not None
 
 
 def test_memory_that_is_no_region_is_refused() -> None:

@@ -3,7 +3,11 @@ statements did, replayed (R145)."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +32,19 @@ BURN = "SELECT burn(400)"
 NUMBERS = count()
 
 
+@contextmanager
+def as_owner_of(folder: Path) -> Iterator[None]:
+    """Be the server's own user for a while: root charges nothing there (M5)."""
+    owner, user, group = folder.stat(), os.geteuid(), os.getegid()
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        os.setegid(group)
+
+
 class World:
     """A server with a slow budget of its own, and the way to it from outside."""
 
@@ -39,7 +56,8 @@ class World:
         gate.publish(self.row)
         core()  # built, where it has to be, before anything is timed
         self.shared = RegionLedger(gate.server.traffic_dir)
-        self.shared.tend_now()
+        with as_owner_of(gate.server.traffic_dir):
+            self.shared.tend_now()
         assert not self.shared.fault
 
     def debit(self, cpu_s: float, *, only_look: bool = False) -> Debit:
@@ -88,14 +106,26 @@ async def test_a_restarted_server_is_reached_again(fresh: Fresh) -> None:
     gate = fresh(NEWEST)
     gate.publish(budget(**SLOW))
     ledger = LedgerOf("main", RegionLedger(gate.server.traffic_dir), 1000)
-    await ledger.tend()
+    with as_owner_of(gate.server.traffic_dir):
+        await ledger.tend()
     assert "the server's own" in ledger.describe()
     gate.server.stop()
     await ledger.tend()
     assert ledger.describe().startswith("the agent's own, for the server's cannot be had")
     gate.server.restart()
-    await ledger.tend()
+    with as_owner_of(gate.server.traffic_dir):
+        await ledger.tend()
     assert ledger.describe() == f"the server's own ({gate.server.pid})"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_root_writes_nothing_to_memory_that_the_servers_user_can_rewrite(slow: World) -> None:
+    """M5."""
+    ledger = RegionLedger(slow.gate.server.traffic_dir)
+    ledger.tend_now()
+    assert "by the server's own user alone" in ledger.fault
+    debit = ledger.debit(parse_budget(slow.row), 1, SystemClock().now())
+    assert debit.state is DebitState.RESTS
 
 
 # --- traces ---------------------------------------------------------------------------------------

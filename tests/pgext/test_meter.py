@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from headgate.errors import MeterFailed
 from headgate.native.layout import HgBucket, HgCount, HgPattern, HgSeat
+from headgate.pgext.debits import RegionLedger
 from headgate.pgext.directory import SERVER_FILE
 from headgate.pgext.meter import RegionMeter, force_in
 from headgate.traffic.compiled import compile_policy
@@ -118,6 +120,19 @@ def test_a_process_that_took_the_pid_is_not_the_server(folder: Path) -> None:
         write_server_file(folder, region_fd=other.fileno(), region_bytes=4096)
         with pytest.raises(MeterFailed, match="is gone or is another program's"):
             RegionMeter(folder).read_now()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_process_of_another_user_is_not_the_server(folder: Path) -> None:
+    """M5: who can write server.json leads a root agent to no memory but its own."""
+    with region_file(folder, memory_of(region())):
+        RegionMeter(folder).read_now()
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(MeterFailed, match=r"is user 0's; the folder belongs to user 65534"):
+            RegionMeter(folder).read_now()
+        ledger = RegionLedger(folder)
+        ledger.tend_now()
+        assert "belongs to user 65534, and this is user 0" in ledger.fault
 
 
 def test_a_server_that_is_gone_is_named(folder: Path) -> None:

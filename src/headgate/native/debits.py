@@ -1,8 +1,10 @@
 """Debit budgets in a region that others decide by.   mmap ──RegionDebits──► hg_take, hg_settle
 
 Without a seat, which belong to the server's processes: it goes by a copy of the policy in force,
-made anew when that is another. A server that crashes lays its region out anew, in place; whoever
-debits in that very moment (some microseconds of it) may be torn down with it.
+made again when that is another one, and checked. Sizes and places are a copy as well, made when the
+memory was mapped (hg_region_pin): what the server's user writes there later moves no write of ours.
+A server that restarts after a crash makes another region, in another memory: the old one stays as
+it was until it is unmapped, and what is charged there counts for nobody.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from ctypes import POINTER, byref, c_bool, c_int64, c_uint32, c_void_p
+import weakref
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int64, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,6 +32,7 @@ from headgate.native.layout import (
     HgRegion,
 )
 from headgate.native.ledger import core
+from headgate.native.matching import policy_fault
 from headgate.native.region import RegionView
 from headgate.traffic.ask import Answer, Ask, Limit, Verdict
 from headgate.traffic.bucket import cpu_ns
@@ -46,6 +50,7 @@ _PROTOTYPES: dict[str, list[Any]] = {
         c_int64,
     ],
     "hg_process_gone": [c_void_p, c_uint32],
+    "hg_region_unpin": [c_void_p],
 }
 
 
@@ -55,6 +60,8 @@ def _core() -> ctypes.CDLL:
     for name, arguments in _PROTOTYPES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = None, arguments
+    library.hg_region_pin.restype = c_char_p
+    library.hg_region_pin.argtypes = [c_void_p, c_size_t]
     return library
 
 
@@ -84,9 +91,10 @@ class RegionDebits:
         """`memory` is a region, mapped to be written."""
         self._memory = memory
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        why = _core().hg_region_check(self._address, len(memory))
+        why = _core().hg_region_pin(self._address, len(memory))
         if why is not None:
             raise MeterFailed(f"this memory is no region that could be charged: {why.decode()}")
+        weakref.finalize(self, _core().hg_region_unpin, self._address)
         self._view = RegionView(memoryview(memory))
         self._head = HgRegion.from_buffer(memory)
         self._book = _Book()
@@ -138,24 +146,27 @@ class RegionDebits:
     def _current(self) -> _Book:
         head, book = self._head, self._book
         if (head.version, head.crc) != (book.version, book.crc):
-            self._book = book = _copied(self._view.policy())
+            self._book = book = _copied(self._view.policy(), (head.version, head.crc))
         return book
 
     def _free_locks_of_the_dead(self) -> None:
         """One like us may have been killed while it held one; the server's own are the server's
         to free, and to free one again does nothing."""
-        head = self._head
-        locks = (c_uint32 * (head.sizes.buckets // _WAYS)).from_buffer(
-            self._memory, head.bucket_locks_at
+        places = self._view.places
+        locks = (c_uint32 * (places.sizes.buckets // _WAYS)).from_buffer(
+            self._memory, places.bucket_locks_at
         )
         for pid in {int(pid) for pid in locks if pid}:
             if pid != os.getpid() and not Path(f"/proc/{pid}").exists():
                 _core().hg_process_gone(self._address, pid)
 
 
-def _copied(policy: bytes | None) -> _Book:
+def _copied(policy: bytes | None, named: tuple[int, int]) -> _Book:
+    """`named`: version and checksum by which the region calls it."""
     if policy is None:
         return _Book()
+    if policy_fault(policy) is not None:
+        return _Book(*named)  # Not looked at again until it is another one.
     head = HgPolicyHead.from_buffer_copy(policy)
     if head.flags & _POLICY_OFF:
         return _Book(head.version, head.crc)

@@ -149,6 +149,11 @@ class RegionView:
             raise MeterFailed(f"this memory cannot be read as a region: {fault}")
 
     @property
+    def places(self) -> HgRegion:
+        """Sizes and places, as they were found in order when it was first looked at."""
+        return self._places
+
+    @property
     def seat_count(self) -> int:
         return int(self._places.sizes.seats)
 

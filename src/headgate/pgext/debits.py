@@ -1,8 +1,9 @@
 """The server's own ledger, charged from outside.   Debits ──► RegionLedger ──► region (R146)
 
 The agent's checks and the server's statements debit one bucket, by the same core. It takes the
-right to write to the server's memory (its own user's), and the compiled core; where either is not
-to be had, `fault` says so, and the agent keeps a ledger of its own.
+server's own user, and the compiled core; where either is not to be had, `fault` says so, and the
+agent keeps a ledger of its own. Not root: what the server's user can rewrite is no place for a
+process with more rights than that user.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""The memory in which a server keeps its counts, mapped from outside, to be read only.
+"""The memory in which a server keeps its counts, mapped from outside: to be read, and by those who
+charge budgets (debits.py) to be written.
 
     server.json ──pid, fd──► /proc/<pid>/fd/<n> ──mmap──► bytes
 
-It is a sealed memfd: it cannot shrink under a reader. Reading takes no lock of the server's and
-needs no connection to it. Mapped anew for each reading, so that a server that has been restarted
-in between is found again, and one that is gone is not mistaken for it.
+Whoever writes server.json chooses the process, so it has to be one of the folder's owner: nobody
+leads an agent that may do more to another's memory. It is a sealed memfd: it cannot shrink under a
+reader. Reading takes no lock of the server's and needs no connection to it. Mapped again for each
+reading, so that a server that has been restarted in between is found again, and one that is gone is
+not mistaken for it.
 """
 
 from __future__ import annotations
@@ -41,12 +44,52 @@ def mapped_region(directory: Path) -> Iterator[tuple[ServerFile, memoryview]]:
 @contextmanager
 def opened_region(server: ServerFile, directory: Path, *, writable: bool = False) -> Iterator[int]:
     """Its file, looked at; or MeterFailed."""
+    if writable:
+        _check_writes_as_owner(directory)
+    _check_is_the_owners(server, directory)
     fd = _open(server, directory, os.O_RDWR if writable else os.O_RDONLY)
     try:
         _check_is_ours(server, fd)
         yield fd
     finally:
         os.close(fd)
+
+
+def _check_writes_as_owner(directory: Path) -> None:
+    """What the server's user can rewrite, nobody with more rights than that user writes to."""
+    owner, me = _owner(directory), os.geteuid()
+    if me != owner:
+        raise MeterFailed(
+            f"{directory} belongs to user {owner}, and this is user {me}: budgets are charged in "
+            "the server's memory by the server's own user alone. Run the agent as that user"
+        )
+
+
+def _check_is_the_owners(server: ServerFile, directory: Path) -> None:
+    owner = _owner(directory)
+    try:
+        found = _user_of(server.pid)
+    except OSError:
+        raise MeterFailed(_gone(server, directory)) from None
+    if found != owner:
+        raise MeterFailed(
+            f"process {server.pid}, which {directory} names as its server, is user {found}'s; the "
+            f"folder belongs to user {owner}. Restart the server, and see who else writes there"
+        )
+
+
+def _user_of(pid: int) -> int:
+    """Its effective one. The owner of /proc/<pid> is root where a process may not be dumped."""
+    status = Path(f"/proc/{pid}/status").read_bytes()
+    line = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
+    return int(line.split()[2])
+
+
+def _owner(directory: Path) -> int:
+    try:
+        return directory.stat().st_uid
+    except OSError as error:
+        raise MeterFailed(f"{directory} cannot be looked at: {error.strerror}") from None
 
 
 def _open(server: ServerFile, directory: Path, access: int) -> int:
