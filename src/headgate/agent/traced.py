@@ -115,6 +115,7 @@ STORE: Mapping[str, Watched] = {
     "put_records": Watched("store put_records", _put_records),
     "note_record": Watched("store note_record", _note),
     "put_policy": Watched("store put_policy", _put_policy),
+    "put_report": Watched("store put_report"),
     "add_tallies": Watched("store add_tallies", _rows),
     "add_metric_minutes": Watched("store add_metric_minutes", _rows),
     "add_budget_minutes": Watched("store add_budget_minutes", _rows),
