@@ -236,7 +236,7 @@ def test_only_a_key_wakes_and_only_what_rests(agent: ScriptedAgent) -> None:
     state = run(agent, state, errand)
     assert changes(agent) == []
     done = run(agent, *pressed(state, "y"))
-    assert changes(agent) == [("POST", "/v1/databases/main/wake", False, None)]
+    assert changes(agent) == [("POST", "/v1/databases/main/wake", False, {})]
     assert done.flash is not None and "WOKEN main" in done.flash.text
 
 
