@@ -99,7 +99,7 @@ typedef struct hr_engine_shared {
 typedef struct hr_engine hr_engine;
 
 enum { HR_ORDER_STIR = 1u, HR_ORDER_PLACES = 2u, HR_ORDER_DRAIN = 4u, HR_ORDER_STOP = 8u, HR_ORDER_LISTEN = 16u };
-enum { HR_POOLS = 3 };
+enum { HR_POOLS = 4 };
 
 struct hr_engine {
     hr_pieces out[2];        /* emitted by the session that is being looked at */

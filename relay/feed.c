@@ -26,14 +26,25 @@ static uint32_t kept_bytes(const hr_side *side)
     return side->kept == NULL ? 0 : side->kept->end - side->kept->start;
 }
 
+/* A client's text may be waited for as a whole. */
+static uint32_t most_kept(hr_end from)
+{
+    return from == HR_CLIENT ? HR_TEXT_BUFFER_BYTES : HR_BUFFER_BYTES;
+}
+
+/* The large buffer is for what the machine waits for, not for what comes behind it. */
 size_t hr_read_most(const hr_session *session, hr_end from)
 {
     uint32_t kept = kept_bytes(&session->side[from]);
 
     if (from == HR_SERVER)
         return hr_room_most(session->thread);
+    if (kept < HR_BUFFER_BYTES)
+        return HR_BUFFER_BYTES - kept;
+    if (kept + HR_BUFFER_BYTES <= HR_TEXT_BUFFER_BYTES)
+        return HR_BUFFER_BYTES;
     /* With a full buffer that the machine cannot consume, the next byte ends the session. */
-    return kept < HR_BUFFER_BYTES ? HR_BUFFER_BYTES - kept : 1;
+    return kept < HR_TEXT_BUFFER_BYTES ? HR_TEXT_BUFFER_BYTES - kept : 1;
 }
 
 /* Behind what is kept already, in a larger buffer if need be. */
@@ -45,6 +56,8 @@ static bool keep(hr_session *session, hr_end from, const uint8_t *bytes, size_t 
 
     if (length == 0)
         return true;
+    if (kept + length > most_kept(from))
+        return false;
     if (old == NULL || old->size - old->end < length) {
         if (old != NULL && old->size - kept >= length) {
             memmove(old->bytes, old->bytes + old->start, kept);
@@ -89,13 +102,13 @@ static void cannot_keep(hr_session *session, hr_end from, size_t length)
 {
     char *fault = session->thread->engine->fault;
 
-    if (kept_bytes(&session->side[from]) + length <= HR_BUFFER_BYTES) {
+    if (kept_bytes(&session->side[from]) + length <= most_kept(from)) {
         lose_memory(session);
         return;
     }
     snprintf(fault, sizeof session->thread->engine->fault,
              "the %s has sent more than %u bytes that had to wait, which is the most there is for one session",
-             from == HR_CLIENT ? "client" : "server", HR_BUFFER_BYTES);
+             from == HR_CLIENT ? "client" : "server", most_kept(from));
     hr_lose(session, HR_LOST_MEMORY, fault);
 }
 

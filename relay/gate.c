@@ -278,6 +278,7 @@ static hr_case *add_case(hr_asking *a, const char *text, uint32_t length, const 
 
     one->limits_workers = one->needs_cost = one->writes = one->writes_known = false;
     one->fingerprinted = one->has_tags = one->inside = false;
+    one->cut = prepared != NULL && prepared->truncated;
     one->statement = 0;
     one->fingerprint = one->pattern = 0;
     one->prepared = prepared == NULL ? NULL : hr_prepared_share(prepared);
@@ -361,7 +362,7 @@ static bool hides_its_name(const hr_asking *a, const char *text, const hr_slice 
     return !hg_tokens_next(&tokens) || hr_read_name(&tokens, name) == 0;
 }
 
-static void add_slice(hr_asking *a, const char *text, uint32_t number, bool inside)
+static void add_slice(hr_asking *a, const char *text, uint32_t number, bool inside, bool cut)
 {
     static const hr_reading unknown = {.kind = HR_KIND_WRITE};
     const hr_slice *slice = &a->gate->slices[number];
@@ -376,6 +377,7 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
     else
         one = add_case(a, at, slice->length, is_judged(&slice->reading) ? &slice->reading : &unknown, named);
     one->inside = inside;
+    one->cut |= cut;
     one->statement = (uint8_t) number;
     hr_prepared_drop(a->session, named);
 }
@@ -418,12 +420,12 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
     for (uint32_t i = 0; i < count; i++) {
         const hr_slice *slice = &slices[i];
         const char *at = text + slice->start;
-        bool judged = is_judged(&slice->reading) || (truncated && i + 1 == count)
-                      || hides_its_name(a, at, slice);
+        bool cut = truncated && i + 1 == count;
+        bool judged = is_judged(&slice->reading) || cut || hides_its_name(a, at, slice);
 
         if (judged) {
             a->skipped[a->count] = skipped;
-            add_slice(a, text, i, here.inside);
+            add_slice(a, text, i, here.inside, cut);
             skipped = 0;
         } else {
             if (slice->reading.verb != HR_VERB_NONE)
@@ -435,9 +437,11 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
     }
     if (count == 0 && truncated) {
         static const hr_reading unknown = {.kind = HR_KIND_WRITE};
+        hr_case *one = add_case(a, text, (uint32_t) length, &unknown, NULL);
 
         a->skipped[0] = 0;
-        add_case(a, text, (uint32_t) length, &unknown, NULL)->inside = here.inside;
+        one->inside = here.inside;
+        one->cut = true;
     }
 }
 
@@ -485,7 +489,9 @@ hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t fla
     hr_said said;
 
     if (prepared->many || prepared->reading.verb != HR_VERB_NONE)
-        return hr_ask(session, prepared->bytes, prepared->text_length, flags, words, ticket);
+        return hr_ask(session, prepared->bytes, prepared->text_length,
+                      flags | (prepared->full_length > prepared->text_length ? HR_ASK_TRUNCATED : 0), words,
+                      ticket);
     *ticket = 0;
     if (!is_judged(&prepared->reading) || !is_enabled(session))
         return pass(session);

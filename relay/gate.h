@@ -23,7 +23,8 @@ enum { /* hr_kind: what a statement's first words say */
 
 enum { /* flags of hr_ask */
     HR_ASK_IN_TRANSACTION = 1u, /* something has run in this transaction already */
-    HR_ASK_TRUNCATED = 2u,      /* the text is the first HR_WINDOW_BYTES of it */
+    HR_ASK_TRUNCATED = 2u,      /* the text goes on, out of sight: judged by all budgets that the rest may
+                                 * fall under */
     HR_ASK_RUNNING = 4u,        /* this session has statements under way (a pipeline) */
     HR_ASK_BINARY = 8u          /* an execution of a prepared statement */
 };
@@ -120,8 +121,11 @@ void hr_measured(hr_session *session, bool apart);
 /* All of it has ended. started_ns: when the server could begin with it (it was sent, and what was
  * before it had ended); time in which the client did not take the answer is taken off. */
 void hr_done(hr_session *session, hr_ticket ticket, uint64_t started_ns, bool failed);
-/* It was never begun with (a Bind without its Execute): as if it had not been asked for. Instead of
- * hr_done. */
+/* A Bind that nothing executes, so far: it has no places from here on, until hr_planned tells what it took
+ * to plan it. Nothing is learnt from that. Instead of hr_done. */
+void hr_bound(hr_session *session, hr_ticket ticket);
+void hr_planned(hr_session *session, hr_ticket ticket, uint64_t started_ns);
+/* It took nothing: as if it had not been asked for. Instead of hr_done. */
 void hr_unused(hr_session *session, hr_ticket ticket);
 /* The client hung up, or the session ends: it waits no longer. */
 void hr_gate_forget(hr_session *session);

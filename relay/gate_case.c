@@ -294,7 +294,7 @@ static void find_budgets(hr_session *session, const hg_policy *policy,
 {
     hr_thread *thread = session->thread;
     hg_statement statement = {.text = one->text, .length = one->length,
-                              .dialect = hr_dialect(thread)};
+                              .dialect = hr_dialect(thread), .cut = one->cut};
 
     matches->count = matches->left_out = matches->ignored_tags = matches->duplicate_tags = 0;
     one->matches = matches;

@@ -273,6 +273,24 @@ void hr_done(hr_session *session, hr_ticket ticket, uint64_t started_ns, bool fa
     free_all(session, ticket);
 }
 
+void hr_bound(hr_session *session, hr_ticket ticket)
+{
+    for (; ticket != 0; ticket = running_at(session, ticket - 1)->next) {
+        hr_running *running = running_at(session, ticket - 1);
+
+        if (running->holding.workers == 0)
+            continue;
+        running->holding.flags |= HG_COST_GIVEN;
+        hg_pause(session->thread->relay->region, &running->holding);
+        wake_for(session, running, running->holding.count);
+    }
+}
+
+void hr_planned(hr_session *session, hr_ticket ticket, uint64_t started_ns)
+{
+    hr_done(session, ticket, started_ns, false);
+}
+
 void hr_unused(hr_session *session, hr_ticket ticket)
 {
     free_all(session, ticket);

@@ -126,6 +126,7 @@ typedef struct hr_case {
     uint32_t length;
     hr_reading reading;
     bool inside;         /* a transaction, in which something has run */
+    bool cut;            /* its text goes on, out of sight */
     uint8_t statement;   /* which of its string's it is */
 } hr_case;
 

@@ -32,6 +32,7 @@ typedef enum hr_end { HR_CLIENT = 0, HR_SERVER = 1 } hr_end;
 /* ── Buffers (pool.c) ─────────────────────────────────────────────────────── */
 
 #define HR_BUFFER_BYTES (HR_WINDOW_BYTES + 4096u)
+#define HR_TEXT_BUFFER_BYTES (HR_TEXT_BYTES + 4096u) /* for a client's long text alone */
 
 typedef struct hr_buffer {
     struct hr_buffer *next;
@@ -41,10 +42,13 @@ typedef struct hr_buffer {
     uint8_t bytes[];
 } hr_buffer;
 
-/* At least `least` bytes, of 2 KiB, 16 KiB or HR_BUFFER_BYTES. NULL: all buffers together have
+/* At least `least` bytes, of 2 KiB, 16 KiB, HR_BUFFER_BYTES or HR_TEXT_BUFFER_BYTES. NULL: all buffers together have
  * reached the bound; the session is closed with a clear error (HR_SQL_NO_MEMORY). */
 hr_buffer *hr_buffer_get(hr_thread *thread, size_t least);
 void hr_buffer_put(hr_thread *thread, hr_buffer *buffer);
+/* Of a statement's text, as much as a machine may wait for: all of HR_TEXT_BYTES, or HR_WINDOW_BYTES while
+ * half of the buffers are in use. */
+size_t hr_text_most(const hr_thread *thread);
 
 /* Under the same bound, for what a session keeps as long as it likes: half of it, so that buffers are left
  * for all. False: not so much; whoever asked does without. */
@@ -93,7 +97,8 @@ typedef struct hr_machine {
     void (*init)(hr_session *session);
     /* Bytes that `from` has sent, first those that were not consumed before. Returns how many it has
      * consumed. What is emitted must be slices of these bytes, static, or of hr_scratch. At most
-     * HR_WINDOW_BYTES + a header need ever be left unconsumed: a machine streams what is longer. */
+     * hr_text_most + a header of a text, and else HR_WINDOW_BYTES + a header, need ever be left unconsumed:
+     * a machine streams what is longer. */
     size_t (*feed)(hr_session *session, hr_end from, const uint8_t *bytes, size_t length,
                    hr_next *next);
     hr_next (*connected)(hr_session *session);

@@ -214,19 +214,28 @@ static void read_both_ways(splitter *split, uint32_t length, const uint8_t *hint
 
 /* ── Where a literal ends ─────────────────────────────────────────────────── */
 
+static bool has_quote(const char *at, const char *end)
+{
+    size_t length = (size_t) (end - at);
+
+    return memchr(at, '\'', length) != NULL || memchr(at, '"', length) != NULL
+           || memchr(at, '`', length) != NULL;
+}
+
 /* A hint to the optimizer that has a quote in it may end behind that. */
 static const char *quoted_hint(const char *text, size_t length)
 {
     const char *end = text + length;
-    const char *hint = memmem(text, length, "/*+", 3);
+    const char *at = text;
 
-    for (; hint != NULL; hint = memmem(hint + 3, (size_t) (end - hint - 3), "/*+", 3)) {
-        const char *close = memmem(hint, (size_t) (end - hint), "*/", 2);
-        size_t inside = (size_t) ((close == NULL ? end : close) - hint);
+    while ((at = memmem(at, (size_t) (end - at), "/*+", 3)) != NULL) {
+        const char *close = memmem(at, (size_t) (end - at), "*/", 2);
 
-        if (memchr(hint, '\'', inside) != NULL || memchr(hint, '"', inside) != NULL
-            || memchr(hint, '`', inside) != NULL)
-            return hint;
+        if (has_quote(at, close == NULL ? end : close))
+            return at;
+        if (close == NULL)
+            return NULL;
+        at = close;
     }
     return NULL;
 }

@@ -259,10 +259,10 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
 }
 
 /* As much of a command as has to be here before it is judged. */
-static size_t looks_at(uint8_t code, uint32_t length)
+static size_t looks_at(const hr_session *session, uint8_t code, uint32_t length)
 {
-    size_t most = code == MY_QUERY || code == MY_STMT_PREPARE || code == MY_INIT_DB || code == MY_CHANGE_USER
-                      ? HR_WINDOW_BYTES : 16;
+    size_t most = code == MY_QUERY || code == MY_STMT_PREPARE ? hr_text_most(session->thread)
+                  : code == MY_INIT_DB || code == MY_CHANGE_USER ? HR_WINDOW_BYTES : 16;
 
     return length < most ? length : most;
 }
@@ -284,7 +284,7 @@ static size_t next_command(hr_session *session, const uint8_t *bytes, size_t len
     if (it.length > 0 && length == MY_HEADER)
         return 0;
     it.code = it.length == 0 ? 0 : it.payload[0];
-    it.seen = looks_at(it.code, it.length);
+    it.seen = looks_at(session, it.code, it.length);
     if (length - MY_HEADER < it.seen)
         return 0;
     if (it.code == MY_STMT_EXECUTE || it.code == MY_BULK_EXECUTE) {

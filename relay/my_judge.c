@@ -252,7 +252,7 @@ static hr_said ask_statement(hr_session *session, const my_statement *statement,
 {
     if (statement == NULL) { /* more than are kept: a write that nobody knows */
         unit->flags |= MY_UNIT_RUNS;
-        return hr_ask(session, unknown, sizeof unknown - 1, flags, words, &unit->ticket);
+        return hr_ask(session, unknown, sizeof unknown - 1, flags | HR_ASK_TRUNCATED, words, &unit->ticket);
     }
     unit->flags |= flags_of_kind(hr_prepared_kind(statement->prepared));
     if (statement->flags & MY_STATEMENT_ENDS)

@@ -62,6 +62,9 @@ typedef struct hr_pg {
     uint32_t back_statements; /* those that are ROLLBACK TO, */
     uint32_t end_statements;  /* and those that end a transaction */
     uint64_t ended_ns;        /* when the server last ended a unit */
+    uint64_t planned_ns;      /* when what is bound and not executed was sent, */
+    hr_ticket planned;        /* what it is charged to once the server has planned it, 0: nothing, */
+    uint32_t planned_segment, planned_at; /* and which message it was */
     hr_pg_unit here[HR_PG_UNITS_HERE];
     hr_pg_unit *ring;         /* HR_PG_MAX_UNITS of them, while more are in flight; else NULL */
     uint8_t *startup;         /* the packet that is to be sent once there is a server */

@@ -368,7 +368,8 @@ static bool on_query(hr_pg_feed *feed, uint32_t total)
     const char *text = (const char *) feed->bytes + feed->at + HR_PG_HEADER_BYTES;
     size_t there = feed->length - feed->at - HR_PG_HEADER_BYTES;
     size_t body = total - HR_PG_HEADER_BYTES;
-    size_t look = body < HR_WINDOW_BYTES ? body : HR_WINDOW_BYTES;
+    size_t most = hr_text_most(feed->session->thread);
+    size_t look = body < most ? body : most;
     hr_slice slices[HR_MAX_SLICES];
     size_t length;
     bool whole;
@@ -413,10 +414,12 @@ static bool on_call(hr_pg_feed *feed, uint32_t total)
 
 /* ── Parse ────────────────────────────────────────────────────────────────── */
 
-bool hr_pg_read_parse(const uint8_t *message, size_t there, hr_pg_parse *parse)
+bool hr_pg_read_parse(const hr_pg_feed *feed, size_t at, size_t there, hr_pg_parse *parse)
 {
+    const uint8_t *message = feed->bytes + at;
     size_t body = hr_pg_u32(message + 1) - 4u;
-    size_t look = body < HR_WINDOW_BYTES ? body : HR_WINDOW_BYTES;
+    size_t most = hr_text_most(feed->session->thread);
+    size_t look = body < most ? body : most;
     const uint8_t *name = message + HR_PG_HEADER_BYTES;
     const uint8_t *name_end;
     size_t left;
@@ -430,7 +433,7 @@ bool hr_pg_read_parse(const uint8_t *message, size_t there, hr_pg_parse *parse)
     parse->name = hr_pg_call(name, (size_t) (name_end - name));
     parse->text = left == 0 ? "" : (const char *) name_end + 1;
     parse->length = left == 0 ? 0 : strnlen(parse->text, left - 1);
-    parse->truncated = body > look && left > 0 && parse->length == left - 1;
+    parse->truncated = body > look && (left == 0 || parse->length == left - 1);
     return true;
 }
 
@@ -441,7 +444,7 @@ static bool on_parse(hr_pg_feed *feed, uint32_t total)
     hr_pg_parse parse;
     uint8_t word;
 
-    if (!hr_pg_read_parse(feed->bytes + feed->at, feed->length - feed->at, &parse))
+    if (!hr_pg_read_parse(feed, feed->at, feed->length - feed->at, &parse))
         return false;
     if (!hr_pg_statement_may_change(session, &parse.name)
         || (feed->pg->effects != NULL && parse.name.length > 0))

@@ -32,7 +32,7 @@ static size_t find_parse(const hr_pg_feed *feed, size_t end, const hr_pg_called 
     for (size_t at = feed->at; at < end; at += hr_pg_u32(feed->bytes + at + 1) + 1) {
         hr_pg_parse parse;
 
-        if (feed->bytes[at] != 'P' || !hr_pg_read_parse(feed->bytes + at, end - at, &parse)
+        if (feed->bytes[at] != 'P' || !hr_pg_read_parse(feed, at, end - at, &parse)
             || parse.name.length != called->length
             || memcmp(parse.name.name, called->name, called->length) != 0)
             continue;
@@ -137,7 +137,7 @@ static look look_at(hr_pg_feed *feed, size_t at)
     case 'B':
         return look_at_bind(feed, at);
     case 'P':
-        return hr_pg_read_parse(feed->bytes + at, there, &parse) ? LOOK_ON : wait_for_rest(feed, at);
+        return hr_pg_read_parse(feed, at, there, &parse) ? LOOK_ON : wait_for_rest(feed, at);
     case 'C':
     case 'D':
     case 'E':

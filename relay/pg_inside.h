@@ -119,7 +119,7 @@ size_t hr_pg_client(hr_session *session, const uint8_t *bytes, size_t length, hr
 /* `there` bytes of the message are there. False: not enough of it. Names that have no end are taken
  * for one that nobody knows: the server will say what is wrong. */
 bool hr_pg_read_bind(const uint8_t *message, size_t there, hr_pg_bind *bind);
-bool hr_pg_read_parse(const uint8_t *message, size_t there, hr_pg_parse *parse);
+bool hr_pg_read_parse(const hr_pg_feed *feed, size_t at, size_t there, hr_pg_parse *parse);
 
 /* Looks ahead, at the start of a segment of which nothing was sent. Whether the message at feed->at is
  * to be gone on with. Else: more bytes are to come first; or the client waits, is refused, or is shut
@@ -155,6 +155,8 @@ void hr_pg_finish_all(hr_session *session);
 void hr_pg_tidy(hr_session *session);
 /* Portals of the client's segment whose Execute has not come count as ended: others wait for them. */
 void hr_pg_let_go(hr_session *session);
+/* The server has planned what was let go, or will not any more: it is charged. */
+void hr_pg_planned(hr_session *session);
 /* The unit in this segment whose portal waits for an Execute. */
 hr_pg_unit *hr_pg_unit_bound(hr_pg *pg, uint32_t portal);
 bool hr_pg_owes_ready(hr_pg *pg); /* a ReadyForQuery is to come */

@@ -461,6 +461,16 @@ static void look_after(answer *a, uint8_t type, const char *tag, uint8_t status)
     }
 }
 
+/* Whether the server is past what was bound and let go. */
+static void look_at_planned(const answer *a)
+{
+    const hr_pg *pg = a->pg;
+
+    if (pg->planned != 0
+        && (pg->server_segment != pg->planned_segment || pg->answered > pg->planned_at || pg->skipping))
+        hr_pg_planned(a->session);
+}
+
 /* Of a Query that is not the client's. */
 static bool is_ours(hr_pg *pg, uint8_t type)
 {
@@ -495,6 +505,7 @@ static bool one_message(answer *a, uint8_t type, uint32_t size)
     else
         pass_message(a, size + 1);
     look_after(a, type, tag, status);
+    look_at_planned(a);
     return a->pg->phase != HR_PG_RAW;
 }
 

@@ -94,20 +94,42 @@ void hr_pg_tidy(hr_session *session)
     }
 }
 
-/* It has not been begun with: as if it had not been asked for. What is to be said of it is. */
+void hr_pg_planned(hr_session *session)
+{
+    hr_pg *pg = &session->pg;
+    hr_ticket planned = pg->planned;
+
+    pg->planned = 0;
+    if (planned != 0)
+        hr_planned(session, planned, pg->planned_ns > pg->ended_ns ? pg->planned_ns : pg->ended_ns);
+}
+
+/* It is bound, and nothing of it executed: it has no place, but the server plans it, as long as that may
+ * take. Of several the last one, which comes first here, is charged for all. */
 static void give_up(hr_session *session, hr_pg_unit *unit)
 {
+    hr_pg *pg = &session->pg;
+
     if (unit->ticket == 0)
         return;
-    hr_unused(session, unit->ticket);
+    if (pg->planned != 0) {
+        hr_unused(session, unit->ticket);
+    } else {
+        hr_bound(session, unit->ticket);
+        pg->planned = unit->ticket;
+        pg->planned_segment = pg->segment;
+        pg->planned_at = unit->at;
+    }
+    pg->planned_ns = unit->sent_ns;
     unit->ticket = 0;
-    session->pg.tickets--;
+    pg->tickets--;
 }
 
 void hr_pg_let_go(hr_session *session)
 {
     hr_pg *pg = &session->pg;
 
+    hr_pg_planned(session);
     for (uint32_t i = pg->unit_count; i-- > 0;) {
         hr_pg_unit *unit = hr_pg_unit_at(pg, i);
 
@@ -127,6 +149,7 @@ void hr_pg_let_go(hr_session *session)
 
 void hr_pg_finish_all(hr_session *session)
 {
+    hr_pg_planned(session);
     while (session->pg.unit_count > 0) {
         hr_pg_finish(session, hr_pg_unit_at(&session->pg, 0), true);
         hr_pg_pop(session);

@@ -1,7 +1,7 @@
 /*
  * pool.c: buffers, for what cannot be consumed or sent at once.
  *
- * Three sizes; each thread keeps a few that are free, so that steady load does not allocate. One
+ * Four sizes; each thread keeps a few that are free, so that steady load does not allocate. One
  * bound over all threads: who would go beyond it does not get one, and its session ends. Long before,
  * those who wait for a slow end may keep less and less (hr_unsent_most), so that clients that do not
  * read leave something to those that do.
@@ -10,8 +10,9 @@
 
 #include <stdlib.h>
 
-static const uint32_t size_of_pool[HR_POOLS] = {2048u - 32u, 16384u - 32u, HR_BUFFER_BYTES};
-static const uint32_t spares_of_pool[HR_POOLS] = {256u, 64u, 16u};
+static const uint32_t size_of_pool[HR_POOLS] = {2048u - 32u, 16384u - 32u, HR_BUFFER_BYTES,
+                                                HR_TEXT_BUFFER_BYTES};
+static const uint32_t spares_of_pool[HR_POOLS] = {256u, 64u, 16u, 1u};
 
 static int pool_of(size_t least)
 {
@@ -137,6 +138,13 @@ size_t hr_room_most(const hr_thread *thread)
     if (share >= HR_ROOM_BYTES)
         return HR_ROOM_BYTES;
     return share >= HR_BUFFER_BYTES ? HR_BUFFER_BYTES : size_of_pool[1];
+}
+
+size_t hr_text_most(const hr_thread *thread)
+{
+    uint64_t all = thread->relay->settings.max_buffer_bytes;
+
+    return used_bytes(thread) + HR_TEXT_BUFFER_BYTES <= all / 2 ? HR_TEXT_BYTES : HR_WINDOW_BYTES;
 }
 
 bool hr_buffers_scarce(const hr_thread *thread)

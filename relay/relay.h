@@ -26,7 +26,8 @@
 
 #define HR_STATE_FORMAT 1u
 #define HR_STATE_MAGIC "HGRELAYS"
-#define HR_WINDOW_BYTES 65536u     /* of a statement's text that is looked at; more streams through */
+#define HR_TEXT_BYTES 1048576u     /* of a statement's text that is looked at; more streams through */
+#define HR_WINDOW_BYTES 65536u     /* of anything else; and of texts, while buffers are scarce */
 #define HR_MAX_THREADS 64u
 #define HR_MAX_TARGETS 64u
 #define HR_MAX_TARGET_TLS 16u     /* different settings of TLS, of all targets */

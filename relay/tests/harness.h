@@ -175,6 +175,15 @@ bool hr_post(hr_thread *owner, hr_errand *errand)
 }
 #endif
 
+/* Less, where buffers are scarce. */
+static size_t text_most = HR_TEXT_BYTES;
+
+size_t hr_text_most(const hr_thread *thread)
+{
+    (void) thread;
+    return text_most;
+}
+
 hr_buffer *hr_buffer_get(hr_thread *thread, size_t least)
 {
     size_t size = least <= 2048 ? 2048 : least <= 16384 ? 16384 : HR_BUFFER_BYTES;
@@ -264,7 +273,7 @@ static inline void feed_kept(talk *t, hr_end from)
     take_front(&t->kept[from], consumed);
     /* A machine streams: it never needs more than the largest buffer to go on. */
     if (next == HR_MORE && from == HR_CLIENT)
-        assert(t->kept[from].length <= HR_WINDOW_BYTES + 1024);
+        assert(t->kept[from].length <= text_most + 1024);
     if (next == HR_MORE && from == HR_SERVER)
         assert(t->kept[from].length <= HR_BUFFER_BYTES);
     obey(t, from, next);
@@ -863,6 +872,17 @@ void hr_done(hr_session *session, hr_ticket ticket, uint64_t started_ns, bool fa
     note_end(t, "done", ticket, failed);
     t->ticket_open[ticket % 1024] = false;
     t->tickets_open--;
+}
+
+void hr_bound(hr_session *session, hr_ticket ticket)
+{
+    if (ticket != 0)
+        note_end(talk_of(session), "bound", ticket, false);
+}
+
+void hr_planned(hr_session *session, hr_ticket ticket, uint64_t started_ns)
+{
+    hr_done(session, ticket, started_ns, false);
 }
 
 void hr_unused(hr_session *session, hr_ticket ticket)

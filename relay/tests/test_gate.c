@@ -447,6 +447,32 @@ static void what_was_never_begun_gives_all_back(void)
     world_close(w);
 }
 
+/* P3: what is bound and not executed was planned, however long that took. */
+static void what_was_only_planned_is_charged_and_teaches_nothing(void)
+{
+    world *w = world_open(HR_PROTOCOL_POSTGRES);
+    talk *a = asker(w, 0, "etl"), *b = asker(w, 0, "etl");
+    hr_ticket held;
+
+    policy(w,
+           "{'budgets':[{'name':'etl','mode':'enforce','max_workers':1,'rate':10,'capacity':100,"
+           "'max_delay_s':5,'penalty_s':0,'rules':[{'match':{'username':'etl'}}]}]}",
+           1);
+    assert(ask(a, "select f()") == HR_GO);
+    held = ticket;
+    assert(ask(b, "select f()") == HR_WAIT);
+    hr_bound(&a->session, held);
+    assert(b->woken == 1 && ask(b, "select f()") == HR_GO);
+    done(b, ticket);
+    pass_ms(w, 400);
+    hr_planned(&a->session, held, a->session.thread->now_ns - 400 * MS);
+    assert(count_of(w, "etl")->charged_ns == 400 * MS && a->session.gate.tickets == 0);
+    assert(client_named(w, "etl")->running == 0);
+    talk_close(a);
+    talk_close(b);
+    world_close(w);
+}
+
 /* Of a statement that runs there is nothing to try again, nor to make cheaper. */
 static void hints_of_warnings_fit_what_has_run(void)
 {
@@ -760,7 +786,7 @@ static void traces_are_kept(void)
     world_close(w);
 }
 
-/* 64 KiB of something free in front must not be a way past the gate. */
+/* A long text with something free in front must not be a way past the gate. */
 static void what_is_cut_is_never_free(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -781,9 +807,47 @@ static void what_is_cut_is_never_free(void)
     world_close(w);
 }
 
+/* P4: whatever the rest of a text may say, its budgets are asked; but none of another user's. */
+static void what_is_cut_is_never_unmatched(void)
+{
+    world *w = world_open(HR_PROTOCOL_MYSQL);
+    talk *t = asker(w, 0, "app");
+    static const char *const budgets[] = {
+        "{'match':{'tag.job':'etl'}}",
+        "{'match':{'fingerprint':'00000000000000aa'}}",
+        "{'match':{'tag.job':'etl','username':'app'}}",
+        "{'each':['tag.tenant']}",
+    };
+    hr_prepared *prepared;
+    char text[512];
+
+    for (uint64_t i = 0; i < 4; i++) {
+        snprintf(text, sizeof text,
+                 "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[%s]}]}", budgets[i]);
+        policy(w, text, i + 1);
+        assert(ask(t, "select 1") == HR_GO);
+        done(t, ticket);
+        assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_REFUSE);
+        assert(ask_with(t, "select 1 /*job='other'*/", HR_ASK_TRUNCATED) == HR_REFUSE);
+        assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_REFUSE);
+        prepared = hr_prepare(&t->session, "select 1", 8, true);
+        assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_REFUSE);
+        hr_prepared_drop(&t->session, prepared);
+    }
+    policy(w,
+           "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,"
+           "'rules':[{'match':{'tag.job':'etl','username':'etl'}}]}]}",
+           5);
+    assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_GO);
+    done(t, ticket);
+    talk_close(t);
+    world_close(w);
+}
+
 int main(void)
 {
     what_is_cut_is_never_free();
+    what_is_cut_is_never_unmatched();
     without_a_policy_everything_runs();
     a_full_budget_refuses_in_the_extensions_words();
     inside_a_transaction_it_passes_unless_the_limit_is_0();
@@ -798,6 +862,7 @@ int main(void)
     what_is_seen_to_end_apart_is_charged_apart();
     ends_of_mysql_are_apart();
     what_was_never_begun_gives_all_back();
+    what_was_only_planned_is_charged_and_teaches_nothing();
     hints_of_warnings_fit_what_has_run();
     a_string_of_statements_is_judged_and_settled_one_by_one();
     every_statement_of_a_mysql_string_is_judged();

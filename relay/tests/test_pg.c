@@ -207,7 +207,7 @@ static void large_messages_stream_through(void)
     put_query(&m, text);
     feed_cut(t, HR_CLIENT, m.bytes, m.length, 60000);
     assert(went(t, HR_SERVER));
-    assert(t->asked.length == HR_WINDOW_BYTES + 3); /* of the text, a window */
+    assert(t->asked.length == HR_TEXT_BYTES + 3); /* of the text, its beginning */
     put_row(&m, text);
     feed_cut(t, HR_SERVER, m.bytes, m.length, 65536);
     assert(went(t, HR_CLIENT));
@@ -221,6 +221,56 @@ static void large_messages_stream_through(void)
     feed_cut(t, HR_CLIENT, m.bytes, m.length, 50000);
     assert(went(t, HR_SERVER));
     free(text);
+    talk_close(t);
+}
+
+/* As long as buffers are scarce, less of a text is waited for. */
+static void less_is_looked_at_while_buffers_are_scarce(void)
+{
+    talk *t = open_talk(w);
+    size_t length = 200000;
+    char *text = malloc(length + 1);
+
+    memset(text, ' ', length);
+    memcpy(text, "SELECT 1", 8);
+    text[length] = '\0';
+    put_query(&m, text);
+    feed_cut(t, HR_CLIENT, m.bytes, m.length, 60000);
+    assert(went(t, HR_SERVER) && t->asked.length == length + 3); /* all of it */
+    put_complete(&m, "SELECT 1");
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    text_most = HR_WINDOW_BYTES;
+    t->asked.length = 0;
+    put_query(&m, text);
+    feed_cut(t, HR_CLIENT, m.bytes, m.length, 60000);
+    assert(went(t, HR_SERVER) && t->asked.length == HR_WINDOW_BYTES + 3);
+    text_most = HR_TEXT_BYTES;
+    free(text);
+    talk_close(t);
+}
+
+/* A name may be longer than all that is looked at: what is parsed under it is not known then, and the
+ * server goes by its first bytes. */
+static void a_name_cannot_hide_a_text(void)
+{
+    talk *t = open_talk(w);
+    size_t length = HR_TEXT_BYTES + 100;
+    char *name = malloc(length + 1);
+
+    memset(name, 'n', length);
+    name[length] = '\0';
+    put_parse(&m, name, "SELECT 'no'");
+    feed_cut(t, HR_CLIENT, m.bytes, m.length, 60000);
+    assert(went(t, HR_SERVER));
+    name[63] = '\0';
+    t->asked.length = 0;
+    put_bind(&m, "", name);
+    put_execute(&m, "");
+    put_sync(&m);
+    say(t, HR_CLIENT);
+    assert(t->asked.length > 0); /* judged */
+    free(name);
     talk_close(t);
 }
 
@@ -1214,6 +1264,8 @@ int main(void)
     a_free_name_behind_a_query_is_asked_for_as_unknown();
     every_cut_passes_the_same_bytes();
     large_messages_stream_through();
+    less_is_looked_at_while_buffers_are_scarce();
+    a_name_cannot_hide_a_text();
     large_refused_query_is_dropped();
     asynchronous_messages_pass_at_any_time();
     function_call_is_judged();

@@ -330,7 +330,8 @@ static void another_segment_waits_for_a_begin_to_be_told(void)
     talk_close(t);
 }
 
-/* A portal that nobody executes holds no place, and is asked for again when it is. */
+/* A portal that nobody executes holds no place, and is asked for again when it is. What it took to plan it
+ * is charged once the server is through with that (P3). */
 static void a_bound_portal_has_no_place_behind_a_flush(void)
 {
     talk *t = open_talk(w);
@@ -339,18 +340,52 @@ static void a_bound_portal_has_no_place_behind_a_flush(void)
     put_bind(&m, "", "");
     put_flush(&m);
     passes(t, HR_CLIENT);
-    assert(t->tickets_open == 0 && noted(&t->ended, "unused 1 ok\n"));
+    assert(noted(&t->ended, "bound 1 ok\n"));
     t->asked.length = 0;
     put_execute(&m, "");
     put_sync(&m);
     passes(t, HR_CLIENT);
-    assert(noted(&t->asked, "8 P SELECT 1\n") && t->tickets_open == 1);
+    assert(noted(&t->asked, "8 P SELECT 1\n") && t->tickets_open == 2);
     put_message(&m, '1', "", 0);
+    passes(t, HR_SERVER);
+    assert(noted(&t->ended, ""));
     put_message(&m, '2', "", 0);
+    passes(t, HR_SERVER);
+    assert(noted(&t->ended, "done 1 ok\n"));
     put_complete(&m, "SELECT 1");
     put_ready(&m, 'I');
     passes(t, HR_SERVER);
     assert(t->tickets_open == 0);
+    talk_close(t);
+}
+
+/* Of several the last is charged for all; and whatever ends them ends it. */
+static void what_is_bound_for_nothing_is_charged(void)
+{
+    talk *t = open_talk(w);
+
+    put_parse(&m, "", "SELECT 1");
+    put_bind(&m, "a", "");
+    put_bind(&m, "b", "");
+    put_flush(&m);
+    passes(t, HR_CLIENT);
+    assert(noted(&t->ended, "bound 2 ok\nunused 1 ok\n"));
+    put_message(&m, '1', "", 0);
+    put_message(&m, '2', "", 0);
+    passes(t, HR_SERVER);
+    assert(noted(&t->ended, ""));
+    put_error(&m, "ERROR", "22012", "division by zero");
+    passes(t, HR_SERVER);
+    assert(noted(&t->ended, "done 2 ok\n"));
+    put_sync(&m);
+    passes(t, HR_CLIENT);
+    put_ready(&m, 'I');
+    passes(t, HR_SERVER);
+    put_parse(&m, "", "SELECT 1");
+    put_bind(&m, "", "");
+    put_flush(&m);
+    passes(t, HR_CLIENT);
+    assert(noted(&t->ended, "bound 3 ok\n") && t->tickets_open == 1);
     talk_close(t);
 }
 
@@ -373,6 +408,7 @@ int main(void)
     without_a_transaction_the_server_hears_nothing();
     another_segment_waits_for_a_begin_to_be_told();
     a_bound_portal_has_no_place_behind_a_flush();
+    what_is_bound_for_nothing_is_charged();
     world_close(w);
     free(m.bytes);
     return 0;

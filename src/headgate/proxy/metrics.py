@@ -216,7 +216,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_truncated_texts_total",
         _C,
         (),
-        "Statements longer than 64 KiB, judged by their beginning.",
+        "Statements longer than 1 MiB, judged by every budget that their rest may fall under.",
         _total("truncated_texts"),
     ),
     Series(

@@ -346,6 +346,7 @@ KEY_MEANINGS = {
     "query": "The server's own query id, as a number or a string. It differs between servers "
     "and versions.",
     "fingerprint": "Of the statement's text without its literals, 16 hexadecimal digits: the "
-    "same on every server.",
+    "same on every server. For accidents; another text does the same work. To enforce a limit, "
+    "name a user or an address.",
     "tag.NAME": "A SQLCommenter tag of the statement, such as `tag.controller`.",
 }

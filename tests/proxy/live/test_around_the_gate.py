@@ -10,17 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mysql.connector
 import psycopg
 import pymysql
 import pytest
 from psycopg import errors
 from pymysql.constants import CLIENT
 
+from headgate.traffic.ask import Dialect
+from headgate.traffic.fingerprint import fingerprint
+from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.proxies import budget
+from tests.proxy.live import wire
 from tests.proxy.live.conftest import MariaDBGate, PostgresGate
-from tests.proxy.live.limits import MYSQL_REFUSED, ONE_PLACE, TAG, mariadb_occupied
+from tests.proxy.live.limits import MYSQL_REFUSED, NOTHING_FITS, ONE_PLACE, TAG, mariadb_occupied
 from tests.proxy.live.ways import DATABASE
 
 ROWS = 3
@@ -146,6 +151,94 @@ def test_every_statement_of_a_string_is_judged_in_mariadb(
     assert rows_left(victims) == ROWS
 
 
+# ── Long texts ──
+
+KIB = 1024
+SEEN, UNSEEN = 300 * KIB, 1100 * KIB
+"""Of the text in front of a tag: all of it is looked at, or the tag is out of sight."""
+SHAPE = "SELECT 7 AS seven"
+
+
+def long_text(length: int, tag: str = "") -> str:
+    return f"SELECT {'/* - */ ' * (length // 8)} 7 AS seven {tag}"
+
+
+def fingerprinted() -> dict[str, Any]:
+    number = f"{fingerprint(SHAPE.encode(), Dialect.POSTGRES):016x}"
+    return budget("shape", rules=({"match": {"fingerprint": number}},), max_workers=0)
+
+
+def ask_mariadb(gate: MariaDBGate, text: str, prepared: bool) -> Any:
+    if not prepared:
+        with gate.way.pymysql() as session, session.cursor() as cursor:
+            cursor.execute(text)
+            return cursor.fetchone()
+    session = gate.way.connector()
+    try:
+        cursor = session.cursor(prepared=True)
+        cursor.execute(text)
+        return cursor.fetchone()
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_long_text_is_no_way_past_a_tag_or_a_fingerprint_in_mariadb(
+    mariadb_gate: MariaDBGate, prepared: bool
+) -> None:
+    """P4, R152: tags at its end are read, and what is out of sight is not unmatched."""
+    gate = mariadb_gate
+    gate.proxy.publish(NOTHING_FITS)
+    assert ask_mariadb(gate, long_text(SEEN), prepared) == (7,)
+    for length in (SEEN, UNSEEN):
+        with pytest.raises((pymysql.err.MySQLError, mysql.connector.Error), match="etl"):
+            ask_mariadb(gate, long_text(length, TAG), prepared)
+    gate.proxy.publish(fingerprinted())
+    for length in (SEEN, UNSEEN):
+        with pytest.raises((pymysql.err.MySQLError, mysql.connector.Error), match="shape"):
+            ask_mariadb(gate, long_text(length), prepared)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_long_text_is_no_way_past_a_tag_or_a_fingerprint_in_postgres(
+    postgres_gate: PostgresGate, prepared: bool
+) -> None:
+    gate = postgres_gate
+    gate.proxy.publish(NOTHING_FITS)
+    with gate.way.connect() as session:
+
+        def ask(text: str) -> Any:
+            cursor = session.cursor() if prepared else psycopg.ClientCursor(session)
+            return cursor.execute(text.encode(), prepare=prepared or None).fetchone()
+
+        assert ask(long_text(SEEN)) == (7,)
+        for length in (SEEN, UNSEEN):
+            with pytest.raises(errors.InsufficientResources):
+                ask(long_text(length, TAG))
+        gate.proxy.publish(fingerprinted())
+        for length in (SEEN, UNSEEN):
+            with pytest.raises(errors.InsufficientResources):
+                ask(long_text(length))
+        gate.proxy.publish()
+        assert ask(long_text(UNSEEN, TAG)) == (7,)
+
+
+def test_the_name_of_a_statement_hides_no_text(
+    postgres_gate: PostgresGate, victim: ExtendedServer
+) -> None:
+    """A server goes by the first 63 bytes of it, however long it is."""
+    gate = postgres_gate
+    gate.proxy.publish(shut("clerk"))
+    with wire.Peer(gate.way.port) as peer:
+        peer.log_in("clerk", DATABASE)
+        peer.send(wire.parse("DELETE FROM t", "n" * UNSEEN) + wire.bind("n" * 63))
+        peer.send(wire.execute() + wire.SYNC)
+        told = [wire.fields(body) for kind, body in peer.messages_until(b"Z") if kind == b"E"]
+    assert [one["C"] for one in told] == [errors.InsufficientResources.sqlstate]
+    with victim.connect(DATABASE) as looking:
+        assert looking.execute("SELECT count(*) FROM t").fetchone() == (ROWS,)
+
+
 # ── Postgres ──
 
 
@@ -163,7 +256,31 @@ def victim(postgres: ExtendedServer) -> Iterator[ExtendedServer]:
             "$$ BEGIN PERFORM g(); RETURN 1; END $$"
         )
         yield postgres
-        session.execute("DROP FUNCTION f, g; DROP MATERIALIZED VIEW m; DROP TABLE t")
+        session.execute("DROP FUNCTION f, g; DROP FUNCTION IF EXISTS dear")
+        session.execute("DROP MATERIALIZED VIEW m; DROP TABLE t")
+
+
+def test_what_is_only_bound_is_charged_for_its_planning(
+    postgres_gate: PostgresGate, victim: ExtendedServer
+) -> None:
+    """P3: the planner folds what calls itself immutable, for as long as that takes."""
+    gate = postgres_gate
+    with victim.connect(DATABASE) as session:
+        session.execute(
+            "CREATE OR REPLACE FUNCTION dear() RETURNS int LANGUAGE plpgsql IMMUTABLE AS "
+            "$$ BEGIN PERFORM pg_sleep(0.05); RETURN 1; END $$"
+        )
+    mine = ({"match": {"username": "clerk"}},)
+    gate.proxy.publish(budget("mine", rules=mine, rate=100, capacity=6000))
+    with wire.Peer(gate.way.port) as peer, gate.proxy.counting("mine") as risen:
+        peer.log_in("clerk", DATABASE)
+        for end in (wire.FLUSH, wire.SYNC):
+            peer.send(wire.parse("SELECT dear()") + wire.bind() + end)
+            peer.messages_until(b"2")
+        peer.send(wire.SYNC)
+        peer.messages_until(b"Z")
+        eventually(lambda: gate.proxy.running() == 0)
+    assert risen["charged_ns"] >= 100_000_000
 
 
 @pytest.mark.parametrize(
