@@ -139,6 +139,8 @@ static hr_verdict refuse_by_budget(hr_asking *a, const hr_case *one, const hg_an
     hg_count_refusal(a->region, a->policy, one->matches, answer, false, a->thread->wall_ms);
     hr_report_fill(a->thread, &a->report, a->policy, one->matches, answer);
     hr_say_budget(&a->report, a->words);
+    if (one->cut)
+        hr_say_cut(a->words);
     hr_trace_refusal(a->session, one, &a->report);
     return STEP_REFUSE;
 }

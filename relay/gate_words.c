@@ -177,6 +177,16 @@ void hr_say_full(const hr_report *report, uint32_t waiting, hr_words *words)
     snprintf(words->detail + at, sizeof words->detail - at, " waiting=%u", waiting);
 }
 
+void hr_say_cut(hr_words *words)
+{
+    size_t at = strlen(words->detail);
+
+    snprintf(words->detail + at, sizeof words->detail - at, " text=cut");
+    snprintf(words->hint, sizeof words->hint, "%s",
+             "Its text is longer than what the proxy reads (1 MiB), so every budget that the rest may fall "
+             "under applies: send less at a time.");
+}
+
 /* ── Of all else ──────────────────────────────────────────────────────────── */
 
 static const char *const cause_names[HR_CAUSES] = {"nothing", "budget", "rule",   "health",

@@ -829,6 +829,7 @@ static void what_is_cut_is_never_unmatched(void)
         done(t, ticket);
         assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_REFUSE);
         assert(ask_with(t, "select 1 /*job='other'*/", HR_ASK_TRUNCATED) == HR_REFUSE);
+        assert(strstr(words.detail, " text=cut") != NULL && strstr(words.hint, "1 MiB") != NULL);
         assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_REFUSE);
         prepared = hr_prepare(&t->session, "select 1", 8, true);
         assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_REFUSE);
