@@ -353,6 +353,7 @@ static void copy_name(char out[64], const char *name)
         memcpy(out, name, length);
 }
 
+/* Nothing runs between the statements of a transaction either. */
 static uint8_t phase_of(const hr_session *session)
 {
     if (session->closing)
@@ -361,7 +362,9 @@ static uint8_t phase_of(const hr_session *session)
         return PHASE_STARTUP;
     if (session->held)
         return PHASE_HELD;
-    return session->machine->at_rest(session) ? PHASE_IDLE : PHASE_RUNNING;
+    return session->machine->at_rest(session)
+                   || (session->machine->in_transaction(session) && session->statement_since_ns == 0)
+               ? PHASE_IDLE : PHASE_RUNNING;
 }
 
 static void name_view(const hr_session *session, hr_session_view *view)

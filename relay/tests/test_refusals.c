@@ -40,6 +40,7 @@ static void every_loss_has_its_codes(void)
     }
     assert(strcmp(hr_code_of_loss[HR_LOST_DRAIN].sqlstate, "57P01") == 0);
     assert(strcmp(hr_code_of_loss[HR_LOST_IDLE].sqlstate, "57P05") == 0);
+    assert(strcmp(hr_code_of_loss[HR_LOST_STARTUP].sqlstate, "57014") == 0); /* as Postgres says of it */
     assert(strcmp(hr_code_of_loss[HR_LOST_MEMORY].sqlstate, "53200") == 0);
     assert(strcmp(hr_code_of_loss[HR_LOST_SERVER].sqlstate, "08006") == 0);
 }

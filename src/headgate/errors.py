@@ -49,7 +49,8 @@ class Fault(NamedTuple):
     line: int | None = None
 
     def __str__(self) -> str:
-        where = f"line {self.line}, {self.place}" if self.line else self.place
+        line = f"line {self.line}" if self.line else ""
+        where = ", ".join(part for part in (line, self.place) if part)
         return f"{where}: {self.message}" if where else self.message
 
 

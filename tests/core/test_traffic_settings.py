@@ -120,7 +120,7 @@ def test_what_is_no_file_or_no_text_is_told(
         load_policy(tmp_path / "none.toml")
     file = tmp_path / "p.toml"
     file.write_bytes(b"# \n# \xff\n")
-    with pytest.raises(InvalidSettings, match=r"line 2.*is not UTF-8 here"):
+    with pytest.raises(InvalidSettings, match=r"line 2: is not UTF-8 here"):
         load_policy(file)
     monkeypatch.setattr(config, "MAX_POLICY_FILE_BYTES", 3)
     with pytest.raises(InvalidSettings, match="has 7 bytes, at most 3"):

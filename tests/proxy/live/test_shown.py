@@ -43,6 +43,21 @@ def _running(proxy: ProxyProcess) -> float | None:
     return shown["statement_s"] if shown["phase"] == "running" else None
 
 
+def _phase(proxy: ProxyProcess) -> tuple[str, bool]:
+    _, listed = proxy.request("GET", "/v1/proxy/sessions")
+    (shown,) = listed["sessions"]
+    return shown["phase"], shown["in_transaction"]
+
+
+def _shows_idle_in_transaction(proxy: ProxyProcess, run: Callable[[str], Any]) -> None:
+    """P5: nothing runs between the statements of a transaction."""
+    for text in ("BEGIN", "SELECT 1"):
+        run(text)
+        eventually(lambda: _phase(proxy) == ("idle", True))
+    run("COMMIT")
+    eventually(lambda: _phase(proxy) == ("idle", False))
+
+
 def test_postgres_statements_are_counted_and_shown(postgres: ExtendedServer) -> None:
     with (
         ProxyProcess.started("postgres", postgres.port) as proxy,
@@ -53,6 +68,7 @@ def test_postgres_statements_are_counted_and_shown(postgres: ExtendedServer) -> 
         session.execute("SELECT 1")
         session.execute("SELECT %s::int", (1,), prepare=True)
         assert proxy.status()["statements"]["total"] == before + 2
+        _shows_idle_in_transaction(proxy, session.execute)
         locker.execute(f"SELECT pg_advisory_lock({KEY})")
         _shows_what_runs(
             proxy,
@@ -72,6 +88,7 @@ def test_mysql_statements_are_counted_and_shown(mariadb_server: MariaDBServer) -
             cursor.execute("SELECT 1")
             cursor.execute("SELECT 2")
             assert proxy.status()["statements"]["total"] == before + 2
+            _shows_idle_in_transaction(proxy, cursor.execute)
             locking.execute(f"SELECT GET_LOCK('{KEY}', 60)")
             _shows_what_runs(
                 proxy,
