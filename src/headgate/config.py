@@ -153,7 +153,18 @@ def _sha256(value: object) -> str:
     return raw
 
 
+def _hosts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_HOSTS:
+        raise ValueError(f"must be a list of at most {MAX_HOSTS} names")
+    found = tuple(text(253)(one).lower() for one in value)
+    if wrong := [name for name in found if not _NAME.fullmatch(name)]:
+        raise ValueError(f"has {wrong[0]!r}, must hold names such as headgate.example.com")
+    return found
+
+
 MAX_ELECT_AMONG = 16
+MAX_HOSTS = 50
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 _AGENT_URL = re.compile(r"https?://[^\s/@?#]+")
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,126}")
 
@@ -273,6 +284,15 @@ AGENT_SETTINGS = table(
             "Address of this agent as other agents and clients reach it, told to them.",
             _agent_url,
             shown_default="`listen`, with the scheme that it speaks",
+        ),
+        Setting(
+            "hosts",
+            "Names that the agent may be reached by over plain HTTP, besides addresses, "
+            "`localhost`, this host's own name, `name`, and those of `listen` and `advertise`. "
+            "Requests under another name are rejected (421) unless they carry a token: a web site "
+            "could have its own name mean this address, and read along in somebody's browser.",
+            _hosts,
+            default=(),
         ),
         Setting(
             "forward",
@@ -652,6 +672,7 @@ class AgentSettings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     advertise: str | None = None
+    hosts: tuple[str, ...] = ()
     forward: bool = False
     standby_for: str | None = None
     elect: str | None = None

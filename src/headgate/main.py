@@ -72,6 +72,7 @@ from headgate.http.control import ROUTES, Control, PageGiven
 from headgate.http.debugging import Inside
 from headgate.http.exposition import Works
 from headgate.http.forwarding import Forwarder
+from headgate.http.hosts import KnownHosts
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.page.sessions import Sessions
 from headgate.http.streaming import MAX_SUBSCRIBERS, Broadcasts
@@ -89,7 +90,7 @@ from headgate.wiring import (
     check_parts,
     credentials_of,
     idleness_of,
-    page_names,
+    own_names,
     peer_access,
     plan_of,
     policy_of,
@@ -418,6 +419,7 @@ class Agent:
         self.alerts.send_by(webhook_of(settings))
         await self._adopt(settings, None)
         self.listener.handlers = self._handlers(settings)
+        self.listener.hosts = self._hosts(settings)
         self.listener.forget()
         log.info("settings.reloaded", databases=sorted(settings.databases))
 
@@ -431,7 +433,11 @@ class Agent:
             agent.request_timeout_s,
             agent.idle_timeout_s,
         )
-        return Listener(self._handlers(settings), limits)
+        return Listener(self._handlers(settings), limits, self._hosts(settings))
+
+    def _hosts(self, settings: Settings) -> KnownHosts:
+        gatekeeper = Gatekeeper(credentials_of(settings, self._access))
+        return KnownHosts(own_names(settings.agent), has_token=gatekeeper.has_token)
 
     def _handlers(self, settings: Settings) -> Handlers:
         gatekeeper = Gatekeeper(credentials_of(settings, self._access))
@@ -478,7 +484,7 @@ class Agent:
             secure=settings.agent.tls_cert is not None,
             tour=page.tour,
             listens=advertised(settings.agent) or None,
-            names=page_names(settings),
+            names=own_names(settings.agent),
         )
 
     def _traced_store(self, store: Store) -> Store:

@@ -5,15 +5,11 @@ Read by config.py with the rest of the file; every fault is reported with its pl
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from headgate.core.settings import Setting, flag, number, read_table, table, text
 from headgate.errors import Fault
-
-MAX_HOSTS = 50
-_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 
 
 def _loopback_url(value: object) -> str:
@@ -28,15 +24,6 @@ def _loopback_url(value: object) -> str:
     return url
 
 
-def _hosts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MAX_HOSTS:
-        raise ValueError(f"must be a list of at most {MAX_HOSTS} names")
-    found = tuple(text(253)(one).lower() for one in value)
-    if wrong := [name for name in found if not _NAME.fullmatch(name)]:
-        raise ValueError(f"has {wrong[0]!r}, must hold names such as headgate.example.com")
-    return found
-
-
 PAGE_SETTINGS = table(
     (
         Setting("enabled", "Serve the page for people, at `/`.", flag, default=True),
@@ -45,13 +32,6 @@ PAGE_SETTINGS = table(
             "How long somebody who signed in stays so, s. A restart of the agent ends it, too.",
             number(60, 7 * 86_400),
             default=12 * 3600.0,
-        ),
-        Setting(
-            "hosts",
-            "Names that the page may be reached by, besides addresses, `localhost`, this host's "
-            "own name and that of `advertise`; a site of another name cannot read it.",
-            _hosts,
-            default=(),
         ),
         Setting(
             "tour",
@@ -67,7 +47,6 @@ PAGE_SETTINGS = table(
 class PageSettings:
     enabled: bool = True
     session_s: float = 12 * 3600.0
-    hosts: tuple[str, ...] = ()
     tour: str | None = None
 
 

@@ -306,12 +306,11 @@ def advertised(agent: AgentSettings) -> str:
     return f"{'https' if agent.tls_cert else 'http'}://{shown}:{port}"
 
 
-def page_names(settings: Settings) -> frozenset[str]:
-    """What the page may be called in a browser's address, besides numbers and localhost."""
-    agent = settings.agent
+def own_names(agent: AgentSettings) -> frozenset[str]:
+    """What the agent may be called in an address, besides numbers and localhost."""
     listens = agent.listen[0] if agent.listen else ""
     advertises = urlsplit(agent.advertise).hostname if agent.advertise else None
-    found = {socket.gethostname(), agent.name, listens, advertises or "", *settings.page.hosts}
+    found = {socket.gethostname(), agent.name, listens, advertises or "", *agent.hosts}
     return frozenset(name.lower() for name in found if name)
 
 

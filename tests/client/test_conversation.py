@@ -154,6 +154,15 @@ def test_a_wrong_question_is_raised_at_once(status: int, on_unavailable: Any) ->
         Talk().check(response(status, b"<html>"))
 
 
+@pytest.mark.parametrize("on_unavailable", ["open", "closed"])
+def test_an_agent_that_is_not_known_by_that_name_is_no_silence(on_unavailable: Any) -> None:
+    """L1: work would go ahead unthrottled for a name that is missing in its settings."""
+    problem = encoded({"status": 421, "detail": "this agent is not known as 'x'"})
+    headers = {"content-type": "application/problem+json"}
+    with pytest.raises(InvalidRequest, match="not known as 'x'"):
+        Talk(Patience(on_unavailable=on_unavailable)).wait([response(421, problem, **headers)])
+
+
 def test_a_read_check_is_never_a_leave_to_write() -> None:
     """R34."""
     answer = Talk().check(response(200, encoded(bodies.ok(read_only=True))), READ_QUESTION)

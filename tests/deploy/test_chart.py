@@ -17,6 +17,7 @@ from headgate.cli.lint import notes_on
 from headgate.version import VERSION
 from tests.deploy.charts import (
     CHART,
+    NAMESPACE,
     SETS,
     VALUES,
     VERSIONS,
@@ -203,10 +204,23 @@ def test_settings_come_out_as_they_went_in(tmp_path: Path) -> None:
     agent = {"enabled": True, "allowPlaintext": True, "settings": WRITTEN}
     values.write_text(yaml.safe_dump({"view": {"enabled": False}, "agent": agent}))
     read = tomllib.loads(render(CHART, "--values", values).settings("agent"))
-    for name in ("listen", "log", "socket", "state", "allow_plaintext"):
+    for name in ("listen", "log", "socket", "state", "allow_plaintext", "hosts"):
         del read["agent"][name]  # The chart's own.
     # As text: 8087 and 8087.0 are equal, and only one of them is a port.
     assert json.dumps(read, sort_keys=True) == json.dumps(WRITTEN, sort_keys=True)
+
+
+@pytest.mark.parametrize("part", ["agent", "view"])
+def test_in_the_clear_it_goes_by_the_names_of_its_service(part: str) -> None:
+    """L1: the agent rejects requests under other names."""
+    read = tomllib.loads(rendered(part).settings(part))
+    service = f"rel-headgate-{part}"
+    assert read["agent"]["hosts"] == [
+        service,
+        f"{service}.{NAMESPACE}",
+        f"{service}.{NAMESPACE}.svc",
+        f"{service}.{NAMESPACE}.svc.cluster.local",
+    ]
 
 
 # ── It is safe to run ──

@@ -47,6 +47,7 @@ from headgate.http.auth import Credential, Gatekeeper
 from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control, PageGiven
 from headgate.http.fleet import Fleet
+from headgate.http.hosts import KnownHosts
 from headgate.http.listener import Connection, Handlers, Limits, Listener
 from headgate.http.page.sessions import Sessions
 from headgate.http.peering import ShardsPort
@@ -210,7 +211,9 @@ class Served:
         )
         app = plan.app or control.app()
         self.listener = Listener(
-            Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve), plan.limits
+            Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve),
+            plan.limits,
+            KnownHosts({"agent"}, has_token=gatekeeper(plan).has_token),
         )
         self._plan = plan
         self._stop = asyncio.Event()

@@ -151,7 +151,8 @@ def test_nothing_there_is_a_problem_that_points_to_help(served: Served, path: st
 
 @pytest.mark.parametrize("host", ["[", "a b", "evil.example/x?", "\xff", ""])
 def test_a_strange_host_header_changes_nothing(served: Served, host: str) -> None:
-    with served.talk() as talk:
+    """Where there is no browser. Elsewhere it is no name of the agent's (test_hosts.py)."""
+    with served.talk(unix=True) as talk:
         for target, status in (("/nothing", 404), ("/v1/status", 200), ("/v1/status/", 404)):
             raw = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1")
             assert talk.send(raw).reply().status == status

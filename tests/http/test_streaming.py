@@ -26,7 +26,7 @@ from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
 
-LISTEN = "GET /v1/snapshot?database=main&app=etl HTTP/1.1\r\nHost: h\r\n\r\n"
+LISTEN = "GET /v1/snapshot?database=main&app=etl HTTP/1.1\r\nHost: agent\r\n\r\n"
 
 
 class Listener:

@@ -16,6 +16,9 @@ from headgate.errors import InvalidRequest
 
 # Asking again would be answered alike: the caller has to change something first.
 _WRONG_QUESTION = frozenset({400, 401, 403, 405, 413, 414, 415, 422, 431})
+MISDIRECTED = 421
+"""With a verdict it says where to ask; as a problem, that the agent does not go by the name that it
+was asked under. That is for somebody to put right, and no silence on which work may go ahead."""
 # These statuses say no by themselves, whoever stands between us and the agent.
 _REFUSALS = frozenset({417, 429})
 
@@ -34,6 +37,8 @@ def read_reply(reply: Response | NoAnswer, question: Question) -> Answer | NoAns
     except BadAnswer as fault:
         if reply.status in _REFUSALS:
             return _bare_refusal(reply)
+        if reply.status == MISDIRECTED and _is_problem(reply):
+            raise _wrong_question(reply, question) from None
         return NoAnswer(f"status {reply.status} came with a body that is no answer: {fault}")
 
 
@@ -61,6 +66,10 @@ def _retry_after_s(reply: Response) -> float | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 8):
         return None
     return min(float(text), MAX_RETRY_AFTER_S)
+
+
+def _is_problem(reply: Response) -> bool:
+    return reply.headers.get("content-type", "").startswith("application/problem+json")
 
 
 def _wrong_question(reply: Response, question: Question) -> InvalidRequest:

@@ -88,6 +88,13 @@ class Gatekeeper:
         """Whose header it is, or InvalidRequest (401)."""
         return self._find(authorization)
 
+    def has_token(self, authorization: str) -> bool:
+        try:
+            self._find(authorization)
+        except InvalidRequest:
+            return False
+        return True
+
     def find(self, token: str) -> Credential:
         """Whose it is, or InvalidRequest (401)."""
         digest = hashlib.sha256(token.strip().encode()).hexdigest()

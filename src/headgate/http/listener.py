@@ -20,6 +20,7 @@ from typing import NamedTuple, cast
 import httptools
 import structlog
 
+from headgate.http.hosts import KnownHosts
 from headgate.http.peers import Peer, peer_of
 from headgate.http.responses import closing, error_reply
 
@@ -73,9 +74,11 @@ class Handlers(NamedTuple):
 class Listener:
     """Accepts on any number of sockets; one per agent."""
 
-    def __init__(self, handlers: Handlers, limits: Limits) -> None:
+    def __init__(self, handlers: Handlers, limits: Limits, hosts: KnownHosts | None = None) -> None:
+        """`hosts`: the names that requests over plain TCP may use; None for any."""
         self.handlers = handlers
         self.limits = limits
+        self.hosts = hosts
         self.memo: dict[bytes, Answer] = {}
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()
@@ -183,6 +186,8 @@ class Connection(asyncio.Protocol):
         self._completed = False
         """Whether a message ended in the bytes that are being parsed."""
         self._raw: bytes | None = None
+        self._in_the_clear = False
+        """Plain TCP: a browser may have been led here under another site's name."""
         self._reset()
 
     # --- bytes in --------------------------------------------------------------------------
@@ -191,6 +196,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._active_at = asyncio.get_running_loop().time()
         local = not isinstance(transport.get_extra_info("peername"), tuple)
+        self._in_the_clear = not local and transport.get_extra_info("sslcontext") is None
         if self._listener.admit(self, local=local):
             return
         if self in self._listener.turned_away:
@@ -366,8 +372,16 @@ class Connection(asyncio.Protocol):
             self._refuse(400, "this server speaks HTTP/1.1 and upgrades to nothing")
         elif body_bytes > most:
             self._refuse(413, f"the body has {body_bytes} bytes, at most {most} are taken")
+        elif (fault := self._host_fault(head)) is not None:
+            self._refuse(421, fault)
         elif version == "1.1" and (chunked or body_bytes):
             self._invite_body(head.get(b"expect", b""))
+
+    def _host_fault(self, head: dict[bytes, bytes]) -> str | None:
+        hosts, host = self._listener.hosts, head.get(b"host")
+        if not self._in_the_clear or hosts is None or host is None:
+            return None
+        return hosts.fault(host, head.get(b"authorization"))
 
     def _is_connect(self) -> bool:
         return self._parser is not None and self._parser.get_method() == b"CONNECT"

@@ -129,7 +129,7 @@ def test_a_site_of_another_name_cannot_read_the_page(served: Served, host: str) 
     """Whose name was made to mean this address, after it was loaded."""
     for path in ("/", "/rules", "/sign-in"):
         reply = served.ask("GET", path, Host=host)
-        assert reply.status == 421 and "of [page] in the agent's settings" in text_of(reply)
+        assert reply.status == 421 and "`hosts` of [agent]" in text_of(reply)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "[::1]:1", "localhost", "a.localhost:1", "AGENT"])

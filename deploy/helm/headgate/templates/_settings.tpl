@@ -19,6 +19,10 @@ headgate.toml: what the chart says, and over it `settings` of the values.
 {{- end -}}
 {{- else if $part.allowPlaintext -}}
 {{- $_ := set $agent "allow_plaintext" true -}}
+{{- /* Over plain HTTP the agent rejects names that it does not know: its Service's are its own. */ -}}
+{{- $service := printf "%s-%s" (include "headgate.fullname" .root) .name -}}
+{{- $here := printf "%s.%s" $service .root.Release.Namespace -}}
+{{- $_ := set $agent "hosts" (list $service $here (printf "%s.svc" $here) (printf "%s.svc.cluster.local" $here)) -}}
 {{- else -}}
 {{- fail (printf "%s.tls.secretName is empty: name a Secret with tls.crt and tls.key, or set %s.allowPlaintext=true if something else protects the way" .name .name) -}}
 {{- end -}}
@@ -53,7 +57,7 @@ headgate.toml: what the chart says, and over it `settings` of the values.
 {{- end -}}
 
 {{- define "headgate.agent.settings" -}}
-{{- $agent := include "headgate.settings.listen" (dict "part" .Values.agent "name" "agent") | fromJson -}}
+{{- $agent := include "headgate.settings.listen" (dict "root" . "part" .Values.agent "name" "agent") | fromJson -}}
 {{- $_ := set $agent "state" "/var/lib/headgate/state.db" -}}
 {{- $own := dict "agent" $agent -}}
 {{- if .Values.fleet.endpoints -}}
@@ -82,7 +86,7 @@ headgate.toml: what the chart says, and over it `settings` of the values.
 {{- if not .Values.fleet.endpoints -}}
 {{- fail "fleet.endpoints is empty: the fleet view reads etcd and nothing else. Say where its members are, or set view.enabled=false" -}}
 {{- end -}}
-{{- $agent := include "headgate.settings.listen" (dict "part" .Values.view "name" "view") | fromJson -}}
+{{- $agent := include "headgate.settings.listen" (dict "root" . "part" .Values.view "name" "view") | fromJson -}}
 {{- $fleet := include "headgate.settings.fleet" . | fromJson -}}
 {{- $_ := set $fleet "view" true -}}
 {{- $_ := set $fleet "register" false -}}

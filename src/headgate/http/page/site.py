@@ -6,7 +6,6 @@ Control ──► PageSite.routes ──► Starlette ──► _visited ──�
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +19,7 @@ from headgate.agent.ports import Clock
 from headgate.errors import InvalidRequest
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
+from headgate.http.hosts import bare_name, is_known_name
 from headgate.http.page.api import PageApi, Refused
 from headgate.http.page.audit import AuditPage
 from headgate.http.page.banner import BannerPage
@@ -160,27 +160,16 @@ def _place(origin: str) -> str:
 
 
 def _expect_known_name(request: Request, names: frozenset[str]) -> None:
-    """A site whose name has come to mean this address shall not read the page in somebody's
-    browser. By a bare address nobody can be led here under another name."""
+    """The listener has looked at what came in the clear; a browser's name is looked at over TLS,
+    too."""
     host = request.headers.get("host", "")
-    if not host or request.state.peer.unix_uid is not None:
-        return  # No browser.
-    name = (_place(f"//{host}").rpartition("@")[2].partition(":")[0] or host).lower()
-    if host.startswith("[") or _is_address(name) or name in names or name.endswith(".localhost"):
+    if not host or request.state.peer.unix_uid is not None or is_known_name(host, names):
         return
     raise InvalidRequest(
-        f"this page is not known as {name[:100]!r}: add that to `hosts` of [page] in the agent's "
-        "settings, or use its address",
+        f"this page is not known as {bare_name(host)[:100]!r}: add that name to `hosts` of [agent] "
+        "in the agent's settings, or use the agent's address",
         status=421,
     )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.IPv4Address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _expect_csrf(session: Session, told: str) -> None:

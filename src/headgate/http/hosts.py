@@ -1,0 +1,88 @@
+"""Under which names the agent may be reached over plain HTTP.
+
+A web site can have its own name mean the agent's address (DNS rebinding): the reader's browser then
+asks the agent, and the site reads along. What gives it away is the Host header, which the browser
+sets itself. An address cannot be made to mean another one, so addresses are always known; a token
+is something that no site has; over TLS the certificate speaks for the name, and on the Unix socket
+there is no browser: neither gets here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+
+import structlog
+
+log = structlog.get_logger()
+
+MAX_REMEMBERED = 256
+MAX_LOGGED = 20
+LOCALHOST = "localhost"
+
+
+def is_known_name(host: str, names: frozenset[str]) -> bool:
+    """Whether a Host header names this agent; `names` in lower case."""
+    name = bare_name(host)
+    return (
+        host.startswith("[")
+        or _is_address(name)
+        or name in names
+        or name == LOCALHOST
+        or name.endswith(f".{LOCALHOST}")
+    )
+
+
+def bare_name(host: str) -> str:
+    """Without a port, and without what stands before an @."""
+    return host.rpartition("@")[2].partition(":")[0].lower()
+
+
+class KnownHosts:
+    """What a listener asks of each request that came over plain TCP."""
+
+    def __init__(
+        self, names: Iterable[str], *, has_token: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """`has_token`: whether an Authorization header holds a token of ours."""
+        self._names = frozenset(names)
+        self._has_token = has_token
+        self._known: set[bytes] = set()
+        """As they were sent: clients repeat themselves."""
+        self._logged: set[str] = set()
+
+    def fault(self, host: bytes, authorization: bytes | None) -> str | None:
+        """None: known, or it does not matter. Else what to do about it."""
+        if host in self._known:
+            return None
+        text = host.decode("latin-1").strip()
+        if not text or is_known_name(text, self._names):
+            if len(self._known) < MAX_REMEMBERED:
+                self._known.add(host)
+            return None
+        if authorization is not None and self._has_token(authorization.decode("latin-1")):
+            return None
+        name = bare_name(text)[:100]
+        self._log(name)
+        return (
+            f"this agent is not known as {name!r}: add that name to `hosts` of [agent] in the "
+            "agent's settings, or use the agent's address"
+        )
+
+    def _log(self, name: str) -> None:
+        """Once for each name, and of a few: anybody can make them up."""
+        if name not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add(name)
+            log.warning(
+                "http.unknown_host",
+                host=name,
+                detail="rejected: if clients use this name, add it to hosts of [agent]",
+            )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return False
+    return True
