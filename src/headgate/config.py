@@ -714,8 +714,23 @@ class Settings:
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """The settings of `path`, or InvalidSettings with every fault and its line."""
+    return read_settings(settings_text(path), environment, source=str(path))
+
+
+def read_settings(
+    content: str, environment: Mapping[str, str] | None = None, *, source: str
+) -> Settings:
+    """What a file says, as an agent is run by it: with a database."""
     environment = os.environ if environment is None else environment  # noqa: TID251 -- the one place
-    return parse_settings(settings_text(path), environment, source=str(path))
+    settings = parse_settings(content, environment, source=source)
+    if not settings.databases and not (settings.fleet and settings.fleet.view):
+        what = "the file has no database" if content.strip() else "the file is empty"
+        message = (
+            f"{what}: add [databases.NAME] with engine and dsn. Only an agent that shows a fleet "
+            "([fleet] with view = true) needs none"
+        )
+        raise InvalidSettings([Fault("databases", message)], source)
+    return settings
 
 
 def settings_text(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
@@ -1188,4 +1203,6 @@ __all__ = [
     "load_settings",
     "parse_settings",
     "read_policy",
+    "read_settings",
+    "settings_text",
 ]

@@ -56,10 +56,13 @@ from headgate.config import (
     LogFormat,
     Settings,
     load_settings,
+    read_settings,
+    settings_text,
 )
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.records import MetricChange
 from headgate.core.redaction import shown
+from headgate.core.reloading import NOTHING, Confirmed, reload_faults
 from headgate.core.rule_settings import RuleLimits
 from headgate.core.rules import RuleBook
 from headgate.core.samples import Cause
@@ -110,6 +113,7 @@ STORE_RETRY_S = 5.0
 TEND_INTERVAL_S = 1.0
 BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
+SETTLE_S, SETTLE_LOOKS = 0.1, 50
 WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni", "tracing")
 """Sections whose changes a reload leaves alone."""
 
@@ -197,6 +201,9 @@ class Agent:
         agent, aggregates = settings.agent, rollup_plugins()
         self._settings = settings
         self._settings_path = settings_path
+        self._settings_text = _text_of(settings_path)
+        """Of the file as it was last followed; None where it could not be read again."""
+        self._reloading = asyncio.Lock()
         self._clock = clock or SystemClock()
         self._notifier = notifier or Notifier({})
         self._access = peer_access(settings)
@@ -396,24 +403,39 @@ class Agent:
             if path.stat().st_ino == self._socket_inode:
                 path.unlink()
 
-    async def reload(self) -> None:
-        """Follow the settings file. A refused file changes nothing, and says so in status."""
-        if self._settings_path is None:
-            return
-        try:
-            settings = load_settings(self._settings_path)
-            check_parts(settings)
-            check_tracing(settings)
-        except InvalidSettings as error:
-            self.facts.settings_fault = str(error)
-            log.error("settings.refused", detail=str(error))
-            return
-        for section in WAIT_FOR_RESTART:
-            if getattr(settings, section) != getattr(self._settings, section):
-                detail = f"changes in [{section}] wait for one"
-                log.warning(f"settings.{section}_needs_restart", detail=detail)
-        kept = {section: getattr(self._settings, section) for section in WAIT_FOR_RESTART}
+    async def reload(self, confirmed: Confirmed = NOTHING) -> Sequence[str]:
+        """Follow the settings file; the sections that wait for a restart. A refused file changes
+        nothing, is InvalidSettings, and stands in status."""
+        async with self._reloading:
+            try:
+                return await self._reload(confirmed)
+            except InvalidSettings as error:
+                self.facts.settings_fault = str(error)
+                log.error("settings.refused", detail=str(error))
+                raise
+
+    async def _reload(self, confirmed: Confirmed) -> Sequence[str]:
+        path = self._settings_path
+        if path is None:
+            raise InvalidSettings([Fault("", "this agent was started without a settings file")])
+        content = await self._settled_text(path)
+        settings = read_settings(content, source=str(path))
+        check_parts(settings)
+        check_tracing(settings)
+        before, faults = self._settings, []
+        if self._settings_text is not None:
+            faults = reload_faults(
+                _judged(before), self._settings_text, _judged(settings), content, confirmed
+            )
+        if faults:
+            raise InvalidSettings(faults, str(path))
+        waiting = [s for s in WAIT_FOR_RESTART if getattr(settings, s) != getattr(before, s)]
+        for section in waiting:
+            detail = f"changes in [{section}] wait for one"
+            log.warning(f"settings.{section}_needs_restart", detail=detail)
+        kept = {section: getattr(before, section) for section in WAIT_FOR_RESTART}
         self._settings = settings = replace(settings, **kept)
+        self._settings_text = content
         self._describe(settings)
         self.watch.policy = policy_of(settings)
         self.alerts.send_by(webhook_of(settings))
@@ -422,6 +444,18 @@ class Agent:
         self.listener.hosts = self._hosts(settings)
         self.listener.forget()
         log.info("settings.reloaded", databases=sorted(settings.databases))
+        return waiting
+
+    async def _settled_text(self, path: Path) -> str:
+        """What the file says once it stays the same for a moment: it may be half-written."""
+        content = settings_text(path)
+        for _ in range(SETTLE_LOOKS):
+            await self._clock.sleep(SETTLE_S)
+            before, content = content, settings_text(path)
+            if content == before:
+                return content
+        fault = Fault("", f"is still being written after {SETTLE_LOOKS * SETTLE_S:g} s")
+        raise InvalidSettings([fault], str(path))
 
     # --- parts -----------------------------------------------------------------------------
 
@@ -456,6 +490,7 @@ class Agent:
             fleet=self.fleet.routed() if self.fleet else None,
             page=self._page(settings),
             works=works,
+            reload=self.reload,
             inside=Inside(
                 lambda: shown(self._settings), self._disks, self._ask_server, works=works
             ),
@@ -755,7 +790,8 @@ class Agent:
             self._hangup.clear()
             self._notifier.reloading(self._clock.now().mono_s)
             try:
-                await self.reload()
+                with suppress(InvalidSettings):
+                    await self.reload()
             finally:
                 self._notifier.ready(self._status())
 
@@ -774,6 +810,16 @@ class Agent:
                 self.listener, sock=sock, backlog=BACKLOG, start_serving=False
             )
             self.listener.add(unix)
+
+
+def _judged(settings: Settings) -> Mapping[str, Mapping[str, object]]:
+    return {name: database.metrics for name, database in settings.databases.items()}
+
+
+def _text_of(path: Path | None) -> str | None:
+    with suppress(InvalidSettings):
+        return None if path is None else settings_text(path)
+    return None
 
 
 def _unix_socket(path: Path, mode: int) -> socket.socket:

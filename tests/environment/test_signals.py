@@ -18,7 +18,7 @@ import pytest
 from tests.client import bodies
 from tests.client.scripted import OK, ScriptedAgent, answer
 from tests.environment.starting import DEAF, HEADGATE, Left, ran, started
-from tests.fixtures.agents import release_port, reserve_port
+from tests.fixtures.agents import HOST_ONLY, release_port, reserve_port
 from tests.fixtures.eventually import eventually
 
 HELD = answer(429, bodies.refusal(retry_after_ms=3_600_000), Retry_After="3600")
@@ -64,7 +64,7 @@ def test_what_waits_for_leave_can_be_ended(
 
 def test_an_agent_reloads_on_hangup_and_stops(short_path: Path) -> None:
     settings = short_path / "headgate.toml"
-    settings.write_text(f'[agent]\nsocket = "{short_path}/a.sock"\nlisten = ""\n')
+    settings.write_text(f'[agent]\nsocket = "{short_path}/a.sock"\nlisten = ""\n{HOST_ONLY}')
     left = Left(ignored=(*DEAF.ignored, "SIGHUP"), blocked=DEAF.blocked)
     with started(left, short_path, *HEADGATE, "agent", "-c", str(settings)) as running:
         running.until("agent.serving")

@@ -15,6 +15,7 @@ import pytest
 
 from headgate.demo.postgres import PostgresServer
 from tests.fixtures.agents import (
+    HOST_ONLY,
     AgentProcess,
     mysql_database,
     postgres_database,
@@ -201,6 +202,52 @@ class TestLife:
         fault = eventually(lambda: serving.get("/v1/status").json["settings_fault"])
         assert "oops" in fault and re.search(r"line \d+", fault)
         assert serving.admitted()
+
+    @pytest.mark.parametrize("cut", [0, 1, 60, -1, -20])
+    def test_a_reload_of_a_file_that_is_cut_short_drops_no_database(
+        self, serving: AgentProcess, cut: int
+    ) -> None:
+        """B8: `cp` over a full disk leaves one behind, and valid TOML it may be."""
+        text = serving.settings.read_text()
+        serving.settings.write_text(text[:cut] if cut else "")
+        serving.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: serving.get("/v1/status").json["settings_fault"])
+        assert [d["database"] for d in serving.get("/v1/status").json["databases"]] == ["main"]
+        assert serving.metric("lag")
+        assert b"headgate_settings_refused 1.0" in serving.get("/metrics").body
+        serving.settings.write_text(text)
+        serving.process.send_signal(signal.SIGHUP)
+        eventually(lambda: serving.get("/v1/status").json["settings_fault"] is None)
+
+    def test_a_database_is_dropped_once_an_operator_confirms_it(
+        self, serving: AgentProcess
+    ) -> None:
+        """B8."""
+        text = serving.settings.read_text()
+        more = HOST_ONLY.replace("databases.main", "databases.other")
+        serving.settings.write_text(text + more)
+        serving.process.send_signal(signal.SIGHUP)
+        eventually(lambda: len(serving.get("/v1/status").json["databases"]) == 2)
+        serving.settings.write_text("# without other\n" + text)
+        refused = serving.request("POST", "/v1/reload", {}, unix=True)
+        assert refused.status == 422
+        assert "headgate reload --drop other" in str(refused.json["faults"])
+        assert len(serving.get("/v1/status").json["databases"]) == 2
+        assert serving.request("POST", "/v1/reload", {}).status == 401, "anybody may look alone"
+        done = serving.request("POST", "/v1/reload", {"drop": ["other"]}, unix=True)
+        assert (done.status, done.json["databases"]) == (200, ["main"])
+        status = serving.get("/v1/status").json
+        assert ([d["database"] for d in status["databases"]], status["settings_fault"]) == (
+            ["main"],
+            None,
+        )
+
+    def test_an_empty_file_does_not_start(self, agent: AgentProcess) -> None:
+        """B8."""
+        agent.settings.write_text("")
+        agent.launch()
+        assert agent.process.wait(timeout=60) == 2
+        assert "databases: the file is empty: add [databases.NAME]" in agent.log()
 
     def test_a_reload_whose_probes_cannot_be_built_changes_nothing(
         self, serving: AgentProcess

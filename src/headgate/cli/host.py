@@ -1,4 +1,4 @@
-"""Commands that run something on this host: agent, demo, metrics calibrate.
+"""Commands that run something on this host: agent, demo, metrics calibrate; and reload.
 
 What they start is beyond this ring: __main__.py hands it in, as the context's object.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
-from headgate.cli.options import DatabaseArgument
+from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
 
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")
@@ -43,6 +43,15 @@ DemoPorts = Annotated[
 CalibrateJson = Annotated[bool, typer.Option("--json", help="Print as JSON, for programs.")]
 
 
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="DATABASE", help="The file lacks it on purpose; repeatable."),
+]
+Whole = Annotated[
+    bool, typer.Option("--whole", help="The file is whole, though it ends as if it were cut short.")
+]
+
+
 class Host(Protocol):
     """What can be started here; each raises HeadgateError where a package for it is missing."""
 
@@ -68,6 +77,36 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
     notes = notes_on(config)
     show_notes(config, notes, as_json=False)
     raise typer.Exit(2 if any(note.level == "fault" for note in notes) else 0)
+
+
+def reload(
+    drop: Drop = None,
+    whole: Whole = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the agent follow its settings file, as SIGHUP does.
+
+    A file that lacks a database, or ends like one that was cut short, is refused: `--drop` and
+    `--whole` say that it is meant. Exit code 1 where it is refused; the settings in force stay.
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.output import show
+    from headgate.cli.pages import done_page
+
+    body = {"drop": drop or [], "whole": whole}
+    changed = connect(url, token).change("POST", "/v1/reload", body)
+    show(changed, as_json, lambda _: done_page("RELOADED", _reloaded(changed.document)))
+
+
+def _reloaded(document: Mapping[str, Any]) -> str:
+    databases, waiting = document.get("databases") or [], document.get("waiting") or []
+    told = f"{document.get('settings')}: {', '.join(map(str, databases)) or 'no database'}"
+    if not waiting:
+        return told
+    sections = ", ".join(f"[{section}]" for section in waiting)
+    return f"{told}; changes in {sections} wait for a restart"
 
 
 def demo(

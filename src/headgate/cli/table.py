@@ -68,6 +68,7 @@ COMMANDS: Mapping[str, Row] = {
         "shard:wake", "Wake a database that hibernates, and its shard, as a client's check would."
     ),
     "agent": Row("host:agent", "Run the agent."),
+    "reload": Row("host:reload", "Have the agent follow its settings file, as SIGHUP does."),
     "demo": Row(
         "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
     ),

@@ -59,6 +59,7 @@ from headgate.http.page.shell import Site
 from headgate.http.page.site import PageSite
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
 from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
+from headgate.http.reloading import RELOADING_ROUTES, Reload, Reloading
 from headgate.http.reporting import REPORTING_ROUTES, Reporting
 from headgate.http.ruling import RULING_ROUTES, Ruling
 from headgate.http.streaming import STREAMING_ROUTES, Broadcasts, Streaming
@@ -106,6 +107,7 @@ class Control:
         page: PageGiven | None = None,
         works: Works | None = None,
         inside: Inside | None = None,
+        reload: Reload | None = None,
     ) -> None:
         self._views = views
         self._works = works
@@ -128,6 +130,7 @@ class Control:
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
         self.debugging = Debugging(views, gatekeeper, inside or Inside(works=works))
+        self.reloading = Reloading(views, gatekeeper, reload)
         self._page = page
         self._shows_fleet = view is not None
         sessions, listens = (None, None) if page is None else (page.sessions, page.listens)
@@ -302,6 +305,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     *((method, path, f"fleet.{name}") for method, path, name in FLEET_ROUTES),
     *((method, path, f"page_links.{name}") for method, path, name in PAGE_LINK_ROUTES),
     *((method, path, f"debugging.{name}") for method, path, name in DEBUG_ROUTES),
+    *((method, path, f"reloading.{name}") for method, path, name in RELOADING_ROUTES),
     ("GET", "/v1/explain", "explain"),
     ("GET", "/v1/clients", "clients"),
     ("GET", "/v1/history", "history"),

@@ -13,6 +13,7 @@ from headgate.core.settings import Table
 from headgate.http.fleet_page import MAX_PAGE
 from headgate.http.fleet_ruling import REACH_SETTINGS
 from headgate.http.peering import PeerBody, SkipBody, WakeBody, WokenDoc
+from headgate.http.reloading import ReloadBody
 from headgate.http.reporting import ReportsBody, ReportsDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED, REST_SETTINGS
 from headgate.traffic.limits import BUDGET_SETTINGS
@@ -87,6 +88,7 @@ from headgate.wire.status import (
     MetricView,
     ReadyDoc,
     RefusalsDoc,
+    ReloadedDoc,
     RemovedDoc,
     StatusDoc,
 )
@@ -155,6 +157,8 @@ _DOCS = (
     ShardDoc,
     SkipBody,
     WakeBody,
+    ReloadBody,
+    ReloadedDoc,
     PeerBody,
     WokenDoc,
     PullDoc,
@@ -202,6 +206,7 @@ def document() -> dict[str, Any]:
             **_fleet_view_paths(),
             **_feed_paths(),
             **_page_paths(),
+            **_reload_paths(),
         },
         "components": {
             "schemas": schemas,
@@ -697,6 +702,13 @@ def _page_paths() -> dict[str, Any]:
     made = {"201": _content(_schema(LinkDoc)), **_errors(400, 401, 403, 404)}
     operation = _operation("A link that signs in at the page, once", made)
     return {"/v1/page/links": {"post": {**operation, "security": [{"token": []}]}}}
+
+
+def _reload_paths() -> dict[str, Any]:
+    done = {"200": _content(_schema(ReloadedDoc)), **_errors(400, 401, 403, 404, 413, 415, 422)}
+    operation = _operation("Follow the settings file, as SIGHUP does", done)
+    secured = {**operation, "security": [{"token": []}], "requestBody": _body(ReloadBody)}
+    return {"/v1/reload": {"post": secured}}
 
 
 def _body(doc: type) -> dict[str, Any]:

@@ -161,3 +161,12 @@ class ReadyDoc(msgspec.Struct, frozen=True):
     waiting_for: Sequence[str]
     notes: Sequence[str] = ()
     """What is amiss, and keeps nobody waiting."""
+
+
+class ReloadedDoc(msgspec.Struct, frozen=True):
+    settings: str
+    """The file."""
+    databases: Sequence[str]
+    """In force now."""
+    waiting: Sequence[str]
+    """Sections whose changes wait for a restart."""
