@@ -66,6 +66,13 @@ class Anonymous(Enum):
     ALLOW = "allow"
 
 
+class StateLoss(Enum):
+    """What happens where what operators had set is lost, until somebody acknowledges it."""
+
+    REJECT = "reject"
+    FILE = "file"
+
+
 class LogFormat(Enum):
     AUTO = "auto"
     CONSOLE = "console"
@@ -194,9 +201,16 @@ AGENT_SETTINGS = table(
         Setting("socket_mode", "Permissions of the Unix socket.", text(4), default="0660"),
         Setting(
             "state",
-            "SQLite file that keeps runtime settings, audit and history; without one they live "
-            "in memory.",
+            "SQLite file that keeps runtime settings, audit and history, with a copy of what is in "
+            "force beside it; without one they live in memory.",
             _path,
+        ),
+        Setting(
+            "state_lost",
+            "Where neither the state file nor its copy can be read, until an operator acknowledges "
+            "it: `reject` rejects every check, `file` judges by the settings file alone.",
+            one_of(StateLoss),
+            default=StateLoss.REJECT,
         ),
         Setting(
             "anonymous",
@@ -656,6 +670,7 @@ class AgentSettings:
     socket: Path | None = None
     socket_mode: str = "0660"
     state: Path | None = None
+    state_lost: StateLoss = StateLoss.REJECT
     anonymous: Anonymous = Anonymous.DENY
     log: LogFormat = LogFormat.AUTO
     history_days: int = 14
@@ -1197,6 +1212,7 @@ __all__ = [
     "Role",
     "Settings",
     "StarvationSettings",
+    "StateLoss",
     "Token",
     "TrafficSettings",
     "load_policy",

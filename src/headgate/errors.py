@@ -6,6 +6,7 @@ HeadgateError
 ├── InvalidRequest     an HTTP request or body that cannot be understood
 ├── Conflict           a change built on a revision that is no longer the newest
 ├── StoreUnavailable   the store cannot be read or written just now
+│   ├── StateLost      what was in force is not known: neither of its two copies can be read
 │   ├── StoreRefused   the fleet's store does not let us in: credentials, certificate, permission
 │   ├── Compacted      changes since that revision are no longer known there: list anew
 │   └── OutcomeUnknown a change was sent and no answer came: it may have been made, or not
@@ -85,6 +86,10 @@ class Conflict(HeadgateError):
 
 class StoreUnavailable(HeadgateError):
     pass
+
+
+class StateLost(StoreUnavailable):
+    """Until somebody acknowledges it, or a copy is put back."""
 
 
 class StoreRefused(StoreUnavailable):

@@ -55,12 +55,13 @@ from headgate.config import (
     DatabaseSettings,
     LogFormat,
     Settings,
+    StateLoss,
     load_settings,
     read_settings,
     settings_text,
 )
 from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.records import MetricChange
+from headgate.core.records import AuditEntry, MetricChange
 from headgate.core.redaction import shown
 from headgate.core.reloading import NOTHING, Confirmed, reload_faults
 from headgate.core.rule_settings import RuleLimits
@@ -491,6 +492,7 @@ class Agent:
             page=self._page(settings),
             works=works,
             reload=self.reload,
+            acknowledge=self.acknowledge_loss,
             inside=Inside(
                 lambda: shown(self._settings), self._disks, self._ask_server, works=works
             ),
@@ -640,7 +642,7 @@ class Agent:
     async def _load(self, settings: Settings) -> None:
         try:
             await self.store.open()
-            changes = await self.store.metric_changes()
+            changes = await self._load_records()
         except StoreUnavailable as error:
             log.error("store.unavailable", store=self.store.name, detail=str(error))
             self.keeper.mark_fault(str(error))
@@ -648,29 +650,69 @@ class Agent:
             self._background("store", self._load_changes)
         else:
             await self._adopt(settings, changes)
-            await self._load_records()
 
     async def _salvaged(self) -> Sequence[MetricChange]:
-        """What can be read of it. Checks do not wait for the rest; the fault stays visible."""
+        """What can be read of it, or of its copy. Checks do not wait for the rest; the fault stays
+        visible. Where nothing can be read, the gate stays shut unless the settings say otherwise:
+        a `hold` may have been in force."""
+        store = self.store
         try:
-            self.rules.load(
-                await self.store.salvage_records(RULE),
-                await self.store.salvage_records(RULE_TIME),
-            )
-            await self.shards.load(
-                await self.store.salvage_records(SKIP), await self.store.salvage_records(PEER)
-            )
-            await self.budgets.load(await self.store.salvage_policies())
-            return await self.store.salvage_changes()
+            changes = await store.salvage_changes()
+            rules = await store.salvage_records(RULE), await store.salvage_records(RULE_TIME)
+            members = await store.salvage_records(SKIP), await store.salvage_records(PEER)
+            policies = await store.salvage_policies()
         except StoreUnavailable as error:
-            log.error("store.changes_unknown", store=self.store.name, detail=str(error))
+            self._lose_state(str(error))
             return []
+        self.rules.load(*rules)
+        await self.shards.load(*members)
+        await self.budgets.load(policies)
+        return changes
 
-    async def _load_records(self) -> None:
-        self.rules.load(await self.store.records(RULE), await self.store.records(RULE_TIME))
-        self.unthrottled.load(await self.store.reports())
-        await self.budgets.load(await self.store.policies())
-        await self.shards.load(await self.store.records(SKIP), await self.store.records(PEER))
+    async def _load_records(self) -> Sequence[MetricChange]:
+        """All of it is read before any of it counts."""
+        store = self.store
+        changes = await store.metric_changes()
+        rules = await store.records(RULE), await store.records(RULE_TIME)
+        members = await store.records(SKIP), await store.records(PEER)
+        policies, reports = await store.policies(), await store.reports()
+        self.rules.load(*rules)
+        self.unthrottled.load(reports)
+        await self.budgets.load(policies)
+        await self.shards.load(*members)
+        return changes
+
+    def _lose_state(self, why: str) -> None:
+        rejects = self._settings.agent.state_lost is StateLoss.REJECT
+        does = "every check is rejected" if rejects else "the settings file alone is in force"
+        self.facts.state_lost = f"{does}, until an operator acknowledges it. {why}"
+        if rejects:
+            self.checker.closed = f"the agent has lost its state: {self.facts.state_lost}"
+        policy = self._settings.agent.state_lost.value
+        log.error("state.lost", store=self.store.name, policy=policy, detail=why)
+
+    def _have_state(self) -> None:
+        if self.facts.state_lost is not None:
+            log.warning("state.known", store=self.store.name)
+        self.facts.state_lost, self.checker.closed = None, ""
+
+    async def acknowledge_loss(self, who: str) -> Sequence[str]:
+        """Go on without what is lost: the old file is moved aside, and a new one begun. The names
+        of what was moved. Conflict where nothing is lost."""
+        now_s, target = self._clock.now().wall_s, str(self._settings.agent.state or "")
+        entry = AuditEntry(now_s, who, "state.acknowledged", target, self.facts.state_lost, None)
+        moved = await self.store.begin_anew(entry)
+        log.warning("state.acknowledged", who=who, moved=moved)
+        await self._take_up()
+        await self.keeper.flush()
+        return moved
+
+    async def _take_up(self) -> None:
+        """What the store has, now that it can be read."""
+        changes = await self._load_records()
+        self._have_state()
+        await self._adopt(self._settings, changes)
+        log.info("store.changes_loaded", count=len(changes))
 
     def _apply_rules(self, book: RuleBook) -> None:
         self.checker.rules = book
@@ -680,10 +722,7 @@ class Agent:
             await self._clock.sleep(STORE_RETRY_S)
             with suppress(StoreUnavailable):
                 await self.store.open()
-                changes = await self.store.metric_changes()
-                await self._adopt(self._settings, changes)
-                await self._load_records()
-                log.info("store.changes_loaded", count=len(changes))
+                await self._take_up()
                 return
 
     async def _adopt(self, settings: Settings, changes: Sequence[MetricChange] | None) -> None:
@@ -691,7 +730,8 @@ class Agent:
         for database in settings.databases.values():
             self.demands.open(database.name, idleness_of(database))
         await self.book.adopt(plans, changes)
-        await self._adopt_traffic(settings)
+        if not self.checker.closed:  # Servers keep the policies that they have.
+            await self._adopt_traffic(settings)
         self.patroni.adopt(settings)
         await self.shards.adopt(self.patroni.joined(shard_plans(settings, self.book)))
         if self.fleet is not None:

@@ -63,12 +63,14 @@ class FailingStore(MemoryStore):
         self.puts_left = 1_000_000
         self.batches: list[int] = []
 
-    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
+    async def put_records(
+        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
+    ) -> Sequence[Record]:
         if self.puts_left < len(puts):
             raise StoreUnavailable("the disk is full")
         self.puts_left -= len(puts)
         self.batches.append(len(puts))
-        return await super().put_records(puts)
+        return await super().put_records(puts, must_fit=must_fit)
 
 
 @dataclass

@@ -284,6 +284,7 @@ def status(**given: Any) -> Doc:
         "uptime_s": 11_520.0,
         "settings": "/etc/headgate/headgate.toml",
         "settings_fault": None,
+        "state_lost": None,
         "databases": [database()],
         "clients": [client()],
         "store": {

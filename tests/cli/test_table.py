@@ -123,7 +123,7 @@ def test_a_misspelt_command_is_told_the_nearest(
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("headgate sta", {"status", "starvation"}),
+        ("headgate sta", {"state", "status", "starvation"}),
         ("headgate rule ex", {"exempt", "extend"}),
         ("headgate shard un", {"unskip"}),
         ("headgate metrics add --th", {"--threshold"}),

@@ -142,6 +142,7 @@ def trouble(world: Everything) -> None:
 def _trouble(world: Everything) -> None:
     served = world.served
     served.views.facts.settings_fault = "databases.main: unknown key"
+    served.views.facts.state_lost = "neither copy can be read"
     served.views.facts.heartbeats[0].fault = "read-only"
     served.keeper.mark_fault("no space left on device")
     stale = replace(STALE, went_back=BEHIND.went_back)

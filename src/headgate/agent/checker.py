@@ -11,7 +11,7 @@ from headgate.agent.ledger import Debits
 from headgate.agent.pacer import Pacer
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import Recorder
-from headgate.core.decide import decide, misdirected
+from headgate.core.decide import closed, decide, misdirected
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.fairness import Turn
 from headgate.core.rules import NO_RULES, RuleBook
@@ -49,6 +49,8 @@ class Checker:
         """Set where there is traffic control: checks may name a budget (R146)."""
         self.active_agent = ""
         """Set on a standby that is passive: where to ask instead."""
+        self.closed = ""
+        """Set where what operators have set is not known: why nobody is admitted."""
 
     def check(self, check: Check) -> Decision:
         # Spelt out: this is the hot path, and a frame is a tenth of it.
@@ -59,6 +61,10 @@ class Checker:
         if demand is not None and now.mono_s >= demand.note_after:
             demand.note(check, health, now.mono_s)
         roll = self._roll()
+        if self.closed and health is not None:
+            decision = closed(check, health, self.closed, now=now, roll=roll)
+            self._record(decision)
+            return decision
         decision = decide(
             check,
             health,
@@ -93,6 +99,8 @@ class Checker:
         """What the metrics and rules make of it, counted nowhere. No dice are thrown: the answer
         would be of one throw, and not of the next. See Decision.odds."""
         decision = self.gate(check)
+        if self.closed:
+            return decision
         if self.fairness is not None and (turn := self.fairness.foresee(decision)) is not None:
             decision = decision._replace(turn=turn)
         pacer = self.pacers.get(check.database)
@@ -104,11 +112,14 @@ class Checker:
 
     def gate(self, check: Check) -> Decision:
         """The same without pacing, which comes and goes many times a second."""
+        now, health = self._now(), self._healths.get(check.database)
+        if self.closed and health is not None:
+            return closed(check, health, self.closed, now=now, roll=NO_DICE)
         return decide(
             check,
-            self._healths.get(check.database),
+            health,
             self.rules,
-            now=self._now(),
+            now=now,
             roll=NO_DICE,
             anonymous_may_pass=self.anonymous_may_pass,
             dice_waived=True,

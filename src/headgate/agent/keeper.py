@@ -53,9 +53,13 @@ class Keeper:
     async def flush(self) -> None:
         """Hand over what waits. What the store does not take goes on waiting."""
         now = self._clock.now()
+        if self._store.fault is not None:
+            self.mark_fault(self._store.fault)  # Of a change that somebody wanted to make.
         tallies = self._recorder.drain(now.wall_s)
         try:
-            if tallies or self.fault:
+            if self.fault:
+                await self._store.add_tallies([])  # Is there room again, for more than counts?
+            if tallies:
                 await self._store.add_tallies(tallies)
         except StoreUnavailable as error:
             self._recorder.restore(tallies)

@@ -204,14 +204,32 @@ class Store(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def open(self) -> None: ...
+    @property
+    def fault(self) -> str | None:
+        """Why the last write failed, if it was the disk's fault; None once one succeeds."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is amiss with what is kept, or was when it was opened, for people."""
+        ...
+
+    async def open(self) -> None:
+        """StateLost: there has been a state, and it is gone."""
+        ...
+
+    async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
+        """Of what cannot be opened: move it aside and begin another, with what a copy has, or
+        with nothing; the names under which the old lies. Conflict where it can be used."""
+        ...
 
     async def close(self) -> None: ...
 
     async def metric_changes(self) -> Sequence[MetricChange]: ...
 
     async def salvage_changes(self) -> Sequence[MetricChange]:
-        """The same, where the store could not be opened but what it keeps can still be read."""
+        """The same, where the store could not be opened but what it keeps can still be read, there
+        or in a copy. StateLost where it cannot, and there has been something."""
         ...
 
     async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
@@ -237,8 +255,11 @@ class Store(Protocol):
         """
         ...
 
-    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
-        """Each as put_record would, in this order and in one transaction: all or none."""
+    async def put_records(
+        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
+    ) -> Sequence[Record]:
+        """Each as put_record would, in this order and in one transaction: all or none. `must_fit`:
+        it lifts a restriction, and may take the room that is kept for that on a full disk."""
         ...
 
     async def note_record(self, record: Record) -> None:

@@ -57,6 +57,7 @@ __all__ = ["FAVOR_RATIO", "SLICE", "NoSuchRule", "RuleKeeper"]
 
 log = structlog.get_logger()
 
+LIFTED = "rule.lifted"
 TICK_S = 1.0
 FORGET_AFTER_S = 86_400.0
 MAX_FORGOTTEN_AT_ONCE = 100
@@ -290,7 +291,7 @@ class RuleKeeper:
                     replace(
                         one.spec, rule=replace(one.spec.rule, expires_at=wall_s), lifted_by=who
                     ),
-                    "rule.lifted",
+                    LIFTED,
                     one,
                 )
                 for one in both
@@ -424,7 +425,9 @@ class RuleKeeper:
     async def _keep(self, steps: Sequence[Step], who: str) -> list[RuleSpec]:
         """The specs under their new revisions: all are kept, in one transaction, or none."""
         wall_s = self._clock.now().wall_s
-        kept = await self._store.put_records([put_of(step, who, wall_s) for step in steps])
+        puts = [put_of(step, who, wall_s) for step in steps]
+        lifts = all(step.action == LIFTED for step in steps)
+        kept = await self._store.put_records(puts, must_fit=lifts)
         for step in steps:
             log.info(step.action, rule=step.spec.id, target=step.spec.rule.target, who=who)
         return [

@@ -24,6 +24,11 @@ class Snapshots:
         self._demands = demands
 
     @property
+    def closed(self) -> str:
+        """Why nobody may decide by himself: the agent admits nobody either."""
+        return self._checker.closed
+
+    @property
     def databases(self) -> list[str]:
         return sorted(self._healths)
 

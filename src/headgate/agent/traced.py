@@ -92,7 +92,7 @@ def _put_record(record: Record, audit: AuditEntry) -> Facts:
     return {"headgate.record.kind": record.kind, **_audited(audit)}
 
 
-def _put_records(puts: Any) -> Facts:
+def _put_records(puts: Any, *, must_fit: bool = False) -> Facts:
     first = _put_record(*puts[0]) if puts else {}
     return {"headgate.records": len(puts), **first}
 

@@ -241,6 +241,7 @@ class Status:
     uptime_s: float
     settings: str
     settings_fault: str | None
+    state_lost: str | None
     advice: Sequence[str]
     databases: Sequence[Database] = field(metadata={"each": Database})
     clients: Sequence[Client] = field(metadata={"each": Client})

@@ -84,6 +84,8 @@ def lost_line(view: View, now_s: float) -> Text:
 
 def _notes(status: Status) -> list[RenderableType]:
     notes: list[RenderableType] = []
+    if status.state_lost:
+        notes.append(Text(f"STATE LOST  {plain(status.state_lost)}", style="bold red"))
     if status.settings_fault:
         message = f"settings refused at the last reload: {plain(status.settings_fault)}"
         notes.append(Text(message, style="bold red"))

@@ -1,4 +1,4 @@
-"""Commands that run something on this host: agent, demo, metrics calibrate; and reload.
+"""Commands that run something on this host: agent, demo, metrics calibrate; reload, state.
 
 What they start is beyond this ring: __main__.py hands it in, as the context's object.
 """
@@ -98,6 +98,29 @@ def reload(
     body = {"drop": drop or [], "whole": whole}
     changed = connect(url, token).change("POST", "/v1/reload", body)
     show(changed, as_json, lambda _: done_page("RELOADED", _reloaded(changed.document)))
+
+
+def acknowledge(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
+    """Go on without a state that is lost.
+
+    Moves a state file that cannot be used aside and begins a new one: with what its copy has, or,
+    where that is lost as well, with nothing. Checks are judged by the settings file again. Deletes
+    nothing, and changes nothing where the state can be used.
+    """
+    from headgate.cli.api import connect
+    from headgate.cli.output import show
+    from headgate.cli.pages import done_page
+
+    changed = connect(url, token).change("POST", "/v1/state/acknowledge", {})
+    show(changed, as_json, lambda _: done_page("ACKNOWLEDGED", _begun(changed.document)))
+
+
+def _begun(document: Mapping[str, Any]) -> str:
+    moved, notes = document.get("moved") or [], document.get("notes") or []
+    told = [str(note) for note in notes] or ["a new state is begun, with nothing set"]
+    if moved:
+        told.append(f"moved aside: {', '.join(map(str, moved))}")
+    return "; ".join(told)
 
 
 def _reloaded(document: Mapping[str, Any]) -> str:

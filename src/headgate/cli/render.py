@@ -352,6 +352,8 @@ def held_first(clients: Sequence[Client]) -> list[Client]:
 
 def status_page(status: Status, canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = [agent_line(status, canvas)]
+    if status.state_lost:
+        parts.append(Text(f"STATE LOST  {plain(status.state_lost)}", style="bold red"))
     if status.settings_fault:
         message = f"settings refused at the last reload: {plain(status.settings_fault)}"
         parts.append(Text(message, style="bold red"))

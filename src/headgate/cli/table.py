@@ -246,6 +246,10 @@ _DEBUG = {
     "bundle": Row("debug:bundle", "Pack what a maintainer needs into one file, secrets removed."),
 }
 
+_STATE: Mapping[str, Row] = {
+    "acknowledge": Row("host:acknowledge", "Go on without a state that is lost."),
+}
+
 GROUPS: Mapping[str, Group] = {
     "rule": Group("Set, change, extend and lift rules on clients.", _RULE),
     "metrics": Group("List, add, change and remove metrics.", _METRICS),
@@ -266,6 +270,7 @@ GROUPS: Mapping[str, Group] = {
         _PROXY,
         default="run",
     ),
+    "state": Group("What the agent keeps: what operators have set, audit and history.", _STATE),
     "debug": Group("For finding faults: what a maintainer needs to know.", _DEBUG),
     "pg": Group(
         "Traffic control inside a Postgres on this host: its extension and its policy.", _PG

@@ -163,6 +163,12 @@ def misdirected(
     )  # fmt: skip
 
 
+def closed(check: Check, health: Health | None, why: str, *, now: Instant, roll: float) -> Decision:
+    """The answer of an agent that does not know what operators have set."""
+    wait_s = _jittered(DENIED_RETRY_S / 2, roll)
+    return Decision(Verdict.APP_DENIED, check, now, health, retry_after_s=wait_s, note=why)
+
+
 _ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
 _NO_METRICS_NOTE = "no metric is configured on this database, so nothing shows that it is healthy"
 _NO_SHARD = "this database belongs to no shard here; ask for host scope"

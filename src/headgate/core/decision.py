@@ -32,7 +32,8 @@ VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.OK: "every selected metric is healthy: one piece of work may start",
     Verdict.THRESHOLD_EXCEEDED: "at least one selected metric breaches its threshold",
     Verdict.REJECT_BY_RATIO: "a rule refuses a share of this client's checks, and this was one",
-    Verdict.APP_DENIED: "this client may not work now: a rule holds it, or it gave no name",
+    Verdict.APP_DENIED: "this client may not work now: a rule holds it, it gave no name, or the "
+    "agent has lost its state",
     Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
     "or was never collected; or there is no such budget",
     Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "

@@ -59,7 +59,7 @@ from headgate.http.page.shell import Site
 from headgate.http.page.site import PageSite
 from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
 from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
-from headgate.http.reloading import RELOADING_ROUTES, Reload, Reloading
+from headgate.http.reloading import RELOADING_ROUTES, Acknowledge, Reload, Reloading
 from headgate.http.reporting import REPORTING_ROUTES, Reporting
 from headgate.http.ruling import RULING_ROUTES, Ruling
 from headgate.http.streaming import STREAMING_ROUTES, Broadcasts, Streaming
@@ -108,6 +108,7 @@ class Control:
         works: Works | None = None,
         inside: Inside | None = None,
         reload: Reload | None = None,
+        acknowledge: Acknowledge | None = None,
     ) -> None:
         self._views = views
         self._works = works
@@ -130,7 +131,7 @@ class Control:
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
         self.debugging = Debugging(views, gatekeeper, inside or Inside(works=works))
-        self.reloading = Reloading(views, gatekeeper, reload)
+        self.reloading = Reloading(views, gatekeeper, reload, acknowledge)
         self._page = page
         self._shows_fleet = view is not None
         sessions, listens = (None, None) if page is None else (page.sessions, page.listens)

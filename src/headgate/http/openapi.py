@@ -13,7 +13,7 @@ from headgate.core.settings import Table
 from headgate.http.fleet_page import MAX_PAGE
 from headgate.http.fleet_ruling import REACH_SETTINGS
 from headgate.http.peering import PeerBody, SkipBody, WakeBody, WokenDoc
-from headgate.http.reloading import ReloadBody
+from headgate.http.reloading import AcknowledgeBody, ReloadBody
 from headgate.http.reporting import ReportsBody, ReportsDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED, REST_SETTINGS
 from headgate.traffic.limits import BUDGET_SETTINGS
@@ -81,6 +81,7 @@ from headgate.wire.rules import ExplainDoc, RuleDoc, RulesDoc
 from headgate.wire.shard import ShardDoc
 from headgate.wire.starvation import RoguesDoc, StarvationDoc
 from headgate.wire.status import (
+    AcknowledgedDoc,
     AuditsDoc,
     ClientsDoc,
     HistoryDoc,
@@ -159,6 +160,8 @@ _DOCS = (
     WakeBody,
     ReloadBody,
     ReloadedDoc,
+    AcknowledgeBody,
+    AcknowledgedDoc,
     PeerBody,
     WokenDoc,
     PullDoc,
@@ -707,8 +710,16 @@ def _page_paths() -> dict[str, Any]:
 def _reload_paths() -> dict[str, Any]:
     done = {"200": _content(_schema(ReloadedDoc)), **_errors(400, 401, 403, 404, 413, 415, 422)}
     operation = _operation("Follow the settings file, as SIGHUP does", done)
-    secured = {**operation, "security": [{"token": []}], "requestBody": _body(ReloadBody)}
-    return {"/v1/reload": {"post": secured}}
+    lost = {"200": _content(_schema(AcknowledgedDoc))}
+    lost |= _errors(400, 401, 403, 404, 412, 413, 415, 503)
+    going_on = _operation("Go on without a state that is lost", lost)
+    secured: dict[str, Any] = {"security": [{"token": []}]}
+    return {
+        "/v1/reload": {"post": {**operation, **secured, "requestBody": _body(ReloadBody)}},
+        "/v1/state/acknowledge": {
+            "post": {**going_on, **secured, "requestBody": _body(AcknowledgeBody)}
+        },
+    }
 
 
 def _body(doc: type) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Have the agent follow its settings file.   POST /v1/reload ──► main.Agent.reload
+"""What operators confirm.   POST /v1/reload, /v1/state/acknowledge ──► main.Agent
 
-As SIGHUP does, with an answer; and where the file drops a database or ends like one that was cut
-short, this is how an operator says that it is meant.
+Follow the settings file, as SIGHUP does, with an answer; where it drops a database or ends like one
+that was cut short, this is how an operator says that it is meant. And go on without a state that is
+lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import structlog
@@ -20,11 +21,13 @@ from headgate.http.auth import Gatekeeper
 from headgate.http.documents import UnderWay, expect_json, json_response
 from headgate.http.views import Views
 from headgate.wire.questions import DATABASE_SCHEMA
-from headgate.wire.status import ReloadedDoc
+from headgate.wire.status import AcknowledgedDoc, ReloadedDoc
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 Reload = Callable[[Confirmed], Awaitable[Sequence[str]]]
+Acknowledge = Callable[[str], Awaitable[Sequence[str]]]
 MAX_DROPPED = 1000
 _Database = Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
 
@@ -36,22 +39,33 @@ class ReloadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file is whole, though it ends like one that was cut short."""
 
 
-_decode = msgspec.json.Decoder(ReloadBody).decode
+class AcknowledgeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`{}`: there is nothing to say."""
+
+
+_decode_reload = msgspec.json.Decoder(ReloadBody).decode
+_decode_acknowledge = msgspec.json.Decoder(AcknowledgeBody).decode
 
 
 class Reloading:
     """Handlers, as Control's."""
 
-    def __init__(self, views: Views, gatekeeper: Gatekeeper, reload: Reload | None) -> None:
+    def __init__(
+        self,
+        views: Views,
+        gatekeeper: Gatekeeper,
+        reload: Reload | None,
+        acknowledge: Acknowledge | None,
+    ) -> None:
         self._views = views
         self._gatekeeper = gatekeeper
         self._reload = reload
+        self._acknowledge = acknowledge
         self._under_way = UnderWay()
 
     async def reload(self, request: Request) -> Response:
-        who = self._gatekeeper.who_changes(request.state.peer, request.headers.get("authorization"))
-        expect_json(request)
-        body = _decoded(await request.body())
+        who = self._operator(request)
+        body = await _body(request, _decode_reload)
         if self._reload is None:
             raise InvalidRequest("this agent has no settings file to follow", status=404)
         log.info("settings.reload_asked", who=who, drop=sorted(body.drop), whole=body.whole)
@@ -60,12 +74,28 @@ class Reloading:
         databases = [plan.name for plan in self._views.parts.book.databases()]
         return json_response(ReloadedDoc(self._views.facts.settings, databases, list(waiting)))
 
+    async def acknowledge(self, request: Request) -> Response:
+        who = self._operator(request)
+        await _body(request, _decode_acknowledge)
+        if self._acknowledge is None:
+            raise InvalidRequest("this agent keeps no state", status=404)
+        moved = await self._under_way.finish(self._acknowledge(who))
+        return json_response(AcknowledgedDoc(list(moved), list(self._views.parts.store.notes)))
 
-def _decoded(body: bytes) -> ReloadBody:
+    def _operator(self, request: Request) -> str:
+        peer = request.state.peer
+        return self._gatekeeper.who_changes(peer, request.headers.get("authorization"))
+
+
+async def _body(request: Request, decode: Callable[[bytes], T]) -> T:
+    expect_json(request)
     try:
-        return _decode(body)
+        return decode(await request.body())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body cannot be taken: {error}; nothing was changed") from None
 
 
-RELOADING_ROUTES: tuple[tuple[str, str, str], ...] = (("POST", "/v1/reload", "reload"),)
+RELOADING_ROUTES: tuple[tuple[str, str, str], ...] = (
+    ("POST", "/v1/reload", "reload"),
+    ("POST", "/v1/state/acknowledge", "acknowledge"),
+)

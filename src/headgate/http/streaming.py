@@ -175,6 +175,8 @@ class Broadcasts:
 
     def _check(self, database: str, origin: str) -> Seat | None:
         """Raises where there is no place; the one whose place it would be, where all are taken."""
+        if self._snapshots.closed:
+            raise InvalidRequest(f"{self._snapshots.closed}; ask instead", status=503)
         giving_way = None
         if self.subscribers >= self.max_subscribers:
             giving_way = self._giving_way_to(origin)

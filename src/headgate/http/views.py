@@ -84,6 +84,8 @@ class AgentFacts:
     started_at: Instant
     settings: str = ""
     settings_fault: str | None = None
+    state_lost: str | None = None
+    """What operators had set is not known: why, and what is done about it."""
     advice: tuple[str, ...] = ()
     heartbeats: list[Heartbeat] = field(default_factory=list)
     standby: Standby | ElectedStandby | None = None
@@ -163,12 +165,14 @@ class Views:
             clients=self._clients(now),
             store=self._store(now),
             fleet=None if self.parts.fleet is None else self.parts.fleet.doc(now),
+            state_lost=facts.state_lost,
             advice=[
                 *self._watched_advice(),
                 *self._fleet_advice(),
                 *self._unthrottled_advice(),
                 *exempt,
                 *self._budget_advice(now),
+                *self.parts.store.notes,
                 *facts.advice,
                 *about_shards,
                 *own,
@@ -301,6 +305,8 @@ class Views:
             for standing in health.own.standings:
                 if standing.absent and standing.absent.cause is Cause.NEVER_READ:
                     waiting.append(f"{name}/{standing.spec.name}: no probe has finished yet")
+        if self.facts.state_lost is not None:
+            waiting.append(f"state: {self.facts.state_lost}")
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")

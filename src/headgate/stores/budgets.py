@@ -44,6 +44,8 @@ _SIZES = """
 
 
 class PutPolicy:
+    sets_state = True
+
     def __init__(self, new: PolicyRevision, audit: AuditEntry) -> None:
         self._new = new
         self._audit = audit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,14 @@ def primary_code(error: sqlite3.Error) -> int:
 
 def spoils_connection(error: sqlite3.Error) -> bool:
     return primary_code(error) not in _PASSING
+
+
+def is_full(error: StoreUnavailable) -> bool:
+    """The disk, or what the file may take of it."""
+    cause = error.__cause__
+    if isinstance(cause, sqlite3.Error):
+        return primary_code(cause) == sqlite3.SQLITE_FULL
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager

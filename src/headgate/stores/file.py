@@ -1,9 +1,11 @@
 """The state file while it is open: a lock beside it, one connection to write, two to read.
 
-OpenFile.open ──► lock ──► create (0600) ──► is it ours? ──► bring to our version ──► all three
+OpenFile.open ──► lock ──► was there one? ──► create (0600) ──► is it ours? ──► bring to our version
+                              ──► is it as new as its copy? ──► all three connections
 
 Whole or not at all: what fails on the way is closed again, and the file is neither
-overwritten nor deleted.
+overwritten nor deleted. Beside it lie a copy of what is in force (statecopy.py), and a lock that
+remembers that there has been a state: a file that is gone is then a loss, and no new beginning.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
-from headgate.errors import StoreUnavailable
+from headgate.errors import StateLost, StoreUnavailable
+from headgate.stores.statecopy import Damaged, StateCopy, copy_of, load_copy, place_of, restore
 
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
 STEPS = ("schema.sql", "records.sql", "history.sql", "counts.sql", "budgets.sql", "reports.sql")
@@ -25,6 +31,11 @@ STEPS = ("schema.sql", "records.sql", "history.sql", "counts.sql", "budgets.sql"
 
 PAGE_BYTES = 4096
 MAX_WAL_BYTES = 4 * 1024 * 1024
+RESERVE_SUFFIX, RESERVE_BYTES = ".reserve", 256 * 1024
+SPARE_PAGES = 64
+MARK = b"state\n"
+"""In the lock, behind the pid: there has been a state."""
+LOCK_BYTES = 64
 DEADLINE_OPS = 2000
 """Steps of SQLite's machine between two looks at the deadline: well under a millisecond."""
 
@@ -50,9 +61,15 @@ class OpenFile:
         writer: sqlite3.Connection,
         readers: tuple[Reader, Reader],
         held: ExitStack,
+        copied: StateCopy | None = None,
+        note: str = "",
     ) -> None:
         self.path = path
         self.writer = writer
+        self.copied = copied
+        """What the copy beside it says; None where it says nothing, or something else."""
+        self.note = note
+        """What had to be done to open it, for people; empty for nothing."""
         self.reader, self.looker = readers
         """What takes milliseconds, and looking back, which may take seconds."""
         self.spoilt = False
@@ -64,19 +81,32 @@ class OpenFile:
         self._side_identities = [_identity(place) for place in self._side_files]
 
     @classmethod
-    def open(cls, path: Path, *, busy_timeout_s: float, max_bytes: int) -> OpenFile:
+    def open(
+        cls, path: Path, *, busy_timeout_s: float, max_bytes: int, anew: bool = False
+    ) -> OpenFile:
+        """StateLost where there has been a state, and neither the file nor its copy has it;
+        `anew`: that is acknowledged, and what lies there was moved aside."""
         path = path.resolve()  # Two links to one file must meet at one lock.
         with ExitStack() as held:
-            take_lock(path, held)
+            lock = take_lock(path, held)
+            found = copy_beside(path)
+            is_new = not path.exists() or path.stat().st_size == 0
+            if is_new:
+                _check_never_was(path, lock, found, anew=anew)
+                set_aside(path, ("-wal", "-shm"), "orphan")  # Of a file that is gone.
             with suppress(FileExistsError):
                 # SQLite gives its side files the mode of the file itself.
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             _check_writable(path)
             writer = _connect(path, busy_timeout_s, held)
             _prepare_writer(writer, path.name, max_bytes)
+            note = _bring_up_to(writer, found, path.name, is_new=is_new)
             reader = Reader(_connect(path, busy_timeout_s, held))
             looker = Reader(_connect(path, busy_timeout_s, held))
-            return cls(path, writer, (reader, looker), held.pop_all())
+            copied = None if isinstance(found, str) else found
+            mark_lock(lock)
+            keep_reserve(path)
+            return cls(path, writer, (reader, looker), held.pop_all(), copied, note)
 
     def is_current(self) -> bool:
         """False when it must be opened anew; raises while the file is gone.
@@ -92,7 +122,7 @@ class OpenFile:
         if found is None:
             raise StoreUnavailable(
                 f"{self.path.name}: was deleted or moved while in use; put it back, "
-                "or start the agent anew to begin an empty one"
+                "or restart the agent: it begins a new one with what is in force"
             )
         return found == self._identity
 
@@ -137,10 +167,124 @@ def _check_writable(path: Path) -> None:
         )
 
 
+# --- two copies ----------------------------------------------------------------------------
+
+
+def copy_beside(path: Path) -> StateCopy | str | None:
+    """None: there is none. A text: it cannot be used, and why."""
+    try:
+        return load_copy(path)
+    except Damaged as error:
+        return f"{place_of(path).name} {error}"
+    except OSError as error:
+        return f"{place_of(path).name} cannot be read: {error.strerror or error}"
+
+
+def has_been(path: Path) -> bool:
+    """Whether there has been a state, as far as what lies there tells."""
+    if place_of(path).exists() or (path.is_file() and path.stat().st_size > 0):
+        return True
+    with suppress(OSError), open(f"{path}.lock", "rb") as lock:  # noqa: PTH123
+        return MARK in lock.read(LOCK_BYTES)
+    return False
+
+
+def lost(path: Path, copy: StateCopy | str | None) -> StateLost:
+    beside = copy if isinstance(copy, str) else f"{place_of(path).name} is gone"
+    return StateLost(
+        f"{path.name}: what was in force is lost: the file cannot be read, and {beside}. Put a "
+        "copy of either back, or acknowledge the loss: `headgate state acknowledge`"
+    )
+
+
+def _check_never_was(path: Path, lock: int, found: StateCopy | str | None, *, anew: bool) -> None:
+    if isinstance(found, StateCopy) or anew:
+        return
+    if found is not None or MARK in os.pread(lock, LOCK_BYTES, 0):
+        raise lost(path, found)
+
+
+def _bring_up_to(
+    writer: sqlite3.Connection, found: StateCopy | str | None, name: str, *, is_new: bool
+) -> str:
+    """Raises what SQLite does where what is in force cannot be read."""
+    now_s = time.time()  # noqa: TID251 -- for the audit entry of what no caller asked for
+    here = copy_of(writer, now_s)
+    if not isinstance(found, StateCopy) or found.revision <= here.revision:
+        return ""
+    with transaction(writer, lambda: False):
+        restore(writer, found, now_s, name)
+    made = datetime.fromtimestamp(found.wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    was = "was gone" if is_new else f"was older (revision {here.revision})"
+    left = (
+        "its audit and history before are gone"
+        if is_new
+        else f"to go by the file, stop the agent, remove {name}.copy and start it"
+    )
+    return (
+        f"{name} {was}: what is in force comes from its copy (revision {found.revision}, of "
+        f"{made}); {left}"
+    )
+
+
+def set_aside(path: Path, suffixes: Sequence[str], ending: str) -> list[str]:
+    """What lies there, under another name; nothing is deleted."""
+    moved = []
+    for suffix in suffixes:
+        place = Path(f"{path}{suffix}")
+        if place.exists():
+            place.rename(f"{place}.{ending}")
+            moved.append(f"{place.name}.{ending}")
+    return moved
+
+
+def check_ours(path: Path) -> None:
+    """Raise StoreUnavailable for a file that is another program's, or a newer version's: it is not
+    ours to move. One that is damaged is."""
+    if not path.exists():
+        return
+    uri = f"file:{quote(str(path))}?mode=ro"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as connection:
+        _version_of_ours(connection, path.name)
+
+
+# --- room on a full disk -------------------------------------------------------------------
+
+
+def keep_reserve(path: Path) -> None:
+    """Room on the disk that is given up for what must fit. Best effort: a disk that has none to
+    give will do without."""
+    place = Path(f"{path}{RESERVE_SUFFIX}")
+    if place.exists():
+        return
+    try:
+        fd = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVE_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
+
+
+@contextmanager
+def lift_bound(file: OpenFile) -> Iterator[None]:
+    """For one write: the reserve's room on the disk, and more pages than the file may have."""
+    with suppress(OSError):
+        Path(f"{file.path}{RESERVE_SUFFIX}").unlink(missing_ok=True)
+    (pages,) = file.writer.execute("PRAGMA max_page_count").fetchone()
+    file.writer.execute(f"PRAGMA max_page_count = {pages + SPARE_PAGES}")
+    try:
+        yield
+    finally:
+        file.writer.execute(f"PRAGMA max_page_count = {pages}")
+
+
 # --- the lock ------------------------------------------------------------------------------
 
 
-def take_lock(path: Path, held: ExitStack) -> None:
+def take_lock(path: Path, held: ExitStack) -> int:
     """One agent per file. A side file: closing *any* descriptor of the database itself would
     drop the POSIX locks that SQLite holds on it."""
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -154,8 +298,16 @@ def take_lock(path: Path, held: ExitStack) -> None:
             "stop that one, or give this one another file in agent.state"
         ) from None
     with suppress(OSError):  # A full disk must not keep the store shut: the pid is a courtesy.
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(lock, f"{os.getpid():<19}\n".encode(), 0)
+    return lock
+
+
+def mark_lock(lock: int) -> None:
+    """Have it remember that there is a state."""
+    with suppress(OSError):
+        if MARK not in os.pread(lock, LOCK_BYTES, 0):
+            os.pwrite(lock, MARK, 20)
+            os.fsync(lock)
 
 
 # --- connections ---------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from headgate.core.records import (
     Report,
     Tally,
 )
-from headgate.errors import StoreUnavailable
+from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores.entries import (
     MAX_POLICIES,
     MAX_POLICIES_BYTES,
@@ -85,8 +85,19 @@ class MemoryStore:
     def name(self) -> str:
         return "memory"
 
+    @property
+    def fault(self) -> str | None:
+        return None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
+
     async def open(self) -> None:
         self._is_open = True
+
+    async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
+        raise Conflict("what is kept in memory cannot be lost; nothing was changed")
 
     async def close(self) -> None:
         self._is_open = False
@@ -125,7 +136,9 @@ class MemoryStore:
         (kept,) = await self.put_records([(record, audit)])
         return kept
 
-    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
+    async def put_records(
+        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
+    ) -> Sequence[Record]:
         self._check_open()
         for record, _ in puts:
             check_record(record)

@@ -58,6 +58,9 @@ class _Row:
 class _Put(ABC, Generic[T]):
     """Replace one row and add to the audit; the id of the entry is the new revision."""
 
+    sets_state = True
+    """What is in force is another after it."""
+
     def __init__(self, row: _Row, raw: Mapping[str, Any] | None, audit: AuditEntry) -> None:
         self._row = row
         self._raw = raw
@@ -167,6 +170,8 @@ class PutRecord(_Put[Record]):
 class PutRecords:
     """Several, in one transaction."""
 
+    sets_state = True
+
     def __init__(self, puts: Sequence[tuple[Record, AuditEntry]]) -> None:
         self._puts = [PutRecord(record, audit) for record, audit in puts]
 
@@ -179,7 +184,8 @@ class PutRecords:
 
 
 class NoteRecord:
-    """A new value under the revision that stands: no operator's change, and not audited."""
+    """A new value under the revision that stands: no operator's change, and not audited. Its copy
+    may wait: it is noted every few seconds."""
 
     def __init__(self, record: Record) -> None:
         self._row = _Row(_RECORDS, (record.kind, record.key))
@@ -216,6 +222,22 @@ _AUDIT = """
 def read_audit(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
     # max: to SQLite a negative limit is none at all.
     return [_entry_of(row) for row in connection.execute(_AUDIT, (max(0, limit),))]
+
+
+class AddAudit:
+    """An entry of its own, of what changes no row."""
+
+    sets_state = True
+
+    def __init__(self, entry: AuditEntry) -> None:
+        self._entry = entry
+        self._id = 0
+
+    def do(self, connection: sqlite3.Connection) -> None:
+        self._id = add_audit(connection, self._entry)
+
+    def take_back(self, connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM audit WHERE id = ?", (self._id,))
 
 
 def add_audit(connection: sqlite3.Connection, entry: AuditEntry) -> int:

@@ -10,6 +10,9 @@ need wait for it.
 StoreUnavailable means that nothing was kept: a commit that lands after its caller was told
 so is taken back before the next write. After a fault the file is opened anew by whichever
 operation comes next, so the store is well again as soon as the disk is.
+
+What is in force lies in two copies when a change is acknowledged: in the file, and beside it
+(statecopy.py). A copy that cannot be written fails no change; it is told, and tried again.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +39,7 @@ from headgate.core.records import (
     Report,
     Tally,
 )
-from headgate.errors import StoreUnavailable
+from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores.budgets import (
     AddBudgetMinutes,
     PutPolicy,
@@ -47,8 +51,18 @@ from headgate.stores.budgets import (
 )
 from headgate.stores.counts import AddTallies
 from headgate.stores.entries import check_record, check_report, check_step, check_tallies
-from headgate.stores.faults import named_faults, spoils_connection
-from headgate.stores.file import DEADLINE_OPS, OpenFile, Reader, transaction
+from headgate.stores.faults import is_full, named_faults, spoils_connection
+from headgate.stores.file import (
+    DEADLINE_OPS,
+    OpenFile,
+    Reader,
+    check_ours,
+    copy_beside,
+    keep_reserve,
+    lift_bound,
+    set_aside,
+    transaction,
+)
 from headgate.stores.looking import (
     Scope,
     read_asked,
@@ -59,6 +73,7 @@ from headgate.stores.looking import (
 )
 from headgate.stores.minutes import AddMetricMinutes
 from headgate.stores.puts import (
+    AddAudit,
     NoteRecord,
     PutMetric,
     PutRecords,
@@ -68,6 +83,7 @@ from headgate.stores.puts import (
 )
 from headgate.stores.reports import ForgetReports, PutReport, read_reports
 from headgate.stores.salvage import salvage, salvageable_records
+from headgate.stores.statecopy import SUFFIX, copy_of, save_copy
 from headgate.stores.statements import (
     ForgetBatch,
     ForgetOldest,
@@ -96,6 +112,8 @@ LOOK_BACK_S = 15.0
 SLOW_OR_UPGRADED = (
     f"{SLOW_DISK}; a large file of an earlier version takes some seconds to be brought to this one"
 )
+COPY_AGAIN_S = 10.0
+"""After a copy that could not be written, and for what changes by itself."""
 TOO_MUCH = (
     "so much history cannot be summed up in that time: ask for a shorter one (--since 1d), "
     "for one database, or for a level that fewer clients have"
@@ -130,10 +148,29 @@ class SqliteStore:
         """Set by the writer thread alone."""
         self._owed: Write[Any] | None = None
         """A commit that came too late: taken back before the next write."""
+        self._fault: str | None = None
+        self._copy_fault = ""
+        self._copy_due = False
+        self._copied_at = float("-inf")
+        self._opened_with = ""
 
     @property
     def name(self) -> str:
         return "sqlite"
+
+    @property
+    def fault(self) -> str | None:
+        return self._fault
+
+    @property
+    def notes(self) -> Sequence[str]:
+        told = [self._opened_with]
+        if self._copy_fault:
+            told.append(
+                f"the second copy of what is in force cannot be written: {self._copy_fault}; "
+                "it is tried again"
+            )
+        return [note for note in told if note]
 
     async def open(self) -> None:
         """May be tried again, and operations try by themselves; `close` ends it either way."""
@@ -178,10 +215,12 @@ class SqliteStore:
         (kept,) = await self.put_records([(record, audit)])
         return kept
 
-    async def put_records(self, puts: Sequence[tuple[Record, AuditEntry]]) -> Sequence[Record]:
+    async def put_records(
+        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
+    ) -> Sequence[Record]:
         for record, _ in puts:
             check_record(record)
-        return await self._write(PutRecords(puts))
+        return await self._write(PutRecords(puts), must_fit=must_fit)
 
     async def note_record(self, record: Record) -> None:
         check_record(record)
@@ -326,6 +365,23 @@ class SqliteStore:
                 return
             await self._run_writer(self._shrink_job)
 
+    async def begin_anew(self, audit: AuditEntry) -> Sequence[str]:
+        """Of a file that cannot be used: move it aside, and begin another one with what the copy
+        beside it has, or with nothing. The names under which the old ones lie now. Conflict where
+        it can be used."""
+        self._workers()
+
+        def job(ticket: Ticket[list[str]]) -> None:
+            with suppress(StoreUnavailable):
+                self._in_writer(ticket, lambda file: None)
+                name = self._path.name
+                raise Conflict(f"{name} can be used: nothing is lost, and nothing was changed")
+            ticket.settle(self._begin_anew(ticket))
+
+        moved = await self._workers().writer.run(job, until_mono_s=self._deadline())
+        await self._write(AddAudit(audit))
+        return moved
+
     # --- threads ---------------------------------------------------------------------------
 
     def _deadline(self) -> float:
@@ -339,13 +395,15 @@ class SqliteStore:
     async def _run_writer(self, job: Callable[[Ticket[None]], None]) -> None:
         await self._workers().writer.run(job, until_mono_s=self._deadline())
 
-    async def _write(self, write: Write[T], *, extra_s: float = 0.0) -> T:
+    async def _write(self, write: Write[T], *, extra_s: float = 0.0, must_fit: bool = False) -> T:
         def job(ticket: Ticket[T]) -> None:
-            value = self._in_writer(ticket, lambda file: self._transact(file, ticket, write))
+            value = self._noted(ticket, write, must_fit=must_fit)
+            self._copy(ticket, at_once=getattr(write, "sets_state", False))
             if not ticket.settle(value):
                 self._owed = write
                 with suppress(StoreUnavailable):  # Stays owed: the next write tries again.
                     self._in_writer(ticket, self._pay)
+                self._copy(ticket, at_once=True)
 
         return await self._workers().writer.run(job, until_mono_s=self._deadline() + extra_s)
 
@@ -379,6 +437,60 @@ class SqliteStore:
 
     # --- in the writer thread --------------------------------------------------------------
 
+    def _noted(self, ticket: Ticket[T], write: Write[T], *, must_fit: bool) -> T:
+        """With what it failed by kept for whoever asks, until there is room for a write again."""
+        try:
+            value = self._written(ticket, write, must_fit=must_fit)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, sqlite3.Error | OSError):
+                self._fault = str(error)
+            raise
+        if getattr(write, "shows_room", False):
+            self._fault = None
+        return value
+
+    def _written(self, ticket: Ticket[T], write: Write[T], *, must_fit: bool) -> T:
+        def transact(file: OpenFile) -> T:
+            return self._transact(file, ticket, write)
+
+        try:
+            return self._in_writer(ticket, transact)
+        except StoreUnavailable as error:
+            if not must_fit or not is_full(error):
+                raise
+            # What lifts a restriction goes through on a full disk: room is kept for it.
+            with self._in_writer(ticket, lift_bound):
+                return self._in_writer(ticket, transact)
+
+    def _copy(self, ticket: Ticket[Any], *, at_once: bool) -> None:
+        """Beside the file. Never fails a change: what is acknowledged is in the file."""
+        self._copy_due |= at_once
+        now_s = time.monotonic()
+        if not at_once and not (self._copy_due and now_s - self._copied_at >= COPY_AGAIN_S):
+            return
+        self._copied_at = now_s
+        try:
+            self._in_writer(ticket, lambda file: save_copy(file.path, copy_of(file.writer, _now())))
+        except StoreUnavailable as error:
+            if not self._copy_fault:
+                log.error("store.copy_fault", store=self.name, detail=str(error))
+            self._copy_fault = str(error)
+        else:
+            self._copy_due, self._copy_fault = False, ""
+
+    def _begin_anew(self, ticket: Ticket[Any]) -> list[str]:
+        with named_faults(self._path.name):
+            self._close_file(ticket)
+            path = self._path.resolve()
+            check_ours(path)
+            ending = datetime.now(UTC).strftime("lost-%Y%m%dT%H%M%SZ")
+            suffixes = ["", "-wal", "-shm"]
+            if isinstance(copy_beside(path), str):
+                suffixes.append(SUFFIX)
+            moved = set_aside(path, suffixes, ending)
+            self._open(anew=True)
+        return moved
+
     def _in_writer(self, ticket: Ticket[Any], use: Callable[[OpenFile], T]) -> T:
         with named_faults(self._path.name):
             file = self._current(ticket)
@@ -392,11 +504,19 @@ class SqliteStore:
         if self._file is not None and self._file.is_current():
             return self._file
         self._close_file(ticket)
+        return self._open()
+
+    def _open(self, *, anew: bool = False) -> OpenFile:
         busy_timeout_s = self._deadline_s / 2  # A held lock is named, before the wait just ends.
-        self._file = OpenFile.open(
-            self._path, busy_timeout_s=busy_timeout_s, max_bytes=self._max_bytes
+        file = self._file = OpenFile.open(
+            self._path, busy_timeout_s=busy_timeout_s, max_bytes=self._max_bytes, anew=anew
         )
-        return self._file
+        if file.note:
+            log.warning("store.restored", store=self.name, detail=file.note)
+            self._opened_with = file.note
+        if file.copied is None or not copy_of(file.writer, 0.0).says_the_same(file.copied):
+            self._copy_due, self._copied_at = True, float("-inf")
+        return file
 
     def _close_file(self, ticket: Ticket[Any]) -> None:
         if self._file is not None:
@@ -415,7 +535,9 @@ class SqliteStore:
             self._owed = None
 
     def _open_job(self, ticket: Ticket[None]) -> None:
-        ticket.settle(self._in_writer(ticket, lambda file: None))
+        self._in_writer(ticket, lambda file: None)
+        self._copy(ticket, at_once=False)
+        ticket.settle(None)
 
     def _shrink_job(self, ticket: Ticket[None]) -> None:
         # As a script: `execute` takes one step of this pragma, and one step frees one page.
@@ -426,6 +548,7 @@ class SqliteStore:
     def _checkpoint_job(self, ticket: Ticket[None]) -> None:
         pragma = "PRAGMA wal_checkpoint(TRUNCATE)"
         self._in_writer(ticket, lambda file: file.writer.execute(pragma).fetchall())
+        self._in_writer(ticket, lambda file: keep_reserve(file.path))
         ticket.settle(None)
 
     def _close_job(self, ticket: Ticket[None]) -> None:
@@ -452,6 +575,10 @@ class SqliteStore:
                 return _queried(file, reader.connection, ticket, query)
         finally:
             reader.lock.release()
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 -- when a copy was made, for people
 
 
 def _queried(

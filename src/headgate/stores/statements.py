@@ -16,6 +16,9 @@ from headgate.stores.minutes import FORGET_BATCH_ROWS, forget_minutes
 T_co = TypeVar("T_co", covariant=True)
 
 
+ROOM_BYTES = 16 * 1024
+
+
 class Write(Protocol[T_co]):
     def do(self, connection: sqlite3.Connection) -> T_co: ...
 
@@ -25,11 +28,15 @@ class Write(Protocol[T_co]):
 
 
 class Touch:
-    """Write the file's version over itself: changes nothing, and shows that writing works."""
+    """Write a row that is not there afterwards: changes nothing, and shows that writing works, and
+    that there is room for it."""
+
+    shows_room = True
 
     def do(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        connection.execute(f"PRAGMA user_version = {version:d}")
+        connection.execute("CREATE TABLE room (filler BLOB)")
+        connection.execute("INSERT INTO room VALUES (zeroblob(?))", (ROOM_BYTES,))
+        connection.execute("DROP TABLE room")
 
     def take_back(self, connection: sqlite3.Connection) -> None: ...
 

@@ -113,6 +113,8 @@ class StatusDoc(msgspec.Struct, frozen=True):
     advice: Sequence[str]
     fleet: FleetFollowingDoc | None = None
     """Null: it belongs to none."""
+    state_lost: str | None = None
+    """What operators had set is not known: why, what the agent does meanwhile, and what to do."""
 
 
 class TallyDoc(msgspec.Struct, frozen=True):
@@ -161,6 +163,13 @@ class ReadyDoc(msgspec.Struct, frozen=True):
     waiting_for: Sequence[str]
     notes: Sequence[str] = ()
     """What is amiss, and keeps nobody waiting."""
+
+
+class AcknowledgedDoc(msgspec.Struct, frozen=True):
+    moved: Sequence[str]
+    """Files, by the names that they have now."""
+    notes: Sequence[str]
+    """What the new one was begun with."""
 
 
 class ReloadedDoc(msgspec.Struct, frozen=True):

@@ -19,6 +19,10 @@ def _settings_refused(look: Look) -> Iterator[Row]:
     yield (), float(look.facts.settings_fault is not None)
 
 
+def _state_lost(look: Look) -> Iterator[Row]:
+    yield (), float(look.facts.state_lost is not None)
+
+
 def _standing_by(look: Look) -> Iterator[Row]:
     if (standby := look.facts.standby) is not None:
         yield (), float(standby.passive)
@@ -90,6 +94,14 @@ AGENT = (
         (),
         "1 while the settings file on disk is refused and the last good one stays in force.",
         _settings_refused,
+    ),
+    Series(
+        "headgate_state_lost",
+        "gauge",
+        (),
+        "1 while what operators had set is not known, neither from the state file nor from its "
+        "copy: checks are rejected, or judged by the settings file, as `state_lost` says.",
+        _state_lost,
     ),
     Series(
         "headgate_standing_by",

@@ -1,5 +1,5 @@
-"""What nobody is to overlook, whatever page they are on: a switch that was thrown, a store that
-cannot be written, settings that were refused."""
+"""What nobody is to overlook, whatever page they are on: a switch that was thrown, a state that is
+lost, a store that cannot be written, settings that were refused."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class BannerPage:
 
 
 def _of_agent(status: StatusDoc) -> Iterator[Line]:
+    if status.state_lost:
+        yield Line(f"The state is lost: {status.state_lost}", "/")
     if not status.store.writable:
         yield Line(f"Nothing can be changed or kept: the store {status.store.fault}", "/")
     if status.settings_fault:

@@ -1,0 +1,429 @@
+"""What is in force lies in two copies, and losing one of them opens no gate (B7, R141).
+
+On real files that are cut, deleted, put back and filled up, by a process that is killed.
+"""
+
+# ruff: noqa: ASYNC240 -- nothing else runs on these loops while a test looks at its files
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from headgate.core.records import AuditEntry, MetricChange, PolicyRevision, Record, Tally
+from headgate.errors import Conflict, StateLost, StoreUnavailable
+from headgate.stores import SqliteStore
+from headgate.stores.file import RESERVE_BYTES
+
+ENTRY = AuditEntry(1_700_000_000.0, "ann", "rule.set", "r1", None, {})
+HOLD = Record("rule", "r1", {"target": "etl", "kind": "hold"}, 0)
+STRICT = MetricChange("main", "lag", {"threshold": 1.0}, 0)
+GONE = MetricChange("main", "loadavg", None, 0)
+POLICY = PolicyRevision("main", 0, 1.0, "ann", "budget.set", "one", {"budgets": {"a": 1}}, {"a": 1})
+
+
+@asynccontextmanager
+async def opened(path: Path, **options: float) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, **options)  # type: ignore[arg-type]
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
+
+
+async def put_all(store: SqliteStore) -> None:
+    await store.put_record(HOLD, ENTRY)
+    await store.put_metric(STRICT, ENTRY)
+    await store.put_metric(GONE, ENTRY)
+    await store.put_policy(POLICY, ENTRY)
+    await store.add_tallies([Tally(1, "main", "etl", "OK", "", 1)])
+
+
+async def in_force(store: SqliteStore) -> tuple[object, ...]:
+    return _told(await store.records("rule"), await store.metric_changes(), await store.policies())
+
+
+async def salvaged(store: SqliteStore) -> tuple[object, ...]:
+    return _told(
+        await store.salvage_records("rule"),
+        await store.salvage_changes(),
+        await store.salvage_policies(),
+    )
+
+
+def _told(records: object, changes: object, policies: object) -> tuple[object, ...]:
+    return (
+        [(r.key, r.value) for r in records],  # type: ignore[attr-defined]
+        [(c.metric, c.raw) for c in changes],  # type: ignore[attr-defined]
+        [(p.database, p.document, p.changes) for p in policies],  # type: ignore[attr-defined]
+    )
+
+
+ALL = (
+    [("r1", HOLD.value)],
+    [("lag", STRICT.raw), ("loadavg", None)],
+    [("main", POLICY.document, POLICY.changes)],
+)
+NOTHING: tuple[object, ...] = ([], [], [])
+
+
+# --- one of the two is lost ----------------------------------------------------------------
+
+
+async def _set_and_hang(path: Path, acknowledged: Connection) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    await put_all(store)
+    acknowledged.send(True)
+    await asyncio.sleep(3600)
+
+
+def set_and_hang(path: Path, acknowledged: Connection) -> None:
+    asyncio.run(_set_and_hang(path, acknowledged))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an agent that was killed -9 once its changes were acknowledged."""
+    folder = tmp_path_factory.mktemp("killed")
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=set_and_hang, args=(folder / "state.db", theirs))
+    process.start()
+    assert ours.recv()
+    process.kill()
+    process.join()
+    return folder
+
+
+@pytest.fixture
+def path(killed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "state.db"
+
+
+def cut(path: Path, size_bytes: int) -> None:
+    """The file alone: its log is in it first, or gone with the process that had it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    os.truncate(path, size_bytes)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 100, 4096, 9000, 12_288, 20_000])
+async def test_a_file_that_is_cut_leaves_all_in_force(path: Path, size_bytes: int) -> None:
+    cut(path, size_bytes)
+    store = SqliteStore(path)
+    try:
+        await store.open()
+    except StoreUnavailable:
+        assert await salvaged(store) == ALL
+    else:
+        assert await in_force(store) == ALL
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("at", [20, 100, 4096, 5000, 8192, 12_300, 16_500])
+async def test_a_file_that_is_scribbled_on_leaves_all_in_force(path: Path, at: int) -> None:
+    cut(path, path.stat().st_size)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xa5" * 3000)
+    store = SqliteStore(path)
+    try:
+        await store.open()
+    except StoreUnavailable:
+        assert await salvaged(store) == ALL
+    else:
+        assert await in_force(store) == ALL
+    finally:
+        await store.close()
+
+
+async def test_a_file_without_its_log_is_older_than_its_copy(path: Path) -> None:
+    """As a backup that was made without it would be."""
+    Path(f"{path}-wal").unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == ALL
+        assert (await store.audit())[0].action == "state.restored"
+        assert any("what is in force comes from its copy" in note for note in store.notes)
+
+
+async def test_a_file_that_is_gone_begins_again_with_what_is_in_force(path: Path) -> None:
+    path.unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == ALL
+        assert await store.tallies(since_minute=0, until_minute=9) == []
+        (rule,) = await store.records("rule")
+        kept = await store.put_record(replace(rule, value={"target": "etl"}), ENTRY)
+        assert kept.revision > 4, "a revision was given twice"
+    async with opened(path) as store:
+        assert [r.value for r in await store.records("rule")] == [{"target": "etl"}]
+
+
+async def test_an_older_file_put_back_does_not_lift_what_was_set_since(path: Path) -> None:
+    backup = path.with_name("backup.db")
+    async with opened(path) as store:
+        pass
+    shutil.copy(path, backup)
+    async with opened(path) as store:
+        await store.put_record(replace(HOLD, key="r2"), ENTRY)
+    shutil.copy(backup, path)
+    async with opened(path) as store:
+        assert [r.key for r in await store.records("rule")] == ["r1", "r2"]
+        (note,) = store.notes
+        assert "to go by the file, stop the agent, remove state.db.copy and start it" in note
+    shutil.copy(backup, path)
+    Path(f"{path}.copy").unlink()
+    async with opened(path) as store:
+        assert [r.key for r in await store.records("rule")] == ["r1"], "it was told how"
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "scribbled", "other"])
+async def test_a_copy_that_is_lost_is_made_again(path: Path, damage: str) -> None:
+    copy = Path(f"{path}.copy")
+    spoil(copy, damage)
+    async with opened(path) as store:
+        assert await in_force(store) == ALL
+    path.unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == ALL
+
+
+def spoil(copy: Path, damage: str) -> None:
+    raw = copy.read_bytes()
+    if damage == "gone":
+        copy.unlink()
+    elif damage == "empty":
+        copy.write_bytes(b"")
+    elif damage == "cut":
+        copy.write_bytes(raw[:-3])
+    elif damage == "scribbled":
+        copy.write_bytes(raw.replace(b"hold", b"gold"))
+    else:
+        copy.write_bytes(b"{}\n")
+
+
+# --- both are lost -------------------------------------------------------------------------
+
+
+async def is_lost(path: Path) -> StateLost:
+    store = SqliteStore(path)
+    try:
+        with pytest.raises(StoreUnavailable):
+            await store.open()
+        with pytest.raises(StateLost, match="headgate state acknowledge") as caught:
+            await store.salvage_records("rule")
+        with pytest.raises(StateLost):
+            await store.salvage_policies()
+    finally:
+        await store.close()
+    return caught.value
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "scribbled", "other"])
+@pytest.mark.parametrize("size_bytes", [None, 0, 9000])
+async def test_both_lost_is_a_loss_and_no_new_beginning(
+    path: Path, damage: str, size_bytes: int | None
+) -> None:
+    spoil(Path(f"{path}.copy"), damage)
+    if size_bytes is None:
+        path.unlink()
+    else:
+        cut(path, size_bytes)
+    before = lying_in(path.parent)
+    for _ in range(2):
+        fault = await is_lost(path)
+        assert "state.db: what was in force is lost" in str(fault)
+    assert lying_in(path.parent) == before, "something was begun or moved"
+
+
+def lying_in(folder: Path) -> list[str]:
+    """Without what SQLite keeps beside a file that is read."""
+    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(("-wal", "-shm")))
+
+
+async def test_a_new_folder_is_no_loss(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "state.db")
+    assert await salvaged(store) == NOTHING
+    await store.open()
+    assert await in_force(store) == NOTHING
+    assert list(store.notes) == []
+    await store.close()
+
+
+async def test_a_start_that_was_killed_before_it_had_a_state_is_no_loss(tmp_path: Path) -> None:
+    (tmp_path / "state.db.lock").write_text("4711\n")
+    (tmp_path / "state.db").touch()
+    async with opened(tmp_path / "state.db") as store:
+        assert await in_force(store) == NOTHING
+
+
+async def test_a_state_of_nothing_is_remembered_too(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    async with opened(path):
+        pass
+    path.unlink()
+    Path(f"{path}.copy").unlink()
+    await is_lost(path)
+
+
+# --- acknowledged --------------------------------------------------------------------------
+
+ACKNOWLEDGED = replace(ENTRY, action="state.acknowledged", target="state.db")
+
+
+async def test_an_acknowledged_loss_begins_anew_and_deletes_nothing(path: Path) -> None:
+    spoil(Path(f"{path}.copy"), "cut")
+    cut(path, 9000)
+    store = SqliteStore(path)
+    with pytest.raises(StoreUnavailable):
+        await store.open()
+    moved = await store.begin_anew(ACKNOWLEDGED)
+    names = {name.partition(".lost-")[0] for name in moved}
+    assert {"state.db", "state.db.copy"} <= names
+    assert (path.parent / moved[0]).stat().st_size == 9000
+    assert await in_force(store) == NOTHING
+    assert [(e.who, e.action) for e in await store.audit()] == [("ann", "state.acknowledged")]
+    await store.close()
+    async with opened(path) as again:
+        assert await in_force(again) == NOTHING
+
+
+async def test_a_file_that_cannot_be_used_is_replaced_by_what_its_copy_has(path: Path) -> None:
+    cut(path, 9000)
+    store = SqliteStore(path)
+    with pytest.raises(StoreUnavailable):
+        await store.open()
+    moved = await store.begin_anew(ACKNOWLEDGED)
+    assert not [name for name in moved if ".copy" in name]
+    assert await in_force(store) == ALL
+    assert {e.action for e in await store.audit()} == {"state.restored", "state.acknowledged"}
+    await store.close()
+
+
+async def test_what_can_be_used_is_not_begun_anew(path: Path) -> None:
+    async with opened(path) as store:
+        with pytest.raises(Conflict, match="nothing is lost"):
+            await store.begin_anew(ACKNOWLEDGED)
+        assert await in_force(store) == ALL
+
+
+async def test_another_programs_file_is_not_moved(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+    store = SqliteStore(path)
+    with pytest.raises(StoreUnavailable, match="another program"):
+        await store.open()
+    with pytest.raises(StoreUnavailable, match="another program"):
+        await store.begin_anew(ACKNOWLEDGED)
+    assert path.exists()
+    await store.close()
+
+
+# --- the copy cannot be written ------------------------------------------------------------
+
+
+async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.stores.sqlite.COPY_AGAIN_S", 0.0)
+    in_the_way = Path(f"{path}.copy.new")
+    async with opened(path) as store:
+        in_the_way.mkdir()
+        await store.put_record(replace(HOLD, key="r2"), ENTRY)
+        assert [r.key for r in await store.records("rule")] == ["r1", "r2"]
+        assert Path(f"{path}.copy").read_bytes() == b"", "an old one would lack the new rule"
+        (note,) = store.notes
+        assert "second copy of what is in force cannot be written" in note
+        in_the_way.rmdir()
+        await store.add_tallies([Tally(2, "main", "etl", "OK", "", 1)])
+        assert list(store.notes) == []
+    path.unlink()
+    async with opened(path) as store:
+        assert [r.key for r in await store.records("rule")] == ["r1", "r2"]
+
+
+# --- the disk is full ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no leave to mount a tmpfs here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with (folder / "ballast").open("ab", buffering=0) as file:
+        for size in (65536, 4096, 512, 64, 1):
+            while True:
+                try:
+                    if file.write(b"x" * size) < size:
+                        break
+                except OSError:
+                    break
+
+
+def fault_of(store: SqliteStore) -> str:
+    return store.fault or ""
+
+
+async def test_on_a_full_disk_a_rule_is_lifted_and_none_is_set(small_disk: Path) -> None:
+    """B5, B6."""
+    path = small_disk / "state.db"
+    async with opened(path) as store:
+        rule = await store.put_record(HOLD, ENTRY)
+        await store.forget_before(0)
+        fill(small_disk)
+        assert fault_of(store) == ""
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.put_record(replace(HOLD, key="r2", value={"x": "y" * 60_000}), ENTRY)
+        assert "SQLITE_FULL" in fault_of(store)
+        lifted = replace(rule, value={"lifted_by": "ann"})
+        (kept,) = await store.put_records([(lifted, ENTRY)], must_fit=True)
+        assert [r.value for r in await store.records("rule")] == [{"lifted_by": "ann"}]
+        fill(small_disk)
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.add_tallies([])
+        assert fault_of(store)
+        (small_disk / "ballast").unlink()
+        await store.add_tallies([])
+        assert fault_of(store) == ""
+        await store.forget_before(0)
+        assert Path(f"{path}.reserve").stat().st_size == RESERVE_BYTES, "room is kept again"
+        assert kept.revision > rule.revision
+    async with opened(path) as store:
+        assert [r.value for r in await store.records("rule")] == [{"lifted_by": "ann"}]
+
+
+async def test_in_a_file_as_large_as_it_may_be_a_rule_is_lifted(tmp_path: Path) -> None:
+    """B6: the bound is our own."""
+    async with opened(tmp_path / "state.db", max_bytes=400_000) as store:
+        rule = await store.put_record(HOLD, ENTRY)
+        with pytest.raises(StoreUnavailable, match="SQLITE_FULL"):
+            for n in range(1000):
+                await store.put_record(replace(HOLD, key=f"x{n}", value={"x": "y" * 999}), ENTRY)
+        with pytest.raises(StoreUnavailable):
+            await store.add_tallies([])
+        lifted = replace(rule, value={"lifted_by": "ann", "x": "y" * 9000})
+        await store.put_records([(lifted, ENTRY)], must_fit=True)
+        assert (await store.records("rule"))[0].value == lifted.value
