@@ -26,6 +26,7 @@ from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock
 from headgate.agent.demand import Demands
 from headgate.agent.fairness import Fairness
+from headgate.agent.filelimit import FileRoom, most_connections
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
@@ -77,7 +78,7 @@ from headgate.http.debugging import Inside
 from headgate.http.exposition import Works
 from headgate.http.forwarding import Forwarder
 from headgate.http.hosts import KnownHosts
-from headgate.http.listener import Handlers, Limits, Listener
+from headgate.http.listener import MAX_TURNED_AWAY, Handlers, Limits, Listener
 from headgate.http.page.sessions import Sessions
 from headgate.http.streaming import MAX_SUBSCRIBERS, Broadcasts
 from headgate.http.traced import TracedDoor
@@ -114,6 +115,8 @@ STORE_RETRY_S = 5.0
 TEND_INTERVAL_S = 1.0
 BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
+SHED_AT_ONCE = 16
+"""Connections that never asked anything, where no file can be opened any more."""
 SETTLE_S, SETTLE_LOOKS = 0.1, 50
 WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni", "tracing")
 """Sections whose changes a reload leaves alone."""
@@ -292,7 +295,6 @@ class Agent:
         )
         self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
         self.facts.spans = None if self.tracer is None else self.tracer.outbox
-        self._describe(settings)
         parts = Parts(
             self.board,
             self.book,
@@ -314,7 +316,10 @@ class Agent:
         )
         self.views = Views(parts, self.facts)
         self._pulse = Pulse(self._clock)
+        self._files = FileRoom()
+        self._file_advice = ""
         self.listener = self._listener(settings)
+        self._describe(settings)
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._socket_inode: int | None = None
@@ -389,6 +394,7 @@ class Agent:
                 ends.push_async_callback(self.standby.leave)
         if self.tracer is not None:
             await asyncio.to_thread(self.tracer.close)
+        self._files.close()
         log.info("agent.stopped")
 
     async def _close_store(self) -> None:
@@ -462,8 +468,16 @@ class Agent:
 
     def _listener(self, settings: Settings) -> Listener:
         agent = settings.agent
+        probes = sum(database.connections + 2 for database in settings.databases.values())
+        most = most_connections(agent.max_connections, MAX_TURNED_AWAY, probes)
+        if most < agent.max_connections:
+            self._file_advice = (
+                f"max_connections is {agent.max_connections}, and this process may open too few "
+                f"files for that: {most} connections are served. Raise LimitNOFILE of its unit"
+            )
+            log.warning("agent.few_files", detail=self._file_advice)
         limits = Limits(
-            agent.max_connections,
+            most,
             agent.max_body_bytes,
             agent.request_timeout_s,
             agent.idle_timeout_s,
@@ -637,7 +651,8 @@ class Agent:
     def _describe(self, settings: Settings) -> None:
         self.facts.settings = settings.source
         self.facts.settings_fault = None
-        self.facts.advice = tuple(str(advice) for advice in settings.advice)
+        told = [str(advice) for advice in settings.advice]
+        self.facts.advice = (*told, *filter(None, [self._file_advice]))
 
     async def _load(self, settings: Settings) -> None:
         try:
@@ -795,6 +810,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         while True:
             self.listener.tend(loop.time())
+            if not self._files.look():
+                self.listener.shed(SHED_AT_ONCE)
+            self.facts.files_fault = self._files.fault
             self.views.note_health()
             self.demands.tick(self._clock.now().mono_s)
             await self._clock.sleep(TEND_INTERVAL_S)
@@ -840,7 +858,13 @@ class Agent:
         if agent.listen is not None:
             host, port = agent.listen
             server = await loop.create_server(
-                self.listener, host, port, ssl=tls_of(agent), backlog=BACKLOG, start_serving=False
+                self.listener,
+                host,
+                port,
+                ssl=(tls := tls_of(agent)),
+                ssl_handshake_timeout=agent.request_timeout_s if tls else None,
+                backlog=BACKLOG,
+                start_serving=False,
             )
             self.listener.add(server)
         if agent.socket is not None:

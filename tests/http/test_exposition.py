@@ -54,6 +54,7 @@ ELSEWHERE = {
     "headgate_connections",
     "headgate_connections_max",
     "headgate_connections_refused_total",
+    "headgate_connections_shed_total",
     "headgate_standing_by",
     "headgate_takeovers_total",
     "headgate_client_held_seconds",

@@ -204,6 +204,41 @@ def test_a_flood_of_connections_is_bounded_too(serve: Serve) -> None:
     eventually(served.settled)
 
 
+def test_a_connection_that_never_asks_is_closed_as_soon_as_a_late_request(serve: Serve) -> None:
+    """N3: its time counts from when it was accepted, not from its first byte."""
+    served = serve(Plan(limits=SLOW))
+    with ExitStack() as stack:
+        silent, blank, asked = (stack.enter_context(served.talk()) for _ in range(3))
+        local = stack.enter_context(served.talk(unix=True))
+        assert asked.ask("GET", CHECK).status == 200
+        blank.send(b"\r\n")
+        for talk in (silent, blank, local):
+            assert talk.rest() == b"", "it has said nothing, and is told nothing"
+        assert asked.ask("GET", CHECK).status == 200, "one that has asked may rest"
+    eventually(served.settled)
+
+
+def test_those_that_never_ask_give_way_to_whoever_comes(serve: Serve) -> None:
+    """N3: they held every place until their time was over."""
+    served = serve(Plan(limits=Limits(8, 65536, request_timeout_s=60.0, idle_timeout_s=60.0)))
+    with ExitStack() as stack:
+        asked = stack.enter_context(served.talk())
+        assert asked.ask("GET", CHECK).status == 200
+        silent = [stack.enter_context(served.talk()) for _ in range(6)]
+        half = stack.enter_context(served.talk()).send(b"GET /v1/che")
+        eventually(lambda: len(served.listener.connections) == 7)
+        for late in range(6):
+            talk = stack.enter_context(served.talk())
+            assert talk.ask("GET", CHECK).status == 200, f"number {late} found no place"
+        assert asked.ask("GET", CHECK).status == 200, "who asks keeps its place"
+        for talk in [*silent[:5], half]:
+            assert talk.rest() == b""
+        last = stack.enter_context(served.talk())
+        assert last.reply().status == 503, "no place is left that nobody uses"
+        assert served.listener.shed_connections >= 6
+    eventually(served.settled)
+
+
 # --- hanging up ----------------------------------------------------------------------------
 
 

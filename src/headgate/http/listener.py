@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple, cast
 
 import httptools
@@ -38,6 +39,7 @@ CHUNK_OVERHEAD = 8
 LINGER_S = 1.0
 DRAIN_S = 0.2
 KEPT_SEATS = 16
+MAX_TURNED_AWAY = 64
 HEARD = -1.0
 """Stands for "just now" on the hot path, which does not ask the clock; `tend` dates it."""
 
@@ -83,8 +85,11 @@ class Listener:
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()
         """Told 503, and given a moment to read it; they take no seat of those served."""
+        self.silent: dict[Connection, None] = {}
+        """Of `connections`, those over TCP that have not asked yet, in the order they came."""
         self.stopping = False
         self.refused_connections = 0
+        self.shed_connections = 0
         self._servers: list[asyncio.Server] = []
         self._empty = asyncio.Event()
         self._empty.set()
@@ -108,21 +113,37 @@ class Listener:
         """Whether it is served. One that is not may hear so, as long as not too many do.
 
         Some seats are kept for the Unix socket: whoever crowds the TCP port cannot keep the
-        operator on the host from looking and changing.
+        operator on the host from looking and changing. Where all are taken, the one that has been
+        silent longest since it was accepted gives way.
         """
         most = self.limits.max_connections
         seats = most if local else most - min(KEPT_SEATS, most // 8)
+        if not self.stopping and len(self.connections) >= seats:
+            self.shed(1)
         if not self.stopping and len(self.connections) < seats:
             self.connections.add(connection)
+            if not local:
+                self.silent[connection] = None
             self._empty.clear()
             return True
         self.refused_connections += 1
-        if len(self.turned_away) < most:
+        if len(self.turned_away) < min(most, MAX_TURNED_AWAY):
             self.turned_away.add(connection)
             self._empty.clear()
         return False
 
+    def shed(self, count: int) -> int:
+        """Close so many that never asked anything, the oldest first; how many there were."""
+        oldest = list(islice(self.silent, count))
+        for connection in oldest:
+            self.connections.discard(connection)
+            del self.silent[connection]
+            connection.abort()
+        self.shed_connections += len(oldest)
+        return len(oldest)
+
     def release(self, connection: Connection) -> None:
+        self.silent.pop(connection, None)
         self.connections.discard(connection)
         self.turned_away.discard(connection)
         if not self.connections and not self.turned_away:
@@ -186,6 +207,8 @@ class Connection(asyncio.Protocol):
         self._completed = False
         """Whether a message ended in the bytes that are being parsed."""
         self._raw: bytes | None = None
+        self._asked = False
+        """A whole request has come."""
         self._in_the_clear = False
         """Plain TCP: a browser may have been led here under another site's name."""
         self._reset()
@@ -210,6 +233,8 @@ class Connection(asyncio.Protocol):
             answer = self._memo.get(data)
             if answer is not None:
                 self._active_at = HEARD
+                if not self._asked:
+                    self._has_asked()
                 self._transport.write(answer())
                 return
         self._parse(data)
@@ -257,8 +282,14 @@ class Connection(asyncio.Protocol):
                 self.abort()
         elif self._begun_at is not None and now - self._begun_at > limits.request_timeout_s:
             self._refuse(408, f"the request did not arrive within {limits.request_timeout_s:g} s")
+        elif not self._asked and now - self._active_at > limits.request_timeout_s:
+            self._close()  # In silence: it has said nothing, and expects no answer.
         elif self._task is None and now - self._active_at > limits.idle_timeout_s:
             self._close()
+
+    def _has_asked(self) -> None:
+        self._asked = True
+        self._listener.silent.pop(self, None)
 
     def finish(self) -> None:
         """End after the request that is under way, or after one that is on its way here: a
@@ -409,6 +440,8 @@ class Connection(asyncio.Protocol):
         self._begun_at = None
         self._active_at = HEARD
         self._completed = True
+        if not self._asked:
+            self._has_asked()
         request = Request(
             parser.get_method().decode("latin-1"),
             _origin_form(self._target),

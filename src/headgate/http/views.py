@@ -86,6 +86,8 @@ class AgentFacts:
     settings_fault: str | None = None
     state_lost: str | None = None
     """What operators had set is not known: why, and what is done about it."""
+    files_fault: str | None = None
+    """The process can open no more files."""
     advice: tuple[str, ...] = ()
     heartbeats: list[Heartbeat] = field(default_factory=list)
     standby: Standby | ElectedStandby | None = None
@@ -167,6 +169,7 @@ class Views:
             fleet=None if self.parts.fleet is None else self.parts.fleet.doc(now),
             state_lost=facts.state_lost,
             advice=[
+                *filter(None, [facts.files_fault]),
                 *self._watched_advice(),
                 *self._fleet_advice(),
                 *self._unthrottled_advice(),
@@ -307,6 +310,8 @@ class Views:
                     waiting.append(f"{name}/{standing.spec.name}: no probe has finished yet")
         if self.facts.state_lost is not None:
             waiting.append(f"state: {self.facts.state_lost}")
+        if self.facts.files_fault is not None:
+            waiting.append(self.facts.files_fault)
         fault = self.parts.keeper.fault
         if fault is not None:
             waiting.append(f"store {self.parts.store.name}: {fault.detail}")

@@ -74,6 +74,15 @@ def _turned_away(look: Look) -> Iterator[Row]:
         yield (), float(look.works.listener().refused_connections)
 
 
+def _shed(look: Look) -> Iterator[Row]:
+    if look.works is not None:
+        yield (), float(look.works.listener().shed_connections)
+
+
+def _out_of_files(look: Look) -> Iterator[Row]:
+    yield (), float(look.facts.files_fault is not None)
+
+
 def _spans(look: Look) -> Iterator[Row]:
     spans = look.facts.spans
     for outcome, count in spans.outcomes.items() if spans is not None else ():
@@ -161,6 +170,20 @@ AGENT = (
         (),
         "How many are served at once (`max_connections`).",
         _max_connections,
+    ),
+    Series(
+        "headgate_connections_shed_total",
+        "counter",
+        (),
+        "Connections that never asked anything, and were closed because their places were needed.",
+        _shed,
+    ),
+    Series(
+        "headgate_out_of_files",
+        "gauge",
+        (),
+        "1 while the process can open no more files, and so takes no further connection.",
+        _out_of_files,
     ),
     Series(
         "headgate_connections_refused_total",
