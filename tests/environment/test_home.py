@@ -12,6 +12,7 @@ import pytest
 from headgate.errors import NativeUnavailable
 from headgate.native import library
 from tests.environment.starting import HEADGATE, Left, ran
+from tests.fixtures.agents import postgres_database
 
 STRANGER = ("unshare", "--user", "--map-user=54321", "--map-group=54321")
 HOMELESS = Left(environment={"HOME": None, "XDG_RUNTIME_DIR": None})
@@ -42,7 +43,8 @@ def test_a_home_that_is_not_there_is_a_fault_of_the_setting(tmp_path: Path) -> N
 @needs_strangers
 def test_commands_do_without(tmp_path: Path) -> None:
     settings = tmp_path / "headgate.toml"
-    settings.write_text('[agent]\nlisten = "127.0.0.1:1"\n', encoding="utf-8")
+    database = postgres_database("postgresql://127.0.0.1:1/main", "lag")
+    settings.write_text(f'[agent]\nlisten = "127.0.0.1:1"\n{database}', encoding="utf-8")
     for argv, code in ((("lint", str(settings)), 0), (("status", "--url", "http://[::1]:9"), 20)):
         done = ran(HOMELESS, *STRANGER, *HEADGATE, *argv)
         assert done.returncode == code, done

@@ -33,6 +33,7 @@ ignore_startup_parameters = extra_float_digits,options
 logfile = {folder}/log
 pidfile = {folder}/pid
 server_lifetime = 3600
+default_pool_size = 1
 """
 
 
