@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 
@@ -40,6 +42,13 @@ async def is_silent(writer: asyncio.StreamWriter, path: str) -> None:
 
 async def hangs_up(writer: asyncio.StreamWriter, path: str) -> None:
     writer.close()
+
+
+async def resets(writer: asyncio.StreamWriter, path: str) -> None:
+    """As a member that wants TLS may seem to: the reset overtakes what it says."""
+    line: socket.socket = writer.get_extra_info("socket")
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def drips(writer: asyncio.StreamWriter, path: str) -> None:
@@ -216,6 +225,15 @@ async def test_nonsense_is_told_as_such(pair: list[Member], store: EtcdStore, bo
         await store.list([])
     with pytest.raises(StoreUnavailable, match="no lease"):
         await store.grant(5)
+
+
+async def test_a_reset_before_any_answer_asks_whether_it_wants_tls(
+    pair: list[Member], store: EtcdStore
+) -> None:
+    for member in pair:
+        member.answer = resets
+    with pytest.raises(StoreUnavailable, match="does it want https://"):
+        await store.list(("a",))
 
 
 async def test_nonsense_after_a_change_leaves_its_outcome_unknown(

@@ -60,7 +60,12 @@ def unknown(where: str, trouble: NoAnswer) -> OutcomeUnknown:
 # --- the way there ---------------------------------------------------------------------------
 
 
-def of_transport(error: Exception, waited_s: float) -> NoAnswer:
+_IS_IT_ETCD = "(is it etcd? does it want https://?)"
+
+
+def of_transport(error: Exception, waited_s: float, *, over_http: bool = False) -> NoAnswer:
+    """`over_http`: without TLS, and before any answer. A member that wants TLS says so and hangs
+    up at once; the reset may overtake what it said."""
     tls = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLError)), None)
     if tls is not None:
         return of_tls(tls)
@@ -72,9 +77,10 @@ def of_transport(error: Exception, waited_s: float) -> NoAnswer:
         case httpx2.TimeoutException():
             return NoAnswer(f"no answer in {waited_s:.1f} s")
         case httpx2.ProtocolError() | httpx2.DecodingError():
-            return NoAnswer(f"{_short(str(error))} (is it etcd? does it want https://?)")
+            return NoAnswer(f"{_short(str(error))} {_IS_IT_ETCD}")
         case _:
-            return NoAnswer(f"the connection ended: {_os_words(error)}")
+            ended = f"the connection ended: {_os_words(error)}"
+            return NoAnswer(f"{ended} {_IS_IT_ETCD}" if over_http else ended)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -207,7 +207,8 @@ class Gateway:
                     raise faults.of_answer(endpoint.authority, response.status_code, told)
                 yield response
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            trouble = faults.of_transport(error, _now_s() - began_s)
+            over_http = not is_answered and endpoint.url.startswith("http://")
+            trouble = faults.of_transport(error, _now_s() - began_s, over_http=over_http)
             if not is_answered and trouble.sent:
                 trouble = await self._diagnosed(endpoint, trouble)
             if trouble.refused:
