@@ -19,6 +19,7 @@ from headgate.core.topology import Role, RoleSeen
 from headgate.errors import InvalidName, InvalidRequest, InvalidSettings, PeerFailed
 from headgate.http.listener import Limits
 from headgate.peers import HttpPeerLink, PeerAccess, line, load_access, open_link
+from headgate.peers.access import host_trust
 from tests.fixtures.eventually import aeventually, eventually
 from tests.peers.authority import Authority
 from tests.peers.conftest import Run, Serve
@@ -589,5 +590,6 @@ def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path, authority:
 
 def test_whom_a_link_trusts_without_settings(authority: Authority) -> None:
     access = load_access(token_file=None, ca=None, cert=None, key=None)
-    assert access.token is None and access.tls is not None
-    assert access.tls.verify_mode is ssl.CERT_REQUIRED and access.tls.check_hostname
+    assert (access.token, access.tls) == (None, None)
+    trust = host_trust()
+    assert trust.verify_mode is ssl.CERT_REQUIRED and trust.check_hostname

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from headgate.errors import Fault, InvalidSettings
@@ -37,7 +38,15 @@ def _token(path: Path) -> str:
     return token
 
 
-def _context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext:
+@cache
+def host_trust() -> ssl.SSLContext:
+    """What the host trusts: some hundred certificates, read once, and only for a peer with TLS."""
+    return ssl.create_default_context()
+
+
+def _context(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if ca is None and cert is None:
+        return None
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:

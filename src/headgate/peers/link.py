@@ -16,7 +16,7 @@ import msgspec
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import Pull, Pulled
 from headgate.errors import InvalidRequest, PeerFailed
-from headgate.peers.access import PeerAccess
+from headgate.peers.access import PeerAccess, host_trust
 from headgate.peers.line import Answer, Crowded, CutShort, Garbled, HungUp, Line, Now
 from headgate.wire.peers import (
     PeerUrl,
@@ -65,7 +65,7 @@ class HttpPeerLink:
     def __init__(self, url: PeerUrl, access: PeerAccess, *, sender: str, now: Now) -> None:
         self._url = url
         self._sender = sender
-        tls = access.tls or ssl.create_default_context() if url.tls else None
+        tls = access.tls or host_trust() if url.tls else None
         self._pulls = Line(url, tls, now)
         self._calls = Line(url, tls, now)
         self._head = _head(url, access.token)
