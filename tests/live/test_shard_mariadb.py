@@ -511,17 +511,20 @@ UNKNOWN_ROLE = {"no_primary", "warming_up", "unreachable", "timed_out"}
 
 
 def asked_on(ask: Callable[[], object], holds: Callable[[], bool], for_s: float) -> None:
-    """That it holds while somebody asks, for so long without a pause that would end a lease."""
-    since = last = time.monotonic()
+    """That it holds while somebody asks, for so long without a pause that would end a lease. After
+    a pause it counts from when it holds again."""
+    last = time.monotonic()
+    since: float | None = last
 
     def is_over() -> bool:
         nonlocal since, last
         ask()
         held, now = holds(), time.monotonic()
-        paused = now - last > LEASE_S / 4
-        assert held or paused
-        since, last = now if paused else since, now
-        return now - since >= for_s
+        if now - last > LEASE_S / 4:
+            since = None
+        assert held or since is None
+        since, last = (now if since is None and held else since), now
+        return since is not None and now - since >= for_s
 
     eventually(is_over)
 
