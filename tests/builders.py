@@ -101,6 +101,7 @@ def member(
         "skip": None,
         "readings": {},
         "asides": {},
+        "hopeless": (),
         "clock_ahead_s": None,
     }
     return MemberView(known, **{**quiet, **view})

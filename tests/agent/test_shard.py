@@ -12,6 +12,7 @@ from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.members import LINK_TIMEOUT_S
 from headgate.agent.succession import RIVAL_MEMORY_S
 from headgate.core.activity import Activity, Idleness
+from headgate.core.decide import findings
 from headgate.core.decision import Verdict
 from headgate.core.rollup import AGGREGATES
 from headgate.core.samples import Absent, Cause, Sample
@@ -211,6 +212,67 @@ async def test_a_broken_plug_in_does_not_silence_the_other_metrics(open_world: O
     await world.pass_s(1)
     assert world.look("shard/lag").admitted
     assert not world.look("shard/threads_running").admitted
+
+
+# --- hopeless replicas -------------------------------------------------------------------------
+
+FAR = metric("lag", hopeless_for_s=20)
+
+
+async def test_a_hopeless_replica_is_skipped_and_counts_again(open_world: OpenWorld) -> None:
+    """B9: its lag does not fall although the gate is closed, and for nobody else."""
+    world = await open_world("db-b", "db-c", metrics=(FAR,))
+    await world.pass_s(1)
+    world.agents["db-c"].values["lag"] = 92_886.0
+    answers = await world.pass_s(15, "shard/lag")
+    assert not any(answer.admitted for answer in answers[4:])
+    assert world.member("db-c").hopeless == ()
+    await world.pass_s(8, "shard/lag")
+    decision = world.ask()
+    assert decision.admitted
+    assert "db-c (hopeless, skipped" in findings(decision)[0].detail
+    assert world.member("db-c").hopeless == ("lag",)
+    world.agents["db-c"].values["lag"] = 49.0
+    await world.pass_s(1)
+    assert world.ask().verdict is Verdict.THRESHOLD_EXCEEDED, "far above no longer: it counts"
+    assert world.member("db-c").hopeless == ()
+
+
+async def test_a_replica_is_not_hopeless_while_the_primary_is_busy_itself(
+    open_world: OpenWorld,
+) -> None:
+    """B9: another metric closes the gate as well, so nothing is shown by the lag."""
+    world = await open_world("db-b", "db-c", metrics=(FAR, metric("threads_running")))
+    for agent in world.agents.values():
+        agent.values["threads_running"] = 1.0
+    world.servers["main"].values["threads_running"] = 1e6
+    world.agents["db-c"].values["lag"] = 92_886.0
+    await world.pass_s(40, "shard/lag")
+    assert world.member("db-c").hopeless == ()
+    world.servers["main"].values["threads_running"] = 1.0
+    await world.pass_s(22, "shard/lag")
+    assert world.member("db-c").hopeless == ("lag",)
+
+
+async def test_who_led_in_between_starts_over(open_world: OpenWorld) -> None:
+    """B9: what was shown under another primary says nothing of this one; a rest says the same."""
+    idle = Idleness(slow_after_s=5, hibernate_after_s=10)
+    world = await open_world("db-b", "db-c", metrics=(FAR,), role=primary(term=1), idleness=idle)
+    world.agents["db-c"].values["lag"] = 92_886.0
+    await world.pass_s(24, "shard/lag")
+    assert world.member("db-c").hopeless == ("lag",)
+    await world.pass_s(30)
+    assert world.state() is HIBERNATING
+    await world.pass_s(3, "shard/lag")
+    assert world.member("db-c").hopeless == ("lag",)
+    world.role.says = replica(term=2)
+    await world.pass_s(2, "shard/lag")
+    assert not world.leads()
+    world.role.says = primary(term=3)
+    for agent in world.agents.values():
+        agent.says = replica(term=3)
+    await world.pass_s(10, "shard/lag")
+    assert world.leads() and world.member("db-c").hopeless == ()
 
 
 # --- following ---------------------------------------------------------------------------------

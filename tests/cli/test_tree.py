@@ -195,6 +195,18 @@ def test_the_page_of_a_shard_shows_all_that_is_known() -> None:
         assert told in text
 
 
+def test_a_hopeless_replica_is_not_overlooked() -> None:
+    """B9"""
+    why = "hopeless, skipped 5 min ago: 9000 s did not fall"
+    member = builders.member(
+        "db-c", readings=[builders.breached("lag", 9000.0)], asides={"lag": why}, hopeless=["lag"]
+    )
+    text = drawn(members=[builders.primary(), member])
+    assert "✖ lag SKIPPED: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)
+    line = shard_line(read(Shard, builders.shard(members=[member])), UNICODE)
+    assert "HOPELESS, skipped" in line.plain
+
+
 def test_top_has_the_shard_in_a_line() -> None:
     status = a_status(role="primary", shard=builders.troubled_shard())
     view = View("http://h", status, 1.0)

@@ -169,6 +169,12 @@ class Everything:
             member("db-a", PRIMARY, local=True, readings={"lag": Sample(0.02, now)}),
             member("db-b", readings={"lag": Sample(0.3, now)}, clock_ahead_s=-0.25),
             member("db-c", lost=gone, problem="connection refused", readings={"lag": gone}),
+            member(
+                "db-d",
+                readings={"lag": Sample(9000.0, now)},
+                asides={"lag": "hopeless"},
+                hopeless=("lag",),
+            ),
         )
         lag = stand(metric("lag"), window(Sample(0.3, now)), scope=Scope.SHARD)
         empty = stand(metric("threads_running"), window(gone), scope=Scope.SHARD)

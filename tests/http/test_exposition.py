@@ -31,6 +31,7 @@ ONLY_BEATING = {"headgate_heartbeats_total", "headgate_heartbeat_failing"}
 ONLY_WITH_SHARDS = {
     *ONLY_BEATING,
     "headgate_member_state",
+    "headgate_member_hopeless",
     "headgate_shard_metric_healthy",
     "headgate_role",
     "headgate_shard_leading",
@@ -226,6 +227,7 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
         member("db-b", readings={"lag": Sample(0.3, now)}, clock_ahead_s=-0.25),
         member("db-c", readings={"lag": Sample(9.0, now)}, asides={"lag": "skipped by ops"}),
         member("db-d", lost=gone, problem="connection refused", readings={"lag": gone}),
+        member("db-e", asides={"lag": "hopeless"}, hopeless=("lag",)),
     )
     standing = stand(metric("lag"), window(Sample(0.3, now)), scope=Scope.SHARD)
     served.call(served.board.set_shard, "main", ShardHealth("commerce/-80", {"lag": standing}))
@@ -241,8 +243,10 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
         state: value(samples, "headgate_shard_members", **main, state=state)
         for state in ("counted", "aside", "missing")
     }
-    assert members == {"counted": 2, "aside": 1, "missing": 1}
+    assert members == {"counted": 2, "aside": 2, "missing": 1}
     assert value(samples, "headgate_shard_metric_value", **main, metric="lag") == 0.3
+    hopeless = [labels for name, labels in samples if name == "headgate_member_hopeless"]
+    assert [dict(labels)["member"] for labels in hopeless] == ["db-e"]
     read = {"metric": "lag", **main}
     assert value(samples, "headgate_member_reading", member="db-b", **read) == 0.3
     assert value(samples, "headgate_member_reading", member="db-d", **read) is None, "no frozen 0"

@@ -292,6 +292,24 @@ class TestShard:
             assert itself["cause"] == "replication_stopped" and itself["value"] > first
             eventually(lambda: shared.agents[other.name].admitted(metrics="host/lag"))
 
+    def test_a_hopeless_replica_is_skipped_and_counts_again_when_it_is_back(
+        self, shared: Deployment
+    ) -> None:
+        """B9: its SQL thread stands still, and nothing that the gate does can help it."""
+        [replica, _] = shared.replicas
+        agents, lead = shared.agents, shared.primary.name
+        agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
+        try:
+            with stopped(replica):
+                shared.refusal(because("replication_stopped", replica.name))
+                eventually(lambda: agents.member_of(lead, replica.name)["hopeless"] == ["lag"])
+                agents.await_lead(lead)
+                assert shared.counted() == 1
+            shared.await_whole()
+            assert agents.member_of(lead, replica.name)["hopeless"] == []
+        finally:
+            agents.change(lead, "POST", "metrics/lag/revert")
+
     def test_a_broken_replica_refuses_its_shard_with_the_servers_own_words(
         self, shared: Deployment
     ) -> None:

@@ -128,6 +128,33 @@ def test_a_paused_replica_refuses_the_shard_and_itself_but_not_the_primarys_host
     eventually(lambda: agents[shared.replica].admitted(metrics="host/lag"))
 
 
+def test_a_hopeless_replica_is_skipped_loudly_and_counts_again_when_it_is_back(
+    shared: Deployment,
+) -> None:
+    """B9: its replay stands still, and nothing that the gate does can help it."""
+    agents, lead = shared.agents, shared.primary
+    agents.change(lead, "PATCH", "metrics/lag", {"hopeless_for_s": 3, "hopeless_factor": 2})
+    try:
+        with paused_replay(shared.shard.server(shared.replica)):
+            agents.await_refusal(lead, because("replication_stopped", "db-b"))
+            agents.await_lead(lead)
+            detail = agents.check_shard(lead)["metrics"][0]["detail"]
+            assert "db-b (hopeless, skipped" in detail
+            assert agents.member_of(lead, "db-b")["hopeless"] == ["lag"]
+            advice = shared.lead.get("/v1/status").json["advice"]
+            assert any(line.startswith("HOPELESS: main: db-b") for line in advice)
+            metrics = shared.lead.get("/metrics").body.decode()
+            assert (
+                'headgate_member_hopeless{database="main",member="db-b",metric="lag"} 1' in metrics
+            )
+            assert "member.hopeless" in shared.lead.log()
+        eventually(lambda: agents.member_of(lead, "db-b")["hopeless"] == [])
+        eventually(lambda: "worst of 2" in agents.check_shard(lead)["metrics"][0]["detail"])
+        assert "member.counts_again" in shared.lead.log()
+    finally:
+        agents.change(lead, "POST", "metrics/lag/revert")
+
+
 def test_work_on_the_primary_is_held_by_the_slowest_replica(shared: Deployment) -> None:
     """R38: what is written while one replica does not replay is its lag, in seconds."""
     primary, replica = shared.shard.primary, shared.shard.server(shared.replica)

@@ -201,6 +201,13 @@ def test_a_member_set_aside_is_told_with_why_and_until_when() -> None:
     assert line == "main: db-b is set aside from lag, x: missing for 11 min: refused"
 
 
+def test_a_hopeless_replica_is_told_loudly_and_once() -> None:
+    """B9"""
+    [line] = told(member(asides={"lag": "hopeless, skipped 5 min ago: …"}, hopeless=("lag",)))
+    assert line.startswith("HOPELESS: main: db-b does not count for lag, and work goes on")
+    assert "hopeless, skipped 5 min ago" in line
+
+
 def test_a_newcomer_that_holds_up_its_shard_is_told_with_the_way_out() -> None:
     late: dict[str, Any] = {"readings": {"lag": sample(900.0)}, "joined_s_ago": 120.0}
     [line] = told(member(**late))

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from headgate.agent.board import READINGS_KEPT
 from headgate.agent.members import LocalMember
 from headgate.agent.roster import Roster
-from headgate.core.health import Standing, Window, stand
+from headgate.core.health import Selection, Standing, Window, stand
+from headgate.core.hopeless import Courses, applies, follow, skip_hopeless
 from headgate.core.metrics import AbsencePolicy, MetricSpec, RollupOf
 from headgate.core.names import Scope
 from headgate.core.rollup import Aggregate, MemberReading, Rolled, roll_up, shard_spec
@@ -34,14 +35,31 @@ class Rolling:
         self._made_at: dict[str, float] = {}
         """When what the newest value of a metric is made of was read: R11 counts readings."""
         self._missing_since: dict[tuple[str, str], float] = {}
+        self._parts: dict[str, list[MemberReading]] = {}
+        """Of metrics from which replicas may be skipped as hopeless, as last rolled up."""
+        self._courses: dict[str, Courses] = {}
 
     def begin_anew(self) -> None:
         """What was seen in an earlier reign, or before a rest, says nothing of this one."""
         self._windows.clear()
         self._missing_since.clear()
+        for metric, courses in self._courses.items():
+            self._courses[metric] = {m: replace(c, alone=False) for m, c in courses.items()}
 
-    def stop(self) -> None:
+    def stop(self, *, led_by_another: bool = False) -> None:
         self.rolled = MappingProxyType({})
+        if led_by_another:
+            self._courses.clear()
+
+    @property
+    def hopeless(self) -> dict[tuple[str, str], str]:
+        """(metric, member) → why it is skipped although it has a value."""
+        return {
+            (metric, aside.member): aside.why
+            for metric, rolled in self.rolled.items()
+            for aside in rolled.asides
+            if aside.hopeless
+        }
 
     def all_absent(self, specs: Mapping[str, MetricSpec], absent: Absent) -> Mapping[str, Standing]:
         """Whatever a metric's policy on absence: nobody may speak for the shard here."""
@@ -73,12 +91,50 @@ class Rolling:
         counted = [m for m in members if not self._is_former(m, primary.name, accounts)]
         for name, spec in specs.items():
             parts = [self._part(member, spec, astray, accounts, now) for member in counted]
+            if applies(spec):
+                self._parts[name] = parts
+                parts = skip_hopeless(spec, parts, self._courses.get(name, {}), now)
             rolled[name] = outcome = roll_up(
                 spec, parts, now=now.mono_s, wall_s=now.wall_s, aggregates=self._aggregates
             )
             standings[name] = self._standing(self._shard_spec(spec), outcome, until)
         self.rolled = MappingProxyType(rolled)
         return standings
+
+    def follow_hopeless(
+        self, specs: Mapping[str, MetricSpec], gate: Selection, now: Instant
+    ) -> bool:
+        """After a roll-up that `gate` has gone by. Whether one more is to be skipped."""
+        before = self._skipped()
+        for name, parts in self._parts.items():
+            spec = specs.get(name)
+            self._courses[name] = (
+                {}
+                if spec is None
+                else follow(
+                    spec,
+                    parts,
+                    self._courses.get(name, {}),
+                    now,
+                    others_pass=all(
+                        standing.passes and now.mono_s <= standing.passes_until
+                        for standing in gate.standings
+                        if standing.spec.name != name
+                    ),
+                    max_gap_s=self._max_age_s(spec),
+                    aggregates=self._aggregates,
+                )
+            )
+        self._parts.clear()
+        return bool(self._skipped() - before)
+
+    def _skipped(self) -> set[tuple[str, str]]:
+        return {
+            (metric, member)
+            for metric, courses in self._courses.items()
+            for member, course in courses.items()
+            if course.skipped_at is not None
+        }
 
     def _standing(self, spec: MetricSpec, rolled: Rolled, until: float) -> Standing:
         window = self._windows.get(spec.name, Window())

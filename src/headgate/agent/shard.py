@@ -42,6 +42,7 @@ from headgate.core.topology import (
     Following,
     Leading,
     Member,
+    Role,
     RoleSeen,
     Standpoint,
     Unled,
@@ -92,6 +93,8 @@ class Shard:
         """Called when the list of replicas or the upstream may have changed."""
         self._leading_since: float | None = None
         self._was_pulling = False
+        self._led_as = ""
+        """Which of our databases was the primary when we led last."""
         self._searched_at = self._woke_at = NEVER
         self._errands: set[asyncio.Future[None]] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -413,10 +416,25 @@ class Shard:
         """By the primary's own settings, for each of our databases in the shard."""
         primary = self.roster.local_primary(now.mono_s)
         assert primary is not None, "leading without a primary"
-        standings = self._rolling.roll(self._specs(primary), primary, members, now)
+        specs, hopeless = self._specs(primary), self._rolling.hopeless
+        standings = self._rolling.roll(specs, primary, members, now)
         health = ShardHealth(self.name, standings, point.primary)
         for local in self.locals.values():
             self._board.set_shard(local.database, health)
+        self._note_hopeless(hopeless)
+        gate = self._board.healths.get(primary.database)
+        if gate is not None and self._rolling.follow_hopeless(specs, gate.default, now):
+            self._soon()
+
+    def _note_hopeless(self, before: Mapping[tuple[str, str], str]) -> None:
+        after = self._rolling.hopeless
+        for metric, member in sorted(after.keys() - before.keys()):
+            why = after[metric, member]
+            log.warning(
+                "member.hopeless", shard=self.name, member=member, metric=metric, detail=why
+            )
+        for metric, member in sorted(before.keys() - after.keys()):
+            log.warning("member.counts_again", shard=self.name, member=member, metric=metric)
 
     def _specs(self, local: LocalMember) -> dict[str, MetricSpec]:
         health = self._board.healths.get(local.database)
@@ -433,9 +451,18 @@ class Shard:
             self._stir()
         elif not leads:
             self._leading_since = None
-            self._rolling.stop()
+            self._rolling.stop(led_by_another=self._has_ceded(point))
         self._was_pulling = pulls
         self.point = point
+        if isinstance(point, Leading):
+            self._led_as = point.primary
+
+    def _has_ceded(self, point: Standpoint) -> bool:
+        """To another primary, as far as we know; not merely lost sight of our own."""
+        roles = (local.role for local in self.locals.values() if local.name == self._led_as)
+        return isinstance(point, Following) or any(
+            role is not None and role.role is Role.REPLICA for role in roles
+        )
 
     def warming_up(self) -> Absent | None:
         """Leading, but somebody has not been heard of since."""
@@ -507,6 +534,9 @@ class Shard:
             skip=skip if skip is not None and skip.holds(now.wall_s) else None,
             readings=member.report.readings if member.report and counts else MappingProxyType({}),
             asides=asides,
+            hopeless=tuple(
+                sorted(metric for metric, name in self._rolling.hopeless if name == member.name)
+            ),
             clock_ahead_s=self._clock_ahead(remote, local) if remote and local else None,
         )
 

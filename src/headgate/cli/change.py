@@ -198,6 +198,23 @@ Grace: TypeAlias = Annotated[
         about="How long a member that has just joined may be unhealthy without counting.",
     ),
 ]
+HopelessFor: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--hopeless-for",
+        metavar="SECONDS",
+        about="How long a replica has to be far above its threshold, without falling and alone, "
+        "before it is skipped as hopeless; 0 for never.",
+    ),
+]
+HopelessFactor: TypeAlias = Annotated[
+    float | None,
+    _option(
+        "--hopeless-factor",
+        metavar="NUMBER",
+        about="How many times its threshold is far above.",
+    ),
+]
 Pace: TypeAlias = Annotated[
     bool | None,
     typer.Option(
@@ -253,6 +270,8 @@ SETTING_OF = {
     "missing_for": "missing_for_s",
     "empty": "empty",
     "grace": "grace_s",
+    "hopeless_for": "hopeless_for_s",
+    "hopeless_factor": "hopeless_factor",
     "pace": "pace",
     "pace_target": "pace_target",
 }
@@ -292,6 +311,8 @@ def add_metric(
     missing_for: MissingFor = None,
     empty: Empty = None,
     grace: Grace = None,
+    hopeless_for: HopelessFor = None,
+    hopeless_factor: HopelessFactor = None,
     pace: Pace = None,
     pace_target: PaceTarget = None,
     dry_run: DryRun = False,
@@ -348,6 +369,8 @@ def set_metric(
     missing_for: MissingFor = None,
     empty: Empty = None,
     grace: Grace = None,
+    hopeless_for: HopelessFor = None,
+    hopeless_factor: HopelessFactor = None,
     pace: Pace = None,
     pace_target: PaceTarget = None,
     reset: Reset = None,

@@ -134,6 +134,7 @@ class Member:
     asked_s_ago: float | None
     clock_ahead_s: float | None
     asides: Mapping[str, Any]
+    hopeless: Sequence[str]
     skip: Skip | None = field(metadata={"one": Skip, "or_null": True})
     readings: Sequence[Metric] = field(metadata={"each": Metric})
 

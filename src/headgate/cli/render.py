@@ -29,6 +29,7 @@ from headgate.cli.words import (
 )
 from headgate.wire.reasons import duration
 from headgate.wire.rules import EXEMPT, SUSPENDED
+from headgate.wire.shard_advice import HOPELESS
 from headgate.wire.starvation import STARVED
 
 STATE_STYLES = {
@@ -397,7 +398,12 @@ def fleet_line(fleet: Fleet) -> Text:
     return line.append(plain(fleet.says), style=style)
 
 
-LOUD = {STARVED: "bold red", EXEMPT: "bold yellow", SUSPENDED: "bold yellow"}
+LOUD = {
+    STARVED: "bold red",
+    HOPELESS: "bold red",
+    EXEMPT: "bold yellow",
+    SUSPENDED: "bold yellow",
+}
 """How advice begins that nobody is to overlook, and how it looks."""
 
 

@@ -106,7 +106,9 @@ def _in_short(member: Member, marks: Marks) -> Text:
     text = Text(" primary" if member.role == "primary" else "")
     for reading in _telling(member)[:1]:
         text.append(" ").append_text(_reading(reading, member, marks))
-    if member.asides or member.skip:
+    if member.hopeless:
+        text.append(" HOPELESS, skipped", style="bold red")
+    elif member.asides or member.skip:
         text.append(" set aside", style="yellow")
     return text
 
@@ -212,6 +214,9 @@ def _notes(member: Member, shard: Shard, marks: Marks) -> Iterator[Text]:
         yield Text(f"role not known: {plain(member.role_detail)}", style="magenta")
     if member.activity in ("hibernating", "slow"):
         yield Text(f"{member.activity}: {_ASLEEP[member.activity]}", style="dim")
+    for metric in member.hopeless:
+        why = plain(str(member.asides.get(metric, "")))
+        yield Text(f"{marks.bad} {plain(metric)} SKIPPED: {why}", style="bold red")
     for why in _asides(member):
         yield Text(why, style="yellow")
     for reading in member.readings:
@@ -236,6 +241,8 @@ def _asides(member: Member) -> Iterator[str]:
         return
     metrics_by_why: dict[str, list[str]] = {}
     for metric, why in member.asides.items():
+        if metric in member.hopeless:
+            continue
         metrics_by_why.setdefault(plain(str(why)), []).append(plain(metric))
     for why, metrics in metrics_by_why.items():
         yield f"{', '.join(sorted(metrics))} set aside: {why}"

@@ -130,6 +130,9 @@ class Rollup:
     empty: EmptyPolicy = EmptyPolicy.REJECT
     grace_s: float = 0.0
     """How long a member that has just joined may be unhealthy without counting."""
+    hopeless_factor: float = 10.0
+    hopeless_for_s: float = 600.0
+    """A replica so many times above its threshold, for so long, is skipped; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)

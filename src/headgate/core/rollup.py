@@ -74,11 +74,15 @@ class MemberReading:
     joined_at: float | None = None
     """When it joined or came back, if that is what a grace should count from."""
     skip: Skip | None = None
+    hopeless: str | None = None
+    """Why it is skipped although it has a value, where it is (hopeless.py)."""
 
 
 class Aside(NamedTuple):
     member: str
     why: str
+    hopeless: bool = False
+    """Skipped by the agent itself, since throttling does not help it."""
 
 
 class Rolled(NamedTuple):
@@ -116,10 +120,10 @@ def roll_up(
 ) -> Rolled:
     """`spec` is the metric's own, as the primary's agent has it."""
     rollup = spec.rollup
-    chosen = [member for member in members if _takes_part(member, rollup)]
-    asides = {m.name: why for m in chosen if (why := _set_aside(m, spec, now, wall_s))}
+    chosen = [member for member in members if takes_part(member, rollup)]
+    asides = {m.name: aside for m in chosen if (aside := _aside(m, spec, now, wall_s))}
     counted = [member for member in chosen if member.name not in asides]
-    told = tuple(Aside(name, why) for name, why in asides.items())
+    told = tuple(asides.values())
     if not counted:
         return _empty(rollup, chosen, told, now)
     if rollup.by in COUNTING:
@@ -133,7 +137,7 @@ def roll_up(
 # --- who takes part --------------------------------------------------------------------------
 
 
-def _takes_part(member: MemberReading, rollup: Rollup) -> bool:
+def takes_part(member: MemberReading, rollup: Rollup) -> bool:
     """One whose role or labels nobody knows may belong: leaving it out would be guessing."""
     if rollup.of is RollupOf.REPLICAS and member.role is Role.PRIMARY:
         return False
@@ -143,16 +147,28 @@ def _takes_part(member: MemberReading, rollup: Rollup) -> bool:
     return labels is None or all(labels.get(key) == word for key, word in rollup.labels.items())
 
 
+def is_set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> bool:
+    """For whatever reason but that it is hopeless."""
+    return _set_aside(member, spec, now, wall_s) is not None
+
+
+def _aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> Aside | None:
+    why = _set_aside(member, spec, now, wall_s)
+    if why is not None:
+        return Aside(member.name, why)
+    return Aside(member.name, member.hopeless, hopeless=True) if member.hopeless else None
+
+
 def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> str | None:
     rollup, skip = spec.rollup, member.skip
     if skip is not None and skip.holds(wall_s):
         left_s = skip.until_wall_s - wall_s
-        return f"skipped by {skip.who} for another {_time(left_s)}: {skip.reason}"
+        return f"skipped by {skip.who} for another {span(left_s)}: {skip.reason}"
     absent = isinstance(member.reading, Absent)
     if rollup.grace_s and member.joined_at is not None and (absent or _unhealthy(member, spec)):
         left_s = member.joined_at + rollup.grace_s - now
         if left_s > 0:
-            return f"joined {_time(now - member.joined_at)} ago, {_time(left_s)} of grace left"
+            return f"joined {span(now - member.joined_at)} ago, {span(left_s)} of grace left"
     if not isinstance(member.reading, Absent):
         return None
     if member.reading.cause is Cause.UNSUPPORTED and rollup.of is RollupOf.ALL:
@@ -160,7 +176,7 @@ def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: floa
     if rollup.missing is MissingPolicy.IGNORE:
         return f"missing, which is ignored here: {member.reading.detail}"
     if member.missing_since is not None and now - member.missing_since >= rollup.missing_for_s:
-        return f"missing for {_time(now - member.missing_since)}: {member.reading.detail}"
+        return f"missing for {span(now - member.missing_since)}: {member.reading.detail}"
     return None
 
 
@@ -300,7 +316,7 @@ def _names(members: Sequence[MemberReading]) -> tuple[str, ...]:
     return tuple(member.name for member in members)
 
 
-def _time(seconds: float) -> str:
+def span(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -118,6 +118,21 @@ ROLLUP_SETTINGS = (
         number(0, 7 * 86400),
         default=0.0,
     ),
+    Setting(
+        "hopeless_for_s",
+        "With rollup_of = `replicas`: skip a replica whose value was above hopeless_factor times "
+        "its threshold for this many seconds, during which it alone kept the gate closed and the "
+        "value did not fall; never more than half of the replicas. 0 never skips one.",
+        number(0, 30 * 86400),
+        default=600.0,
+    ),
+    Setting(
+        "hopeless_factor",
+        "How many times its threshold a replica has to be above to be skipped as hopeless. It "
+        "counts again as soon as it is not.",
+        number(1, 1e9),
+        default=10.0,
+    ),
 )
 
 
@@ -134,6 +149,8 @@ def rollup_of(values: Mapping[str, Any], builtin: BuiltinMetric | None) -> Rollu
         missing_for_s=values["missing_for_s"],
         empty=values["empty"],
         grace_s=values["grace_s"],
+        hopeless_for_s=values["hopeless_for_s"],
+        hopeless_factor=values["hopeless_factor"],
     )
 
 

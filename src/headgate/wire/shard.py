@@ -65,6 +65,8 @@ class MemberDoc(msgspec.Struct, frozen=True):
     readings: Sequence[MetricDoc]
     asides: Mapping[str, str]
     """Metric → why this member is set aside from it."""
+    hopeless: Sequence[str]
+    """Metrics of `asides` from which the agent skips it, since throttling does not help it."""
 
 
 class UnwatchedDoc(msgspec.Struct, frozen=True):
@@ -200,6 +202,7 @@ def _member(
         skip=_skip(view.skip, now),
         readings=readings,
         asides=view.asides,
+        hopeless=view.hopeless,
     )
 
 

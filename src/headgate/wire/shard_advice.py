@@ -11,11 +11,24 @@ from headgate.wire.shard import MemberDoc, ShardDoc, UnwatchedDoc
 SKEW_S = 0.1
 """Clocks that differ by more are worth a word, although lag is corrected for it."""
 JUST_JOINED_S = 900.0
+HOPELESS = "HOPELESS: "
+"""How advice begins about a replica that the agent skips by itself."""
 SETTLING_S = 30.0
 
 
 def shard_advice(doc: ShardDoc, *, uptime_s: float) -> list[str]:
-    return [f"{doc.database}: {told}" for told in _told(doc, uptime_s)]
+    hopeless = [
+        f"{HOPELESS}{doc.database}: {told}" for member in doc.members for told in _hopeless(member)
+    ]
+    return [*hopeless, *(f"{doc.database}: {told}" for told in _told(doc, uptime_s))]
+
+
+def _hopeless(member: MemberDoc) -> Iterator[str]:
+    for metric in member.hopeless:
+        yield (
+            f"{member.member} does not count for {metric}, and work goes on without it: "
+            f"{member.asides[metric]}; repair it, or rebuild it"
+        )
 
 
 def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
@@ -67,6 +80,8 @@ def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
         return
     metrics_by_why: dict[str, list[str]] = {}
     for metric, why in member.asides.items():
+        if metric in member.hopeless:
+            continue
         metrics_by_why.setdefault(why, []).append(metric)
     for why, metrics in metrics_by_why.items():
         yield f"{member.member} is set aside from {', '.join(sorted(metrics))}: {why}"

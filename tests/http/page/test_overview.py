@@ -201,6 +201,7 @@ def seat(name: str, above: str | None = "db-a", **more: Any) -> MemberDoc:
         "skip": None,
         "readings": [reading()],
         "asides": {},
+        "hopeless": [],
     }
     return MemberDoc(**{**usual, **more})
 
@@ -231,6 +232,17 @@ def test_members_hang_below_the_one_they_replicate_from() -> None:
     assert [(row.member.member, row.depth, row.is_last) for row in tree(doc)] == [
         ("db-a", 0, True), ("db-b", 1, False), ("db-d", 2, True), ("db-c", 1, True),
     ]  # fmt: skip
+
+
+def test_a_hopeless_replica_is_marked_and_counted() -> None:
+    """B9"""
+    why = {"lag": "hopeless, skipped 5 min ago"}
+    doc = shard(seat("db-a"), seat("db-b", asides=why, hopeless=["lag"]))
+    rows = tree(doc)
+    [row] = [row for row in rows if row.member.member == "db-b"]
+    assert (row.word, row.kind) == ("hopeless", "bad")
+    assert "skipped from lag: hopeless, skipped 5 min ago" in row.notes
+    assert "1 hopeless: db-b" in in_short(doc, rows)
 
 
 def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> None:
@@ -332,7 +344,7 @@ def _member(name: str, at: float, is_a: Role, lag: float | None) -> MemberView:
     report = MemberReport(name, at, seen, url=f"https://{name}:8087", asked_s_ago=3.0)
     readings = {} if lag is None else {"lag": Sample(lag, at)}
     known = Member(name, f"https://{name}:8087", not above, report)
-    return MemberView(known, "", None, readings, {}, None)
+    return MemberView(known, "", None, readings, {}, (), None)
 
 
 WORLD = World()

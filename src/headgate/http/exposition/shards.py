@@ -48,6 +48,13 @@ def _each_member(look: Look) -> Iterator[Row]:
                 yield (shard.database, member.member, one), float(one == state)
 
 
+def _hopeless(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members if shard.standing == "leading" else ():
+            for metric in member.hopeless:
+                yield (shard.database, member.member, metric), 1.0
+
+
 def _shard_values(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.shard.standings.items() if health.shard else ():
@@ -114,6 +121,14 @@ SHARDS = (
         ("database", "member", "state"),
         "1 for the one of `counted`, `aside` and `missing` that the member is; only while leading.",
         _each_member,
+    ),
+    Series(
+        "headgate_member_hopeless",
+        "gauge",
+        ("database", "member", "metric"),
+        "1 for a replica that the agent skips from the roll-up, since throttling does not help "
+        "it; missing where there is none.",
+        _hopeless,
     ),
     Series(
         "headgate_shard_metric_value",

@@ -1,5 +1,5 @@
 """What nobody is to overlook, whatever page they are on: a switch that was thrown, a state that is
-lost, a store that cannot be written, settings that were refused."""
+lost, a store that cannot be written, settings that were refused, a replica that is skipped."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def _of_agent(status: StatusDoc) -> Iterator[Line]:
         yield Line(f"Nothing can be changed or kept: the store {status.store.fault}", "/")
     if status.settings_fault:
         yield Line("The settings file was refused at its last reload; the last good ones hold", "/")
+    yield from _of_shards(status)
+
+
+def _of_shards(status: StatusDoc) -> Iterator[Line]:
+    for database in status.databases:
+        for member in database.shard.members if database.shard else ():
+            if member.hopeless:
+                told = f"{database.database}: {member.member} is skipped as hopeless"
+                yield Line(f"{told}, and work goes on without it", "/")
 
 
 async def _of_budgets(visit: Visit) -> list[Line]:

@@ -92,6 +92,8 @@ def _state(member: MemberDoc) -> tuple[str, str]:
         return "set aside", "warned"
     if member.problem:
         return "not counted", "warned"
+    if member.hopeless:
+        return "hopeless", "bad"
     # What a primary measures as lag is its replicas': it is told with them.
     own = [r for r in member.readings if not (r.metric == LAG and member.role == "primary")]
     if any(r.state == "breached" for r in own):
@@ -114,7 +116,7 @@ def _notes(member: MemberDoc, adrift: bool) -> Iterator[str]:
         for reading in member.readings:
             yield from _about(reading)
     for metric, why in sorted(member.asides.items()):
-        yield f"set aside from {metric}: {why}"
+        yield f"{'skipped' if metric in member.hopeless else 'set aside'} from {metric}: {why}"
     if adrift and member.upstream:
         yield f"replicates from {member.upstream}, which is no member"
     if member.activity == "slow":
@@ -131,11 +133,23 @@ def _about(reading: MetricDoc) -> Iterator[str]:
         yield f"{reading.metric}: {words}"
 
 
+WORDS = (
+    "unreachable",
+    "above",
+    "absent",
+    "not counted",
+    "hopeless",
+    "set aside",
+    "no role",
+    "rests",
+)
+
+
 def in_short(doc: ShardDoc, rows: Sequence[TreeRow]) -> str:
     """How many, and who is amiss: `20 replicas; 2 above: db-c, db-k`."""
     replicas = sum(row.member.role == "replica" for row in rows)
     said = [f"{replicas} replica{'' if replicas == 1 else 's'}"]
-    for word in ("unreachable", "above", "absent", "not counted", "set aside", "no role", "rests"):
+    for word in WORDS:
         names = [row.member.member for row in rows if row.word == word]
         if names:
             more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""

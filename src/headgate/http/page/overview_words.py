@@ -12,10 +12,11 @@ from headgate.core.samples import CAUSE_MEANINGS, Cause
 from headgate.wire.answers import MetricDoc
 from headgate.wire.reasons import quantity
 from headgate.wire.rules import EXEMPT, SUSPENDED
+from headgate.wire.shard_advice import HOPELESS
 from headgate.wire.starvation import STARVED
 from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc
 
-LOUD = (STARVED, EXEMPT, SUSPENDED)
+LOUD = (STARVED, EXEMPT, SUSPENDED, HOPELESS)
 """How advice begins that nobody is to overlook."""
 LIMIT_AT = 2 / 3
 """Where in its bar a metric's threshold stands: there is room to show how far beyond it is."""
