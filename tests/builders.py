@@ -101,6 +101,7 @@ def member(
         "skip": None,
         "readings": {},
         "asides": {},
+        "aside_kinds": {},
         "hopeless": (),
         "clock_ahead_s": None,
     }

@@ -194,6 +194,7 @@ def member(name: str = "db-b", **given: Any) -> Doc:
         "skip": None,
         "readings": [metric("lag", value=0.02)],
         "asides": {},
+        "aside_kinds": {},
         "hopeless": [],
     }
     return _doc(MemberDoc, values, given)

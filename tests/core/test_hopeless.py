@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.core.hopeless import Course, follow, skip_hopeless
 from headgate.core.metrics import MetricSpec
-from headgate.core.rollup import MemberReading, Rolled, roll_up
+from headgate.core.rollup import AsideKind, MemberReading, Rolled, roll_up
 from headgate.core.samples import Absent, Cause, Instant, Sample
 from headgate.core.shard import Skip
 from headgate.core.topology import Role
@@ -71,7 +71,7 @@ class World:
 
 
 def skipped(rolled: Rolled) -> list[str]:
-    return [aside.member for aside in rolled.asides if aside.hopeless]
+    return [aside.member for aside in rolled.asides if aside.kind is AsideKind.HOPELESS]
 
 
 # --- who is --------------------------------------------------------------------------------------

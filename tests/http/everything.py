@@ -173,8 +173,17 @@ class Everything:
                 "db-d",
                 readings={"lag": Sample(9000.0, now)},
                 asides={"lag": "hopeless"},
+                aside_kinds={"lag": "hopeless"},
                 hopeless=("lag",),
             ),
+            member(
+                "db-e",
+                lost=gone,
+                problem="connection refused",
+                asides={"lag": "missing for 11 min"},
+                aside_kinds={"lag": "missing"},
+            ),
+            member("db-f", asides={"lag": "skipped"}, aside_kinds={"lag": "skipped"}),
         )
         lag = stand(metric("lag"), window(Sample(0.3, now)), scope=Scope.SHARD)
         empty = stand(metric("threads_running"), window(gone), scope=Scope.SHARD)

@@ -32,6 +32,7 @@ ONLY_WITH_SHARDS = {
     *ONLY_BEATING,
     "headgate_member_state",
     "headgate_member_hopeless",
+    "headgate_member_aside",
     "headgate_shard_metric_healthy",
     "headgate_role",
     "headgate_shard_leading",
@@ -225,9 +226,19 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     watching(
         served,
         member("db-b", readings={"lag": Sample(0.3, now)}, clock_ahead_s=-0.25),
-        member("db-c", readings={"lag": Sample(9.0, now)}, asides={"lag": "skipped by ops"}),
+        member(
+            "db-c",
+            readings={"lag": Sample(9.0, now)},
+            asides={"lag": "skipped by ops"},
+            aside_kinds={"lag": "skipped"},
+        ),
         member("db-d", lost=gone, problem="connection refused", readings={"lag": gone}),
-        member("db-e", asides={"lag": "hopeless"}, hopeless=("lag",)),
+        member(
+            "db-e",
+            asides={"lag": "hopeless"},
+            aside_kinds={"lag": "hopeless"},
+            hopeless=("lag",),
+        ),
     )
     standing = stand(metric("lag"), window(Sample(0.3, now)), scope=Scope.SHARD)
     served.call(served.board.set_shard, "main", ShardHealth("commerce/-80", {"lag": standing}))
@@ -247,6 +258,11 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     assert value(samples, "headgate_shard_metric_value", **main, metric="lag") == 0.3
     hopeless = [labels for name, labels in samples if name == "headgate_member_hopeless"]
     assert [dict(labels)["member"] for labels in hopeless] == ["db-e"]
+    asides = {
+        m: value(samples, "headgate_member_aside", **main, member=m, why=why)
+        for m, why in (("db-b", "skipped"), ("db-c", "skipped"), ("db-e", "hopeless"))
+    }
+    assert asides == {"db-b": None, "db-c": 1, "db-e": 1}
     read = {"metric": "lag", **main}
     assert value(samples, "headgate_member_reading", member="db-b", **read) == 0.3
     assert value(samples, "headgate_member_reading", member="db-d", **read) is None, "no frozen 0"

@@ -16,7 +16,7 @@ from headgate.core.health import Selection, Standing, Window, stand
 from headgate.core.hopeless import Courses, applies, follow, skip_hopeless
 from headgate.core.metrics import AbsencePolicy, MetricSpec, RollupOf
 from headgate.core.names import Scope
-from headgate.core.rollup import Aggregate, MemberReading, Rolled, roll_up, shard_spec
+from headgate.core.rollup import Aggregate, AsideKind, MemberReading, Rolled, roll_up, shard_spec
 from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.core.topology import Downstream, Member, Role, not_following
 
@@ -58,7 +58,7 @@ class Rolling:
             (metric, aside.member): aside.why
             for metric, rolled in self.rolled.items()
             for aside in rolled.asides
-            if aside.hopeless
+            if aside.kind is AsideKind.HOPELESS
         }
 
     def all_absent(self, specs: Mapping[str, MetricSpec], absent: Absent) -> Mapping[str, Standing]:

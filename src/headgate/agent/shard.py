@@ -520,7 +520,7 @@ class Shard:
         skip = self.roster.skips.get(member.name)
         remote = self.remotes.get(member.name)
         asides = {
-            metric: aside.why
+            metric: aside
             for metric, rolled in self._rolling.rolled.items()
             for aside in rolled.asides
             if aside.member == member.name
@@ -533,7 +533,8 @@ class Shard:
             problem=astray.get(member.name) or (member.lost.detail if member.lost else ""),
             skip=skip if skip is not None and skip.holds(now.wall_s) else None,
             readings=member.report.readings if member.report and counts else MappingProxyType({}),
-            asides=asides,
+            asides={metric: aside.why for metric, aside in asides.items()},
+            aside_kinds={metric: aside.kind.value for metric, aside in asides.items()},
             hopeless=tuple(
                 sorted(metric for metric, name in self._rolling.hopeless if name == member.name)
             ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -78,11 +79,27 @@ class MemberReading:
     """Why it is skipped although it has a value, where it is (hopeless.py)."""
 
 
+class AsideKind(Enum):
+    """Why a member does not count, as a closed list: alerts go by it."""
+
+    SKIPPED = "skipped"
+    """By an operator."""
+    MISSING = "missing"
+    """Without a usable value, for so long that the shard goes on without it."""
+    HOPELESS = "hopeless"
+    """Skipped by the agent, since throttling does not help it."""
+    GRACE = "grace"
+    """It has just joined."""
+    UNSUPPORTED = "unsupported"
+    """It cannot have the metric."""
+    IGNORED = "ignored"
+    """Among the worst, which `ignore_hosts` leaves out."""
+
+
 class Aside(NamedTuple):
     member: str
     why: str
-    hopeless: bool = False
-    """Skipped by the agent itself, since throttling does not help it."""
+    kind: AsideKind
 
 
 class Rolled(NamedTuple):
@@ -121,7 +138,7 @@ def roll_up(
     """`spec` is the metric's own, as the primary's agent has it."""
     rollup = spec.rollup
     chosen = [member for member in members if takes_part(member, rollup)]
-    asides = {m.name: aside for m in chosen if (aside := _aside(m, spec, now, wall_s))}
+    asides = {m.name: aside for m in chosen if (aside := _set_aside(m, spec, now, wall_s))}
     counted = [member for member in chosen if member.name not in asides]
     told = tuple(asides.values())
     if not counted:
@@ -149,34 +166,37 @@ def takes_part(member: MemberReading, rollup: Rollup) -> bool:
 
 def is_set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> bool:
     """For whatever reason but that it is hopeless."""
-    return _set_aside(member, spec, now, wall_s) is not None
+    return _set_aside(replace(member, hopeless=None), spec, now, wall_s) is not None
 
 
-def _aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> Aside | None:
-    why = _set_aside(member, spec, now, wall_s)
-    if why is not None:
-        return Aside(member.name, why)
-    return Aside(member.name, member.hopeless, hopeless=True) if member.hopeless else None
-
-
-def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> str | None:
+def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> Aside | None:
     rollup, skip = spec.rollup, member.skip
+
+    def aside(kind: AsideKind, why: str) -> Aside:
+        return Aside(member.name, why, kind)
+
     if skip is not None and skip.holds(wall_s):
         left_s = skip.until_wall_s - wall_s
-        return f"skipped by {skip.who} for another {span(left_s)}: {skip.reason}"
+        why = f"skipped by {skip.who} for another {span(left_s)}: {skip.reason}"
+        return aside(AsideKind.SKIPPED, why)
     absent = isinstance(member.reading, Absent)
     if rollup.grace_s and member.joined_at is not None and (absent or _unhealthy(member, spec)):
         left_s = member.joined_at + rollup.grace_s - now
         if left_s > 0:
-            return f"joined {span(now - member.joined_at)} ago, {span(left_s)} of grace left"
+            why = f"joined {span(now - member.joined_at)} ago, {span(left_s)} of grace left"
+            return aside(AsideKind.GRACE, why)
+    if member.hopeless is not None:
+        return aside(AsideKind.HOPELESS, member.hopeless)
     if not isinstance(member.reading, Absent):
         return None
     if member.reading.cause is Cause.UNSUPPORTED and rollup.of is RollupOf.ALL:
-        return f"has no such metric: {member.reading.detail}"
+        return aside(AsideKind.UNSUPPORTED, f"has no such metric: {member.reading.detail}")
     if rollup.missing is MissingPolicy.IGNORE:
-        return f"missing, which is ignored here: {member.reading.detail}"
+        why = f"missing, which is ignored here: {member.reading.detail}"
+        return aside(AsideKind.MISSING, why)
     if member.missing_since is not None and now - member.missing_since >= rollup.missing_for_s:
-        return f"missing for {span(now - member.missing_since)}: {member.reading.detail}"
+        why = f"missing for {span(now - member.missing_since)}: {member.reading.detail}"
+        return aside(AsideKind.MISSING, why)
     return None
 
 
@@ -279,7 +299,11 @@ def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, A
     worst = sorted(samples.items(), key=lambda item: item[1].value, reverse=True)
     most = min(rollup.ignore_hosts, len(worst) - 1)
     return {
-        name: Aside(name, f"among the worst {rollup.ignore_hosts}, which are ignored here")
+        name: Aside(
+            name,
+            f"among the worst {rollup.ignore_hosts}, which are ignored here",
+            AsideKind.IGNORED,
+        )
         for name, sample in worst[:most]
         if rollup.ignore_above is None or sample.value > rollup.ignore_above
     }

@@ -77,6 +77,8 @@ class MemberView:
     """As they go into the roll-up."""
     asides: Mapping[str, str]
     """Metric → why this member is set aside from it."""
+    aside_kinds: Mapping[str, str]
+    """The same, as one of rollup.AsideKind."""
     hopeless: tuple[str, ...]
     """Metrics from which the agent skips it, since throttling does not help it."""
     clock_ahead_s: float | None

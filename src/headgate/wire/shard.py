@@ -65,6 +65,8 @@ class MemberDoc(msgspec.Struct, frozen=True):
     readings: Sequence[MetricDoc]
     asides: Mapping[str, str]
     """Metric → why this member is set aside from it."""
+    aside_kinds: Mapping[str, str]
+    """The same as one of `skipped`, `missing`, `hopeless`, `grace`, `unsupported`, `ignored`."""
     hopeless: Sequence[str]
     """Metrics of `asides` from which the agent skips it, since throttling does not help it."""
 
@@ -202,6 +204,7 @@ def _member(
         skip=_skip(view.skip, now),
         readings=readings,
         asides=view.asides,
+        aside_kinds=view.aside_kinds,
         hopeless=view.hopeless,
     )
 

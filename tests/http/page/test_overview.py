@@ -201,6 +201,7 @@ def seat(name: str, above: str | None = "db-a", **more: Any) -> MemberDoc:
         "skip": None,
         "readings": [reading()],
         "asides": {},
+        "aside_kinds": {},
         "hopeless": [],
     }
     return MemberDoc(**{**usual, **more})
@@ -344,7 +345,7 @@ def _member(name: str, at: float, is_a: Role, lag: float | None) -> MemberView:
     report = MemberReport(name, at, seen, url=f"https://{name}:8087", asked_s_ago=3.0)
     readings = {} if lag is None else {"lag": Sample(lag, at)}
     known = Member(name, f"https://{name}:8087", not above, report)
-    return MemberView(known, "", None, readings, {}, (), None)
+    return MemberView(known, "", None, readings, {}, {}, (), None)
 
 
 WORLD = World()

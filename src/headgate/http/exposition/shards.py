@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
+from headgate.core.rollup import AsideKind
 from headgate.http.exposition.series import Look, Row, Rows, Series
 from headgate.wire.shard import CostDoc, MemberDoc
 
@@ -46,6 +47,14 @@ def _each_member(look: Look) -> Iterator[Row]:
             state = _member_state(member)
             for one in MEMBER_STATES:
                 yield (shard.database, member.member, one), float(one == state)
+
+
+def _asides(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members if shard.standing == "leading" else ():
+            skipped = {AsideKind.SKIPPED.value} if member.skip is not None else set()
+            for why in sorted(skipped | set(member.aside_kinds.values())):
+                yield (shard.database, member.member, why), 1.0
 
 
 def _hopeless(look: Look) -> Iterator[Row]:
@@ -121,6 +130,15 @@ SHARDS = (
         ("database", "member", "state"),
         "1 for the one of `counted`, `aside` and `missing` that the member is; only while leading.",
         _each_member,
+    ),
+    Series(
+        "headgate_member_aside",
+        "gauge",
+        ("database", "member", "why"),
+        "1 for a member that does not count for some metric, by `skipped` (by an operator), "
+        "`missing` (for long), `hopeless`, `grace`, `unsupported` and `ignored`; only while "
+        "leading.",
+        _asides,
     ),
     Series(
         "headgate_member_hopeless",
