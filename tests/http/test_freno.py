@@ -35,7 +35,10 @@ def test_go(served: Served, prefix: str, path: str) -> None:
     assert (head.status, head.body) == (200, b"")
 
 
-def test_the_one_number_is_the_metric_nearest_to_its_threshold(served: Served) -> None:
+def test_the_one_number_is_the_replication_lag_unless_another_metric_refuses(
+    served: Served,
+) -> None:
+    """B3: freno-client takes `Value` for the delay in seconds, and lets readers go by it."""
     path = "/check/gh-ost/mysql/main"
     served.measure(lag=0.75)
     assert served.ask("GET", path).json == {
@@ -45,10 +48,30 @@ def test_the_one_number_is_the_metric_nearest_to_its_threshold(served: Served) -
         "Message": "",
     }
     served.measure(threads_running=99.0)
-    assert served.ask("GET", path).json["Value"] == 99
-    served.measure(lag=6.0, threads_running=99.9)
+    shown = served.ask("GET", path).json
+    assert (shown["Value"], shown["Threshold"]) == (0.75, 5)
+    assert served.ask("GET", "/aggregated-metrics").json["mysql/main"] == "0.750000"
+    served.measure(lag=6.0, threads_running=101.0)
     refused = served.ask("GET", path).json
-    assert (refused["Value"], refused["Threshold"]) == (6, 5), "of a refusal: the one that refuses"
+    assert (refused["Value"], refused["Threshold"]) == (6, 5), "of a refusal: lag first"
+    served.measure(lag=0.75, threads_running=101.0)
+    refused = served.ask("GET", path).json
+    assert (refused["Value"], refused["Threshold"]) == (101, 100), "else the one that refuses"
+
+
+def test_a_read_check_shows_the_lag_and_the_threshold_it_was_asked_with(served: Served) -> None:
+    """B2"""
+    served.measure(lag=0.75, threads_running=99.0)
+    for threshold in (1.5, 0.5):
+        shown = served.ask("GET", f"/check-read/gh-ost/mysql/main/{threshold}").json
+        assert (shown["Value"], shown["Threshold"]) == (0.75, threshold)
+
+
+def test_a_client_that_a_rule_denies_sees_the_lag(served: Served) -> None:
+    served.measure(lag=0.75, threads_running=99.0)
+    served.rule(Rule("r", "gh-ost", 1.0, FAR))
+    shown = served.ask("GET", "/check/gh-ost/mysql/main").json
+    assert (shown["StatusCode"], shown["Value"]) == (417, 0.75)
 
 
 def test_threshold_exceeded_is_429(served: Served) -> None:
@@ -138,7 +161,7 @@ def test_load_balancers_hear_200(served: Served, path: str) -> None:
 def test_what_freno_shows(served: Served) -> None:
     served.ask("GET", "/check/gh-ost/mysql/main")
     assert served.ask("GET", "/hostname").body == b"test-agent"
-    assert served.ask("GET", "/aggregated-metrics").json["mysql/main"] == "0.100000"
+    assert served.ask("GET", "/aggregated-metrics").json["mysql/main"] == "0.250000"
     assert served.ask("GET", "/metrics-health").json["mysql/main"]["SecondsSinceLastHealthy"] <= 5
     assert served.ask("GET", "/recent-apps").json["gh-ost"]["MinutesSinceChecked"] == 0
     assert b"GET /v1/status" in served.ask("GET", "/help").body

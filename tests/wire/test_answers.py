@@ -287,8 +287,13 @@ def test_a_batch_speaks_with_its_first_refusal() -> None:
 
 
 def test_freno_shows_one_number() -> None:
-    near = freno_doc(decided(health((LAG, 1.0), (THREADS, 90))))
-    assert (near.StatusCode, near.Value, near.Threshold, near.Message) == (200, 90, 100, "")
+    lag = freno_doc(decided(health((LAG, 1.0), (THREADS, 90))))
+    assert (lag.StatusCode, lag.Value, lag.Threshold, lag.Message) == (200, 1, 5, "")
+    of_shard = shard_health((LAG, 2.0), (THREADS, 1))
+    shard = freno_doc(decided(health((LAG, 1.0), (THREADS, 90), shard=of_shard)))
+    assert (shard.Value, shard.Threshold) == (2, 5), "in its own scope"
+    near = freno_doc(decided(health((POOL, 0.1), (THREADS, 90))))
+    assert (near.Value, near.Threshold) == (90, 100), "without a lag: the nearest to refusing"
     refusing = freno_doc(decided(health((LAG, 6.0), (THREADS, 99))))
     assert (refusing.StatusCode, refusing.Value, refusing.Threshold) == (429, 6.0, 5.0)
     read = freno_doc(decided(health((LAG, 3.0)), "lag", read_threshold=2.5))

@@ -227,6 +227,20 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
     return tuple(waived.get(finding.ref, finding) for finding in found)
 
 
+def finding_of(decision: Decision, metric: str) -> Finding | None:
+    """One metric as this check looked at it; else as the database has it, in its own scope."""
+    health = decision.health
+    if health is None:
+        return None
+    check = _by_own_metrics(decision.check, decision.applied)
+    anyhow = check._replace(metrics=(MetricRef(metric),))
+    for target in (*_selected(check, health), *_selected(anyhow, health)):
+        if isinstance(target, Standing) and target.spec.name == metric:
+            limit = decision.applied.limits.get(metric)
+            return judge(target, decision.at, threshold=check.read_threshold, limit=limit)
+    return None
+
+
 def judge(
     standing: Standing,
     now: Instant,

@@ -42,7 +42,7 @@ from headgate.core.shard import ShardView
 from headgate.http.budget_views import told_of
 from headgate.http.fleet_status import FleetLook
 from headgate.http.streaming import Broadcasts
-from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
+from headgate.wire.answers import LAG, MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
 from headgate.wire.reasons import describe, duration, reason_of
 from headgate.wire.rules import ExplainDoc, exemptions_told, explain_doc
@@ -571,8 +571,9 @@ def _aggregated(health: Health, now: Instant) -> str:
         finding = judge(standing, now)
         if finding.state is State.ABSENT:
             return f"error: {describe(finding)}"
-    worst = health.own.worst
-    sample = worst.sample if worst else None
+    lag = next((s for s in health.own.standings if s.spec.name == LAG), None)
+    shown = lag or health.own.worst
+    sample = shown.sample if shown else None
     return "error: no value" if sample is None else f"{sample.value:f}"
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.core.debits import Debit
-from headgate.core.decide import findings
+from headgate.core.decide import finding_of, findings
 from headgate.core.decision import Decision, Finding, Verdict
 from headgate.core.names import Scope
 from headgate.core.utilization import utilization
 from headgate.wire.reasons import reason_of
 
+LAG = "lag"
 STATUS: dict[Verdict, int] = {
     Verdict.OK: 200,
     Verdict.THRESHOLD_EXCEEDED: 429,
@@ -177,10 +178,15 @@ def freno_doc(decision: Decision) -> FrenoDoc:
 
 
 def _one_number(decision: Decision) -> tuple[float, float]:
-    """freno answers with one metric. Ours: the one that refuses, else the nearest to refusing."""
-    for finding in decision.failing:
+    """freno answers with one metric, which its clients take for the replication lag in seconds.
+    Ours: the one that refuses, lag first; else lag. Without such a metric the nearest to refusing.
+    """
+    for finding in sorted(decision.failing, key=lambda finding: finding.ref.metric != LAG):
         if finding.value is not None and finding.threshold is not None:
             return finding.value, finding.threshold
+    lag = finding_of(decision, LAG)
+    if lag is not None:
+        return lag.value or 0.0, lag.threshold or 0.0
     worst = decision.health.default.worst if decision.health else None
     if worst is None or worst.sample is None:
         return 0.0, 0.0
