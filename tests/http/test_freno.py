@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import pytest
 
-from headgate.core.rules import Rule
+from headgate.core.rules import Kind, Rule
 from headgate.core.samples import Cause
-from tests.http.serving import Served
+from headgate.core.shard import ShardView, Skip
+from headgate.core.topology import Following
+from tests.builders import member, shard_view
+from tests.http.conftest import Serve
+from tests.http.serving import Plan, Served
 from tests.http.test_checks import FAR, is_problem
+from tests.http.test_exposition import watching
 
 KEYS = ["StatusCode", "Value", "Threshold", "Message"]
 
@@ -153,18 +160,22 @@ def test_a_name_that_is_none_is_400(served: Served, app: str) -> None:
 
 @pytest.mark.parametrize("path", ["/lb-check", "/_ping", "/status", "/leader-check"])
 def test_load_balancers_hear_200(served: Served, path: str) -> None:
-    assert served.ask("GET", path).status == 200
+    reply = served.ask("GET", path)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    whole = {"StatusCode": 200, "Message": "OK"}
+    assert reply.json == ("HTTP 200" if path == "/leader-check" else whole)
     head = served.ask("HEAD", path)
     assert (head.status, head.body) == (200, b"")
 
 
 def test_what_freno_shows(served: Served) -> None:
     served.ask("GET", "/check/gh-ost/mysql/main")
-    assert served.ask("GET", "/hostname").body == b"test-agent"
+    assert served.ask("GET", "/hostname").json == "test-agent"
     assert served.ask("GET", "/aggregated-metrics").json["mysql/main"] == "0.250000"
     assert served.ask("GET", "/metrics-health").json["mysql/main"]["SecondsSinceLastHealthy"] <= 5
     assert served.ask("GET", "/recent-apps").json["gh-ost"]["MinutesSinceChecked"] == 0
-    assert b"GET /v1/status" in served.ask("GET", "/help").body
+    listed = served.ask("GET", "/help").json
+    assert {"GET /v1/status", "GET /check/{app}/{type}/{database}"} <= set(listed)
 
 
 def test_what_freno_shows_of_a_lost_metric_is_an_error(served: Served) -> None:
@@ -172,3 +183,113 @@ def test_what_freno_shows_of_a_lost_metric_is_an_error(served: Served) -> None:
         served.lose(metric)
     shown = served.ask("GET", "/aggregated-metrics").json["mysql/main"]
     assert shown.startswith("error")
+
+
+# --- B4: what else freno's scripts ask for, in freno's shapes -----------------------------------
+
+
+def test_brief_metrics_have_three_digits(served: Served) -> None:
+    served.measure(lag=0.75)
+    assert served.ask("GET", "/aggregated-metrics?brief=true").json["mysql/main"] == "0.750"
+    assert served.ask("GET", "/aggregated-metrics?brief=no").json["mysql/main"] == "0.750000"
+
+
+def test_recent_apps_of_the_last_minutes(served: Served) -> None:
+    served.ask("GET", "/check/gh-ost/mysql/main")
+    assert served.ask("GET", "/recent-apps/5").json["gh-ost"]["MinutesSinceChecked"] == 0
+    for _, _, record in served.recorder.clients():
+        served.call(setattr, record, "last_at", record.last_at - 601)
+    assert "gh-ost" not in served.ask("GET", "/recent-apps/5").json
+    assert served.ask("GET", "/recent-apps/0").json["gh-ost"]["MinutesSinceChecked"] == 10
+    wrong = served.ask("GET", "/recent-apps/x")
+    assert (wrong.status, wrong.json["StatusCode"]) == (500, 500)
+
+
+def test_throttled_apps_are_those_that_rules_reject(served: Served) -> None:
+    assert served.ask("GET", "/throttled-apps").json == {}
+    now_s = served.clock.now().wall_s
+    held = Rule("h", "etl", kind=Kind.HOLD, expires_at=now_s + 60, database="main")
+    half = Rule("r", "gh-ost", 0.5)
+    more = Rule("s", "gh-ost", 0.9, now_s + 60)
+    over = Rule("o", "web", 1.0, now_s - 60)
+    spared = Rule("e", "dba", kind=Kind.EXEMPT, expires_at=now_s + 60)
+    served.rule(held, half, more, over, spared)
+    shown = served.ask("GET", "/throttled-apps").json
+    assert {app: one["Ratio"] for app, one in shown.items()} == {"etl/main": 1, "gh-ost": 0.9}
+    assert list(shown["gh-ost"]) == ["ExpireAt", "Ratio"]
+    ends = datetime.fromisoformat(shown["etl/main"]["ExpireAt"])
+    assert ends.timestamp() == pytest.approx(now_s + 60, abs=1)
+    served.rule(half)
+    forever = served.ask("GET", "/throttled-apps").json["gh-ost"]["ExpireAt"]
+    assert forever == "0001-01-01T00:00:00Z", "as freno tells of one that does not end"
+
+
+def test_skipped_hosts_have_their_end(serve: Serve) -> None:
+    served = serve(Plan())
+    assert served.ask("GET", "/skipped-hosts").json == {}
+    now_s = served.clock.now().wall_s
+    skip = Skip("commerce/-80", "db-c", now_s + 600, "ops", "rebuild", now_s)
+    watching(served, member("db-b"), member("db-c", skip=skip))
+    [(host, until)] = served.ask("GET", "/skipped-hosts").json.items()
+    assert host == "db-c"
+    assert datetime.fromisoformat(until).timestamp() == pytest.approx(now_s + 600, abs=1)
+
+
+def test_there_is_no_memcache_to_read_from(served: Served) -> None:
+    assert served.ask("GET", "/config/memcache").json == {
+        "MemcacheServers": [],
+        "MemcachePath": "",
+    }
+
+
+def test_an_agent_that_can_be_asked_is_its_own_leader(served: Served) -> None:
+    for path in ("/raft/leader", "/consensus/leader"):
+        assert served.ask("GET", path).json == "test-agent"
+    for path in ("/raft/state", "/consensus/state"):
+        assert served.ask("GET", path).json == "Leader"
+    status = served.ask("GET", "/consensus/status").json
+    assert status["IsLeader"] and status["Leader"] == status["ServiceID"] == "test-agent"
+    assert set(status) == {
+        "ServiceID", "Healthy", "IsLeader", "Leader", "State", "Domain", "ShareDomain",
+        "ShareDomainServices", "ShareDomainServicesList", "HealthyDomainServicesList",
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EveryShard:
+    """All databases belong to it."""
+
+    shard: ShardView
+
+    def view(self, database: str) -> ShardView:
+        return self.shard
+
+
+def test_a_replicas_agent_names_the_primarys_as_leader(serve: Serve) -> None:
+    """A balancer that goes by /leader-check sends checks where they are answered."""
+    served = serve(Plan())
+    watching(served, standpoint=Following("db-b", "https://db-b:8087"))
+    assert served.ask("GET", "/leader-check").status == 200, "it speaks for its other database"
+    every = shard_view(standpoint=Following("db-b", "https://db-b:8087"))
+    parts = replace(served.views.parts, shards=EveryShard(every))
+    served.call(setattr, served.views, "parts", parts)
+    reply = served.ask("GET", "/leader-check")
+    assert (reply.status, reply.json) == (404, "HTTP 404")
+    assert served.ask("HEAD", "/leader-check").status == 404
+    assert served.ask("GET", "/consensus/leader").json == "https://db-b:8087"
+    assert served.ask("GET", "/consensus/state").json == "Follower"
+    assert served.ask("GET", "/lb-check").status == 200
+
+
+def test_an_agent_that_stands_by_is_no_leader(served: Served) -> None:
+    served.call(setattr, served.checker, "active_agent", "https://first:8087")
+    try:
+        assert served.ask("GET", "/leader-check").status == 404
+        assert served.ask("GET", "/raft/leader").json == "https://first:8087"
+    finally:
+        served.call(setattr, served.checker, "active_agent", "")
+
+
+@pytest.mark.parametrize("path", ["/throttle-app/x", "/unthrottle-app/x", "/skip-host/x"])
+def test_state_is_not_changed_by_looking(served: Served, path: str) -> None:
+    assert is_problem(served.ask("GET", path), 404)

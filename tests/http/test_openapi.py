@@ -11,6 +11,7 @@ import jsonschema_rs
 import pytest
 
 from headgate.http.control import ROUTES
+from headgate.http.freno import FRENO_LOOKS
 from headgate.http.openapi import document
 from headgate.wire.questions import FRENO_ROUTES
 from tests.http.serving import OPERATOR, Served, bearer
@@ -19,17 +20,7 @@ from tests.http.test_control import LAG
 
 METHODS = {"get", "put", "post", "patch", "delete"}
 # freno's read-only routes are for freno's own readers, who have no use for a description.
-FRENO_ONLY = {
-    "/lb-check",
-    "/_ping",
-    "/status",
-    "/leader-check",
-    "/hostname",
-    "/aggregated-metrics",
-    "/metrics-health",
-    "/recent-apps",
-    "/help",
-}
+FRENO_ONLY = {"/help", *(path for _, path, _ in FRENO_LOOKS)}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -370,6 +370,7 @@ def test_a_wake_up_call_says_nothing_else(served: Agent, body: bytes) -> None:
 
 
 def test_help_lists_the_shards_routes(served: Agent) -> None:
-    listed = served.ask("GET", "/help").body.decode()
+    listed = served.ask("GET", "/help").json
     assert "POST /v1/peer/pull" in listed
-    assert {path for _, path, _ in ROUTES if "shard" in path} <= set(listed.split())
+    wanted = {f"{method} {path}" for method, path, _ in ROUTES if "shard" in path}
+    assert wanted <= set(listed)

@@ -52,6 +52,7 @@ from headgate.http.documents import (
 from headgate.http.exposition import Works, render_in_turns
 from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
+from headgate.http.freno import FRENO_LOOKS, Freno
 from headgate.http.looking import Turns, json_in_thread
 from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
 from headgate.http.page.sessions import Sessions
@@ -132,6 +133,7 @@ class Control:
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
         self.debugging = Debugging(views, gatekeeper, inside or Inside(works=works))
         self.reloading = Reloading(views, gatekeeper, reload, acknowledge)
+        self.freno = Freno(views)
         self._page = page
         self._shows_fleet = view is not None
         sessions, listens = (None, None) if page is None else (page.sessions, page.listens)
@@ -262,26 +264,9 @@ class Control:
         view = self._views.proposed(database, proposal, dry_run=dry_run)
         return json_response(view, headers=etag(proposal.entry.revision))
 
-    # --- freno's read-only routes ----------------------------------------------------------
-
-    async def alive(self, request: Request) -> Response:
-        return Response("OK", media_type="text/plain")
-
-    async def hostname(self, request: Request) -> Response:
-        return Response(self._views.agent_name, media_type="text/plain")
-
-    async def aggregated_metrics(self, request: Request) -> Response:
-        return json_response(self._views.aggregated_metrics())
-
-    async def metrics_health(self, request: Request) -> Response:
-        return json_response(self._views.metrics_health())
-
-    async def recent_apps(self, request: Request) -> Response:
-        return json_response(self._views.recent_apps())
-
     async def help(self, request: Request) -> Response:
-        lines = [f"{method} {path}" for method, path, _ in ROUTES]
-        return Response("\n".join(lines) + "\n", media_type="text/plain")
+        """As freno does: a list of what can be asked for."""
+        return json_response([f"{method} {path}" for method, path in (*CHECKS, *_ROUTES_TOLD)])
 
 
 _METRIC = "/v1/databases/{database}/metrics/{metric}"
@@ -316,16 +301,20 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", "/readyz", "readyz"),
     ("GET", "/metrics", "exposition"),
     ("GET", "/openapi.json", "openapi"),
-    ("GET", "/lb-check", "alive"),
-    ("GET", "/_ping", "alive"),
-    ("GET", "/status", "alive"),
-    ("GET", "/leader-check", "alive"),
-    ("GET", "/hostname", "hostname"),
-    ("GET", "/aggregated-metrics", "aggregated_metrics"),
-    ("GET", "/metrics-health", "metrics_health"),
-    ("GET", "/recent-apps", "recent_apps"),
+    *((method, path, f"freno.{name}") for method, path, name in FRENO_LOOKS),
     ("GET", "/help", "help"),
 )
+CHECKS: tuple[tuple[str, str], ...] = (
+    ("GET", "/v1/check"),
+    ("POST", "/v1/check"),
+    ("GET", "/v1/check-read"),
+    ("GET", "/check/{app}/{type}/{database}"),
+    ("GET", "/check-if-exists/{app}/{type}/{database}"),
+    ("GET", "/check-read/{app}/{type}/{database}/{threshold}"),
+    ("GET", "/check-read-if-exists/{app}/{type}/{database}/{threshold}"),
+)
+"""Which the listener answers before anything comes here."""
+_ROUTES_TOLD = tuple((method, path) for method, path, _ in ROUTES)
 
 
 def _broadcasts(views: Views) -> Broadcasts:

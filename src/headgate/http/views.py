@@ -32,8 +32,8 @@ from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
 from headgate.core.decide import findings, judge
-from headgate.core.decision import Check, State, Verdict
-from headgate.core.health import Health, Window, stand
+from headgate.core.decision import Check, Verdict
+from headgate.core.health import Window, stand
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
@@ -42,9 +42,9 @@ from headgate.core.shard import ShardView
 from headgate.http.budget_views import told_of
 from headgate.http.fleet_status import FleetLook
 from headgate.http.streaming import Broadcasts
-from headgate.wire.answers import LAG, MetricDoc, answer_doc, metric_doc
+from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
-from headgate.wire.reasons import describe, duration, reason_of
+from headgate.wire.reasons import duration, reason_of
 from headgate.wire.rules import ExplainDoc, exemptions_told, explain_doc
 from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
 from headgate.wire.shard_advice import shard_advice
@@ -128,7 +128,8 @@ class Views:
     def __init__(self, parts: Parts, facts: AgentFacts) -> None:
         self.parts = parts
         self.facts = facts
-        self._healthy_at: dict[str, float] = {}
+        self.last_healthy: dict[str, float] = {}
+        """Database → when a check would last have been admitted."""
         self._shards_at: tuple[Instant, list[ShardDoc]] | None = None
 
     @property
@@ -142,11 +143,11 @@ class Views:
         now = self.parts.clock.now()
         for name, health in self.parts.board.healths.items():
             if health.own.all_pass and now.mono_s <= health.own.all_pass_until:
-                self._healthy_at[name] = now.mono_s
+                self.last_healthy[name] = now.mono_s
 
     def healthy_at(self, database: str) -> float | None:
         """When it last let work through, monotonic; None for never."""
-        return self._healthy_at.get(database)
+        return self.last_healthy.get(database)
 
     def status(self) -> StatusDoc:
         facts, now = self.facts, self.parts.clock.now()
@@ -252,7 +253,7 @@ class Views:
         scope = Scope.HOST if host_only else None
         decision = self.parts.checker.gate(Check(SELF, name, scope=scope))
         now = decision.at.mono_s
-        healthy_at = now if decision.admitted else self._healthy_at.get(name)
+        healthy_at = now if decision.admitted else self.last_healthy.get(name)
         shard = self._shard(name, decision.at)
         return DatabaseDoc(
             database=name,
@@ -476,32 +477,6 @@ class Views:
             ]
         )
 
-    # --- as freno shows it -----------------------------------------------------------------
-
-    def aggregated_metrics(self) -> Mapping[str, str]:
-        now, healths = self.parts.clock.now(), self.parts.board.healths
-        return {f"mysql/{name}": _aggregated(health, now) for name, health in healths.items()}
-
-    def metrics_health(self) -> Mapping[str, Any]:
-        now = self.parts.clock.now()
-        return {
-            f"mysql/{name}": {
-                "LastHealthyAt": _iso(now.wall_s - (now.mono_s - at)),
-                "SecondsSinceLastHealthy": int(now.mono_s - at),
-            }
-            for name, at in self._healthy_at.items()
-        }
-
-    def recent_apps(self) -> Mapping[str, Any]:
-        now = self.parts.clock.now()
-        return {
-            client: {
-                "CheckedAtEpoch": int(record.last_at),
-                "MinutesSinceChecked": int((now.wall_s - record.last_at) // 60),
-            }
-            for _, client, record in self.parts.recorder.clients()
-        }
-
 
 def _own_role(shard: ShardDoc | None) -> str | None:
     mine = (member for member in shard.members if member.member == shard.member) if shard else ()
@@ -563,18 +538,6 @@ def _client(database: str, client: str, record: ClientRecord, now: Instant) -> C
         refused_for_s=max(0.0, now.wall_s - since) if since is not None else None,
         refused_by=record.refused_by,
     )
-
-
-def _aggregated(health: Health, now: Instant) -> str:
-    """One number for a database; a metric that is lost has none, whatever it was."""
-    for standing in health.own.standings:
-        finding = judge(standing, now)
-        if finding.state is State.ABSENT:
-            return f"error: {describe(finding)}"
-    lag = next((s for s in health.own.standings if s.spec.name == LAG), None)
-    shown = lag or health.own.worst
-    sample = shown.sample if shown else None
-    return "error: no value" if sample is None else f"{sample.value:f}"
 
 
 def _source_name(source: Source) -> str:
