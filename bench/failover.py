@@ -1,9 +1,11 @@
 """Promotions in a loop under load: how many answers were given from the wrong view?
 
 .venv/bin/python -m bench.failover [--promotions 50] [--engine postgres|mysql]
+    [--planned | --handover]
 
 Every second change is planned (the old primary steps down first), every other one a crash
-(SIGKILL). After each, the old primary comes back as a replica.
+(SIGKILL); with --planned all of them are planned, with --handover they are announced to the old
+primary's agent as well. After each, the old primary comes back as a replica.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--promotions", type=int, default=50)
     parser.add_argument("--engine", choices=sorted(START), default="postgres")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--planned", action="store_true")
+    only.add_argument("--handover", action="store_true")
     chosen = parser.parse_args()
     with ExitStack() as cleanup:
         folder = Path(
@@ -44,15 +49,25 @@ def main() -> None:
         agents = cleanup.enter_context(agents_for(shard, home))
         agents.await_lead(shard.primary.name)
         promotions = Promotions(shard)
+        kinds = [promotions.switch_over, promotions.fail_over]
+        if chosen.planned:
+            kinds = [promotions.switch_over]
+        elif chosen.handover:
+            kinds = [lambda: promotions.switch_over(agents.hand_over)]
         ports = {name: agent.port for name, agent in agents.agents.items()}
         with watching(ports, pollers=2) as watch:
-            taken = [change(promotions, agents, n) for n in range(chosen.promotions)]
+            taken = [
+                change(kinds[n % len(kinds)], promotions, agents, n)
+                for n in range(chosen.promotions)
+            ]
         report(watch, promotions, sorted(taken))
 
 
-def change(promotions: Promotions, agents: ShardAgents, number: int) -> float:
+def change(
+    kind: Callable[[], None], promotions: Promotions, agents: ShardAgents, number: int
+) -> float:
     """Seconds from the promotion to the first OK of the new primary's agent."""
-    (promotions.fail_over if number % 2 else promotions.switch_over)()
+    kind()
     new = promotions.shard.primary.name
     agents.await_lead(new, within_s=30)
     taken_s = time.monotonic() - promotions.promoted_at

@@ -115,6 +115,10 @@ class ProbeFailed(HeadgateError):
         self.detail = detail
 
 
+class WriteRefused(ProbeFailed):
+    """The server takes no writes: whatever it was, it is no primary now."""
+
+
 class PeerFailed(HeadgateError):
     def __init__(self, cause: Cause, detail: str) -> None:
         super().__init__(detail)

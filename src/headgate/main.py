@@ -42,7 +42,7 @@ from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.rulesteps import RULE
 from headgate.agent.ruletime import RULE_TIME
 from headgate.agent.sampler import Sampler
-from headgate.agent.shards import PEER, SKIP, Shards
+from headgate.agent.shards import HANDOVER, PEER, SKIP, Shards
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
 from headgate.agent.statements import Statements, StatementsProbe
@@ -674,7 +674,7 @@ class Agent:
         try:
             changes = await store.salvage_changes()
             rules = await store.salvage_records(RULE), await store.salvage_records(RULE_TIME)
-            members = await store.salvage_records(SKIP), await store.salvage_records(PEER)
+            members = [await store.salvage_records(kind) for kind in (SKIP, PEER, HANDOVER)]
             policies = await store.salvage_policies()
         except StoreUnavailable as error:
             self._lose_state(str(error))
@@ -689,7 +689,7 @@ class Agent:
         store = self.store
         changes = await store.metric_changes()
         rules = await store.records(RULE), await store.records(RULE_TIME)
-        members = await store.records(SKIP), await store.records(PEER)
+        members = [await store.records(kind) for kind in (SKIP, PEER, HANDOVER)]
         policies, reports = await store.policies(), await store.reports()
         self.rules.load(*rules)
         self.unthrottled.load(reports)
@@ -772,8 +772,7 @@ class Agent:
         await asyncio.gather(*self._heartbeat_tasks, return_exceptions=True)
         beats = [self._heartbeat(d) for d in settings.databases.values() if d.heartbeat_interval_s]
         self.facts.heartbeats = beats
-        for beat in beats:
-            self.shards.attach_heartbeat(beat)
+        self.shards.attach_heartbeats(beats)
         self._heartbeat_tasks = [
             asyncio.create_task(supervised(f"heartbeat {beat.database}", beat.run))
             for beat in beats

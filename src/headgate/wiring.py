@@ -284,6 +284,7 @@ def shard_plan_of(database: DatabaseSettings, shard: str, book: MetricBook) -> S
         discover=database.discover,
         collect_interval_s=database.collect_interval_s,
         open_role_probe=lambda: probes_of(database).role_probe(),
+        open_fence_probe=lambda: probes_of(database).fence_probe(),
         correct_clock=correct_clock,
         connection=_connection(database),
         patroni=database.patroni or "",

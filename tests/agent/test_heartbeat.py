@@ -11,7 +11,7 @@ from headgate.agent.demand import Demand, Work
 from headgate.agent.heartbeat import FAREWELL_TRIES, Heartbeat
 from headgate.core.activity import Activity, Idleness
 from headgate.core.samples import Cause
-from headgate.errors import ProbeFailed
+from headgate.errors import ProbeFailed, WriteRefused
 from tests.agent.fakes import FakeWriter, HandClock, settle
 from tests.builders import check
 from tests.fixtures.eventually import aeventually
@@ -225,3 +225,19 @@ async def test_stopping_closes_the_writer(world: World) -> None:
     await settle()
     await world.close()
     assert world.writer.closed
+
+
+async def test_a_server_that_takes_no_writes_is_told_of_and_one_that_does_again(
+    world: World,
+) -> None:
+    told: list[str] = []
+    world.heart.on_refused, world.heart.on_written = told.append, lambda: told.append("written")
+    world.writer.fault = WriteRefused(Cause.FAILED, "--read-only")
+    await world.clock.advance(0.6)
+    assert told[-1] == "--read-only" and world.fault() == "--read-only"
+    world.writer.fault, world.writer.is_primary = None, False
+    await world.clock.advance(0.5)
+    assert told[-1] == "it calls itself no primary"
+    world.writer.is_primary = True
+    await world.clock.advance(0.5)
+    assert told[-1] == "written" and world.fault() is None

@@ -899,7 +899,7 @@ async def test_a_keeper_keeps_the_shard_rolled_up(open_world: OpenWorld) -> None
 
 def attach_heartbeat(world: ShardWorld) -> Heartbeat:
     heart = Heartbeat("main", FakeWriter(), world.clock, world.demand, interval_s=0.25, lease_s=5)
-    world.shards.attach_heartbeat(heart)
+    world.shards.attach_heartbeats([heart])
     return heart
 
 

@@ -461,7 +461,7 @@ async def test_a_heartbeat_is_attached_to_its_database(open_world: OpenWorld) ->
     world = await open_world("db-b")
     world.agents["db-b"].asked_s_ago = 0.0
     heart = Heartbeat("main", FakeWriter(), world.clock, world.demand, interval_s=1, lease_s=1)
-    world.shards.attach_heartbeat(heart)
+    world.shards.attach_heartbeats([heart])
     await world.pass_s(3)
     assert heart.leased, "a client of db-b asked"
 

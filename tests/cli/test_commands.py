@@ -298,6 +298,20 @@ def test_a_skip_needs_a_reason_and_a_time(scripted: ScriptedAgent, run: Run) -> 
     assert scripted.heard == []
 
 
+def test_a_switchover_is_announced_and_taken_back(scripted: ScriptedAgent, run: Run) -> None:
+    path = f"{SHARD}/handover"
+    scripted.says(path, builders.shard(), method="POST")
+    scripted.says(path, builders.shard(), method="DELETE")
+    ran = run("shard", "handover", "main")
+    assert (ran.code, scripted.heard[-1].body) == (0, {"for": "60s", "reason": ""})
+    assert "HANDING OVER  main: shard scope is refused for 60s" in " ".join(ran.out.split(" "))
+    run("shard", "handover", "main", "--for", "5m", "--reason", "upgrade")
+    assert scripted.heard[-1].body == {"for": "5m", "reason": "upgrade"}
+    ran = run("shard", "take-back", "main")
+    assert (ran.code, scripted.heard[-1].method) == (0, "DELETE")
+    assert "TAKEN BACK" in ran.out
+
+
 def test_peers_come_and_go(scripted: ScriptedAgent, run: Run) -> None:
     path = f"{SHARD}/peers/db-c"
     scripted.says(path, builders.shard(), method="PUT")

@@ -28,6 +28,7 @@ JSON: dict[str, Any] = {"Content_Type": "application/json"}
 NOW = Instant(5.0, 1_700_000_000.0)
 SHARD_ROUTE = "/v1/databases/main/shard"
 SKIP = f"{SHARD_ROUTE}/skips/db-c"
+HANDOVER = f"{SHARD_ROUTE}/handover"
 ADD = f"{SHARD_ROUTE}/peers/db-d"
 SKIPPED = {"for": "30m", "reason": "rebuild"}
 ADDED = {"url": "https://db-d:8087", "database": "main"}
@@ -244,6 +245,25 @@ def test_a_member_is_set_aside_for_a_while_and_for_a_reason(served: Agent) -> No
     assert not served.shards.skipped
     assert is_problem(change(served, "DELETE", SKIP), 404)
     assert is_problem(change(served, "PUT", f"{SHARD_ROUTE}/skips/nobody", SKIPPED), 404)
+
+
+def test_a_switchover_is_announced_by_an_operator_and_taken_back(served: Agent) -> None:
+    for token in (None, VIEWER, PEER):
+        assert change(served, "POST", HANDOVER, {}, token=token).status in (401, 403)
+        assert change(served, "DELETE", HANDOVER, token=token).status in (401, 403)
+    assert served.shards.handovers == []
+    reply = change(served, "POST", HANDOVER, {"for": "5m", "reason": "upgrade"})
+    assert (reply.status, reply.json["shard"]) == (200, SHARD)
+    [handover] = served.shards.handovers
+    assert (handover.who, handover.reason) == ("ops", "upgrade")
+    assert handover.until_mono_s - handover.set_mono_s == pytest.approx(300)
+    assert change(served, "DELETE", HANDOVER).status == 200
+    assert is_problem(change(served, "DELETE", HANDOVER), 404)
+    assert change(served, "POST", HANDOVER, {}).status == 200, "60 s, without a reason"
+    served.shards.handovers.clear()
+    for body in ({"for": "2h"}, {"for": "0s"}, {"for": 60}, {"for": "soon"}, {"until": "60s"}):
+        assert change(served, "POST", HANDOVER, body).status == 400
+    assert served.shards.handovers == []
 
 
 def test_the_socket_stands_in_for_a_token(served: Agent) -> None:

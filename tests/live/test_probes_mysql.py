@@ -20,12 +20,16 @@ from headgate.core.builtins import BUILTINS
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.samples import Cause
-from headgate.errors import ProbeFailed
+from headgate.errors import ProbeFailed, WriteRefused
 from headgate.probes.calibrate import commit_baseline
+from headgate.probes.connections import Lane
 from headgate.probes.factory import DatabaseProbes
+from headgate.probes.heartbeats import Enders, Writer
+from headgate.probes.mysql_heartbeat import MysqlBeat
+from headgate.probes.mysql_session import MysqlConnector, MysqlSession
 from tests.fixtures import mariadb
 from tests.fixtures.eventually import aeventually, eventually
-from tests.fixtures.mariadb import MariaDBServer
+from tests.fixtures.mariadb import APP_USER, MariaDBServer
 from tests.fixtures.servers import CACHE_DIR, Pair
 from tests.probes.reading import (
     becomes,
@@ -331,6 +335,51 @@ async def test_heartbeat_writer_on_the_wrong_host_does_not_write(
         finally:
             execute(replica, "SET GLOBAL read_only = 1")
         await writer.close()
+
+
+async def test_whether_a_server_takes_writes_is_read_on_a_connection_of_its_own(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    primary = mariadb_pair.primary
+    async with probes_of(primary) as probes:
+        fence = probes.fence_probe()
+        assert fence is not None and await fence.read() is True
+        execute(primary, "SET GLOBAL read_only = 1")
+        try:
+            assert await fence.read() is False
+        finally:
+            execute(primary, "SET GLOBAL read_only = 0")
+        assert await fence.read() is True
+        await fence.close()
+
+
+class Demoted(MysqlBeat):
+    """Its server becomes read only after it was asked what it is, and before the write."""
+
+    def __init__(self, server: MariaDBServer) -> None:
+        super().__init__(("headgate", "heartbeat"), 1.0)
+        self._server = server
+
+    async def _write(self, session: MysqlSession, resting: bool) -> bool:
+        execute(self._server, "SET GLOBAL read_only = 1")
+        return await super()._write(session, resting)
+
+
+async def test_a_write_that_read_only_stops_is_told_apart_from_other_faults(
+    mariadb_pair: Pair[MariaDBServer],
+) -> None:
+    """Error 1290: whoever hears of it knows that the server is no primary any more."""
+    primary = mariadb_pair.primary
+    connector = MysqlConnector("main", f"mysql://{APP_USER}@127.0.0.1:{primary.port}/")
+    async with heartbeats(mariadb_pair) as writer:
+        assert await writer.beat() is True  # It makes the table.
+        late = Writer(Lane(connector, 1), Demoted(primary), 5.0, Enders(connector, None))
+        try:
+            with pytest.raises(WriteRefused, match="read-only"):
+                await late.beat()
+        finally:
+            execute(primary, "SET GLOBAL read_only = 0")
+            await late.close()
 
 
 async def test_without_heartbeats_auto_is_native(mariadb_pair: Pair[MariaDBServer]) -> None:

@@ -34,7 +34,7 @@ from tests.fixtures.shards import Shard, start_postgres_shard
 OLDEST_ANSWER_S = 1.5
 """Twice the intervals of reading and of collecting, and what either may take."""
 NOT_LEADING = {"elsewhere", "no_primary", "split_brain"}
-HANDING_OVER = {"elsewhere", "no_primary", "warming_up"}
+HANDING_OVER = {"elsewhere", "no_primary", "warming_up", "handing_over"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,21 @@ def _both_count(deployment: Deployment) -> bool:
 # --- promotions ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["switch_over", "fail_over"])
+@pytest.mark.parametrize("how", ["switch_over", "announced", "fail_over"])
 def test_a_promotion_under_load_gives_no_answer_from_the_wrong_view(
     shared: Deployment, how: str
 ) -> None:
     """R45, R53: and the new primary's agent takes over. How soon, bench/failover.py measures."""
     promotions = Promotions(shared.shard)
+    change = {
+        "switch_over": promotions.switch_over,
+        "announced": lambda: promotions.switch_over(shared.agents.hand_over),
+        "fail_over": promotions.fail_over,
+    }[how]
     with watching(shared.ports) as watch:
         for _ in range(2):
             old = shared.primary
-            getattr(promotions, how)()
+            change()
             _taken_over(shared, watch, promotions, old)
     assert not watch.wrong(promotions.reigns)
     assert watch.admitted and not watch.unanswered

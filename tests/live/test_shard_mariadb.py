@@ -20,7 +20,7 @@ import pytest
 from tests.fixtures import mariadb
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.eventually import eventually
-from tests.fixtures.failovers import Watch, watching
+from tests.fixtures.failovers import Promotions, Watch, watching
 from tests.fixtures.mariadb import APP_USER, MariaDBServer
 from tests.fixtures.shard_agents import (
     SHARD,
@@ -376,6 +376,25 @@ class TestShard:
             shared.await_whole()
         finally:
             follow_all(shard)
+
+    def test_an_announced_switchover_gives_no_answer_from_the_wrong_view(
+        self, shared: Deployment
+    ) -> None:
+        """R45, R53: not one, though nothing tells the old primary's agent that read_only is on."""
+        promotions = Promotions(shared.shard)
+        with watching(shared.ports) as watch:
+            for _ in range(3):
+                follows = partial(self._follows, shared, shared.primary.name)
+                promotions.switch_over(shared.agents.hand_over)
+                shared.await_whole()
+                eventually(follows)
+        assert not watch.wrong(promotions.reigns)
+        assert "handing_over" in {told.cause for told in watch.told}
+        assert watch.admitted and not watch.unanswered
+
+    @staticmethod
+    def _follows(shared: Deployment, name: str) -> bool:
+        return bool(shared.agents.shard_of(name)["standing"] == "following")
 
     def test_a_new_primary_takes_over_though_nobody_asks(self, shared: Deployment) -> None:
         """R45: and what its predecessor said before is no split brain."""

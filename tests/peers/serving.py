@@ -27,7 +27,7 @@ from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity, Idleness
 from headgate.core.metrics import Engine
 from headgate.core.samples import Absent, Cause, Instant, Sample
-from headgate.core.shard import Pull, ShardView, Skip
+from headgate.core.shard import Handover, Pull, ShardView, Skip
 from headgate.core.topology import Leading, MemberReport, Role, RoleSeen
 from headgate.errors import InvalidRequest, WrongShard
 from headgate.http.asgi import AsgiBridge
@@ -80,6 +80,7 @@ class ScriptedShards:
     released: asyncio.Event | None = None
     """Set by a change: what is held goes."""
     skipped: dict[str, Skip] = field(default_factory=dict)
+    handovers: list[Handover] = field(default_factory=list)
     peers: dict[str, tuple[str, str]] = field(default_factory=dict)
     who: list[str] = field(default_factory=list)
 
@@ -143,6 +144,19 @@ class ScriptedShards:
     async def unskip(self, database: str, member: str, *, who: str) -> None:
         if self.skipped.pop(member, None) is None:
             raise NoSuchMember(f"{member} is not set aside in {SHARD}")
+        self.who.append(who)
+
+    async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
+        self._expect(SHARD, database)
+        now = self.clock.now()
+        until = now.mono_s + for_s, now.wall_s + for_s
+        self.handovers.append(Handover(SHARD, "db-b", 3, *until, now.mono_s, who, reason))
+        return self.handovers[-1]
+
+    async def take_back(self, database: str, *, who: str) -> None:
+        if not self.handovers:
+            raise NoSuchMember(f"no handover of {SHARD} is announced here")
+        self.handovers.clear()
         self.who.append(who)
 
     async def add_peer(

@@ -16,7 +16,7 @@ import structlog
 from headgate.agent.demand import NEVER, Demand, Work
 from headgate.agent.ports import Clock, HeartbeatWriter
 from headgate.core.activity import Activity
-from headgate.errors import ProbeFailed
+from headgate.errors import ProbeFailed, WriteRefused
 
 log = structlog.get_logger()
 
@@ -43,6 +43,9 @@ class Heartbeat:
         self._lease_s = lease_s
         self._stands_aside = stands_aside
         """True where it is known that a beat is not ours to write, without asking the server."""
+        self.on_refused: Callable[[str], None] = lambda detail: None
+        """Called where the server takes no writes, or calls itself no primary, with its words."""
+        self.on_written: Callable[[], None] = lambda: None
         self._timeout_s = max(1.0, 2 * interval_s)
         self._wanted_at = NEVER
         self._farewells = 0
@@ -92,12 +95,19 @@ class Heartbeat:
         try:
             async with asyncio.timeout(self._timeout_s):
                 written = await self._writer.beat(resting=resting)
+        except WriteRefused as error:
+            self._mark(error.detail)
+            self.on_refused(error.detail)
         except ProbeFailed as error:
             self._mark(error.detail)
         except TimeoutError:
             self._mark(f"not written within {self._timeout_s:g} s")
         else:
             self._mark(None)
+            if written:
+                self.on_written()
+            else:
+                self.on_refused("it calls itself no primary")
             self.beats_total += written
             self._demand.count(Work.BEATS, int(written))
 

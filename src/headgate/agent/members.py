@@ -14,6 +14,7 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import NEVER, Demand
+from headgate.agent.fences import FenceWatcher
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.ports import Clock, PeerLink, Pulled
 from headgate.agent.roles import RoleWatcher
@@ -52,6 +53,7 @@ class LocalMember:
     watcher: RoleWatcher
     demand: Demand
     heartbeat: Heartbeat | None = None
+    fence: FenceWatcher | None = None
     correct_clock: Callable[[float, float], None] = lambda ahead_s, error_s: None
     """Told how far this database's clock is ahead of the primary's."""
     _fingerprint: tuple[object, ...] = ()
@@ -70,6 +72,14 @@ class LocalMember:
     def leads_until(self) -> float:
         """When its role must have been confirmed again, however slowly it is read."""
         return self.role.taken_at + self.watcher.strict_age_s if self.role else NEVER
+
+    def beat_by(self, heartbeat: Heartbeat | None) -> None:
+        self.heartbeat = heartbeat
+        if heartbeat is None:
+            self.watcher.write_done()
+        else:
+            heartbeat.on_refused = self.watcher.write_refused
+            heartbeat.on_written = self.watcher.write_done
 
     def report(self, board: Board, now: float, url: str) -> MemberReport:
         seen = self.watcher.seen

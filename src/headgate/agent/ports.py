@@ -60,6 +60,16 @@ class RoleProbe(Protocol):
     async def close(self) -> None: ...
 
 
+class FenceProbe(Protocol):
+    """Asks a server whether it takes writes, on a connection of its own, as cheaply as it can."""
+
+    async def read(self) -> bool:
+        """False: it is read only now. Or ProbeFailed."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class ProbeSource(Protocol):
     """The probes of one database, and the connections they share."""
 
@@ -74,7 +84,8 @@ class HeartbeatWriter(Protocol):
     """Writes one heartbeat if the server is a primary; says whether it did."""
 
     async def beat(self, *, resting: bool = False) -> bool:
-        """`resting` marks it as the last one for a while, so that nobody takes it for lag."""
+        """`resting` marks it as the last one for a while, so that nobody takes it for lag.
+        WriteRefused where the server turned out to be read only; or another ProbeFailed."""
         ...
 
     async def close(self) -> None: ...
@@ -461,6 +472,7 @@ __all__ = [
     "BudgetMinute",
     "Clock",
     "Fact",
+    "FenceProbe",
     "FleetReader",
     "FleetStore",
     "HeartbeatWriter",

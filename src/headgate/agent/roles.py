@@ -2,7 +2,8 @@
 
 Asked every `interval_s` while anybody wants to know. A connection that the server closes
 voids the role at once: a primary that goes away is no primary from that moment on, not
-from the next question on.
+from the next question on. So does whoever else sees that the server takes no writes: the
+heartbeat, and the fence (fences.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable
 
 import structlog
 
-from headgate.agent.demand import Demand, Work
+from headgate.agent.demand import NEVER, Demand, Work
 from headgate.agent.ports import Clock, RoleProbe
 from headgate.core.activity import Activity
 from headgate.core.samples import Absent, Cause
-from headgate.core.topology import RoleSeen
+from headgate.core.topology import Role, RoleSeen
 from headgate.errors import ProbeFailed
 
 log = structlog.get_logger()
@@ -46,6 +47,13 @@ class RoleWatcher:
         )
         self.on_change: Callable[[], None] = lambda: None
         """Called after each reading, changed or not: ages count."""
+        self.on_read: Callable[[], None] = lambda: None
+        """Likewise, after that."""
+        self._void_at = NEVER
+        """A primary that was read before is none."""
+        self._refused = ""
+        """What the server said to a write, where it has taken none since."""
+        self._voided = asyncio.Event()
 
     @property
     def max_age_s(self) -> float:
@@ -57,9 +65,33 @@ class RoleWatcher:
         """And no answer rests on one that was not confirmed for longer than this."""
         return 2 * self._interval_s + self._timeout_s
 
+    @property
+    def is_primary(self) -> bool:
+        return isinstance(self.seen, RoleSeen) and self.seen.role is Role.PRIMARY
+
+    def void(self, detail: str) -> None:
+        """The server was seen to take no writes, on another connection: its role is read again."""
+        self._void_at = self._now()
+        if self.is_primary:
+            self._publish(Absent(Cause.FAILED, detail, self._now()))
+        self._voided.set()
+
+    def write_refused(self, detail: str) -> None:
+        """Of the heartbeat. Until one is written, or the server calls itself a replica, it is no
+        primary, whatever its settings say."""
+        self._refused = f"the server refused the heartbeat: {detail}"
+        self.void(self._refused)
+
+    def write_done(self) -> None:
+        """The heartbeat was written, or none is wanted any more."""
+        if self._refused:
+            self._refused = ""
+            self._voided.set()
+
     async def run(self) -> None:
         try:
             while True:
+                self._voided.clear()
                 self._publish(await self._read())
                 await self._pause()
         except asyncio.CancelledError:
@@ -80,9 +112,10 @@ class RoleWatcher:
     async def _pause(self) -> None:
         """Until the next reading is due; a lost connection is read again at once."""
         lost = asyncio.ensure_future(self._probe.lost())
+        voided = asyncio.ensure_future(self._voided.wait())
         pause = asyncio.ensure_future(self._demand.pause(self._demand.stretch(self._interval_s)))
         try:
-            await asyncio.wait({lost, pause}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({lost, voided, pause}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and lost.exception() is not None:
                 log.error("role.watch_failed", database=self.database, error=str(lost.exception()))
             if lost.done() and not pause.done():
@@ -91,13 +124,29 @@ class RoleWatcher:
                     await pause
         finally:
             lost.cancel()
+            voided.cancel()
             pause.cancel()
 
     def _publish(self, seen: RoleSeen | Absent) -> None:
-        before, self.seen = self.seen, seen
+        before, self.seen = self.seen, self._believed(seen)
+        seen = self.seen
         if _words(before) != _words(seen):
             log.info("role.changed", database=self.database, was=_words(before), now=_words(seen))
         self.on_change()
+        self.on_read()
+
+    def _believed(self, seen: RoleSeen | Absent) -> RoleSeen | Absent:
+        if isinstance(seen, Absent):
+            return seen
+        if seen.role is Role.REPLICA:
+            self._refused = ""
+            return seen
+        if self._refused:
+            return Absent(Cause.FAILED, self._refused, self._now())
+        if seen.taken_at <= self._void_at:
+            detail = "the server took no writes a moment ago; its role is being read again"
+            return Absent(Cause.FAILED, detail, self._now())
+        return seen
 
     async def _close(self) -> None:
         try:

@@ -6,7 +6,7 @@ It leads while its own server is the only known primary: then it pulls from the 
 members and rolls up. Otherwise it says where to ask, or why nobody may answer. The law of
 this file: no shard-scope OK without (1) our server's role confirmed within its age limit,
 (2) an answer, or a failure to answer, from every member since we began to lead, (3) no
-other member that says it is the primary.
+other member that says it is the primary, (4) no handover of our server's that is under way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headgate.core.health import ShardHealth
 from headgate.core.metrics import MetricSpec
 from headgate.core.rollup import Aggregate
 from headgate.core.samples import Absent, Cause, Instant, Reading
-from headgate.core.shard import MemberView, Pull, ShardView
+from headgate.core.shard import Handover, MemberView, Pull, ShardView
 from headgate.core.topology import (
     Following,
     Leading,
@@ -47,7 +47,7 @@ from headgate.core.topology import (
     Standpoint,
     Unled,
 )
-from headgate.errors import PeerFailed
+from headgate.errors import HeadgateError, PeerFailed
 
 log = structlog.get_logger()
 
@@ -58,6 +58,10 @@ WAKE_EVERY_S = 5.0
 BEATS_WANTED_S = 2.0
 """How long after a client's question its answer is still worth waking others for."""
 BEATLESS = (Cause.HEARTBEAT_RESTING, Cause.HEARTBEAT_DEAD)
+
+
+class NoSuchMember(HeadgateError, LookupError):
+    pass
 
 
 class Shard:
@@ -89,6 +93,8 @@ class Shard:
         self.point: Standpoint = Unled(
             Absent(Cause.WARMING_UP, "the shard has not been looked at yet", self._now().mono_s)
         )
+        self.handover: Handover | None = None
+        """Set by whoever keeps it; it may be over."""
         self.on_downstream: Callable[[], None] = lambda: None
         """Called when the list of replicas or the upstream may have changed."""
         self._leading_since: float | None = None
@@ -383,6 +389,13 @@ class Shard:
         detail = "nobody has asked about the shard; a question wakes it"
         return Unled(Absent(Cause.HIBERNATING, detail, now))
 
+    def _handing_over(self, point: Standpoint, now: Instant) -> Unled | None:
+        """Our server is about to step down: from the announcement on nobody speaks by its view."""
+        handover = self.handover
+        if handover is None or not isinstance(point, Leading) or point.primary != handover.member:
+            return None
+        return Unled(handover.absent(now)) if handover.holds(now.mono_s) else None
+
     # --- rolling up ------------------------------------------------------------------------
 
     def look_again(self) -> None:
@@ -403,7 +416,7 @@ class Shard:
         now = self._now()
         members = self._members(now.mono_s)
         point = self._succession.stand(members, now)
-        point = self._resting(point, now.mono_s) or point
+        point = self._handing_over(point, now) or self._resting(point, now.mono_s) or point
         self._move_to(point, now.mono_s)
         warming = self.warming_up()
         if isinstance(point, Leading) and warming is None:
@@ -513,8 +526,16 @@ class Shard:
             unwatched=tuple(self.roster.unwatched()),
             collect_interval_s=self.collect_interval_s,
             messages_total=sum(remote.messages_total for remote in self.remotes.values()),
-            told=self.told_words(),
+            told=(*self.told_words(), *self._unfenced()),
         )
+
+    def _unfenced(self) -> list[str]:
+        return [
+            f"read_only of {local.name} is read every {self.collect_interval_s:g} s only, with its "
+            f"role: {local.fence.fault}"
+            for local in self.locals.values()
+            if local.fence is not None and local.fence.fault
+        ]
 
     def _member_view(self, member: Member, astray: Mapping[str, str], now: Instant) -> MemberView:
         skip = self.roster.skips.get(member.name)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headgate.agent.ports import RoleProbe
+from headgate.agent.ports import FenceProbe, RoleProbe
 from headgate.core.topology import Downstream
 
 HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
@@ -39,6 +39,8 @@ class ShardPlan:
     correct_clock: Callable[[float, float], None]
     connection: object = None
     """Compared on reload: an equal plan keeps its watcher and links."""
+    open_fence_probe: Callable[[], FenceProbe | None] = lambda: None
+    """None where a server that steps down closes its connections."""
     patroni: str = ""
     """The scope of its Patroni cluster; empty where it has none."""
 

@@ -16,6 +16,9 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
+from headgate.agent.fences import FenceWatcher
+from headgate.agent.handovers import HANDOVER as HANDOVER
+from headgate.agent.handovers import Handovers
 from headgate.agent.hearsay import Hearsay
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.members import (
@@ -29,6 +32,7 @@ from headgate.agent.members import (
 from headgate.agent.patroni import PatroniFollower
 from headgate.agent.ports import Clock, PeerLink, Store
 from headgate.agent.roles import RoleWatcher
+from headgate.agent.shard import NoSuchMember as NoSuchMember
 from headgate.agent.shard import Shard
 from headgate.agent.shardplan import PeerPlan as PeerPlan
 from headgate.agent.shardplan import ShardPlan as ShardPlan
@@ -39,7 +43,14 @@ from headgate.core.fleet_members import FleetMember
 from headgate.core.records import AuditEntry, Record
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
-from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S, Pull, ShardView, Skip
+from headgate.core.shard import (
+    MAX_MEMBERS,
+    MAX_SKIP_S,
+    Handover,
+    Pull,
+    ShardView,
+    Skip,
+)
 from headgate.core.topology import Downstream, Following, Leading, MemberReport, Role
 from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongShard
 
@@ -53,10 +64,6 @@ ROLE_TIMEOUT_S = 0.5
 
 
 class NoSuchShard(HeadgateError, LookupError):
-    pass
-
-
-class NoSuchMember(HeadgateError, LookupError):
     pass
 
 
@@ -100,9 +107,10 @@ class Shards:
         self._aggregates = aggregates
         self._plans: dict[str, ShardPlan] = {}
         self._shards: dict[str, Shard] = {}
-        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._watching: dict[str, list[asyncio.Task[None]]] = {}
         self._skips: dict[tuple[str, str], Skip] = {}
         self._peers: dict[tuple[str, str], Record] = {}
+        self._handovers = Handovers(clock, self._keep)
         self._unusable: set[str] = set()
         """Found in the database, and no member could be called so; told once."""
         self._hearsay = Hearsay(clock, self._add_found, self._note_unusable)
@@ -133,12 +141,16 @@ class Shards:
             for shard, tasks in retired:
                 await _end(shard, tasks)
 
-    async def load(self, skips: Sequence[Record], peers: Sequence[Record]) -> None:
+    async def load(
+        self, skips: Sequence[Record], peers: Sequence[Record], handovers: Sequence[Record] = ()
+    ) -> None:
         """What operators set before, as the store kept it."""
+        self._handovers.load(handovers)
         self._skips = {(s.shard, s.member): s for s in map(_skip_of, skips)}
         self._peers = {_split(record.key): record for record in peers}
         for shard in self._shards.values():
             self._set_skips(shard)
+            self._handovers.set_in(shard)
             self._add_kept_peers(shard)
 
     def let_go(self) -> None:
@@ -150,6 +162,7 @@ class Shards:
     async def close(self) -> None:
         for name in list(self._shards):
             await _end(*self._retire(name))
+        await self._handovers.close()
 
     def _open_shard(self, name: str) -> None:
         plans = [plan for plan in self._plans.values() if plan.shard == name]
@@ -169,6 +182,7 @@ class Shards:
             self._add_remote(shard, peer, "file")
         self._add_kept_peers(shard)
         self._set_skips(shard)
+        self._handovers.set_in(shard)
         shard.on_downstream = lambda: self._role_read(shard)
         shard.listen_to(
             lambda: self._hearsay.leader(shard, plans), lambda: self._hearsay.words(shard, plans)
@@ -187,6 +201,8 @@ class Shards:
             interval_s=plan.collect_interval_s,
             timeout_s=ROLE_TIMEOUT_S,
         )
+        probe = plan.open_fence_probe()
+        fence = FenceWatcher(watcher, probe, self._clock, demand) if probe else None
         shard.add_local(
             LocalMember(
                 plan.database,
@@ -194,12 +210,16 @@ class Shards:
                 plan.labels,
                 watcher,
                 demand,
+                fence=fence,
                 correct_clock=plan.correct_clock,
             )
         )
-        self._watching[plan.database] = asyncio.create_task(
-            supervised(f"role {plan.database}", watcher.run)
-        )
+        loops = {f"role {plan.database}": watcher.run}
+        if fence is not None:
+            loops[f"fence {plan.database}"] = fence.run
+        self._watching[plan.database] = [
+            asyncio.create_task(supervised(name, run)) for name, run in loops.items()
+        ]
 
     def _add_remote(self, shard: Shard, peer: PeerPlan, source: str) -> None:
         link = self._open_link(peer.url)
@@ -214,7 +234,7 @@ class Shards:
     def _retire(self, name: str) -> tuple[Shard, list[asyncio.Task[None]]]:
         shard = self._shards.pop(name)
         shard.halt()
-        tasks = [self._watching.pop(database) for database in shard.locals]
+        tasks = [task for database in shard.locals for task in self._watching.pop(database)]
         for task in tasks:
             task.cancel()
         return shard, tasks
@@ -235,6 +255,7 @@ class Shards:
 
     def _role_read(self, shard: Shard) -> None:
         self._discover(shard)
+        self._handovers.look(shard)
         roles = {d: local.role.role if local.role else None for d, local in shard.locals.items()}
         if any(self._roles.get(database) is not role for database, role in roles.items()):
             self._roles.update(roles)
@@ -324,10 +345,11 @@ class Shards:
         if plan is not None and plan.shard in self._shards:
             self._shards[plan.shard].local_read(database, reading)
 
-    def attach_heartbeat(self, heartbeat: Heartbeat) -> None:
-        plan = self._plans.get(heartbeat.database)
-        if plan is not None:
-            self._shards[plan.shard].locals[heartbeat.database].heartbeat = heartbeat
+    def attach_heartbeats(self, heartbeats: Iterable[Heartbeat]) -> None:
+        """All that there are now."""
+        beats = {heartbeat.database: heartbeat for heartbeat in heartbeats}
+        for database, plan in self._plans.items():
+            self._shards[plan.shard].locals[database].beat_by(beats.get(database))
 
     def stands(self) -> list[Stand]:
         """Where each database of ours that has a shard stands in it."""
@@ -465,6 +487,15 @@ class Shards:
             del self._skips[(shard.name, member)]
             self._set_skips(shard)
 
+    async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
+        """Our server is about to stop being the primary: see Handovers.announce."""
+        shard = self._shard_of(database)
+        return await self._handovers.announce(shard, database, for_s=for_s, reason=reason, who=who)
+
+    async def take_back(self, database: str, *, who: str) -> None:
+        """End an announced handover: our server stays the primary."""
+        await self._handovers.take_back(self._shard_of(database), who=who)
+
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
     ) -> None:
@@ -533,7 +564,8 @@ class Shards:
         before: Record | None,
         who: str,
     ) -> Record:
-        action, key = f"{kind}.{'removed' if value is None else 'set'}", f"{shard} {member}"
+        action = f"{kind}.{'removed' if value is None else 'set'}"
+        key = f"{shard} {member}".rstrip()
         was = before.value if before else None
         audit = AuditEntry(self._clock.now().wall_s, who, action, key, was, value)
         record = Record(kind, key, value, before.revision if before else 0)

@@ -46,7 +46,7 @@ Recent = Mapping[Key, Sequence[float | None]]
 Rates = Mapping[Key, tuple[float, float]]
 NO_RECENT: Recent = {}
 NOBODY: frozenset[str] = frozenset()
-UNSPOKEN = frozenset({"no_primary", "split_brain", "elsewhere"})
+UNSPOKEN = frozenset({"no_primary", "split_brain", "elsewhere", "handing_over"})
 OUTSIDE = "*"
 OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: judged only where a check names it"
 

@@ -1,4 +1,5 @@
-"""Commands about shards: shard, shard skip, unskip, add-peer, remove-peer, and wake."""
+"""Commands about shards: shard, shard skip, unskip, handover, take-back, add-peer, remove-peer, and
+wake."""
 
 from __future__ import annotations
 
@@ -20,6 +21,20 @@ For = Annotated[
     ),
 ]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; shown in status and in answers.")]
+HandoverFor = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        help="How long at most: 30s, 5m; 1h at most. Then the primary's agent answers again.",
+    ),
+]
+HandoverReason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", metavar="TEXT", show_default=False, help="Why; shown in status and in answers."
+    ),
+]
 PeerUrl = Annotated[
     str, typer.Argument(metavar="URL", help="Of the member's agent: https://host:port.")
 ]
@@ -86,6 +101,43 @@ def unskip(
     path = database_path(database, "shard", "skips", member)
     changed = connect(url, token).change("DELETE", path)
     _show(changed, "COUNTS AGAIN", f"{member} of {database}", as_json)
+
+
+def handover(
+    database: DatabaseArgument,
+    duration: HandoverFor = "60s",
+    reason: HandoverReason = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Announce a planned switchover, before the primary steps down.
+
+    Call it at the primary's agent, from the pre-hook of the orchestrator. When it returns, no check
+    at shard scope is admitted any more by the view of that server. It ends when the server's role
+    changes, with `take-back`, or when its time is over.
+    """
+    from headgate.cli.api import connect, database_path
+
+    settings = {"for": time_of(duration), "reason": reason or ""}
+    changed = connect(url, token).change(
+        "POST", database_path(database, "shard", "handover"), settings
+    )
+    told = f"{database}: shard scope is refused for {settings['for']} or until the role changes"
+    _show(changed, "HANDING OVER", told, as_json)
+
+
+def take_back(
+    database: DatabaseArgument,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take an announced switchover back: the primary stays."""
+    from headgate.cli.api import connect, database_path
+
+    changed = connect(url, token).change("DELETE", database_path(database, "shard", "handover"))
+    _show(changed, "TAKEN BACK", f"{database} stays the primary of its shard", as_json)
 
 
 def add_peer(

@@ -116,6 +116,10 @@ _SHARD: Mapping[str, Row] = {
     "show": Row("shard:show", "Draw the shard of a database, with every detail."),
     "skip": Row("shard:skip", "Set a member aside from its shard, for a while and for a reason."),
     "unskip": Row("shard:unskip", "Let a member count again that was set aside."),
+    "handover": Row(
+        "shard:handover", "Announce a planned switchover, before the primary steps down."
+    ),
+    "take-back": Row("shard:take_back", "Take an announced switchover back: the primary stays."),
     "add-peer": Row(
         "shard:add_peer", "Add a member to the shard of a database, without a restart."
     ),

@@ -39,6 +39,7 @@ class Cause(Enum):
     NO_PRIMARY = "no_primary"
     SPLIT_BRAIN = "split_brain"
     ELSEWHERE = "elsewhere"
+    HANDING_OVER = "handing_over"
 
 
 CAUSE_MEANINGS: dict[Cause, str] = {
@@ -62,6 +63,7 @@ CAUSE_MEANINGS: dict[Cause, str] = {
     Cause.NO_PRIMARY: "no member of the shard is known to be its primary",
     Cause.SPLIT_BRAIN: "two members of the shard both say that they are its primary",
     Cause.ELSEWHERE: "the shard is rolled up by its primary's agent, not by this one",
+    Cause.HANDING_OVER: "a planned switchover is announced: the primary is about to change",
 }
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.core.activity import Activity
-from headgate.core.samples import Absent, Reading
-from headgate.core.topology import Downstream, Member, MemberReport, RoleSeen, Standpoint
+from headgate.core.samples import Absent, Cause, Instant, Reading
+from headgate.core.topology import Downstream, Member, MemberReport, Role, RoleSeen, Standpoint
 
 MAX_SKIP_S = 7 * 86400.0
+MAX_HANDOVER_S = 3600.0
 MAX_MEMBERS = 256
 
 
@@ -62,6 +63,44 @@ class Skip:
 
     def holds(self, wall_s: float) -> bool:
         return wall_s < self.until_wall_s
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A planned switchover that an operator announced: the primary's agent stops answering for
+    the shard before its server stops being the primary, so that no answer comes in between."""
+
+    shard: str
+    member: str
+    """The primary that is about to step down."""
+    term: int | None
+    """Its term then, where its engine has one."""
+    until_mono_s: float
+    until_wall_s: float
+    """As it is kept, and shown."""
+    set_mono_s: float
+    """A role that was read before says nothing."""
+    who: str
+    reason: str
+
+    def holds(self, now_mono_s: float) -> bool:
+        return now_mono_s < self.until_mono_s
+
+    def is_done(self, role: RoleSeen | None) -> bool:
+        """Whether the member has stepped down since, or was promoted again."""
+        if role is None or role.taken_at < self.set_mono_s:
+            return False
+        promoted = None not in (role.term, self.term) and role.term != self.term
+        return role.role is Role.REPLICA or promoted
+
+    def absent(self, now: Instant) -> Absent:
+        left_s = self.until_mono_s - now.mono_s
+        why = f" ({self.reason})" if self.reason else ""
+        detail = (
+            f"{self.member} is about to step down{why}, announced by {self.who}; without another "
+            f"primary this ends in {left_s:.0f} s, or with `headgate shard take-back`"
+        )
+        return Absent(Cause.HANDING_OVER, detail, now.mono_s)
 
 
 # --- what is shown of it -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from headgate.core.rule_settings import FIXED, RULE_SETTINGS
 from headgate.core.settings import Table
 from headgate.http.fleet_page import MAX_PAGE
 from headgate.http.fleet_ruling import REACH_SETTINGS
-from headgate.http.peering import PeerBody, SkipBody, WakeBody, WokenDoc
+from headgate.http.peering import HandoverBody, PeerBody, SkipBody, WakeBody, WokenDoc
 from headgate.http.reloading import AcknowledgeBody, ReloadBody
 from headgate.http.reporting import ReportsBody, ReportsDoc
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED, REST_SETTINGS
@@ -157,6 +157,7 @@ _DOCS = (
     PastDoc,
     ShardDoc,
     SkipBody,
+    HandoverBody,
     WakeBody,
     ReloadBody,
     ReloadedDoc,
@@ -559,8 +560,10 @@ def _shard_paths() -> dict[str, Any]:
     waking = _operation("Have it measured, as a check would", woken, database)
     security: list[dict[str, list[str]]] = [{"token": []}]
 
-    def changing(summary: str, body: type | None = None) -> dict[str, Any]:
-        operation = {**_operation(summary, changed, places), "security": security}
+    def changing(
+        summary: str, body: type | None = None, at: list[dict[str, Any]] = places
+    ) -> dict[str, Any]:
+        operation = {**_operation(summary, changed, at), "security": security}
         return operation if body is None else {**operation, "requestBody": _body(body)}
 
     return {
@@ -570,6 +573,14 @@ def _shard_paths() -> dict[str, Any]:
         "/v1/databases/{database}/shard/skips/{member}": {
             "put": changing("Set a member aside for a while", SkipBody),
             "delete": changing("Count it again"),
+        },
+        "/v1/databases/{database}/shard/handover": {
+            "post": changing(
+                "Announce a planned switchover: shard scope is refused from now on",
+                HandoverBody,
+                at=database,
+            ),
+            "delete": changing("Take the announcement back", at=database),
         },
         "/v1/databases/{database}/shard/peers/{member}": {
             "put": changing("Add a member behind another agent", PeerBody),

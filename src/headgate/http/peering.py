@@ -15,7 +15,7 @@ from starlette.responses import Response
 from headgate.agent.demand import Demands
 from headgate.agent.metricbook import NoSuchMetric
 from headgate.core.names import parse_database
-from headgate.core.shard import MAX_SKIP_S, Pull, Skip
+from headgate.core.shard import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull, Skip
 from headgate.core.topology import MemberReport
 from headgate.errors import InvalidName, InvalidRequest
 from headgate.http.auth import Gatekeeper
@@ -52,6 +52,12 @@ class ShardsPort(Protocol):
 
     async def unskip(self, database: str, member: str, *, who: str) -> None: ...
 
+    async def hand_over(
+        self, database: str, *, for_s: float, reason: str, who: str
+    ) -> Handover: ...
+
+    async def take_back(self, database: str, *, who: str) -> None: ...
+
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
     ) -> None: ...
@@ -63,6 +69,12 @@ class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
     for_: Annotated[str, msgspec.Meta(extra_json_schema=FOR_SCHEMA)]
     """Such as 30m, 6h, 2d; at most 7d."""
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARS)]
+
+
+class HandoverBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
+    for_: Annotated[str, msgspec.Meta(extra_json_schema=FOR_SCHEMA)] = "60s"
+    """Until when shard scope is refused at most, such as 60s, 5m; at most 1h."""
+    reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)] = ""
 
 
 class PeerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,6 +95,7 @@ class WakeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _decode_wake = msgspec.json.Decoder(WakeBody).decode
 _decode_skip = msgspec.json.Decoder(SkipBody).decode
+_decode_handover = msgspec.json.Decoder(HandoverBody).decode
 _decode_peer = msgspec.json.Decoder(PeerBody).decode
 
 
@@ -164,6 +177,25 @@ class Peering:
         database, member = _places(request)
         return await self._changed(request, self._shards.unskip(database, member, who=who))
 
+    async def hand_over(self, request: Request) -> Response:
+        """Once it is answered, no check at shard scope is admitted by the old primary's view."""
+        who = self._operator(request)
+        body = await _body(request, _decode_handover)
+        for_s = parse_duration(body.for_, "for")
+        if not 0 < for_s <= MAX_HANDOVER_S:
+            message = (
+                f"for is {body.for_!r}, must be above 0 and at most {MAX_HANDOVER_S / 3600:g}h"
+            )
+            raise InvalidRequest(message, field="for")
+        database = request.path_params["database"]
+        change = self._shards.hand_over(database, for_s=for_s, reason=body.reason, who=who)
+        return await self._changed(request, change)
+
+    async def take_back(self, request: Request) -> Response:
+        who = self._operator(request)
+        database = request.path_params["database"]
+        return await self._changed(request, self._shards.take_back(database, who=who))
+
     async def add_peer(self, request: Request) -> Response:
         who = self._operator(request)
         body = await _body(request, _decode_peer)
@@ -201,6 +233,8 @@ PEERING_ROUTES: tuple[tuple[str, str, str], ...] = (
     ("GET", _SHARD, "shard"),
     ("PUT", f"{_SHARD}/skips/{{member}}", "skip"),
     ("DELETE", f"{_SHARD}/skips/{{member}}", "unskip"),
+    ("POST", f"{_SHARD}/handover", "hand_over"),
+    ("DELETE", f"{_SHARD}/handover", "take_back"),
     ("PUT", f"{_SHARD}/peers/{{member}}", "add_peer"),
     ("DELETE", f"{_SHARD}/peers/{{member}}", "remove_peer"),
     ("POST", "/v1/databases/{database}/wake", "wake"),

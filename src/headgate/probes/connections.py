@@ -94,7 +94,7 @@ class Lane(Generic[S]):
             except ProbeFailed as failure:
                 # An answer that is no measurement is not the connection's fault.
                 self._give_back(session)
-                raise ProbeFailed(failure.cause, f"{self.label}: {failure.detail}") from None
+                raise type(failure)(failure.cause, f"{self.label}: {failure.detail}") from None
             except self._connector.errors as error:
                 session.discard()
                 raise self._connector.explain(error) from None

@@ -19,7 +19,7 @@ from headgate.probes.heartbeats import ClockSkew, Writer
 from headgate.probes.host import HERE, HOST_METRICS, HostFiles, HostProbe
 from headgate.probes.kit import Kit
 from headgate.probes.plugin import load_plugin
-from headgate.probes.roles import RoleProbe
+from headgate.probes.roles import FenceProbe, RoleProbe
 from headgate.probes.server_facts import ServerFacts
 from headgate.probes.sessions import SessionsProbe
 from headgate.probes.statements import StatementsProbe
@@ -45,7 +45,7 @@ class Probe(Protocol):
 class DatabaseProbes:
     """The probes of one database share at most `max_connections` connections.
 
-    A heartbeat writer has one more to itself, and so has a role probe.
+    A heartbeat writer has one more to itself, and so have a role probe and a fence probe.
     """
 
     def __init__(
@@ -85,10 +85,18 @@ class DatabaseProbes:
         """`interval_s` is how often it is going to be called; it is written into the row."""
         parts = split_table(table, place="heartbeat_table")
         beat = self._kit.beat(parts, interval_s)
-        return Writer(Lane(self._kit.connector, 1), beat, timeout_s, self._kit.enders)
+        return Writer(self._lane_of_one(), beat, timeout_s, self._kit.enders)
 
     def role_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> RoleProbe[Any]:
-        return RoleProbe(Lane(self._kit.connector, 1), self._kit.role(), timeout_s)
+        return RoleProbe(self._lane_of_one(), self._kit.role(), timeout_s)
+
+    def fence_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> FenceProbe[Any] | None:
+        """None where the engine needs none."""
+        reader = self._kit.fence
+        return None if reader is None else FenceProbe(self._lane_of_one(), reader, timeout_s)
+
+    def _lane_of_one(self) -> Lane[Any]:
+        return Lane(self._kit.connector, 1)
 
     def sessions(self, *, timeout_s: float = SESSIONS_TIMEOUT_S) -> SessionsProbe[Any]:
         """On the connections that the metrics' probes share: it comes seldom."""

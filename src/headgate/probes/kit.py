@@ -9,7 +9,7 @@ from typing import Generic
 from headgate.core.metrics import Option
 from headgate.probes.connections import Connector, Reader, S
 from headgate.probes.heartbeats import Beat, Enders
-from headgate.probes.roles import RoleReader
+from headgate.probes.roles import FenceReader, RoleReader
 from headgate.probes.sessions import SessionReader
 from headgate.probes.statements import StatementReader
 
@@ -33,6 +33,8 @@ class Kit(Generic[S]):
     """Who is connected, and at work."""
     statements: StatementReader[S] | None = None
     """What they run, by the server's number of it; None: it has none."""
+    fence: FenceReader[S] | None = None
+    """For a server that can become a replica and keep its connections; None: it cannot."""
 
 
 def plain(reader: Reader[S]) -> MakeReader[S]:

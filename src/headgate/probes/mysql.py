@@ -19,7 +19,7 @@ from headgate.probes.heartbeats import ClockSkew, Enders
 from headgate.probes.kit import Kit, MakeReader, Options, plain
 from headgate.probes.mysql_heartbeat import MysqlBeat, end_write
 from headgate.probes.mysql_lag import lag
-from headgate.probes.mysql_replication import is_read_only
+from headgate.probes.mysql_replication import is_read_only, takes_writes
 from headgate.probes.mysql_role import MysqlRole
 from headgate.probes.mysql_session import MysqlConnector, MysqlSession
 from headgate.probes.mysql_sessions import mysql_sessions
@@ -202,4 +202,5 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Mysql
         enders=enders,
         role=MysqlRole,
         sessions=mysql_sessions,
+        fence=takes_writes,
     )

@@ -17,7 +17,7 @@ from pymysql import err
 from pymysql.constants import ER
 
 from headgate.core.samples import Cause
-from headgate.errors import ProbeFailed
+from headgate.errors import ProbeFailed, WriteRefused
 from headgate.probes import heartbeats
 from headgate.probes.heartbeats import UTC, Heartbeat, zone_of
 from headgate.probes.mysql_replication import is_primary
@@ -91,6 +91,9 @@ ADDED_COLUMNS = {
     "interval_s": "interval_s DOUBLE NULL",
     "resting": "resting BOOLEAN NOT NULL DEFAULT FALSE",
 }
+# The server, or the engine of the table, has become read only since it was asked.
+ER_READ_ONLY_MODE = 1836
+READ_ONLY_CODES = {ER.OPTION_PREVENTS_STATEMENT, ER_READ_ONLY_MODE}
 # By this a statement of ours is known in the process list.
 MARK = "/* headgate heartbeat */"
 
@@ -130,6 +133,14 @@ class MysqlBeat:
     async def __call__(self, session: MysqlSession, resting: bool) -> bool:
         if not await is_primary(session):
             return False
+        try:
+            return await self._write(session, resting)
+        except err.Error as error:
+            if code_of(error) in READ_ONLY_CODES:
+                raise WriteRefused(Cause.FAILED, str(error.args[-1])) from None
+            raise
+
+    async def _write(self, session: MysqlSession, resting: bool) -> bool:
         if self._keeps_narrow and not resting:
             await session.run(self._narrow, [session.server])
             return True

@@ -92,6 +92,10 @@ async def is_read_only(session: MysqlSession) -> bool:
     return is_on(read_only)
 
 
+async def takes_writes(session: MysqlSession) -> bool:
+    return not await is_read_only(session)
+
+
 def is_on(setting: object) -> bool:
     """Newer MariaDB has words for it (NO_LOCK and the like are on, too)."""
     return setting not in (0, "0", "OFF", None)

@@ -23,6 +23,8 @@ from headgate.errors import ProbeFailed
 from headgate.probes.connections import Lane, S, Session
 
 RoleReader = Callable[[S], Awaitable[RoleSeen]]
+FenceReader = Callable[[S], Awaitable[bool]]
+"""True: the server takes writes."""
 
 
 class RoleProbe(Generic[S]):
@@ -66,6 +68,27 @@ class RoleProbe(Generic[S]):
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+
+
+class FenceProbe(Generic[S]):
+    """Whether a server takes writes: one short statement, on a connection of its own."""
+
+    def __init__(self, lane: Lane[S], reader: FenceReader[S], timeout_s: float) -> None:
+        self._lane = lane
+        self._reader = reader
+        self._timeout_s = timeout_s
+
+    async def read(self) -> bool:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                async with self._lane.session(self._timeout_s) as session:
+                    return await self._reader(session)
+        except TimeoutError:
+            message = f"{self._lane.label}: did not tell read_only in {self._timeout_s:g} s"
+            raise ProbeFailed(Cause.TIMED_OUT, message) from None
+
+    async def close(self) -> None:
+        await self._lane.close()
 
 
 class LossWatch:

@@ -11,7 +11,12 @@ from headgate.core.rules import Kind, Order, Rule
 from headgate.core.samples import Cause
 
 # Of the shard, not of one metric: told once, however many metrics are refused by it.
-_SHARD_CAUSES = (Cause.ELSEWHERE, Cause.NO_PRIMARY, Cause.SPLIT_BRAIN)
+_SHARD_CAUSES = (
+    Cause.ELSEWHERE,
+    Cause.NO_PRIMARY,
+    Cause.SPLIT_BRAIN,
+    Cause.HANDING_OVER,
+)
 
 
 def reason_of(decision: Decision) -> str:

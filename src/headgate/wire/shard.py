@@ -115,7 +115,8 @@ class ShardDoc(msgspec.Struct, frozen=True):
     messages_total: int
     costs: Sequence[CostDoc]
     told: Sequence[str]
-    """What Patroni and the fleet's store say of it, in words; nothing is decided by them."""
+    """What Patroni and the fleet's store say of it, and what this agent cannot watch as it should;
+    nothing is decided by it."""
 
 
 def shard_doc(

@@ -217,7 +217,10 @@ def _obstacle(doc: MetricDoc) -> str:
     return f"{name_of(doc)} {value}, {side} {limit}{where}{behind}"
 
 
-_NOBODY_SPEAKS = (Cause.ELSEWHERE.value, Cause.NO_PRIMARY.value, Cause.SPLIT_BRAIN.value)
+_NOBODY_SPEAKS = tuple(
+    cause.value
+    for cause in (Cause.ELSEWHERE, Cause.NO_PRIMARY, Cause.SPLIT_BRAIN, Cause.HANDING_OVER)
+)
 _FIRST = (Cause.NEVER_READ.value, Cause.WARMING_UP.value)
 _RESTS = "nobody asks, so nothing is measured; the first check wakes it"
 
