@@ -80,9 +80,14 @@ async def test_a_role_that_was_read_before_ends_nothing(open_world: OpenWorld) -
     await announced(world)
     assert world.unled() in (Cause.HANDING_OVER, Cause.NO_PRIMARY)
     world.role.says = primary()
-    await aeventually(lambda: world.role.reads > 5 or not world.look().admitted)
-    await world.pass_s(2, "shard/lag")
-    assert world.cause() is Cause.HANDING_OVER
+
+    async def is_primary_again() -> bool:
+        answers = await world.pass_s(1, "shard/lag")
+        assert not any(answer.admitted for answer in answers)
+        return world.cause() is Cause.HANDING_OVER
+
+    while not await is_primary_again():
+        pass  # A read that a busy machine held up counts as timed out.
 
 
 async def test_a_forgotten_handover_is_over_when_its_time_is(open_world: OpenWorld) -> None:

@@ -19,7 +19,8 @@ from tests.http.talk import Talk, get, request
 from tests.http.test_checks import CHECK, is_problem
 from tests.http.test_control import FILED, LAG, SlowStore
 
-SHORT_S = 0.1
+SHORT_S = 1.0
+"""Long enough for a busy machine to send what it has to send."""
 SLOW = Limits(8, 65536, request_timeout_s=SHORT_S, idle_timeout_s=600.0)
 IDLE = Limits(8, 65536, request_timeout_s=600.0, idle_timeout_s=60.0)
 
@@ -42,7 +43,7 @@ def test_a_request_that_stops_half_way_is_408(serve: Serve) -> None:
         for talk in talks:
             reply = talk.reply()
             assert is_problem(reply, 408)
-            assert "within 0.1 s" in reply.json["detail"]
+            assert f"within {SHORT_S:g} s" in reply.json["detail"]
             assert talk.ended()
 
 

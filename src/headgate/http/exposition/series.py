@@ -50,6 +50,7 @@ LABELS: dict[str, str] = {
     "user": "users of the database, the ten with the most work; the rest together is `other`",
     "verdict": "a closed list, see [verdicts](verdicts.md)",
     "version": "of this agent",
+    "why": "a closed list, told with the series",
     "window": "`5m`, `1h`, `24h`",
 }
 
