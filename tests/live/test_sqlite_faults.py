@@ -377,8 +377,10 @@ async def test_what_is_kept_in_a_read_only_file_is_salvaged(reachable: Path) -> 
 
 
 async def test_a_read_only_folder_is_named_and_well_again_when_it_may_be_written(
-    reachable: Path,
+    reachable: Path, tmp_path: Path
 ) -> None:
+    async with opened(tmp_path / "other.db"):
+        pass  # What it reads for a new file is read: nobody may not be let to the project's folder.
     reachable.chmod(0o500)
     with without_privileges(reachable):
         store = patient(reachable / "state.db")

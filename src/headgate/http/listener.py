@@ -540,7 +540,8 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         self._closing = True
         self._queue.clear()
-        self._transport.close()
+        if not self._transport.is_closing():  # Closed twice, TLS of Python 3.11.2 aborts no more.
+            self._transport.close()
 
     def _peer(self) -> Peer:
         return peer_of(self._transport)

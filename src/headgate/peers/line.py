@@ -281,11 +281,13 @@ class Connection(asyncio.Protocol):
         """With a goodbye where TLS wants one; whoever does not hear it is hung up on."""
         self.usable = False
         self._fail(HungUp("this agent closed the connection"))
-        self._transport.close()
+        if not self._transport.is_closing():  # Closed twice, TLS of Python 3.11.2 aborts no more.
+            self._transport.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
                 await asyncio.shield(self._gone)
-        self._transport.abort()
+        if not self._gone.done():
+            self._transport.abort()
 
     # --- bytes in --------------------------------------------------------------------------
 

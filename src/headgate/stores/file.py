@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
@@ -354,6 +355,7 @@ def _version_of_ours(connection: sqlite3.Connection, file_name: str) -> int:
     return int(version)
 
 
+@cache
 def _script(name: str) -> str:
     return resources.files("headgate.stores").joinpath(name).read_text(encoding="utf-8")
 
