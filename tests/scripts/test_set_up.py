@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NEEDED = """
 bash env sh id dirname basename cat mkdir rm touch stat tail sed grep sha256sum cut sleep flock find
-head mktemp mv chmod printf date tr wc true
+head mktemp mv chmod printf date tr wc true readlink
 """
 Ran = subprocess.CompletedProcess[str]
 
@@ -100,6 +100,16 @@ def test_an_old_python_is_named_with_the_remedy(machine: Machine, script: str) -
     assert not (machine.checkout / ".venv").exists()
 
 
+def test_an_old_python_is_the_only_error_where_root_lacks_a_compiler(machine: Machine) -> None:
+    """The demo looks for Python before it lets apt fetch one."""
+    machine.has_script("python3", 'case "$1" in -V) echo "Python 3.9.2";; *) exit 1;; esac')
+    machine.has_script("id", "echo 0")
+    machine.has_script("apt-get", "exit 1")
+    ran = machine.run("demo")
+    assert "this machine has Python 3.9.2" in first_error(ran)
+    assert "command not found" not in ran.stderr
+
+
 def test_no_python_at_all(machine: Machine) -> None:
     assert "this machine has none at all" in first_error(machine.run("demo"))
 
@@ -125,6 +135,52 @@ def test_no_network_is_one_clear_line_and_the_next_run_goes_on(machine: Machine)
     again = machine.run("demo", **nowhere)
     assert "creating .venv" not in again.stderr, "what was made is whole, and is used"
     assert "could not be installed" in first_error(again)
+
+
+def test_a_package_that_was_cut_short_is_installed_again(machine: Machine) -> None:
+    """kill -9 while pip unpacks a wheel that begins with its metadata: pip takes it for whole."""
+    site = machine.checkout / ".venv" / "lib" / "python3.11" / "site-packages"
+    for name, files in {"whole": ("METADATA", "INSTALLER"), "cut": ("METADATA", "RECORD")}.items():
+        (site / f"{name}-1.0.dist-info").mkdir(parents=True)
+        for file in files:
+            (site / f"{name}-1.0.dist-info" / file).write_text("pip\n")
+    ran = machine.probe("forget_incomplete_packages")
+    assert ran.returncode == 0, ran.stderr
+    assert [path.name for path in site.iterdir()] == ["whole-1.0.dist-info"]
+
+
+def test_a_package_that_cannot_be_unpacked_is_an_answer_and_leaves_nothing(
+    machine: Machine,
+) -> None:
+    """A full disk, say: whoever asked for it says what to do. What is there already stays."""
+    machine.has_script("apt-get", 'case "$*" in *download*) : >a.deb; : >b.deb;; esac')
+    machine.has_script("dpkg", "echo no room >&2; exit 2")
+    home = machine.checkout / ".cache" / "tool"
+    (home / "usr").mkdir(parents=True)
+    stale = machine.checkout / ".cache" / "tool.new" / "tree" / "of-a-killed-run"
+    stale.mkdir(parents=True)
+    ran = machine.probe('locked tool unpack_debs "$CACHE/tool" a b || say "to be had: no"')
+    assert ran.returncode == 0, ran.stderr
+    assert "to be had: no" in ran.stderr and "no room" in ran.stderr
+    assert (home / "usr").is_dir() and not stale.parents[1].exists()
+    machine.has_script("dpkg", 'mkdir -p "$3/usr/bin"')
+    ran = machine.probe('locked tool unpack_debs "$CACHE/tool" a b')
+    assert ran.returncode == 0, ran.stderr
+    assert (home / "usr" / "bin").is_dir() and not stale.parents[1].exists()
+
+
+def test_a_run_that_waits_for_another_says_so(machine: Machine) -> None:
+    ran = machine.probe(
+        """
+        mkdir -p "$CACHE"
+        exec 8>>"$CACHE/python.lock"
+        flock 8
+        { until grep -q waiting "$CACHE/said" 2>/dev/null; do sleep 0.1; done; } &
+        exec 8>&- # Held by the one in the background alone, until it has read that we wait.
+        locked python echo set up 2>"$CACHE/said"
+        """
+    )
+    assert (ran.returncode, ran.stdout) == (0, "set up\n"), ran.stderr
 
 
 def test_too_little_disk_is_said_before_anything_is_installed(machine: Machine) -> None:
@@ -160,6 +216,19 @@ def test_signals_that_were_ignored_on_entry_act_as_usual(machine: Machine) -> No
     assert int(ran.stdout.split()[1], 16) == 0
 
 
+def test_ctrl_c_ends_what_runs_quietly(machine: Machine) -> None:
+    """bash has what it starts in the background ignore SIGINT."""
+    ran = machine.probe('quietly x grep SigIgn /proc/self/status; cat "$CACHE/logs/x.log"')
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout.split()[1], 16) == 0
+
+
+def test_a_script_is_found_through_a_link(machine: Machine) -> None:
+    link = machine.bin / "run-the-tests"
+    link.symlink_to(machine.checkout / "scripts" / "test")
+    assert "scripts/test --help" in first_error(machine.run(str(link), "-k"))
+
+
 def test_what_the_caller_has_set_changes_nothing(machine: Machine) -> None:
     odd = {
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -186,8 +255,37 @@ def test_no_standard_input_and_no_home(machine: Machine, closed: str) -> None:
     assert ran.stdout.strip() == str(machine.checkout / ".cache" / "home")
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_streams_that_were_closed_are_there(machine: Machine, closed: str) -> None:
+    """Else the next file that is opened is what gets printed to."""
+    ran = machine.probe(
+        'for fd in 0 1 2; do readlink "/proc/$$/fd/$fd" >&7; done 7>seen; echo out; echo err >&2',
+        prefix=f"exec {closed};",
+    )
+    assert ran.returncode == 0, ran.stderr
+    seen = (machine.checkout / "seen").read_text().splitlines()
+    assert len(seen) == 3 and not [path for path in seen if path.startswith(str(machine.checkout))]
+
+
+def test_options_with_a_value(machine: Machine) -> None:
+    """`-k core` is about names, not about the folder; without a value, that is said."""
+    said = first_error(machine.run("test", "-k"))
+    assert "-k needs a value" in said
+    machine.has_python()
+    # The set-up is not what this is about.
+    test = machine.checkout / "scripts" / "test"
+    told = test.read_text().replace("set_up_python develop", 'echo "$kind: ${options[*]}"; exit')
+    test.write_text(told)
+    assert machine.run("test", "-k", "core").stdout == "part: -k core\n"
+    assert machine.run("test", "core", "-k", "agent", "-n", "3").stdout == "core: -k agent -n 3\n"
+    assert machine.run("test", "-n", "3").stdout == "whole: -n 3\n"
+
+
 def test_help_needs_no_set_up(machine: Machine) -> None:
     for script in ("test", "fresh", "postgres-kits"):
         ran = machine.run(script, "--help")
         assert ran.returncode == 0 and f"scripts/{script}" in ran.stdout, ran.stderr
+        script_text = (machine.checkout / "scripts" / script).read_text()
+        last = script_text.partition("\ncd ")[0].splitlines()[-1]
+        assert ran.stdout.splitlines()[-1] == last.removeprefix("# "), "all of it is shown"
     assert not (machine.checkout / ".venv").exists()
