@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -1006,6 +1007,52 @@ async def test_replicas_that_nobody_watches_are_shown(open_world: OpenWorld) -> 
     world = await open_world("db-b", role=primary(downstream=(known, lost)))
     await world.pass_s(0.5)
     assert world.view().unwatched == (lost,)
+
+
+async def test_a_replica_is_known_by_its_servers_id_whatever_it_is_called(
+    open_world: OpenWorld,
+) -> None:
+    """B11: its server says `localhost`, its agent is at an address."""
+    known = Downstream("", "localhost", server_id="2")
+    lost = Downstream("", "localhost", server_id="3")
+    world = await open_world("db-b", role=primary(server_id="1", downstream=(known, lost)))
+    world.agents["db-b"].says = replica(server_id="2", upstream_id="1")
+    await world.pass_s(0.5)
+    assert world.view().unwatched == (lost,)
+
+
+async def test_an_agent_beside_another_server_answers_for_none(open_world: OpenWorld) -> None:
+    """B11: it has the name of a replica, and the id of another one."""
+    listed = Downstream("db-b", "db-b", server_id="2")
+    world = await open_world("db-b", role=primary(server_id="1", downstream=(listed,)))
+    world.agents["db-b"].says = replica(server_id="9", upstream_id="7")
+    await world.pass_s(0.5)
+    assert world.view().unwatched == (listed,)
+
+
+@pytest.mark.parametrize(
+    ("ours", "its", "is_watched"),
+    [
+        ({"server_id": "1"}, {"server_id": "2", "upstream_id": "1"}, True),
+        ({"server_id": "1"}, {"server_id": "2", "upstream_id": "7"}, False),
+        ({"cluster": "c", "port": 5432}, {"cluster": "c", "upstream": "a:5432"}, True),
+        ({"cluster": "c", "port": 5432}, {"cluster": "c", "upstream": "a:5433"}, False),
+        ({"cluster": "c", "port": 5432}, {"cluster": "d", "upstream": "a:5432"}, False),
+        ({}, {"upstream": "a:5432"}, False),
+    ],
+)
+async def test_a_replica_that_says_whom_it_follows_is_not_unwatched(
+    open_world: OpenWorld, ours: dict[str, Any], its: dict[str, Any], is_watched: bool
+) -> None:
+    """B11: our server lists it without a name or an id, from an address that is not its agent's."""
+    listed = Downstream("", "localhost")
+    world = await open_world("db-b", role=primary(**ours, downstream=(listed,)))
+    world.agents["db-b"].says = replica(**its)
+    await world.pass_s(0.5)
+    assert (world.view().unwatched == ()) is is_watched
+    world.role.says = primary(**ours, downstream=(listed, Downstream("", "10.0.0.9")))
+    await world.pass_s(0.5)
+    assert len(world.view().unwatched) == 2, "one of them is not, and nobody can tell which"
 
 
 async def test_two_unwatched_replicas_of_one_default_name_are_both_shown(

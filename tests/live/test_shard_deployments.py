@@ -29,6 +29,7 @@ from tests.fixtures.shard_agents import (
     ShardAgents,
     agents_for,
     because,
+    call_peers_localhost,
     dsns_of,
     execute,
     frozen,
@@ -108,6 +109,23 @@ def test_a_replica_that_no_agent_watches_is_named(
         eventually(lambda: [u["name"] for u in agents.shard_of(lead)["unwatched"]] == [unwatched])
         advice = eventually(lambda: agents[lead].get("/v1/status").json["advice"])
         assert any(f"replica {unwatched} " in told and "not watched" in told for told in advice)
+
+
+def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
+    shard: Shard[PostgresServer], tmp_path: Path
+) -> None:
+    """B11: the server knows its replicas as db-b at 127.0.0.1, the agents each other as m1 at
+    localhost."""
+    servers = [shard.primary, *shard.replicas]
+    agents = shard_agents([f"m{n}" for n, _ in enumerate(servers)], tmp_path, metrics=LAG)
+    agents.write_settings({f"m{n}": ("postgres", server.dsn()) for n, server in enumerate(servers)})
+    call_peers_localhost(agents)
+    with running(agents):
+        agents.await_lead("m0")
+        eventually(lambda: agents.shard_of("m0")["unwatched"] == [])
+        agents["m2"].kill()
+        eventually(lambda: agents.member_of("m0", "m2")["reachable"] is False)
+        assert agents.shard_of("m0")["unwatched"] == [], "it is missing, and known"
 
 
 # --- no replicas at all ----------------------------------------------------------------------

@@ -26,7 +26,9 @@ from tests.fixtures.shard_agents import (
     SHARD,
     ShardAgents,
     because,
+    call_peers_localhost,
     frozen,
+    mysql_dsn,
     running,
     shard_agents,
 )
@@ -775,3 +777,27 @@ class TestStall:
 
 def _advice(agent: AgentProcess) -> list[str]:
     return [told for told in agent.get("/v1/status").json["advice"] if "not written" in told]
+
+
+# --- names and addresses ---------------------------------------------------------------------
+
+
+def test_a_replica_is_watched_whatever_its_agent_and_its_address_are_called(
+    servers: Shard[MariaDBServer], tmp_path: Path
+) -> None:
+    """B11: known by the server's own id; only the one without an agent is told of."""
+    _, _, unwatched = everybody = [servers.primary, *servers.replicas]
+    agents = shard_agents(
+        ["m0", "m1"],
+        tmp_path,
+        metrics=lag_by("heartbeat"),
+        database=f"{EVERY}\nheartbeat_lease_s = 0",
+    )
+    # Only a user with the right to see replicas can tell of one that is not watched.
+    agents.write_settings({f"m{n}": ("mysql", mysql_dsn(s)) for n, s in enumerate(everybody[:2])})
+    call_peers_localhost(agents)
+    with running(agents):
+        agents.await_lead("m0")
+        eventually(lambda: len(agents.shard_of("m0")["unwatched"]) == 1)
+        [told] = agents.shard_of("m0")["unwatched"]
+        assert told["name"] in ("", unwatched.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -60,11 +60,13 @@ class Roster:
         }
 
     def is_fed(self, remote: RemoteMember) -> bool:
-        """By one of our own servers, as that lists its replicas: by its name, or by its host where
-        no other member has the name."""
+        """By one of our own servers, as that lists its replicas: by its id, its name, or its host
+        where no other member has the name."""
         host = urlsplit(remote.url).hostname
         return any(
-            found.name == remote.name or (found.host == host and not self._has(found.name))
+            _has_its_id(remote, found)
+            or found.name == remote.name
+            or (found.host == host and not self._has(found.name))
             for found in self.downstream()
         )
 
@@ -110,20 +112,80 @@ class Roster:
             if local.role is not None:
                 yield from local.role.downstream
 
-    def unwatched(self) -> Iterator[Downstream]:
-        """Each member answers for one replica: that of its name, or else one of its host."""
+    def unwatched(self) -> list[Downstream]:
+        """Each member answers for one replica: that of its server's id, else that of its name,
+        else one of its host. Those that are left and say that they follow our server answer for
+        what is left of its list, if they are as many: one server may have several names and
+        addresses, `localhost` for one."""
         if len(self.locals) > 1:
-            return  # This agent probes the shard directly; what it is to watch, it was told.
+            return []  # This agent probes the shard directly; what it is to watch, it was told.
         own = {local.name for local in self.locals.values()}
-        hosts = {remote.name: urlsplit(remote.url).hostname for remote in self.remotes.values()}
-        listed = {(found.name, found.host): found for found in self.downstream()}.values()
-        for found in [found for found in listed if not hosts.pop(found.name, None)]:
-            beside = next((name for name, host in hosts.items() if host == found.host), None)
-            if beside is not None:
-                del hosts[beside]
-            elif found.name not in own:
-                yield found
+        keys = ((found.name, found.host, found.server_id) for found in self.downstream())
+        listed = list(dict(zip(keys, self.downstream(), strict=True)).values())
+        left = list(self.remotes.values())
+        for is_its in (_has_its_id, _has_its_name, _has_its_host):
+            listed = _without_answered(listed, left, is_its)
+        unknown = [found for found in listed if found.name not in own]
+        followers = sum(self._follows_us(remote) for remote in left)
+        return unknown if len(unknown) > followers else []
+
+    def _follows_us(self, remote: RemoteMember) -> bool:
+        """Directly, by the ids of the servers; where they have none, by their cluster and the
+        port that it replicates from, if no replica has replicas of its own."""
+        [ours], its = [local.role for local in self.locals.values()], _last_role(remote)
+        if ours is None or its is None or its.role is not Role.REPLICA:
+            return False
+        if ours.server_id:
+            return its.upstream_id == ours.server_id
+        others = (_last_role(other) for other in self.remotes.values())
+        cascades = any(role is not None and role.downstream for role in others)
+        port = its.upstream.rpartition(":")[2]
+        same = its.cluster == ours.cluster != "" and port == str(ours.port)
+        return same and not cascades
 
     def is_skipped(self, name: str, wall_s: float) -> bool:
         skip = self.skips.get(name)
         return skip is not None and skip.holds(wall_s)
+
+
+def _without_answered(
+    listed: list[Downstream],
+    left: list[RemoteMember],
+    is_its: Callable[[RemoteMember, Downstream], bool],
+) -> list[Downstream]:
+    """Those that no member of `left` answers for; who answers is taken out of it."""
+    unanswered = []
+    for found in listed:
+        remote = next((remote for remote in left if is_its(remote, found)), None)
+        if remote is None:
+            unanswered.append(found)
+        else:
+            left.remove(remote)
+    return unanswered
+
+
+def _last_role(remote: RemoteMember) -> RoleSeen | None:
+    """Also of one that does not answer now: its server is the same."""
+    return remote.role() or (remote.report.role if remote.report else None)
+
+
+def _server_id(remote: RemoteMember) -> str:
+    role = _last_role(remote)
+    return role.server_id if role else ""
+
+
+def _has_its_id(remote: RemoteMember, found: Downstream) -> bool:
+    return bool(found.server_id) and _server_id(remote) == found.server_id
+
+
+def _has_its_name(remote: RemoteMember, found: Downstream) -> bool:
+    return remote.name == found.name and _may_be(remote, found)
+
+
+def _has_its_host(remote: RemoteMember, found: Downstream) -> bool:
+    return urlsplit(remote.url).hostname == found.host and _may_be(remote, found)
+
+
+def _may_be(remote: RemoteMember, found: Downstream) -> bool:
+    """Ids that differ say that the agent is beside another server, whatever it is called."""
+    return not found.server_id or _server_id(remote) in ("", found.server_id)

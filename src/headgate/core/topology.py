@@ -38,6 +38,8 @@ class Downstream:
     """Log that it has not replayed yet, where the server can tell."""
     lag_s: float | None = None
     """For how long that has been so, by the server's own log positions."""
+    server_id: str = ""
+    """As RoleSeen's, where its upstream knows it (MySQL, MariaDB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class RoleSeen:
     term: int | None = None
     """Grows with each promotion: Postgres's timeline; None where the engine has none."""
     server_id: str = ""
+    port: int | None = None
+    """Where it listens, by its own settings; None where that is not asked for."""
     upstream_id: str = ""
     """`server_id` of the server that this one replicates from (MySQL, MariaDB)."""
     upstream: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pymysql import err
 
@@ -76,11 +77,11 @@ async def downstream_of(session: MysqlSession) -> tuple[Downstream, ...]:
     # A user without PROCESS sees only its own threads here: nobody.
     rows = await session.rows(DUMP_THREADS)
     addresses = [str(host).rpartition(":")[0] for [host] in rows]
+    # Nothing tells which thread serves whom, except that they all come from one address.
+    if len(set(addresses)) == 1 and len(registered) == len(addresses):
+        return tuple(replace(replica, host=addresses[0]) for replica in registered)
     if not registered or not all(replica.name for replica in registered):
         return tuple(Downstream("", address) for address in addresses) or registered
-    # Nothing tells which thread serves whom, except that they all come from one address.
-    if len(set(addresses)) == 1:
-        return tuple(replace(replica, host=addresses[0]) for replica in registered)
     return registered
 
 
@@ -92,8 +93,11 @@ async def _registered(session: MysqlSession) -> tuple[Downstream, ...]:
         if code_of(error) not in NOT_ALLOWED_CODES:
             raise
         return ()
-    return tuple(_replica(str(host), port) for _, host, port, *_ in rows[:MAX_DOWNSTREAM])
+    return tuple(_replica(session, row) for row in rows[:MAX_DOWNSTREAM])
 
 
-def _replica(host: str, port: int) -> Downstream:
-    return Downstream(host, host, port or None)
+def _replica(session: MysqlSession, row: Sequence[Any]) -> Downstream:
+    """`Server_id, Host, Port, Source_id`, and in MySQL `Replica_UUID`."""
+    number, host, port, *more = row
+    own_id = number if session.is_mariadb else (more[1:] or [""])[0]
+    return Downstream(str(host), str(host), port or None, server_id=str(own_id))

@@ -26,7 +26,7 @@ SELECT standby, extract(epoch FROM clock_timestamp())::float8,
        {{cluster}},
        CASE WHEN NOT standby THEN pg_walfile_name(pg_current_wal_lsn()) END,
        coalesce(w.received_tli, CASE WHEN standby THEN {{replayed_timeline}} END),
-       w.sender_host, w.sender_port, {PRIMARY_CONNINFO},
+       w.sender_host, w.sender_port, {PRIMARY_CONNINFO}, current_setting('port')::int,
        (SELECT pg_wal_lsn_diff(position, '0/0')::int8 FROM own),
        (SELECT coalesce(json_agg(json_build_array(name, host, behind)), '[]') FROM (
             SELECT r.application_name AS name, host(r.client_addr) AS host,
@@ -68,7 +68,7 @@ class PostgresRole:
 
 
 def role_seen(row: Row, taken_at: float, clock_ahead_s: float, marks: WalMarks) -> RoleSeen:
-    standby, _, cluster, wal_file, timeline, host, port, conninfo, position, below = row
+    standby, _, cluster, wal_file, timeline, host, port, conninfo, own_port, position, below = row
     if position is not None:
         marks.note(position, taken_at)
     return RoleSeen(
@@ -76,6 +76,7 @@ def role_seen(row: Row, taken_at: float, clock_ahead_s: float, marks: WalMarks) 
         taken_at,
         cluster=cluster or "",
         term=timeline if standby else int(wal_file[:8], 16),
+        port=own_port,
         upstream=upstream_of(host, port, conninfo) if standby else "",
         downstream=tuple(
             Downstream(
