@@ -23,7 +23,7 @@ from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
 from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
-from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.clock import Dice, SystemClock, boot_now
 from headgate.agent.demand import Demands
 from headgate.agent.fairness import Fairness
 from headgate.agent.filelimit import FileRoom, most_connections
@@ -265,7 +265,12 @@ class Agent:
         known_metrics = metrics_known_to(self.book, self.board)
         limits = RuleLimits(agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio)
         self.rules = RuleKeeper(
-            self.store, self._clock, self._apply_rules, known_metrics, limits=limits
+            self.store,
+            self._clock,
+            self._apply_rules,
+            known_metrics,
+            limits=limits,
+            boot=boot_now,
         )
         self.budgets = Budgets(
             self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive

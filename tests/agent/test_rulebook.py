@@ -13,12 +13,12 @@ import pytest
 
 from headgate.agent.rulebook import SLICE, NoSuchRule, RuleKeeper
 from headgate.agent.rulesteps import RULE
-from headgate.agent.ruletime import KEEP_S, RULE_TIME
+from headgate.agent.ruletime import KEEP_S, RULE_TIME, parse_mark
 from headgate.core.names import parse_identity
 from headgate.core.records import AuditEntry, Record
 from headgate.core.rule_settings import KnownMetric, RuleLimits
 from headgate.core.rules import NO_RULES, RuleBook
-from headgate.core.samples import Instant
+from headgate.core.samples import BootInstant, Instant
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
@@ -83,8 +83,21 @@ class World:
     def __post_init__(self) -> None:
         self.keeper = self.another()
 
+    boot_id: str = ""
+    """Which boot of the machine it is; empty: the machine does not tell."""
+
     def another(self) -> RuleKeeper:
-        return RuleKeeper(self.store, self.clock, self.books.append, known, limits=self.limits)
+        return RuleKeeper(
+            self.store,
+            self.clock,
+            self.books.append,
+            known,
+            limits=self.limits,
+            boot=self.boot,
+        )
+
+    def boot(self) -> BootInstant | None:
+        return BootInstant(self.boot_id, self.clock.now().mono_s) if self.boot_id else None
 
     async def restarted(self) -> RuleKeeper:
         self.keeper = self.another()
@@ -509,6 +522,48 @@ async def test_a_clock_that_was_fast_and_is_put_right_in_between_prolongs_nothin
         assert world.exempt_by() == "fix"
         await world.clock.leap(KEEP_S + 2)
         assert world.exempt_by() is None
+
+
+async def test_a_crash_with_the_clock_set_back_gives_no_second_back(world: World) -> None:
+    """N2: killed long after the last mark, down for a while, and the clock set back an hour: the
+    time since boot tells what has passed."""
+    world.boot_id = "this boot"
+    world.keeper = world.another()
+    await world.put(**HALF)
+    async with world.running():
+        await world.clock.leap(1000)
+    await world.clock.leap(2000)  # Killed, and down: no mark was made.
+    world.clock.set_wall(-3600)
+    await world.restarted()
+    async with world.running():
+        await world.clock.leap(599)
+        assert world.refused_by() == "half"
+        await world.clock.advance(2)
+        assert world.refused_by() is None
+
+
+async def test_after_another_boot_the_wall_clock_tells_what_has_passed(world: World) -> None:
+    """N2: the time since boot says nothing of the boot before."""
+    world.boot_id = "this boot"
+    world.keeper = world.another()
+    await world.put(**HALF)
+    async with world.running():
+        await world.clock.leap(1000)
+    world.boot_id = "the next boot"
+    world.clock.set_wall(+2000)
+    await world.restarted()
+    async with world.running():
+        await world.clock.leap(600 - KEEP_S - 2)
+        assert world.refused_by() == "half"
+        await world.clock.leap(KEEP_S + 4)
+        assert world.refused_by() is None
+
+
+@pytest.mark.parametrize("boot", [None, "", 5, "id", "id x", "id 1e999", "id nan", "other 5", " 7"])
+async def test_a_mark_of_another_version_is_read_as_far_as_it_goes(boot: object) -> None:
+    mark = parse_mark({"ruled_s": 10.0, "wall_s": 20.0, "boot": boot})
+    assert mark is not None and (mark.ruled_s, mark.wall_s) == (10.0, 20.0)
+    assert mark.passed_s(BootInstant("id", 9.0)) is None
 
 
 async def test_a_clock_that_is_put_right_by_years_ends_no_rule_that_was_set_since(

@@ -5,10 +5,14 @@ A real agent, killed -9, whose files are cut or deleted before it is started aga
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +203,43 @@ def test_on_a_full_disk_a_rule_can_be_lifted_and_nobody_is_sent_here(
     agent.kill()
     agent.start()
     eventually(lambda: verdict(agent, "etl") == "OK")
+
+
+# --- time ------------------------------------------------------------------------------------
+
+
+def test_a_crash_with_the_clock_set_back_prolongs_no_rule(agent: AgentProcess) -> None:
+    """N2: killed, down for 1000 s by the time since boot, and the clock is an hour behind."""
+    agent.write_settings(HOST_ONLY)
+    agent.start()
+    eventually(agent.admitted)
+    assert agent.request("POST", "/v1/rules", HOLD, unix=True).status == 201
+    eventually(lambda: _records(agent, "rule_time"))
+    agent.kill()
+    with closing(sqlite3.connect(state(agent))) as store, store:
+        for kind, change in (("rule_time", _downtime), ("rule", _an_hour_ahead)):
+            [(value,)] = store.execute(_VALUE, (kind,)).fetchall()
+            changed = json.dumps(change(json.loads(value)))
+            store.execute("UPDATE records SET value_json = ? WHERE kind = ?", (changed, kind))
+    agent.start()
+    [rule] = agent.get("/v1/rules").json["rules"]
+    assert rule["kind"] == "hold" and 0 < rule["left_s"] < 7200 - 1000
+
+
+_VALUE = "SELECT value_json FROM records WHERE kind = ? AND value_json IS NOT NULL"
+
+
+def _records(agent: AgentProcess, kind: str) -> list[Any]:
+    with closing(sqlite3.connect(state(agent))) as store:
+        return store.execute(_VALUE, (kind,)).fetchall()
+
+
+def _downtime(mark: dict[str, Any]) -> dict[str, Any]:
+    boot_id, _, boot_s = mark["boot"].rpartition(" ")
+    return {**mark, "wall_s": mark["wall_s"] + 3600, "boot": f"{boot_id} {float(boot_s) - 1000}"}
+
+
+def _an_hour_ahead(rule: dict[str, Any]) -> dict[str, Any]:
+    times = ("expires_at", "created_at", "set_at")
+    later = {key: datetime.fromisoformat(rule[key]) + timedelta(hours=1) for key in times}
+    return {**rule, **{key: at.isoformat() for key, at in later.items()}}

@@ -36,7 +36,7 @@ from headgate.agent.rulesteps import (
     put_of,
     value_of,
 )
-from headgate.agent.ruletime import OURSELVES, MarkKeeper, RuleTime
+from headgate.agent.ruletime import OURSELVES, Boot, MarkKeeper, RuleTime, no_boot
 from headgate.agent.schedules import RENEW_S, check_zone
 from headgate.core.fleet import Item
 from headgate.core.lint import Advice, Severity
@@ -83,13 +83,14 @@ class RuleKeeper:
         *,
         limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
         new_id: Callable[[], str] = _new_id,
+        boot: Boot = no_boot,
     ) -> None:
         self._store = store
         self._clock = clock
         self.known_metrics = known_metrics
         self._limits = limits
         self._new_id = new_id
-        self._time = RuleTime(clock)
+        self._time = RuleTime(clock, boot)
         self._marks = MarkKeeper(store, clock, self._time)
         self._drafts = RuleDrafts(clock, self._time, known_metrics, limits)
         self._fleet = FleetRules(self._time, limits.max_rules)

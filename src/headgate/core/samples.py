@@ -17,6 +17,14 @@ class Instant(NamedTuple):
     wall_s: float
 
 
+class BootInstant(NamedTuple):
+    """One moment within one run of the machine: it outlives processes, and nobody can set it."""
+
+    id: str
+    s: float
+    """Since the machine booted, with the time that it slept."""
+
+
 class Cause(Enum):
     """Why there is no value."""
 
