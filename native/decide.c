@@ -637,7 +637,8 @@ static void charge_one(hg_region *region, const hg_policy *policy, const hg_matc
         return;
     }
     hg_bucket_charge(hg_bucket_in(region, index), now_ns,
-                     hg_drain_ns(cost_ns, budget->rate_mpct, region->cpus_milli), NO_BOUND, &one, &owed_ns);
+                     hg_drain_ns(cost_ns, budget->rate_mpct, hg_plan(region)->cpus_milli), NO_BOUND,
+                     &one, &owed_ns);
     hg_bucket_release(region, index, 0);
 }
 

@@ -85,6 +85,8 @@ static void a_pinned_region_is_found_by_a_copy_of_its_places(void)
     hg_settle(region, &holding, 2 * MS, false, ask.now_ns);
     hg_count_refusal(region, policy_in(&policy), &matches, &answer, false, 1);
     assert(owed_by_now(region, &matches, ask.now_ns) >= MS);
+    hg_charge(region, policy_in(&policy), &matches, MS, ask.now_ns);
+    assert(owed_by_now(region, &matches, ask.now_ns) >= 2 * MS);
     assert(hg_owed_ns(region, UINT32_MAX, 1) == 0);
     assert(hg_publish(region, &policy, policy_in(&policy)->length, false, 1) == NULL);
     assert(hg_enter(region, 0) != NULL);
