@@ -352,6 +352,23 @@ install_system_packages() {
     "For them, run: sudo apt-get install -y --no-install-recommends ${BROWSER_PACKAGES[*]}"
 }
 
+# libFuzzer, for the extended run: clang, and the run-time that distributions keep in a package of its own.
+has_libfuzzer() {
+  printf 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+    clang -fsanitize=fuzzer,address -x c - -o "$CACHE/.libfuzzer" 2>/dev/null
+}
+
+install_libfuzzer() {
+  local major
+  has_libfuzzer && return
+  if is_root && command -v apt-get >/dev/null && locked apt apt_install clang; then
+    major="$(clang -dumpversion | cut -d. -f1)"
+    has_libfuzzer || locked apt apt_install "libclang-rt-$major-dev"
+  fi
+  has_libfuzzer || say "there is no libFuzzer: the runs of coverage-guided fuzzers are skipped." \
+    "For them, run: sudo apt-get install -y clang"
+}
+
 # ── Python packages that the tests do not import ─────────────────────────────
 
 PATRONI_PACKAGES=('patroni[etcd3]==4.1.5' 'psycopg[binary]==3.3.8')

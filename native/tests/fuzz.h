@@ -1,4 +1,9 @@
-/* fuzz.h: seeded dice, and mutations of bytes. A run is repeated by its seed: fuzz_x N SEED. */
+/*
+ * fuzz.h: seeded dice, and mutations of bytes. A run is repeated by its seed: fuzz_x N SEED.
+ *
+ * Every fuzzer has one function that takes an input, LLVMFuzzerTestOneInput. libFuzzer brings a main of
+ * its own (HG_LIBFUZZER); else a fuzzer's own main makes inputs by dice.
+ */
 #ifndef HEADGATE_TESTS_FUZZ_H
 #define HEADGATE_TESTS_FUZZ_H
 
@@ -6,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static uint64_t dice_state;
 
@@ -36,6 +43,27 @@ static inline uint32_t edge(void)
                                      0x80000000, 0xfffffff8, 0xffffffff};
 
     return edges[below(sizeof edges / sizeof *edges)];
+}
+
+/* ── Inputs that are changes to something sound ───────────────────────────── */
+
+/* Six bytes each: which of its 32-bit words, and its value. */
+#define EDIT_BYTES 6u
+
+static inline void apply_edits(void *target, size_t length, const uint8_t *edits, size_t size)
+{
+    for (; size >= EDIT_BYTES && length >= 4; edits += EDIT_BYTES, size -= EDIT_BYTES) {
+        size_t at = (edits[0] | (size_t) edits[1] << 8) % (length / 4);
+
+        memcpy((char *) target + at * 4, edits + 2, 4);
+    }
+}
+
+static inline void put_edit(uint8_t *edit, uint32_t word, uint32_t value)
+{
+    edit[0] = (uint8_t) word;
+    edit[1] = (uint8_t) (word >> 8);
+    memcpy(edit + 2, &value, 4);
 }
 
 #endif

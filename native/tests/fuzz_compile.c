@@ -2,6 +2,7 @@
 #include "fuzz.h"
 #include "policies.h"
 
+#ifndef HG_LIBFUZZER
 static const char document[] =
     "{\"policy\":{\"health_unknown\":\"unhealthy\",\"exempt_usernames\":[\"root\"]},\"budgets\":["
     "{\"name\":\"etl\",\"mode\":\"enforce\",\"rate\":20.5,\"capacity\":200,\"burst\":1e2,"
@@ -37,36 +38,44 @@ static size_t mutate(char *json, size_t length, size_t room)
     }
     return length;
 }
+#endif
 
+static unsigned long made;
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *copy = malloc(size + 1); /* off its alignment, and with nothing behind it */
+    compiled one;
+
+    memcpy(copy + 1, data, size);
+    one = compile_bytes(copy + 1, size);
+    if (one.policy != NULL) {
+        hg_who who = from4("etl", 10, 1, 1, 1);
+
+        made++;
+        assert(hg_policy_check(one.policy, one.length) == NULL);
+        match_text(one.policy, &who, "select 1 /*controller='export',tenant='a'*/", 0, 0);
+        free(one.policy);
+    } else {
+        assert(one.error[0] != '\0');
+    }
+    free(copy);
+    return 0;
+}
+
+#ifndef HG_LIBFUZZER
 int main(int argc, char **argv)
 {
     unsigned long left = begin(argc, argv);
-    unsigned long made = 0;
     size_t whole = sizeof document - 1;
     char json[sizeof document + 256];
 
     while (left-- > 0) {
-        size_t length;
-        char *copy;
-        compiled one;
-
         memcpy(json, document, whole);
-        length = mutate(json, below(20) == 0 ? below(whole) : whole, sizeof json);
-        copy = malloc(length + 1);
-        memcpy(copy + 1, json, length);
-        one = compile_bytes(copy + 1, length);
-        if (one.policy != NULL) {
-            hg_who who = from4("etl", 10, 1, 1, 1);
-
-            made++;
-            assert(hg_policy_check(one.policy, one.length) == NULL);
-            match_text(one.policy, &who, "select 1 /*controller='export',tenant='a'*/", 0, 0);
-            free(one.policy);
-        } else {
-            assert(one.error[0] != '\0');
-        }
-        free(copy);
+        LLVMFuzzerTestOneInput((const uint8_t *) json,
+                               mutate(json, below(20) == 0 ? below(whole) : whole, sizeof json));
     }
     printf("fuzz_compile: %lu documents are policies\n", made);
     return 0;
 }
+#endif

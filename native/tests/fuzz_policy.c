@@ -17,31 +17,8 @@ static const char *const documents[] = {
     "{'match':{'application_name':'','tag.a':'1','tag.b':'2','tag.c':'3'}},"
     "{'each':['username','database','application_name','remote_address']}]}]}"};
 
-static void mutate(hg_policy *policy, size_t length)
+static void seal(hg_policy *policy, size_t length)
 {
-    uint32_t *words = (uint32_t *) policy;
-    size_t count = length / 4;
-
-    for (size_t i = 1 + below(4); i > 0; i--) {
-        size_t at = below(2) ? below(34) : below(count); /* the head has 34 words */
-
-        switch (below(5)) {
-        case 0:
-            words[at] ^= 1u << below(32);
-            break;
-        case 1:
-            words[at] = edge();
-            break;
-        case 2:
-            words[at] += (uint32_t) below(9) - 4;
-            break;
-        case 3:
-            words[at] = words[below(count)];
-            break;
-        default:
-            words[at] = (uint32_t) below(length);
-        }
-    }
     memcpy(policy->magic, HG_POLICY_MAGIC, 8);
     policy->format = HG_POLICY_FORMAT;
     policy->length = length;
@@ -64,29 +41,81 @@ static unsigned long match_all(const hg_policy *policy)
     return count;
 }
 
+static compiled all[3];
+static unsigned long passed, matched;
+
+static void compile_all(void)
+{
+    for (size_t i = 0; i < 3; i++)
+        all[i] = sound(documents[i]);
+}
+
+/* Which of the policies, then what is changed in it. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const compiled *from;
+    hg_policy *policy;
+
+    if (all[0].policy == NULL)
+        compile_all();
+    if (size == 0)
+        return 0;
+    from = &all[data[0] % 3];
+    policy = malloc(from->length);
+    memcpy(policy, from->policy, from->length);
+    apply_edits(policy, from->length, data + 1, size - 1);
+    seal(policy, from->length);
+    dice_state = size;
+    if (hg_policy_check(policy, from->length) == NULL) {
+        passed++;
+        matched += match_all(policy);
+    }
+    free(policy);
+    return 0;
+}
+
+#ifndef HG_LIBFUZZER
+static uint32_t value_of(const uint32_t *words, uint32_t at, size_t count)
+{
+    switch (below(5)) {
+    case 0:
+        return words[at] ^ 1u << below(32);
+    case 1:
+        return edge();
+    case 2:
+        return words[at] + (uint32_t) below(9) - 4;
+    case 3:
+        return words[below(count)];
+    default:
+        return (uint32_t) below(count * 4);
+    }
+}
+
 int main(int argc, char **argv)
 {
     unsigned long left = begin(argc, argv);
-    unsigned long passed = 0;
-    unsigned long matched = 0;
-    compiled all[3];
+    uint64_t seed = dice_state;
 
-    for (size_t i = 0; i < 3; i++)
-        all[i] = sound(documents[i]);
+    compile_all();
     while (left-- > 0) {
-        compiled *from = &all[below(3)];
-        hg_policy *policy = malloc(from->length);
+        uint8_t input[1 + 4 * EDIT_BYTES] = {0};
+        size_t edits = 1 + below(4);
+        const compiled *from;
 
-        memcpy(policy, from->policy, from->length);
-        mutate(policy, from->length);
-        if (hg_policy_check(policy, from->length) == NULL) {
-            passed++;
-            matched += match_all(policy);
+        dice_state = seed++ * UINT64_C(1000003);
+        input[0] = (uint8_t) below(3);
+        from = &all[input[0]];
+        for (size_t i = 0; i < edits; i++) {
+            size_t count = from->length / 4;
+            uint32_t at = (uint32_t) (below(2) ? below(34) : below(count)); /* the head has 34 words */
+
+            put_edit(input + 1 + i * EDIT_BYTES, at, value_of((const uint32_t *) from->policy, at, count));
         }
-        free(policy);
+        LLVMFuzzerTestOneInput(input, 1 + edits * EDIT_BYTES);
     }
     printf("fuzz_policy: %lu passed the check, %lu matches\n", passed, matched);
     for (size_t i = 0; i < 3; i++)
         free(all[i].policy);
     return 0;
 }
+#endif

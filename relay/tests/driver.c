@@ -22,8 +22,6 @@
 #define MAX_INPUT_BYTES 131072u
 #define LONGEST_CPU_S 20 /* of the process's own: a busy machine is no fault of the input's */
 
-extern int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 typedef struct input {
     uint8_t *bytes;
     size_t length;

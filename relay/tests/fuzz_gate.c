@@ -49,8 +49,6 @@ static void one_statement(talk *t, const char *text, size_t length, uint32_t fla
     hr_prepared_drop(&t->session, prepared);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint32_t protocol = size > 0 ? data[0] & 1 : 0;

@@ -8,8 +8,6 @@
 #define HARNESS_FAKE_GATE
 #include "pg_messages.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static world *w;
 
 static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)

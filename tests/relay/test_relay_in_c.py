@@ -12,7 +12,7 @@ from tests.fixtures import relaytests
 from tests.fixtures.relaytests import RELAY, RELAY_TSAN
 
 LONGEST_S = 240
-MUTATIONS = {"fuzz_gate": 600, "fuzz_my": 600, "fuzz_pg": 1200}
+MUTATIONS = {"fuzz_gate": 600, "fuzz_kinds": 4000, "fuzz_my": 600, "fuzz_pg": 1200}
 """Of the files of the corpus, all of which are run as they are before. Less than a second of CPU
 time each; longer runs: make -C relay fuzz."""
 SEED = "1"
