@@ -398,6 +398,18 @@ static bool explain_words(hg_tokens *tokens)
     return analyzes;
 }
 
+/* What is planned only reads; but Postgres makes a schema for a temporary table that it would make. */
+static void read_planned(const hg_tokens *tokens, hr_reading *reading)
+{
+    say(reading, HR_KIND_READ);
+    if (tokens->text.dialect != HG_POSTGRES)
+        return;
+    if (hg_token_is(tokens, "create"))
+        say(reading, HR_KIND_WRITE);
+    else
+        reading->may_write = hg_token_is_mark(tokens, '(') || is_query_word(tokens);
+}
+
 /* MySQL's EXPLAIN t shows columns. */
 static void read_explain(hg_tokens *tokens, hr_reading *reading, int nesting)
 {
@@ -412,7 +424,7 @@ static void read_explain(hg_tokens *tokens, hr_reading *reading, int nesting)
     if (analyzes)
         read_from(tokens, reading, nesting + 1);
     else
-        say(reading, HR_KIND_READ);
+        read_planned(tokens, reading);
 }
 
 /* MariaDB's ANALYZE [FORMAT=JSON] SELECT …; or ANALYZE TABLE. */

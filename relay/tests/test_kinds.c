@@ -102,6 +102,11 @@ static const row rows[] = {
     {"select '\\'; set a = '; select heavy(); --'", W, -1}, /* one, unread */
     {"explain (select 1)", R, R},
     {"explain verbose select 1", R, -1},
+    /* A schema for temporary tables is made, although nothing runs. */
+    {"explain select 1 into temp t", W, -1},
+    {"explain (analyze off) select a into temporary t from s", W, -1},
+    {"explain create temp table t as select 1", W, -1},
+    {"explain (select 1 from t) union select 2", R, R},
     {"explain analyze verbose insert into t values (1)", W, -1},
     {"explain format=json select 1", -1, R},
     {"explain analyze format=tree select 1", -1, R},
