@@ -330,8 +330,7 @@ remember_cursor(QueryDesc *desc)
 	GateRunning *running = gate_spare();
 	GateStatement statement = gate_planned(desc);
 
-	gate_begin(running, desc, &statement);
-	gate_hold_on(running, desc->estate->es_query_cxt);
+	gate_begin_held(running, desc, &statement, desc->estate->es_query_cxt);
 }
 
 /* Neither is it here: to prune partitions, only such functions are run. */

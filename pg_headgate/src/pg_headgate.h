@@ -259,6 +259,8 @@ extern GateRunning *gate_find(const QueryDesc *desc);
 /* One to admit into, which is no more than that until gate_begin. */
 extern GateRunning *gate_spare(void);
 extern void gate_begin(GateRunning *spare, QueryDesc *desc, const GateStatement *statement);
+extern void gate_begin_held(GateRunning *spare, QueryDesc *desc, const GateStatement *statement,
+							MemoryContext context);
 extern void gate_hold_on(GateRunning *running, MemoryContext context);
 extern void gate_taken(GateRunning *running, uint64 now_ns, uint64 expected_ns);
 extern void gate_pause(GateRunning *running);

@@ -68,19 +68,31 @@ memory_gone(void *grip)
 		gate_settle(running, true);
 }
 
-void
-gate_hold_on(GateRunning *running, MemoryContext context)
+static void
+take_hold(GateRunning *running, GateGrip *grip, MemoryContext context)
 {
-	GateGrip   *grip;
-
-	if (running->grip != NULL)
-		return;
-	grip = MemoryContextAllocZero(context, sizeof *grip);
 	grip->running = running;
 	grip->callback.func = memory_gone;
 	grip->callback.arg = grip;
 	running->grip = grip;
 	MemoryContextRegisterResetCallback(context, &grip->callback);
+}
+
+void
+gate_hold_on(GateRunning *running, MemoryContext context)
+{
+	if (running->grip == NULL)
+		take_hold(running, MemoryContextAllocZero(context, sizeof(GateGrip)), context);
+}
+
+/* What may fail comes first: an entry without a grip would outlive its desc. */
+void
+gate_begin_held(GateRunning *spare, QueryDesc *desc, const GateStatement *statement, MemoryContext context)
+{
+	GateGrip   *grip = MemoryContextAllocZero(context, sizeof(GateGrip));
+
+	gate_begin(spare, desc, statement);
+	take_hold(spare, grip, context);
 }
 
 void
