@@ -1,5 +1,27 @@
 \echo Use "CREATE EXTENSION pg_headgate" to load this file. \quit
 
+-- What lies in the schema already would be granted to pg_monitor below, and whoever owns the schema
+-- could replace what is made here.
+DO $$
+DECLARE
+    owner name := (SELECT r.rolname FROM pg_catalog.pg_namespace AS n
+                   JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) n.nspowner
+                   WHERE n.nspname OPERATOR(pg_catalog.=) 'headgate' AND NOT r.rolsuper);
+BEGIN
+    IF owner IS NOT NULL THEN
+        RAISE EXCEPTION 'schema "headgate" belongs to role "%", which is no superuser', owner
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'Drop the schema, or give it to a superuser (ALTER SCHEMA headgate OWNER TO postgres).';
+    END IF;
+    IF EXISTS (SELECT FROM pg_catalog.pg_class
+               WHERE relnamespace OPERATOR(pg_catalog.=) 'headgate'::pg_catalog.regnamespace)
+       OR EXISTS (SELECT FROM pg_catalog.pg_proc
+                  WHERE pronamespace OPERATOR(pg_catalog.=) 'headgate'::pg_catalog.regnamespace) THEN
+        RAISE EXCEPTION 'schema "headgate" holds objects of somebody else'
+            USING ERRCODE = 'duplicate_object', HINT = 'Drop them, or move them to another schema.';
+    END IF;
+END $$;
+
 -- Views of what the server decides by, and of what it has decided. Nothing here is needed for
 -- decisions: those are made wherever the library is preloaded.
 

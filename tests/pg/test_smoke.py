@@ -70,3 +70,31 @@ def test_patterns_are_learnt(gate: Gate) -> None:
     rows = gate.rows("SELECT * FROM headgate.patterns WHERE calls >= 5 AND mean_cpu_ms > 0.1")
     assert rows
     assert all(row["k_ns"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("CREATE SCHEMA headgate AUTHORIZATION app", 'belongs to role "app"'),
+        (
+            "CREATE SCHEMA headgate; CREATE FUNCTION headgate.theirs() RETURNS int"
+            " LANGUAGE sql AS 'SELECT 1'",
+            "holds objects of somebody else",
+        ),
+        ("CREATE SCHEMA headgate; CREATE TABLE headgate.theirs ()", "holds objects"),
+        ("CREATE SCHEMA headgate", None),
+    ],
+)
+def test_the_schema_of_somebody_else_is_not_taken(gate: Gate, before: str, why: str | None) -> None:
+    """L11: what lies there would be granted to pg_monitor, and what is made there be replaced."""
+    gate.admin().execute("CREATE DATABASE elsewhere")
+    try:
+        with gate.server.connect("elsewhere") as session:
+            session.execute(before.encode())
+            if why is None:
+                session.execute("CREATE EXTENSION pg_headgate")
+            else:
+                with pytest.raises(psycopg.Error, match=why):
+                    session.execute("CREATE EXTENSION pg_headgate")
+    finally:
+        gate.admin().execute("DROP DATABASE elsewhere WITH (FORCE)")
