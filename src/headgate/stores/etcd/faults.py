@@ -97,7 +97,7 @@ def of_tls(error: ssl.SSLError, *, sent: bool = False) -> NoAnswer:
         words = f"its certificate is not believed: {error.verify_message}; {remedy}"
         return NoAnswer(words, sent=sent, refused=True)
     reason = (error.reason or str(error)).lower().replace("_", " ")
-    if "alert" in reason and "certificate" in reason:
+    if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
         remedy = "set cert and key of [fleet] to one that it believes and that has not expired"
         words = f"it does not take our certificate ({reason}); {remedy}"
         return NoAnswer(words, sent=sent, refused=True)
@@ -131,11 +131,14 @@ def of_answer(where: str, status: int, body: bytes) -> HeadgateError | NoAnswer 
 
 
 def _told(body: bytes) -> ErrorAnswer | None:
-    """Where a stream was asked for, the same lies one level deeper."""
+    """Where a stream was asked for, the same lies one level deeper: but for `error`, which newer
+    versions leave out, and which was text before."""
     with suppress(msgspec.DecodeError):
-        return read_line(body).error
+        if (told := read_line(body).error) is not None:
+            return told
     with suppress(msgspec.DecodeError):
-        return read_error(body)
+        told = read_error(body)
+        return told if told.message else None
     return None
 
 
