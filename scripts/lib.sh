@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # What the scripts share: a clean start, a virtual environment from a hashed lock, and the
-# programs that the tests need. Source it, never run it.
+# programs that the tests need. Source it, never run it: SELF is the script that does so, wherever
+# it was called from, and through whatever link.
 
 # Streams that the caller closed: what is opened next would be taken for one of them. (bash itself
 # opens the script as 2 where that is free.)
-if [[ /dev/fd/2 -ef "scripts/${0##*/}" ]] || ! true 3>&2; then exec 2>/dev/null; fi
+if [[ /dev/fd/2 -ef "$SELF" ]] || ! true 3>&2; then exec 2>/dev/null; fi
 { true 3<&0; } 2>/dev/null || exec </dev/null
 { true 3>&1; } 2>/dev/null || exec >/dev/null
 
@@ -17,8 +18,7 @@ if [[ -z "${HEADGATE_CLEAN_START:-}" ]]; then
   export HEADGATE_CLEAN_START=1
   as_usual=(env --default-signal)
   "${as_usual[@]}" true 2>/dev/null || as_usual=()
-  # By its own name: it may have been called through a link.
-  exec "${as_usual[@]}" "$BASH" "$ROOT/scripts/$(basename "$(readlink -f "$0")")" "$@"
+  exec "${as_usual[@]}" "$BASH" "$SELF" "$@"
 fi
 for name in $(compgen -e); do
   case "$name" in

@@ -23,7 +23,8 @@ Ran = subprocess.CompletedProcess[str]
 
 PROBE = """\
 #!/usr/bin/env bash
-cd "$(dirname "$0")/.." || exit
+SELF="$(readlink -f "$0")"
+cd "${{SELF%/*}}/.." || exit
 source scripts/lib.sh
 {body}
 """
@@ -57,13 +58,13 @@ class Machine:
         base = getattr(sys, "_base_executable", sys.executable)
         self.has_script("python3", f'exec "{os.path.realpath(base)}" "$@"')
 
-    def run(self, *argv: str, prefix: str = "", **env: str) -> Ran:
+    def run(self, *argv: str, prefix: str = "cd /;", **env: str) -> Ran:
         given = {"PATH": str(self.bin), "HOME": str(self.checkout), **env}
         command = f'{prefix} exec "$0" "$@"'
         return subprocess.run(
             ["/bin/bash", "-c", command, str(self.checkout / "scripts" / argv[0]), *argv[1:]],
             env=given,
-            cwd="/",
+            cwd=self.bin,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -227,6 +228,8 @@ def test_a_script_is_found_through_a_link(machine: Machine) -> None:
     link = machine.bin / "run-the-tests"
     link.symlink_to(machine.checkout / "scripts" / "test")
     assert "scripts/test --help" in first_error(machine.run(str(link), "-k"))
+    command = 'cd ..; exec "a clone with spaces/scripts/test" -k;'
+    assert "scripts/test --help" in first_error(machine.run("test", prefix=command)), "by its path"
 
 
 def test_what_the_caller_has_set_changes_nothing(machine: Machine) -> None:
@@ -286,6 +289,6 @@ def test_help_needs_no_set_up(machine: Machine) -> None:
         ran = machine.run(script, "--help")
         assert ran.returncode == 0 and f"scripts/{script}" in ran.stdout, ran.stderr
         script_text = (machine.checkout / "scripts" / script).read_text()
-        last = script_text.partition("\ncd ")[0].splitlines()[-1]
+        last = script_text.partition("\nSELF=")[0].splitlines()[-1]
         assert ran.stdout.splitlines()[-1] == last.removeprefix("# "), "all of it is shown"
     assert not (machine.checkout / ".venv").exists()
