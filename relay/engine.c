@@ -108,9 +108,11 @@ static const char *open_thread(hr_thread *thread)
 {
     hr_engine *engine = thread->engine;
 
-    engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (engine->spare_fd < 0)
+        engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (!hr_shared(thread)->loop->open(thread) || !hr_inbox_open(thread))
-        return "a thread's loop cannot be opened: are descriptors or memory used up?";
+        return "a thread's loop cannot be opened: are descriptors, memory or locked memory "
+               "(ulimit -l) used up?";
     if (!take_seat(thread))
         return "the region has no free seat: it needs one for every thread of both processes";
     engine->gated = hr_gate_thread_open(thread);
@@ -148,19 +150,37 @@ static const hr_loop *choose_loop(uint32_t wanted)
     return wanted == HR_LOOP_URING ? NULL : &hr_epoll_loop;
 }
 
-const char *hr_start(hr_relay *relay)
+static const char *open_threads(hr_relay *relay)
 {
     const char *fault = NULL;
     uint32_t i;
 
-    if (relay->engine->started)
-        return "it is started already";
-    relay->engine->loop = choose_loop(relay->settings.loop);
-    if (relay->engine->loop == NULL)
-        return "io_uring does not work here: take epoll";
     for (i = 0; i < relay->thread_count && fault == NULL; i++)
         fault = open_thread(relay->threads[i]);
-    relay->engine->started = fault == NULL;
+    for (i = 0; i < relay->thread_count && fault != NULL; i++)
+        leave_thread(relay->threads[i]);
+    return fault;
+}
+
+const char *hr_start(hr_relay *relay)
+{
+    hr_engine_shared *shared = relay->engine;
+    const char *fault = NULL;
+    uint32_t i;
+
+    if (shared->started)
+        return "it is started already";
+    shared->loop = choose_loop(relay->settings.loop);
+    if (shared->loop == NULL)
+        return "io_uring does not work here: take epoll";
+    fault = open_threads(relay);
+    if (fault != NULL && relay->settings.loop == HR_LOOP_AUTO && shared->loop != &hr_epoll_loop) {
+        /* One ring could be had, as many as there are threads could not: since Linux 6.14 they count
+         * as locked memory, of which a user has 8 MiB for all processes. */
+        shared->loop = &hr_epoll_loop;
+        fault = open_threads(relay);
+    }
+    shared->started = fault == NULL;
     for (i = 0; i < relay->thread_count && fault == NULL; i++)
         if (!launch(relay->threads[i]))
             fault = "a thread cannot be started";
