@@ -23,7 +23,8 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from headgate.errors import StateLost, StoreUnavailable
+from headgate.errors import OutcomeUnknown, StateLost, StoreUnavailable
+from headgate.stores.faults import primary_code
 from headgate.stores.statecopy import Damaged, StateCopy, copy_of, load_copy, place_of, restore
 
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
@@ -381,10 +382,36 @@ def transaction(connection: sqlite3.Connection, given_up: Callable[[], bool]) ->
         connection.set_progress_handler(None, 0)
         if given_up():
             raise StoreUnavailable("the deadline passed before the commit; rolled back")
-        connection.execute("COMMIT")
+        _commit(connection)
     finally:
         _roll_back(connection)
         connection.set_progress_handler(None, 0)
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    """One that fails is not there. Where it was written and could not be synced, it lies whole in
+    the log, and the next start would take it for kept: another commit is put in its place."""
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        _roll_back(connection)
+        if primary_code(error) == sqlite3.SQLITE_IOERR:
+            _write_over(connection, error)
+        raise
+
+
+def _write_over(connection: sqlite3.Connection, failed: sqlite3.Error) -> None:
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"PRAGMA user_version = {version}")  # As it is: a page is written.
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        _roll_back(connection)
+        raise OutcomeUnknown(
+            f"the commit failed ({failed}), and so did taking it back ({error}): the change is not "
+            "in force, and may be after a restart; look at the disk, restart the agent, look again"
+        ) from error
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

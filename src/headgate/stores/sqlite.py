@@ -7,9 +7,9 @@ sums, tallies … ──► looking thread ───────────┘
 Summing up a fortnight takes a second or so: neither writes nor the reads that rules and metrics
 need wait for it.
 
-StoreUnavailable means that nothing was kept: a commit that lands after its caller was told
-so is taken back before the next write. After a fault the file is opened anew by whichever
-operation comes next, so the store is well again as soon as the disk is.
+StoreUnavailable means that nothing was kept, unless it is OutcomeUnknown: a commit that lands
+after its caller was told so is taken back before the next write. After a fault the file is opened
+anew by whichever operation comes next, so the store is well again as soon as the disk is.
 
 What is in force lies in two copies when a change is acknowledged: in the file, and beside it
 (statecopy.py). A copy that cannot be written fails no change; it is told, and tried again.
@@ -39,7 +39,7 @@ from headgate.core.records import (
     Report,
     Tally,
 )
-from headgate.errors import Conflict, StoreUnavailable
+from headgate.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from headgate.stores.budgets import (
     AddBudgetMinutes,
     PutPolicy,
@@ -496,6 +496,9 @@ class SqliteStore:
             file = self._current(ticket)
             try:
                 return use(file)
+            except OutcomeUnknown:
+                file.spoilt = True
+                raise
             except sqlite3.Error as error:
                 file.spoilt |= spoils_connection(error)
                 raise
