@@ -206,6 +206,35 @@ def test_every_native_route_is_in_openapi() -> None:
     assert [p for p in native if p not in described] == []
 
 
+def test_the_security_page_says_which_routes_are_open_and_which_looks_are_not() -> None:
+    """The description of the API is held against the agent by tests/live/test_openapi.py."""
+    told = (DOCS / "security.md").read_text()
+    operations = [
+        (method, path, "security" in operation)
+        for path, operations in document()["paths"].items()
+        for method, operation in operations.items()
+        if method in ("get", "post", "put", "patch", "delete")
+    ]
+    open_ones = [
+        f"`{method.upper()} {path}`"
+        for method, path, kept in operations
+        if method != "get" and not kept
+    ]
+    assert [route for route in open_ones if route not in told] == []
+    assert set(re.findall(r"`POST [^`]*`", told)) == set(open_ones)
+    kept_looks = {path for method, path, kept in operations if method == "get" and kept}
+    assert kept_looks == {"/v1/debug", "/v1/fleet/feed", "/v1/fleet/feed/changes"}
+    assert "`GET /v1/debug`" in told and "`/v1/fleet/feed*`" in told
+
+
+def test_every_setting_on_the_security_page_is_one() -> None:
+    told = (DOCS / "security.md").read_text()
+    known = "".join(page(name) for name in ("settings.md", "proxy.md", "budgets.md", "cli.md"))
+    named = re.findall(r"`([a-z]+_[a-z_]+)`", told)
+    elsewhere = {"on_unavailable", "read_only", "pg_headgate", "in_transaction"}
+    assert [name for name in named if f"`{name}`" not in known and name not in elsewhere] == []
+
+
 def test_every_verdict_is_documented_and_translated() -> None:
     for table in (VERDICT_MEANINGS, STATUS, FRENO_STATUS, FRENO_MESSAGES):
         assert set(table) == set(Verdict)
