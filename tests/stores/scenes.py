@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from headgate.core.fleet_copy import FleetCopy
-from headgate.core.keyvalue import Entry, Listing
+from headgate.core.keyvalue import Entry, Listing, Put
 from headgate.core.records import AuditEntry, MetricChange, PolicyRevision, Record, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores import SqliteStore
+from headgate.stores.fleet_sqlite import SqliteFleetStore
 from headgate.stores.fleetcache import FleetCache
 
 Tell = Callable[[str, str], None]
@@ -87,4 +88,20 @@ def fleet(folder: Path, tell: Tell) -> None:
     asyncio.run(_fleet(folder, Told(tell)))
 
 
-SCENES = {"state": state, "state, closed": state_closed, "fleet": fleet}
+async def _fleet_file(folder: Path, told: Told) -> None:
+    store = SqliteFleetStore(folder / "fleet.db", deadline_s=DEADLINE_S)
+    for n in range(1, 5):
+        puts = [Put(f"/rules/r{n}", b"hold" * 200), Put("/head", str(n).encode())]
+        await told.step(str(n), lambda puts=puts: store.commit([], puts))  # type: ignore[misc]
+
+
+def fleet_file(folder: Path, tell: Tell) -> None:
+    asyncio.run(_fleet_file(folder, Told(tell)))
+
+
+SCENES = {
+    "state": state,
+    "state, closed": state_closed,
+    "fleet": fleet,
+    "fleet file": fleet_file,
+}
