@@ -571,6 +571,10 @@ void hg_count_delay(hg_region *region, uint64_t budget_key, uint64_t waited_ns);
 bool hg_sleep_begin(hg_region *region, const hg_policy *policy, uint32_t budget);
 void hg_sleep_end(hg_region *region, uint64_t budget_key);
 
+/* Until one execution of a pattern that is refused for its estimate alone is let through, to learn
+ * whether it has become cheap; HG_NEVER: it has never run. */
+uint64_t hg_until_trial(const hg_region *region, const hg_ask *ask, uint64_t estimate_ns);
+
 /* What a statement will use, and what the model knows of its pattern. */
 uint64_t hg_estimate(const hg_region *region, const hg_ask *ask);
 

@@ -172,6 +172,18 @@ bool hg_may_try_again(const hg_region *region, const hg_ask *ask, uint64_t estim
                      estimate_ns);
 }
 
+uint64_t hg_until_trial(const hg_region *region, const hg_ask *ask, uint64_t estimate_ns)
+{
+    const hg_pattern *pattern = known(region, ask);
+    uint64_t due_ns = hg_most(AGAIN_AFTER_NS, estimate_ns * AGAIN_SHARE);
+
+    if (pattern == NULL)
+        return HG_NEVER;
+    due_ns = hg_less(due_ns, hg_less(ask->now_ns, atomic_load_explicit(&pattern->last_ns,
+                                                                       memory_order_relaxed)));
+    return hg_most(due_ns, 1);
+}
+
 bool hg_try_again(hg_region *region, const hg_ask *ask, uint64_t estimate_ns)
 {
     hg_pattern *pattern = known(region, ask);

@@ -640,8 +640,14 @@ static void whoever_was_too_dear_once_is_tried_again(void)
 
     fresh(1);
     set_bucket(budget_in(&policy, 0), 10000, 10000); /* 200 ms */
+    assert(hg_until_trial(region, &early, 800 * MS) == HG_NEVER); /* it has never run */
     assert(take(dear(SECOND), &held) == HG_RUN);
     hg_settle(region, &held, 800 * MS, false, SECOND);
+    assert(hg_until_trial(region, &(hg_ask){.now_ns = 2 * SECOND, .pattern = 7}, 800 * MS)
+           == 899 * SECOND);
+    assert(hg_until_trial(region, &(hg_ask){.now_ns = 2 * SECOND, .pattern = 7}, 10 * SECOND)
+           == 999 * SECOND);
+    assert(hg_until_trial(region, &early, 800 * MS) == 1); /* it is time */
     assert(check(dear(later_ns - 1)) == HG_BLOCK && answer.retry_ns == HG_NEVER);
     early.flags = HG_EARLY;
     assert(check(early) == HG_RUN && check(dear(later_ns)) == HG_RUN); /* to look is no trial */

@@ -84,9 +84,20 @@ jittered(uint64 retry_ns)
 	return retry_ns + (retry_ns >> 10) * (dice >> 56);
 }
 
+/* What is refused for its estimate alone is tried again one day, unless the limit is 0. */
+static bool
+waits_for_trial(const hg_budget *budget, const hg_answer *answer)
+{
+	bool		by_size = answer->decided_by == HG_QUERY || answer->decided_by == HG_BUCKET;
+	bool		shut = answer->bound == 0
+		|| ((budget->set & HG_SET_RATE) != 0 && budget->rate_mpct == 0);
+
+	return answer->verdict == HG_BLOCK && answer->retry_ns == HG_NEVER && by_size && !shut;
+}
+
 static void
 fill_report(GateReport *report, const hg_policy *policy, const hg_matches *matches,
-			const hg_answer *answer)
+			const hg_ask *ask, const hg_answer *answer)
 {
 	const hg_match_one *match = &matches->at[answer->match];
 	const hg_budget *budget = gate_budget(policy, match->budget);
@@ -99,7 +110,10 @@ fill_report(GateReport *report, const hg_policy *policy, const hg_matches *match
 	report->estimate_ns = answer->estimate_ns;
 	report->used = answer->used;
 	report->bound = answer->bound;
-	report->retry_ns = jittered(answer->retry_ns);
+	report->is_trial = waits_for_trial(budget, answer);
+	report->retry_ns = jittered(report->is_trial
+								? hg_until_trial(gate_region, ask, answer->estimate_ns)
+								: answer->retry_ns);
 	copy_name(report->budget, sizeof report->budget, gate_string(policy, budget->name),
 			  budget->name.length);
 	copy_name(report->bucket, sizeof report->bucket, match->label, match->label_length);
@@ -110,23 +124,26 @@ fill_report(GateReport *report, const hg_policy *policy, const hg_matches *match
 /* Still inside the policy: counts, and finds a place to be held in for a moment. */
 static void
 prepare_refusal(GateReport *report, const hg_policy *policy, const hg_matches *matches,
-				const hg_answer *answer, uint32 flags)
+				const hg_ask *ask, const hg_answer *answer)
 {
 	const hg_match_one *match = &matches->at[answer->match];
 	uint32		penalty_ms = gate_budget(policy, match->budget)->penalty_ms;
 
-	hg_count_refusal(gate_region, policy, matches, answer, (flags & HG_EARLY) != 0,
+	hg_count_refusal(gate_region, policy, matches, answer, (ask->flags & HG_EARLY) != 0,
 					 gate_clock_us / 1000);
-	fill_report(report, policy, matches, answer);
-	if (penalty_ms == 0 || (flags & HG_IN_TRANSACTION) != 0)
+	fill_report(report, policy, matches, ask, answer);
+	if (penalty_ms == 0 || (ask->flags & HG_IN_TRANSACTION) != 0)
 		return;
 	report->sleeps = hg_sleep_begin(gate_region, policy, match->budget);
 	report->sleep_ns = (uint64) penalty_ms * 1000000;
 }
 
 static void
-refuse(const GateStatement *statement, const GateReport *report)
+refuse(const GateStatement *statement, GateReport *report)
 {
+	if (report->is_trial && OidIsValid(statement->unanalyzed))
+		gate_relation_name(statement->unanalyzed, report->unanalyzed,
+						   sizeof report->unanalyzed);
 	note_trouble();
 	gate_note_refused();
 	gate_trace_refusal(statement, report);
@@ -177,7 +194,7 @@ look(const GateStatement *statement, uint32 flags, GateReport *report)
 			/* It ends here, so it is counted here. */
 			gate_count(&gate_seat_of(gate_seat)->statements);
 			count_seat(matches);
-			prepare_refusal(report, policy, matches, &answer, flags);
+			prepare_refusal(report, policy, matches, &ask, &answer);
 		}
 	}
 	gate_leave();
@@ -200,7 +217,7 @@ gate_precheck(const GateStatement *statement, bool early)
 /* Whether, and how long, the statement may be held back now. */
 static Step
 prepare_wait(GateReport *report, const hg_policy *policy, const hg_matches *matches,
-			 const hg_answer *answer, Wait *wait)
+			 const hg_ask *ask, const hg_answer *answer, Wait *wait)
 {
 	uint32		index = matches->at[answer->match].budget;
 	const hg_budget *budget = gate_budget(policy, index);
@@ -208,7 +225,7 @@ prepare_wait(GateReport *report, const hg_policy *policy, const hg_matches *matc
 
 	if (wait->waited_ns >= most_ns || !hg_sleep_begin(gate_region, policy, index))
 		return STEP_AGAIN;
-	fill_report(report, policy, matches, answer);
+	fill_report(report, policy, matches, ask, answer);
 	report->sleep_ns = Min(answer->retry_ns, most_ns - wait->waited_ns);
 	if (wait->budget_key == 0)
 		wait->budget_key = budget->key;
@@ -227,12 +244,12 @@ decide(const GateStatement *statement, const hg_policy *policy, const hg_matches
 		case HG_RUN:
 			return STEP_ADMITTED;
 		case HG_WARN:
-			fill_report(report, policy, matches, &answer);
+			fill_report(report, policy, matches, ask, &answer);
 			return STEP_WARNED;
 		case HG_DELAY:
-			return prepare_wait(report, policy, matches, &answer, wait);
+			return prepare_wait(report, policy, matches, ask, &answer, wait);
 		case HG_BLOCK:
-			prepare_refusal(report, policy, matches, &answer, ask->flags);
+			prepare_refusal(report, policy, matches, ask, &answer);
 			return STEP_REFUSED;
 	}
 	return STEP_FREE;

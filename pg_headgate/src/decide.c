@@ -300,7 +300,8 @@ gate_planned(const QueryDesc *desc)
 		.slice = slice_of(desc),
 		/* Until 17, plans inside CREATE TABLE AS and DECLARE have no id of their own. */
 		.query_id = plan->queryId != 0 ? (uint64) plan->queryId : gate_outer.query_id,
-		.plan_cost = plan->planTree->total_cost,
+		.plan_cost = gate_plan_cost(plan),
+		.unanalyzed = gate_unanalyzed(plan),
 		.workers = gate_workers_of(plan),
 		.flags = gate_transaction_flags(),
 	};

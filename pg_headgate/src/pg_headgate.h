@@ -142,6 +142,7 @@ typedef struct GateStatement
 	double		plan_cost;
 	uint32		workers;
 	uint32		flags;			/* of hg_ask */
+	Oid			unanalyzed;		/* a table that its plan guesses at; 0: none, or it is cheap */
 } GateStatement;
 
 /* The utility statement that the present one is run by. */
@@ -158,7 +159,17 @@ extern GateKind gate_kind_of(const Node *utility);
 extern GateSlice gate_utility_slice(const PlannedStmt *plan, const char *text);
 extern GateSlice gate_slice(const char *text, int location, int length);
 extern uint32 gate_workers_of(const PlannedStmt *plan);
+/* Some part of it makes many rows of one: nothing tells how many. */
+extern bool gate_returns_sets(const PlannedStmt *plan);
 extern uint64 gate_pattern_of(const GateStatement *statement);
+
+/* ── guess.c ──────────────────────────────────────────────────────────────── */
+
+/* As planned; bounded where that rests on guesses about small tables. */
+extern double gate_plan_cost(const PlannedStmt *plan);
+/* A table that its plan guesses at, since nobody has analyzed it; 0: none, or it is cheap. */
+extern Oid	gate_unanalyzed(const PlannedStmt *plan);
+extern void gate_relation_name(Oid relation, char *out, size_t room);
 
 /* ── match.c ──────────────────────────────────────────────────────────────── */
 
@@ -209,6 +220,8 @@ typedef struct GateReport
 	uint64		used;
 	uint64		bound;
 	uint64		retry_ns;
+	bool		is_trial;		/* until then one execution is let through to learn its cost */
+	char		unanalyzed[2 * NAMEDATALEN + 8];	/* a table; empty: none */
 	char		budget[64];
 	char		bucket[48];
 } GateReport;

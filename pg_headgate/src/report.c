@@ -19,7 +19,7 @@ typedef struct Words
 {
 	char		what[160];
 	char		detail[400];
-	char		hint[96];
+	char		hint[480];
 } Words;
 
 static const char *const limit_names[HG_LIMITS] = {"none", "concurrency", "burst", "capacity"};
@@ -121,11 +121,25 @@ say_detail(const GateReport *report, char *out, size_t room)
 static void
 say_hint(const GateReport *report, char *out, size_t room)
 {
-	if (report->retry_ns == HG_NEVER)
-		strlcpy(out, "As it is estimated it does not fit: make it cheaper, or raise the budget's limit.",
-				room);
-	else
+	size_t		length = 0;
+
+	if (report->retry_ns != HG_NEVER && !report->is_trial)
+	{
 		snprintf(out, room, "Retry in " UINT64_FORMAT " ms.", retry_ms(report));
+		return;
+	}
+	strlcpy(out, "As it is estimated it does not fit: make it cheaper, or raise the budget's limit.",
+			room);
+	if (report->unanalyzed[0] != '\0')
+	{
+		length = strlen(out);
+		snprintf(out + length, room - length, " Its estimate is a guess: ANALYZE %s.",
+				 report->unanalyzed);
+	}
+	length = strlen(out);
+	if (report->retry_ns != HG_NEVER)
+		snprintf(out + length, room - length, " One execution is let through in " UINT64_FORMAT
+				 " ms, to learn what it costs now.", retry_ms(report));
 }
 
 static void

@@ -344,6 +344,50 @@ gathered(const Plan *plan)
 	}
 }
 
+static bool makes_sets(const Plan *plan);
+
+static bool
+make_sets(const List *plans)
+{
+	ListCell   *cell;
+
+	foreach(cell, plans)
+		if (makes_sets(lfirst(cell)))
+			return true;
+	return false;
+}
+
+static bool
+makes_sets(const Plan *plan)
+{
+	if (plan == NULL)
+		return false;
+	if (makes_sets(plan->lefttree) || makes_sets(plan->righttree))
+		return true;
+	switch (nodeTag(plan))
+	{
+		case T_ProjectSet:
+		case T_RecursiveUnion:
+		case T_CustomScan:
+		case T_ForeignScan:
+			return true;
+		case T_Append:
+			return make_sets(((const Append *) plan)->appendplans);
+		case T_MergeAppend:
+			return make_sets(((const MergeAppend *) plan)->mergeplans);
+		case T_SubqueryScan:
+			return makes_sets(((const SubqueryScan *) plan)->subplan);
+		default:
+			return false;
+	}
+}
+
+bool
+gate_returns_sets(const PlannedStmt *plan)
+{
+	return makes_sets(plan->planTree) || make_sets(plan->subplans);
+}
+
 /* Processes that it will use if the server has them to spare. */
 uint32
 gate_workers_of(const PlannedStmt *plan)

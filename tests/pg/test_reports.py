@@ -34,8 +34,9 @@ def test_concurrency(gate: Gate) -> None:
 
 def test_what_never_fits(gate: Gate) -> None:
     gate.publish(budget(burst=0.01))
+    dear = "SELECT count(*), 'never run' FROM numbers, generate_series(1, 50)"
     with gate.app() as session:
-        error = refusal(lambda: session.execute(DEAR))
+        error = refusal(lambda: session.execute(dear))
     assert "per-statement limit: estimated " in (error.diag.message_primary or "")
     said = detail(error)
     assert (said["limit"], said["retry_after_ms"]) == ("burst", "never")
