@@ -54,8 +54,6 @@ class RoleSeen:
     term: int | None = None
     """Grows with each promotion: Postgres's timeline; None where the engine has none."""
     server_id: str = ""
-    port: int | None = None
-    """Where it listens, by its own settings; None where that is not asked for."""
     upstream_id: str = ""
     """`server_id` of the server that this one replicates from (MySQL, MariaDB)."""
     upstream: str = ""
@@ -63,6 +61,8 @@ class RoleSeen:
     downstream: tuple[Downstream, ...] = ()
     clock_ahead_s: float | None = None
     """The server's wall clock minus the agent's."""
+    port: int | None = None
+    """Where it listens, by its own settings; None where that is not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
