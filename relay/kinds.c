@@ -439,27 +439,32 @@ static void read_analyze(hg_tokens *tokens, hr_reading *reading, int nesting)
         read_from(tokens, reading, nesting + 1);
 }
 
-/* COPY t TO reads, COPY t FROM writes; COPY (query) TO is its query. */
-static void read_copy(hg_tokens *tokens, hr_reading *reading)
+/* From what it copies on: TO STDOUT, and neither FROM, nor to a file or a program of the server's. */
+static bool copies_out(hg_tokens tokens)
 {
     int depth = 0;
 
-    hg_tokens_next(tokens);
-    if (hg_token_is_mark(tokens, '(')) {
-        read_bracketed(tokens, reading);
-        return;
-    }
-    say(reading, HR_KIND_WRITE);
     do {
-        depth += hg_token_is_mark(tokens, '(');
-        depth -= hg_token_is_mark(tokens, ')');
-        if (depth == 0 && hg_token_is(tokens, "from"))
-            return;
-        if (depth == 0 && hg_token_is(tokens, "to")) {
-            say(reading, HR_KIND_READ);
-            return;
-        }
-    } while (hg_tokens_next(tokens));
+        depth += hg_token_is_mark(&tokens, '(');
+        depth -= hg_token_is_mark(&tokens, ')');
+        if (depth == 0 && hg_token_is(&tokens, "from"))
+            return false;
+        if (depth == 0 && hg_token_is(&tokens, "to"))
+            return next_is(&tokens, "stdout");
+    } while (hg_tokens_next(&tokens));
+    return false;
+}
+
+/* COPY t TO STDOUT reads; COPY (query) TO STDOUT is its query. */
+static void read_copy(hg_tokens *tokens, hr_reading *reading)
+{
+    hg_tokens_next(tokens);
+    if (!copies_out(*tokens))
+        say(reading, HR_KIND_WRITE);
+    else if (hg_token_is_mark(tokens, '('))
+        read_bracketed(tokens, reading);
+    else
+        say(reading, HR_KIND_READ);
 }
 
 /* MariaDB's SET STATEMENT … FOR a statement, from STATEMENT on to it. The values are what SET may set. */
