@@ -277,7 +277,7 @@ static hr_case *add_case(hr_asking *a, const char *text, uint32_t length, const 
     hr_case *one = &a->cases[a->count++];
 
     one->limits_workers = one->needs_cost = one->writes = one->writes_known = false;
-    one->fingerprinted = one->has_tags = one->inside = false;
+    one->fingerprinted = one->has_tags = one->inside = one->lost = false;
     one->cut = prepared != NULL && prepared->truncated;
     one->statement = 0;
     one->fingerprint = one->pattern = 0;
@@ -362,6 +362,12 @@ static bool hides_its_name(const hr_asking *a, const char *text, const hr_slice 
     return !hg_tokens_next(&tokens) || hr_read_name(&tokens, name) == 0;
 }
 
+/* Nobody here knows what runs: it falls under all budgets that anything could. */
+static void lose(hr_case *one)
+{
+    one->cut = one->lost = true;
+}
+
 static void add_slice(hr_asking *a, const char *text, uint32_t number, bool inside, bool cut)
 {
     static const hr_reading unknown = {.kind = HR_KIND_WRITE};
@@ -378,6 +384,8 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
         one = add_case(a, at, slice->length, is_judged(&slice->reading) ? &slice->reading : &unknown, named);
     one->inside = inside;
     one->cut |= cut;
+    if (slice->reading.verb == HR_VERB_EXECUTE && named == NULL)
+        lose(one);
     one->statement = (uint8_t) number;
     hr_prepared_drop(a->session, named);
 }
@@ -476,8 +484,12 @@ hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t fl
     if (text != NULL) {
         add_cases(&a, text, length);
     } else {
+        hr_case *one = add_case(&a, "", 0, &unknown, NULL);
+
         a.skipped[0] = 0;
-        add_case(&a, "", 0, &unknown, NULL)->inside = (flags & HR_ASK_IN_TRANSACTION) != 0;
+        one->inside = (flags & HR_ASK_IN_TRANSACTION) != 0;
+        if ((flags & HR_ASK_DOUBTED) == 0)
+            lose(one);
     }
     return a.count == 0 ? pass(session) : ask_all(&a, ticket);
 }

@@ -26,7 +26,10 @@ enum { /* flags of hr_ask */
     HR_ASK_TRUNCATED = 2u,      /* the text goes on, out of sight: judged by all budgets that the rest may
                                  * fall under */
     HR_ASK_RUNNING = 4u,        /* this session has statements under way (a pipeline) */
-    HR_ASK_BINARY = 8u          /* an execution of a prepared statement */
+    HR_ASK_BINARY = 8u,         /* an execution of a prepared statement */
+    HR_ASK_DOUBTED = 16u        /* of a text that is NULL: it was free when it was prepared, and a function may have
+                                 * put another under its name since. A write, but no budget's of tags or
+                                 * fingerprints: drivers begin and end transactions by such names */
 };
 
 typedef enum hr_said {
@@ -101,7 +104,8 @@ const char *hr_prepared_text(const hr_prepared *prepared, size_t *length, bool *
 /* May it run? `words` is filled unless it says GO, WAIT or WAIT_TURN. On GO and GO_WARNED `ticket` is
  * to be given back by hr_done, once, whatever happens. Follows BEGIN, SET of variables that sources
  * name, and SET application_name in the text (MySQL has no other way). `text` NULL: what it says is not
- * known (a function call, a statement prepared out of the machine's sight): judged as a write. */
+ * known (a function call, a statement prepared out of the machine's sight): judged as a write, under all
+ * budgets that it may fall under. So is an EXECUTE of a name that is not known. */
 hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
                hr_words *words, hr_ticket *ticket);
 hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags,

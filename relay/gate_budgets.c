@@ -140,7 +140,7 @@ static hr_verdict refuse_by_budget(hr_asking *a, const hr_case *one, const hg_an
     hr_report_fill(a->thread, &a->report, a->policy, one->matches, answer);
     hr_say_budget(&a->report, a->words);
     if (one->cut)
-        hr_say_cut(a->words);
+        hr_say_cut(a->words, one->lost);
     hr_trace_refusal(a->session, one, &a->report);
     return STEP_REFUSE;
 }

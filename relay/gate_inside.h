@@ -127,6 +127,7 @@ typedef struct hr_case {
     hr_reading reading;
     bool inside;         /* a transaction, in which something has run */
     bool cut;            /* its text goes on, out of sight */
+    bool lost;           /* … all of it: what runs is not known. Then it is cut, too */
     uint8_t statement;   /* which of its string's it is */
 } hr_case;
 
@@ -303,7 +304,7 @@ void hr_say_runs(hr_words *words);
 /* Behind hr_say_budget: as many as may wait for it do. */
 void hr_say_full(const hr_report *report, uint32_t waiting, hr_words *words);
 /* Behind hr_say_budget: it may not be under that budget at all. */
-void hr_say_cut(hr_words *words);
+void hr_say_cut(hr_words *words, bool lost);
 /* `judge`: whose gate it is. */
 void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t cause,
                  const hr_gate *gate, uint64_t waited_ns, hr_words *words);

@@ -177,14 +177,16 @@ void hr_say_full(const hr_report *report, uint32_t waiting, hr_words *words)
     snprintf(words->detail + at, sizeof words->detail - at, " waiting=%u", waiting);
 }
 
-void hr_say_cut(hr_words *words)
+void hr_say_cut(hr_words *words, bool lost)
 {
     size_t at = strlen(words->detail);
 
-    snprintf(words->detail + at, sizeof words->detail - at, " text=cut");
+    snprintf(words->detail + at, sizeof words->detail - at, lost ? " text=unknown" : " text=cut");
     snprintf(words->hint, sizeof words->hint, "%s",
-             "Its text is longer than what the proxy reads (1 MiB), so every budget that the rest may fall "
-             "under applies: send less at a time.");
+             lost ? "The proxy does not know what it runs, so every budget that it may fall under applies: "
+                    "prepare it again, or send it as a text."
+                  : "Its text is longer than what the proxy reads (1 MiB), so every budget that the rest may "
+                    "fall under applies: send less at a time.");
 }
 
 /* ── Of all else ──────────────────────────────────────────────────────────── */

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 
 /* What nobody knows is a write. */
-static const char unknown[] = "CALL headgate_unknown()";
-
 /* ── Refusals ─────────────────────────────────────────────────────────────── */
 
 enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code, const char *state,
@@ -173,7 +171,8 @@ static uint8_t flags_of_kind(int kind)
                ? flags | MY_UNIT_RUNS : flags;
 }
 
-/* The statement of a COM_QUERY; NULL: its attributes are malformed. */
+/* The statement of a COM_QUERY; NULL: its attributes are malformed. Where they fill all that is looked at,
+ * nothing is known of it, as of any text that is cut. */
 static const char *text_of(const hr_session *session, const my_command *it, bool cut, size_t *length)
 {
     bool attributes = (session->my.can & MY_CAN_QUERY_ATTRIBUTES) != 0, beyond;
@@ -181,8 +180,8 @@ static const char *text_of(const hr_session *session, const my_command *it, bool
 
     if (text != NULL || !cut || !beyond)
         return text;
-    *length = sizeof unknown - 1; /* attributes fill all that is looked at */
-    return unknown;
+    *length = 0;
+    return "";
 }
 
 enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_next *next)
@@ -223,7 +222,7 @@ enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_n
 {
     hr_my_unit unit = {.command = it->code, .flags = MY_UNIT_RUNS};
     hr_words words;
-    hr_said said = hr_ask(session, unknown, sizeof unknown - 1, ask_flags(&session->my), &words, &unit.ticket);
+    hr_said said = hr_ask(session, NULL, 0, ask_flags(&session->my), &words, &unit.ticket);
 
     if (said != HR_WAIT && said != HR_WAIT_TURN)
         forget_warning(session);
@@ -252,7 +251,7 @@ static hr_said ask_statement(hr_session *session, const my_statement *statement,
 {
     if (statement == NULL) { /* more than are kept: a write that nobody knows */
         unit->flags |= MY_UNIT_RUNS;
-        return hr_ask(session, unknown, sizeof unknown - 1, flags | HR_ASK_TRUNCATED, words, &unit->ticket);
+        return hr_ask(session, NULL, 0, flags, words, &unit->ticket);
     }
     unit->flags |= flags_of_kind(hr_prepared_kind(statement->prepared));
     if (statement->flags & MY_STATEMENT_ENDS)

@@ -557,7 +557,8 @@ static bool on_bind(hr_pg_feed *feed, uint32_t total)
         return hr_pg_wait_turn(feed);
     if (feed->decided_at == feed->at)
         return pass_decided(feed, &bind, total);
-    ask_prepared(feed, hr_pg_statement(feed->session, &bind.statement, &word), ask_flags(feed->pg));
+    ask_prepared(feed, hr_pg_statement(feed->session, &bind.statement, &word),
+                 ask_flags(feed->pg) | hr_pg_doubt_flag(feed->session, &bind.statement));
     if (feed->said == HR_REFUSE)
         return refuse_message(feed);
     if (!goes(feed))
@@ -603,7 +604,9 @@ static bool execute_more(hr_pg_feed *feed, const hr_pg_called *portal, hr_prepar
 {
     if (!may_ask(feed->session))
         return hr_pg_wait_turn(feed);
-    ask_prepared(feed, doubtful ? NULL : prepared, ask_flags(feed->pg) | (again ? HR_ASK_IN_TRANSACTION : 0));
+    ask_prepared(feed, doubtful ? NULL : prepared,
+                 ask_flags(feed->pg) | (again ? HR_ASK_IN_TRANSACTION : 0)
+                     | (doubtful && prepared != NULL ? HR_ASK_DOUBTED : 0));
     if (feed->said == HR_REFUSE)
         return refuse_message(feed);
     if (!goes(feed))

@@ -228,6 +228,8 @@ void hr_pg_statement_put(hr_session *session, const hr_pg_called *called, hr_pre
                          uint8_t word);
 /* By which it is judged. NULL: not known, or so doubtful that it cannot be taken for free. */
 hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, uint8_t *word);
+/* HR_ASK_DOUBTED where hr_pg_statement says NULL of a name that was free; else 0. */
+uint32_t hr_pg_doubt_flag(hr_session *session, const hr_pg_called *called);
 /* What it said last, doubtful or not. */
 hr_prepared *hr_pg_statement_said(hr_session *session, const hr_pg_called *called);
 /* By SQL, and done: takes `prepared` over. */

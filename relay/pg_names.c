@@ -314,6 +314,13 @@ hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, ui
     return called->length > 0 && is_doubtful(pg, &(*link)->now) ? NULL : (*link)->now.prepared;
 }
 
+uint32_t hr_pg_doubt_flag(hr_session *session, const hr_pg_called *called)
+{
+    hr_pg_name **link = called->length == 0 ? NULL : find_statement(&session->pg, called);
+
+    return link != NULL && is_doubtful(&session->pg, &(*link)->now) ? HR_ASK_DOUBTED : 0;
+}
+
 hr_prepared *hr_pg_statement_said(hr_session *session, const hr_pg_called *called)
 {
     hr_pg_name **link = find_statement(&session->pg, called);

@@ -831,6 +831,10 @@ static void what_is_cut_is_never_unmatched(void)
         assert(ask_with(t, "select 1 /*job='other'*/", HR_ASK_TRUNCATED) == HR_REFUSE);
         assert(strstr(words.detail, " text=cut") != NULL && strstr(words.hint, "1 MiB") != NULL);
         assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_REFUSE);
+        /* Nor is what is not known at all. */
+        assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_REFUSE);
+        assert(strstr(words.detail, " text=unknown") != NULL && strstr(words.hint, "prepare it again") != NULL);
+        assert(ask(t, "execute nobody_knows") == HR_REFUSE);
         prepared = hr_prepare(&t->session, "select 1", 8, true);
         assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_REFUSE);
         hr_prepared_drop(&t->session, prepared);
@@ -840,6 +844,8 @@ static void what_is_cut_is_never_unmatched(void)
            "'rules':[{'match':{'tag.job':'etl','username':'etl'}}]}]}",
            5);
     assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_GO);
+    done(t, ticket);
+    assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_GO);
     done(t, ticket);
     talk_close(t);
     world_close(w);

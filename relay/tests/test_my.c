@@ -521,7 +521,7 @@ static void commands_that_nobody_knows_are_judged(void)
         talk *t = sign_in(w, MY_CLIENT, 0);
 
         passes(t, HR_CLIENT, it);
-        assert(noted(&t->asked, "0 CALL headgate_unknown()\n"));
+        assert(noted(&t->asked, "0 \n"));
         passes(t, HR_SERVER, error(1, 1047, "Unknown command"));
         assert(noted(&t->ended, "done 1 failed\n"));
         verdict = HR_REFUSE;
@@ -559,7 +559,7 @@ static void a_report_waits_until_the_log_has_come(void)
     say(t, HR_CLIENT, both(P(0, REPORT), query("SELECT heavy")));
     assert(sent_nothing(t, HR_SERVER) && noted(&t->asked, ""));
     passes(t, HR_SERVER, error(1, 1227, "Access denied"));
-    assert(heard(t, HR_SERVER, P(0, REPORT)) && noted(&t->asked, "0 CALL headgate_unknown()\n"));
+    assert(heard(t, HR_SERVER, P(0, REPORT)) && noted(&t->asked, "0 \n"));
     passes(t, HR_SERVER, error(1, 1047, "Unknown command"));
     assert(heard(t, HR_SERVER, query("SELECT heavy")) && noted(&t->asked, "0 SELECT heavy\n"));
     assert(noted(&t->ended, "done 1 failed\n"));
@@ -630,7 +630,7 @@ static void prepared_statements_are_judged_when_executed(void)
     assert(t->prepared_open == 0);
     t->asked.length = 0;
     passes(t, HR_CLIENT, P(0, "\x17\x07\0\0\0\0\1\0\0\0")); /* nobody knows it: a write */
-    assert(noted(&t->asked, "a CALL headgate_unknown()\n"));
+    assert(noted(&t->asked, "8 \n"));
     talk_close(t);
 }
 

@@ -153,7 +153,7 @@ static void a_free_name_behind_a_query_is_asked_for_as_unknown(void)
     put_execute(&m, "");
     put_sync(&m);
     passes(t, HR_CLIENT);
-    assert(noted(&t->asked, "8 P SELECT swap()\nd \n"));
+    assert(noted(&t->asked, "8 P SELECT swap()\n1d \n"));
     talk_close(t);
 }
 

@@ -158,6 +158,7 @@ static void a_free_name_is_not_trusted_behind_a_query(void)
 
             under(job_refused);
             t = open_talk(w);
+            parse(t, "other", "SELECT swap()");
             parse(t, "s", "SHOW a");
             if (by == 0)
                 run(t, queries[i], 'I');

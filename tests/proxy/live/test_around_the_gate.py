@@ -6,6 +6,7 @@ the server must not do it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -221,6 +222,56 @@ def test_a_long_text_is_no_way_past_a_tag_or_a_fingerprint_in_postgres(
                 ask(long_text(length))
         gate.proxy.publish()
         assert ask(long_text(UNSEEN, TAG)) == (7,)
+
+
+def test_what_the_proxy_cannot_see_is_no_way_past_a_tag_or_a_fingerprint_in_mariadb(
+    mariadb_gate: MariaDBGate,
+) -> None:
+    """What is prepared from a variable is known to the server alone."""
+    gate = mariadb_gate
+    with gate.way.pymysql() as session, session.cursor() as cursor:
+        cursor.execute("SET @text = %s", [f"SELECT 7 {TAG}"])
+        cursor.execute("PREPARE p FROM @text")
+        for only in (NOTHING_FITS, fingerprinted()):
+            gate.proxy.publish(only)
+            with pytest.raises(pymysql.err.MySQLError, match=str(only["name"])):
+                cursor.execute("EXECUTE p")
+        # Another user's budget does not apply, whatever it runs.
+        other = {"match": {"username": "nobody", "tag.job": "x"}}
+        gate.proxy.publish(budget("other", rules=(other,), max_workers=0))
+        assert cursor.execute("EXECUTE p") == 1
+
+
+def test_what_the_proxy_cannot_see_is_no_way_past_a_tag_or_a_fingerprint_in_postgres(
+    postgres_gate: PostgresGate,
+) -> None:
+    """A call of a function by its number."""
+    gate = postgres_gate
+    pg_backend_pid = struct.pack("!ihhh", 2026, 0, 0, 0)
+    with wire.Peer(gate.way.port) as peer:
+        peer.log_in("postgres", DATABASE)
+        for only, answer in ((NOTHING_FITS, b"E"), (fingerprinted(), b"E"), (None, b"V")):
+            gate.proxy.publish(*([] if only is None else [only]))
+            peer.send(wire.message(b"F", pg_backend_pid))
+            assert answer in {kind for kind, _ in peer.messages_until(b"Z")}
+
+
+def test_explain_analyze_falls_under_the_fingerprint_of_what_it_runs(
+    postgres_gate: PostgresGate, mariadb_gate: MariaDBGate
+) -> None:
+    """P5."""
+    postgres_gate.proxy.publish(fingerprinted())
+    mariadb_gate.proxy.publish(fingerprinted())
+    with postgres_gate.way.connect() as session:
+        for explain in ("EXPLAIN ANALYZE", "EXPLAIN (COSTS off, ANALYZE)"):
+            with pytest.raises(errors.InsufficientResources):
+                session.execute(f"{explain} {SHAPE}".encode())
+        session.execute(f"EXPLAIN {SHAPE}".encode())
+    with mariadb_gate.way.pymysql() as session, session.cursor() as cursor:
+        for explain in ("ANALYZE", "ANALYZE FORMAT=JSON"):
+            with pytest.raises(pymysql.err.MySQLError, match="shape"):
+                cursor.execute(f"{explain} {SHAPE}")
+        cursor.execute(f"EXPLAIN {SHAPE}")
 
 
 def test_the_name_of_a_statement_hides_no_text(
