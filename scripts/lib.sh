@@ -241,7 +241,7 @@ build_python() {
   say "installing $(grep -c '==' "$ROOT/requirements/$lock.lock") packages of requirements/$lock.lock"
   quietly pip pip_install --require-hashes -r "$ROOT/requirements/$lock.lock" ||
     fail "the packages of requirements/$lock.lock could not be installed" \
-      "Check the network and pip's index (pip config list), then run this again"
+      "Check the network, the disk and pip's index (pip config list), then run this again"
   quietly pip-headgate pip_install --no-build-isolation --editable "$ROOT" ||
     fail "headgate itself could not be installed into $VENV" "See above"
   venv_stamp "$lock" "$version" >"$VENV/headgate.stamp"

@@ -131,7 +131,7 @@ def test_no_network_is_one_clear_line_and_the_next_run_goes_on(machine: Machine)
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
     said = first_error(machine.run("demo", **nowhere))
     assert "the packages of requirements/run.lock could not be installed" in said
-    assert "Check the network and pip's index" in said
+    assert "Check the network, the disk and pip's index" in said
     assert not (machine.checkout / ".venv" / "headgate.stamp").exists()
     again = machine.run("demo", **nowhere)
     assert "creating .venv" not in again.stderr, "what was made is whole, and is used"
