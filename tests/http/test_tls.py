@@ -49,7 +49,7 @@ def test_checks_and_control(serve: Serve, plan: Plan, trusting: ssl.SSLContext) 
 
 def test_refusals_are_heard(serve: Serve, plan: Plan, trusting: ssl.SSLContext) -> None:
     """TLS has no half-closed state: the words must leave before the end."""
-    served = serve(replace(plan, limits=LIMITS._replace(request_timeout_s=0.1)))
+    served = serve(replace(plan, limits=LIMITS._replace(request_timeout_s=2.0)))
     with served.talk().wrapped(trusting) as talk:
         assert is_problem(talk.send(b"\x00\x00").reply(), 400)
     with served.talk().wrapped(trusting) as talk:
