@@ -298,7 +298,7 @@ static void find_budgets(hr_session *session, const hg_policy *policy,
 
     matches->count = matches->left_out = matches->ignored_tags = matches->duplicate_tags = 0;
     one->matches = matches;
-    if (policy == NULL || resolution == NULL || !resolution->core.may_match)
+    if (policy == NULL || !resolution->core.may_match)
         return;
     if (resolution->core.needs_fingerprint || one->prepared != NULL) {
         statement.fingerprint = fingerprint_of(session, one);
@@ -336,7 +336,7 @@ void hr_case_of_text(hr_session *session, const hg_policy *policy, hr_case *one,
     hr_thread *thread = session->thread;
     const hr_naming *naming = hr_naming_of(thread);
     const hr_resolution *resolution = hr_resolve(session, policy);
-    bool needs_tags = naming->by_tags || (resolution != NULL && resolution->core.needs_tags)
+    bool needs_tags = naming->by_tags || resolution->core.needs_tags
                       || (policy != NULL && thread->relay->region->sizes.traces > 0);
     int64_t until_ms = INT64_MAX;
     uint8_t rank;
@@ -425,9 +425,8 @@ static void find_anew(hr_session *session, const hg_policy *policy,
     guard_tags(session, naming, one, &until_ms);
     find_who(session, naming, one, &rank);
     find_budgets(session, policy, resolution, one, matches);
-    if (resolution != NULL)
-        keep(one->prepared, resolution, naming, health(thread, policy), one, until_ms,
-             &(hr_kept_case){.by_statement = rank < session->gate.rank, .rank = rank});
+    keep(one->prepared, resolution, naming, health(thread, policy), one, until_ms,
+         &(hr_kept_case){.by_statement = rank < session->gate.rank, .rank = rank});
 }
 
 void hr_case_of_prepared(hr_session *session, const hg_policy *policy, hr_case *one,
@@ -440,11 +439,10 @@ void hr_case_of_prepared(hr_session *session, const hg_policy *policy, hr_case *
 
     one->fingerprint = one->prepared->fingerprint;
     one->fingerprinted = true;
-    if (resolution != NULL)
-        for (uint32_t i = 0; i < HR_KEPT_CASES; i++)
-            if (is_kept(&one->prepared->cases[i], resolution, naming, healthy, thread->wall_ms)
-                && use_kept(session, naming, &one->prepared->cases[i], one))
-                return;
+    for (uint32_t i = 0; i < HR_KEPT_CASES; i++)
+        if (is_kept(&one->prepared->cases[i], resolution, naming, healthy, thread->wall_ms)
+            && use_kept(session, naming, &one->prepared->cases[i], one))
+            return;
     find_anew(session, policy, resolution, one, matches);
 }
 

@@ -62,7 +62,8 @@ typedef struct hr_resolution {
 
 hr_naming *hr_naming_of(hr_thread *thread);
 void hr_naming_drop(hr_naming *naming);
-/* The session's own resolution under this policy (NULL: none is in force); NULL: no memory. */
+/* The session's own resolution under this policy (NULL: none is in force). Never NULL: without memory
+ * it is found anew for each statement, and good until the next. */
 hr_resolution *hr_resolve(hr_session *session, const hg_policy *policy);
 void hr_unresolve(hr_session *session);
 const char *hr_username(const hr_session *session);
@@ -270,6 +271,7 @@ typedef struct hr_gate_thread {
     uint64_t patterns_ns;                 /* and questions for plans */
     uint64_t clients_ns;
     hr_resolution *resolution[HR_RESOLUTIONS];
+    hr_resolution *unkept; /* for one statement, where there is no memory for another */
     hr_prepared *prepared[HR_PREPAREDS];
     hr_seals seals;
     hg_tags tags;

@@ -83,6 +83,12 @@ bool hr_gate_thread_open(hr_thread *thread)
     thread->gate = calloc(1, sizeof *thread->gate);
     if (thread->gate == NULL)
         return false;
+    thread->gate->unkept = calloc(1, sizeof *thread->gate->unkept);
+    if (thread->gate->unkept == NULL) {
+        free(thread->gate);
+        thread->gate = NULL;
+        return false;
+    }
     shake(thread);
     /* Apart from each other, so that they do not meet at the same slots. */
     thread->gate->cursor
@@ -103,6 +109,7 @@ void hr_gate_thread_close(hr_thread *thread)
             free(at);
         }
     hr_naming_drop(gate->naming);
+    free(gate->unkept);
     free(gate);
     thread->gate = NULL;
 }

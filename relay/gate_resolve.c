@@ -96,15 +96,10 @@ static void sweep_resolutions(hr_gate_thread *gate)
     }
 }
 
-static hr_resolution *new_resolution(hr_thread *thread, const hg_policy *policy, const hg_who *who,
-                                     const char *key, size_t length)
+static void resolve_as(hr_thread *thread, const hg_policy *policy, const hg_who *who,
+                       hr_resolution *one)
 {
-    hr_gate_thread *gate = thread->gate;
-    hr_resolution *one = calloc(1, sizeof *one + length);
-
-    if (one == NULL)
-        return NULL;
-    one->generation = ++gate->generations;
+    one->generation = ++thread->gate->generations;
     one->sound_until_ms = NEVER;
     if (policy != NULL) {
         one->version = policy->version;
@@ -112,18 +107,16 @@ static hr_resolution *new_resolution(hr_thread *thread, const hg_policy *policy,
         one->sound_until_ms = next_end_ms(policy, thread->wall_ms);
         hg_session_resolve(policy, who, &one->core);
     }
-    one->key_length = (uint32_t) length;
-    memcpy(one->key, key, length);
-    return one;
 }
 
-static hr_resolution *find_resolution(hr_session *session, const hg_policy *policy)
+/* NULL: there is no memory for one more. */
+static hr_resolution *find_resolution(hr_session *session, const hg_policy *policy,
+                                      const hg_who *who)
 {
     hr_thread *thread = session->thread;
     hr_gate_thread *gate = thread->gate;
     char key[3 * (HR_MAX_NAME + 1) + 32];
-    hg_who who = who_of(session);
-    size_t length = alike(&who, policy == NULL ? 0 : policy->system_keys, key);
+    size_t length = alike(who, policy == NULL ? 0 : policy->system_keys, key);
     uint64_t hash = hg_hash(5, key, length);
     hr_resolution **place = &gate->resolution[hash & (HR_RESOLUTIONS - 1)];
     hr_resolution *one = *place;
@@ -137,9 +130,12 @@ static hr_resolution *find_resolution(hr_session *session, const hg_policy *poli
         return one;
     if (gate->resolutions >= MAX_RESOLUTIONS)
         sweep_resolutions(gate);
-    one = new_resolution(thread, policy, &who, key, length);
+    one = calloc(1, sizeof *one + length);
     if (one == NULL)
         return NULL;
+    resolve_as(thread, policy, who, one);
+    one->key_length = (uint32_t) length;
+    memcpy(one->key, key, length);
     one->hash = hash;
     one->next = *place;
     *place = one;
@@ -150,13 +146,20 @@ static hr_resolution *find_resolution(hr_session *session, const hg_policy *poli
 hr_resolution *hr_resolve(hr_session *session, const hg_policy *policy)
 {
     hr_resolution *one = session->gate.resolution;
+    hg_who who;
 
     if (one != NULL && is_current(one, policy, session->thread->wall_ms))
         return one;
     hr_unresolve(session);
-    one = find_resolution(session, policy);
-    if (one != NULL)
-        one->users++;
+    who = who_of(session);
+    one = find_resolution(session, policy, &who);
+    if (one == NULL) { /* Nobody goes unmatched for want of memory. */
+        one = session->thread->gate->unkept;
+        memset(one, 0, sizeof *one);
+        resolve_as(session->thread, policy, &who, one);
+        return one;
+    }
+    one->users++;
     session->gate.resolution = one;
     return one;
 }
