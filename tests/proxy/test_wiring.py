@@ -18,14 +18,17 @@ from tests.fixtures.eventually import aeventually
 @asynccontextmanager
 async def served(answer: bytes | None) -> AsyncIterator[str]:
     """An agent that says just this, or nothing at all."""
+    open_: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_.add(writer)
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(answer or b"")
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            open_.discard(writer)
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -33,7 +36,9 @@ async def served(answer: bytes | None) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-        await server.wait_closed()
+        for writer in open_.copy():
+            writer.close()
+        await server.wait_closed()  # Since Python 3.12: for all of them.
 
 
 def answer(body: bytes) -> bytes:
