@@ -57,7 +57,8 @@ static const uint8_t *line_end(const uint8_t *at, const uint8_t *end, int dialec
     return at;
 }
 
-/* Postgres' comments nest; MySQL's end at the first bracket. A star belongs to one bracket alone. */
+/* Postgres' comments nest, and a star belongs to one bracket alone; MySQL's end at the first bracket that
+ * closes, so that one that opens has no star in them. */
 static const uint8_t *block_end(const uint8_t *at, const uint8_t *end, int dialect)
 {
     unsigned long depth = 1;
@@ -71,9 +72,9 @@ static const uint8_t *block_end(const uint8_t *at, const uint8_t *end, int diale
             at = slash + 1;
             if (--depth == 0)
                 return at;
-        } else if (end - slash > 1 && slash[1] == '*') {
+        } else if (dialect == HG_POSTGRES && end - slash > 1 && slash[1] == '*') {
             at = slash + 2;
-            depth += dialect == HG_POSTGRES;
+            depth++;
         } else {
             at = slash + 1;
         }

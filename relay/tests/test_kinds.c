@@ -169,6 +169,11 @@ static const row rows[] = {
     {"SHOW /*!50002 FULL */ TABLES", -1, F},
     {"/*!99999 begin */", -1, B},
     {"/*!40000 ALTER TABLE t DISABLE KEYS */", -1, W},
+    /* A comment of MySQL's ends at the first star and slash, also where these open one in Postgres. */
+    {"/*/*/DELETE FROM t", E, W},
+    {"/*/ SHOW /*/ DELETE FROM t", E, W},
+    {"/*x/*/ SELECT 1; DELETE FROM t /* */ */", E, M},
+    {"/*!99999 /*/*/ SHOW TABLES */ DELETE FROM t", -1, W},
     /* H2: a line ends where the server says. */
     {"#\rSHOW TABLES\nDELETE FROM t", -1, W},
     {"-- x\rSHOW TABLES\nDELETE FROM t", F, W},

@@ -58,6 +58,8 @@ def test_both_dialects_give_the_same_shape(text: str, made: str) -> None:
         (PG, b"a --b\rc", b"a c "),
         (MY, b"a -- b\rc\nd #e\rf", b"a d "),
         (MY, b"a --\x7fb\nc", b"a c "),
+        (PG, b"a /*/*/b*/*/ c", b"a c "),
+        (MY, b"a /*/*/b /*/ c /*/ d", b"a b d "),
         (PG, b"a /*!50000 b */ c", b"a c "),
         (MY, b"a /*!50000 b */ /*M!100100 c*/ /*!'*/' d*/ e", b"a b c ? d e "),
         (MY, b"ANALYZE SELECT 1", b"select ? "),

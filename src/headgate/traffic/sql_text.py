@@ -66,6 +66,7 @@ _TOKEN = {Dialect.POSTGRES: _POSTGRES, Dialect.MYSQL: _MYSQL}
 _HINT = re.compile(rb"/\*M?![0-9]*")
 _KIND = {"line": COMMENT, "block": COMMENT, "number": LITERAL, "tag": LITERAL}
 _BRACKET = re.compile(rb"/\*|\*/")
+_CLOSING = re.compile(rb"\*/")
 
 
 def pieces(text: bytes, dialect: Dialect) -> Iterator[Piece]:
@@ -114,14 +115,12 @@ def _piece_at(text: bytes, at: int, dialect: Dialect) -> Piece:
 
 
 def _end_of_block(text: bytes, at: int, dialect: Dialect) -> int:
-    """Postgres' comments nest; MySQL's end at the first `*/`."""
+    """Postgres' comments nest; MySQL's end at the first `*/`, be it in `/*/`."""
     depth, place = 1, at + 2
-    while found := _BRACKET.search(text, place):
+    bracket = _BRACKET if dialect is Dialect.POSTGRES else _CLOSING
+    while found := bracket.search(text, place):
         place = found.end()
-        if found.group() == b"*/":
-            depth -= 1
-        elif dialect is Dialect.POSTGRES:
-            depth += 1
+        depth += 1 if found.group() == b"/*" else -1
         if depth == 0:
             return place
     return len(text)

@@ -76,6 +76,10 @@ def shut_out(gate: MariaDBGate) -> Iterator[Any]:
         b"SHOW TABLES /*!99999 ( */; DELETE FROM t",
         b"/*!99999 /* */ SHOW TABLES */ DELETE FROM t",
         b"/*!99999 SHOW */ /*!50001 DELETE FROM t */",
+        # Comments that end at their first star and slash, whatever opens there in Postgres.
+        b"/*/*/DELETE FROM t",
+        b"/*/ SHOW /*/ DELETE FROM t",
+        b"/*x/*/ DELETE FROM t /* */",
         # H2: lines that end at a line feed alone.
         b"#\rSHOW TABLES\nDELETE FROM t",
         b"-- x\rSHOW TABLES\nDELETE FROM t",
