@@ -10,14 +10,17 @@
  *   < … / … >      one of these              ...     whatever follows: the server takes nothing else
  *   NAME           a name, quoted or not     TEXT    a string        NUM   digits     LIT   any literal
  *   LIKE           a string with two % at most: each one more multiplies the server's work
+ *   NIL            an empty string: what REPLACE puts in may make a text grow with each call
  *   VAR, REL       a name that is no word of SET, or of a statement's beginning
  *   ANY            a name, a literal, or one of = , . - + * : @
- *   ~(             a bracket right behind what stands before it: then the function is the server's own
+ *   ~(             a bracket right behind what stands before it: then the function is the server's own. Not
+ *                  in a long statement: REPLACE compares each byte with all of what it looks for
  *   others         what stands under that name in `parts`
  */
 #include "kinds.h"
 
-#define MOST_STEPS 1024 /* of a match: a statement that takes more is not free */
+#define MOST_STEPS 1024      /* of a match: a statement that takes more is not free */
+#define MOST_CALL_BYTES 4096 /* of a statement with a call */
 
 /* ── The tables ───────────────────────────────────────────────────────────── */
 
@@ -123,7 +126,7 @@ typedef struct part {
 static const part parts[] = {
     {"ARG", "< LIT / SYSTEM / CALL >"},
     {"ASSIGNMENT", "< [ session|local ] VAR / @ NAME|TEXT / @ @ [ session|local . ] VAR > < = / : = > VALUE"},
-    {"CALL", "concat|replace|lower|upper|ifnull|coalesce ~( ARG { , ARG } )"},
+    {"CALL", "< concat|lower|upper|ifnull|coalesce ~( ARG { , ARG } ) / replace ~( ARG , ARG , NIL ) >"},
     {"IDENT", "NAME [ uescape TEXT ]"},
     {"MATCH", "< = TEXT / like LIKE / in ( TEXT { , TEXT } ) >"},
     {"MODE", "isolation|level|serializable|repeatable|read|committed|uncommitted|write|only|not|deferrable|"
@@ -158,9 +161,20 @@ static bool is_any_of(const hg_tokens *tokens, const char *const *words)
     return false;
 }
 
+/* In some of MySQL's character sets a byte above ASCII is a space: then what seems to be one name is several
+ * words, and says something else. */
+static bool is_plain(const hg_tokens *tokens)
+{
+    for (const uint8_t *at = tokens->start; at < tokens->end; at++)
+        if (*at >= 0x80)
+            return false;
+    return true;
+}
+
 static bool is_name(const hg_tokens *tokens)
 {
-    return tokens->piece == HG_PIECE_WORD || tokens->piece == HG_PIECE_QUOTED;
+    return tokens->piece == HG_PIECE_QUOTED
+           || (tokens->piece == HG_PIECE_WORD && (tokens->text.dialect != HG_MYSQL || is_plain(tokens)));
 }
 
 static bool is_digits(const hg_tokens *tokens)
@@ -176,6 +190,11 @@ static bool is_text(const hg_tokens *tokens)
     uint8_t last = tokens->end > tokens->start ? tokens->end[-1] : 0;
 
     return tokens->piece == HG_PIECE_LITERAL && (last == '\'' || last == '"');
+}
+
+static bool is_empty_text(const hg_tokens *tokens)
+{
+    return is_text(tokens) && tokens->end - tokens->start == 2;
 }
 
 static bool is_pattern(const hg_tokens *tokens)
@@ -224,7 +243,7 @@ static bool is_literal(const hg_tokens *tokens)
 
 static const class_of classes[] = {{"NAME", is_name}, {"TEXT", is_text}, {"NUM", is_digits},
                                    {"LIKE", is_pattern}, {"LIT", is_literal}, {"VAR", is_variable}, {"REL", is_relation},
-                                   {"ANY", is_any}};
+                                   {"ANY", is_any}, {"NIL", is_empty_text}};
 
 /* One of the alternatives between two bars. */
 static bool is_one(const hg_tokens *tokens, const char *word, size_t length)
@@ -322,7 +341,8 @@ static bool match_word(const char *form, const outer *behind, const hg_tokens *t
         return false;
     hg_tokens_next(&next);
     if (strncmp(form + length, " ~(", 3) == 0) {
-        if (next.start != tokens->end || !hg_token_is_mark(&next, '('))
+        if (next.start != tokens->end || !hg_token_is_mark(&next, '(')
+            || next.text.end - next.text.start > MOST_CALL_BYTES)
             return false;
         hg_tokens_next(&next);
         length += 3;

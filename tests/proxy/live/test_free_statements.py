@@ -57,6 +57,7 @@ FILLS = {
         "NAME": ("trap_t", "`trap_v`", "trap_f", "traps"),
         "TEXT": ("'trap_t'", '"trap_v"', "'%'"),
         "LIKE": ("'trap_%'", "'%a%'"),
+        "NIL": ("''", '""'),
         "NUM": ("4000000000",),
         "LIT": ("1", "'x'", "0x41", ".5"),
         "VAR": ("sql_mode", "trap", "`time_zone`"),
