@@ -880,8 +880,9 @@ class Agent:
             self.listener.add(unix)
 
 
-def _judged(settings: Settings) -> Mapping[str, Mapping[str, object]]:
-    return {name: database.metrics for name, database in settings.databases.items()}
+def _judged(settings: Settings) -> Mapping[str, object]:
+    """A threshold, a shard, or what is done about a member that is missing: all of it counts."""
+    return {name: (database, settings.peers) for name, database in settings.databases.items()}
 
 
 def _text_of(path: Path | None) -> str | None:

@@ -52,6 +52,17 @@ def test_a_file_that_is_the_beginning_of_what_it_was_loses_no_metric() -> None:
     assert faults("# edited\n" + beginning, without) == [], "somebody took it out"
 
 
+def test_a_file_that_is_the_beginning_of_what_it_was_loosens_no_threshold() -> None:
+    """The metric is still there, and its threshold is the one by default."""
+    strict, default = {"a": {"lag": 1.0}}, {"a": {"lag": 5.0}}
+    old = "[databases.a]\n[databases.a.metrics.lag]\nthreshold = 1\n"
+    new = old.removesuffix("threshold = 1\n")
+    (fault,) = reload_faults(strict, old, default, new)
+    assert "cut short" in str(fault)
+    assert reload_faults(strict, old, default, new, Confirmed(whole=True)) == []
+    assert reload_faults(strict, old, default, "# edited\n" + new) == [], "somebody took it out"
+
+
 def test_a_token_at_the_end_is_revoked_without_further_ado() -> None:
     assert faults(TWO.partition("[[tokens")[0]) == []
 

@@ -219,6 +219,18 @@ class TestLife:
         serving.process.send_signal(signal.SIGHUP)
         eventually(lambda: serving.get("/v1/status").json["settings_fault"] is None)
 
+    def test_a_reload_of_a_file_that_is_cut_behind_a_line_loosens_no_threshold(
+        self, agent: AgentProcess
+    ) -> None:
+        """B8: valid TOML, with every database and metric that there was."""
+        started(agent, HOST_ONLY)
+        text = agent.settings.read_text()
+        agent.settings.write_text(text[: text.index("threshold")])
+        agent.process.send_signal(signal.SIGHUP)
+        fault = eventually(lambda: agent.get("/v1/status").json["settings_fault"])
+        assert "cut short" in fault
+        assert agent.metric("loadavg")["threshold"] == 1e9
+
     def test_a_database_is_dropped_once_an_operator_confirms_it(
         self, serving: AgentProcess
     ) -> None:

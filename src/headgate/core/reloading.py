@@ -7,7 +7,7 @@ longer judged by anything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headgate.errors import Fault
@@ -26,8 +26,8 @@ class Confirmed:
 NOTHING = Confirmed()
 
 
-Judged = Mapping[str, Collection[str]]
-"""What checks are judged by: the metrics of each database."""
+Judged = Mapping[str, object]
+"""What checks are judged by: of each database, all that the file says of it."""
 
 
 def reload_faults(
@@ -49,7 +49,7 @@ def reload_faults(
     ]
     cut = _ends_within_a_line(content, new_content)
     if not lost and new_content != content and content.startswith(new_content):
-        cut = cut or _metrics(judged) - _metrics(new_judged) > set()
+        cut = cut or any(new_judged.get(name) != said for name, said in judged.items())
     if cut and not confirmed.whole:
         message = (
             "ends like a file that was cut short while it was written. Write it whole; if it is "
@@ -61,7 +61,3 @@ def reload_faults(
 
 def _ends_within_a_line(content: str, new_content: str) -> bool:
     return content.endswith("\n") and not new_content.endswith("\n")
-
-
-def _metrics(judged: Judged) -> set[tuple[str, str]]:
-    return {(database, metric) for database, metrics in judged.items() for metric in metrics}
