@@ -156,6 +156,7 @@ static const row rows[] = {
     {"/*!999999 SHOW */ DELETE FROM t", -1, W},
     {"/*M!999999 SET */ DELETE FROM t", -1, W},
     {"/*m! SHOW */ DELETE FROM t", -1, W},
+    {"/*!99999 COMMIT */ DELETE FROM t", -1, W},
     {"SHOW TABLES /*!99999 ( */; DELETE FROM t", -1, M},
     {"SHOW TABLES /*!99999 ' */; DELETE FROM t -- '", -1, M},
     {"/*!99999 /* */ SHOW TABLES */ DELETE FROM t", -1, W},

@@ -72,6 +72,8 @@ def shut_out(gate: MariaDBGate) -> Iterator[Any]:
         b"/*!99999 SHOW */ DELETE FROM t",
         b"/*!999999 SHOW */ DELETE FROM t",
         b"/*M!999999 SET */ DELETE FROM t",
+        b"/*!99999 COMMIT */ DELETE FROM t",
+        b"/*M!999999 ROLLBACK */ DELETE FROM t",
         b"/*!50001 DELETE FROM t */",
         b"SHOW TABLES /*!99999 ( */; DELETE FROM t",
         b"/*!99999 /* */ SHOW TABLES */ DELETE FROM t",
