@@ -300,7 +300,11 @@ class Served:
 
     def later(self, seconds: float) -> None:
         """Tend as if so much time had passed."""
-        self.call(lambda: self.listener.tend(self._loop.time() + seconds))
+        self.tend(seconds)
+        self.tend(seconds)  # At the first one, it may seem that the loop stood still.
+
+    def tend(self, later_s: float = 0.0) -> None:
+        self.call(lambda: self.listener.tend(self._loop.time() + later_s))
 
     def measure(self, **values: float | ProbeFailed) -> None:
         """From now on the probes answer this, and it has just been read."""

@@ -115,6 +115,18 @@ def test_a_connection_that_asks_nothing_is_closed(serve: Serve) -> None:
     eventually(served.settled)
 
 
+def test_after_a_stall_of_the_agent_what_came_meanwhile_is_read_first(serve: Serve) -> None:
+    """Of who has asked in time, it is not known yet: the loop was away."""
+    served = serve(Plan(limits=SLOW, tended=False))
+    with served.talk() as asking, served.talk() as silent:
+        eventually(lambda: len(served.listener.connections) == 2)
+        served.tend()
+        served.tend(later_s=100)
+        assert asking.ask("GET", CHECK).status == 200
+        served.tend(later_s=100)
+        assert silent.ended()
+
+
 # Over the Unix socket: its buffers are small and fixed, so the test knows when they are full.
 
 

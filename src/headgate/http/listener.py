@@ -11,6 +11,7 @@ of an earlier one is not parsed again: pollers repeat themselves byte for byte.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -90,6 +91,8 @@ class Listener:
         self.stopping = False
         self.refused_connections = 0
         self.shed_connections = 0
+        self._tended_at = math.inf
+        self._was_away = False
         self._servers: list[asyncio.Server] = []
         self._empty = asyncio.Event()
         self._empty.set()
@@ -151,6 +154,11 @@ class Listener:
 
     def tend(self, now: float) -> None:
         """Close connections whose request is overdue or who ask nothing. Called once a second."""
+        last, self._tended_at = self._tended_at, now
+        if not self._was_away and now - last > self.limits.request_timeout_s / 2:
+            self._was_away = True  # The loop stood still: what came meanwhile is read first.
+            return
+        self._was_away = False
         for connection in [*self.connections, *self.turned_away]:
             connection.tend(now)
 
