@@ -16,12 +16,14 @@
 
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #define LINE 64u
 #define FREE_KEY 0u
 #define MOVING_KEY UINT64_MAX   /* somebody is being given the place */
 #define PROBES 16u              /* places that a client or a plan may lie in */
 #define WRITER_TRIES 100000u
+#define WRITER_NS UINT64_C(1000000000)
 #define READER_TRIES 256u
 #define ENTER_TRIES 1000u
 /* Longer than reports to the agent take, so that what it did has been told. */
@@ -215,13 +217,30 @@ static uint32_t room_for(const hr_state *state, uint64_t key, uint64_t now_ns, b
     return found;
 }
 
-/* Whoever has been writing for so long is dead: it was killed at it, and its place is ours. */
+static uint64_t monotonic_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t) now.tv_sec * UINT64_C(1000000000) + (uint64_t) now.tv_nsec;
+}
+
+/* Whoever has been writing for so long is dead: it was killed at it, and its place is ours. By the
+ * clock as well: on a busy machine a turn of others may take milliseconds. */
 static void begin_writing(hr_gate *gate)
 {
     uint32_t sequence = atomic_load_explicit(&gate->sequence, memory_order_relaxed);
+    uint64_t until_ns = 0;
 
     for (uint32_t tries = 0; tries < WRITER_TRIES;) {
         if (sequence & 1) {
+            if (tries % 64 == 0) {
+                uint64_t now_ns = monotonic_ns();
+
+                until_ns = until_ns == 0 ? now_ns + WRITER_NS : until_ns;
+                if (now_ns >= until_ns)
+                    break;
+            }
             sched_yield();
             tries++;
             sequence = atomic_load_explicit(&gate->sequence, memory_order_relaxed);
