@@ -249,7 +249,9 @@ static void reset_long_data(hr_session *session, my_statement *statement)
 static hr_said ask_statement(hr_session *session, const my_statement *statement, uint32_t flags,
                              hr_words *words, hr_my_unit *unit)
 {
-    if (statement == NULL) { /* more than are kept: a write that nobody knows */
+    /* More than are kept, or -1 behind a PREPARE that failed, where MariaDB may run the one before it: a write
+     * that nobody knows. */
+    if (statement == NULL) {
         unit->flags |= MY_UNIT_RUNS;
         return hr_ask(session, NULL, 0, flags, words, &unit->ticket);
     }
@@ -309,9 +311,6 @@ enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *n
     hr_words words;
     hr_said said;
 
-    /* -1 behind a PREPARE that failed: the server says so. */
-    if (statement == NULL && unit.number == UINT32_MAX)
-        return my_enter(session, &unit, next);
     if (it->code != MY_STMT_FETCH && !my_types_known(session, statement, it))
         return refuse_untyped(session, it, statement, next);
     if (it->code == MY_STMT_EXECUTE && it->seen > 5 && it->payload[5] != 0)

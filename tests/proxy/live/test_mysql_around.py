@@ -12,12 +12,12 @@ from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.proxies import budget
 from tests.proxy.live.conftest import MariaDBGate
 from tests.proxy.live.limits import MYSQL_REFUSED, NOTHING_FITS, ONE_PLACE, TAG
-from tests.proxy.live.test_mysql_commands import EXECUTE, Commands
+from tests.proxy.live.test_mysql_commands import EXECUTE, PREPARE, Commands
 from tests.proxy.live.test_pymysql import table
 from tests.proxy.live.ways import MariaDBWay
 
 BINLOG_DUMP, REPORT = 0x12, 0xEF
-MALFORMED, DENIED, UNKNOWN_COMMAND = 1835, 1227, 1047
+MALFORMED, DENIED, UNKNOWN_COMMAND, NO_ROOM = 1835, 1227, 1047, 1461
 
 
 def rows_of(way: MariaDBWay, name: str) -> int:
@@ -54,6 +54,31 @@ def test_types_of_a_refused_execution_never_become_a_command(
         session._force_close()
         assert rows_of(gate.way, name) == 3
         assert caught.value.args[0] == MALFORMED
+
+
+def test_the_statement_before_one_that_cannot_be_prepared_is_judged(
+    mariadb_gate: MariaDBGate, mariadb_server: MariaDBServer
+) -> None:
+    """H4: to MariaDB, -1 is the one prepared last, also behind one that it had no room for."""
+    gate = mariadb_gate
+    count = "max_prepared_stmt_count"
+    [before] = mariadb_server.query(f"SELECT @@{count} AS n")
+    with table(gate.way, "v INT") as name, gate.way.pymysql() as session:
+        with session.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {name} VALUES (1), (2), (3)")
+        talk = Commands(session)
+        talk.prepare(f"DELETE FROM {name} {TAG}")
+        gate.proxy.publish(NOTHING_FITS)
+        mariadb_server.query(f"SET GLOBAL {count} = 0")
+        try:
+            talk.send(PREPARE, b"SELECT 1")
+            assert error_of(talk) == NO_ROOM
+        finally:
+            mariadb_server.query(f"SET GLOBAL {count} = {before['n']}")
+        talk.send(EXECUTE, struct.pack("<IBI", 2**32 - 1, 0, 1))
+        assert error_of(talk) == MYSQL_REFUSED
+        gate.proxy.publish()
+        assert rows_of(gate.way, name) == 3
 
 
 def error_of(talk: Commands) -> int:
