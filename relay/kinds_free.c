@@ -11,7 +11,7 @@
  *   NAME           a name, quoted or not     TEXT    a string        NUM   digits     LIT   any literal
  *   LIKE           a string with two % at most: each one more multiplies the server's work
  *   NIL            an empty string: what REPLACE puts in may make a text grow with each call
- *   VAR, REL       a name that is no word of SET, or of a statement's beginning
+ *   VAR            a name that is no word of SET
  *   ANY            a name, a literal, or one of = , . - + * : @
  *   ~(             a bracket right behind what stands before it: then the function is the server's own. Not
  *                  in a long statement: REPLACE compares each byte with all of what it looks for
@@ -55,14 +55,12 @@ static const char *const postgres[] = {
     "unlisten < IDENT / * >",
 };
 
+/* Not of a relation: of a view, what is constant in it is worked out to describe it, functions too. */
 static const char *const mysql[] = {
     "begin [ work ]",
     "commit ...",
     "deallocate prepare NAME",
-    "desc REL { . NAME } [ NAME|LIKE ]",
-    "describe REL { . NAME } [ NAME|LIKE ]",
     "drop prepare NAME",
-    "explain REL { . NAME } [ NAME|LIKE ]",
     "kill [ hard|soft ] [ connection|query ] NUM",
     "kill [ hard|soft ] query id NUM",
     "kill [ hard|soft ] [ connection|query ] user NAME|TEXT [ @ NAME|TEXT ]",
@@ -84,17 +82,14 @@ static const char *const mysql[] = {
     "show charset [ like LIKE ]",
     "show collation [ like LIKE ]",
     "show count ~( * ) warnings|errors",
-    "show create NAME REL { . NAME }",
     "show databases [ like LIKE ]",
     "show engine NAME status|mutex",
     "show errors [ limit NUM [ , NUM ] ]",
     "show explain for NUM",
-    "show [ extended ] [ full ] columns|fields from|in REL { . NAME } [ from|in NAME ] [ like LIKE ]",
     "show [ extended ] [ full ] tables [ from|in NAME ] [ like LIKE ]",
     "show full processlist",
     "show [ global|session|local ] status|variables [ WHICH ]",
     "show grants [ for NAME|TEXT [ @ NAME|TEXT ] ]",
-    "show [ extended ] index|indexes|keys from|in REL { . NAME } [ from|in NAME ]",
     "show master logs|status",
     "show open tables [ from|in NAME ] [ like LIKE ]",
     "show plugins",
@@ -214,16 +209,6 @@ static bool is_variable(const hg_tokens *tokens)
     return is_name(tokens) && !is_any_of(tokens, others);
 }
 
-/* EXPLAIN t, but not EXPLAIN SELECT. */
-static bool is_relation(const hg_tokens *tokens)
-{
-    static const char *const others[] = {"select", "with", "values", "table", "insert", "update", "delete",
-                                         "replace", "merge", "analyze", "format", "extended", "partitions",
-                                         "for", "into", "call", "do", "execute", "set", NULL};
-
-    return is_name(tokens) && !is_any_of(tokens, others);
-}
-
 static bool is_any(const hg_tokens *tokens)
 {
     return is_name(tokens) || tokens->piece == HG_PIECE_LITERAL
@@ -242,7 +227,7 @@ static bool is_literal(const hg_tokens *tokens)
 }
 
 static const class_of classes[] = {{"NAME", is_name}, {"TEXT", is_text}, {"NUM", is_digits},
-                                   {"LIKE", is_pattern}, {"LIT", is_literal}, {"VAR", is_variable}, {"REL", is_relation},
+                                   {"LIKE", is_pattern}, {"LIT", is_literal}, {"VAR", is_variable},
                                    {"ANY", is_any}, {"NIL", is_empty_text}};
 
 /* One of the alternatives between two bars. */
