@@ -207,7 +207,11 @@ def broken(replica: MariaDBServer, primary: MariaDBServer) -> Iterator[None]:
     """A row that somebody wrote on the replica, and the primary writes, too."""
     primary.query("CREATE DATABASE IF NOT EXISTS app")
     primary.query("CREATE OR REPLACE TABLE app.orders (id INT PRIMARY KEY)")
-    eventually(lambda: replica.query("SHOW TABLES FROM app LIKE 'orders'"))
+    there = (
+        "SELECT 1 FROM information_schema.tables "
+        "WHERE table_schema = 'app' AND table_name = 'orders'"
+    )
+    eventually(lambda: replica.query(there))
     unlogged(replica, "INSERT INTO app.orders VALUES (1)")
     primary.query("INSERT INTO app.orders VALUES (1)")
     try:
