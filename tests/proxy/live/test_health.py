@@ -273,9 +273,14 @@ def test_a_failover_needs_no_restart(postgres_shard: Shard[PostgresServer], tmp_
 
             eventually(primary_seen)
             reads = PostgresWay("reads", int(_read_only(proxy).rpartition(":")[2]))
+
+            def replica_seen() -> bool:
+                with reads.connect(dbname="postgres") as session:
+                    return port_of(session) in [s.port for s in postgres_shard.replicas]
+
+            eventually(replica_seen)  # Where none is known yet, the primary reads.
             with reads.connect(dbname="postgres") as session:
-                found = port_of(session), *session.execute("SELECT pg_is_in_recovery()")
-            assert found[0] in [s.port for s in postgres_shard.replicas] and found[1] == (True,)
+                assert list(session.execute("SELECT pg_is_in_recovery()")) == [(True,)]
             with way.connect(dbname="postgres") as stays:
                 postgres_shard.fail_over()
                 with pytest.raises(psycopg.OperationalError):
