@@ -6,8 +6,8 @@
  * the server's own, not a guess. Others (PREPARE, PING, CLOSE …) follow one another at once, and a
  * client's pipeline still saves it the way to the proxy and back.
  *
- * COM_STMT_PREPARE passes, EXECUTE is judged: a server that prepares does no work worth the name, and
- * clients keep what is prepared over a refusal.
+ * COM_STMT_PREPARE passes, EXECUTE is judged: clients keep what is prepared over a refusal. MariaDB may
+ * work out constants when it prepares; docs/security.md says so.
  */
 #include "my_inside.h"
 

@@ -267,7 +267,7 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "max_sessions",
-            "Sessions at once; further ones are told so (53300, 1040).",
+            "Sessions at once; further ones are rejected (53300, 1040).",
             whole(1, 1_000_000),
             default=10_000,
         ),
@@ -279,8 +279,9 @@ PROXY_SETTINGS = table(
         ),
         Setting(
             "max_logins_per_address",
-            "Of them, from one address (IPv6: one /64) and still logging in; further ones are told "
-            "so. 0: all but a 64th of `max_sessions`, so that one address never takes all of them.",
+            "Of them, from one address (IPv6: one /64) and still logging in; further ones are "
+            "rejected. 0: all but a 64th of `max_sessions`, so that one address never takes all of "
+            "them.",
             whole(0, 1_000_000),
             default=0,
         ),

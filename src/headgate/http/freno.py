@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from headgate.core.samples import Instant
 from headgate.http.documents import json_response
 from headgate.http.views import Views
 from headgate.wire.answers import LAG
+from headgate.wire.fleet import iso
 from headgate.wire.reasons import describe
 
 NEVER = "0001-01-01T00:00:00Z"
@@ -225,4 +225,4 @@ def _aggregated(health: Health, now: Instant, digits: int) -> str:
 def _iso(wall_s: float) -> str:
     if math.isinf(wall_s):
         return NEVER
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")
+    return iso(wall_s)
