@@ -89,7 +89,7 @@ def _has_run_out(item: Item, asked: Asked) -> bool:
 
 def _over(item: Item) -> Advice:
     message = f"{item.id} has come to its end since, and does not come back: set it anew"
-    return Advice(Severity.WARNING, "over", f"{item.kind.value} {item.id}", message)
+    return Advice(Severity.WARNING, "over", f"{item.kind} {item.id}", message)
 
 
 def _puts_first(changes: Sequence[ItemChange], asked: Asked) -> list[ItemChange]:
@@ -135,4 +135,4 @@ def _newer_told(held: Holdings, items: Iterable[Item], asked: Asked) -> Iterator
         now = held.items.get(name_of(item))
         if now is not None and now.n < item.n and now.set_at > item.set_at:
             message = f"{item.id} was set anew by {now.set_by} since: that one counts"
-            yield Advice(Severity.WARNING, "set-since", f"{item.kind.value} {item.id}", message)
+            yield Advice(Severity.WARNING, "set-since", f"{item.kind} {item.id}", message)

@@ -361,7 +361,7 @@ def changeable(held: Holdings, rule_id: str, wall_s: float, expect: int | None) 
 def check_expected(item: Item, expect: int | None) -> None:
     if expect is not None and expect != item.n:
         message = (
-            f"{item.kind.value} {item.id} is of revision {item.n}, not {expect}: "
+            f"{item.kind} {item.id} is of revision {item.n}, not {expect}: "
             "somebody changed it in between; look again and repeat"
         )
         raise Conflict(message)

@@ -9,6 +9,7 @@ members/<s>/<m>@<h>  a member, its agent's (h) address, its server's role (lease
                    where both have the same name
 shards/<s>         how a shard is, told by its primary's agent (lease)
 leaders/<name>     who leads an active–passive pair (lease)
+notes/…            of an agent's own log: what it noted itself, which nobody set
 
 Nothing is meant by an entry that vanishes: what is taken out is put as taken out, with its n,
 and a lease collects it later.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -26,21 +27,35 @@ from headgate.core.reach import Level, Reach
 
 HEAD, BEAT = "head", "beat"
 LOG, ITEMS, WIDE = "log/", "items/", "items/wide/"
+NOTES = "notes/"
 MEMBERS, SHARDS, LEADERS = "members/", "shards/", "leaders/"
 
 
-class ItemKind(Enum):
+class ItemKind(StrEnum):
+    """Those that this version knows. Another one, of a newer version, is kept and passed on."""
+
     RULE = "rule"
     """The value is a rule as it is kept (agent/rulesteps.value_of)."""
     BUDGET = "budget"
-    """The value is one budget of a policy, as `written`."""
+    """The value is one budget of a policy, as `written`; of HERE only what differs (budgetlayers)."""
+    POLICY = "policy"
+    """What an agent changed of a database's policy besides its budgets: settings, order, mode."""
+    METRIC = "metric"
+    """Settings of a metric of a database, or that it is removed."""
+    SKIP = "skip"
+    """A member that its shard's rollup leaves out for a while."""
+    PEER = "peer"
+    """A member of a shard, and where its agent is."""
+    HANDOVER = "handover"
+    """An announced switchover of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One thing that an operator set for the fleet."""
 
-    kind: ItemKind
+    kind: str
+    """An ItemKind, or the word of a newer version."""
     id: str
     """Of a rule `f-1a2b3c`; of a budget its name and its reach: `etl-cap@shard:commerce/*`."""
     reach: Reach
@@ -97,10 +112,10 @@ def unquoted(piece: str) -> str:
     return unquote(piece)
 
 
-def item_key(kind: ItemKind, item_id: str, reach: Reach) -> str:
+def item_key(kind: str, item_id: str, reach: Reach) -> str:
     alone = reach.level is Level.SHARD and reach.is_exact
     under = shard_items(reach.pattern) if alone else WIDE
-    return f"{under}{kind.value}/{quoted(item_id)}"
+    return f"{under}{kind}/{quoted(item_id)}"
 
 
 def shard_items(shard: str) -> str:

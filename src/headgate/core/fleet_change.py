@@ -23,7 +23,7 @@ UNSET = "unset"
 BOOKKEEPING = frozenset({"created_at", "created_by", "set_at", "ruled_at", "charged", "suspended"})
 """Of a rule's value: who and when, which no file says."""
 
-ItemName = tuple[ItemKind, str]
+ItemName = tuple[str, str]
 """By which one is known, wherever it reaches."""
 
 
@@ -143,7 +143,7 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class ItemDifference:
-    kind: ItemKind
+    kind: str
     id: str
     reach: Reach
     what: What
@@ -153,7 +153,7 @@ class ItemDifference:
     @property
     def line(self) -> str:
         """For people: `rule f-1a2b3c (fleet): ratio 0.5 → 0.9`."""
-        head = f"{self.kind.value} {self.id}"
+        head = f"{self.kind} {self.id}"
         if self.kind is ItemKind.RULE:
             head += f" ({self.reach})"
         if self.what is not What.CHANGED:

@@ -110,7 +110,7 @@ def parse_file(document: object) -> FleetFile:
 
 
 def _entries(raw: object, kind: ItemKind, faults: list[Fault]) -> Iterator[FileEntry]:
-    section = f"{kind.value}s"
+    section = f"{kind}s"
     if not isinstance(raw, list | tuple):
         faults.append(Fault(section, f"must be a list of tables: [[{section}]]"))
         return

@@ -7,6 +7,7 @@ read is refused with its key, and the others stand.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,6 +16,8 @@ from headgate.core.fleet import Item, ItemChange, ItemKind, Revision, log_n
 from headgate.core.reach import parse_reach
 from headgate.core.stored import read_object
 
+_KINDS = {kind.value: kind for kind in ItemKind}
+_KIND = re.compile(r"[a-z][a-z_]{0,31}")
 MAX_ITEM_BYTES = 64 * 1024
 MAX_N = 10**12 - 1
 """As many digits as the keys of the log have. A higher one was written by no agent, and whoever
@@ -30,7 +33,7 @@ def item_bytes(item: Item) -> bytes:
 
 def item_document(item: Item) -> dict[str, Any]:
     return {
-        "kind": item.kind.value,
+        "kind": str(item.kind),
         "id": item.id,
         "reach": str(item.reach),
         "value": None if item.value is None else dict(item.value),
@@ -166,7 +169,7 @@ def _item(document: Mapping[str, Any]) -> Item:
         if value is not None and not isinstance(value, Mapping):
             raise ValueError("is no item: its value is no object")
         return Item(
-            ItemKind(document["kind"]),
+            _kind(document["kind"]),
             str(document["id"]),
             parse_reach(document["reach"]),
             value,
@@ -176,6 +179,13 @@ def _item(document: Mapping[str, Any]) -> Item:
         )
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"is no item: {error!r}") from None
+
+
+def _kind(given: object) -> str:
+    """A word of a newer version is kept as it is."""
+    if not isinstance(given, str) or not _KIND.fullmatch(given):
+        raise ValueError(f"is no item: its kind is {str(given)[:40]!r}")
+    return _KINDS.get(given, given)
 
 
 def _n(given: object, of_what: str) -> int:

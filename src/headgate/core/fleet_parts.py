@@ -49,7 +49,7 @@ def oversized(changes: Iterable[ItemChange]) -> Iterator[Fault]:
                 f"takes {size_bytes:,} bytes, at most {MAX_ITEM_BYTES:,} in a fleet's store: "
                 "make several of it"
             )
-            yield Fault(f"{change.after.kind.value} {change.after.id}", message)
+            yield Fault(f"{change.after.kind} {change.after.id}", message)
 
 
 def parts_of(changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:

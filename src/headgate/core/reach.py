@@ -47,12 +47,10 @@ class Place:
 class Reach:
     level: Level = Level.FLEET
     pattern: str = ""
-    """Empty for the fleet."""
+    """Empty for the fleet, and for HERE."""
 
     def __str__(self) -> str:
-        return (
-            self.level.value if self.level is Level.FLEET else f"{self.level.value}:{self.pattern}"
-        )
+        return f"{self.level.value}:{self.pattern}" if self.pattern else self.level.value
 
     @property
     def is_exact(self) -> bool:
@@ -61,11 +59,13 @@ class Reach:
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """Narrower ones are higher; among patterns of a level, those that say more."""
-        return LEVELS.index(self.level), self.is_exact, len(self.pattern.replace("*", ""))
+        """Narrower ones are higher; among patterns of a level, those that say more. A change that
+        was set at the agent itself is the narrowest."""
+        said = len(self.pattern.replace("*", "")) if self != HERE else MAX_PATTERN_CHARS + 1
+        return LEVELS.index(self.level), self.is_exact, said
 
     def meets(self, place: Place) -> bool:
-        if self.level is Level.FLEET:
+        if self.level is Level.FLEET or self == HERE:
             return True
         name: str = getattr(place, self.level.value)
         return bool(name) and _fits(self._pieces, name)
@@ -98,10 +98,13 @@ def _fits(pieces: Sequence[str], name: str) -> bool:
 
 
 EVERYWHERE = Reach()
+HERE = Reach(Level.HOST, "")
+"""This agent, whatever it is called. In its own log alone: no other agent ever sees it."""
 
 
 def parse_reach(value: object) -> Reach:
-    """`fleet`, or a level and a pattern; ValueError says what it should have been."""
+    """`fleet`, `host` (this agent), or a level and a pattern; ValueError says what it should have
+    been."""
     if not isinstance(value, str):
         raise ValueError("must be a string, such as fleet or shard:commerce/*")
     level_name, colon, pattern = value.partition(":")
@@ -114,6 +117,8 @@ def parse_reach(value: object) -> Reach:
         if colon:
             raise ValueError(f"is {value!r}: fleet is all of it, and takes no pattern")
         return EVERYWHERE
+    if value == HERE.level.value:
+        return HERE
     if not _PATTERN.fullmatch(pattern):
         raise ValueError(
             f"is {value!r}, must read like {level.value}:NAME, with 1–{MAX_PATTERN_CHARS} of "

@@ -174,7 +174,7 @@ def item_doc(item: Item, wall_s: float) -> HeldItemDoc:
     ends = found.expires_at
     running = ends is not None and found.state == "in_force"
     return HeldItemDoc(
-        kind=item.kind.value,
+        kind=str(item.kind),
         id=item.id,
         reach=str(item.reach),
         state=found.state,
@@ -238,7 +238,7 @@ def difference_docs(changes: Sequence[ItemChange]) -> list[FleetDifferenceDoc]:
 def _difference_doc(change: ItemChange) -> FleetDifferenceDoc:
     found = difference(change)
     return FleetDifferenceDoc(
-        kind=f"{found.kind.value} {found.what.value}",
+        kind=f"{found.kind} {found.what.value}",
         id=found.id,
         reach=str(found.reach),
         settings=[FleetSettingDoc(one.name, one.before, one.after) for one in found.settings],

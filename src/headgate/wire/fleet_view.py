@@ -313,7 +313,7 @@ def _agent(seen: AgentSeen, wall_s: float) -> FleetAgentDoc:
 def _item(item: Item, holders: Holders, wall_s: float) -> FleetItemDoc:
     held, value = holders.held(item), item.value or {}
     return FleetItemDoc(
-        kind=item.kind.value,
+        kind=str(item.kind),
         id=item.id,
         reach=str(item.reach),
         says=_says(item),
