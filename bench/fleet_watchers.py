@@ -28,7 +28,7 @@ from bench.fleet_sim_scenes import Spread
 from bench.load import cpu_s, table
 from headgate.agent.clock import Dice, SystemClock
 from headgate.agent.fleetbeat import FleetBeat
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.agent.fleetfollower import FleetFollower
 from headgate.agent.fleetitems import ItemShelf
 from headgate.agent.fleetmirror import Mirror
@@ -105,7 +105,7 @@ class Bench:
         endpoints = cluster.endpoints
         self.watchers = [Watcher(i, endpoints, self._applied(i)) for i in range(agents)]
         self.desk = etcd_store(endpoints, PREFIX)
-        self.book = FleetBook(self.desk, SystemClock(), lambda _: {}, Dice(0).roll)
+        self.book = ChangeBook(self.desk, SystemClock(), lambda _: {}, Dice(0).roll)
 
     def _applied(self, index: int) -> Callable[[RuleBook], None]:
         def note(book: RuleBook) -> None:

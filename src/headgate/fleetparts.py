@@ -19,7 +19,7 @@ from headgate.agent.board import Board
 from headgate.agent.budgets import Budgets
 from headgate.agent.election import Elector
 from headgate.agent.fleetbeat import FleetBeat
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.agent.fleetcopies import FleetCopies
 from headgate.agent.fleetfollower import FleetFollower
 from headgate.agent.fleetinforce import FleetInForce
@@ -55,7 +55,7 @@ from headgate.stores.fleetcache import FleetCache
 from headgate.stores.fleetroster import RosterFile
 from headgate.version import VERSION
 from headgate.wire.fleet import iso
-from headgate.wiring import advertised, answers_of
+from headgate.wiring import advertised, answers_of, places_of
 
 log = structlog.get_logger()
 
@@ -133,7 +133,7 @@ class FleetParts:
             found=self._members_found,
         )
         self.beat = FleetBeat(self.store, self.follower, clock, roll, by=settings.agent.name)
-        self.book = FleetBook(
+        self.book = ChangeBook(
             self.store,
             clock,
             host.known_metrics,
@@ -261,11 +261,7 @@ class FleetParts:
 
     def places(self) -> list[Place]:
         """Where each database of this agent stands."""
-        fleet, host = self._fleet, self._settings.agent.name
-        return [
-            Place(fleet.region, fleet.cluster, database.shard or "", host, database.name)
-            for database in self._settings.databases.values()
-        ]
+        return places_of(self._settings)
 
     def _follower(
         self,
@@ -333,7 +329,7 @@ class FleetParts:
         budgets = (told.partition(f" on {database}") for told in self._host.budgets.fleet_faults)
         left_out = (item_id for item_id, here, rest in budgets if here and not rest)
         # A rule that does not meet all of our databases is called by its id and the database.
-        rules = (told.rpartition("@") for told in self._host.rules.fleet_faults)
+        rules = (told.rpartition("@") for told in self._host.rules.faults)
         unruled = (name or of for name, at, of in rules if not at or of == database)
         return sorted({*unread, *unruled, *left_out})
 

@@ -27,6 +27,8 @@ from headgate.agent.clock import Dice, SystemClock, boot_now
 from headgate.agent.demand import Demands
 from headgate.agent.fairness import Fairness
 from headgate.agent.filelimit import FileRoom, most_connections
+from headgate.agent.fleetbook import OwnBook
+from headgate.agent.fleetinforce import OwnInForce
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
@@ -39,8 +41,7 @@ from headgate.agent.pulse import Pulse
 from headgate.agent.recorder import Recorder
 from headgate.agent.rogues import Rogues, SessionsProbe
 from headgate.agent.rulebook import RuleKeeper
-from headgate.agent.rulesteps import RULE
-from headgate.agent.ruletime import RULE_TIME
+from headgate.agent.ruledrafts import Here
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import HANDOVER, PEER, SKIP, Shards
 from headgate.agent.snapshots import Snapshots
@@ -61,7 +62,9 @@ from headgate.config import (
     read_settings,
     settings_text,
 )
+from headgate.core.fleet import ItemKind
 from headgate.core.metric_settings import parse_metric_settings
+from headgate.core.reach import Place
 from headgate.core.records import AuditEntry, MetricChange
 from headgate.core.redaction import shown
 from headgate.core.reloading import NOTHING, Confirmed, reload_faults
@@ -97,6 +100,7 @@ from headgate.wiring import (
     idleness_of,
     own_names,
     peer_access,
+    places_of,
     plan_of,
     policy_of,
     probes_of,
@@ -271,12 +275,23 @@ class Agent:
             known_metrics,
             limits=limits,
             boot=boot_now,
+            forget=lambda rule_ids: self.own.forget(ItemKind.RULE, rule_ids),
         )
         self.budgets = Budgets(
             self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive
         )
         self.checker.debits = self.budgets.debits
         roll = (dice or Dice()).roll
+        self.own_in_force = OwnInForce((self.rules, self.budgets), self._places)
+        self.own = OwnBook(
+            self.store,
+            self._clock,
+            known_metrics,
+            roll,
+            Here(self.rules.advice, self.rules.time.now_s),
+            self.own_in_force.changed,
+            limits=limits,
+        )
         host = Host(
             self.shards,
             self.board,
@@ -503,6 +518,7 @@ class Agent:
             shards=self.shards,
             demands=self.demands,
             rules=self.rules,
+            own=self.own,
             broadcasts=self.broadcasts,
             intake=self.intake,
             unthrottled=self.unthrottled,
@@ -678,13 +694,13 @@ class Agent:
         store = self.store
         try:
             changes = await store.salvage_changes()
-            rules = await store.salvage_records(RULE), await store.salvage_records(RULE_TIME)
+            own = await self.own.load(salvaged=True)
             members = [await store.salvage_records(kind) for kind in (SKIP, PEER, HANDOVER)]
             policies = await store.salvage_policies()
         except StoreUnavailable as error:
             self._lose_state(str(error))
             return []
-        self.rules.load(*rules)
+        await self.own_in_force.load(list(own.items.values()))
         await self.shards.load(*members)
         await self.budgets.load(policies)
         return changes
@@ -693,10 +709,10 @@ class Agent:
         """All of it is read before any of it counts."""
         store = self.store
         changes = await store.metric_changes()
-        rules = await store.records(RULE), await store.records(RULE_TIME)
+        own = await self.own.load()
         members = [await store.records(kind) for kind in (SKIP, PEER, HANDOVER)]
         policies, reports = await store.policies(), await store.reports()
-        self.rules.load(*rules)
+        await self.own_in_force.load(list(own.items.values()))
         self.unthrottled.load(reports)
         await self.budgets.load(policies)
         await self.shards.load(*members)
@@ -733,6 +749,9 @@ class Agent:
         self._have_state()
         await self._adopt(self._settings, changes)
         log.info("store.changes_loaded", count=len(changes))
+
+    def _places(self) -> list[Place]:
+        return places_of(self._settings)
 
     def _apply_rules(self, book: RuleBook) -> None:
         self.checker.rules = book

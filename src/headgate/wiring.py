@@ -37,6 +37,7 @@ from headgate.core.courses import Policy
 from headgate.core.lint import Severity
 from headgate.core.metrics import Engine
 from headgate.core.pairs import LOCAL, Answered
+from headgate.core.reach import Place
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.rollup_settings import plugin_faults
 from headgate.errors import Fault, InvalidName, InvalidSettings
@@ -371,3 +372,13 @@ def first_line(path: Path, place: str, what: str) -> str:
         return path.read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError, UnicodeDecodeError):
         raise InvalidSettings([Fault(place, f"no {what} can be read from {path}")]) from None
+
+
+def places_of(settings: Settings) -> list[Place]:
+    """Where each database of this agent stands."""
+    fleet, host = settings.fleet, settings.agent.name
+    region, cluster = ("", "") if fleet is None else (fleet.region, fleet.cluster)
+    return [
+        Place(region, cluster, database.shard or "", host, database.name)
+        for database in settings.databases.values()
+    ]

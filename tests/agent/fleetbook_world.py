@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.agent.ports import FleetStore
 from headgate.core.fleet import shard_key, shard_members
 from headgate.core.keyvalue import Compare, Listing, Put
@@ -96,9 +96,9 @@ def known(database: str) -> Mapping[str, KnownMetric]:
     return KNOWN if database in ("", "main") else {}
 
 
-def book_on(store: FleetStore, clock: Any, prefix: str = "f", **more: Any) -> FleetBook:
+def book_on(store: FleetStore, clock: Any, prefix: str = "f", **more: Any) -> ChangeBook:
     numbers, ops = count(1), count(1)
-    return FleetBook(
+    return ChangeBook(
         store,
         clock,
         known,

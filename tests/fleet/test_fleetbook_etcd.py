@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from headgate.agent.clock import SystemClock
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.core.fleet import HEAD, ITEMS, LOG
 from headgate.core.fleet_items import read_head, read_item
 from headgate.core.keyvalue import Compare, Lease, Put
@@ -52,12 +52,12 @@ async def stores(etcd_endpoints: list[str], etcd_prefix: str) -> AsyncIterator[l
 
 
 @pytest.fixture
-def books(stores: list[Recording]) -> list[FleetBook]:
+def books(stores: list[Recording]) -> list[ChangeBook]:
     return [book_on(store, SystemClock(), f"b{at}") for at, store in enumerate(stores)]
 
 
 async def test_two_agents_that_change_at_once_lose_nothing(
-    books: list[FleetBook], stores: list[Recording]
+    books: list[ChangeBook], stores: list[Recording]
 ) -> None:
     stores[0].to_lose = 1
     changes = [
@@ -72,7 +72,7 @@ async def test_two_agents_that_change_at_once_lose_nothing(
 
 
 async def test_whoever_reads_gets_each_revision_whole(
-    books: list[FleetBook], stores: list[Recording]
+    books: list[ChangeBook], stores: list[Recording]
 ) -> None:
     """Number and items are one commit: whoever has the number has the items."""
     change = asyncio.create_task(books[0].apply(file_of(150), who="ada"))
@@ -87,7 +87,7 @@ async def test_whoever_reads_gets_each_revision_whole(
     assert seen == {n: whole[n] for n in seen}
 
 
-async def test_large_changes_fit_into_what_etcd_takes(books: list[FleetBook]) -> None:
+async def test_large_changes_fit_into_what_etcd_takes(books: list[ChangeBook]) -> None:
     rules = [{"match": {"username": f"{'u' * 190}{at}"}} for at in range(250)]
     budgets = [{"name": f"b{at}", "reach": "fleet", "rate": 20, "rules": rules} for at in range(5)]
     first = await books[0].apply({"budgets": budgets}, who="ada")
@@ -101,7 +101,7 @@ async def test_large_changes_fit_into_what_etcd_takes(books: list[FleetBook]) ->
 
 
 async def test_leases_collect_what_was_taken_out_and_never_what_was_put_anew(
-    books: list[FleetBook], stores: list[Recording]
+    books: list[ChangeBook], stores: list[Recording]
 ) -> None:
     await books[0].put_rule(HALF, reach=COMMERCE, who="ada")
     await books[0].patch_rule("half", {"for": "1d"}, who="ada")

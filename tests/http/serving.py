@@ -23,7 +23,7 @@ from headgate.agent.budgets import Budgets, TrafficPlan
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.agent.fleetmirror import Mirror
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
@@ -221,7 +221,7 @@ class Served:
 
     def _fleet_of(self, store: FleetStore) -> Fleet:
         known = metrics_known_to(self.book)
-        return Fleet(FleetBook(store, self.clock, known, self.dice.roll), Mirror(self.clock))
+        return Fleet(ChangeBook(store, self.clock, known, self.dice.roll), Mirror(self.clock))
 
     # --- on the server's loop --------------------------------------------------------------
 

@@ -244,10 +244,17 @@ class Budgets:
     # --- from the fleet --------------------------------------------------------------------
 
     async def follow(
-        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool = False
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        *,
+        whole: bool = False,
+        own: bool = False,
     ) -> None:
-        """What is set for the fleet, as RuleKeeper.follow: it lies on the settings file, and
+        """What is set, as RuleKeeper.follow: what the fleet says lies on the settings file, and
         under what was changed at this agent. What cannot stand is left out, and told."""
+        if own:
+            return
         wall_s = self._clock.now().wall_s
         self._fleet.follow(items, places, wall_s, whole=whole)
         for database, controlled in list(self.by_database.items()):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from headgate.agent.fleetcommit import Draft, NoSuchItem
-from headgate.agent.fleetruledrafts import UNCHANGED, Asked, ended
+from headgate.agent.ruledrafts import UNCHANGED, Asked, ended
 from headgate.core.fleet import Item, ItemChange, Revision
 from headgate.core.fleet_change import (
     Holdings,

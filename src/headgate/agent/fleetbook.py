@@ -1,16 +1,17 @@
-"""Change what is set for the fleet.   operators ──► FleetBook ──commit──► FleetStore ──► followers
+"""Change what is set in a log.   operators ──► ChangeBook ──commit──► log ──► in force
 
-Any agent that knows the fleet's store may: it takes no watching. Everything is judged on what
-stands at that moment, and again if somebody else was first (fleetcommit.py). Each change is a
-revision of the fleet, n, with who and what: to look at, and to go back to.
+There is one for the agent's own log, and one for the log that a fleet shares, where there is one.
+Everything is validated on what stands at that moment, and again if somebody else was first
+(fleetcommit.py). Each change is a revision of the log, n, with who and what: to look at, and to
+go back to.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from headgate.agent import fleetbudgetdrafts
 from headgate.agent.fleetback import restored, rolled_back
@@ -18,15 +19,15 @@ from headgate.agent.fleetcommit import (
     Draft,
     FleetWriter,
     NoSuchItem,
+    OwnWriter,
     StoppedMidway,
     beside,
 )
 from headgate.agent.fleetfiles import ApplyDrafts
 from headgate.agent.fleethistory import MAX_REVISIONS, FleetHistory
 from headgate.agent.fleetreach import look_up
-from headgate.agent.fleetruledrafts import Asked, RuleDrafts
-from headgate.agent.ports import Clock, FleetStore
-from headgate.agent.rulebook import FAVOR_RATIO
+from headgate.agent.ports import Clock, FleetStore, OwnStore
+from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.fleet import Item, Revision
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
@@ -36,11 +37,15 @@ from headgate.core.reach import Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
 
-__all__ = ["Exported", "FleetBook", "NoSuchItem", "StoppedMidway"]
+__all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
 
 
 def _new_id() -> str:
     return f"f-{secrets.token_hex(3)}"
+
+
+def _own_id() -> str:
+    return f"r-{secrets.token_hex(3)}"
 
 
 def _new_op() -> str:
@@ -53,7 +58,11 @@ class Exported(NamedTuple):
     """As core/fleet_files.py writes and reads it."""
 
 
-class FleetBook:
+InForce = Callable[[Sequence[Item]], Awaitable[None]]
+"""Called with what a change of the agent's own log has put, before it is acknowledged."""
+
+
+class ChangeBook:
     """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
     OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
 
@@ -75,7 +84,7 @@ class FleetBook:
         """The agent's name."""
         self._writer = FleetWriter(store, clock, roll, new_op)
         self._history = FleetHistory(store)
-        self._rules = RuleDrafts(known_metrics, limits, new_id)
+        self.rules = RuleDrafts(known_metrics, limits, new_id)
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -118,8 +127,8 @@ class FleetBook:
     async def put_rule(
         self, raw: Mapping[str, Any], *, reach: Reach, who: str, dry_run: bool = False
     ) -> FleetChange:
-        return await self._change(
-            lambda held, asked: self._rules.put(held, raw, reach, asked), who, dry_run=dry_run
+        return await self.make(
+            lambda held, asked: self.rules.put(held, raw, reach, asked), who, dry_run=dry_run
         )
 
     async def favor(
@@ -138,8 +147,8 @@ class FleetBook:
         `more`: for, expires_at, schedule, database, reason; both rules have them.
         """
         targets = (target, over, ratio)
-        return await self._change(
-            lambda held, asked: self._rules.favor(held, targets, more or {}, reach, asked),
+        return await self.make(
+            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked),
             who,
             dry_run=dry_run,
         )
@@ -154,8 +163,8 @@ class FleetBook:
         dry_run: bool = False,
     ) -> FleetChange:
         """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
-        return await self._change(
-            lambda held, asked: self._rules.patch(held, rule_id, raw, asked, expect),
+        return await self.make(
+            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect),
             who,
             dry_run=dry_run,
         )
@@ -164,8 +173,8 @@ class FleetBook:
         self, rule_id: str, *, who: str, expect: int | None = None, dry_run: bool = False
     ) -> FleetChange:
         """End it now, and the one that was set together with it."""
-        return await self._change(
-            lambda held, asked: self._rules.lift(held, rule_id, asked, expect),
+        return await self.make(
+            lambda held, asked: self.rules.lift(held, rule_id, asked, expect),
             who,
             dry_run=dry_run,
         )
@@ -184,7 +193,7 @@ class FleetBook:
         dry_run: bool = False,
     ) -> FleetChange:
         """Add or replace the one of that name and reach; `new`: only where there is none yet."""
-        return await self._change(
+        return await self.make(
             lambda held, asked: fleetbudgetdrafts.set_budget(
                 held, name, raw, reach, asked, expect=expect, new=new
             ),
@@ -202,7 +211,7 @@ class FleetBook:
         expect: int | None = None,
         dry_run: bool = False,
     ) -> FleetChange:
-        return await self._change(
+        return await self.make(
             lambda held, asked: fleetbudgetdrafts.patch_budget(
                 held, name, raw, reach, asked, expect=expect
             ),
@@ -219,7 +228,7 @@ class FleetBook:
         expect: int | None = None,
         dry_run: bool = False,
     ) -> FleetChange:
-        return await self._change(
+        return await self.make(
             lambda held, asked: fleetbudgetdrafts.remove_budget(
                 held, name, reach, asked, expect=expect
             ),
@@ -241,8 +250,8 @@ class FleetBook:
         """As a file says (core/fleet_files.py); `prune`: what it does not name is taken out.
         `expect_n`: only if the fleet is at that revision."""
         file = parse_file(document)
-        drafts = ApplyDrafts(self._rules)
-        return await self._change(
+        drafts = ApplyDrafts(self.rules)
+        return await self.make(
             lambda held, asked: drafts.apply(held, file, asked, prune=prune),
             who,
             expect_n=expect_n,
@@ -266,7 +275,7 @@ class FleetBook:
         change = await self._writer.carry_out(
             plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
         )
-        return await self._with_reached(change)
+        return await self._made(change)
 
     async def restore(
         self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
@@ -274,7 +283,7 @@ class FleetBook:
         """Put back what a store has lost, from what an agent still has; revisions go on above
         `known_n`, so that nobody takes them for old ones."""
         kept = list(items)
-        return await self._change(
+        return await self.make(
             lambda held, asked: restored(held, kept, known_n, asked),
             who,
             dry_run=dry_run,
@@ -287,7 +296,7 @@ class FleetBook:
         """One look at the clock for all tries and parts: drafted anew, it is the same change."""
         return Asked(who, round(self._clock.now().wall_s, 3))
 
-    async def _change(
+    async def make(
         self,
         draft: Callable[[Holdings, Asked], Draft],
         who: str,
@@ -305,14 +314,14 @@ class FleetBook:
         change = await self._writer.carry_out(
             plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
         )
-        return await self._with_reached(change)
+        return await self._made(change)
 
     def _signed(self, who: str) -> str:
         """A user's number says nothing to those of another host."""
         return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
 
-    async def _with_reached(self, change: FleetChange) -> FleetChange:
-        """Whom it concerns, before or after: who is no longer reached is concerned, too."""
+    async def _made(self, change: FleetChange) -> FleetChange:
+        """With whom it concerns, before or after: who is no longer reached is concerned, too."""
         concerned = {
             item.reach
             for one in change.changes
@@ -320,6 +329,47 @@ class FleetBook:
             if item is not None
         }
         return replace(change, reached=await look_up(self._store, concerned))
+
+
+class OwnBook(ChangeBook):
+    """Of the agent's own log: in force when a change is acknowledged."""
+
+    def __init__(
+        self,
+        store: OwnStore,
+        clock: Clock,
+        known_metrics: KnownMetrics,
+        roll: Callable[[], float],
+        here: Here,
+        in_force: InForce,
+        *,
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        new_id: Callable[[], str] = _own_id,
+        new_op: Callable[[], str] = _new_op,
+    ) -> None:
+        own = cast(FleetStore, store)
+        super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
+        self._own = self._writer = OwnWriter(store, clock, roll, new_op)
+        self._in_force = in_force
+        self.rules = RuleDrafts(known_metrics, limits, new_id, here)
+
+    @property
+    def held(self) -> Holdings:
+        """What stands, as far as it is known."""
+        return self._own.held
+
+    async def load(self, *, salvaged: bool = False) -> Holdings:
+        """As the store has it now; nothing is put in force by this."""
+        return await self._own.load(salvaged=salvaged)
+
+    async def forget(self, kind: str, ids: Iterable[str]) -> None:
+        """What ended long ago is taken out, with an audit entry and no revision."""
+        await self._own.forget([(kind, name) for name in ids])
+
+    async def _made(self, change: FleetChange) -> FleetChange:
+        if change.changes and not change.dry_run:
+            await self._in_force(change.items)
+        return change
 
 
 def _with_clocks(draft: Draft, held: Holdings, asked: Asked) -> Draft:

@@ -14,7 +14,7 @@ from typing import Any
 from headgate.agent.budgetbook import ANOTHER, RESERVED_NAMES
 from headgate.agent.budgetlayers import merged
 from headgate.agent.fleetcommit import Draft, NoSuchItem
-from headgate.agent.fleetruledrafts import (
+from headgate.agent.ruledrafts import (
     UNCHANGED,
     Asked,
     check_expected,

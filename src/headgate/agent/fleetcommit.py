@@ -1,28 +1,39 @@
-"""One change of a fleet's items, on top of what stands.   FleetBook ──plan──► FleetWriter ──► store
+"""One change of a log, on top of what stands.   ChangeBook ──plan──► FleetWriter ──► store
 
 read ──Holdings──► plan ──Draft──► parts ──commit, compared with head──► revisions n+1, n+2 …
   ▲                                             │
   └── somebody else was first: all of it anew ──┘
 
 Every commit compares head, so that of all who build on revision n one gets through. That one's
-log/<n+1> carries its op: whoever lost an answer looks there, and knows whether it was theirs.
+log/<n+1> carries its op: who lost an answer looks there, and knows whether it was theirs.
+
+OwnWriter does the same with the log of one agent. It keeps what stands in memory, and puts the
+audit entries into the same transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import structlog
 
 from headgate.agent.fleethistory import MAX_REVISIONS
-from headgate.agent.ports import Clock, FleetStore
-from headgate.core.fleet import BEAT, HEAD, ITEMS, Item, ItemChange, Revision, log_key
+from headgate.agent.ports import Clock, FleetStore, OwnStore
+from headgate.core.fleet import BEAT, HEAD, ITEMS, Item, ItemChange, ItemKind, Revision, log_key
 from headgate.core.fleet_beat import Beat, read_beat
-from headgate.core.fleet_change import FleetChange, Holdings, newest, summary_of
+from headgate.core.fleet_change import (
+    FleetChange,
+    Holdings,
+    ItemName,
+    is_taken_out,
+    name_of,
+    newest,
+    summary_of,
+)
 from headgate.core.fleet_items import (
     head_bytes,
     item_bytes,
@@ -34,6 +45,7 @@ from headgate.core.fleet_items import (
 from headgate.core.fleet_parts import lease_s, numbered, oversized, parts_of, put_by
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.lint import Advice
+from headgate.core.records import AuditEntry
 from headgate.errors import (
     Conflict,
     HeadgateError,
@@ -54,6 +66,7 @@ WITHIN_S = 20.0
 """All tries of the same together: somebody waits for the answer."""
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
+OURSELVES = "headgate"
 LARGE = 500
 """Items; more are worked on in a thread, so that checks have their turn."""
 
@@ -84,6 +97,8 @@ class Draft:
     advice: tuple[Advice, ...] = ()
     least_n: int = 0
     """Revisions go on above this, also where the store is further back."""
+    shown: Mapping[ItemName, tuple[Any, Any]] = field(default_factory=dict)
+    """What the audit shows of a change as before and after, where that is not the value itself."""
 
 
 Plan = Callable[[Holdings], Awaitable[Draft]]
@@ -124,6 +139,8 @@ class _Run:
 
 
 class FleetWriter:
+    _event = "fleet."
+
     def __init__(
         self,
         store: FleetStore,
@@ -173,7 +190,7 @@ class FleetWriter:
         while run.parts:
             step = self._step(run, ground)
             try:
-                made = await self._attempt(ground, step)
+                made = await self._attempt(ground, step, run.draft)
             except (OutcomeUnknown, StoreRefused):
                 raise
             except StoreUnavailable as error:
@@ -183,7 +200,7 @@ class FleetWriter:
                 await patience.wait(error)
                 continue
             if made is not None:
-                log.info(f"fleet.{step.action}", n=step.n, who=step.who, what=step.summary)
+                log.info(self._event + step.action, n=step.n, who=step.who, what=step.summary)
                 run.advance(step)
                 ground, patience = made, self._patience(MAX_DRAFTS)
                 continue
@@ -221,7 +238,7 @@ class FleetWriter:
 
     # --- one commit ------------------------------------------------------------------------
 
-    async def _attempt(self, ground: Ground, step: Revision) -> Ground | None:
+    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
         """What it stands on after; None: somebody else was first, and it was not made.
 
         Where no answer came the very same commit is sent again: it compares the same head, so
@@ -271,6 +288,110 @@ class FleetWriter:
 
     def _patience(self, tries: int) -> Patience:
         return Patience(self._clock, self._roll, tries)
+
+
+class OwnWriter(FleetWriter):
+    """Of the log that only this agent writes: nobody else is ever first."""
+
+    _event = ""
+
+    def __init__(
+        self,
+        store: OwnStore,
+        clock: Clock,
+        roll: Callable[[], float],
+        new_op: Callable[[], str],
+    ) -> None:
+        super().__init__(cast(FleetStore, store), clock, roll, new_op)
+        self._own = store
+        self._held: Holdings | None = None
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> Holdings:
+        if self._held is None:
+            self._held = await super().read()
+        return self._held
+
+    @property
+    def held(self) -> Holdings:
+        """What was read or written last."""
+        return self._held or Holdings()
+
+    async def load(self, *, salvaged: bool = False) -> Holdings:
+        """As the store has it now. `salvaged`: it cannot be opened, and is only looked at."""
+        if salvaged:
+            self._held = holdings_of(await self._own.salvage_list((HEAD, ITEMS)))
+        else:
+            self._held = await super().read()
+        return self._held
+
+    async def carry_out(
+        self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
+    ) -> FleetChange:
+        if dry_run:  # Who only asks holds up nobody who changes.
+            return await super().carry_out(plan, who=who, expect_n=expect_n, dry_run=True)
+        async with self._lock:
+            return await super().carry_out(plan, who=who, expect_n=expect_n)
+
+    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+        held, self._held = await self.read(), None  # Until the outcome is known.
+        compares = [Compare(HEAD, ground.head_revision)]
+        lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
+        audit = list(_audit_of(step, draft))
+        try:
+            made = await self._own.commit(compares, _puts(step, 0), audit=audit, must_fit=lifts)
+        except Conflict:
+            return None
+        except OutcomeUnknown:
+            raise
+        except StoreUnavailable:
+            self._held = held
+            raise
+        self._held = _after(held, step, made)
+        return Ground(step.n, made)
+
+    async def forget(self, names: Sequence[ItemName]) -> None:
+        """Without a revision: what is forgotten had ended, and nobody goes back to it."""
+        async with self._lock:
+            held, self._held = await self.read(), None
+            gone = [held.items[name] for name in names if name in held.items]
+            wall_s = self._clock.now().wall_s
+            audit = [
+                AuditEntry(wall_s, OURSELVES, f"{item.kind}.forgotten", item.id, item.value, None)
+                for item in gone
+            ]
+            compares = [Compare(HEAD, held.head_revision)]
+            await self._own.commit(compares, [Put(item.key, None) for item in gone], audit=audit)
+            left = {name: item for name, item in held.items.items() if name not in names}
+            self._held = replace(held, items=left)
+
+
+def _after(held: Holdings, step: Revision, revision: int) -> Holdings:
+    items = dict(held.items)
+    for change in step.changes:
+        if change.after is not None:
+            items[name_of(change.after)] = change.after
+    return replace(held, n=step.n, items=items, head_revision=revision)
+
+
+def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
+    for change in step.changes:
+        item = change.after or change.before
+        if item is None:
+            continue
+        was = change.before.value if change.before is not None else None
+        now = change.after.value if change.after is not None else None
+        was, now = draft.shown.get(name_of(item), (was, now))
+        yield AuditEntry(step.wall_s, step.who, _audited(step, change, item), item.id, was, now)
+
+
+def _audited(step: Revision, change: ItemChange, item: Item) -> str:
+    """As the change was called; of what a file or a rollback did, what it did to this one."""
+    if step.action.startswith(f"{item.kind}."):
+        return step.action
+    if change.after is None or is_taken_out(change.after):
+        return f"{item.kind}.{'lifted' if item.kind == ItemKind.RULE else 'removed'}"
+    return f"{item.kind}.{'set' if change.before is None else 'changed'}"
 
 
 class Patience:

@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.agent.fleetbudgetdrafts import check_budget_room, judged
 from headgate.agent.fleetcommit import Draft
-from headgate.agent.fleetruledrafts import (
+from headgate.agent.ruledrafts import (
     UNCHANGED,
     Asked,
     Neighbours,
@@ -116,7 +116,7 @@ class ApplyDrafts:
         before = None if now is None else rule_spec(now)
         if before is not None and not any(key in raw for key in PAIRED):
             raw["expires_at"] = before.rule.expires_at  # Who does not say leaves it as it is.
-        spec = self.rules.parsed(raw, entry.id, asked, place=entry.place)
+        spec = self.rules.parsed(raw, entry.id, asked, entry.reach, place=entry.place)
         if before is not None:
             spec = self.rules.in_place_of(before, spec)
         return replace(spec, pair=entry.pair) if entry.pair else spec

@@ -1,4 +1,5 @@
-"""Put what the fleet says in force.   FleetFollower ──► FleetInForce ──► RuleKeeper, Budgets
+"""Put what is set in force.   OwnBook ──► OwnInForce ──┐
+                             FleetFollower ──► FleetInForce ──┴──► rules, budgets, metrics, members
 
 What comes in many revisions is put in force a few at a time, and read in a thread where it is
 much: checks come first.
@@ -27,8 +28,35 @@ class Follows(Protocol):
     """As RuleKeeper and Budgets do."""
 
     async def follow(
-        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool = ...
-    ) -> None: ...
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        *,
+        whole: bool = ...,
+        own: bool = ...,
+    ) -> None:
+        """`whole`: all that the log has. `own`: of the agent's own log."""
+        ...
+
+
+class OwnInForce:
+    """What the agent's own log says. A change of it is acknowledged when it is in force."""
+
+    def __init__(self, parts: Sequence[Follows], places: Callable[[], Sequence[Place]]) -> None:
+        self._parts = parts
+        self._places = places
+
+    async def load(self, items: Sequence[Item]) -> None:
+        """All there is."""
+        await self._follow(items, whole=True)
+
+    async def changed(self, items: Sequence[Item]) -> None:
+        await self._follow(items, whole=False)
+
+    async def _follow(self, items: Sequence[Item], *, whole: bool) -> None:
+        places = self._places()
+        for part in self._parts:
+            await part.follow(items, places, whole=whole, own=True)
 
 
 class FleetInForce:

@@ -206,7 +206,34 @@ class FleetStore(FleetReader, Protocol):
         ...
 
 
-class Store(Protocol):
+class OwnStore(Protocol):
+    """An agent's own log of changes, in its state file. Nobody else writes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing: ...
+
+    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+        """The same, where the store could not be opened but what it keeps can still be read, there
+        or in a copy. StateLost where it cannot, and there has been something."""
+        ...
+
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        """All puts and audit entries in one transaction, if every compare holds; the new revision.
+        Else Conflict, and nothing is done. `must_fit`: it lifts a restriction, and may take the
+        room that is kept for that on a full disk."""
+        ...
+
+
+class Store(OwnStore, Protocol):
     """Keeps what must outlive the process. Reads and writes may raise StoreUnavailable.
 
     No check ever waits for it. A put and its audit entry are one transaction.

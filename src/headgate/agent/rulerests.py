@@ -1,4 +1,4 @@
-"""Have a rule of the fleet rest at one agent.   operator ──► FleetRests ──► RulesInForce, Store
+"""Have a rule of the fleet rest at one agent.   operator ──► RuleRests ──► RulesInForce, RuleNotes
 
 For the time when its store cannot be reached, or has lost it: then nobody can lift it, and it
 would stop work here until its own end. It is this agent's alone, and kept in its own store.
@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import structlog
 
-from headgate.agent.fleetrules import item_of
-from headgate.agent.ports import Clock, Store
+from headgate.agent.followedrules import item_of
+from headgate.agent.ports import Clock
+from headgate.agent.rulenotes import RuleNotes
 from headgate.agent.rulesinforce import RulesInForce
 from headgate.agent.rulesteps import RuleEntry
 from headgate.core.lint import Advice, Severity
@@ -25,11 +26,13 @@ RESTED, RESUMED = "rule.rested", "rule.resumed"
 MAX_REASON_CHARS = 500
 
 
-class FleetRests:
-    def __init__(self, store: Store, clock: Clock, rules: RulesInForce, lock: asyncio.Lock) -> None:
+class RuleRests:
+    def __init__(
+        self, clock: Clock, rules: RulesInForce, notes: RuleNotes, lock: asyncio.Lock
+    ) -> None:
         """`lock`: the keeper's, who changes the same rules."""
-        self._store = store
         self._clock = clock
+        self._notes = notes
         self._rules = rules
         self._fleet = rules.fleet
         self._lock = lock
@@ -79,14 +82,10 @@ class FleetRests:
                     yield self._fleet.entries[other]
 
     async def _kept(self, entry: RuleEntry, action: str, who: str) -> RuleEntry:
-        wall_s = self._clock.now().wall_s
-        self._fleet.replaced(entry, wall_s)
-        record, audit = self._fleet.put_of(entry.id, wall_s, action)
         try:
-            kept = await self._store.put_records([(record, replace(audit, who=who))])
+            await self._notes.keep_rest(entry, action, who)
         except (StoreUnavailable, Conflict) as error:
             log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
             message = f"is so until a restart: this agent's own store did not take it ({error})"
             return replace(entry, advice=(Advice(Severity.WARNING, "unkept", entry.id, message),))
-        self._fleet.is_kept(kept)
         return entry

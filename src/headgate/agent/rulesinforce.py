@@ -1,4 +1,4 @@
-"""The rules that count just now.   the agent's own, the fleet's ──► RuleBook, whole ──► checker
+"""The rules that count just now.   rules of both logs ──► RuleBook, whole ──► checker
 
 A change costs what it changes; what concerns many rules is done in slices, on a draft, and in
 force all together. Whoever calls what waits holds the keeper's lock, so that no change is lost.
@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from headgate.agent.fleetrules import FleetRules, Outcome
+from headgate.agent.followedrules import FollowedRules, Outcome
 from headgate.agent.ports import Clock
 from headgate.agent.rulesteps import NEVER, RuleEntry
+from headgate.core.reach import HERE
 from headgate.core.rule_settings import KnownMetrics
 from headgate.core.rules import NO_RULES, Kind, Rule, RuleBook, RuleDraft
 from headgate.core.samples import Instant
@@ -28,7 +29,8 @@ class RulesInForce:
         self,
         clock: Clock,
         apply: Callable[[RuleBook], None],
-        fleet: FleetRules,
+        own: FollowedRules,
+        fleet: FollowedRules,
         known_metrics: KnownMetrics,
     ) -> None:
         self._clock = clock
@@ -37,16 +39,20 @@ class RulesInForce:
         self._measured: frozenset[tuple[str, str]] = frozenset()
         """What was known of the metrics when all rules were last worked out."""
         self.unmeasured: dict[str, str] = {}
-        """Rules of the fleet → what they say here, for want of metrics."""
-        self.own: dict[str, RuleEntry] = {}
-        """Set at this agent."""
+        """Rules → what they say here, for want of metrics."""
+        self.own = own
+        """Of this agent's own log."""
         self.fleet = fleet
         self.built_at = clock.now()
         """When all were last worked out."""
         self.book: RuleBook = NO_RULES
 
     def known(self, rule_id: str) -> RuleEntry | None:
-        return self.own.get(rule_id) or self.fleet.entries.get(rule_id)
+        return self.own.entries.get(rule_id) or self.fleet.entries.get(rule_id)
+
+    def of(self, rule_id: str) -> FollowedRules:
+        """The log's whose rule it is."""
+        return self.own if rule_id in self.own.entries else self.fleet
 
     def entries(self) -> list[tuple[RuleEntry, Rule]]:
         found = ((self.known(rule.id), rule) for rule in self.book.rules)
@@ -60,26 +66,10 @@ class RulesInForce:
 
     # --- changing --------------------------------------------------------------------------
 
-    def replace_own(self, own: dict[str, RuleEntry]) -> None:
-        """All of them anew: at start, when no check waits yet."""
-        self.own = own
-        self.fleet.make_way(own)
-        now = self.built_at = self._clock.now()
-        revisions = [entry.spec.rule.revision for entry in own.values()]
-        if self.fleet.entries:
-            revisions.append(self.book.revision + 1)
-        entries = self._all()
-        self.book = RuleBook(
-            [self._in_book(entry, now) for entry in entries],
-            revision=max(revisions, default=0),
-            suspended=frozenset(entry.id for entry in entries if entry.spec.suspended),
-            wall_s=now.wall_s,
-        )
-        self._apply(self.book)
-
     def put(self, entries: Sequence[RuleEntry]) -> None:
         """Together, at once; the others stay as they are, so that it takes no longer than that."""
-        self.own |= {entry.id: entry for entry in entries if entry.origin is None}
+        for entry in entries:
+            self.of(entry.id).entries[entry.id] = entry
         now = self._clock.now()
         draft = self.book.draft(now.wall_s)
         draft.put(self._in_book(entry, now) for entry in entries)
@@ -92,25 +82,28 @@ class RulesInForce:
         draft.drop(gone)
         self._adopt(draft, self.book.revision)
 
-    async def take(self, outcome: Outcome) -> None:
-        """What the fleet has set. Should it be given up meanwhile, nothing was done."""
+    async def take(self, of: FollowedRules, outcome: Outcome) -> None:
+        """What was set in one of the logs. Should it be given up meanwhile, nothing was done."""
+        taken = self.own.entries if of is self.fleet else {}
         for ids in _slices(outcome.ids):
-            self.fleet.work_out(outcome, ids, self.own, self._clock.now())
+            of.work_out(outcome, ids, taken, self._clock.now())
             await _let_checks_in(outcome.ids)
+        moved = self.fleet.make_way(outcome.entries) if of is self.own else []
         entries, gone = list(outcome.entries.values()), outcome.gone
-        base, draft = None, self.book.draft()
-        while base is not self.book:  # Another: the store came back meanwhile, with its rules.
-            base, now = self.book, self._clock.now()
-            draft = base.draft(now.wall_s)
-            draft.drop(gone)
-            for some in _slices(entries):
-                draft.put(self._in_book(entry, now) for entry in some)
-                await _let_checks_in(entries)
-        self.fleet.take_over(outcome, self._clock.now().wall_s)
+        now = self._clock.now()
+        draft = self.book.draft(now.wall_s)
+        draft.drop({*gone, *(one.was for one in moved)})
+        for some in _slices([*entries, *(one.entry for one in moved)]):
+            draft.put(self._in_book(entry, now) for entry in some)
+            await _let_checks_in(entries)
+        of.take_over(outcome, self._clock.now().wall_s)
         self._forget_unmeasured([*gone, *outcome.left_out])
         if entries or gone:
             draft.drop(outcome.left_out)
-            self._adopt_changed(draft, list(outcome.entries.values()), gone)
+            changed = [*outcome.entries.values(), *(one.entry for one in moved)]
+            self._adopt_changed(draft, changed, gone)
+        if not self.book.rules:
+            self.built_at = now
 
     async def renew(self, now: Instant) -> None:
         """Windows of the days ahead, ends by both clocks, and metrics that came or went."""
@@ -122,28 +115,34 @@ class RulesInForce:
             await asyncio.sleep(0)
         self._adopt(draft, self.book.revision)
 
-    async def forget_of_fleet(self, now: Instant) -> None:
-        for some in _slices(self.fleet.item_ids):
-            self.fleet.prune(some, now.wall_s)
-            await asyncio.sleep(0)
-        if gone := self.fleet.forget_over(now):
+    async def forget_over(self, now: Instant) -> list[str]:
+        """What ended a day ago; those of the agent's own log, which has them still."""
+        for of in (self.own, self.fleet):
+            for some in _slices(of.item_ids):
+                of.prune(some, now.wall_s)
+                await asyncio.sleep(0)
+        own = self.own.forget_over(now)
+        if gone := [*own, *self.fleet.forget_over(now)]:
             self.drop(gone)
+        return own
 
     # --- metrics ---------------------------------------------------------------------------
 
     def is_measured_otherwise(self) -> bool:
-        """Than when all were worked out: rules of the fleet on metrics may say something else."""
-        return bool(self.fleet.entries) and self._measured_now() != self._measured
+        """Than when all were worked out: rules of others on metrics may say something else."""
+        return bool(self.own.entries or self.fleet.entries) and (
+            self._measured_now() != self._measured
+        )
 
     def _measured_now(self) -> frozenset[tuple[str, str]]:
         return frozenset((name, one.missing_on) for name, one in self._known_metrics("").items())
 
     def _in_book(self, entry: RuleEntry, now: Instant) -> Rule:
-        """To be judged by what is not measured is to be locked out. An agent's own rule was
-        checked for that; one of the fleet's was set by somebody who knows other metrics, or
-        mistyped one: what is not measured here, it says nothing of here."""
+        """To be judged by what is not measured is to be locked out. A rule for this agent alone
+        was checked for that; one that reaches further was set by somebody who knows other
+        metrics, or mistyped one: what is not measured here, it says nothing of here."""
         rule = entry.in_book(now)
-        if entry.origin is None:
+        if entry.origin.reach == HERE:
             return rule
         if entry.spec.suspended and rule.kind is not Kind.EXEMPT:
             return replace(rule, windows=NEVER)  # An operator has it rest here (rulerests.py).
@@ -167,7 +166,7 @@ class RulesInForce:
     # --- steps -----------------------------------------------------------------------------
 
     def _all(self) -> list[RuleEntry]:
-        return [*self.own.values(), *self.fleet.entries.values()]
+        return [*self.own.entries.values(), *self.fleet.entries.values()]
 
     def _adopt_changed(
         self, draft: RuleDraft, entries: Sequence[RuleEntry], gone: Collection[str] = ()
@@ -175,9 +174,7 @@ class RulesInForce:
         resting = {entry.id for entry in entries if entry.spec.suspended}
         awake = {entry.id for entry in entries} | {*gone}
         draft.suspend(self.book.suspended - awake | resting)
-        # By the store's count of changes; the fleet's are not in it, and are noticed as well.
-        own = (entry.spec.rule.revision for entry in entries if entry.origin is None)
-        self._adopt(draft, max([self.book.revision + 1, *own]))
+        self._adopt(draft, self.book.revision + 1)
 
     def _adopt(self, draft: RuleDraft, revision: int) -> None:
         self.book = draft.book(revision)

@@ -1,4 +1,4 @@
-"""One rule as it is kept, and one step of a change: values, and how they are written down."""
+"""One rule as it is kept and judged by: values, and how they are written down."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from headgate.agent.ruletime import RuleMark, parse_mark
 from headgate.agent.schedules import windows_ahead
 from headgate.core.lint import Advice
 from headgate.core.reach import Reach
-from headgate.core.records import AuditEntry, Record
 from headgate.core.rule_settings import RuleSpec, parse_target, written
 from headgate.core.rule_times import parse_date_time
 from headgate.core.rules import EVERYONE, Rule, Window
 from headgate.core.samples import Instant
 from headgate.errors import Fault, InvalidSettings
 
-RULE = "rule"
-"""The kind of record."""
 STEP_S = 1.0
 """A wall clock that moved by more than this against the monotonic one was set."""
 NEVER: tuple[Window, ...] = ()
@@ -28,7 +25,7 @@ NEVER: tuple[Window, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Of a rule that was set for the fleet: as what, how far, and by which of its revisions."""
+    """The change of a log that a rule is of: as what, how far, and by which revision."""
 
     item_id: str
     reach: Reach
@@ -43,9 +40,8 @@ class RuleEntry:
     spec: RuleSpec
     ends_mono_s: float
     """By this the rule ends, whatever becomes of the wall clock."""
+    origin: Origin
     advice: tuple[Advice, ...] = ()
-    origin: Origin | None = None
-    """None: it was set at this agent."""
     unread: str = ""
     """Of one that a newer version set for the fleet: why it cannot be read here. Its spec is then
     no more than its name, whom it is on, and its end."""
@@ -67,15 +63,6 @@ class RuleEntry:
         return rule
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One rule put in the place of another, under one audit entry."""
-
-    spec: RuleSpec
-    action: str
-    before: RuleEntry | None = None
-
-
 def favor_targets(target: str, over: str) -> tuple[str, str]:
     """Whom to leave alone, and whom to refuse. Who is in both must be left alone: that takes a
     rule on both, for among equals the stricter wins."""
@@ -92,15 +79,6 @@ def favor_targets(target: str, over: str) -> tuple[str, str]:
     if over == EVERYONE:
         return target, over
     return ":".join(dict.fromkeys([*target.split(":"), *over.split(":")])), over
-
-
-def put_of(step: Step, who: str, wall_s: float) -> tuple[Record, AuditEntry]:
-    """What stands for it in the store, built on what it replaces, and its audit entry."""
-    before = step.before.spec if step.before else None
-    revision = before.rule.revision if before else 0
-    value, was = value_of(step.spec), value_of(before) if before else None
-    audit = AuditEntry(wall_s, who, step.action, step.spec.id, was, value)
-    return Record(RULE, step.spec.id, value, revision), audit
 
 
 def value_of(spec: RuleSpec) -> Mapping[str, Any]:
@@ -121,9 +99,8 @@ def value_of(spec: RuleSpec) -> Mapping[str, Any]:
     return value | {key: text for key, text in texts.items() if text}
 
 
-def mark_of(record: Record) -> RuleMark | None:
-    """A rule tells how far time had come when its end was set, by both clocks."""
-    value = record.value or {}
+def mark_of(value: Mapping[str, Any]) -> RuleMark | None:
+    """A rule that was set here tells how far time had come when its end was set, by both clocks."""
     try:
         set_at = parse_date_time(value.get("set_at"))
     except ValueError:
@@ -133,7 +110,3 @@ def mark_of(record: Record) -> RuleMark | None:
 
 def _iso(wall_s: float) -> str:
     return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")
-
-
-def ends_at(entry: RuleEntry) -> float:
-    return entry.spec.rule.expires_at

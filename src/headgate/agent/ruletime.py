@@ -1,6 +1,6 @@
 """Time as rules count it: it goes on with the monotonic clock, and never back (R87).
 
-Kept in the store every few seconds together with the wall clock and the time since the machine
+Noted every few seconds (rulenotes.py) together with the wall clock and the time since the machine
 booted. After a restart it goes on from there, plus what has passed
 meanwhile: by the time since boot, which nobody can set, while it is the same boot; after another
 boot by the wall clock, if that says so. Thus a clock that stands behind after a restart gives no
@@ -10,21 +10,12 @@ rule back what it had used up before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import structlog
-
-from headgate.agent.ports import Clock, Store
-from headgate.core.records import AuditEntry, Record
+from headgate.agent.ports import Clock
 from headgate.core.samples import BootInstant
-from headgate.errors import Conflict, StoreUnavailable
 
-log = structlog.get_logger()
-
-RULE_TIME = "rule_time"
-"""The kind of record; there is one."""
-KEEP_S = 10.0
 OURSELVES = "headgate"
 
 
@@ -99,41 +90,3 @@ class RuleTime:
         ahead_s = max([*exact, last.ruled_s + by_wall_s]) - now.mono_s
         self._ahead_s = max(self._ahead_s, ahead_s) if self._goes_on else ahead_s
         self._goes_on = True
-
-
-class MarkKeeper:
-    """Keeps the rules' time in the store, every few seconds."""
-
-    def __init__(self, store: Store, clock: Clock, time: RuleTime) -> None:
-        self._store = store
-        self._clock = clock
-        self._time = time
-        self._revision = 0
-        self._kept_at = float("-inf")
-
-    def read(self, records: Iterable[Record]) -> list[RuleMark]:
-        found = []
-        for record in records:
-            self._revision = record.revision
-            found.append(parse_mark(record.value))
-        return [mark for mark in found if mark is not None]
-
-    async def keep_when_due(self) -> None:
-        """A fault of the store is told elsewhere; this is tried again."""
-        mono_s = self._clock.now().mono_s
-        if mono_s - self._kept_at < KEEP_S:
-            return
-        self._kept_at = mono_s
-        try:
-            await self._keep()
-        except (StoreUnavailable, Conflict) as error:
-            log.warning("rules.time_unkept", detail=str(error))
-
-    async def _keep(self) -> None:
-        mark = self._time.mark()
-        record = Record(RULE_TIME, RULE_TIME, mark.written(), self._revision)
-        if self._revision:
-            await self._store.note_record(record)
-            return
-        audit = AuditEntry(mark.wall_s, OURSELVES, "rules.time_kept", RULE_TIME, None, record.value)
-        self._revision = (await self._store.put_record(record, audit)).revision

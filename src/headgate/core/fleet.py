@@ -37,7 +37,7 @@ class ItemKind(StrEnum):
     RULE = "rule"
     """The value is a rule as it is kept (agent/rulesteps.value_of)."""
     BUDGET = "budget"
-    """The value is one budget of a policy, as `written`; of HERE only what differs (budgetlayers)."""
+    """The value is one budget of a policy, as `written`; of HERE what differs (budgetlayers)."""
     POLICY = "policy"
     """What an agent changed of a database's policy besides its budgets: settings, order, mode."""
     METRIC = "metric"

@@ -1,6 +1,6 @@
 """What is set for a fleet as a file, TOML or JSON, and back.
 
-text ──read_document──► document ──parse_file──► FleetFile ──► FleetBook.apply
+text ──read_document──► document ──parse_file──► FleetFile ──► ChangeBook.apply
 Items ──written_file──► document ──to_toml / to_json──► text
 
     [[rules]]

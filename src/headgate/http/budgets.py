@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from headgate.agent.budgetbook import Change, Edition
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.agent.ports import Clock, Store
 from headgate.core.fleet_change import FleetChange
 from headgate.core.reach import Reach
@@ -63,7 +63,7 @@ class Budgeting:
         store: Store,
         clock: Clock,
         gatekeeper: Gatekeeper,
-        fleet: FleetBook | None = None,
+        fleet: ChangeBook | None = None,
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from headgate.agent.budgetbook import NoSuchBudget
 from headgate.agent.budgets import Budgets
 from headgate.agent.demand import Demands
-from headgate.agent.fleetbook import NoSuchItem, StoppedMidway
+from headgate.agent.fleetbook import NoSuchItem, OwnBook, StoppedMidway
 from headgate.agent.intake import Intake
 from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
 from headgate.agent.rulebook import NoSuchRule, RuleKeeper
@@ -100,6 +100,7 @@ class Control:
         shards: ShardsPort | None = None,
         demands: Demands | None = None,
         rules: RuleKeeper | None = None,
+        own: OwnBook | None = None,
         broadcasts: Broadcasts | None = None,
         intake: Intake | None = None,
         unthrottled: UnthrottledBook | None = None,
@@ -118,7 +119,7 @@ class Control:
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
         fleet_book = None if fleet is None else fleet.book
-        self.ruling = Ruling(views, gatekeeper, rules, fleet_book)
+        self.ruling = Ruling(views, gatekeeper, rules, own, fleet_book)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
         self.budgeting = Budgeting(budgets, parts.store, parts.clock, gatekeeper, fleet_book, turns)

@@ -1,6 +1,6 @@
 """The fleet over HTTP: what is set for it, changed, gone back to; and its feed to other agents.
 
-Control ──► FleetRoutes ──► FleetBook (judges, commits to the fleet's store)
+Control ──► FleetRoutes ──► ChangeBook (judges, commits to the fleet's store)
                        └──► Mirror (what this agent follows) ──pages, changes──► a replica's agent
 """
 
@@ -18,7 +18,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.agent.fleetmirror import Mirror
 from headgate.agent.fleetview import FleetView
 from headgate.agent.ports import Clock
@@ -80,7 +80,7 @@ _FLAGS = {"true": True, "false": False}
 class Fleet:
     """The parts of an agent that belongs to a fleet."""
 
-    book: FleetBook
+    book: ChangeBook
     mirror: Mirror
     view: FleetView | None = None
     """Where this agent watches the whole fleet."""

@@ -1,4 +1,4 @@
-"""Budgets that are set for the fleet.   Budgeting ──reach──► FleetBudgeting ──► FleetBook
+"""Budgets that are set for the fleet.   Budgeting ──reach──► FleetBudgeting ──► ChangeBook
 
 Answered as a change of one database's policy is. It is in force there, and here, when the agents
 that it reaches have heard of it.
@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from headgate.agent.fleetbook import FleetBook, NoSuchItem
+from headgate.agent.fleetbook import ChangeBook, NoSuchItem
 from headgate.core.fleet import Item
 from headgate.core.fleet_change import FleetChange
 from headgate.core.reach import Reach, parse_reach
@@ -48,11 +48,11 @@ def reach_of(request: Request, body: Mapping[str, Any] | None = None) -> Reach |
 
 
 class FleetBudgeting:
-    def __init__(self, book: FleetBook | None) -> None:
+    def __init__(self, book: ChangeBook | None) -> None:
         self._given = book
 
     @property
-    def book(self) -> FleetBook:
+    def book(self) -> ChangeBook:
         if self._given is None:
             raise InvalidRequest(NO_FLEET, status=409, field=REACH)
         return self._given

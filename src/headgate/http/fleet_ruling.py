@@ -1,4 +1,4 @@
-"""Rules that are set for the fleet.   Ruling ──► FleetRuling ──► FleetBook (judges, commits)
+"""Rules in the log that a fleet shares.   Ruling ──► FleetRuling ──► ChangeBook
 
 Answered as a rule of the agent's own is: with its state, and whom it meets here.
 """
@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headgate.agent.fleetbook import FleetBook, NoSuchItem
-from headgate.agent.fleetrules import item_of
+from headgate.agent.fleetbook import ChangeBook, NoSuchItem
+from headgate.agent.followedrules import item_of
 from headgate.agent.ports import Clock
 from headgate.agent.rulesteps import Origin, RuleEntry
 from headgate.core.fleet import Item, ItemChange
 from headgate.core.fleet_change import FleetChange, ends_at
 from headgate.core.lint import Advice, Severity
-from headgate.core.reach import Reach, parse_reach
+from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.core.rule_settings import RuleSpec, parse_kept
 from headgate.core.rules import Rule
+from headgate.core.samples import Instant
 from headgate.core.settings import Setting, table
 from headgate.errors import (
     Fault,
@@ -64,10 +65,10 @@ class Ruled(NamedTuple):
     """Null: of the agent's own."""
 
 
-def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
-    """What a body says of it; None: this agent alone is meant."""
+def reach_in(body: Mapping[str, Any], place: str) -> Reach:
+    """What a body says of it; else this agent alone is meant."""
     if body.get(REACH) is None:
-        return None
+        return HERE
     try:
         return parse_reach(body[REACH])
     except ValueError as error:
@@ -75,7 +76,7 @@ def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
 
 
 class FleetRuling:
-    def __init__(self, book: FleetBook | None, clock: Clock) -> None:
+    def __init__(self, book: ChangeBook | None, clock: Clock) -> None:
         self._given = book
         self._clock = clock
 
@@ -84,7 +85,7 @@ class FleetRuling:
         return self._given is not None
 
     @property
-    def book(self) -> FleetBook:
+    def book(self) -> ChangeBook:
         if self._given is None:
             raise InvalidRequest(NO_FLEET, status=409, field=REACH)
         return self._given
@@ -95,17 +96,18 @@ class FleetRuling:
         if found is None or found.value is None:
             raise _nowhere(rule_id)
         told = Advice(Severity.WARNING, "elsewhere", f"rule {found.id}", NOT_HERE)
-        entry = self._entry(found)
+        entry = entry_of(found, self._clock.now())
         return entry if entry.unread else replace(entry, advice=(told,))
 
     async def made(self, change: Awaitable[FleetChange], rule_id: str = "") -> Ruled:
         """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
         done = await change
-        items = [item for item in map(_shown, done.changes) if item is not None]
+        items = items_of(done)
         if not items and rule_id:
             entry = await self.rule(rule_id)
             return Ruled([replace(entry, advice=done.advice)], reached_doc(done.reached))
-        entries = [replace(self._entry(item), advice=done.advice) for item in items]
+        now = self._clock.now()
+        entries = [replace(entry_of(item, now), advice=done.advice) for item in items]
         return Ruled(entries, reached_doc(done.reached))
 
     async def patched(self, rule_id: str, body: Mapping[str, Any], **said: Any) -> Ruled:
@@ -132,16 +134,22 @@ class FleetRuling:
                 raise
             raise StoreUnavailable(f"{error}; {REST_HERE.format(item_id)}") from error
 
-    def _entry(self, item: Item) -> RuleEntry:
-        """One that a newer version has set is shown, too: it can be lifted."""
-        now, unread = self._clock.now(), ""
-        try:
-            spec = parse_kept(item.id, item.value, item.n)
-        except InvalidSettings as error:
-            spec, unread = _outline(item, now.wall_s), str(error)
-        ends_mono_s = now.mono_s + spec.rule.expires_at - now.wall_s
-        origin = Origin(item.id, item.reach, item.n, item.set_by)
-        return RuleEntry(spec, ends_mono_s, origin=origin, unread=unread)
+
+def entry_of(item: Item, now: Instant) -> RuleEntry:
+    """As a log has it. One that a newer version has set is shown, too: it can be lifted."""
+    unread = ""
+    try:
+        spec = parse_kept(item.id, item.value, item.n)
+    except InvalidSettings as error:
+        spec, unread = _outline(item, now.wall_s), str(error)
+    ends_mono_s = now.mono_s + spec.rule.expires_at - now.wall_s
+    origin = Origin(item.id, item.reach, item.n, item.set_by)
+    return RuleEntry(spec, ends_mono_s, origin=origin, unread=unread)
+
+
+def items_of(change: FleetChange) -> list[Item]:
+    """What has become of its rules."""
+    return [item for item in map(_shown, change.changes) if item is not None]
 
 
 def _shown(change: ItemChange) -> Item | None:

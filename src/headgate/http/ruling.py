@@ -1,5 +1,5 @@
-"""Rules over HTTP.   Control ──► Ruling ──► RuleKeeper (judges, keeps, puts in force)
-└──reach──► FleetRuling: those that are set for the fleet
+"""Rules over HTTP.   Control ──► Ruling ──► OwnBook: rules of this agent
+└──reach──► FleetRuling ──► ChangeBook: those that reach further
 """
 
 from __future__ import annotations
@@ -16,19 +16,31 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.fleetbook import FleetBook, NoSuchItem
-from headgate.agent.rulebook import FAVOR_RATIO, NoSuchRule, RuleKeeper
+from headgate.agent.fleetbook import ChangeBook, NoSuchItem, OwnBook
+from headgate.agent.rulebook import NoSuchRule, RuleKeeper
+from headgate.agent.ruledrafts import FAVOR_RATIO
 from headgate.agent.rulesteps import RuleEntry
+from headgate.core.fleet import Item
+from headgate.core.fleet_change import FleetChange
 from headgate.core.lint import Advice
 from headgate.core.names import Identity
+from headgate.core.reach import HERE
 from headgate.core.rule_settings import KnownMetrics
 from headgate.core.rules import EVERYONE, Rule, RuleBook
+from headgate.core.samples import Instant
 from headgate.core.settings import Setting, number, read_table, table, text
 from headgate.errors import InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.http.auth import Gatekeeper
 from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import UnderWay, json_object, json_response
-from headgate.http.fleet_ruling import REACH, FleetRuling, Ruled, reach_in
+from headgate.http.fleet_ruling import (
+    REACH,
+    FleetRuling,
+    Ruled,
+    entry_of,
+    items_of,
+    reach_in,
+)
 from headgate.http.views import Views
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
@@ -60,11 +72,13 @@ class Ruling:
         views: Views,
         gatekeeper: Gatekeeper,
         rules: RuleKeeper | None,
-        fleet: FleetBook | None = None,
+        own: OwnBook | None = None,
+        fleet: ChangeBook | None = None,
     ) -> None:
         self._views = views
         self._gatekeeper = gatekeeper
         self._given = rules
+        self._given_own = own
         self._fleet = FleetRuling(fleet, views.parts.clock)
         self._under_way = UnderWay()
 
@@ -79,7 +93,7 @@ class Ruling:
             docs += self._docs(pairs[start : start + RULES_AT_A_TIME], meant, known=known)
             await asyncio.sleep(0)  # Checks come in between.
         shown = [doc for doc in docs if ended or doc.state != "ended"]
-        faults = [f"{rule}: {fault}" for rule, fault in self._rules.fleet_faults.items()]
+        faults = [f"{rule}: {fault}" for rule, fault in self._rules.faults.items()]
         return json_response(RulesDoc(shown, faults[:MAX_REFUSED_TOLD]))
 
     async def rule(self, request: Request) -> Response:
@@ -107,7 +121,7 @@ class Ruling:
         """Where a newer version has changed it, in force here is the last that could be read: no
         change can be built on that one."""
         origin = entry.origin
-        if origin is not None and origin.item_id in self._rules.fleet_faults:
+        if origin.item_id in self._rules.faults:
             with suppress(StoreUnavailable, NoSuchItem, InvalidRequest):
                 newer = await self._fleet.rule(origin.item_id)
                 return newer if newer.unread else entry
@@ -119,10 +133,11 @@ class Ruling:
         who, dry_run = self._operator(request)
         body = _settings(await _body(request))
         reach = reach_in(body, "rule")
-        if reach is None:
-            ruled = await self._own(self._rules.put(body, who=who, dry_run=dry_run))
+        body.pop(REACH, None)
+        if reach == HERE:
+            put = self._own.put_rule(body, reach=reach, who=who, dry_run=dry_run)
+            ruled = await self._made(put)
         else:
-            del body[REACH]
             put = self._fleet.book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
             ruled = await self._under_way.finish(self._fleet.made(put))
         return _one(self._changed(ruled), created=not dry_run)
@@ -138,8 +153,8 @@ class Ruling:
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
         said |= {"who": who, "dry_run": dry_run}
         target, reach = values["target"] or "", reach_in(body, "favor")
-        if reach is None:
-            ruled = await self._own(self._rules.favor(target, **said))
+        if reach == HERE:
+            ruled = await self._made(self._own.favor(target, reach=reach, **said))
         else:
             made = self._fleet.made(self._fleet.book.favor(target, reach=reach, **said))
             ruled = await self._under_way.finish(made)
@@ -154,7 +169,8 @@ class Ruling:
                 self._fleet.patched(rule_id, body, who=who, **said)
             )
         else:
-            ruled = await self._own(self._rules.patch(rule_id, body, who=who, **said))
+            patching = self._own.patch_rule(rule_id, body, who=who, **said)
+            ruled = await self._made(patching, rule_id)
         return _one(self._changed(ruled))
 
     async def lift_rule(self, request: Request) -> Response:
@@ -167,7 +183,7 @@ class Ruling:
             lifted = self._fleet.lifted(rule_id, in_force_here=here, who=who, **said)
             ruled = await self._under_way.finish(lifted)
         else:
-            ruled = await self._own(self._rules.lift(rule_id, who=who, **said))
+            ruled = await self._made(self._own.lift_rule(rule_id, who=who, **said))
         return self._many(ruled)
 
     async def rest_rule(self, request: Request) -> Response:
@@ -178,12 +194,12 @@ class Ruling:
         if faults:
             raise InvalidSettings(faults)
         rested = self._rules.rests.put(rule_id, values["reason"] or "", who=who, dry_run=dry_run)
-        return self._many(await self._own(rested))
+        return self._many(Ruled(await self._under_way.finish(rested)))
 
     async def wake_rule(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
         woken = self._rules.rests.end(request.path_params["rule"], who=who, dry_run=dry_run)
-        return self._many(await self._own(woken))
+        return self._many(Ruled(await self._under_way.finish(woken)))
 
     # --- steps -----------------------------------------------------------------------------
 
@@ -198,8 +214,19 @@ class Ruling:
     def _is_in_force(self, rule_id: str) -> bool:
         return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
 
-    async def _own(self, change: Awaitable[list[RuleEntry]]) -> Ruled:
-        return Ruled(await self._under_way.finish(change))
+    async def _made(self, making: Awaitable[FleetChange], rule_id: str = "") -> Ruled:
+        """Of this agent's own. `rule_id`: of the one that was to be changed, for a change that
+        changes nothing."""
+        done = await self._under_way.finish(making)
+        now, items = self._views.parts.clock.now(), items_of(done)
+        if not items:
+            return Ruled([replace(self._rules.entry(rule_id), advice=done.advice)])
+        entries = (self._as_it_is(item, now, done) for item in items)
+        return Ruled([replace(entry, advice=done.advice) for entry in entries])
+
+    def _as_it_is(self, item: Item, now: Instant, done: FleetChange) -> RuleEntry:
+        """In force by now; what was only tried is not."""
+        return entry_of(item, now) if done.dry_run else self._rules.entry(item.id)
 
     def _changed(self, ruled: Ruled) -> list[RuleDoc]:
         now = self._views.parts.clock.now()
@@ -230,7 +257,7 @@ class Ruling:
                 wall_s,
                 clients=meant.get(rule.id, ()) if is_asked else None,
                 advice=[str(advice) for advice in self._advice(entry, known)],
-                reach=None if entry.origin is None else entry.origin.reach,
+                reach=None if entry.origin.reach == HERE else entry.origin.reach,
                 reached=reached,
                 unread=entry.unread,
             )
@@ -239,7 +266,7 @@ class Ruling:
 
     def _advice(self, entry: RuleEntry, known: KnownMetrics | None) -> Sequence[Advice]:
         """Of one of the fleet's that is not in force here by this id, the fleet's book has told."""
-        elsewhere = entry.origin is not None and entry.id not in self._rules.book
+        elsewhere = entry.origin.reach != HERE and entry.id not in self._rules.book
         return entry.advice if entry.advice or elsewhere else self._rules.advice(entry.spec, known)
 
     def _clients(self) -> list[tuple[Identity, str]]:
@@ -252,6 +279,12 @@ class Ruling:
         if self._given is None:
             raise InvalidRequest("this agent keeps no rules", status=404)
         return self._given
+
+    @property
+    def _own(self) -> OwnBook:
+        if self._given_own is None:
+            raise InvalidRequest("this agent keeps no rules", status=404)
+        return self._given_own
 
 
 _RULES = "/v1/rules"

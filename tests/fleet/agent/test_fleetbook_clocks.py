@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.agent.fleetbook import FleetBook
+from headgate.agent.fleetbook import ChangeBook
 from headgate.core.fleet import BEAT
 from headgate.core.fleet_beat import Beat, beat_bytes
 from headgate.core.keyvalue import Put
@@ -39,7 +39,7 @@ def world() -> BookWorld:
     return BookWorld()
 
 
-def book_ahead(world: BookWorld, by_s: float = 2 * HOURS_S) -> FleetBook:
+def book_ahead(world: BookWorld, by_s: float = 2 * HOURS_S) -> ChangeBook:
     return book_on(MemoryFleetStore(world.kept), Shifted(world.clock, by_s), "h")
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.agent.fleetitems import ItemShelf
-from headgate.agent.fleetrules import FLEET_RULE
+from headgate.agent.followedrules import FLEET_RULE
 from headgate.agent.past import rules_at, rules_between
 from headgate.agent.rulebook import SLICE, NoSuchRule
 from headgate.agent.snapshots import differs

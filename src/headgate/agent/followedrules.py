@@ -1,8 +1,8 @@
-"""The fleet's rules as this agent has them.   items, places ──► FleetRules ──entries──► RuleKeeper
+"""The rules of one log as this agent has them.   items, places ──► FollowedRules ──► RulesInForce
 
 An item is in force on those databases of the agent that its reach meets. What only this agent
-knows of it is kept here, never in the fleet's store: how much of its time is used up by the
-rules' own clock (R87), whether it rests, and whom it has starved (R79).
+knows of it is noted here, and never in a log that others read: how much of its time is used up by
+the rules' own clock (R87), whether it rests, and whom it has starved (R79).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import structlog
 
 from headgate.agent.fleetitems import ItemMemory
 from headgate.agent.rulesteps import Origin, RuleEntry, value_of
-from headgate.agent.ruletime import OURSELVES, RuleMark, RuleTime, parse_mark
+from headgate.agent.ruletime import OURSELVES, RuleMark, RuleTime
 from headgate.agent.schedules import check_zone
 from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import ends_at
-from headgate.core.reach import Place
-from headgate.core.records import AuditEntry, Record
+from headgate.core.reach import HERE, Place
+from headgate.core.records import AuditEntry
 from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept
 from headgate.core.rules import NO_LIMITS
 from headgate.core.samples import Instant
@@ -28,8 +28,6 @@ from headgate.errors import InvalidSettings
 
 log = structlog.get_logger()
 
-FLEET_RULE = "fleet_rule"
-"""The kind of record."""
 SPLIT = "@"
 """Between the id of an item and the database where it is in force; no id has it."""
 OF_FLEET = "@fleet"
@@ -42,14 +40,6 @@ HALF = "it was set together with {other}, which is not known here: neither count
 def item_of(rule_id: str) -> str:
     """The id of the item that a rule in the book is of."""
     return rule_id.partition(SPLIT)[0]
-
-
-class Kept(NamedTuple):
-    """A rule as the store has it."""
-
-    revision: int
-    """Of its record."""
-    spec: RuleSpec
 
 
 @dataclass
@@ -68,11 +58,30 @@ class Outcome:
     """Of the entries: for want of room."""
 
 
-class FleetRules:
+class Note(NamedTuple):
+    """What the agent notes of a rule."""
+
+    rule_id: str
+    value: Mapping[str, Any] | None
+    """None: nothing is to be kept of it."""
+    audit: AuditEntry | None
+    """So that the past of a fleet's rule is told like that of others; the agent's own log has an
+    entry for each change already."""
+
+
+class Moved(NamedTuple):
+    was: str
+    """The id that it had in the book."""
+    entry: RuleEntry
+
+
+class FollowedRules:
     """No store and no lock in here: the keeper has both."""
 
-    def __init__(self, time: RuleTime, max_rules: int) -> None:
+    def __init__(self, time: RuleTime, max_rules: int, *, own: bool = False) -> None:
+        """`own`: of the agent's own log."""
         self._time = time
+        self._own = own
         self._max_rules = max_rules
         self._items = ItemMemory(ItemKind.RULE)
         self._places: tuple[Place, ...] = ()
@@ -80,9 +89,8 @@ class FleetRules:
         """Item → its ids in the book."""
         self._waiting: set[str] = set()
         """Items for which there was no room."""
-        self._kept: dict[str, Kept] = {}
-        self.is_recalled = False
-        """What the store had is known."""
+        self._noted: dict[str, RuleSpec] = {}
+        """As the store has it."""
         self.entries: dict[str, RuleEntry] = {}
         self.faults: dict[str, str] = {}
         """Item → why it is not in force here as it was set."""
@@ -91,18 +99,18 @@ class FleetRules:
 
     # --- from the store --------------------------------------------------------------------
 
-    def recall(self, records: Iterable[Record], now: Instant) -> list[RuleEntry]:
+    def recall(self, notes: Mapping[str, Mapping[str, Any]], now: Instant) -> list[RuleEntry]:
         """What was known of them before a restart. Where they are in force already, for the
         store was away, those that are otherwise by it."""
-        self._kept = {}
-        for record in records:
-            value = record.value or {}
+        self._noted = {}
+        for rule_id, value in notes.items():
+            if (value.get("reach") == str(HERE) or value.get("own") is True) is not self._own:
+                continue
             try:
-                spec = parse_kept(record.key, value.get("rule"), int(value.get("n", 0)))
-                self._kept[record.key] = Kept(record.revision, spec)
+                self._noted[rule_id] = parse_kept(rule_id, value.get("rule"), value.get("n", 0))
             except InvalidSettings as error:
-                log.error("rule.kept_rule_refused", rule=record.key, fault=str(error))
-        known = [entry for entry in self.entries.values() if entry.id in self._kept]
+                log.error("rule.note_refused", rule=rule_id, fault=str(error))
+        known = [entry for entry in self.entries.values() if entry.id in self._noted]
         again = [self._recalled(entry, now) for entry in known]
         changed = [one for one, was in zip(again, known, strict=True) if _differ(one, was)]
         self.entries |= {entry.id: entry for entry in changed}
@@ -110,8 +118,7 @@ class FleetRules:
 
     def _recalled(self, entry: RuleEntry, now: Instant) -> RuleEntry:
         """What was noted of it since stays: that it rests."""
-        assert entry.origin is not None
-        again = self._entry(entry.spec, entry.origin, now, self._kept[entry.id].spec)
+        again = self._entry(entry.spec, entry.origin, now, self._noted[entry.id])
         suspended = entry.spec.suspended or again.spec.suspended
         return replace(again, spec=replace(again.spec, suspended=suspended))
 
@@ -137,18 +144,18 @@ class FleetRules:
                     yield str(one.value["pair"])
 
     def work_out(
-        self, outcome: Outcome, ids: Iterable[str], own: Mapping[str, object], now: Instant
+        self, outcome: Outcome, ids: Iterable[str], taken: Mapping[str, object], now: Instant
     ) -> None:
-        """`own`: the agent's own rules, whose ids are taken."""
+        """`taken`: ids of the agent's own rules."""
         for item_id in ids:
             item = self._item(item_id, outcome)
             before = self._ids.get(item_id, ())
             try:
-                entries = self._entries(item, outcome, own, now) if item is not None else []
+                entries = self._entries(item, outcome, taken, now) if item is not None else []
             except (InvalidSettings, ValueError) as error:
                 # Of a newer version, or broken: the last good one stays, and ends by its clock.
                 outcome.faults[item_id] = str(error)
-                log.error("rule.fleet_rule_refused", rule=item_id, fault=str(error))
+                log.error("rule.refused", rule=item_id, fault=str(error))
                 continue
             outcome.entries |= {entry.id: entry for entry in entries}
             outcome.gone |= set(before) - {entry.id for entry in entries}
@@ -159,14 +166,14 @@ class FleetRules:
         return self._items.known.get(item_id)
 
     def _entries(
-        self, item: Item, outcome: Outcome, own: Mapping[str, object], now: Instant
+        self, item: Item, outcome: Outcome, taken: Mapping[str, object], now: Instant
     ) -> list[RuleEntry]:
         if item.value is None:
             return []
         spec = _parsed(item)
         if spec.rule.expires_at < now.wall_s - FORGET_AFTER_S:
             return []
-        suffix = OF_FLEET if item.id in own else ""
+        suffix = OF_FLEET if item.id in taken else ""
         placed = _placed(spec, item, outcome.places, suffix)
         if placed and spec.pair and not self._is_readable(spec.pair, outcome):
             placed = [replace(one, lifted_by=one.lifted_by or OURSELVES) for one in placed]
@@ -195,6 +202,9 @@ class FleetRules:
         term_s = spec.rule.expires_at - spec.set_at
         # By a clock that is ahead it may seem to be over: that is not noted down.
         ruled_at = round(ruled_s - passed_s, 3) if passed_s < term_s else None
+        if spec.ruled_at is not None:  # Set at this agent, which then said where its time was.
+            ruled_at = spec.ruled_at
+            passed_s = max(passed_s, ruled_s - ruled_at)
         if known is not None and known.rule.created_at == spec.rule.created_at:
             spec = replace(spec, suspended=known.suspended, charged=known.charged)
         if known is not None and known.set_at == spec.set_at and known.ruled_at is not None:
@@ -208,8 +218,8 @@ class FleetRules:
         for rule_id in (spec.id, origin.item_id, *self._ids.get(origin.item_id, ())):
             if entry := self.entries.get(rule_id):
                 return entry.spec
-            if kept := self._kept.get(rule_id):
-                return kept.spec
+            if noted := self._noted.get(rule_id):
+                return noted
         return None
 
     def take_over(self, outcome: Outcome, wall_s: float) -> None:
@@ -238,7 +248,6 @@ class FleetRules:
         for rule_id in self._too_many(outcome, self._make_room(outcome)):
             entry = outcome.entries.pop(rule_id)
             outcome.left_out.append(rule_id)
-            assert entry.origin is not None
             message = f"{self._max_rules:,} rules of the fleet are in force here, the most"
             outcome.faults[entry.origin.item_id] = message
             self._waiting.add(entry.origin.item_id)
@@ -257,7 +266,6 @@ class FleetRules:
         done = [e for e in known.values() if e.id not in outcome.gone and _is_done(e, mark)]
         done.sort(key=lambda entry: entry.spec.rule.expires_at)
         for entry in done[:excess]:
-            assert entry.origin is not None
             outcome.left_out.append(entry.id)
             outcome.entries.pop(entry.id, None)
             if self.entries.pop(entry.id, None) is not None:
@@ -268,7 +276,6 @@ class FleetRules:
     def _note_ids(self, outcome: Outcome) -> None:
         by_item: dict[str, list[str]] = {}
         for rule_id, entry in outcome.entries.items():
-            assert entry.origin is not None
             by_item.setdefault(entry.origin.item_id, []).append(rule_id)
         for item_id in outcome.ids:
             if item_id in by_item:
@@ -277,8 +284,7 @@ class FleetRules:
                 self._ids.pop(item_id, None)
 
     def _note_unkept(self, rule_id: str, entry: RuleEntry, wall_s: float) -> None:
-        kept = self._kept.get(rule_id)
-        if kept is None or kept.spec != entry.spec:
+        if self._noted.get(rule_id) != entry.spec:
             self.unkept.setdefault(rule_id, wall_s)
 
     # --- what the agent itself notes ---------------------------------------------------------
@@ -288,23 +294,24 @@ class FleetRules:
         self.entries[entry.id] = entry
         self.unkept[entry.id] = wall_s
 
-    def charged(self, entry: RuleEntry) -> Record | None:
-        """What to note in its record; None where that has yet to be put, with all of it."""
+    def charged(self, entry: RuleEntry) -> Note | None:
+        """What to note of it; None where that is due in any case, with all of it."""
         self.entries[entry.id] = entry
-        kept = self._kept.get(entry.id)
-        if kept is None or entry.id in self.unkept:
+        if entry.id not in self._noted or entry.id in self.unkept:
             return None
-        self._kept[entry.id] = Kept(kept.revision, entry.spec)
-        return Record(FLEET_RULE, entry.id, self._record_value(entry), kept.revision)
+        self._noted[entry.id] = entry.spec
+        return Note(entry.id, self._note_value(entry), None)
 
-    def make_way(self, own: Mapping[str, object]) -> None:
-        """The agent's own rules came later, from its store: their ids are theirs."""
+    def make_way(self, own: Mapping[str, object]) -> list[Moved]:
+        """The ids of the agent's own rules are theirs: ours of the same get others."""
+        moved = []
         for rule_id in own.keys() & self.entries.keys():
             entry = self.entries.pop(rule_id)
-            assert entry.origin is not None
             rule = replace(entry.spec.rule, id=f"{rule_id}{OF_FLEET}")
-            self.entries[rule.id] = replace(entry, spec=replace(entry.spec, rule=rule))
+            entry = self.entries[rule.id] = replace(entry, spec=replace(entry.spec, rule=rule))
             self._ids[entry.origin.item_id] = (rule.id,)
+            moved.append(Moved(rule_id, entry))
+        return moved
 
     def forget_over(self, now: Instant) -> list[str]:
         """Those that ended a day ago, by both clocks: a wall clock that leapt may come back."""
@@ -315,11 +322,10 @@ class FleetRules:
             if entry.ends_mono_s <= now.mono_s and entry.in_book(now).expires_at < over_s
         ]
         for entry in over:
-            assert entry.origin is not None
             del self.entries[entry.id]
             self._ids.pop(entry.origin.item_id, None)
             self._items.is_over(entry.origin.item_id)
-        stale = (name for name, kept in self._kept.items() if kept.spec.rule.expires_at < over_s)
+        stale = (name for name, noted in self._noted.items() if noted.rule.expires_at < over_s)
         gone = [*(entry.id for entry in over), *(n for n in stale if n not in self.entries)]
         self.unkept |= dict.fromkeys(gone, now.wall_s)
         return gone
@@ -336,48 +342,41 @@ class FleetRules:
     def item_ids(self) -> list[str]:
         return list(self._items.known)
 
-    @property
-    def is_followed(self) -> bool:
-        """There is a fleet, as far as is known here."""
-        return bool(self._items.known or self._kept or self.unkept)
-
     def ids_of(self, item_id: str) -> tuple[str, ...]:
         """Under which it is in force here: one for each database, where it does not meet all."""
         return self._ids.get(item_id, ())
 
     # --- into the store --------------------------------------------------------------------
 
-    def put_of(self, rule_id: str, wall_s: float, action: str = "") -> tuple[Record, AuditEntry]:
-        """What stands for it, and its audit entry: so its past is told like that of others."""
-        kept, entry = self._kept.get(rule_id), self.entries.get(rule_id)
-        was = value_of(kept.spec) if kept else None
-        revision = kept.revision if kept else 0
+    def note_of(self, rule_id: str, wall_s: float, action: str = "", who: str = "") -> Note:
+        """What there is to note of it. `action`: an operator (`who`) or the agent made it so."""
+        noted, entry = self._noted.get(rule_id), self.entries.get(rule_id)
+        was = value_of(noted) if noted else None
         if entry is None:
             audit = AuditEntry(wall_s, OURSELVES, "rule.unfollowed", rule_id, was, None)
-            return Record(FLEET_RULE, rule_id, None, revision), audit
-        assert entry.origin is not None
-        who = OURSELVES if action else entry.origin.set_by
+            return Note(rule_id, None, None if self._own else audit)
+        by = (who or OURSELVES) if action else entry.origin.set_by
         now = value_of(entry.spec)
-        audit = AuditEntry(wall_s, who, action or "rule.followed", rule_id, was, now)
-        return Record(FLEET_RULE, rule_id, self._record_value(entry), revision), audit
+        audit = AuditEntry(wall_s, by, action or "rule.followed", rule_id, was, now)
+        is_told = self._own and not action
+        return Note(rule_id, self._note_value(entry), None if is_told else audit)
 
-    def _record_value(self, entry: RuleEntry) -> Mapping[str, Any]:
-        assert entry.origin is not None
-        origin = {"reach": str(entry.origin.reach), "n": entry.origin.n}
+    def _note_value(self, entry: RuleEntry) -> Mapping[str, Any]:
+        origin = {"reach": str(entry.origin.reach), "n": entry.origin.n, "own": self._own}
         return {**origin, **self._time.mark().written(), "rule": value_of(entry.spec)}
 
-    def is_kept(self, records: Iterable[Record]) -> None:
-        for record in records:
-            self.unkept.pop(record.key, None)
-            entry = self.entries.get(record.key)
-            if record.value is None or entry is None:
-                self._kept.pop(record.key, None)
+    def is_noted(self, notes: Iterable[Note]) -> None:
+        for note in notes:
+            self.unkept.pop(note.rule_id, None)
+            entry = self.entries.get(note.rule_id)
+            if note.value is None or entry is None:
+                self._noted.pop(note.rule_id, None)
             else:
-                self._kept[record.key] = Kept(record.revision, entry.spec)
+                self._noted[note.rule_id] = entry.spec
 
-    def has_no_record(self, rule_id: str) -> bool:
-        """Gone before it was ever kept: nothing has to be taken out."""
-        return rule_id not in self.entries and rule_id not in self._kept
+    def has_no_note(self, rule_id: str) -> bool:
+        """Gone before anything was noted: nothing has to be taken out."""
+        return rule_id not in self.entries and rule_id not in self._noted
 
 
 def _is_done(entry: RuleEntry, mark: RuleMark) -> bool:
@@ -394,12 +393,6 @@ def _differ(one: RuleEntry, other: RuleEntry) -> bool:
     return one.spec != other.spec or abs(one.ends_mono_s - other.ends_mono_s) > SAME_S
 
 
-def marks_of(records: Iterable[Record]) -> list[RuleMark]:
-    """How far the rules' time had come, by what was noted with each."""
-    found = (parse_mark(record.value) for record in records)
-    return [mark for mark in found if mark is not None]
-
-
 def _is_over(item: Item, wall_s: float) -> bool:
     try:
         end_s = ends_at(item)
@@ -409,17 +402,21 @@ def _is_over(item: Item, wall_s: float) -> bool:
 
 
 def _parsed(item: Item) -> RuleSpec:
-    """As the fleet says it; what a single agent notes of a rule is none of its business."""
+    """As it was set. What another agent notes of a rule says nothing here."""
     RULE_SETTINGS["id"].read(item.id)
     spec = parse_kept(item.id, item.value, item.n)
     if spec.schedule is not None:
         check_zone(spec.schedule)
-    return replace(spec, suspended="", charged=NO_LIMITS, ruled_at=None)
+    ruled_at = spec.ruled_at if item.reach == HERE else None
+    return replace(spec, suspended="", charged=NO_LIMITS, ruled_at=ruled_at)
 
 
 def _placed(spec: RuleSpec, item: Item, places: Sequence[Place], suffix: str) -> list[RuleSpec]:
     """One for all databases of the agent, where it meets them all; else one for each it meets."""
-    met, only = item.reach.databases(places), spec.rule.database
+    only = spec.rule.database
+    if item.reach == HERE:
+        return [_named(spec, item.id, only, spec.pair)]
+    met = item.reach.databases(places)
     if only:
         met = tuple(name for name in met if name == only)
     if not met:
