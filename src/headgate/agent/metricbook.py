@@ -22,12 +22,12 @@ from headgate.agent.board import Board
 from headgate.agent.fleetcommit import Draft
 from headgate.agent.ownitems import OURSELVES, Make, SetHere, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
-from headgate.agent.redact import hidden_faults
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
 from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import FleetChange, Holdings, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
+from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec, is_looser
 from headgate.core.names import parse_metric

@@ -24,7 +24,6 @@ from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMet
 from headgate.agent.pacer import paced
 from headgate.agent.ports import Clock, SpansOut, Store
 from headgate.agent.recorder import Recorder
-from headgate.agent.redact import redacted
 from headgate.agent.rogues import Rogues
 from headgate.agent.sampler import Sampler
 from headgate.agent.standby import ElectedStandby, Standby
@@ -34,6 +33,7 @@ from headgate.core.activity import Activity
 from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, Verdict
 from headgate.core.health import Window, stand
+from headgate.core.metric_redaction import redacted
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
