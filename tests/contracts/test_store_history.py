@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headgate.agent.ports import Store
-from headgate.core.records import AuditEntry, MetricChange, MetricMinute, Tally
+from headgate.core.keyvalue import Put
+from headgate.core.records import AuditEntry, MetricMinute, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores.minutes import AddMetricMinutes
 from tests.contracts.conftest import sqlite_store
@@ -152,7 +153,7 @@ async def test_a_look_back_that_takes_too_long_says_what_to_do(tmp_path: Path) -
     with pytest.raises(StoreUnavailable, match=r"looking back.*shorter.*--since 1d") as raised:
         await store.sums((), since_minute=0, until_minute=99)
     assert "disk" not in str(raised.value)
-    assert await store.metric_changes() == []
+    assert await store.count("") == 0
     await store.close()
 
 
@@ -201,7 +202,7 @@ async def test_history_leaves_room_for_what_operators_set(tmp_path: Path) -> Non
         assert [t.minute for t in kept] == list(range(kept[0].minute, 60)), "the newest stay"
         assert kept[0].minute > 0 and {t.count for t in kept} == {1500}
         audit = AuditEntry(0.0, "me", "metric.set", "main/lag", None, {})
-        await store.put_metric(MetricChange("main", "lag", {"threshold": 1}, 0), audit)
+        await store.commit([], [Put("items/wide/metric/main%2Flag", b"{}")], audit=[audit])
     finally:
         await store.close()
 

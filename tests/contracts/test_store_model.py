@@ -14,21 +14,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headgate.agent.ports import Store
-from headgate.core.records import AuditEntry, MetricChange, Record, Tally
+from headgate.core.keyvalue import Compare, Listing, Put
+from headgate.core.records import AuditEntry, Tally
 from headgate.errors import Conflict
 from headgate.stores import MemoryStore
 from tests.contracts.conftest import sqlite_store
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-few_kinds = st.sampled_from(["skip", "peer"])
 few_names = st.sampled_from(["main", "replica", "é"])
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
-raws = st.none() | st.dictionaries(texts, json_values, max_size=3)
-records = st.builds(Record, few_kinds, few_names, raws, st.just(0))
+keys = st.sampled_from(["head", "items/a", "items/a/b", "items/é", "notes/a", "log/1", "log"])
+puts = st.lists(
+    st.builds(Put, keys, st.none() | st.binary(max_size=5), st.integers(0, 1)),
+    max_size=4,
+    unique_by=lambda put: put.key,
+)
+compares = st.lists(st.tuples(keys, st.integers(-1, 1)), max_size=2)
 minutes = st.integers(0, 20) | st.integers(40, 250)
 few_levels = st.sampled_from(["a", "b", "a:b"])
 clients = texts | st.lists(few_levels, min_size=1, max_size=3).map(":".join)
@@ -48,8 +53,6 @@ class BothStores(RuleBasedStateMachine):
             MemoryStore(),
             sqlite_store(Path(self.folder.name) / "state.db"),
         ]
-        self.records: dict[tuple[str, str], Record] = {}
-        """What was put last, removals included."""
         self.alike(lambda store: store.open())
 
     def teardown(self) -> None:
@@ -63,45 +66,46 @@ class BothStores(RuleBasedStateMachine):
         assert of_memory == of_file
         return of_memory
 
-    @rule(database=few_names, metric=few_names, raw=raws, entry=entries, off_by=st.integers(-1, 1))
-    def put(
-        self, database: str, metric: str, raw: dict[str, Any] | None, entry: AuditEntry, off_by: int
+    @rule(puts=puts, built_on=compares, audit=st.lists(entries, max_size=2))
+    def commit(
+        self, puts: list[Put], built_on: list[tuple[str, int]], audit: list[AuditEntry]
     ) -> None:
-        standing = {
-            (change.database, change.metric): change.revision
-            for change in self.alike(lambda store: store.metric_changes())
-        }
-        revision = standing.get((database, metric), 0) + off_by
-        change = MetricChange(database, metric, raw, revision)
-        kept = self.alike(lambda store: store.put_metric(change, entry))
-        if off_by == 0:
-            assert kept == replace(change, revision=kept.revision)
-            assert kept.revision > max(standing.values(), default=0)
+        before = self.listing([""])
+        revisions = {entry.key: entry.revision for entry in before.entries}
+        compares = [Compare(key, revisions.get(key, 0) + off_by) for key, off_by in built_on]
+        kept = self.alike(lambda store: store.commit(compares, puts, audit=audit))
+        after = self.listing([""])
+        if any(off_by for _, off_by in built_on):
+            assert isinstance(kept, str), "a commit replaced what it was not built on"
+            assert after == before
+            return
+        values = {entry.key: entry.value for entry in before.entries}
+        values |= {put.key: put.value for put in puts if put.value is not None}
+        gone = {put.key for put in puts if put.value is None}
+        expected = {key: value for key, value in values.items() if key not in gone}
+        assert {entry.key: entry.value for entry in after.entries} == expected
+        assert kept == after.revision
 
-    @rule(given=records, entry=entries, off_by=st.integers(-1, 1), as_new=st.booleans())
-    def put_record(self, given: Record, entry: AuditEntry, off_by: int, as_new: bool) -> None:
-        place = (given.kind, given.key)
-        last = self.records.get(place, replace(given, value=None))
-        record = replace(given, revision=(0 if as_new else last.revision) + off_by)
-        kept = self.alike(lambda store: store.put_record(record, entry))
-        if record.revision == last.revision or (record.revision == 0 and last.value is None):
-            assert kept == replace(record, revision=kept.revision)
-            assert kept.revision > max((r.revision for r in self.records.values()), default=0)
-            self.records[place] = kept
-        else:
-            assert isinstance(kept, str), "a record replaced what it was not built on"
+    @rule(prefixes=st.lists(st.sampled_from(["", "items/", "items/a", "log", "x"]), max_size=3))
+    def list_and_count(self, prefixes: list[str]) -> None:
+        listing = self.listing(prefixes)
+        assert self.listing(prefixes, salvaged=True) == listing
+        for prefix in prefixes:
+            self.count(prefix, sum(entry.key.startswith(prefix) for entry in listing.entries))
 
-    @rule(given=st.lists(st.tuples(records, entries, st.booleans()), max_size=4))
-    def put_records(self, given: list[tuple[Record, AuditEntry, bool]]) -> None:
-        """All or none; two on one key are a conflict, for the second does not know the first."""
-        puts = []
-        for record, entry, as_new in given:
-            last = self.records.get((record.kind, record.key), replace(record, value=None))
-            revision = 0 if as_new else last.revision
-            puts.append((replace(record, revision=revision), entry))
-        kept = self.alike(lambda store: store.put_records(puts))
-        if not isinstance(kept, str):
-            self.records |= {(record.kind, record.key): record for record in kept}
+    def count(self, prefix: str, expected: int) -> None:
+        assert self.alike(lambda store: store.count(prefix)) == expected
+
+    def listing(self, prefixes: list[str], *, salvaged: bool = False) -> Listing:
+        """But for the id, which is random."""
+
+        async def listed(store: Store) -> Listing:
+            found = store.salvage_list(prefixes) if salvaged else store.list(prefixes)
+            return replace(await found, store_id="")
+
+        found = self.alike(listed)
+        assert isinstance(found, Listing)
+        return found
 
     @rule(batch=st.lists(tallies, max_size=6))
     def add(self, batch: list[Tally]) -> None:
@@ -159,16 +163,9 @@ class BothStores(RuleBasedStateMachine):
 
     @invariant()
     def hold_the_same(self) -> None:
-        self.alike(lambda store: store.metric_changes())
+        self.listing([""])
         self.alike(lambda store: store.audit())
-        self.list_records("skip")
-        self.list_records("peer")
         self.alike(lambda store: store.tallies(since_minute=0, until_minute=999))
-
-    def list_records(self, kind: str) -> None:
-        put = [self.records[place] for place in sorted(self.records) if place[0] == kind]
-        listed = self.alike(lambda store: store.records(kind))
-        assert listed == [record for record in put if record.value is not None]
 
 
 async def outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:

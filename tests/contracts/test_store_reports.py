@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headgate.agent.ports import Store
-from headgate.core.records import AuditEntry, Record, Report, Tally
+from headgate.core.keyvalue import Put
+from headgate.core.records import AuditEntry, Report, Tally
 from headgate.errors import InvalidSettings, StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.entries import MAX_KEY_CHARS, MAX_VALUE_BYTES
@@ -42,10 +43,10 @@ async def test_what_gives_way_goes_in_the_same_step(store: Store) -> None:
 
 
 async def test_they_are_neither_audited_nor_given_revisions(store: Store) -> None:
-    first = await store.put_record(Record("skip", "x", {}, 0), ENTRY)
+    first = await store.commit([], [Put("items/x", b"")], audit=[ENTRY])
     await store.put_report(ONE)
-    second = await store.put_record(Record("skip", "y", {}, 0), ENTRY)
-    assert second.revision == first.revision + 1
+    second = await store.commit([], [Put("items/y", b"")], audit=[ENTRY])
+    assert second == first + 1
     assert len(await store.audit()) == 2
 
 
@@ -77,7 +78,7 @@ async def test_where_room_is_short_reports_go_and_history_and_audit_stay(tmp_pat
     await store.open()
     minute = 28_333_333
     await store.add_tallies([Tally(minute, "main", "etl", "OK", "", 3)])
-    await store.put_record(Record("skip", "x", {}, 0), ENTRY)
+    await store.commit([], [Put("items/x", b"")], audit=[ENTRY])
     value = {"x": "y" * 32_000}
     with pytest.raises(StoreUnavailable, match="full"):
         for number in range(100):

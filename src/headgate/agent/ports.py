@@ -13,10 +13,7 @@ from headgate.core.records import (
     Asked,
     AuditEntry,
     BudgetMinute,
-    MetricChange,
     MetricMinute,
-    PolicyRevision,
-    Record,
     Report,
     StoreFault,
     Tally,
@@ -236,7 +233,8 @@ class OwnStore(Protocol):
 class Store(OwnStore, Protocol):
     """Keeps what must outlive the process. Reads and writes may raise StoreUnavailable.
 
-    No check ever waits for it. A put and its audit entry are one transaction.
+    No check ever waits for it. What operators change, and what the agent notes, is a log of keys,
+    as a fleet's store has it.
     """
 
     @property
@@ -263,47 +261,39 @@ class Store(OwnStore, Protocol):
 
     async def close(self) -> None: ...
 
-    async def metric_changes(self) -> Sequence[MetricChange]: ...
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+        """All entries of the local log under these prefixes, at one revision. There is one member:
+        `at_any_member` changes nothing."""
+        ...
 
-    async def salvage_changes(self) -> Sequence[MetricChange]:
+    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
         """The same, where the store could not be opened but what it keeps can still be read, there
-        or in a copy. StateLost where it cannot, and there has been something."""
+        or in a copy, which has all but `log/`. StateLost where it cannot, and there has been
+        something."""
         ...
 
-    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
-        """Keep `change`; its `revision` must be the one it replaces (0 for new), else Conflict.
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        """All puts and all audit entries, if every compare holds; the log's new revision. Else
+        Conflict, and nothing is done. A lease means nothing here: what is put stays.
 
-        Returns the change with its new revision.
+        InvalidSettings for what is too long; StoreUnavailable for an entry too many. `must_fit`:
+        it lifts a restriction, and may take the room that is kept for that on a full disk.
         """
         ...
 
-    async def records(self, kind: str) -> Sequence[Record]:
-        """Those of one kind that stand, ordered by key; removed ones are not listed."""
+    async def count(self, prefix: str) -> int:
+        """How many entries of the log there are, without reading them."""
         ...
 
-    async def salvage_records(self, kind: str) -> Sequence[Record]:
-        """The same, where the store could not be opened but what it keeps can still be read."""
-        ...
-
-    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-        """Keep `record` as put_metric keeps a change: Conflict unless its `revision` stands.
-
-        Over a removed one, 0 stands as well as the revision of the removal. What is too long
-        raises ValueError. Returns the record with its new revision, higher than any before.
-        """
-        ...
-
-    async def put_records(
-        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
-    ) -> Sequence[Record]:
-        """Each as put_record would, in this order and in one transaction: all or none. `must_fit`:
-        it lifts a restriction, and may take the room that is kept for that on a full disk."""
-        ...
-
-    async def note_record(self, record: Record) -> None:
-        """Replace the value of one that stands at that very revision, else Conflict; neither
-        audited nor given a new revision. For what nobody set: the agent notes it down itself,
-        every few seconds."""
+    async def grant(self, ttl_s: float) -> Lease:
+        """One that collects nothing."""
         ...
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
@@ -389,33 +379,6 @@ class Store(OwnStore, Protocol):
         beyond `limit` the oldest are left out."""
         ...
 
-    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
-        """Keep `new` as its database's newest; its `revision` must be that of the newest so far
-        (0 for the first), else Conflict. Returns it with its new revision.
-
-        Older ones stay, to look at and to go back to: 100 of a database, and no more than 32 MiB
-        of them. One of more than 16 MiB raises InvalidSettings.
-        """
-        ...
-
-    async def policies(self) -> Sequence[PolicyRevision]:
-        """The newest of each database, by its name."""
-        ...
-
-    async def salvage_policies(self) -> Sequence[PolicyRevision]:
-        """The same, where the store could not be opened but what it keeps can still be read."""
-        ...
-
-    async def policy_revisions(
-        self, database: str, *, limit: int = 100
-    ) -> Sequence[PolicyRevision]:
-        """Newest first, without their documents."""
-        ...
-
-    async def policy_revision(self, database: str, revision: int) -> PolicyRevision | None:
-        """That very one, whole; None if it is not kept."""
-        ...
-
     async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
         """Add to what is kept of the same minute, budget, kind and limit, all or nothing."""
         ...
@@ -435,7 +398,7 @@ class Store(OwnStore, Protocol):
 
     async def forget_before(self, minute: int) -> None:
         """Drop tallies, metrics and violations by the minute, and audit entries from before
-        `minute`. Policies stay."""
+        `minute`. The log stays."""
         ...
 
 
@@ -503,15 +466,12 @@ __all__ = [
     "FleetReader",
     "FleetStore",
     "HeartbeatWriter",
-    "MetricChange",
     "MetricMinute",
     "PeerLink",
-    "PolicyRevision",
     "PolicySink",
     "Probe",
     "ProbeSource",
     "Pulled",
-    "Record",
     "RoleProbe",
     "Span",
     "SpansOut",

@@ -26,7 +26,6 @@ from headgate.agent.ports import (
 )
 from headgate.agent.sampler import Sampler
 from headgate.core.metrics import MetricSpec
-from headgate.core.records import PolicyRevision, Record
 from headgate.core.shard import Pull
 
 T = TypeVar("T")
@@ -84,37 +83,17 @@ def _audited(audit: AuditEntry) -> Facts:
     }
 
 
-def _put_metric(change: object, audit: AuditEntry) -> Facts:
-    return _audited(audit)
-
-
-def _put_record(record: Record, audit: AuditEntry) -> Facts:
-    return {"headgate.record.kind": record.kind, **_audited(audit)}
-
-
-def _put_records(puts: Any, *, must_fit: bool = False) -> Facts:
-    first = _put_record(*puts[0]) if puts else {}
-    return {"headgate.records": len(puts), **first}
-
-
-def _put_policy(new: PolicyRevision, audit: AuditEntry) -> Facts:
-    return {"headgate.database": new.database, **_audited(audit)}
+def _commit(compares: Any, puts: Any, *, audit: Any = (), must_fit: bool = False) -> Facts:
+    first = _audited(audit[0]) if audit else {}
+    return {"headgate.puts": len(puts), **first}
 
 
 def _rows(rows: Any) -> Facts:
     return {"headgate.rows": len(rows)}
 
 
-def _note(record: Record) -> Facts:
-    return {"headgate.record.kind": record.kind}
-
-
 STORE: Mapping[str, Watched] = {
-    "put_metric": Watched("store put_metric", _put_metric),
-    "put_record": Watched("store put_record", _put_record),
-    "put_records": Watched("store put_records", _put_records),
-    "note_record": Watched("store note_record", _note),
-    "put_policy": Watched("store put_policy", _put_policy),
+    "commit": Watched("store commit", _commit),
     "put_report": Watched("store put_report"),
     "add_tallies": Watched("store add_tallies", _rows),
     "add_metric_minutes": Watched("store add_metric_minutes", _rows),

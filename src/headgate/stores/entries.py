@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headgate.core.records import (
-    AuditEntry,
-    BudgetMinute,
-    MetricChange,
-    PolicyRevision,
-    Record,
-    Report,
-    Tally,
-)
-from headgate.errors import Conflict, Fault, InvalidSettings, StoreUnavailable
+from headgate.core.fleet import LOG
+from headgate.core.fleet_items import MAX_ITEM_BYTES
+from headgate.core.keyvalue import Compare, Put
+from headgate.core.records import BudgetMinute, Report, Tally
+from headgate.errors import Fault, InvalidSettings, StoreUnavailable
 
-MAX_METRIC_CHANGES = 10_000
-"""Changed metrics kept, removed ones included: a removal must outlive the settings file."""
+MAX_ENTRIES = 30_000
+"""Of the local log, under the first word of a key: `items/`, `notes/`, `log/`."""
+MAX_LOG_KEY_CHARS = 4096
+MAX_REVISION_BYTES = 2 * 1024 * 1024
+"""Of what a revision says under `log/`; other values have MAX_ITEM_BYTES."""
+MAX_COMMIT_BYTES = 32 * 1024 * 1024
 
-MAX_RECORDS = 10_000
-"""Of each kind. Removed ones count only until their room is needed."""
-MAX_KIND_CHARS = 32
 MAX_KEY_CHARS = 512
 MAX_VALUE_BYTES = 64 * 1024
-"""As JSON in ASCII."""
-
-MAX_POLICIES = 100
-"""Of a database: further back nobody goes."""
-MAX_POLICY_BYTES = 16 * 1024 * 1024
-MAX_POLICIES_BYTES = 32 * 1024 * 1024
-"""Of one database, as JSON in ASCII; the newest stays in any case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What is kept of one metric or record now, and who put it there."""
-
-    raw_json: str | None
-    revision: int
-    wall_s: float
-    who: str
-    action: str
-
-
-def standing_of(raw: Mapping[str, Any] | None, audit: AuditEntry, revision: int) -> Standing:
-    raw_json = None if raw is None else to_json(raw)
-    return Standing(raw_json, revision, audit.wall_s, audit.who, audit.action)
-
-
-def change_of(database: str, metric: str, raw_json: str | None, revision: int) -> MetricChange:
-    raw = None if raw_json is None else json.loads(raw_json)
-    return MetricChange(database, metric, raw, revision)
-
-
-def record_of(kind: str, key: str, value_json: str | None, revision: int) -> Record:
-    value = None if value_json is None else json.loads(value_json)
-    return Record(kind, key, value, revision)
+"""Of a report, as JSON in ASCII."""
+SHOWN_CHARS = 32
 
 
 def to_json(value: Any) -> str:
@@ -73,38 +37,52 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be kept as JSON")
 
 
-def check_replaces(change: MetricChange, standing: Standing | None, *, kept: int) -> None:
-    """Raise Conflict unless `change` was built on what stands; refuse one metric too many."""
-    name = f"{change.database}/{change.metric}"
-    if change.revision != (standing.revision if standing else 0):
-        raise Conflict(f"{name}: {_what_happened(change.revision, standing)}")
-    if standing is None and kept >= MAX_METRIC_CHANGES:
-        raise StoreUnavailable(
-            f"{name}: {kept} changed metrics are kept, the most there may be; "
-            "set metrics in the settings file instead of under ever new names"
-        )
+# --- the local log -------------------------------------------------------------------------
 
 
-def _what_happened(revision: int, standing: Standing | None) -> str:
-    if standing is None:
-        return f"nothing is kept that has revision {revision}; look again and add it as new"
-    when = datetime.fromtimestamp(standing.wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    built_on = f"revision {revision}" if revision else "none being there"
-    return (
-        f"the change was built on {built_on}, but {standing.who} made revision "
-        f"{standing.revision} at {when} ({standing.action}); look again and repeat"
-    )
+def check_commit(compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    """How many bytes it puts. InvalidSettings for what is too long, or is no text that a file can
+    hold; ValueError for what no caller should ask for."""
+    keys = [*(compare.key for compare in compares), *(put.key for put in puts)]
+    if not all(keys):
+        raise ValueError("a commit names an empty key")
+    if len({put.key for put in puts}) < len(puts):
+        raise ValueError("a commit puts the same key twice")
+    for key in keys:
+        _check_text("key", key, MAX_LOG_KEY_CHARS)
+    sizes = [len(put.value or b"") for put in puts]
+    for put, size_bytes in zip(puts, sizes, strict=True):
+        most = MAX_REVISION_BYTES if put.key.startswith(LOG) else MAX_ITEM_BYTES
+        if size_bytes > most:
+            raise _too_long(put.key, size_bytes, most)
+    if sum(sizes) > MAX_COMMIT_BYTES:
+        raise _too_long("all that is changed at once", sum(sizes), MAX_COMMIT_BYTES)
+    return sum(sizes)
 
 
-def check_record(record: Record) -> None:
-    """Raise InvalidSettings for what is too long, or is no text that a file can hold."""
-    _check_text("kind", record.kind, MAX_KIND_CHARS)
-    _check_text(f"{record.kind} key", record.key, MAX_KEY_CHARS)
-    size_bytes = 0 if record.value is None else len(to_json(record.value))
-    if size_bytes > MAX_VALUE_BYTES:
-        place = f"{record.kind} {record.key}"
-        message = f"its value takes {size_bytes} bytes as JSON, may take {MAX_VALUE_BYTES}"
-        raise InvalidSettings([Fault(place, message)])
+def _too_long(what: str, size_bytes: int, most: int) -> InvalidSettings:
+    message = f"has {size_bytes:,} bytes, may have {most:,}"
+    return InvalidSettings([Fault(what, message)])
+
+
+def check_room(
+    puts: Sequence[Put], before: Mapping[str, object | None], count: Callable[[str], int]
+) -> None:
+    """StoreUnavailable for an entry too many. `before`: what is under the keys of `puts` now."""
+    more: Counter[str] = Counter()
+    for put in puts:
+        top, slash, _ = put.key.partition("/")
+        is_there, will_be = before[put.key] is not None, put.value is not None
+        more[top + slash] += will_be - is_there
+    for under, added in more.items():
+        if added > 0 and (kept := count(under)) + added > MAX_ENTRIES:
+            raise StoreUnavailable(
+                f"{under} has {kept:,} entries and would have {kept + added:,}; at most "
+                f"{MAX_ENTRIES:,} are kept: remove some that are no longer needed"
+            )
+
+
+# --- history and reports -------------------------------------------------------------------
 
 
 def check_report(report: Report) -> None:
@@ -119,7 +97,7 @@ def check_report(report: Report) -> None:
 
 def _check_text(place: str, text: str, max_chars: int) -> None:
     if len(text) > max_chars:
-        beginning = f"{text[:MAX_KIND_CHARS]}…"
+        beginning = f"{text[:SHOWN_CHARS]}…"
         message = f"{beginning!a} has {len(text)} characters, may have {max_chars}"
         raise InvalidSettings([Fault(place, message)])
     try:
@@ -127,58 +105,6 @@ def _check_text(place: str, text: str, max_chars: int) -> None:
     except UnicodeEncodeError:
         message = f"{text!a} holds half of a surrogate pair, which is no character"
         raise InvalidSettings([Fault(place, message)]) from None
-
-
-def check_record_replaces(record: Record, standing: Standing | None) -> None:
-    """Raise Conflict unless `record` was built on what stands.
-
-    Who looked after a removal saw nothing there, who made it has its revision: both know.
-    """
-    if standing is None:
-        current = {0}
-    elif standing.raw_json is None:
-        current = {0, standing.revision}
-    else:
-        current = {standing.revision}
-    if record.revision not in current:
-        happened = _what_happened(record.revision, standing)
-        raise Conflict(f"{record.kind} {record.key}: {happened}")
-
-
-def check_stands(record: Record, standing: Standing | None) -> Standing:
-    """Raise Conflict unless it is there, and at the record's very revision."""
-    if standing is None or standing.raw_json is None or standing.revision != record.revision:
-        happened = _what_happened(record.revision, standing)
-        raise Conflict(f"{record.kind} {record.key}: {happened}")
-    return standing
-
-
-def too_many_records(record: Record) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{record.kind} {record.key}: {MAX_RECORDS} of kind {record.kind} are kept, the most "
-        "there may be; remove some that are no longer needed"
-    )
-
-
-def check_policy(new: PolicyRevision) -> tuple[str, str]:
-    """As JSON: the document, and the changes. Raises InvalidSettings for what is too long."""
-    found = to_json(new.document), to_json(new.changes)
-    size_bytes = sum(map(len, found))
-    if size_bytes > MAX_POLICY_BYTES:
-        message = f"takes {size_bytes} bytes as JSON, may take {MAX_POLICY_BYTES}"
-        raise InvalidSettings([Fault(f"policy of {new.database}", message)])
-    return found
-
-
-def check_policy_replaces(new: PolicyRevision, newest: PolicyRevision | None) -> None:
-    """Raise Conflict unless `new` was built on the newest."""
-    if new.revision == (newest.revision if newest else 0):
-        return
-    standing = None
-    if newest is not None:
-        standing = Standing("", newest.revision, newest.wall_s, newest.who, newest.action)
-    happened = _what_happened(new.revision, standing)
-    raise Conflict(f"policy of {new.database}: {happened}")
 
 
 def check_budget_minutes(minutes: Sequence[BudgetMinute]) -> None:

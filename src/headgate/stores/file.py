@@ -21,14 +21,32 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from headgate.errors import OutcomeUnknown, StateLost, StoreUnavailable
+from headgate.stores.conversion import convert
 from headgate.stores.faults import primary_code
 from headgate.stores.statecopy import Damaged, StateCopy, copy_of, load_copy, place_of, restore
 
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
-STEPS = ("schema.sql", "records.sql", "history.sql", "counts.sql", "budgets.sql", "reports.sql")
+
+
+class Step(NamedTuple):
+    script: str
+    convert: Callable[[sqlite3.Connection], None] | None = None
+    """What SQL cannot say, after the script and within the same transaction."""
+
+
+STEPS = (
+    ("schema.sql", None),
+    ("records.sql", None),
+    ("history.sql", None),
+    ("counts.sql", None),
+    ("budgets.sql", None),
+    ("reports.sql", None),
+    ("log.sql", convert),
+)
 """Step n brings a file of version n to version n + 1; the version is PRAGMA user_version."""
 
 PAGE_BYTES = 4096
@@ -334,7 +352,7 @@ def _prepare_writer(connection: sqlite3.Connection, file_name: str, max_bytes: i
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
     connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // PAGE_BYTES)}")
-    migrate(connection, version, [_script(step) for step in STEPS[version:]])
+    migrate(connection, version, [Step(_script(name), then) for name, then in STEPS[version:]])
 
 
 def _version_of_ours(connection: sqlite3.Connection, file_name: str) -> int:
@@ -361,12 +379,16 @@ def _script(name: str) -> str:
     return resources.files("headgate.stores").joinpath(name).read_text(encoding="utf-8")
 
 
-def migrate(connection: sqlite3.Connection, version: int, scripts: Sequence[str]) -> None:
+def migrate(connection: sqlite3.Connection, version: int, steps: Sequence[Step]) -> None:
     """Take the file forward, each step whole or not at all."""
-    for reached, script in enumerate(scripts, start=version + 1):
-        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {reached};"
+    for reached, step in enumerate(steps, start=version + 1):
         try:
-            connection.executescript(f"BEGIN IMMEDIATE; {script}\n; {marks} COMMIT;")
+            connection.executescript(f"BEGIN IMMEDIATE; {step.script}\n;")
+            if step.convert is not None:
+                step.convert(connection)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {reached}")
+            connection.execute("COMMIT")
         finally:
             _roll_back(connection)
 

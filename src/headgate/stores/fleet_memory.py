@@ -98,6 +98,10 @@ class KeptInMemory:
         self._collect()
         return len(self._under(prefix))
 
+    def entry(self, key: str) -> Entry | None:
+        kept = self._entries.get(key)
+        return kept.entry if kept else None
+
     def _under(self, prefix: str) -> list[str]:
         first = bisect_left(self._keys, prefix)
         return self._keys[first : bisect_left(self._keys, prefix + LAST_CHARACTER, first)]
@@ -137,11 +141,17 @@ class KeptInMemory:
     def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
         check_commit(compares, puts)
         self._collect()
-        for compare in compares:
-            self._hold(compare)
+        self.hold(compares)
         for put in puts:
             if put.lease and put.value is not None:
                 self._granted(put.lease)
+        return self.put_all(puts)
+
+    def hold(self, compares: Iterable[Compare]) -> None:
+        for compare in compares:
+            self._hold(compare)
+
+    def put_all(self, puts: Iterable[Put]) -> int:
         return self._record(self._put(put) for put in puts)
 
     def _hold(self, compare: Compare) -> None:

@@ -40,14 +40,17 @@ def read_kept(connection: sqlite3.Connection) -> Kept:
 
 def read_listing(connection: sqlite3.Connection, prefixes: Sequence[str]) -> Listing:
     kept = read_kept(connection)
+    return Listing(read_entries(connection, prefixes), kept.revision, kept.store_id)
+
+
+def read_entries(connection: sqlite3.Connection, prefixes: Sequence[str]) -> tuple[Entry, ...]:
     found: dict[str, Entry] = {}
     for prefix in prefixes:
         rows = connection.execute(
             "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ?", _span(prefix)
         )
         found.update((key, Entry(key, value, revision)) for key, value, revision in rows)
-    entries = tuple(found[key] for key in sorted(found))
-    return Listing(entries, kept.revision, kept.store_id)
+    return tuple(found[key] for key in sorted(found))
 
 
 def read_count(connection: sqlite3.Connection, prefix: str) -> int:

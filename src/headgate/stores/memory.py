@@ -9,44 +9,30 @@ from __future__ import annotations
 import json
 from asyncio import to_thread
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from headgate.core.decision import Verdict
+from headgate.core.keyvalue import Compare, Lease, Listing, Put
 from headgate.core.records import (
     Asked,
     AuditEntry,
     BudgetMinute,
-    MetricChange,
     MetricMinute,
-    PolicyRevision,
-    Record,
     Report,
     Tally,
 )
 from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores.entries import (
-    MAX_POLICIES,
-    MAX_POLICIES_BYTES,
-    MAX_RECORDS,
-    Standing,
-    change_of,
     check_budget_minutes,
-    check_policy,
-    check_policy_replaces,
-    check_record,
-    check_record_replaces,
-    check_replaces,
+    check_commit,
     check_report,
-    check_stands,
+    check_room,
     check_step,
     check_tallies,
-    record_of,
-    standing_of,
     to_json,
-    too_many_records,
 )
+from headgate.stores.fleet_memory import KeptInMemory
 
 MAX_AUDIT_ENTRIES = 10_000
 MAX_TALLIES = 200_000
@@ -66,19 +52,16 @@ class MemoryStore:
     def __init__(
         self, *, max_audit_entries: int = MAX_AUDIT_ENTRIES, max_tallies: int = MAX_TALLIES
     ) -> None:
-        self._metrics: dict[tuple[str, str], Standing] = {}
-        self._records: dict[str, dict[str, Standing]] = {}
-        """By kind and key."""
+        self._log = KeptInMemory(max_log_commits=1)
         self._audit: deque[AuditEntry] = deque(maxlen=max_audit_entries)
         self._minutes: dict[int, dict[_Alike, int]] = {}
         self._max_tallies = max_tallies
         self._metric_minutes: dict[tuple[int, str, str], MetricMinute] = {}
-        self._policies: dict[str, list[tuple[PolicyRevision, str, str]]] = {}
-        """By database, newest first, each with its document and changes as JSON."""
         self._budget_minutes: dict[_Violation, int] = {}
         self._reports: dict[tuple[str, str], Report] = {}
         """By client and origin."""
-        self._revision = 0
+        self._audited = 0
+        """The id of the newest audit entry."""
         self._is_open = False
 
     @property
@@ -102,65 +85,37 @@ class MemoryStore:
     async def close(self) -> None:
         self._is_open = False
 
-    async def metric_changes(self) -> Sequence[MetricChange]:
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
         self._check_open()
-        changes = [
-            change_of(database, metric, standing.raw_json, standing.revision)
-            for (database, metric), standing in self._metrics.items()
-        ]
-        return sorted(changes, key=lambda change: change.revision)
+        return self._log.listing(prefixes)
 
-    async def salvage_changes(self) -> Sequence[MetricChange]:
-        return await self.metric_changes()
+    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+        return await self.list(prefixes)
 
-    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
         self._check_open()
-        key = (change.database, change.metric)
-        check_replaces(change, self._metrics.get(key), kept=len(self._metrics))
-        standing = self._audited(change.raw, audit)
-        self._metrics[key] = standing
-        return change_of(*key, standing.raw_json, standing.revision)
-
-    async def records(self, kind: str) -> Sequence[Record]:
-        self._check_open()
-        return [
-            record_of(kind, key, standing.raw_json, standing.revision)
-            for key, standing in sorted(self._records.get(kind, {}).items())
-            if standing.raw_json is not None
-        ]
-
-    async def salvage_records(self, kind: str) -> Sequence[Record]:
-        return await self.records(kind)
-
-    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-        (kept,) = await self.put_records([(record, audit)])
-        return kept
-
-    async def put_records(
-        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
-    ) -> Sequence[Record]:
-        self._check_open()
-        for record, _ in puts:
-            check_record(record)
-        # On copies, which are put in place when nothing can be refused any more.
-        draft = {record.kind: dict(self._records.get(record.kind, {})) for record, _ in puts}
-        entries: list[AuditEntry] = []
-        kept = []
-        for record, audit in puts:
-            entry = replace(_copied(audit), id=self._revision + len(entries) + 1)
-            kept.append(_put(record, entry, draft[record.kind]))
-            entries.append(entry)
-        self._records |= draft
+        check_commit(compares, puts)
+        self._log.hold(compares)
+        check_room(puts, {put.key: self._log.entry(put.key) for put in puts}, self._log.count)
+        entries = [replace(_copied(one), id=self._audited + n) for n, one in enumerate(audit, 1)]
+        revision = self._log.put_all(replace(put, lease=0) for put in puts)
         self._audit.extend(entries)
-        self._revision += len(entries)
-        return kept
+        self._audited += len(entries)
+        return revision
 
-    async def note_record(self, record: Record) -> None:
+    async def count(self, prefix: str) -> int:
         self._check_open()
-        check_record(record)
-        of_kind = self._records.get(record.kind, {})
-        standing = check_stands(record, of_kind.get(record.key))
-        of_kind[record.key] = replace(standing, raw_json=to_json(record.value))
+        return self._log.count(prefix)
+
+    async def grant(self, ttl_s: float) -> Lease:
+        return Lease(0, ttl_s)
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         self._check_open()
@@ -273,37 +228,6 @@ class MemoryStore:
         kept = self._within(since_minute, until_minute)
         return await to_thread(lambda: _asked(_tallies(kept, tokens, database)))
 
-    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
-        self._check_open()
-        document, changes = check_policy(new)
-        kept = self._policies.get(new.database, [])
-        check_policy_replaces(new, kept[0][0] if kept else None)
-        entry = replace(_copied(audit), id=self._revision + 1)
-        about = replace(new, revision=entry.id, document={}, changes={})
-        self._policies[new.database] = _newest_policies([(about, document, changes), *kept])
-        self._revision = entry.id
-        self._audit.append(entry)
-        return _whole(about, document, changes)
-
-    async def policies(self) -> Sequence[PolicyRevision]:
-        self._check_open()
-        return [_whole(*kept[0]) for _, kept in sorted(self._policies.items())]
-
-    async def salvage_policies(self) -> Sequence[PolicyRevision]:
-        return await self.policies()
-
-    async def policy_revisions(
-        self, database: str, *, limit: int = 100
-    ) -> Sequence[PolicyRevision]:
-        self._check_open()
-        kept = self._policies.get(database, [])
-        return [about for about, _, _ in kept[: max(0, limit)]]
-
-    async def policy_revision(self, database: str, revision: int) -> PolicyRevision | None:
-        self._check_open()
-        kept = self._policies.get(database, [])
-        return next((_whole(*one) for one in kept if one[0].revision == revision), None)
-
     async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
         self._check_open()
         check_budget_minutes(minutes)
@@ -356,37 +280,10 @@ class MemoryStore:
         if not self._is_open:
             raise StoreUnavailable("the store in memory is not open")
 
-    def _audited(self, raw: Mapping[str, Any] | None, audit: AuditEntry) -> Standing:
-        """`raw` under a new revision, with its audit entry; neither if either is no JSON."""
-        revision = self._revision + 1
-        standing = standing_of(raw, audit, revision)
-        entry = replace(_copied(audit), id=revision)
-        self._revision = revision
-        self._audit.append(entry)
-        return standing
-
     def _make_room(self) -> None:
         kept = sum(map(len, self._minutes.values()))
         while kept > self._max_tallies:
             kept -= len(self._minutes.pop(min(self._minutes)))
-
-
-def _put(record: Record, entry: AuditEntry, of_kind: dict[str, Standing]) -> Record:
-    check_record_replaces(record, of_kind.get(record.key))
-    for key in _giving_way_to(record, of_kind):
-        del of_kind[key]
-    standing = of_kind[record.key] = standing_of(record.value, entry, entry.id)
-    return record_of(record.kind, record.key, standing.raw_json, standing.revision)
-
-
-def _giving_way_to(record: Record, of_kind: Mapping[str, Standing]) -> list[str]:
-    """Where its kind is full, the oldest removed one; raises if there is none."""
-    if record.key in of_kind or len(of_kind) < MAX_RECORDS:
-        return []
-    removed = [key for key, standing in of_kind.items() if standing.raw_json is None]
-    if not removed:
-        raise too_many_records(record)
-    return [min(removed, key=lambda key: of_kind[key].revision)]
 
 
 def has_tokens(client: str, tokens: Sequence[str]) -> bool:
@@ -438,22 +335,6 @@ def _metric_minutes(
     ]
     found.sort(key=lambda m: (m.minute, m.database, m.metric))
     return found[max(0, len(found) - max(0, limit)) :]
-
-
-def _newest_policies(
-    kept: list[tuple[PolicyRevision, str, str]],
-) -> list[tuple[PolicyRevision, str, str]]:
-    found, kept_bytes = kept[:1], sum(map(len, kept[0][1:]))
-    for one in kept[1:MAX_POLICIES]:
-        kept_bytes += sum(map(len, one[1:]))
-        if kept_bytes > MAX_POLICIES_BYTES:
-            break
-        found.append(one)
-    return found
-
-
-def _whole(about: PolicyRevision, document: str, changes: str) -> PolicyRevision:
-    return replace(about, document=json.loads(document), changes=json.loads(changes))
 
 
 def _copied(entry: AuditEntry) -> AuditEntry:

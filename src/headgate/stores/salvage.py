@@ -10,75 +10,67 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
-from headgate.core.records import Record
+from headgate.core.keyvalue import Listing
 from headgate.errors import StoreUnavailable
-from headgate.stores.file import STEPS, copy_beside, has_been, lost
-from headgate.stores.puts import read_records
-from headgate.stores.statecopy import StateCopy, in_memory, revision_in
-
-T = TypeVar("T")
-U = TypeVar("U")
-Query = Callable[[sqlite3.Connection], list[T]]
+from headgate.stores.conversion import LOG_VERSION, entries_of, old_revision, old_rows
+from headgate.stores.file import copy_beside, has_been, lost
+from headgate.stores.locallog import read_listing
+from headgate.stores.statecopy import StateCopy, copy_from
 
 BUSY_S = 0.5
 MAX_COPY_BYTES = 256 * 1024 * 1024
-VERSION_BEFORE_RECORDS = 1
+NOTHING = Listing((), 0, "")
 
 
-def salvage(path: Path, query: Query[T]) -> list[T]:
-    """What `query` finds; nothing where there never was anything. Raises StoreUnavailable."""
+def salvage(path: Path, prefixes: Sequence[str]) -> Listing:
+    """What is kept under them; nothing where there never was anything. Raises StoreUnavailable."""
     if not has_been(path):
-        return []
+        return NOTHING
     copy = copy_beside(path)
     try:
-        revision, found = _in_file(path, query)
+        found = _in_file(path, prefixes)
     except (sqlite3.Error, StoreUnavailable):
         if not isinstance(copy, StateCopy):
             raise lost(path, copy) from None
-        return _in_copy(copy, query)
-    if isinstance(copy, StateCopy) and copy.revision > revision:
-        return _in_copy(copy, query)
+        return copy.listing(prefixes)
+    if isinstance(copy, StateCopy) and copy.revision > found.revision:
+        return copy.listing(prefixes)
     return found
 
 
-def _in_file(path: Path, query: Query[T]) -> tuple[int, list[T]]:
+def _in_file(path: Path, prefixes: Sequence[str]) -> Listing:
     if not path.exists() or path.stat().st_size == 0:
         raise StoreUnavailable(f"{path.name}: is gone")
-
-    def revised(connection: sqlite3.Connection) -> tuple[int, list[T]]:
-        return revision_in(connection), query(connection)
-
     try:
-        return _read(path, revised)
+        return _read(path, prefixes)
     except sqlite3.Error:
         # A write-ahead log beside a file that may not be touched: read both from a copy.
-        return _read_copy(path, revised)
+        return _read_copy(path, prefixes)
 
 
-def _in_copy(copy: StateCopy, query: Query[T]) -> list[T]:
-    with in_memory(copy, STEPS) as connection:
-        return query(connection)
-
-
-def salvageable_records(connection: sqlite3.Connection, kind: str) -> list[Record]:
-    """None in a file from before there were any, which cannot be brought to our version."""
+def _listed(connection: sqlite3.Connection, prefixes: Sequence[str]) -> Listing:
+    """Also of a file from before there was a log, which cannot be brought to our version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return [] if version == VERSION_BEFORE_RECORDS else read_records(connection, kind)
+    if version >= LOG_VERSION:
+        return read_listing(connection, prefixes)
+    entries = entries_of(old_rows(connection))
+    return copy_from(entries, old_revision(connection), 0.0).listing(prefixes)
 
 
-def _read(path: Path, query: Callable[[sqlite3.Connection], U]) -> U:
+def _read(path: Path, prefixes: Sequence[str]) -> Listing:
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection:
-        return query(connection)
+    connect = partial(sqlite3.connect, uri, uri=True, timeout=BUSY_S, isolation_level=None)
+    with closing(connect()) as connection:
+        return _listed(connection, prefixes)
 
 
-def _read_copy(path: Path, query: Callable[[sqlite3.Connection], U]) -> U:
+def _read_copy(path: Path, prefixes: Sequence[str]) -> Listing:
     log = path.with_name(path.name + "-wal")
     try:
         size = sum(file.stat().st_size for file in (path, log) if file.exists())
@@ -89,7 +81,7 @@ def _read_copy(path: Path, query: Callable[[sqlite3.Connection], U]) -> U:
             shutil.copyfile(path, copy)
             if log.exists():
                 shutil.copyfile(log, copy.with_name("state.db-wal"))
-            with closing(sqlite3.connect(copy)) as connection:
-                return query(connection)
+            with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+                return _listed(connection, prefixes)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{path.name}: what it keeps cannot be read: {error}") from None

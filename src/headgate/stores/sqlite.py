@@ -1,8 +1,8 @@
 """The store in one SQLite file: WAL, one thread that writes, one that reads, one that looks back.
 
-put_metric, put_record … ──► writer thread ──┐
-metric_changes, records … ──► reader thread ──┼──► OpenFile (file.py)
-sums, tallies … ──► looking thread ───────────┘
+commit, add_tallies … ──► writer thread ──┐
+list, count, audit … ───► reader thread ──┼──► OpenFile (file.py)
+sums, tallies … ────────► looking thread ─┘
 
 Summing up a fortnight takes a second or so: neither writes nor the reads that rules and metrics
 need wait for it.
@@ -28,29 +28,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
+from headgate.core.keyvalue import Compare, Lease, Listing, Put
 from headgate.core.records import (
     Asked,
     AuditEntry,
     BudgetMinute,
-    MetricChange,
     MetricMinute,
-    PolicyRevision,
-    Record,
     Report,
     Tally,
 )
 from headgate.errors import Conflict, OutcomeUnknown, StoreUnavailable
-from headgate.stores.budgets import (
-    AddBudgetMinutes,
-    PutPolicy,
-    read_budget_minutes,
-    read_policies,
-    read_policy_revision,
-    read_policy_revisions,
-    salvageable_policies,
-)
+from headgate.stores.audit import AddAudit, read_audit
+from headgate.stores.budgets import AddBudgetMinutes, read_budget_minutes
 from headgate.stores.counts import AddTallies
-from headgate.stores.entries import check_record, check_report, check_step, check_tallies
+from headgate.stores.entries import check_commit, check_report, check_step, check_tallies
 from headgate.stores.faults import is_full, named_faults, spoils_connection
 from headgate.stores.file import (
     DEADLINE_OPS,
@@ -63,6 +54,8 @@ from headgate.stores.file import (
     set_aside,
     transaction,
 )
+from headgate.stores.fleet_statements import read_count
+from headgate.stores.locallog import Commit, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,
@@ -72,17 +65,8 @@ from headgate.stores.looking import (
     read_tallies,
 )
 from headgate.stores.minutes import AddMetricMinutes
-from headgate.stores.puts import (
-    AddAudit,
-    NoteRecord,
-    PutMetric,
-    PutRecords,
-    read_audit,
-    read_metric_changes,
-    read_records,
-)
 from headgate.stores.reports import ForgetReports, PutReport, read_reports
-from headgate.stores.salvage import salvage, salvageable_records
+from headgate.stores.salvage import salvage
 from headgate.stores.statecopy import SUFFIX, copy_of, save_copy
 from headgate.stores.statements import (
     ForgetBatch,
@@ -105,15 +89,17 @@ HISTORY_SHARE = 0.75
 CLOSE_DEADLINE_S = 2.0
 TALLIES_PER_S = 10_000
 """A slow disk's pace: a batch gets a second more for each so many."""
-LONG_DOCUMENT_S = 2.0
-"""What a policy of thousands of budgets gets besides: it is megabytes."""
+BYTES_PER_S = 1024 * 1024
+"""Likewise of a commit: thousands of budgets at once are megabytes."""
 LOOK_BACK_S = 15.0
 """Deadline of a look into history: summing up a great deal of it is no fault of the disk."""
 SLOW_OR_UPGRADED = (
     f"{SLOW_DISK}; a large file of an earlier version takes some seconds to be brought to this one"
 )
 COPY_AGAIN_S = 10.0
-"""After a copy that could not be written, and for what changes by itself."""
+"""After a copy that could not be written."""
+COPY_NOTES_S = 60.0
+"""For what the agent notes every few seconds."""
 TOO_MUCH = (
     "so much history cannot be summed up in that time: ask for a shorter one (--since 1d), "
     "for one database, or for a level that fewer clients have"
@@ -151,6 +137,8 @@ class SqliteStore:
         self._fault: str | None = None
         self._copy_fault = ""
         self._copy_due = False
+        self._notes_due = False
+        """The agent noted something that the copy has not got."""
         self._copied_at = float("-inf")
         self._opened_with = ""
 
@@ -196,35 +184,35 @@ class SqliteStore:
             for thread in threads:
                 thread.stop()
 
-    async def metric_changes(self) -> Sequence[MetricChange]:
-        return await self._read(read_metric_changes)
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+        """`at_any_member` means nothing here: there is one."""
+        return await self._read(lambda connection: read_listing(connection, prefixes))
 
-    async def salvage_changes(self) -> Sequence[MetricChange]:
-        return await self._salvage(read_metric_changes)
+    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await asyncio.to_thread(salvage, self._path, prefixes)
+        except TimeoutError:
+            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
+            raise StoreUnavailable(message) from None
 
-    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
-        return await self._write(PutMetric(change, audit))
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        """Leases mean nothing here: nothing is collected."""
+        extra_s = check_commit(compares, puts) / BYTES_PER_S
+        return await self._write(Commit(compares, puts, audit), extra_s=extra_s, must_fit=must_fit)
 
-    async def records(self, kind: str) -> Sequence[Record]:
-        return await self._read(lambda connection: read_records(connection, kind))
+    async def count(self, prefix: str) -> int:
+        return await self._read(lambda connection: read_count(connection, prefix))
 
-    async def salvage_records(self, kind: str) -> Sequence[Record]:
-        return await self._salvage(lambda connection: salvageable_records(connection, kind))
-
-    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-        (kept,) = await self.put_records([(record, audit)])
-        return kept
-
-    async def put_records(
-        self, puts: Sequence[tuple[Record, AuditEntry]], *, must_fit: bool = False
-    ) -> Sequence[Record]:
-        for record, _ in puts:
-            check_record(record)
-        return await self._write(PutRecords(puts), must_fit=must_fit)
-
-    async def note_record(self, record: Record) -> None:
-        check_record(record)
-        await self._write(NoteRecord(record))
+    async def grant(self, ttl_s: float) -> Lease:
+        return Lease(0, ttl_s)
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
@@ -309,23 +297,6 @@ class SqliteStore:
         scope = Scope(tuple(tokens), database, since_minute, until_minute)
         return await self._look(lambda connection: read_asked(connection, scope))
 
-    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
-        return await self._write(PutPolicy(new, audit), extra_s=LONG_DOCUMENT_S)
-
-    async def policies(self) -> Sequence[PolicyRevision]:
-        return await self._read(read_policies)
-
-    async def salvage_policies(self) -> Sequence[PolicyRevision]:
-        return await self._salvage(salvageable_policies)
-
-    async def policy_revisions(
-        self, database: str, *, limit: int = 100
-    ) -> Sequence[PolicyRevision]:
-        return await self._read(lambda found: read_policy_revisions(found, database, limit))
-
-    async def policy_revision(self, database: str, revision: int) -> PolicyRevision | None:
-        return await self._read(lambda found: read_policy_revision(found, database, revision))
-
     async def add_budget_minutes(self, minutes: Sequence[BudgetMinute]) -> None:
         await self._write(AddBudgetMinutes(minutes))
 
@@ -371,7 +342,7 @@ class SqliteStore:
         it can be used."""
         self._workers()
 
-        def job(ticket: Ticket[list[str]]) -> None:
+        def job(ticket: Ticket[Sequence[str]]) -> None:
             with suppress(StoreUnavailable):
                 self._in_writer(ticket, lambda file: None)
                 name = self._path.name
@@ -398,6 +369,7 @@ class SqliteStore:
     async def _write(self, write: Write[T], *, extra_s: float = 0.0, must_fit: bool = False) -> T:
         def job(ticket: Ticket[T]) -> None:
             value = self._noted(ticket, write, must_fit=must_fit)
+            self._notes_due |= getattr(write, "sets_notes", False)
             self._copy(ticket, at_once=getattr(write, "sets_state", False))
             if not ticket.settle(value):
                 self._owed = write
@@ -426,14 +398,6 @@ class SqliteStore:
         except _NotOpen:
             await self._workers().writer.run(self._open_job, until_mono_s=self._deadline())
             return await worker.run(job, until_mono_s=until_mono_s)
-
-    async def _salvage(self, query: Query[list[T]]) -> list[T]:
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                return await asyncio.to_thread(salvage, self._path, query)
-        except TimeoutError:
-            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
-            raise StoreUnavailable(message) from None
 
     # --- in the writer thread --------------------------------------------------------------
 
@@ -466,7 +430,9 @@ class SqliteStore:
         """Beside the file. Never fails a change: what is acknowledged is in the file."""
         self._copy_due |= at_once
         now_s = time.monotonic()
-        if not at_once and not (self._copy_due and now_s - self._copied_at >= COPY_AGAIN_S):
+        since_s = now_s - self._copied_at
+        again = self._copy_due and since_s >= COPY_AGAIN_S
+        if not at_once and not again and not (self._notes_due and since_s >= COPY_NOTES_S):
             return
         self._copied_at = now_s
         try:
@@ -476,9 +442,9 @@ class SqliteStore:
                 log.error("store.copy_fault", store=self.name, detail=str(error))
             self._copy_fault = str(error)
         else:
-            self._copy_due, self._copy_fault = False, ""
+            self._copy_due, self._notes_due, self._copy_fault = False, False, ""
 
-    def _begin_anew(self, ticket: Ticket[Any]) -> list[str]:
+    def _begin_anew(self, ticket: Ticket[Any]) -> Sequence[str]:
         with named_faults(self._path.name):
             self._close_file(ticket)
             path = self._path.resolve()

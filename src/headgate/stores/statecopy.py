@@ -1,12 +1,11 @@
 """The second copy of what is in force: a small file beside the state file, replaced whole.
 
     writer thread, after each change ──► StateCopy ──► state.db.copy (fsync, rename, fsync)
-    state.db gone, older or unreadable ──► StateCopy ──► the tables of a new one, or of memory
+    state.db gone, older or unreadable ──► StateCopy ──► the log of a new one, or a listing
 
-A line that says what follows, its length and checksum, then the rows as the tables have them:
-metrics, records and the newest policies; no audit and no history. What is damaged is never half
-believed. A copy that could not be replaced is emptied: an old one would lift rules that were set
-since.
+A line that says what follows, its length and checksum, then the entries of the log but for its
+history: no log/, no audit. What is damaged is never half believed. A copy that could not be
+replaced is emptied: an old one would lift rules that were set since.
 """
 
 from __future__ import annotations
@@ -14,36 +13,31 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-FORMAT, VERSION = "headgate-state-copy", 1
+from headgate.core.fleet import LOG
+from headgate.core.keyvalue import Entry, Listing
+from headgate.stores.conversion import OldRows, converted_revision, entries_of
+from headgate.stores.locallog import read_log
+
+FORMAT, VERSION, VERSION_OF_TABLES = "headgate-state-copy", 2, 1
+"""The earlier version has the rows of three tables: conversion.py."""
 SUFFIX = ".copy"
 MAX_HEAD_BYTES = 1024
 MAX_BYTES = 512 * 1024 * 1024
 
-Row = list[Any]
-_REVISION = "SELECT max(seq, 0) FROM sqlite_sequence WHERE name = 'audit'"
-_METRICS = "database, metric, raw_json, revision, wall_s, who, action"
-_RECORDS = "revision, kind, key, value_json, wall_s, who, action"
-_POLICIES = "revision, database, wall_s, who, action, summary, document_json, changes_json"
-_ALL_METRICS = f"SELECT {_METRICS} FROM metric_changes ORDER BY revision"  # noqa: S608 -- constants
-_ALL_RECORDS = f"""
-    SELECT {_RECORDS} FROM records WHERE value_json IS NOT NULL ORDER BY revision
-"""  # noqa: S608 -- constants only
-_NEWEST_POLICIES = f"""
-    SELECT {_POLICIES} FROM policy_revisions
-    WHERE revision IN (SELECT max(revision) FROM policy_revisions GROUP BY database)
-    ORDER BY revision
-"""  # noqa: S608 -- constants only
+_AFTER_LOG = LOG[:-1] + chr(ord(LOG[-1]) + 1)
+_ENTRIES = """
+    SELECT key, value, revision FROM entries WHERE key < ?
+    UNION ALL SELECT key, value, revision FROM entries WHERE key >= ?
+"""
 _RESTORED = """
-    INSERT INTO audit (id, wall_s, who, action, target, before_json, after_json)
-    VALUES (?, ?, 'headgate', 'state.restored', ?, 'null', ?)
+    INSERT INTO audit (wall_s, who, action, target, before_json, after_json)
+    VALUES (?, 'headgate', 'state.restored', ?, 'null', ?)
 """
 
 
@@ -59,20 +53,39 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class StateCopy(msgspec.Struct, frozen=True):
+    id: str
+    """Of the log; empty for one that was converted from before there was a log."""
     revision: int
-    """Of the newest change in it, or after it."""
+    """Of the log."""
     wall_s: float
     """When it was made."""
-    metrics: list[Row]
-    records: list[Row]
-    policies: list[Row]
+    entries: list[tuple[str, bytes, int]]
+    """In the order of their keys: key, value, revision."""
 
     def says_the_same(self, other: StateCopy) -> bool:
         return msgspec.structs.replace(self, wall_s=other.wall_s) == other
 
+    def listing(self, prefixes: Sequence[str]) -> Listing:
+        wanted = tuple(prefixes)
+        found = (Entry(*entry) for entry in self.entries if entry[0].startswith(wanted))
+        return Listing(tuple(found), self.revision, self.id)
+
+
+class _CopyOfTables(msgspec.Struct, frozen=True):
+    revision: int
+    """Of the audit."""
+    wall_s: float
+    metrics: list[tuple[str, str, str | None, int, float, str, str]]
+    """database, metric, raw_json, revision, wall_s, who, action"""
+    records: list[tuple[int, str, str, str | None, float, str, str]]
+    """revision, kind, key, value_json, wall_s, who, action"""
+    policies: list[tuple[int, str, float, str, str, str, str, str]]
+    """revision, database, wall_s, who, action, summary, document_json, changes_json"""
+
 
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_copy = msgspec.json.Decoder(StateCopy).decode
+_decode_tables = msgspec.json.Decoder(_CopyOfTables).decode
 
 
 def place_of(state: Path) -> Path:
@@ -92,13 +105,30 @@ def load_copy(state: Path) -> StateCopy | None:
     line, newline, body = raw.partition(b"\n")
     try:
         head = _decode_head(line[:MAX_HEAD_BYTES])
-        if not newline or (head.format, head.version) != (FORMAT, VERSION):
+        known = head.format == FORMAT and head.version in (VERSION, VERSION_OF_TABLES)
+        if not newline or not known:
             raise Damaged(f"is no copy that this version reads ({head.format} {head.version})")
         if len(body) != head.bytes or hashlib.sha256(body).hexdigest() != head.sha256:
             raise Damaged("is cut short or damaged")
+        if head.version == VERSION_OF_TABLES:
+            return _converted(_decode_tables(body))
         return _decode_copy(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise Damaged("is empty or damaged" if raw else "is empty") from None
+
+
+def _converted(old: _CopyOfTables) -> StateCopy:
+    metrics = [row[:6] for row in old.metrics]
+    records = [row[:6] for row in old.records]
+    policies = [(*row[:4], row[7]) for row in old.policies]
+    entries = entries_of(OldRows(metrics, records, policies))
+    return copy_from(entries, converted_revision(old.revision), old.wall_s)
+
+
+def copy_from(entries: Mapping[str, bytes], revision: int, wall_s: float) -> StateCopy:
+    """Of entries that were converted just now."""
+    rows = [(key, entries[key], revision) for key in sorted(entries)]
+    return StateCopy("", revision, wall_s, rows)
 
 
 def save_copy(state: Path, copy: StateCopy) -> None:
@@ -145,47 +175,23 @@ def _sync_folder(folder: Path) -> None:
 # --- as tables -----------------------------------------------------------------------------
 
 
-def revision_in(connection: sqlite3.Connection) -> int:
-    row = connection.execute(_REVISION).fetchone()
-    return int(row[0]) if row is not None and row[0] is not None else 0
-
-
 def copy_of(connection: sqlite3.Connection, wall_s: float) -> StateCopy:
-    """Reads every row of it: pages that are damaged are noticed."""
-    read = (_rows(connection, query) for query in (_ALL_METRICS, _ALL_RECORDS, _NEWEST_POLICIES))
-    return StateCopy(revision_in(connection), wall_s, *read)
+    """Reads every entry of it: pages that are damaged are noticed."""
+    log = read_log(connection)
+    entries = connection.execute(_ENTRIES, (LOG, _AFTER_LOG)).fetchall()
+    return StateCopy(log.id, log.revision, wall_s, entries)
 
 
 def restore(connection: sqlite3.Connection, copy: StateCopy, wall_s: float, name: str) -> None:
-    """In place of what the tables have; with an audit entry, and no revision given twice. Within
-    a transaction."""
-    for table, columns, rows in (
-        ("metric_changes", _METRICS, copy.metrics),
-        ("records", _RECORDS, copy.records),
-        ("policy_revisions", _POLICIES, copy.policies),
-    ):
-        marks = ", ".join("?" * len(columns.split(",")))
-        connection.execute(f"DELETE FROM {table}")  # noqa: S608 -- constants only
-        connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)  # noqa: S608
-    counts = {
-        "metrics": len(copy.metrics),
-        "records": len(copy.records),
-        "policies": len(copy.policies),
-    }
-    told = msgspec.json.encode(counts).decode()
-    connection.execute(_RESTORED, (copy.revision + 1, wall_s, name, told))
-
-
-def in_memory(copy: StateCopy, steps: Sequence[str]) -> closing[sqlite3.Connection]:
-    """The same tables, to be read like those of a file."""
-    connection = sqlite3.connect(":memory:")
-    for step in steps:
-        script = resources.files("headgate.stores").joinpath(step)
-        connection.executescript(script.read_text(encoding="utf-8"))
-    connection.execute(f"PRAGMA user_version = {len(steps)}")
-    restore(connection, copy, copy.wall_s, "copy")
-    return closing(connection)
-
-
-def _rows(connection: sqlite3.Connection, query: str) -> list[Row]:
-    return [list(row) for row in connection.execute(query)]
+    """In place of what the log has; with an audit entry, and no revision given twice. Within a
+    transaction."""
+    log = read_log(connection)
+    if copy.id in ("", log.id):
+        connection.execute("DELETE FROM entries WHERE key < ? OR key >= ?", (LOG, _AFTER_LOG))
+    else:
+        connection.execute("DELETE FROM entries")  # The history there is of another log.
+    connection.executemany("INSERT INTO entries VALUES (?, ?, ?)", copy.entries)
+    row = (copy.id or log.id, copy.revision + 1)
+    connection.execute("UPDATE log SET id = ?, revision = ?", row)
+    told = msgspec.json.encode({"entries": len(copy.entries)}).decode()
+    connection.execute(_RESTORED, (wall_s, name, told))

@@ -1,0 +1,110 @@
+"""The local log in the state file: keys with values, as a fleet's store has them.
+
+Like statements.py: a write neither begins nor ends its transaction; sqlite.py does that around it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from headgate.core.fleet import LOG
+from headgate.core.keyvalue import Compare, Entry, Listing, Put
+from headgate.core.records import AuditEntry
+from headgate.stores.audit import add_audit, drop_audit
+from headgate.stores.conversion import NOTES
+from headgate.stores.entries import check_room
+from headgate.stores.fleet_statements import hold, read_count, read_entries
+
+_ENTRY = "SELECT key, value, revision FROM entries WHERE key = ?"
+_PUT = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
+_DROP = "DELETE FROM entries WHERE key = ?"
+
+
+class LogRow(NamedTuple):
+    id: str
+    revision: int
+
+
+def read_log(connection: sqlite3.Connection) -> LogRow:
+    return LogRow(*connection.execute("SELECT id, revision FROM log").fetchone())
+
+
+def read_listing(connection: sqlite3.Connection, prefixes: Sequence[str]) -> Listing:
+    """All of one moment, though others write meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        row = read_log(connection)
+        return Listing(read_entries(connection, prefixes), row.revision, row.id)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+class Commit:
+    """All puts and their audit, if every compare holds."""
+
+    def __init__(
+        self, compares: Sequence[Compare], puts: Sequence[Put], audit: Sequence[AuditEntry]
+    ) -> None:
+        self._compares = compares
+        self._puts = puts
+        self._audit = audit
+        self._before: dict[str, Entry | None] = {}
+        self._log = LogRow("", 0)
+        """As it was left."""
+        self._audit_ids: list[int] = []
+
+    @property
+    def sets_state(self) -> bool:
+        """What is in force is another after it. What the agent notes is written every few seconds:
+        its copy may wait."""
+        return any(not put.key.startswith((NOTES, LOG)) for put in self._puts)
+
+    @property
+    def sets_notes(self) -> bool:
+        return any(put.key.startswith(NOTES) for put in self._puts)
+
+    def do(self, connection: sqlite3.Connection) -> int:
+        hold(connection, self._compares)
+        self._before = {put.key: _entry(connection, put.key) for put in self._puts}
+        check_room(self._puts, self._before, partial(read_count, connection))
+        before = read_log(connection)
+        done = [put for put in self._puts if put.value is not None or self._before[put.key]]
+        self._log = before._replace(revision=before.revision + 1) if done else before
+        for put in done:
+            _replace(connection, put.key, put.value, self._log.revision)
+        connection.execute("UPDATE log SET revision = ?", (self._log.revision,))
+        self._audit_ids = [add_audit(connection, entry) for entry in self._audit]
+        return self._log.revision
+
+    def take_back(self, connection: sqlite3.Connection) -> None:
+        found = read_log(connection)
+        # Another file may have been put in place since: only what we wrote is ours to undo.
+        if found.id != self._log.id or found.revision < self._log.revision:
+            return
+        for put in self._puts:
+            before, now = self._before[put.key], _entry(connection, put.key)
+            ours = now is None if put.value is None else now and now.revision == self._log.revision
+            if ours and before is not None:
+                _replace(connection, put.key, before.value, before.revision)
+            elif ours:
+                connection.execute(_DROP, (put.key,))
+        # A revision is never given twice: somebody may have read what is taken back.
+        connection.execute("UPDATE log SET revision = revision + 1")
+        for audit_id, entry in zip(self._audit_ids, self._audit, strict=True):
+            drop_audit(connection, audit_id, entry)
+
+
+def _entry(connection: sqlite3.Connection, key: str) -> Entry | None:
+    row = connection.execute(_ENTRY, (key,)).fetchone()
+    return None if row is None else Entry(*row)
+
+
+def _replace(connection: sqlite3.Connection, key: str, value: bytes | None, revision: int) -> None:
+    if value is None:
+        connection.execute(_DROP, (key,))
+    else:
+        connection.execute(_PUT, (key, value, revision))
