@@ -292,6 +292,7 @@ class Agent:
             self.own_in_force.changed,
             limits=limits,
         )
+        self.budgets.own = self.own
         host = Host(
             self.shards,
             self.board,
@@ -696,13 +697,11 @@ class Agent:
             changes = await store.salvage_changes()
             own = await self.own.load(salvaged=True)
             members = [await store.salvage_records(kind) for kind in (SKIP, PEER, HANDOVER)]
-            policies = await store.salvage_policies()
         except StoreUnavailable as error:
             self._lose_state(str(error))
             return []
         await self.own_in_force.load(list(own.items.values()))
         await self.shards.load(*members)
-        await self.budgets.load(policies)
         return changes
 
     async def _load_records(self) -> Sequence[MetricChange]:
@@ -711,10 +710,9 @@ class Agent:
         changes = await store.metric_changes()
         own = await self.own.load()
         members = [await store.records(kind) for kind in (SKIP, PEER, HANDOVER)]
-        policies, reports = await store.policies(), await store.reports()
+        reports = await store.reports()
         await self.own_in_force.load(list(own.items.values()))
         self.unthrottled.load(reports)
-        await self.budgets.load(policies)
         await self.shards.load(*members)
         return changes
 
