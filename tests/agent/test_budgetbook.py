@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headgate.agent.budgetbook import BudgetBook, NoSuchBudget
-from headgate.core.fleet import HEAD, Item, ItemKind
+from headgate.agent.fleetcommit import Draft
+from headgate.core.fleet import HEAD, Item, ItemChange, ItemKind
 from headgate.core.fleet_items import head_bytes, item_bytes
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.reach import HERE
@@ -19,9 +20,9 @@ from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from headgate.traffic.policy import Mode
-from tests.agent.budget_world import ETL, WEB, BudgetWorld, document
+from tests.agent.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
 from tests.builders import NOW
-from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 ENFORCED = {**ETL, "mode": "enforce"}
 
@@ -135,6 +136,54 @@ async def test_a_store_that_is_away_refuses_and_the_policy_stays() -> None:
     assert world.server.modes == {"etl": "warn"}
 
 
+async def test_of_changes_at_the_same_time_none_is_lost() -> None:
+    """Each is worked out on the log, which may be ahead of what is in force."""
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    many = [{**WEB, "name": f"web{n}"} for n in range(8)]
+    made = await asyncio.gather(
+        *(book.set_budget(one["name"], one, who="ann") for one in many),
+        book.patch_budget("etl", {"rate": 30}, who="bob"),
+        book.cap(Mode.WARN, who="cy"),
+    )
+    assert names(book) == ["etl", *(one["name"] for one in many)]
+    assert sorted(one.after.revision for one in made) == list(range(1, 11))
+    assert book.edition.revision == 10 and book.edition.changes.mode_cap is Mode.WARN
+    again = await world.restart()
+    assert again.main.book.edition.document == book.edition.document
+
+
+async def test_a_change_is_one_entry_of_the_audit_and_one_revision() -> None:
+    """However many items of the log it takes."""
+    world = await opened(base=document(ETL))
+    whole = {"policy": {"exempt_usernames": ["monitor"]}, "budgets": [WEB, {**WEB, "name": "b"}]}
+    change = await world.main.book.put(whole, who="ann")
+    assert len(await world.main.book.history(10)) == 1
+    entry, *rest = await world.store.audit()
+    assert (entry.who, entry.action, entry.target) == ("ann", "policy.set", "main")
+    assert set(entry.before["budgets"]) == {"etl"} and set(entry.after["budgets"]) == {"web", "b"}
+    assert entry.after["policy"] == {"exempt_usernames": ["monitor"]}
+    assert [one.action for one in rest] == ["policy.read"]
+    assert change.after.revision == 1
+    again = await world.restart()
+    assert again.main.book.edition.document == document(
+        WEB, {**WEB, "name": "b"}, exempt_usernames=["monitor"]
+    )
+    assert names(again.main.book) == ["web", "b"]
+
+
+async def test_another_order_is_a_change_of_its_own() -> None:
+    world = await opened()
+    book = world.main.book
+    await book.put({"budgets": [ETL, WEB]}, who="ann")
+    await book.put({"budgets": [WEB, ETL]}, who="ann")
+    assert names(book) == ["web", "etl"]
+    again = await world.restart()
+    assert names(again.main.book) == ["web", "etl"]
+    await again.main.book.rollback(1, who="ann")
+    assert names(again.main.book) == ["etl", "web"]
+
+
 async def test_a_budget_that_is_not_there_is_named_with_those_that_are() -> None:
     world = await opened(base=document(ETL, WEB))
     book = world.main.book
@@ -190,7 +239,9 @@ async def test_every_revision_is_kept_and_can_be_gone_back_to() -> None:
     await book.patch_budget("etl", {"mode": "enforce", "rate": 5}, who="ann")
     await book.cap(Mode.WARN, who="bob")
     tried = await book.rollback(first, who="cy", dry_run=True)
-    assert tried.changed and tried.dry_run and book.edition.budget("etl") != tried.after.budget("etl")
+    assert (
+        tried.changed and tried.dry_run and book.edition.budget("etl") != tried.after.budget("etl")
+    )
     back = await book.rollback(first, who="cy")
     assert book.edition.document == document({**ETL, "rate": 10})
     assert book.edition.changes.mode_cap is Mode.WARN, "a switch is not of the document"
@@ -211,6 +262,33 @@ async def test_every_revision_is_kept_and_can_be_gone_back_to() -> None:
         await book.rollback(999, who="cy")
 
 
+async def test_going_back_leaves_rules_and_other_databases_alone() -> None:
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    await book.patch_budget("etl", {"rate": 10}, who="ann")
+    first = book.edition.revision
+    rule = {"id": "half", "target": "etl", "ratio": 0.5}
+    await world.own.put_rule(rule, reach=HERE, who="ann")
+    other = Item(ItemKind.BUDGET, "main-2/etl", HERE, {"removed": True}, 0, 0.0, "ann")
+    await world.own.make(
+        lambda held, asked: Draft("budget.removed", [ItemChange(None, other)]), "ann", dry_run=False
+    )
+    await book.patch_budget("etl", {"rate": 5}, who="ann")
+    before = world.own.held
+    await book.rollback(first, who="ann")
+    after = world.own.held
+    changed = {name for name, item in after.items.items() if before.items.get(name) != item}
+    assert changed == {(ItemKind.BUDGET, "main/etl")}
+    assert book.edition.document == document({**ETL, "rate": 10})
+    assert [one.action for one in await book.history(10)] == [
+        "policy.rolled_back",
+        "budget.changed",
+        "budget.changed",
+    ]
+    with pytest.raises(NoSuchBudget, match=f"no revision {first + 1}"):
+        await book.at_revision(first + 1)
+
+
 async def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None:
     """R141"""
     store = SqliteStore(tmp_path / "state.db", deadline_s=DEADLINE_S)
@@ -224,6 +302,39 @@ async def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None
     assert again.main.book.edition.revision == revision
     assert again.server.policies[-1][1] == revision
     await again.store.close()
+
+
+async def test_what_was_kept_before_the_agent_was_killed_is_published_by_the_next() -> None:
+    """Between the log and the server."""
+    world = await opened(base=document(ETL))
+    world.server.goes_on.clear()
+    making = asyncio.create_task(world.main.book.set_budget("web", WEB, who="ann"))
+    await aeventually(lambda: world.server.tries == 2)
+    making.cancel()
+    await asyncio.gather(making, return_exceptions=True)
+    server = FakeServer()
+    again = await world.restart(server=server)
+    assert server.modes == {"etl": "warn", "web": "warn"}
+    (kept,) = await again.main.book.history(10)
+    assert (kept.action, kept.n) == ("budget.set", again.main.book.edition.revision)
+
+
+async def test_a_budget_of_the_file_that_is_gone_is_lifted_also_by_a_start() -> None:
+    """Else an agent without a policy leaves alone what lies at the server."""
+    for restarts in (False, True):
+        world = await opened(base=document(ETL))
+        world.source = ""
+        if restarts:
+            world = await world.restart(base=document())
+        else:
+            await world.budgets.adopt([world.plan(document())])
+            await world.budgets.tick()
+        assert world.main.has_policy and world.server.modes == {}
+    new = await opened(base=document(), source="")
+    await new.budgets.tick()
+    again = await new.restart()
+    await again.budgets.tick()
+    assert not again.main.has_policy and not again.server.policies
 
 
 async def test_another_file_is_in_the_audit_and_beneath_the_changes() -> None:
@@ -329,6 +440,20 @@ async def test_the_files_budget_stays_in_the_document_and_goes_from_the_server()
     await world.budgets.tick()
     assert list(world.server.modes) == ["web"] and names(world.main.book) == ["etl", "web"]
     assert len(world.server.policies) == 2, "told once"
+
+
+async def test_what_was_taken_out_a_day_ago_is_forgotten_but_for_the_revision() -> None:
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    for name in ("a", "b", "c"):
+        await book.set_budget(name, {**WEB, "name": name}, who="ann")
+        await book.remove(name, who="ann")
+    revision = book.edition.revision
+    world.clock._step(86_401)
+    await world.budgets.tick()
+    held = await world.own.load()
+    assert set(held.items) == {(ItemKind.BUDGET, "main/c")}
+    assert (await world.restart()).main.book.edition.revision == revision
 
 
 @pytest.mark.parametrize("given", [{"for": "soon"}, {"for": "2h", "expires_at": 2e9}])

@@ -101,9 +101,7 @@ def _of(items: Iterable[Item], database: str) -> Iterator[Item]:
 # --- into items ----------------------------------------------------------------------------
 
 
-def edits(
-    items: Iterable[Item], database: str, wanted: Changes, asked: Asked
-) -> list[ItemChange]:
+def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -> list[ItemChange]:
     """What makes `wanted` of them; those that say it already are not touched."""
     known = {(item.kind, item.id): item for item in _of(items, database)}
     found = list[ItemChange]()

@@ -41,9 +41,7 @@ def lease_s(item: Item, wall_s: float) -> float:
     return 0.0 if end is None else max(0.0, end - wall_s) + KEEP_S
 
 
-def oversized(
-    changes: Iterable[ItemChange], most_bytes: int = MAX_ITEM_BYTES
-) -> Iterator[Fault]:
+def oversized(changes: Iterable[ItemChange], most_bytes: int = MAX_ITEM_BYTES) -> Iterator[Fault]:
     for change in changes:
         size_bytes = len(item_bytes(change.after)) if change.after else 0
         if change.after is not None and size_bytes > most_bytes:
