@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from headgate.agent.board import Board
 from headgate.agent.budgetlayers import Document
 from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.demand import Demands
-from headgate.agent.ports import Store
+from headgate.agent.fleetbook import OwnBook
+from headgate.agent.fleetinforce import Follows, OwnInForce
+from headgate.agent.ports import Clock, Store
+from headgate.agent.ruledrafts import Here
 from headgate.core.activity import Idleness
+from headgate.core.reach import Place
 from headgate.core.samples import Sample
 from headgate.errors import MeterFailed, PolicyRefused
 from headgate.stores.memory import MemoryStore
@@ -21,6 +27,7 @@ from headgate.traffic.readings import BudgetCounts, BudgetReadings, Lying, Publi
 from tests.agent.fakes import HandClock
 from tests.builders import metric
 
+PLACE = Place("eu-1", "commerce", "commerce/-80", "db-1", "main")
 ETL: dict[str, Any] = {
     "name": "etl",
     "rate": 20,
@@ -93,6 +100,23 @@ class FakeServer:
         return {budget.name: budget.mode.value for budget in policy.budgets}
 
 
+def own_book(
+    store: Store, clock: Clock, rooms: Sequence[Follows], places: Sequence[Place] = (PLACE,)
+) -> tuple[OwnBook, OwnInForce]:
+    """The agent's own log, for rooms that need nothing of its rules."""
+    in_force, numbers = OwnInForce(rooms, lambda: places), count(1)
+    book = OwnBook(
+        store,
+        clock,
+        lambda database: {},
+        lambda: 0.5,
+        Here(lambda spec: (), lambda: 0.0),
+        in_force.changed,
+        new_op=lambda: f"op-{next(numbers)}",
+    )
+    return book, in_force
+
+
 @dataclass
 class BudgetWorld:
     base: Document = field(default_factory=document)
@@ -114,6 +138,8 @@ class BudgetWorld:
             self.clock,
             stands_aside=lambda: self.passive,
         )
+        self.own, self.own_in_force = own_book(self.store, self.clock, (self.budgets,))
+        self.budgets.own = self.own
 
     def plan(self, base: Document | None = None) -> TrafficPlan:
         gear = Gear((self.server,), self.server)
@@ -121,12 +147,20 @@ class BudgetWorld:
         return TrafficPlan("main", base, self.source, "dir", lambda: gear, own_role=self.own_role)
 
     async def start(self) -> BudgetWorld:
-        """As main.py does: settings first, then what the store has; then the loop."""
+        """As main.py does: the log first, then the settings; then the loop."""
         await self.store.open()
+        await self.load()
         await self.budgets.adopt([self.plan()])
-        await self.budgets.load(await self.store.policies())
         await self.budgets.tick()
         return self
+
+    async def load(self) -> None:
+        """All that the own log has."""
+        await self.own_in_force.load([*(await self.own.load()).items.values()])
+
+    async def actions(self) -> list[tuple[str, str]]:
+        """Of the audit, newest first."""
+        return [(entry.who, entry.action) for entry in await self.store.audit()]
 
     async def restart(self, **other: Any) -> BudgetWorld:
         """Another process, with the same store, clock and server."""
