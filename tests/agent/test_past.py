@@ -5,27 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.agent.past import original_id, rules_at, rules_between
-from headgate.agent.rulebook import RuleKeeper
 from headgate.core.names import parse_identity
 from headgate.core.records import AuditEntry
 from headgate.core.rules import RuleBook
-from headgate.stores.memory import MemoryStore
-from tests.agent.fakes import HandClock
+from tests.agent.test_rulebook import World
 
 ETL = parse_identity("u1:etl")
 
 
-class Rules:
-    """A keeper on a store whose audit is what is looked back at."""
+class Rules(World):
+    """A log whose audit is what is looked back at."""
 
     def __init__(self) -> None:
-        self.clock = HandClock()
-        self.store = MemoryStore()
-        self.keeper = RuleKeeper(self.store, self.clock, lambda book: None, lambda database: {})
+        super().__init__()
         self.began_s = self.clock.now().wall_s
 
     async def put(self, **raw: Any) -> str:
-        (entry,) = await self.keeper.put({"reason": "x", **raw}, who="me")
+        (entry,) = await self.set({"reason": "x", **raw}, who="me")
         return entry.id
 
     async def applied(self, after_s: float) -> list[str]:
@@ -49,7 +45,7 @@ async def test_a_rule_stood_from_when_it_was_set_until_it_ended_or_was_lifted() 
     await rules.clock.advance(200)
     long = await rules.put(target="etl", kind="hold", **{"for": "1h"})
     await rules.clock.advance(100)
-    await rules.keeper.lift(long, who="me")
+    await rules.lift(long, who="me")
     await rules.clock.advance(1000)
     assert await rules.applied(50) == []
     assert await rules.applied(130) == [short]
@@ -62,7 +58,7 @@ async def test_a_rule_is_shown_as_it_was_before_it_was_changed() -> None:
     rules = await opened()
     rule = await rules.put(target="etl", ratio=0.2, **{"for": "1h"})
     await rules.clock.advance(100)
-    await rules.keeper.patch(rule, {"ratio": 0.9}, who="me")
+    await rules.patch(rule, {"ratio": 0.9}, who="me")
     audit = await rules.store.audit(limit=10)
     before = rules_at(audit, (), rules.began_s + 50).book.rules
     after = rules_at(audit, (), rules.began_s + 150).book.rules
@@ -120,7 +116,7 @@ async def test_one_book_tells_the_rules_of_every_instant() -> None:
     await rules.clock.advance(200)
     long = await rules.put(target="etl", kind="hold", **{"for": "1h"})
     await rules.clock.advance(100)
-    await rules.keeper.lift(long, who="me")
+    await rules.lift(long, who="me")
     await rules.clock.advance(100)
     await rules.put(target="u1", ratio=0.9, id="later")
     await rules.clock.advance(1000)
@@ -135,7 +131,7 @@ async def test_a_rule_that_was_changed_is_each_of_its_versions_in_turn() -> None
     rules = await opened()
     changing = await rules.put(target="etl", ratio=0.5, **{"for": "1h"})
     await rules.clock.advance(100)
-    await rules.keeper.patch(changing, {"ratio": 0.9}, who="me")
+    await rules.patch(changing, {"ratio": 0.9}, who="me")
     await rules.clock.advance(100)
     book = await between(rules, 0, 300)
     ratios = [

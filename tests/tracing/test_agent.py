@@ -129,7 +129,7 @@ async def test_what_an_agent_does_is_told(collecting: Collector, tmp_path: Path)
         changed = await one(collecting, "PATCH /v1/databases/{database}/metrics/{metric}")
         assert (changed.trace_id, changed.parent_id) == (PARENT[3:35], PARENT[36:52])
         assert changed.facts["http.response.status_code"] == 200
-        (kept,) = [s for s in collecting.below(changed) if s.name == "store put_metric"]
+        (kept,) = [s for s in collecting.below(changed) if s.name == "store commit"]
         assert kept.facts["headgate.change.action"] == "metric.set"
         assert kept.facts["headgate.change.who"].startswith("uid:")
 

@@ -138,6 +138,7 @@ class RuleNotes:
     async def note_charge(self, entry: RuleEntry) -> None:
         note = self._of(entry.id).charged(entry)
         if note is None:
+            await self.keep()  # With all the rest that is due of it.
             return
         try:
             await self._put([note])

@@ -8,28 +8,6 @@ from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class MetricChange:
-    """A metric set or removed at run time, as it is kept: `raw` None means removed."""
-
-    database: str
-    metric: str
-    raw: Mapping[str, Any] | None
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Something an operator set, kept as it was said: `value` None means removed."""
-
-    kind: str
-    """Such as `skip` or `peer`."""
-    key: str
-    """Such as `commerce/-80 db-b`."""
-    value: Mapping[str, Any] | None
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
 class AuditEntry:
     wall_s: float
     who: str

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from headgate.agent.fleetbook import ChangeBook, NoSuchItem, OwnBook
 from headgate.agent.rulebook import NoSuchRule, RuleKeeper
 from headgate.agent.ruledrafts import FAVOR_RATIO
-from headgate.agent.rulesteps import RuleEntry
+from headgate.agent.rulesteps import Origin, RuleEntry
 from headgate.core.fleet import Item
 from headgate.core.fleet_change import FleetChange
 from headgate.core.lint import Advice
@@ -29,7 +29,7 @@ from headgate.core.rule_settings import KnownMetrics
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.samples import Instant
 from headgate.core.settings import Setting, number, read_table, table, text
-from headgate.errors import InvalidRequest, InvalidSettings, StoreUnavailable
+from headgate.errors import Conflict, Fault, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.http.auth import Gatekeeper
 from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import UnderWay, json_object, json_response
@@ -135,6 +135,7 @@ class Ruling:
         reach = reach_in(body, "rule")
         body.pop(REACH, None)
         if reach == HERE:
+            self._check_vacant(body.get("id"))
             put = self._own.put_rule(body, reach=reach, who=who, dry_run=dry_run)
             ruled = await self._made(put)
         else:
@@ -169,6 +170,7 @@ class Ruling:
                 self._fleet.patched(rule_id, body, who=who, **said)
             )
         else:
+            self._check_own(rule_id)
             patching = self._own.patch_rule(rule_id, body, who=who, **said)
             ruled = await self._made(patching, rule_id)
         return _one(self._changed(ruled))
@@ -183,6 +185,7 @@ class Ruling:
             lifted = self._fleet.lifted(rule_id, in_force_here=here, who=who, **said)
             ruled = await self._under_way.finish(lifted)
         else:
+            self._check_own(rule_id)
             ruled = await self._made(self._own.lift_rule(rule_id, who=who, **said))
         return self._many(ruled)
 
@@ -210,6 +213,18 @@ class Ruling:
     def _is_of_fleet(self, rule_id: str) -> bool:
         """Not set at this agent; where it knows of no fleet, its own book says what is wrong."""
         return self._fleet.is_there and not self._rules.is_own(rule_id)
+
+    def _check_own(self, rule_id: str) -> None:
+        """One of a fleet that this agent cannot change: it says who can."""
+        if not self._rules.is_own(rule_id):
+            entry = self._rules.entry(rule_id)
+            raise InvalidSettings([Fault(f"rule {rule_id}", _of_the_fleet(entry.origin))])
+
+    def _check_vacant(self, rule_id: object) -> None:
+        if isinstance(rule_id, str) and rule_id in self._rules.book:
+            entry = self._rules.entry(rule_id)
+            if entry.origin.reach != HERE:
+                raise Conflict(f"rule {rule_id} is there already: it {_of_the_fleet(entry.origin)}")
 
     def _is_in_force(self, rule_id: str) -> bool:
         return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
@@ -298,6 +313,14 @@ RULING_ROUTES: tuple[tuple[str, str, str], ...] = (
     ("PUT", f"{_RULES}/{{rule}}/rest", "rest_rule"),
     ("DELETE", f"{_RULES}/{{rule}}/rest", "wake_rule"),
 )
+
+
+def _of_the_fleet(origin: Origin) -> str:
+    return (
+        f"was set for {origin.reach} (revision {origin.n}) by {origin.set_by}; change or lift "
+        f"{origin.item_id} at an agent that has [fleet] settings, with `headgate rule` or "
+        "`headgate fleet apply`"
+    )
 
 
 def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:

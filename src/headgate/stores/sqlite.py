@@ -462,9 +462,9 @@ class SqliteStore:
             file = self._current(ticket)
             try:
                 return use(file)
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
                 file.spoilt = True
-                raise
+                raise OutcomeUnknown(f"{self._path.name}: {error}") from error.__cause__
             except sqlite3.Error as error:
                 file.spoilt |= spoils_connection(error)
                 raise

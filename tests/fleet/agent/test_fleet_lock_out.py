@@ -118,24 +118,24 @@ def named(world: FleetWorld) -> tuple[str, ...]:
 async def test_a_metric_that_is_not_measured_here_locks_out_nobody_here(world: FleetWorld) -> None:
     await world.follow(rule_item(**metrics("nosuch")))
     assert named(world) == ()
-    assert "nosuch: not measured" in world.keeper.fleet_faults["f-1"]
+    assert "nosuch: not measured" in world.keeper.faults["f-1"]
     await world.follow(rule_item(n=2, **metrics("nosuch", "lag")))
     assert named(world) == ("lag",)
-    assert "here it names lag alone" in world.keeper.fleet_faults["f-1"]
+    assert "here it names lag alone" in world.keeper.faults["f-1"]
     await world.follow(rule_item(n=3, **metrics("lag")))
-    assert named(world) == ("lag",) and not world.keeper.fleet_faults
+    assert named(world) == ("lag",) and not world.keeper.faults
 
 
 async def test_one_that_is_gone_is_no_longer_told_of(world: FleetWorld) -> None:
     await world.follow(rule_item(**metrics("nosuch")), whole=True)
     await world.follow(whole=True)
-    assert not world.keeper.fleet_faults
+    assert not world.keeper.faults
 
 
 async def test_one_database_without_it_is_enough(world: FleetWorld) -> None:
     """`other` has no metric: where the rule is for both, it says nothing."""
     await world.follow(rule_item(**metrics("lag"), reach="shard:search/*"), places=(HERE, OTHER))
-    assert "f-1@other" in world.keeper.fleet_faults
+    assert "f-1@other" in world.keeper.faults
 
 
 async def test_a_metric_that_is_measured_later_counts_from_then_on(world: FleetWorld) -> None:
@@ -146,7 +146,7 @@ async def test_a_metric_that_is_measured_later_counts_from_then_on(world: FleetW
         assert named(world) == ()
         known["gpu"] = KnownMetric(80.0, False)
         await world.clock.advance(2)
-        assert named(world) == ("gpu",) and not world.keeper.fleet_faults
+        assert named(world) == ("gpu",) and not world.keeper.faults
         del known["gpu"]
         await world.clock.advance(2)
         assert named(world) == (), "it was taken out of the settings"

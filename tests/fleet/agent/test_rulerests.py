@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.rulesteps import RULE
-from headgate.agent.ruletime import RULE_TIME
 from headgate.core.names import parse_identity
 from headgate.errors import InvalidSettings
 from headgate.wire.rules import explain_rules, state_of
@@ -51,8 +49,7 @@ async def test_it_rests_on_through_news_of_it_and_a_restart(world: FleetWorld) -
     await world.follow(rule_item(n=2, **{**HOLD, "reason": "INC-2"}))
     assert world.refused_by() is None, "another reason, the same rule"
     await world.clock.advance(1)
-    world.keeper = world.another()
-    world.keeper.load(await world.store.records(RULE), await world.store.records(RULE_TIME))
+    await world.restarted()
     await world.keeper.follow([rule_item(n=2, **HOLD)], PLACES)
     assert world.refused_by() is None
 
