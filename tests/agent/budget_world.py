@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Any
 
 from headgate.agent.board import Board
 from headgate.agent.budgetlayers import Document
 from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.demand import Demands
-from headgate.agent.fleetbook import OwnBook
-from headgate.agent.fleetinforce import Follows, OwnInForce
-from headgate.agent.ports import Clock, Store
-from headgate.agent.ruledrafts import Here
+from headgate.agent.ports import Store
 from headgate.core.activity import Idleness
 from headgate.core.reach import Place
 from headgate.core.samples import Sample
@@ -25,6 +20,7 @@ from headgate.traffic.parse import parse_policy, written
 from headgate.traffic.policy import Policy
 from headgate.traffic.readings import BudgetCounts, BudgetReadings, Lying, Published
 from tests.agent.fakes import HandClock
+from tests.agent.own_world import OwnLog
 from tests.builders import metric
 
 PLACE = Place("eu-1", "commerce", "commerce/-80", "db-1", "main")
@@ -100,23 +96,6 @@ class FakeServer:
         return {budget.name: budget.mode.value for budget in policy.budgets}
 
 
-def own_book(
-    store: Store, clock: Clock, rooms: Sequence[Follows], places: Sequence[Place] = (PLACE,)
-) -> tuple[OwnBook, OwnInForce]:
-    """The agent's own log, for rooms that need nothing of its rules."""
-    in_force, numbers = OwnInForce(rooms, lambda: places), count(1)
-    book = OwnBook(
-        store,
-        clock,
-        lambda database: {},
-        lambda: 0.5,
-        Here(lambda spec: (), lambda: 0.0),
-        in_force.changed,
-        new_op=lambda: f"op-{next(numbers)}",
-    )
-    return book, in_force
-
-
 @dataclass
 class BudgetWorld:
     base: Document = field(default_factory=document)
@@ -138,8 +117,9 @@ class BudgetWorld:
             self.clock,
             stands_aside=lambda: self.passive,
         )
-        self.own, self.own_in_force = own_book(self.store, self.clock, (self.budgets,))
-        self.budgets.own = self.own
+        self.log = OwnLog(self.store, self.clock, places=(PLACE,))
+        self.log.attach(self.budgets)
+        self.own = self.budgets.own = self.log.book
 
     def plan(self, base: Document | None = None) -> TrafficPlan:
         gear = Gear((self.server,), self.server)
@@ -149,14 +129,10 @@ class BudgetWorld:
     async def start(self) -> BudgetWorld:
         """As main.py does: the log first, then the settings; then the loop."""
         await self.store.open()
-        await self.load()
+        await self.log.load()
         await self.budgets.adopt([self.plan()])
         await self.budgets.tick()
         return self
-
-    async def load(self) -> None:
-        """All that the own log has."""
-        await self.own_in_force.load([*(await self.own.load()).items.values()])
 
     async def actions(self) -> list[tuple[str, str]]:
         """Of the audit, newest first."""

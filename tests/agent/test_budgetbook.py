@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +10,18 @@ import pytest
 
 from headgate.agent.budgetbook import BudgetBook, NoSuchBudget
 from headgate.agent.fleetcommit import Draft
-from headgate.core.fleet import HEAD, Item, ItemChange, ItemKind
-from headgate.core.fleet_items import head_bytes, item_bytes
-from headgate.core.keyvalue import Compare, Put
+from headgate.core.fleet import ItemChange, ItemKind
 from headgate.core.reach import HERE
-from headgate.core.records import AuditEntry
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from headgate.traffic.policy import Mode
 from tests.agent.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
+from tests.agent.own_world import Unwritable, keep, set_here
 from tests.builders import NOW
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
 ENFORCED = {**ETL, "mode": "enforce"}
-
-
-class AwayStore(MemoryStore):
-    """Keeps nothing while it is away."""
-
-    away = False
-
-    async def commit(
-        self,
-        compares: Sequence[Compare],
-        puts: Sequence[Put],
-        *,
-        audit: Sequence[AuditEntry] = (),
-        must_fit: bool = False,
-    ) -> int:
-        if self.away:
-            raise StoreUnavailable("state.db: disk is full")
-        return await super().commit(compares, puts, audit=audit, must_fit=must_fit)
 
 
 async def opened(**given: Any) -> BudgetWorld:
@@ -128,9 +107,10 @@ async def test_a_change_that_changes_nothing_is_no_revision() -> None:
 
 
 async def test_a_store_that_is_away_refuses_and_the_policy_stays() -> None:
-    store = AwayStore()
+    store = Unwritable()
+    store.is_full = False
     world = await opened(base=document(ETL), store=store)
-    store.away = True
+    store.is_full = True
     with pytest.raises(StoreUnavailable):
         await world.main.book.remove("etl", who="ann")
     assert world.server.modes == {"etl": "warn"}
@@ -269,7 +249,7 @@ async def test_going_back_leaves_rules_and_other_databases_alone() -> None:
     first = book.edition.revision
     rule = {"id": "half", "target": "etl", "ratio": 0.5}
     await world.own.put_rule(rule, reach=HERE, who="ann")
-    other = Item(ItemKind.BUDGET, "main-2/etl", HERE, {"removed": True}, 0, 0.0, "ann")
+    other = set_here(ItemKind.BUDGET, "main-2/etl", {"removed": True})
     await world.own.make(
         lambda held, asked: Draft("budget.removed", [ItemChange(None, other)]), "ann", dry_run=False
     )
@@ -374,12 +354,11 @@ async def test_changes_that_cannot_stand_on_the_new_file_leave_it_alone() -> Non
 
 
 async def test_a_file_is_kept_once_the_store_is_back() -> None:
-    store = AwayStore()
-    store.away = True
+    store = Unwritable()
     world = await opened(base=document(ETL), store=store)
     assert world.server.modes == {"etl": "warn"}, "no server waits for the store"
     assert await world.actions() == []
-    store.away = False
+    store.is_full = False
     await world.budgets.tick()
     assert await world.actions() == [("headgate", "policy.read")]
 
@@ -391,7 +370,7 @@ async def test_while_the_changes_are_not_known_no_server_is_told() -> None:
     await world.budgets.tick()
     assert world.server.policies == []
     await world.store.open()
-    await world.load()
+    await world.log.load()
     await world.budgets.tick()
     assert world.server.modes == {"etl": "warn"}
 
@@ -400,10 +379,9 @@ async def test_changes_of_another_version_are_told_and_left_out() -> None:
     """Also of the items that a change puts and takes out: an agent of that version needs them."""
     store = MemoryStore()
     await store.open()
-    odd = Item(ItemKind.BUDGET, "main/odd", HERE, {"settings": 7, "whole": True}, 1, 0.0, "x")
-    capped = Item(ItemKind.POLICY, "main", HERE, {"mode_cap": ["warn"]}, 1, 0.0, "x")
-    puts = [Put(item.key, item_bytes(item)) for item in (odd, capped)]
-    await store.commit((), [Put(HEAD, head_bytes(1)), *puts])
+    odd = set_here(ItemKind.BUDGET, "main/odd", {"settings": 7, "whole": True})
+    capped = set_here(ItemKind.POLICY, "main", {"mode_cap": ["warn"]})
+    await keep(store, odd, capped)
     world = await BudgetWorld(base=document(ETL), store=store).start()
     assert world.server.modes == {"etl": "warn"}
     assert set(world.budgets.fleet_faults) == {"main/odd", "main"}
@@ -484,8 +462,7 @@ async def test_who_only_asks_holds_up_nobody_who_changes() -> None:
 
 
 async def test_the_switch_that_cannot_be_kept_names_the_one_that_needs_no_store() -> None:
-    store = AwayStore()
+    store = Unwritable()
     world = await BudgetWorld(document(ETL), store=store).start()
-    store.away = True
-    with pytest.raises(StoreUnavailable, match=r"disk is full.*headgate pg disable"):
+    with pytest.raises(StoreUnavailable, match=r"disk full.*headgate pg disable"):
         await world.main.book.cap(Mode.OFF, who="ann")

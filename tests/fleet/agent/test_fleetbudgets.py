@@ -24,7 +24,7 @@ async def opened(*items: Item, **given: Any) -> BudgetWorld:
     """As main.py does: the log, settings, what is known of the fleet; then the loop."""
     world = BudgetWorld(**given)
     await world.store.open()
-    await world.load()
+    await world.log.load()
     await world.budgets.adopt([world.plan()])
     await follow(world, *items)
     return world
@@ -166,7 +166,7 @@ async def test_a_database_without_a_file_gets_a_policy_when_one_meets_it() -> No
 async def test_a_database_that_comes_later_has_them_at_once() -> None:
     world = BudgetWorld()
     await world.store.open()
-    await world.load()
+    await world.log.load()
     await world.budgets.follow([budget_item(ETL)], (HERE,))
     await world.budgets.adopt([world.plan()])
     await world.budgets.tick()
@@ -181,7 +181,7 @@ async def test_while_the_store_is_unread_no_server_is_told() -> None:
     await follow(world, budget_item(ETL))
     await world.budgets.tick()
     assert not world.server.policies
-    await world.load()
+    await world.log.load()
     await world.budgets.tick()
     assert world.server.modes == {"etl": "warn"}
 
