@@ -226,10 +226,8 @@ class BudgetBook:
         `action`: what it is where another base is in force by it."""
         layers, revision = Layers(self._file, self._fleet, self._here.changes), self._here.revision
         before, is_first = self.edition, self._stood is None
-        ready = self._ready(layers)
-        if ready is None:
-            size = _size(layers.base) + len(layers.changes.budgets)
-            ready = await beside(size, lambda: self._fitted(layers))
+        size = _size(self._file) + len(self._fleet) + len(layers.changes.budgets)
+        ready = await beside(size, lambda: self._ready(layers) or self._fitted(layers))
         self.edition = replace(ready, revision=revision)
         self._stood, self._ahead = (layers, self._own_role), None
         if is_first or (before.file, before.fleet) != (ready.file, ready.fleet):
