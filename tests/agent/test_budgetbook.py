@@ -21,6 +21,7 @@ from tests.agent.own_world import Unwritable, keep, set_here
 from tests.builders import NOW
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 
+STATE_6 = Path(__file__).parent.parent / "contracts" / "data" / "state-6"
 ENFORCED = {**ETL, "mode": "enforce"}
 
 
@@ -240,6 +241,25 @@ async def test_every_revision_is_kept_and_can_be_gone_back_to() -> None:
     assert book.edition.changes.mode_cap is Mode.WARN
     with pytest.raises(NoSuchBudget, match="no revision 999"):
         await book.rollback(999, who="cy")
+
+
+async def test_what_an_earlier_version_kept_is_on_the_file(tmp_path: Path) -> None:
+    """Its policies are items of the log since then (stores/conversion.py)."""
+    (tmp_path / "state.db").write_bytes((STATE_6 / "state.db").read_bytes())
+    store = SqliteStore(tmp_path / "state.db", deadline_s=DEADLINE_S)
+    world = await opened(base=document(WEB, ETL), store=store)
+    book = world.main.book
+    assert names(book) == ["etl", "new"] and book.edition.revision == 14
+    assert (book.edition.origin("etl"), book.edition.origin("new")) == ("changed", "runtime")
+    assert await book.history(10) == []
+    await book.patch_budget("new", {"rate": 7}, who="ann")
+    await book.set_budget("web", WEB, who="ann")
+    (second, first) = await book.history(10)
+    await book.rollback(first.n, who="ann")
+    assert names(book) == ["etl", "new"] and second.n == first.n + 1
+    await book.rollback(0, who="ann")
+    assert book.edition.document == document(WEB, ETL)
+    await world.store.close()
 
 
 async def test_going_back_leaves_rules_and_other_databases_alone() -> None:

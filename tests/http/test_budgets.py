@@ -309,6 +309,18 @@ def test_one_goes_back_to_a_revision(served: Served) -> None:
     assert is_problem(served.ask("GET", f"{MAIN}/history?limit=0"), 400, field="limit")
 
 
+def test_this_agent_alone_is_meant_where_nothing_else_is_said(served: Served) -> None:
+    """By no reach, or by its own; the others are for a fleet, and there is none."""
+    for more, reach in ((WEB, ""), ({**WEB, "reach": "host"}, ""), (WEB, "?reach=host")):
+        reply = change(served, "PUT", f"{MAIN}/web{reach}", more)
+        assert reply.status in (200, 201) and reply.json["budget"]["origin"] == "runtime"
+    assert change(served, "PATCH", f"{MAIN}/web", {"reach": "host", "burst": 40}).status == 200
+    assert served.ask("GET", f"{MAIN}/web?reach=host").json["settings"]["burst"] == 40
+    assert change(served, "DELETE", f"{MAIN}/web?reach=host").status == 200
+    wider = change(served, "PUT", f"{MAIN}/web", {**WEB, "reach": "shard:commerce/*"})
+    assert is_problem(wider, 409, field="reach")
+
+
 def test_a_server_that_cannot_be_told_is_seen_in_every_place(
     served: Served, traffic: Traffic
 ) -> None:

@@ -84,6 +84,7 @@ log = structlog.get_logger()
 FORGET_AFTER_S, LOOK_EVERY_S = 86_400.0, 3600.0
 """What was taken out is in the log for a day."""
 MAX_FORGOTTEN_AT_ONCE = 250
+UNCHANGED = "as the settings file and the fleet have it"
 WITHOUT_STORE = (
     "Nothing was changed. `headgate pg disable` on the server's host stops everything without it"
 )
@@ -158,6 +159,9 @@ class BudgetBook:
         return found
 
     async def at_revision(self, n: int) -> Then:
+        """0: before anything was changed here."""
+        if n == 0:
+            return Then(Revision(0, 0.0, "", "", UNCHANGED, ""), self.edition.layers.base)
         held, later = await self._own.items(), list[Revision]()
         async for revision in self._own.revisions(held.n, after_n=n - 1):
             if revision.n == n and self._is_changed_by(revision):
@@ -222,10 +226,8 @@ class BudgetBook:
         `action`: what it is where another base is in force by it."""
         layers, revision = Layers(self._file, self._fleet, self._here.changes), self._here.revision
         before, is_first = self.edition, self._stood is None
-        ready = self._ready(layers)
-        if ready is None:
-            size = _size(layers.base) + len(layers.changes.budgets)
-            ready = await beside(size, lambda: self._fitted(layers))
+        size = _size(self._file) + len(self._fleet) + len(layers.changes.budgets)
+        ready = await beside(size, lambda: self._ready(layers) or self._fitted(layers))
         self.edition = replace(ready, revision=revision)
         self._stood, self._ahead = (layers, self._own_role), None
         if is_first or (before.file, before.fleet) != (ready.file, ready.fleet):
@@ -359,8 +361,7 @@ class BudgetBook:
     ) -> Change:
         """To what was changed here after revision n, as a new one; 0: to nothing. The cap is not
         of the document, and stays."""
-        if n:
-            await self.at_revision(n)
+        await self.at_revision(n)  # Else there is none of this database.
         tried: list[Change] = []
 
         def draft(held: Holdings, later: Sequence[Revision], asked: Asked) -> Draft:

@@ -15,6 +15,7 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.budgetbook import BudgetBook, Edition, NoSuchBudget
+from headgate.agent.budgetitems import KINDS
 from headgate.agent.budgetlayers import EMPTY, Document
 from headgate.agent.budgetmeter import BudgetWatch
 from headgate.agent.budgetpublisher import Publisher
@@ -245,18 +246,21 @@ class Budgets:
     ) -> None:
         """What is set, as RuleKeeper.follow: what the fleet says lies on the settings file, and
         under what was changed at this agent. What cannot stand is left out, with its reason."""
-        wall_s = self._clock.now().wall_s
+        if own and not whole and not any(item.kind in KINDS for item in items):
+            return  # A change of something else, by an operator who waits for it.
+        wall_s, followed = self._clock.now().wall_s, self._followed
         async with self._following:  # In the order in which it was set.
             await beside(
-                len(items),
-                lambda: self._followed.follow(items, places, wall_s, whole=whole, own=own),
+                len(items), lambda: followed.follow(items, places, wall_s, whole=whole, own=own)
             )
         for controlled in list(self.by_database.values()):
             await self._follow(controlled, publish=own and not whole)
 
     async def _follow(self, controlled: Controlled, *, publish: bool = False) -> None:
-        controlled.is_loaded = self._followed.is_own_known
-        layers = self._followed.of(controlled.plan.database)
+        database, followed = controlled.plan.database, self._followed
+        async with self._following:
+            layers = await beside(followed.size, lambda: followed.of(database))
+        controlled.is_loaded = followed.is_own_known
         await controlled.follow(layers, publish=publish)
 
     @property

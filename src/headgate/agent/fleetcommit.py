@@ -366,8 +366,9 @@ class OwnWriter(FleetWriter):
         compares = [Compare(HEAD, ground.head_revision)]
         lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
         audit = list(_audit_of(step, draft))
+        puts = await beside(len(step.changes), lambda: _puts(step, 0))
         try:
-            made = await self._own.commit(compares, _puts(step, 0), audit=audit, must_fit=lifts)
+            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
         except Conflict:
             return None
         except OutcomeUnknown:

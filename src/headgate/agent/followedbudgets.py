@@ -54,6 +54,10 @@ class FollowedBudgets:
         """All of the agent's own log was followed once."""
 
     @property
+    def size(self) -> int:
+        return len(self._own.budgets) + len(self._fleet.budgets)
+
+    @property
     def faults(self) -> dict[str, str]:
         """By the id of the item: why it cannot be read as it is now."""
         return {**self._own.faults, **self._fleet.faults}

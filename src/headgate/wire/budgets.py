@@ -231,7 +231,9 @@ class LintDoc(msgspec.Struct, frozen=True):
 
 class RevisionDoc(msgspec.Struct, frozen=True):
     revision: int
+    """Of the agent's own log; 0: before anything was changed at this agent."""
     at: str
+    """Empty for 0."""
     who: str
     action: str
     summary: str
@@ -605,7 +607,7 @@ def difference_docs(changes: Sequence[Change]) -> list[DifferenceDoc]:
 def revision_doc(kept: Revision, current: int, when: When_) -> RevisionDoc:
     return RevisionDoc(
         revision=kept.n,
-        at=when(kept.wall_s),
+        at=when(kept.wall_s) if kept.n else "",
         who=kept.who,
         action=kept.action,
         summary=kept.summary,
