@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 
 from headgate.agent.budgetlayers import FleetBudget, Layers
-from headgate.core.fleet import Item
+from headgate.core.fleet import Item, ItemKind
 from headgate.core.reach import EVERYWHERE, Place
 from headgate.traffic import parse
 from headgate.traffic.policy import Mode
 from tests.agent.budget_world import ETL, WEB, BudgetWorld, document
 from tests.agent.fleet_items import HERE, budget_item, iso, taken_out
+from tests.agent.own_world import set_here
 from tests.agent.test_budgetlayers import budgets, documents
 from tests.builders import NOW
 
@@ -209,6 +210,46 @@ async def test_the_audit_has_what_the_fleet_brought() -> None:
     )
     await again.budgets.tick()
     assert await again.store.audit() == entries
+
+
+async def test_the_fleets_lies_beneath_what_is_said_at_the_agent_setting_by_setting() -> None:
+    """Also where the fleet says it later, and after it takes its own back."""
+    world = await opened(base=document({**ETL, "rate": 10}))
+    await world.main.book.patch_budget("etl", {"mode": "enforce"}, who="ann")
+    await follow(world, budget_item({**ETL, "rate": 40}))
+    assert (rates(world), world.server.modes) == ({"etl": 40_000}, {"etl": "enforce"})
+    revision = world.main.edition.revision
+    await follow(world, taken_out(budget_item(ETL), 2))
+    assert (rates(world), world.server.modes) == ({"etl": 10_000}, {"etl": "enforce"})
+    assert world.main.edition.revision == revision == 1, "the fleet's is no revision of ours"
+
+
+async def test_some_of_the_own_log_count_only_once_all_of_it_is_known() -> None:
+    """What is not known yet may be the switch for all."""
+    world = BudgetWorld(base=document(WEB))
+    await world.store.open()
+    await world.budgets.adopt([world.plan()])
+    made = await world.main.book.set_budget("etl", ETL, who="ann")
+    assert not world.server.policies and set(rates(world)) == {"web"}
+    assert made.after.revision == 1
+    await world.log.load()
+    await world.budgets.tick()
+    assert world.server.modes == {"web": "warn", "etl": "warn"}
+
+
+async def test_what_is_for_one_agent_alone_counts_in_its_own_log_only() -> None:
+    here = set_here(ItemKind.BUDGET, "main/etl", {"settings": {"rate": 1}, "whole": False})
+    capped = set_here(
+        ItemKind.POLICY, "main", {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
+    )
+    world = await opened(here, capped, base=document(ETL))
+    assert (rates(world), world.server.modes) == ({"etl": 20_000}, {"etl": "warn"})
+    assert all("one agent alone" in fault for fault in world.budgets.fleet_faults.values())
+    await follow(world, here, capped, own=True)
+    assert (rates(world), world.server.modes) == ({"etl": 1_000}, {"etl": "off"})
+    wide = budget_item({**WEB, "burst": 9}, 2, "shard:commerce/-80")
+    await follow(world, wide, own=True)
+    assert world.main.edition.origin("web") == "fleet", "of a shard, also in the own log"
 
 
 # --- what cannot stand ---------------------------------------------------------------------------
