@@ -123,7 +123,9 @@ class EveryStore(RuleBasedStateMachine):
         if len(self.model.leases) < 3:
             self.model.leases.append(True)
             wanted = len(self.model.leases)
-            assert [lease.id for lease in self.each(lambda s: s.grant(3600))] == [wanted] * len(self.stores)
+            assert [lease.id for lease in self.each(lambda s: s.grant(3600))] == [wanted] * len(
+                self.stores
+            )
 
     @rule(lease=leases)
     def revoke(self, lease: int) -> None:
