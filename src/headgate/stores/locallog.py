@@ -19,7 +19,7 @@ from headgate.stores.conversion import NOTES
 from headgate.stores.entries import check_room
 
 MAX_HISTORY_BYTES = 64 * 1024 * 1024
-"""Of what revisions say: the oldest go first. Whole policies of thousands of budgets are megabytes."""
+"""Of what revisions say: the oldest go first. Policies of thousands of budgets are megabytes."""
 LARGE_REVISION_BYTES = 64 * 1024
 """Of smaller ones, as many as are kept take less than that."""
 LAST_CHARACTER = "\U0010ffff"
