@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from headgate.core.fleet_copy import FleetCopy
-from headgate.core.keyvalue import Entry, Listing, Put
-from headgate.core.records import AuditEntry, MetricChange, PolicyRevision, Record, Tally
+from headgate.core.keyvalue import Compare, Entry, Listing, Put
+from headgate.core.records import AuditEntry, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.fleet_sqlite import SqliteFleetStore
@@ -17,14 +18,31 @@ from headgate.stores.fleetcache import FleetCache
 Tell = Callable[[str, str], None]
 DEADLINE_S = 60.0
 """It calls no slow machine a fault."""
+ADMITTED = Tally(1, "main", "etl", "OK", "", 1)
 
 
-def entry(action: str) -> AuditEntry:
-    return AuditEntry(1_700_000_000.0, "ann", action, "main", None, None)
+def entry(step: str) -> AuditEntry:
+    return AuditEntry(1_700_000_000.0, "ann", "rule.set", step, None, None)
 
 
-def hold(key: str, step: int) -> Record:
-    return Record("rule", key, {"kind": "hold", "target": "etl", "step": step}, 0)
+def rule(name: str, step: int | None) -> list[Put]:
+    """Two entries that only make sense together; None takes them out."""
+    value = None if step is None else str(step).encode()
+    return [Put(f"items/wide/rule/{name}", value), Put(f"items/wide/twin/{name}", value)]
+
+
+STEPS: Mapping[str, Sequence[Put]] = {
+    "hold a": [*rule("a", 1), Put("log/000000000001", b"who" * 3000)],
+    "strict": [Put("items/wide/metric/main%2Flag", b"strict")],
+    "note": [Put("notes/rule_time", b"1")],
+    "hold b": rule("b", 2),
+    "longer a": rule("a", 3),
+    "lift b": rule("b", None),
+    "note again": [Put("notes/rule_time", b"2")],
+    "many": [Put(f"items/wide/budget/main%2F{n}", b"x" * 400) for n in range(30)],
+    "hold c": rule("c", 4),
+}
+"""Every commit of a scene, in its order."""
 
 
 class Told:
@@ -47,19 +65,20 @@ class Told:
 async def _state(folder: Path, told: Told, *, close: bool) -> None:
     store = SqliteStore(folder / "state.db", deadline_s=DEADLINE_S)
     await told.step("open", store.open)
-    held = await told.step("hold a", lambda: store.put_record(hold("a", 1), entry("rule.set")))
-    await told.step(
-        "strict", lambda: store.put_metric(MetricChange("main", "lag", {"t": 1}, 0), entry("m"))
-    )
-    await told.step("tally", lambda: store.add_tallies([Tally(1, "main", "etl", "OK", "", 1)]))
-    await told.step("hold b", lambda: store.put_record(hold("b", 2), entry("rule.set")))
-    if isinstance(held, Record):
-        longer = Record("rule", "a", {**(held.value or {}), "step": 3}, held.revision)
-        await told.step("longer a", lambda: store.put_record(longer, entry("rule.set")))
-    policy = PolicyRevision("main", 0, 1.0, "ann", "budget.set", "one", {"b": 1}, {"b": 1})
-    await told.step("policy", lambda: store.put_policy(policy, entry("budget.set")))
-    await told.step("tend", lambda: store.forget_before(0))
-    await told.step("hold c", lambda: store.put_record(hold("c", 4), entry("rule.set")))
+    held: object = None
+    for step, puts in STEPS.items():
+        compares = []
+        if step == "longer a":
+            if not isinstance(held, int):
+                continue
+            compares = [Compare(puts[0].key, held)]
+        commit = partial(store.commit, compares, puts, audit=[entry(step)])
+        revision = await told.step(step, commit)
+        if step == "hold a":
+            held = revision
+            await told.step("tally", partial(store.add_tallies, [ADMITTED]))
+        if step == "note again":
+            await told.step("tend", partial(store.forget_before, 0))
     if close:
         await store.close()
 

@@ -10,21 +10,23 @@ import asyncio
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
+from headgate.core.keyvalue import Put
 from headgate.errors import StateLost, StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.fleet_sqlite import SqliteFleetStore
 from headgate.stores.fleetcache import FleetCache
 from tests.fixtures.failing_disk import FAILURES, FailingDisks, Play, failing_disks
-from tests.stores.scenes import DEADLINE_S, entry, fleet_copy, hold
+from tests.stores.scenes import DEADLINE_S, STEPS, entry, fleet_copy, rule
 
 SIDE_FILES = ("", "-wal", "-shm", "-journal")
-NOTHING = frozenset({None})
+PREFIXES = ("items/", "notes/")
+NOTE = "notes/rule_time"
 
 
 class Fault(NamedTuple):
@@ -66,11 +68,19 @@ def kept(room: Path) -> Path:
     async def keep() -> None:
         store = SqliteStore(folder / "state.db", deadline_s=DEADLINE_S)
         await store.open()
-        await store.put_record(hold("z", 0), entry("rule.set"))
+        await store.commit([], rule("z", 0), audit=[entry("hold z")])
         await store.close()
 
     asyncio.run(keep())
     return folder
+
+
+@pytest.fixture(scope="module")
+def of_version_6(room: Path) -> Path:
+    """One of before there was a log: it is converted when it is opened."""
+    data = Path(__file__).parents[1] / "contracts" / "data" / "state-6"
+    shutil.copytree(data, room / "of_version_6")
+    return room / "of_version_6"
 
 
 # --- which calls fail --------------------------------------------------------------------------
@@ -117,58 +127,64 @@ class Played(NamedTuple):
 # --- the state file and its copy ----------------------------------------------------------------
 
 
-async def in_force(state: Path) -> dict[str, Any] | None:
+class Found(NamedTuple):
+    values: dict[str, bytes]
+    audited: frozenset[str] | None
+    """By their targets; None: the audit is gone, or cannot be read."""
+
+
+async def in_force(state: Path) -> Found | None:
     """As the agent finds it at its next start; None: it calls its state lost, and rejects."""
-    store = SqliteStore(state, deadline_s=DEADLINE_S)
+    store, audited = SqliteStore(state, deadline_s=DEADLINE_S), None
     try:
         try:
             await store.open()
-            rules, metrics = await store.records("rule"), await store.metric_changes()
-            policies = await store.policies()
+            listing, audit = await store.list(PREFIXES), await store.audit(limit=1000)
+            if all(entry.action != "state.restored" for entry in audit):
+                audited = frozenset(entry.target for entry in audit)
         except StoreUnavailable:
-            rules, metrics = await store.salvage_records("rule"), await store.salvage_changes()
-            policies = await store.salvage_policies()
+            listing = await store.salvage_list(PREFIXES)
     except StateLost:
         return None
     finally:
         await store.close()
-    return {
-        **{rule.key: (rule.value or {})["step"] for rule in rules},
-        **{change.metric: change.raw for change in metrics},
-        **{policy.database: policy.document for policy in policies},
-    }
+    return Found({entry.key: entry.value for entry in listing.entries}, audited)
 
 
-def allowed(play: Play, begun: dict[str, Any]) -> dict[str, frozenset[Any]]:
-    """Of each key: what may be in force after it. None: nothing."""
-    found: dict[str, list[Any]] = {key: [value] for key, value in begun.items()}
-    steps = [
-        ("hold a", "a", 1),
-        ("strict", "lag", "strict"),
-        ("hold b", "b", 2),
-        ("longer a", "a", 3),
-        ("policy", "main", "policy"),
-        ("hold c", "c", 4),
-    ]
-    for step, key, value in steps:
+def outcomes(play: Play) -> Iterator[tuple[str, Sequence[Put], str]]:
+    """Of each commit: `done`, `unknown`, or `refused`, which is as if it was never asked for."""
+    for step, everything in STEPS.items():
+        puts = [put for put in everything if put.key.startswith(PREFIXES)]
         outcome = play.outcome(step)
-        before = found.get(key, [None])
-        if outcome == "done":
-            found[key] = [value]
-        elif outcome == "unknown" or "OutcomeUnknown" in outcome:
-            found[key] = [*before, value]
-    return {key: frozenset(values) for key, values in found.items()}
+        unknown = outcome == "unknown" or "OutcomeUnknown" in outcome
+        yield step, puts, "unknown" if unknown else "done" if outcome == "done" else "refused"
 
 
-def spoken(told: dict[str, Any]) -> dict[str, Any]:
-    """With names for what is long."""
-    words = {"{'t': 1}": "strict", "{'b': 1}": "policy"}
-    return {key: words.get(str(value), value) for key, value in told.items()}
+def allowed(play: Play, begun: Mapping[str, bytes]) -> dict[str, list[bytes | None]]:
+    """Of each key: what may be in force after it. None: nothing."""
+    found: dict[str, list[bytes | None]] = {key: [value] for key, value in begun.items()}
+    for _, puts, outcome in outcomes(play):
+        for put in puts:
+            if outcome == "done":
+                found[put.key] = [put.value]
+            elif outcome == "unknown":
+                found[put.key] = [*found.get(put.key, [None]), put.value]
+    return found
 
 
-def check_state(case: Played, begun: dict[str, Any], why: object) -> None:
+def allowed_notes(play: Play, begun: Mapping[str, bytes]) -> list[bytes | None]:
+    """In the copy alone: any that it had, for it is written later."""
+    kept = [
+        put.value
+        for _, puts, outcome in outcomes(play)
+        for put in puts
+        if put.key == NOTE and outcome != "refused"
+    ]
+    return [begun.get(NOTE), *kept]
+
+
+def check_state(case: Played, begun: Mapping[str, bytes], why: object) -> None:
     fits = allowed(case.play, begun)
-    acknowledged = any(None not in values for values in fits.values())
     for gone, name in ((SIDE_FILES, "copy alone"), ((".copy",), "file alone"), ((), "both")):
         folder = case.folder.with_name("again")
         shutil.rmtree(folder, ignore_errors=True)
@@ -177,19 +193,38 @@ def check_state(case: Played, begun: dict[str, Any], why: object) -> None:
             (folder / f"state.db{suffix}").unlink(missing_ok=True)
         if case.is_dead and gone == SIDE_FILES:
             continue  # What cannot be emptied either, and then loses the file: that is two faults.
-        told = asyncio.run(in_force(folder / "state.db"))
-        seen = f"{why}, {name}: {told}, allowed {fits}, told {case.play.told}"
-        if told is None:
+        found = asyncio.run(in_force(folder / "state.db"))
+        seen = f"{why}, {name}: {found}, told {case.play.told}"
+        if found is None:
             assert name == "copy alone", f"lost: {seen}"
             continue
-        spoke = spoken(told)
-        for key, values in fits.items():
-            assert spoke.get(key) in values, seen
-        assert spoke.keys() <= fits.keys(), seen
-        assert not acknowledged or spoke, seen
+        later = {NOTE: allowed_notes(case.play, begun)} if name == "copy alone" else {}
+        check_values(found, fits | later, seen)
+        if found.audited is not None:
+            check_audit(found.audited, case.play, seen)
 
 
-STATES = [("state", "empty"), ("state", "kept"), ("state, closed", "kept")]
+def check_values(found: Found, fits: Mapping[str, Sequence[bytes | None]], seen: str) -> None:
+    for key, values in fits.items():
+        assert found.values.get(key) in values, f"{key}, allowed {values}: {seen}"
+    assert found.values.keys() <= fits.keys(), seen
+    for key, value in found.values.items():
+        if "/rule/" in key and (twin := key.replace("/rule/", "/twin/")) in fits:
+            assert found.values.get(twin) == value, f"half of a commit, {key}: {seen}"
+
+
+def check_audit(audited: frozenset[str], play: Play, seen: str) -> None:
+    for step, _, outcome in outcomes(play):
+        if outcome != "unknown":
+            assert (step in audited) == (outcome == "done"), f"audit of {step}: {seen}"
+
+
+STATES = [
+    ("state", "empty"),
+    ("state", "kept"),
+    ("state", "of_version_6"),
+    ("state, closed", "kept"),
+]
 
 
 @pytest.mark.parametrize(("scene", "begun"), STATES)
@@ -212,7 +247,7 @@ def test_a_commit_that_could_not_be_synced_is_not_there_at_the_next_start(
     case = played(disks, "state", kept, room, fault)
     told = case.play.outcome("hold c")
     assert told.startswith("refused") and ("OutcomeUnknown" in told) == (by == "d"), told
-    check_state(case, {"z": 0}, fault)
+    check_state(case, values_of(kept, room), fault)
 
 
 @pytest.mark.extended
@@ -224,10 +259,19 @@ def test_no_change_is_lost_or_comes_unasked_whichever_call_fails(
     _every_fault(disks, room, scene, request.getfixturevalue(begun), exhaustive=True)
 
 
+def values_of(begun: Path, room: Path) -> dict[str, bytes]:
+    folder = room / "looked at"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(begun, folder)
+    found = asyncio.run(in_force(folder / "state.db"))
+    assert found is not None
+    return found.values
+
+
 def _every_fault(
     disks: FailingDisks, room: Path, scene: str, begun: Path, *, exhaustive: bool
 ) -> None:
-    before = {"z": 0} if (begun / "state.db").exists() else {}
+    before = values_of(begun, room)
     clean = played(disks, scene, begun, room, Fault(0, "i", "close"))
     check_state(clean, before, "no fault")
     assert {outcome for _, outcome in clean.play.told} == {"begun", "done"}
