@@ -8,6 +8,7 @@ go back to.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +30,7 @@ from headgate.agent.ownwriter import Merged, OwnWriter
 from headgate.agent.ports import Clock, FleetStore, OwnStore
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.copies import Copies
-from headgate.core.exchange import Entry, Inventory, shards_of
+from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet import Item, Revision
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
@@ -366,12 +367,20 @@ class OwnBook(ChangeBook):
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
         self._in_force = in_force
         self._exchanges: Exchanges | None = None
+        self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
 
     @property
     def held(self) -> Holdings:
         """What stands, as far as it is known."""
         return self._own.held
+
+    def name(self, kind: str, item_id: str, reach: Reach) -> str:
+        """What a change is called in `held`: its id, unless another has that name here."""
+        item = Item(kind, item_id, reach, None, 0, 0.0, "")
+        named = self.held.items.get((kind, item_id))
+        is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
+        return apart(item)[1] if is_apart else item_id
 
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
@@ -406,11 +415,23 @@ class OwnBook(ChangeBook):
         return await self._own.entries(keys)
 
     async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
-        """What another agent has of a shard, in force here as far as it is newer."""
+        """What another agent has of a shard, in force here as far as it is newer. Whoever asked may
+        be gone meanwhile: what is kept is put in force all the same."""
+        merging = asyncio.ensure_future(self._merge(shard, entries, by))
+        self._merging.add(merging)
+        merging.add_done_callback(self._merged)
+        return await asyncio.shield(merging)
+
+    async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
         merged = await self._own.merge(shard, entries, by=by)
         if merged.items:
             await self._in_force(merged.items)
         return merged
+
+    def _merged(self, merging: asyncio.Future[Merged]) -> None:
+        self._merging.discard(merging)
+        if not merging.cancelled():
+            merging.exception()  # Seen, though nobody may be waiting any more.
 
     async def collect(self) -> None:
         """Drop what has been over for long of all shards; what stands is not touched."""

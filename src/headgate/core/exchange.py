@@ -141,7 +141,7 @@ class Inventory:
         keys, size_bytes, have = self._keys(), 0, list[tuple[str, Version]]()
         start = bisect_right(keys, after) if after else 0
         for key in keys[start:]:
-            size_bytes += len(key) + len(self._versions[key].set_by) + 80
+            size_bytes += len(key) + len(self._versions[key].set_by.encode()) + 80
             if have and size_bytes > max_bytes:
                 return Page(tuple(have), have[-1][0])
             have.append((key, self._versions[key]))
