@@ -29,6 +29,7 @@ from headgate.agent.exchange import Exchange, OwnFacts, Pair
 from headgate.agent.fairness import Fairness
 from headgate.agent.filelimit import FileRoom, most_connections
 from headgate.agent.fleetbook import OwnBook
+from headgate.agent.fleetcommit import Draft
 from headgate.agent.fleetinforce import OwnInForce
 from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
@@ -42,9 +43,9 @@ from headgate.agent.pulse import Pulse
 from headgate.agent.recorder import Recorder
 from headgate.agent.rogues import Rogues, SessionsProbe
 from headgate.agent.rulebook import RuleKeeper
-from headgate.agent.ruledrafts import Here
+from headgate.agent.ruledrafts import Asked, Here
 from headgate.agent.sampler import Sampler
-from headgate.agent.shards import HANDOVER, PEER, SKIP, Shards
+from headgate.agent.shards import Shards
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
 from headgate.agent.statements import Statements, StatementsProbe
@@ -64,9 +65,10 @@ from headgate.config import (
     settings_text,
 )
 from headgate.core.fleet import ItemKind
+from headgate.core.fleet_change import FleetChange, Holdings
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.reach import Place
-from headgate.core.records import AuditEntry, MetricChange
+from headgate.core.records import AuditEntry
 from headgate.core.redaction import shown
 from headgate.core.reloading import NOTHING, Confirmed, reload_faults
 from headgate.core.rule_settings import RuleLimits
@@ -234,8 +236,8 @@ class Agent:
         self.book = MetricBook(
             self.board,
             self.sampler,
-            self.store,
             self._clock,
+            make=self._make,
             runtime_sources=agent.runtime_sources,
             rollups=aggregates,
         )
@@ -256,10 +258,10 @@ class Agent:
         self.shards = Shards(
             self.board,
             self.demands,
-            self.store,
             self._clock,
             url=advertised(agent),
             open_link=self._open_link,
+            make=self._make,
             aggregates=aggregates,
         )
         self.sampler.watch(self.shards.note_reading)
@@ -283,7 +285,8 @@ class Agent:
         )
         self.checker.debits = self.budgets.debits
         roll = (dice or Dice()).roll
-        self.own_in_force = OwnInForce((self.rules, self.budgets), self._places)
+        rooms = (self.rules, self.budgets, self.book, self.shards)
+        self.own_in_force = OwnInForce(rooms, self._places)
         self.own = OwnBook(
             self.store,
             self._clock,
@@ -297,6 +300,7 @@ class Agent:
         self.exchange = Exchange(
             self.shards, self.own, self.demands, self._clock, self._open_link, facts
         )
+        self.budgets.own = self.own
         host = Host(
             self.shards,
             self.board,
@@ -380,6 +384,7 @@ class Agent:
         self._background("rules", self.rules.run)
         self._background("budgets", self.budgets.run)
         self._background("exchange", self.exchange.run)
+        self._background("metrics", self.book.run)
         for name, run in self.fleet.loops() if self.fleet else ():
             self._background(name, run)
         self._background("tend", self._tend)
@@ -476,7 +481,7 @@ class Agent:
         self._describe(settings)
         self.watch.policy = policy_of(settings)
         self.alerts.send_by(webhook_of(settings))
-        await self._adopt(settings, None)
+        await self._adopt(settings)
         self.listener.handlers = self._handlers(settings)
         self.listener.hosts = self._hosts(settings)
         self.listener.forget()
@@ -689,45 +694,38 @@ class Agent:
     async def _load(self, settings: Settings) -> None:
         try:
             await self.store.open()
-            changes = await self._load_records()
+            await self._load_state()
         except StoreUnavailable as error:
             log.error("store.unavailable", store=self.store.name, detail=str(error))
             self.keeper.mark_fault(str(error))
-            await self._adopt(settings, await self._salvaged())
+            await self._salvage()
             self._background("store", self._load_changes)
-        else:
-            await self._adopt(settings, changes)
+        await self._adopt(settings)
 
-    async def _salvaged(self) -> Sequence[MetricChange]:
+    async def _salvage(self) -> None:
         """What can be read of it, or of its copy. Checks do not wait for the rest; the fault stays
         visible. Where nothing can be read, the gate stays shut unless the settings say otherwise:
         a `hold` may have been in force."""
-        store = self.store
         try:
-            changes = await store.salvage_changes()
             own = await self.own.load(salvaged=True)
-            members = [await store.salvage_records(kind) for kind in (SKIP, PEER, HANDOVER)]
-            policies = await store.salvage_policies()
         except StoreUnavailable as error:
             self._lose_state(str(error))
-            return []
+            return
         await self.own_in_force.load(list(own.items.values()))
-        await self.shards.load(*members)
-        await self.budgets.load(policies)
-        return changes
 
-    async def _load_records(self) -> Sequence[MetricChange]:
-        """All of it is read before any of it counts."""
-        store = self.store
-        changes = await store.metric_changes()
+    async def _load_state(self) -> int:
+        """All of it is read before any of it counts. How many changes there are."""
         own = await self.own.load()
-        members = [await store.records(kind) for kind in (SKIP, PEER, HANDOVER)]
-        policies, reports = await store.policies(), await store.reports()
+        reports = await self.store.reports()
         await self.own_in_force.load(list(own.items.values()))
         self.unthrottled.load(reports)
-        await self.budgets.load(policies)
-        await self.shards.load(*members)
-        return changes
+        return len(own.items)
+
+    async def _make(
+        self, draft: Callable[[Holdings, Asked], Draft], who: str, *, dry_run: bool
+    ) -> FleetChange:
+        """For the rooms that the agent's own log is built from."""
+        return await self.own.make(draft, who, dry_run=dry_run)
 
     def _lose_state(self, why: str) -> None:
         rejects = self._settings.agent.state_lost is StateLoss.REJECT
@@ -756,10 +754,10 @@ class Agent:
 
     async def _take_up(self) -> None:
         """What the store has, now that it can be read."""
-        changes = await self._load_records()
+        count = await self._load_state()
         self._have_state()
-        await self._adopt(self._settings, changes)
-        log.info("store.changes_loaded", count=len(changes))
+        await self._adopt(self._settings)
+        log.info("store.changes_loaded", count=count)
 
     def _places(self) -> list[Place]:
         return places_of(self._settings)
@@ -775,11 +773,11 @@ class Agent:
                 await self._take_up()
                 return
 
-    async def _adopt(self, settings: Settings, changes: Sequence[MetricChange] | None) -> None:
+    async def _adopt(self, settings: Settings) -> None:
         plans = [plan_of(database) for database in settings.databases.values()]
         for database in settings.databases.values():
             self.demands.open(database.name, idleness_of(database))
-        await self.book.adopt(plans, changes)
+        await self.book.adopt(plans)
         if not self.checker.closed:  # Servers keep the policies that they have.
             await self._adopt_traffic(settings)
         self.patroni.adopt(settings)

@@ -45,6 +45,10 @@ class HandClock:
             await settle()
         self._step(end - self._now.mono_s)
 
+    def set_wall(self, by_s: float) -> None:
+        """As an operator or NTP does."""
+        self._now = Instant(self._now.mono_s, self._now.wall_s + by_s)
+
     def _step(self, seconds: float) -> None:
         self._now = Instant(self._now.mono_s + seconds, self._now.wall_s + seconds)
 

@@ -23,6 +23,7 @@ from headgate.core.topology import Leading, MemberReport, RoleSeen, Unled
 from headgate.errors import ProbeFailed
 from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import FakeAgent, FakeLink, FakeProbe, FakeRole, HandClock, primary, settle
+from tests.agent.own_world import OwnLog
 from tests.builders import check, metric
 
 SHARD = "commerce/-80"
@@ -56,8 +57,9 @@ class ShardWorld:
         discover: str | None = None,
         store: MemoryStore | None = None,
         aggregates: Mapping[str, Aggregate] = AGGREGATES,
+        clock: HandClock | None = None,
     ) -> None:
-        self.clock = HandClock()
+        self.clock = clock or HandClock()
         self.board = Board()
         self.demands = Demands(self.clock)
         self.sampler = Sampler(self.board, self.clock, self.demands)
@@ -73,15 +75,17 @@ class ShardWorld:
         self.servers = {name: Server(FakeRole(self.clock, said)) for name, said in roles.items()}
         self.members = {name: name if databases else "db-a" for name in roles}
         self.role_probes_opened = 0
+        self.log = OwnLog(self.store, self.clock)
         self.shards = Shards(
             self.board,
             self.demands,
-            self.store,
             self.clock,
             url=OURS,
             open_link=self._open_link,
+            make=self.log.make,
             aggregates=aggregates,
         )
+        self.log.attach(self.shards)
         self.sampler.watch(self.shards.note_reading)
         self.checker = Checker(
             self.board,
@@ -110,8 +114,8 @@ class ShardWorld:
                 server.values[spec.name] = 0.1
                 self.board.place(database, spec, at=self.clock.now().mono_s)
                 self.sampler.start(database, spec, _probe(server, spec.name))
+        await self.log.load()
         await self.shards.adopt(self.plans())
-        await self.shards.load(await self.store.records("skip"), await self.store.records("peer"))
         self._tick = asyncio.create_task(self._ticks())
         await settle()
         return self

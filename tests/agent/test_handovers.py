@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from headgate.agent.shards import HANDOVER, NoSuchMember
+from headgate.agent.shards import NoSuchMember
+from headgate.core.fleet import ItemKind
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_HANDOVER_S
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.stores.memory import MemoryStore
-from tests.agent.fakes import primary, replica, settle
+from tests.agent.fakes import HandClock, primary, replica, settle
+from tests.agent.own_world import Slow, Unwritable
 from tests.agent.shard_world import SHARD, ShardWorld
 from tests.fixtures.eventually import aeventually
 
@@ -59,7 +62,7 @@ async def test_it_ends_with_the_role(open_world: OpenWorld, term: int | None) ->
     world.role.says = replica(term=term)
     await world.pass_s(1, "shard/lag")
     assert world.unled() is Cause.NO_PRIMARY
-    await aeventually(lambda: _kept(world.store) == [])
+    await aeventually(lambda: _kept(world) == [])
     world.role.says = primary(term=term)
     await world.pass_s(1, "shard/lag")
     assert world.ask().admitted, "the switchover was undone"
@@ -96,7 +99,7 @@ async def test_a_forgotten_handover_is_over_when_its_time_is(open_world: OpenWor
     assert not any(answer.admitted for answer in await world.pass_s(9, "shard/lag"))
     await world.pass_s(2, "shard/lag")
     assert world.ask().admitted
-    await aeventually(lambda: _kept(world.store) == [])
+    await aeventually(lambda: _kept(world) == [])
     for for_s in (0.0, -1.0, MAX_HANDOVER_S + 1):
         with pytest.raises(InvalidRequest, match="60 minutes"):
             await announced(world, for_s=for_s)
@@ -139,15 +142,14 @@ async def test_what_is_no_primary_has_nothing_to_hand_over(open_world: OpenWorld
 async def test_it_outlives_a_restart_and_a_clock_that_is_set_back(open_world: OpenWorld) -> None:
     store = MemoryStore()
     await announced(await open_world("db-b", store=store), for_s=10)
-    [record] = await store.records(HANDOVER)
-    again = await ShardWorld("db-b", store=store).start()
-    assert record.value is not None
-    late = {**record.value, "until_wall_s": record.value["until_wall_s"] + 3600}
-    await again.shards.load([], [], [type(record)(HANDOVER, SHARD, late, record.revision)])
-    assert not any(answer.admitted for answer in await again.pass_s(9, "shard/lag"))
+    clock = HandClock()
+    clock.set_wall(-3600)
+    again = await open_world("db-b", store=store, clock=clock)
+    assert again.cause() is Cause.HANDING_OVER
+    assert not any(answer.admitted for answer in await again.pass_s(8, "shard/lag"))
     await again.pass_s(2, "shard/lag")
     assert again.ask().admitted
-    await again.close()
+    await aeventually(lambda: _kept(again) == [])
 
 
 async def test_one_that_cannot_be_kept_is_not_in_force(open_world: OpenWorld) -> None:
@@ -160,5 +162,36 @@ async def test_one_that_cannot_be_kept_is_not_in_force(open_world: OpenWorld) ->
     assert world.ask().admitted
 
 
-def _kept(store: MemoryStore) -> list[str]:
-    return [key for key, kept in store._records[HANDOVER].items() if kept.raw_json]
+async def test_one_that_cannot_be_taken_out_is_over_all_the_same(open_world: OpenWorld) -> None:
+    store = Unwritable()
+    store.is_full = False
+    world = await open_world("db-b", store=store)
+    await announced(world, for_s=10)
+    store.is_full = True
+    await world.pass_s(12, "shard/lag")
+    assert world.ask().admitted and _kept(world) == [SHARD]
+    store.is_full = False
+    clock = HandClock()
+    await clock.advance(20)
+    again = await open_world("db-b", store=store, clock=clock)
+    assert again.ask().admitted
+    await aeventually(lambda: _kept(again) == [])
+
+
+async def test_one_that_is_announced_again_is_not_ended_with_the_last(
+    open_world: OpenWorld,
+) -> None:
+    store = Slow()
+    world = await open_world("db-b", store=store)
+    await announced(world, for_s=5)
+    store.may_go_on.clear()
+    again = asyncio.create_task(announced(world, for_s=30))
+    await world.pass_s(6, "shard/lag")  # The first one's end waits behind it.
+    store.may_go_on.set()
+    await again
+    assert not any(answer.admitted for answer in await world.pass_s(20, "shard/lag"))
+    assert _kept(world) == [SHARD]
+
+
+def _kept(world: ShardWorld) -> list[str]:
+    return list(world.log.standing(ItemKind.HANDOVER))

@@ -3,41 +3,63 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from headgate.agent import metricbook
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.metricbook import DatabasePlan, MetricBook, NoSuchMetric
-from headgate.agent.redact import redacted, redacted_url
 from headgate.agent.sampler import Sampler
 from headgate.core.activity import Idleness
+from headgate.core.fleet import ItemKind
+from headgate.core.metric_redaction import redacted, redacted_url
 from headgate.core.metrics import Engine, MetricSpec
-from headgate.core.records import MetricChange
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.errors import Conflict, Fault, InvalidSettings, ProbeFailed, StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import FakeProbe, FakeProbes, HandClock, HangingProbe, settle
+from tests.agent.own_world import OwnLog, Unwritable, keep, set_here
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, store: MemoryStore | None = None) -> None:
         self.clock = HandClock()
         self.board = Board()
         demands = Demands(self.clock)
         demands.open("main", Idleness())
         self.sampler = Sampler(self.board, self.clock, demands)
-        self.store = MemoryStore()
+        self.store = store or MemoryStore()
         self.probes = FakeProbes({"lag": 1.0})
         self.book = self.new_book()
 
     def new_book(self, runtime_sources: Sequence[str] = ("sql", "url")) -> MetricBook:
-        return MetricBook(
-            self.board, self.sampler, self.store, self.clock, runtime_sources=runtime_sources
+        self.log = OwnLog(self.store, self.clock)
+        book = MetricBook(
+            self.board,
+            self.sampler,
+            self.clock,
+            make=self.log.make,
+            runtime_sources=runtime_sources,
         )
+        self.log.attach(book)
+        return book
+
+    async def start(self, raw: Mapping[str, Any] | None = None) -> World:
+        await self.store.open()
+        await self.log.load()
+        await self.book.adopt([self.plan(raw)])
+        await settle()
+        return self
+
+    async def pass_s(self, seconds: float) -> None:
+        """Let time pass, and have the book look once."""
+        await self.clock.advance(seconds)
+        await self.book.tick()
 
     def plan(self, raw: Mapping[str, Any] | None = None, connection: object = 1) -> DatabasePlan:
         metrics = {"lag": {"threshold": 5}} if raw is None else raw
@@ -54,10 +76,7 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.store.open()
-    await world.book.adopt([world.plan()], [])
-    await settle()
+    world = await World().start()
     yield world
     await world.book.close()
 
@@ -116,13 +135,13 @@ async def test_a_source_is_set_at_run_time_only_where_it_is_allowed(
     """M6: with a token, nobody has the agent reach where its callers cannot."""
     raw, setting = SOURCES[source]
     world.book = world.new_book([other for other in SOURCES if other != source])
-    await world.book.adopt([world.plan()], [])
+    await world.book.adopt([world.plan()])
     with pytest.raises(InvalidSettings, match=f"settings file: .*{setting} = true"):
         await world.book.put("main", "x", {**raw, "threshold": 1}, who="ops")
     with pytest.raises(InvalidSettings, match=setting):
         await world.book.put("main", "x", {**raw, "threshold": 1}, who="ops", dry_run=True)
     world.book = world.new_book([source])
-    await world.book.adopt([world.plan()], [])
+    await world.book.adopt([world.plan()])
     await world.book.put("main", "x", {**raw, "threshold": 1}, who="ops")
 
 
@@ -151,10 +170,7 @@ async def test_changes_survive_a_restart(world: World) -> None:
     await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
     await world.book.put("main", "queue", {"sql": "select 1", "threshold": 5}, who="ops")
     await world.sampler.close()
-    again = World()
-    again.store = world.store
-    again.book = again.new_book()
-    await again.book.adopt([again.plan()], await world.store.metric_changes())
+    again = await World(world.store).start()
     assert again.threshold() == 2
     assert again.book.entry("main", "queue").origin == "runtime"
     await again.book.close()
@@ -273,7 +289,8 @@ async def test_a_reverted_metric_follows_the_file_again_after_a_restart_too(worl
     )
     await world.book.adopt([world.plan({"lag": {"threshold": 7}})])
     assert world.threshold() == 7
-    await world.book.adopt([world.plan()], await world.store.metric_changes())
+    await world.log.load()
+    await world.book.adopt([world.plan()])
     assert (world.threshold(), world.book.entry("main", "lag").origin) == (5, "file")
     await world.book.patch("main", "lag", {"threshold": 3}, who="ops", expect=2)
     assert world.threshold() == 3
@@ -389,14 +406,11 @@ async def test_a_dry_run_tries_the_probe_and_changes_nothing(world: World) -> No
 
 
 async def test_nothing_changes_when_the_store_cannot_keep_it(world: World) -> None:
-    class AwayStore(MemoryStore):
-        async def put_metric(self, change: Any, audit: Any) -> Any:
-            raise StoreUnavailable("disk full")
-
-    world.book._store = AwayStore()
+    full = await World(Unwritable()).start()
     with pytest.raises(StoreUnavailable):
-        await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
-    assert world.threshold() == 5
+        await full.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    assert full.threshold() == 5 and full.book.entry("main", "lag").revision == 0
+    await full.book.close()
 
 
 async def test_another_source_forgets_the_old_values(world: World) -> None:
@@ -417,8 +431,9 @@ async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World
             return super().probe_for(spec)
 
     world.probes = WithoutPlugin({"lag": 1.0})
-    kept = MetricChange("main", "spool", {"plugin": "spool", "threshold": 5}, 1)
-    await world.book.adopt([world.plan(connection=2)], [kept])
+    await world.book.adopt([world.plan(connection=2)])
+    kept = {"settings": {"plugin": "spool", "threshold": 5}}
+    await world.book.follow([set_here(ItemKind.METRIC, "main/spool", kept)], (), own=True)
     await settle()
     absent = world.board.healths["main"].standings["spool"].absent
     assert absent is not None and "no such plug-in" in absent.detail
@@ -430,3 +445,248 @@ async def test_a_roll_up_nobody_has_is_refused_and_nothing_changes(world: World)
     with pytest.raises(InvalidSettings, match="unknown roll-up 'mox'; did you mean 'max'"):
         await world.book.patch("main", "lag", {"rollup": "mox"}, who="ops")
     assert world.board.healths["main"].standings["lag"].spec.rollup.by == "max"
+
+
+# --- changes that end ------------------------------------------------------------------------
+
+
+def iso(world: World, in_s: float) -> str:
+    at = datetime.fromtimestamp(world.clock.now().wall_s + in_s, tz=UTC)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize("said", [lambda _: {"for": "2h"}, lambda w: {"expires_at": iso(w, 7200)}])
+async def test_a_change_ends_and_the_file_holds_again(
+    world: World, said: Callable[[World], dict[str, str]]
+) -> None:
+    """R155"""
+    set_ = await world.book.patch("main", "lag", {"threshold": 2, **said(world)}, who="ops")
+    end = world.clock.now().wall_s + 7200
+    assert set_.entry is not None and set_.entry.expires_at == pytest.approx(end, abs=1)
+    assert "for" not in world.book.entry("main", "lag").raw
+    await world.pass_s(7190)
+    assert world.threshold() == 2
+    await world.pass_s(11)
+    assert world.threshold() == 5
+    entry = world.book.entry("main", "lag")
+    assert (entry.origin, entry.expires_at, entry.revision) == ("file", None, 2)
+    assert world.log.standing(ItemKind.METRIC) == {}
+    last = (await world.store.audit())[0]
+    assert (last.who, last.action, last.target) == ("headgate", "metric.expired", "main/lag")
+    assert (last.before, last.after) == ({"threshold": 2}, {"threshold": 5})
+
+
+async def test_an_added_metric_that_ends_is_gone(world: World) -> None:
+    raw = {"sql": "select 1", "threshold": 5, "for": "10m"}
+    await world.book.put("main", "queue", raw, who="ops")
+    await world.pass_s(601)
+    assert "queue" not in world.book.entries("main")
+    assert "queue" not in world.board.healths["main"].standings
+
+
+async def test_the_loop_ends_a_change_by_itself(world: World) -> None:
+    await world.book.patch("main", "lag", {"threshold": 2, "for": "10s"}, who="ops")
+    running = asyncio.create_task(world.book.run())
+    await world.clock.advance(15)
+    assert world.threshold() == 5
+    running.cancel()
+    await asyncio.wait([running])
+
+
+LOOSER: dict[str, dict[str, Any]] = {
+    "threshold": {"threshold": 9},
+    "absence": {"absence": "ignore"},
+    "hold": {"absence": "hold", "hold_s": 60},
+    "missing": {"missing": "ignore"},
+    "empty": {"empty": "admit"},
+    "disabled": {"enabled": False},
+}
+
+
+@pytest.mark.parametrize("raw", LOOSER.values(), ids=LOOSER)
+async def test_a_change_that_loosens_ends_after_an_hour_unless_it_says_when(
+    world: World, raw: dict[str, Any]
+) -> None:
+    """R83, R155"""
+    tried = await world.book.patch("main", "lag", raw, who="ops", dry_run=True)
+    done = await world.book.patch("main", "lag", raw, who="ops")
+    for proposal in (tried, done):
+        assert proposal.entry is not None and proposal.entry.expires_at is not None
+        assert proposal.entry.expires_at - world.clock.now().wall_s == pytest.approx(3600, abs=1)
+        (told,) = proposal.advice
+        assert "after 1 h" in told.message and "for: never" in told.message
+    await world.pass_s(3602)
+    assert world.book.entry("main", "lag").origin == "file" and world.threshold() == 5
+
+
+@pytest.mark.parametrize("never", ["never", None])
+async def test_a_change_that_loosens_stays_where_it_says_so(
+    world: World, never: str | None
+) -> None:
+    done = await world.book.patch("main", "lag", {"threshold": 9, "for": never}, who="ops")
+    assert done.entry is not None and done.entry.expires_at is None and not done.advice
+    other = await world.book.patch("main", "lag", {"interval_s": 2}, who="ops")
+    assert other.entry is not None and other.entry.expires_at is None, "it is no looser by that"
+    more = await world.book.patch("main", "lag", {"threshold": 12}, who="ops")
+    assert more.entry is not None and more.entry.expires_at is not None, "that is another one"
+
+
+@pytest.mark.parametrize(
+    "raw", [{"threshold": 2}, {"interval_s": 2}, {"threshold": 5}, {"debounce": "1 of 1"}]
+)
+async def test_a_change_that_loosens_nothing_stays(world: World, raw: dict[str, Any]) -> None:
+    """Its end would loosen."""
+    done = await world.book.patch("main", "lag", raw, who="ops")
+    assert done.entry is not None and done.entry.expires_at is None and not done.advice
+
+
+async def test_looser_is_what_is_looser_than_the_file(world: World) -> None:
+    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    raised = await world.book.patch("main", "lag", {"threshold": 4}, who="ops")
+    assert raised.entry is not None and raised.entry.expires_at is None
+    beyond = await world.book.patch("main", "lag", {"threshold": 6}, who="ops")
+    assert beyond.entry is not None and beyond.entry.expires_at is not None
+    raw = {"sql": "select 1", "threshold": 5}
+    await world.book.put("main", "queue", raw, who="ops")
+    own = await world.book.patch("main", "queue", {"threshold": 50}, who="ops")
+    assert own.entry is not None and own.entry.expires_at is None, "without it there is no limit"
+
+
+async def test_a_removed_metric_of_the_file_comes_back_after_an_hour(world: World) -> None:
+    removed = await world.book.remove("main", "lag", who="ops")
+    assert removed.expires_at is not None and removed.advice
+    assert world.book.expires_at("main", "lag") == removed.expires_at
+    await world.pass_s(3590)
+    assert world.book.removed("main") == ["lag"]
+    await world.pass_s(12)
+    assert world.threshold() == 5
+    stays = await world.book.remove("main", "lag", end={"for": "never"}, who="ops")
+    assert stays.expires_at is None
+    await world.pass_s(86_400)
+    assert world.book.removed("main") == ["lag"]
+
+
+async def test_a_patch_gives_no_more_time(world: World) -> None:
+    await world.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    await world.pass_s(300)
+    patched = await world.book.patch("main", "lag", {"threshold": 8}, who="ops")
+    assert "as before" in patched.advice[0].message
+    longer = await world.book.patch("main", "lag", {"for": "1h"}, who="ops", dry_run=True)
+    assert longer.entry is not None and longer.entry.raw == {"threshold": 8}
+    await world.pass_s(302)
+    assert world.threshold() == 5
+
+
+async def test_a_change_that_ended_while_the_agent_was_down_is_not_in_force(world: World) -> None:
+    await world.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    await world.book.patch("main", "lag", {"threshold": 9, "for": "20m"}, who="ops")
+    again = World(world.store)
+    await again.clock.advance(900)
+    await again.start()
+    assert again.threshold() == 9
+    later = World(world.store)
+    await later.clock.advance(1300)
+    await later.start()
+    assert later.threshold() == 5
+    await later.book.tick()
+    assert later.log.standing(ItemKind.METRIC) == {}
+    for one in (again, later):
+        await one.book.close()
+
+
+async def test_a_clock_that_is_set_back_gives_no_more_time(world: World) -> None:
+    """R87: neither while the agent runs, nor over a restart beyond what was given at first."""
+    await world.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    again = World(world.store)
+    again.clock.set_wall(-7200)
+    await again.start()
+    assert again.threshold() == 9
+    await again.pass_s(602)
+    assert again.threshold() == 5
+    await again.book.close()
+
+
+async def test_a_change_ends_though_the_log_cannot_be_written(world: World) -> None:
+    store = Unwritable()
+    store.is_full = False
+    full = await World(store).start()
+    await full.book.patch("main", "lag", {"threshold": 9, "for": "10m"}, who="ops")
+    store.is_full = True
+    await full.pass_s(602)
+    assert full.threshold() == 5 and full.log.standing(ItemKind.METRIC)
+    store.is_full = False
+    await full.pass_s(60)
+    assert full.log.standing(ItemKind.METRIC) == {}
+    await full.book.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"for": "soon"},
+        {"for": "0s"},
+        {"for": -1},
+        {"for": 1e11},
+        {"expires_at": "2001-01-01T00:00:00Z"},
+        {"expires_at": "tomorrow"},
+        {"expires_at": "2300-01-01T00:00:00"},
+        {"for": "2h", "expires_at": "2300-01-01T00:00:00Z"},
+    ],
+)
+async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettings, match=r"for|expires_at"):
+        await world.book.patch("main", "lag", {"threshold": 9, **raw}, who="ops")
+    assert world.threshold() == 5 and await world.store.audit() == []
+
+
+# --- of the log ------------------------------------------------------------------------------
+
+
+async def test_two_patches_at_once_are_both_in_force(world: World) -> None:
+    patches: list[dict[str, Any]] = [{"threshold": 2}, {"debounce": "2 of 3"}, {"interval_s": 3}]
+    await asyncio.gather(*(world.book.patch("main", "lag", p, who="ops") for p in patches))
+    merged = {key: value for patch in patches for key, value in patch.items()}
+    assert world.book.entry("main", "lag").raw == merged
+    assert world.book.entry("main", "lag").revision == 3
+
+
+async def test_a_change_of_which_news_comes_late_does_not_undo_a_later_one(world: World) -> None:
+    old = set_here(ItemKind.METRIC, "main/lag", {"settings": {"threshold": 2}}, n=1)
+    new = set_here(ItemKind.METRIC, "main/lag", {"settings": {"threshold": 3}}, n=2)
+    await world.book.follow([new], (), own=True)
+    await world.book.follow([old], (), own=True)
+    assert world.threshold() == 3
+    await world.book.follow([], (), whole=True)
+    assert world.threshold() == 3, "another log says nothing of it"
+    await world.book.follow([], (), whole=True, own=True)
+    assert world.threshold() == 5
+
+
+async def test_what_another_version_left_is_kept_and_the_file_holds(world: World) -> None:
+    """R156"""
+    store = MemoryStore()
+    await store.open()
+    left = [
+        set_here(ItemKind.METRIC, "main/lag", {"settings": {"bogus": 1}}),
+        set_here(ItemKind.METRIC, "main/pool_usage", {"curve": [1, 2]}),
+        set_here("curfew", "main", {"from": "22:00"}),
+    ]
+    await keep(store, *left)
+    again = await World(store).start({"lag": {"threshold": 5}, "pool_usage": {}})
+    assert (again.threshold(), again.threshold("pool_usage")) == (5, 1)
+    await again.book.patch("main", "lag", {"threshold": 2}, who="ops", expect=1)
+    await again.book.revert("main", "pool_usage", who="ops", expect=1)
+    assert again.threshold() == 2
+    assert again.log.standing("curfew") == {"main": left[2]}
+    await again.book.close()
+
+
+async def test_no_secret_of_a_metric_is_told_of_its_change(world: World) -> None:
+    """The log of events, and the revision's summary, are for everybody."""
+    raw = {"url": URL, "threshold": 5}
+    await world.book.put("main", "queue", raw, who="ops")
+    with capture_logs() as told:
+        await world.book.patch("main", "queue", {"url": f"{URL}2", "threshold": 2}, who="ops")
+    assert "S3cret" not in repr(told) and "threshold 5 → 2" in repr(told)
+    history = await world.log.book.history()
+    assert "S3cret" not in repr([revision.summary for revision in history])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 
 import pytest
@@ -11,14 +12,15 @@ from headgate.agent.shard import Shard
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.core.activity import Activity, Idleness
 from headgate.core.decision import Verdict
-from headgate.core.records import AuditEntry, Record
+from headgate.core.fleet import ItemKind
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
 from headgate.core.topology import Downstream, Leading
-from headgate.errors import Conflict, HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
+from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
 from headgate.stores.memory import MemoryStore
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import FakeWriter, primary, replica, settle
+from tests.agent.own_world import Unwritable, keep, set_here
 from tests.agent.shard_world import SHARD, url
 from tests.builders import metric
 
@@ -330,16 +332,9 @@ async def test_our_own_member_cannot_be_added(open_world: OpenWorld) -> None:
     assert error.value.status == 409
 
 
-class Away(MemoryStore):
-    """Cannot be written."""
-
-    async def put_record(self, record: Record, audit: AuditEntry) -> Record:
-        raise StoreUnavailable("disk full")
-
-
 async def test_what_cannot_be_kept_takes_no_effect(open_world: OpenWorld) -> None:
     """It would be gone after a restart, and nobody would know."""
-    world = await open_world("db-b", "db-c", store=Away())
+    world = await open_world("db-b", "db-c", store=Unwritable())
     world.agents["db-c"].values["lag"] = 900.0
     await world.pass_s(1)
     with pytest.raises(StoreUnavailable):
@@ -350,15 +345,50 @@ async def test_what_cannot_be_kept_takes_no_effect(open_world: OpenWorld) -> Non
     assert len(world.view().members) == 3
 
 
-async def test_a_skip_that_another_agent_of_the_store_replaced_is_a_conflict(
+async def test_two_changes_of_one_member_at_once_are_made_one_after_the_other(
     open_world: OpenWorld,
 ) -> None:
+    world = await open_world("db-b")
+    added = [
+        world.shards.add_peer("main", "db-c", url=url(to), peer_database="main", who="ops")
+        for to in ("db-c", "db-d")
+    ]
+    first, second = await asyncio.gather(*added, return_exceptions=True)
+    assert first is None and isinstance(second, InvalidRequest) and second.status == 409
+    skips = [
+        world.shards.skip("main", "db-c", for_s=for_s, reason="x", who="ops") for for_s in (60, 90)
+    ]
+    _, last = await asyncio.gather(*skips)
+    assert world.shards.skips("main") == [last]
+
+
+async def test_what_another_version_left_in_the_log_is_kept_and_the_rest_counts(
+    open_world: OpenWorld,
+) -> None:
+    """R156"""
     store = MemoryStore()
-    first = await open_world("db-b", store=store)
-    second = await open_world("db-b", store=store)
-    await first.shards.skip("main", "db-b", for_s=60, reason="x", who="ann")
-    with pytest.raises(Conflict):
-        await second.shards.skip("main", "db-b", for_s=60, reason="y", who="bob")
+    await store.open()
+    good = {"until_wall_s": 1e10, "who": "ops", "reason": "x", "set_wall_s": 1.0}
+    left = [
+        set_here(ItemKind.SKIP, f"{SHARD} db-b", {"until": "another way to say it"}),
+        set_here(ItemKind.SKIP, f"{SHARD} db-c", good),
+        set_here("curfew", "main", {"from": "22:00"}),
+    ]
+    await keep(store, *left)
+    world = await open_world("db-b", "db-c", store=store)
+    assert [skip.member for skip in world.shards.skips("main")] == ["db-c"]
+    await world.shards.unskip("main", "db-c", who="ops")
+    await world.shards.skip("main", "db-b", for_s=60, reason="y", who="ops")
+    again = await open_world("db-b", "db-c", store=store)
+    assert [skip.reason for skip in again.shards.skips("main")] == ["y"]
+    assert again.log.standing("curfew") == {"main": left[2]}
+
+
+async def test_a_fleets_log_says_nothing_of_members(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    value = {"url": url("db-c"), "database": "main"}
+    await world.shards.follow([set_here(ItemKind.PEER, f"{SHARD} db-c", value)], (), whole=True)
+    assert {view.member.name for view in world.view().members} == {"db-a", "db-b"}
 
 
 # --- reload ------------------------------------------------------------------------------------

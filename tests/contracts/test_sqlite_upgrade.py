@@ -371,7 +371,7 @@ async def test_everything_of_version_6_becomes_an_entry_of_the_log(of_version_6:
 
 
 async def test_what_is_written_is_written_as_an_item_is(of_version_6: Path) -> None:
-    """Compact, and as text: whoever compares bytes finds none that differ."""
+    """Compact, and not escaped: the same change has the same bytes."""
     store = sqlite_store(of_version_6)
     await store.open()
     for entry in (await store.list([""])).entries:

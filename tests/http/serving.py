@@ -24,6 +24,7 @@ from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
 from headgate.agent.fleetbook import ChangeBook, OwnBook
+from headgate.agent.fleetcommit import Draft
 from headgate.agent.fleetinforce import OwnInForce
 from headgate.agent.fleetmirror import Mirror
 from headgate.agent.intake import Intake
@@ -34,11 +35,12 @@ from headgate.agent.pacer import Pacers
 from headgate.agent.ports import FleetStore, Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.rulebook import RuleKeeper
-from headgate.agent.ruledrafts import Here
+from headgate.agent.ruledrafts import Asked, Here
 from headgate.agent.sampler import Sampler
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.core.activity import Idleness
+from headgate.core.fleet_change import FleetChange, Holdings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.reach import Place
 from headgate.core.rules import NO_RULES, Rule, RuleBook, book_of
@@ -154,7 +156,11 @@ class Served:
         self.recorder = Recorder(max_clients=plan.max_clients)
         self.keeper = Keeper(self.recorder, self.store, self.clock, history_days=14)
         self.book = MetricBook(
-            self.board, self.sampler, self.store, self.clock, runtime_sources=("sql", "url")
+            self.board,
+            self.sampler,
+            self.clock,
+            make=self._make,
+            runtime_sources=("sql", "url"),
         )
         self.dice = Dice()
         self.checker = Checker(
@@ -171,11 +177,13 @@ class Served:
         known_metrics = metrics_known_to(self.book)
         self.rules = RuleKeeper(self.store, self.clock, self._apply, known_metrics)
         self.budgets = Budgets(self.store, self.board, self.demands, self.clock)
-        self.own_in_force = OwnInForce((self.rules, self.budgets), self._places)
+        rooms = (self.rules, self.budgets, self.book)
+        self.own_in_force = OwnInForce(rooms, self._places)
         here = Here(self.rules.advice, self.rules.time.now_s)
         self.own = OwnBook(
             self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
         )
+        self.budgets.own = self.own
         self.checker.debits = self.budgets.debits
         self.unthrottled = UnthrottledBook(self.store, self.clock)
         snapshots = Snapshots(self.board, self.checker, self.demands)
@@ -242,12 +250,10 @@ class Served:
             [
                 DatabasePlan(name, Engine.MYSQL, METRICS, lambda: self.script)
                 for name in self._plan.databases
-            ],
-            await self.store.metric_changes(),
+            ]
         )
         held = await self.own.load()
         await self.own_in_force.load(list(held.items.values()))
-        await self.budgets.load(await self.store.policies())
         if self._plan.traffic is not None:
             await self.budgets.adopt([self._plan.traffic])
             await self.budgets.tick()
@@ -259,6 +265,11 @@ class Served:
         for database in self._plan.databases:
             for metric in METRICS:
                 self._push(database, metric)
+
+    async def _make(
+        self, draft: Callable[[Holdings, Asked], Draft], who: str, *, dry_run: bool
+    ) -> FleetChange:
+        return await self.own.make(draft, who, dry_run=dry_run)
 
     def _places(self) -> list[Place]:
         return [Place(host="agent", database=name) for name in self._plan.databases]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from headgate.agent.metricbook import DatabasePlan
+from headgate.core.keyvalue import Compare, Put
 from headgate.core.metrics import Engine
-from headgate.core.records import AuditEntry, MetricChange
-from headgate.errors import StoreUnavailable
+from headgate.core.records import AuditEntry
 from headgate.stores.memory import MemoryStore
+from tests.agent.own_world import Unwritable
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.conftest import Serve
 from tests.http.serving import METRICS, OPERATOR, VIEWER, Plan, Served, bearer
@@ -176,7 +179,8 @@ def test_a_metric_is_added_changed_and_removed(own: Served) -> None:
     restored = change(own, "PATCH", CUSTOM, {"threshold": 50, "comparison": None})
     assert restored.headers["ETag"] == f'"{restored.json["revision"]}"'
     gone = change(own, "DELETE", CUSTOM)
-    assert gone.json == {"database": "main", "metric": "queue", "removed": True}
+    assert (gone.json["metric"], gone.json["removed"]) == ("queue", True)
+    assert gone.json["expires_at"] is None, "there is nothing that it could go back to"
     assert own.ask("GET", CHECK + "&metrics=queue").status == 404
     assert own.ask("GET", CUSTOM).status == 404
     audit = own.ask("GET", "/v1/audit").json["audit"]
@@ -196,7 +200,8 @@ def test_a_reverted_metric_is_as_in_the_file(own: Served) -> None:
     seen = own.ask("GET", LAG).json
     assert seen["file"] == FILED and "threshold = default" in seen["advice"][-1]
     (told,) = own.ask("GET", "/v1/status").json["advice"]
-    assert "main/lag: runtime settings hide the file's: threshold = default" in told
+    assert "main/lag: runtime settings hide the file's until" in told
+    assert "threshold = default" in told
     tried = change(own, "POST", f"{LAG}/revert?dry_run=true")
     assert tried.json["settings"] == FILED
     assert own.ask("GET", LAG).json["settings"] == {**FILED, "threshold": 60}
@@ -388,6 +393,44 @@ def test_the_unix_sockets_permissions_stand_in_for_a_token(own: Served) -> None:
     assert is_problem(refused, 401), "a wrong token is not overlooked, even there"
 
 
+# --- changes that end ----------------------------------------------------------------------
+
+
+def test_the_end_of_a_change_is_told(own: Served) -> None:
+    """R155"""
+    assert own.ask("GET", LAG).json["expires_at"] is None
+    end = f"{datetime.now(UTC) + timedelta(days=7):%Y-%m-%dT%H:%M:%SZ}"
+    tight = change(own, "PATCH", LAG, {"threshold": 0.1, "expires_at": end})
+    assert tight.json["expires_at"] == end
+    assert tight.json["settings"] == {**FILED, "threshold": 0.1}
+    assert own.ask("GET", LAG).json["expires_at"] == end
+    listed = own.ask("GET", "/v1/metrics?database=main").json["metrics"]
+    assert [m["expires_at"] for m in listed if m["metric"] == "lag"] == [end]
+    stays = change(own, "PUT", LAG, {**FILED, "threshold": 0.1, "for": None})
+    assert stays.json["expires_at"] is None
+    assert is_problem(change(own, "PATCH", LAG, {"for": "soon"}), 422)
+
+
+def test_a_looser_change_ends_and_says_so(own: Served) -> None:
+    """R83, R155"""
+    looser = change(own, "PATCH", LAG, {"threshold": 600})
+    assert looser.json["expires_at"] is not None
+    assert any("after 1 h" in told and "for: never" in told for told in looser.json["advice"])
+    told = own.ask("GET", "/v1/status").json["advice"]
+    assert any(f"until {looser.json['expires_at']}" in line for line in told)
+    stays = change(own, "PATCH", LAG, {"for": "never"})
+    assert stays.json["expires_at"] is None and stays.json["settings"]["threshold"] == 600
+    gone = change(own, "DELETE", f"{LAG}?for=2h")
+    assert gone.json["expires_at"] is not None and not gone.json["advice"]
+    told = own.ask("GET", "/v1/status").json["advice"]
+    assert any(f"removed at run time until {gone.json['expires_at']}" in line for line in told)
+    assert change(own, "POST", f"{LAG}/revert").json["expires_at"] is None
+    assert is_problem(change(own, "DELETE", f"{LAG}?for=soon"), 422)
+    assert is_problem(change(own, "DELETE", f"{LAG}?fro=2h"), 400, field="dry_run")
+    default = change(own, "DELETE", LAG)
+    assert default.json["expires_at"] is not None and "after 1 h" in default.json["advice"][0]
+
+
 # --- a store that fails or takes its time --------------------------------------------------
 
 
@@ -398,11 +441,18 @@ class SlowStore(MemoryStore):
         super().__init__()
         self.asked, self.go_on = threading.Event(), threading.Event()
 
-    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
-        kept = await super().put_metric(change, audit)
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        revision = await super().commit(compares, puts, audit=audit, must_fit=must_fit)
         self.asked.set()
         await asyncio.get_running_loop().run_in_executor(None, self.go_on.wait, DEADLINE_S)
-        return kept
+        return revision
 
 
 def test_a_change_whose_client_hangs_up_is_made_to_the_end(serve: Serve) -> None:
@@ -422,13 +472,8 @@ def test_a_change_whose_client_hangs_up_is_made_to_the_end(serve: Serve) -> None
     eventually(served.settled)
 
 
-class AwayStore(MemoryStore):
-    async def put_metric(self, change: MetricChange, audit: AuditEntry) -> MetricChange:
-        raise StoreUnavailable("disk full")
-
-
 def test_a_change_the_store_cannot_keep_is_not_made(serve: Serve) -> None:
-    served = serve(Plan(store=AwayStore()))
+    served = serve(Plan(store=Unwritable()))
     reply = change(served, "PATCH", LAG, {"threshold": 60})
     assert is_problem(reply, 503)
     assert "nothing was changed" in reply.json["detail"]

@@ -27,11 +27,12 @@ from typing import Any
 
 import pytest
 
-from headgate.core.records import AuditEntry, MetricChange, Record, Tally
-from headgate.errors import Conflict, StoreUnavailable
+from headgate.core.keyvalue import Compare, Entry, Put
+from headgate.core.records import AuditEntry, Tally
+from headgate.errors import StoreUnavailable
 from headgate.stores import SqliteStore
-from headgate.stores.entries import MAX_RECORDS
-from headgate.stores.file import APPLICATION_ID, STEPS, migrate
+from headgate.stores.entries import MAX_ENTRIES
+from headgate.stores.file import APPLICATION_ID, STEPS, Step, migrate
 from tests.probes.reading import becomes
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "metric.set", "main/lag", None, None)
@@ -64,36 +65,42 @@ def batch(n: int) -> list[Tally]:
     return [Tally(n, "main", client, "OK", "", 1) for client in ("a", "b", "c")]
 
 
-async def put(store: SqliteStore, n: int) -> MetricChange:
+LAG = "items/wide/metric/main%2Flag"
+SKIPS = ("items/wide/skip/commerce%2F-80%20db-b", "items/wide/skip/commerce%2F-80%20db-c")
+
+
+async def kept(store: SqliteStore, *prefixes: str) -> list[Entry]:
+    return list((await store.list(prefixes)).entries)
+
+
+async def put(store: SqliteStore, n: int) -> None:
     """Set main/lag to `n`, whatever it was."""
-    standing = {change.metric: change.revision for change in await store.metric_changes()}
-    change = MetricChange("main", "lag", {"n": n}, standing.get("lag", 0))
-    return await store.put_metric(change, replace(ENTRY, after={"n": n}))
+    before = [Compare(LAG, entry.revision) for entry in await kept(store, LAG)]
+    audit = replace(ENTRY, after={"n": n})
+    await store.commit(before or [Compare(LAG, 0)], [Put(LAG, str(n).encode())], audit=[audit])
 
 
-async def put_skip(store: SqliteStore, n: int) -> list[Record]:
+async def put_skip(store: SqliteStore, n: int) -> None:
     """Set the two skips to `n`, whatever they were, in one transaction."""
-    standing = {record.key: record.revision for record in await store.records("skip")}
     entry = replace(ENTRY, action="skip.set", after={"n": n})
-    keys = ("commerce/-80 db-b", "commerce/-80 db-c")
-    puts = [(Record("skip", key, {"n": n}, standing.get(key, 0)), entry) for key in keys]
-    return list(await store.put_records(puts))
+    puts = [Put(key, str(n).encode()) for key in SKIPS]
+    await store.commit([], puts, audit=[entry, entry])
 
 
 async def skip_number(store: SqliteStore) -> int:
     """What the two skips were set to, 0 when there are none."""
-    found = [record.value["n"] for record in await store.records("skip") if record.value]
+    found = [int(entry.value) for entry in await kept(store, *SKIPS)]
     assert len(found) in (0, 2) and len(set(found)) <= 1, "one of two was kept without the other"
     return found[0] if found else 0
 
 
 async def state(store: SqliteStore) -> tuple[int, int]:
     """(the number main/lag was set to, how many batches are kept), both 0 when empty."""
-    changes, entries = await store.metric_changes(), await store.audit(limit=1)
+    found, entries = await kept(store, LAG), await store.audit(limit=1)
     tallies = await store.tallies(since_minute=0, until_minute=10**9, limit=10**6)
     assert len(tallies) % 3 == 0, "a batch was kept in part"
     assert {t.count for t in tallies} <= {1}, "a batch was kept twice"
-    number = changes[0].raw["n"] if changes and changes[0].raw else 0
+    number = int(found[0].value) if found else 0
     assert (entries[0].after["n"] if entries else 0) == number, "change and audit differ"
     return number, len(tallies) // 3
 
@@ -295,7 +302,7 @@ async def test_a_full_file_refuses_whole_batches_still_reads_and_forgets_its_way
         taken, message = await fill(store)
         assert "state.db: database or disk is full (SQLITE_FULL); make room" in message
         assert await minutes_kept(store) == list(range(taken))
-        assert [change.raw for change in await store.metric_changes()] == [{"n": 1}]
+        assert [entry.value for entry in await kept(store, LAG)] == [b"1"]
         await store.forget_before(taken)
         await put(store, 2)
         await store.add_tallies(batch(taken))
@@ -361,7 +368,10 @@ async def test_what_is_kept_in_a_read_only_file_is_salvaged(reachable: Path) -> 
     """What operators set stays in force although it cannot be changed."""
     path = reachable / "state.db"
     async with opened(path) as store:
-        change, skip = await put(store, 1), await put_skip(store, 2)
+        await put(store, 1)
+        await put_skip(store, 2)
+        await store.commit([], [Put("log/000000000001", b"who")])
+        listing = await store.list([""])
     # In a thread, which loads what threads need: nobody may not be let to Python's own folder.
     before = await asyncio.to_thread(path.read_bytes)
     path.chmod(0o400)
@@ -369,9 +379,8 @@ async def test_what_is_kept_in_a_read_only_file_is_salvaged(reachable: Path) -> 
         store = patient(path)
         with pytest.raises(StoreUnavailable, match="may only be read"):
             await store.open()
-        assert list(await store.salvage_changes()) == [change]
-        assert list(await store.salvage_records("skip")) == skip
-        assert list(await store.salvage_records("peer")) == []
+        assert await store.salvage_list([""]) == listing
+        assert (await store.salvage_list(["items/wide/peer/"])).entries == ()
         await store.close()
     assert path.read_bytes() == before
 
@@ -400,34 +409,29 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_full_kind_refuses_one_more_and_what_was_removed_makes_room(
+async def test_a_full_log_rejects_one_more_and_what_was_taken_out_makes_room(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    fill_records(tmp_path / "state.db")
+    fill_log(tmp_path / "state.db")
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match=r"new: 10000 of kind skip are kept.*remove"):
-            await store.put_record(Record("skip", "new", {}, 0), ENTRY)
+        with pytest.raises(StoreUnavailable, match=r"items/ has 30,000 entries .*remove some"):
+            await store.commit([], [Put("items/new", b"")], audit=[ENTRY])
     assert list(await store.audit()) == []
-    await store.put_record(Record("peer", "new", {}, 0), ENTRY)
-    await store.put_record(Record("skip", "db-7", None, -7), ENTRY)
-    await store.put_record(Record("skip", "new", {}, 0), ENTRY)
-    assert len(await store.records("skip")) == MAX_RECORDS
-    with pytest.raises(Conflict, match="look again and add it as new"):
-        await store.put_record(Record("skip", "db-7", {}, 2), ENTRY)
-    with pytest.raises(StoreUnavailable, match="10000 of kind skip"):
-        await store.put_record(Record("skip", "db-7", {}, 0), ENTRY)
+    await store.commit([], [Put("notes/new", b""), Put("items/7", b"changed")])
+    await store.commit([], [Put("items/7", None)])
+    await store.commit([], [Put("items/new", b"")])
+    assert await store.count("items/") == MAX_ENTRIES
 
 
-def fill_records(path: Path) -> None:
-    """As many skips as there may be, at once; below zero, where no revision is given."""
+def fill_log(path: Path) -> None:
+    """As many items as there may be, at once."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(
         """
         WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)
-        INSERT INTO records (revision, kind, key, value_json, wall_s, who, action)
-        SELECT -n, 'skip', 'db-' || n, '{}', 0, 'ann', 'skip.set' FROM n
+        INSERT INTO entries SELECT 'items/' || n, x'7b7d', 1 FROM n
         """,
-        (MAX_RECORDS,),
+        (MAX_ENTRIES,),
     )
     connection.close()
 
@@ -441,7 +445,7 @@ async def test_a_file_moved_away_is_missed_and_taken_up_again_when_it_is_back(
     path, elsewhere = tmp_path / "state.db", tmp_path / "elsewhere.db"
     await put(store, 1)
     path.rename(elsewhere)
-    for attempt in (store.metric_changes(), store.add_tallies([]), store.forget_before(1)):
+    for attempt in (store.list([""]), store.add_tallies([]), store.forget_before(1)):
         with pytest.raises(StoreUnavailable, match=r"state\.db: was deleted or moved while in use"):
             await attempt
     assert not path.exists(), "an empty file was begun without being asked for"
@@ -490,9 +494,9 @@ async def test_a_file_put_in_its_place_is_taken_up_and_not_mixed_with_the_old(
 async def refused_untouched(path: Path, message: str) -> None:
     before = path.read_bytes()
     store = patient(path)
-    for attempt in (store.open, store.metric_changes):
+    for attempt in (store.open(), store.list([""])):
         with pytest.raises(StoreUnavailable, match=message):
-            await attempt()
+            await attempt
     await store.close()
     assert path.read_bytes() == before
 
@@ -532,23 +536,45 @@ async def test_a_corrupt_file_is_named_and_left_alone(tmp_path: Path) -> None:
     await refused_untouched(path, r"state\.db: .*malformed.* restore a copy, or move it away")
 
 
+def fill_a(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO a VALUES (1, 2)")
+
+
 @pytest.mark.parametrize("start", [0, 1])
 def test_an_older_version_is_taken_forward_step_by_step(tmp_path: Path, start: int) -> None:
     connection = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
-    steps = ["CREATE TABLE a (x);", "ALTER TABLE a ADD COLUMN y; -- the last word"]
+    steps = [
+        Step("CREATE TABLE a (x);"),
+        Step("ALTER TABLE a ADD COLUMN y; -- the last word", fill_a),
+    ]
     migrate(connection, 0, steps[:start])
     migrate(connection, start, steps[start:])
     assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-    assert [row[1] for row in connection.execute("PRAGMA table_info(a)")] == ["x", "y"]
+    assert connection.execute("SELECT x, y FROM a").fetchall() == [(1, 2)]
     connection.close()
 
 
-def test_a_step_forward_that_fails_leaves_the_file_at_its_version(tmp_path: Path) -> None:
+def fails(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO b VALUES (1)")
+    raise ValueError("half-way")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step("CREATE TABLE b (x); DROP TABLE c;"),
+        Step("CREATE TABLE b (x); INSERT INTO a VALUES (1);", fails),
+    ],
+)
+def test_a_step_forward_that_fails_leaves_the_file_at_its_version(
+    tmp_path: Path, step: Step
+) -> None:
     connection = sqlite3.connect(tmp_path / "state.db", isolation_level=None)
-    with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        migrate(connection, 0, ["CREATE TABLE a (x);", "CREATE TABLE b (x); DROP TABLE c;"])
+    with pytest.raises((sqlite3.OperationalError, ValueError), match=r"no such table|half-way"):
+        migrate(connection, 0, [Step("CREATE TABLE a (x);"), step])
     assert connection.execute("PRAGMA user_version").fetchone() == (1,)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("a",)]
+    assert connection.execute("SELECT * FROM a").fetchall() == []
     connection.close()
 
 
@@ -591,8 +617,8 @@ async def test_two_stores_in_one_process_cannot_share_a_file(
     second = patient(tmp_path / "state.db")
     with pytest.raises(StoreUnavailable, match=f"pid {os.getpid()} holds it"):
         await second.open()
-    skip = await put_skip(store, 1)
-    assert list(await second.salvage_records("skip")) == skip, "of what is in the log alone"
+    await put_skip(store, 1)
+    assert await second.salvage_list([""]) == await store.list([""]), "of what the WAL alone has"
     await second.close()
     await put(store, 1)
 
@@ -686,39 +712,25 @@ async def test_what_was_refused_for_lateness_is_not_kept(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("sharp_timers")
-async def test_a_change_refused_for_lateness_gives_no_conflict_later(tmp_path: Path) -> None:
+async def test_a_commit_rejected_for_lateness_gives_no_conflict_later(tmp_path: Path) -> None:
+    """Each is built on the one that was acknowledged last, and takes out what that one put."""
     path = tmp_path / "state.db"
-    standing, acknowledged = MetricChange("main", "lag", None, 0), 0
+    revision, acknowledged, expected = 0, 0, {}
     for share in SHARES:
         hasty = SqliteStore(path, deadline_s=share * await usual_latency_s(tmp_path))
         with suppress(StoreUnavailable):
             await hasty.open()
         for n in range(TRIES):
+            value = str(n).encode()
+            puts = [Put("head", value), Put(SKIPS[n % 2], value), Put(SKIPS[(n + 1) % 2], None)]
             with suppress(StoreUnavailable):
-                standing = await hasty.put_metric(replace(standing, raw={"n": n}), ENTRY)
+                revision = await hasty.commit([Compare("head", revision)], puts, audit=[ENTRY])
                 acknowledged += 1
+                expected = {put.key: put.value for put in puts if put.value is not None}
         await hasty.close()
         async with opened(path) as store:
-            assert list(await store.metric_changes()) == ([standing] if acknowledged else [])
-            assert len(await store.audit(limit=1000)) == acknowledged
-
-
-@pytest.mark.usefixtures("sharp_timers")
-async def test_a_record_refused_for_lateness_gives_no_conflict_later(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    standing, acknowledged = Record("skip", "commerce/-80 db-b", None, 0), 0
-    for share in SHARES:
-        hasty = SqliteStore(path, deadline_s=share * await usual_latency_s(tmp_path))
-        with suppress(StoreUnavailable):
-            await hasty.open()
-        for n in range(TRIES):
-            with suppress(StoreUnavailable):
-                value = {"n": n} if n % 3 else None
-                standing = await hasty.put_record(replace(standing, value=value), ENTRY)
-                acknowledged += 1
-        await hasty.close()
-        async with opened(path) as store:
-            assert list(await store.records("skip")) == ([standing] if standing.value else [])
+            assert {entry.key: entry.value for entry in await kept(store, "")} == expected
+            assert {entry.revision for entry in await kept(store, "")} <= {revision}
             assert len(await store.audit(limit=1000)) == acknowledged
 
 

@@ -21,16 +21,22 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.records import AuditEntry, MetricChange, PolicyRevision, Record, Tally
+from headgate.core.keyvalue import Compare, Listing, Put
+from headgate.core.records import AuditEntry, Tally
 from headgate.errors import Conflict, StateLost, StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.file import RESERVE_BYTES
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "rule.set", "r1", None, {})
-HOLD = Record("rule", "r1", {"target": "etl", "kind": "hold"}, 0)
-STRICT = MetricChange("main", "lag", {"threshold": 1.0}, 0)
-GONE = MetricChange("main", "loadavg", None, 0)
-POLICY = PolicyRevision("main", 0, 1.0, "ann", "budget.set", "one", {"budgets": {"a": 1}}, {"a": 1})
+RULES = "items/wide/rule/"
+HOLD = Put(f"{RULES}r1", b'{"target":"etl","kind":"hold"}')
+OTHER = Put(f"{RULES}r2", b'{"target":"web","kind":"hold"}')
+STRICT = Put("items/wide/metric/main%2Flag", b'{"threshold":1.0}')
+BUDGET = Put("items/shard/commerce%2F-80/budget/a", b'{"rate":1}')
+NOTE = Put("notes/rule_time", b'{"ruled_s":1.0}')
+HEAD = Put("head", b'{"n":4}')
+LIFTED = replace(HOLD, value=b'{"lifted_by":"ann"}')
+LOGGED = Put("log/000000000001", b'{"who":"ann"}')
 
 
 @asynccontextmanager
@@ -44,39 +50,31 @@ async def opened(path: Path, **options: float) -> AsyncIterator[SqliteStore]:
 
 
 async def put_all(store: SqliteStore) -> None:
-    await store.put_record(HOLD, ENTRY)
-    await store.put_metric(STRICT, ENTRY)
-    await store.put_metric(GONE, ENTRY)
-    await store.put_policy(POLICY, ENTRY)
+    await store.commit([], [NOTE])
+    await store.commit([], [HOLD, LOGGED], audit=[ENTRY])
+    await store.commit([], [STRICT], audit=[ENTRY])
+    await store.commit([], [BUDGET, HEAD], audit=[ENTRY])
     await store.add_tallies([Tally(1, "main", "etl", "OK", "", 1)])
 
 
-async def in_force(store: SqliteStore) -> tuple[object, ...]:
-    return _told(await store.records("rule"), await store.metric_changes(), await store.policies())
+def told(listing: Listing) -> dict[str, bytes]:
+    return {entry.key: entry.value for entry in listing.entries}
 
 
-async def salvaged(store: SqliteStore) -> tuple[object, ...]:
-    return _told(
-        await store.salvage_records("rule"),
-        await store.salvage_changes(),
-        await store.salvage_policies(),
-    )
+async def in_force(store: SqliteStore) -> dict[str, bytes]:
+    return told(await store.list(["head", "items/", "notes/"]))
 
 
-def _told(records: object, changes: object, policies: object) -> tuple[object, ...]:
-    return (
-        [(r.key, r.value) for r in records],  # type: ignore[attr-defined]
-        [(c.metric, c.raw) for c in changes],  # type: ignore[attr-defined]
-        [(p.database, p.document, p.changes) for p in policies],  # type: ignore[attr-defined]
-    )
+async def salvaged(store: SqliteStore) -> dict[str, bytes]:
+    return told(await store.salvage_list(["head", "items/", "notes/"]))
 
 
-ALL = (
-    [("r1", HOLD.value)],
-    [("lag", STRICT.raw), ("loadavg", None)],
-    [("main", POLICY.document, POLICY.changes)],
-)
-NOTHING: tuple[object, ...] = ([], [], [])
+async def rules(store: SqliteStore) -> list[str]:
+    return [entry.key.removeprefix(RULES) for entry in (await store.list([RULES])).entries]
+
+
+ALL = {put.key: put.value for put in (HOLD, STRICT, BUDGET, NOTE, HEAD)}
+NOTHING: dict[str, bytes] = {}
 
 
 # --- one of the two is lost ----------------------------------------------------------------
@@ -161,16 +159,32 @@ async def test_a_file_without_its_log_is_older_than_its_copy(path: Path) -> None
         assert any("what is in force comes from its copy" in note for note in store.notes)
 
 
+async def test_a_file_of_another_log_gives_way_whole(path: Path, tmp_path: Path) -> None:
+    """One that is older than the copy: its history says nothing of what is in force."""
+    other = tmp_path / "other.db"
+    async with opened(other) as store:
+        await store.commit([], [OTHER, replace(LOGGED, key="log/000000000009")])
+    async with opened(path) as store:
+        before = await store.list([""])
+    path.unlink()
+    other.rename(path)
+    async with opened(path) as store:
+        assert told(await store.list([""])) == ALL
+        assert (await store.list([""])).store_id == before.store_id
+
+
 async def test_a_file_that_is_gone_begins_again_with_what_is_in_force(path: Path) -> None:
     path.unlink()
     async with opened(path) as store:
         assert await in_force(store) == ALL
         assert await store.tallies(since_minute=0, until_minute=9) == []
-        (rule,) = await store.records("rule")
-        kept = await store.put_record(replace(rule, value={"target": "etl"}), ENTRY)
-        assert kept.revision > 4, "a revision was given twice"
+        assert await store.count("log/") == 0, "the copy has no history"
+        before = await store.list([""])
+        assert await store.commit([], [replace(HOLD, value=b"{}")]) == before.revision + 1 > 5
     async with opened(path) as store:
-        assert [r.value for r in await store.records("rule")] == [{"target": "etl"}]
+        after = await store.list([""])
+        assert told(after) == {**ALL, HOLD.key: b"{}"}
+        assert after.store_id == before.store_id, "it is the same log"
 
 
 async def test_an_older_file_put_back_does_not_lift_what_was_set_since(path: Path) -> None:
@@ -179,16 +193,17 @@ async def test_an_older_file_put_back_does_not_lift_what_was_set_since(path: Pat
         pass
     shutil.copy(path, backup)
     async with opened(path) as store:
-        await store.put_record(replace(HOLD, key="r2"), ENTRY)
+        await store.commit([], [OTHER], audit=[ENTRY])
     shutil.copy(backup, path)
     async with opened(path) as store:
-        assert [r.key for r in await store.records("rule")] == ["r1", "r2"]
+        assert await rules(store) == ["r1", "r2"]
+        assert await store.count("log/") == 1, "its own history stays"
         (note,) = store.notes
         assert "to go by the file, stop the agent, remove state.db.copy and start it" in note
     shutil.copy(backup, path)
     Path(f"{path}.copy").unlink()
     async with opened(path) as store:
-        assert [r.key for r in await store.records("rule")] == ["r1"], "it was told how"
+        assert await rules(store) == ["r1"], "as its note says"
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "scribbled", "other"])
@@ -211,7 +226,7 @@ def spoil(copy: Path, damage: str) -> None:
     elif damage == "cut":
         copy.write_bytes(raw[:-3])
     elif damage == "scribbled":
-        copy.write_bytes(raw.replace(b"hold", b"gold"))
+        copy.write_bytes(raw.replace(b"items", b"atoms"))
     else:
         copy.write_bytes(b"{}\n")
 
@@ -225,9 +240,7 @@ async def is_lost(path: Path) -> StateLost:
         with pytest.raises(StoreUnavailable):
             await store.open()
         with pytest.raises(StateLost, match="headgate state acknowledge") as caught:
-            await store.salvage_records("rule")
-        with pytest.raises(StateLost):
-            await store.salvage_policies()
+            await store.salvage_list([""])
     finally:
         await store.close()
     return caught.value
@@ -344,8 +357,8 @@ async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
     in_the_way = Path(f"{path}.copy.new")
     async with opened(path) as store:
         in_the_way.mkdir()
-        await store.put_record(replace(HOLD, key="r2"), ENTRY)
-        assert [r.key for r in await store.records("rule")] == ["r1", "r2"]
+        await store.commit([], [OTHER], audit=[ENTRY])
+        assert await rules(store) == ["r1", "r2"]
         assert Path(f"{path}.copy").read_bytes() == b"", "an old one would lack the new rule"
         (note,) = store.notes
         assert "second copy of what is in force cannot be written" in note
@@ -354,7 +367,7 @@ async def test_a_copy_that_cannot_be_written_fails_no_change_and_is_never_old(
         assert list(store.notes) == []
     path.unlink()
     async with opened(path) as store:
-        assert [r.key for r in await store.records("rule")] == ["r1", "r2"]
+        assert await rules(store) == ["r1", "r2"]
 
 
 # --- the disk is full ----------------------------------------------------------------------
@@ -391,16 +404,16 @@ async def test_on_a_full_disk_a_rule_is_lifted_and_none_is_set(small_disk: Path)
     """B5, B6."""
     path = small_disk / "state.db"
     async with opened(path) as store:
-        rule = await store.put_record(HOLD, ENTRY)
+        set_at = await store.commit([], [HOLD], audit=[ENTRY])
         await store.forget_before(0)
         fill(small_disk)
         assert fault_of(store) == ""
         with pytest.raises(StoreUnavailable, match="full"):
-            await store.put_record(replace(HOLD, key="r2", value={"x": "y" * 60_000}), ENTRY)
+            await store.commit([], [replace(OTHER, value=b"y" * 60_000)], audit=[ENTRY])
         assert "SQLITE_FULL" in fault_of(store)
-        lifted = replace(rule, value={"lifted_by": "ann"})
-        (kept,) = await store.put_records([(lifted, ENTRY)], must_fit=True)
-        assert [r.value for r in await store.records("rule")] == [{"lifted_by": "ann"}]
+        compares = [Compare(HOLD.key, set_at)]
+        lifted_at = await store.commit(compares, [LIFTED], audit=[ENTRY], must_fit=True)
+        assert await in_force(store) == {LIFTED.key: LIFTED.value}
         fill(small_disk)
         with pytest.raises(StoreUnavailable, match="full"):
             await store.add_tallies([])
@@ -410,20 +423,20 @@ async def test_on_a_full_disk_a_rule_is_lifted_and_none_is_set(small_disk: Path)
         assert fault_of(store) == ""
         await store.forget_before(0)
         assert Path(f"{path}.reserve").stat().st_size == RESERVE_BYTES, "room is kept again"
-        assert kept.revision > rule.revision
+        assert lifted_at > set_at
     async with opened(path) as store:
-        assert [r.value for r in await store.records("rule")] == [{"lifted_by": "ann"}]
+        assert await in_force(store) == {LIFTED.key: LIFTED.value}
 
 
 async def test_in_a_file_as_large_as_it_may_be_a_rule_is_lifted(tmp_path: Path) -> None:
     """B6: the bound is our own."""
     async with opened(tmp_path / "state.db", max_bytes=400_000) as store:
-        rule = await store.put_record(HOLD, ENTRY)
+        await store.commit([], [HOLD], audit=[ENTRY])
         with pytest.raises(StoreUnavailable, match="SQLITE_FULL"):
             for n in range(1000):
-                await store.put_record(replace(HOLD, key=f"x{n}", value={"x": "y" * 999}), ENTRY)
+                await store.commit([], [Put(f"{RULES}x{n}", b"y" * 999)], audit=[ENTRY])
         with pytest.raises(StoreUnavailable):
             await store.add_tallies([])
-        lifted = replace(rule, value={"lifted_by": "ann", "x": "y" * 9000})
-        await store.put_records([(lifted, ENTRY)], must_fit=True)
-        assert (await store.records("rule"))[0].value == lifted.value
+        lifted = replace(LIFTED, value=b"y" * 9000)
+        await store.commit([], [lifted], audit=[ENTRY], must_fit=True)
+        assert told(await store.list([HOLD.key])) == {lifted.key: lifted.value}

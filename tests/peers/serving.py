@@ -38,6 +38,7 @@ from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.views import AgentFacts, Parts, Views
 from headgate.stores.memory import MemoryStore
 from headgate.wire.peers import MAX_WAIT_S
+from tests.agent.own_world import OwnLog
 from tests.fixtures.eventually import eventually
 from tests.http.serving import LoopFactory, Script
 from tests.http.talk import Reply, Talk
@@ -200,7 +201,7 @@ class Agent:
         self.accidents: list[dict[str, Any]] = []
         board, store = Board(), MemoryStore()
         sampler = Sampler(board, plan.clock, self.demands)
-        self._book = MetricBook(board, sampler, store, plan.clock)
+        self._book = MetricBook(board, sampler, plan.clock, make=OwnLog(store, plan.clock).make)
         checker = Checker(
             board, self.recorder, self.demands, plan.clock, lambda: 0.5, anonymous_may_pass=True
         )
@@ -220,7 +221,7 @@ class Agent:
     async def start(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.accidents.append(context))
-        await self._book.adopt([DatabasePlan("main", Engine.MYSQL, {"lag": {}}, Script)], [])
+        await self._book.adopt([DatabasePlan("main", Engine.MYSQL, {"lag": {}}, Script)])
         self.listener.add(
             await loop.create_server(self.listener, "127.0.0.1", self.plan.port, ssl=self.plan.tls)
         )

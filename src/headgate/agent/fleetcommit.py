@@ -32,6 +32,7 @@ from headgate.core.fleet_change import (
     summary_of,
 )
 from headgate.core.fleet_items import (
+    MAX_ITEM_BYTES,
     head_bytes,
     item_bytes,
     op_of,
@@ -91,6 +92,14 @@ class StoppedMidway(StoreUnavailable):
         """Items that are still as they were."""
 
 
+class Shown(NamedTuple):
+    """A change as the audit shows it."""
+
+    target: str
+    before: Any
+    after: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a change would do to what stands."""
@@ -103,6 +112,10 @@ class Draft:
     """Revisions go on above this, also where the store is further back."""
     shown: Mapping[ItemName, tuple[Any, Any]] = field(default_factory=dict)
     """What the audit shows of a change as before and after, where that is not the value itself."""
+    entry: Shown | None = None
+    """One audit entry for all of it, in place of one for each change."""
+    summary: str = ""
+    """Empty: made of the changes."""
 
 
 Plan = Callable[[Holdings], Awaitable[Draft]]
@@ -144,6 +157,7 @@ class _Run:
 
 class FleetWriter:
     _event = "fleet."
+    _max_item_bytes = MAX_ITEM_BYTES
 
     def __init__(
         self,
@@ -161,7 +175,9 @@ class FleetWriter:
 
     async def read(self) -> Holdings:
         listing = await self._store.list((HEAD, BEAT, ITEMS))
-        return await beside(len(listing.entries), lambda: holdings_of(listing))
+        return await beside(
+            len(listing.entries), lambda: holdings_of(listing, self._max_item_bytes)
+        )
 
     async def head(self) -> Ground:
         return _ground(holdings_of(await self._store.list((HEAD,))))
@@ -221,20 +237,25 @@ class FleetWriter:
     ) -> tuple[Draft, list[tuple[ItemChange, ...]]]:
         draft = await plan(holdings)
         changes = draft.changes
-        faults = await beside(len(changes), lambda: list(oversized(changes)))
+        most_bytes = self._max_item_bytes
+        faults = await beside(len(changes), lambda: list(oversized(changes, most_bytes)))
         if faults:
             raise InvalidSettings(faults)
-        parts = await beside(len(changes), lambda: parts_of(changes))
+        parts = await beside(len(changes), lambda: self._parts(changes))
         if not parts and draft.least_n > holdings.n:
             return draft, [()]  # Nothing but the number, so that nobody takes the store for old.
         return draft, parts
+
+    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+        return parts_of(changes)
 
     def _step(self, run: _Run, ground: Ground) -> Revision:
         """The next part as a revision."""
         n = max(ground.n, run.draft.least_n) + 1
         changes = tuple(numbered(change, n) for change in run.parts[0])
         place, of = len(run.done) + 1, len(run.done) + len(run.parts)
-        summary = summary_of(changes) if of == 1 else f"{place}/{of}: {summary_of(changes)}"
+        summary = run.draft.summary or summary_of(changes)
+        summary = summary if of == 1 else f"{place}/{of}: {summary}"
         wall_s = round(self._clock.now().wall_s, 3)
         before_n = None if n == ground.n + 1 else ground.n
         said = (run.who, run.draft.action, summary, self._new_op())
@@ -347,14 +368,12 @@ def head_puts(step: Revision) -> list[Put]:
 # --- as it was read ------------------------------------------------------------------------
 
 
-def holdings_of(listing: Listing) -> Holdings:
-    return read_holdings(listing, newest)
-
-
-def read_holdings(
-    listing: Listing, named: Callable[[Iterable[Item]], dict[ItemName, Item]]
+def holdings_of(
+    listing: Listing,
+    most_bytes: int = MAX_ITEM_BYTES,
+    named: Callable[[Iterable[Item]], dict[ItemName, Item]] = newest,
 ) -> Holdings:
-    """`named`: by what names its items are known."""
+    """`most_bytes`: of an item. `named`: by what names items are known."""
     n, head_revision, items, refused = 0, 0, list[Item](), list[str]()
     beat: Beat | None = None
     for entry in listing.entries:
@@ -365,7 +384,7 @@ def read_holdings(
                 beat = read_beat(entry.value)
         elif entry.key.startswith(ITEMS):
             try:
-                items.append(read_item_at(entry.key, entry.value))
+                items.append(read_item_at(entry.key, entry.value, most_bytes))
             except ValueError as error:
                 refused.append(f"{entry.key} {error}")
     return Holdings(n, named(items), tuple(refused), head_revision, listing.store_id, beat)

@@ -219,7 +219,8 @@ class FollowedRules:
         if spec.ruled_at is not None:  # Set at this agent, which then said where its time was.
             ruled_at = spec.ruled_at
             passed_s = max(passed_s, ruled_s - ruled_at)
-        if known is not None and known.rule.created_at == spec.rule.created_at:
+        again = known is not None and known.lifted_by and not spec.lifted_by
+        if known is not None and not again and known.rule.created_at == spec.rule.created_at:
             spec = replace(spec, suspended=known.suspended, charged=known.charged)
         if known is not None and known.set_at == spec.set_at and known.ruled_at is not None:
             ruled_at = known.ruled_at
@@ -341,9 +342,11 @@ class FollowedRules:
             self._ids.pop(entry.origin.item_id, None)
             self._items.is_over(entry.origin.item_id)
         stale = (name for name, noted in self._noted.items() if noted.rule.expires_at < over_s)
-        gone = [*(entry.id for entry in over), *(n for n in stale if n not in self.entries)]
+        gone = dict.fromkeys(
+            [*(one.id for one in over), *(n for n in stale if n not in self.entries)]
+        )
         self.unkept |= dict.fromkeys(gone, now.wall_s)
-        return gone
+        return list(gone)
 
     def prune(self, item_ids: Iterable[str], wall_s: float) -> None:
         """Items that are in force nowhere here, and ended long ago."""

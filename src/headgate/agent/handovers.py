@@ -1,7 +1,7 @@
 """Planned switchovers that operators announce, so that no answer rests on the old primary's view.
 
-    pre-hook ──announce──► Handovers ──► store, then Shard.handover ──► shard scope is refused
-    role read: the server stepped down, or the time is over ──look──► forgotten
+    pre-hook ──announce──► log ──follow──► Shard.handover ──► shard scope is rejected
+    role read: the server stepped down, or the time is over ──look──► taken out of the log
 
 An orchestrator calls it before it makes the primary read only. It ends with the role, when it is
 taken back, or when its time is over: one that nobody ends holds the shard up for an hour at most.
@@ -10,15 +10,18 @@ taken back, or when its time is over: one that nobody ends holds the shard up fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import structlog
 
+from headgate.agent.fleetcommit import Draft
 from headgate.agent.members import LocalMember
+from headgate.agent.ownitems import OURSELVES, Make, SetHere, put, standing
 from headgate.agent.ports import Clock
+from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import NoSuchMember, Shard
-from headgate.core.records import Record
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import Holdings
 from headgate.core.samples import Instant
 from headgate.core.shard import MAX_HANDOVER_S, Handover
 from headgate.core.topology import Following, Role
@@ -26,31 +29,23 @@ from headgate.errors import Conflict, InvalidRequest, StoreUnavailable
 
 log = structlog.get_logger()
 
-HANDOVER = "handover"
-OURSELVES = "headgate"
-"""Who ends one whose switchover is done."""
-
-Keep = Callable[[str, str, str, Mapping[str, Any] | None, Record | None, str], Awaitable[Record]]
-"""(kind, shard, member, value, before, who): into the store, with its audit entry."""
+HANDOVER = ItemKind.HANDOVER
+"""One for a shard, by its name."""
 
 
 class Handovers:
-    def __init__(self, clock: Clock, keep: Keep) -> None:
+    def __init__(self, clock: Clock, make: Make) -> None:
         self._clock = clock
-        self._keep = keep
-        self._kept: dict[str, Record] = {}
-        """By shard, as the store has them."""
-        self._handovers: dict[str, Handover] = {}
+        self._make = make
+        self._handovers = SetHere(HANDOVER, lambda item: _handover_of(item, clock.now()))
         self._errands: set[asyncio.Task[None]] = set()
-        self._lock = asyncio.Lock()
 
-    def load(self, records: Sequence[Record]) -> None:
-        now = self._clock.now()
-        self._kept = {record.key: record for record in records}
-        self._handovers = {record.key: _handover_of(record, now) for record in records}
+    def follow(self, items: Sequence[Item], *, whole: bool) -> list[str]:
+        """The shards that have another one now, or none."""
+        return self._handovers.follow(items, whole=whole)
 
     def set_in(self, shard: Shard) -> None:
-        shard.handover = self._handovers.get(shard.name)
+        shard.handover = self._handovers.values.get(shard.name)
         shard.look_again()
 
     async def announce(
@@ -61,34 +56,38 @@ class Handovers:
         if not 0 < for_s <= MAX_HANDOVER_S:
             message = f"a handover lasts at most {MAX_HANDOVER_S / 60:g} minutes"
             raise InvalidRequest(message, field="for")
-        async with self._lock:
-            now = self._clock.now()
-            local = _stepping_down(shard, database, now.mono_s)
+        local = _stepping_down(shard, database, self._clock.now().mono_s)
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
             value = {
                 "member": local.name,
                 "term": local.role.term if local.role else None,
-                "until_wall_s": now.wall_s + for_s,
+                "until_wall_s": asked.wall_s + for_s,
                 "for_s": for_s,
-                "who": who,
+                "who": asked.who,
                 "reason": reason,
             }
-            before = self._kept.get(shard.name)
-            kept = await self._keep(HANDOVER, shard.name, "", value, before, who)
-            self._kept[shard.name] = kept
-            self._handovers[shard.name] = _handover_of(kept, self._clock.now())
-            self.set_in(shard)
-            return self._handovers[shard.name]
+            return Draft("handover.set", [put(held, HANDOVER, shard.name, value, asked)])
+
+        made = await self._make(draft, who, dry_run=False)
+        return _handover_of(made.items[0], self._clock.now())
 
     async def take_back(self, shard: Shard, *, who: str) -> None:
-        async with self._lock:
-            if shard.handover is None:
-                raise NoSuchMember(f"no handover of {shard.name} is announced here")
-            await self._forget(shard.name, who)
-            self.set_in(shard)
+        if shard.handover is None:
+            raise NoSuchMember(_NONE.format(shard.name))
+        if not await self._take_out(shard.name, who):
+            raise NoSuchMember(_NONE.format(shard.name))
 
-    async def _forget(self, name: str, who: str) -> None:
-        await self._keep(HANDOVER, name, "", None, self._kept[name], who)
-        del self._kept[name], self._handovers[name]
+    async def _take_out(self, name: str, who: str, n: int | None = None) -> bool:
+        """`n`: only the one of that revision. False: it is gone, or another one."""
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            item = standing(held, HANDOVER, name)
+            is_it = item is not None and n in (None, item.n)
+            changes = [put(held, HANDOVER, name, None, asked)] if is_it else []
+            return Draft("handover.removed", changes)
+
+        return bool((await self._make(draft, who, dry_run=False)).changes)
 
     def look(self, shard: Shard) -> None:
         """A role was read: by it the switchover may be done, and by now its time may be over."""
@@ -102,22 +101,23 @@ class Handovers:
         shard.handover = None
         if not done:
             log.warning("handover.expired", shard=shard.name, member=handover.member)
-        task = asyncio.create_task(self._drop(shard.name, handover))
+        task = asyncio.create_task(self._drop(shard.name, self._handovers.n_of(shard.name)))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    async def _drop(self, name: str, handover: Handover) -> None:
-        """One that cannot be forgotten now is forgotten by the agent's next start, or is over."""
-        async with self._lock:
-            if self._handovers.get(name) is not handover:
-                return  # Announced again, or taken back, meanwhile.
-            try:
-                await self._forget(name, OURSELVES)
-            except (Conflict, StoreUnavailable) as error:
-                log.warning("handover.kept", shard=name, detail=str(error))
+    async def _drop(self, name: str, n: int) -> None:
+        """One that cannot be taken out now is taken out after the agent's next start, or is over.
+        Announced again meanwhile, it is another one."""
+        try:
+            await self._take_out(name, OURSELVES, n)
+        except (Conflict, StoreUnavailable) as error:
+            log.warning("handover.kept", shard=name, detail=str(error))
 
     async def close(self) -> None:
         await asyncio.gather(*self._errands)
+
+
+_NONE = "no handover of {} is announced here"
 
 
 def _stepping_down(shard: Shard, database: str, now: float) -> LocalMember:
@@ -132,13 +132,12 @@ def _stepping_down(shard: Shard, database: str, now: float) -> LocalMember:
     return local
 
 
-def _handover_of(record: Record, now: Instant) -> Handover:
+def _handover_of(item: Item, now: Instant) -> Handover:
     """Its time is counted by our own clock: a wall clock that is set back does not lengthen it."""
-    assert record.value is not None
-    kept = record.value
+    kept = item.value or {}
     left_s = min(max(0.0, kept["until_wall_s"] - now.wall_s), kept["for_s"])
     return Handover(
-        shard=record.key,
+        shard=item.id,
         member=kept["member"],
         term=kept["term"],
         until_mono_s=now.mono_s + left_s,

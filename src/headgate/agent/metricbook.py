@@ -1,35 +1,49 @@
 """The metrics in force: the settings file, and what was changed while running, on top.
 
-API ──put, patch, …──► MetricBook ──► Store (change and audit, one transaction)
-                              └────────► Sampler and Board, only after the store has it
+API ──put, patch, …──► draft ──► log ──follow──► MetricBook ──► Sampler and Board
 
 A change is validated first; a refused one leaves everything as it was. Runtime changes
-survive restarts and reloads of the file until they are reverted to it.
+survive restarts and reloads of the file until they are reverted to it, or end (R155).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from headgate.agent.board import Board
-from headgate.agent.ports import Clock, Probe, ProbeSource, Store
-from headgate.agent.redact import hidden_faults
+from headgate.agent.fleetcommit import Draft
+from headgate.agent.ownitems import OURSELVES, Make, SetHere, put
+from headgate.agent.ports import Clock, Probe, ProbeSource
+from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import FleetChange, Holdings, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
+from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine, MetricSpec
+from headgate.core.metrics import Engine, MetricSpec, is_looser
 from headgate.core.names import parse_metric
-from headgate.core.records import AuditEntry, MetricChange
+from headgate.core.reach import Place
 from headgate.core.rollup import AGGREGATES
 from headgate.core.rollup_settings import plugin_faults
-from headgate.core.samples import Cause, Reading
-from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, ProbeFailed
+from headgate.core.rule_times import parse_date_time, parse_for
+from headgate.core.samples import Cause, Instant, Reading
+from headgate.errors import (
+    Conflict,
+    Fault,
+    HeadgateError,
+    InvalidSettings,
+    ProbeFailed,
+    StoreUnavailable,
+)
 
 log = structlog.get_logger()
 
@@ -47,8 +61,16 @@ _FILE_ONLY = MappingProxyType(
         "command": "a command runs as the agent's user (allow_runtime_commands = true lifts this)",
     }
 )
-AS_IN_FILE: Mapping[str, Any] = MappingProxyType({"revert": True})
-"""Kept in the place of settings: the file's hold again. No setting has this name."""
+METRIC = ItemKind.METRIC
+ENDS = ("for", "expires_at")
+"""What a change may say beside the settings."""
+NEVER = "never"
+LOOSER_FOR_S = 3600.0
+"""A change that is looser than the file ends after this, unless it says when."""
+MAX_FOR_S = 3650 * 86_400.0
+TICK_S = 1.0
+RETRY_S = 30.0
+"""Between two tries to take out of the log what has ended."""
 
 
 class NoSuchMetric(HeadgateError, LookupError):
@@ -80,7 +102,10 @@ class Entry:
     raw: Mapping[str, Any]
     origin: str
     revision: int
+    """Of the log: that of its last change, 0 for none."""
     advice: tuple[Advice, ...]
+    expires_at: float | None = None
+    """Wall-clock seconds: then it is as in the file again. None: it stays."""
 
     @property
     def enabled(self) -> bool:
@@ -99,7 +124,59 @@ class Proposal:
     """A change that is valid: what it would put in place, and what a first probe said."""
 
     entry: Entry | None
+    """None: the metric is removed."""
     reading: Reading | None
+    expires_at: float | None = None
+    """Of a removal, too."""
+    advice: tuple[Advice, ...] = ()
+    """On the change; on the settings, their entry has it."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What the log says of a metric."""
+
+    settings: Mapping[str, Any] | None
+    """None: it is removed."""
+    n: int
+    expires_at: float | None
+    ends_mono_s: float
+    """By this it has ended, too: a wall clock that is set back does not lengthen it."""
+
+    def has_ended(self, now: Instant) -> bool:
+        if self.expires_at is None:
+            return False
+        return now.wall_s >= self.expires_at or now.mono_s >= self.ends_mono_s
+
+
+class _Known(NamedTuple):
+    """A metric as a log has it, for a draft."""
+
+    item: Item | None
+    """Set, and not ended."""
+    entry: Entry | None
+    """What that puts in force; None: nothing."""
+    n: int
+
+    @property
+    def shown(self) -> dict[str, Any] | None:
+        return None if self.entry is None else dict(self.entry.raw)
+
+
+class _Asked(NamedTuple):
+    """What somebody wants of a metric."""
+
+    database: str
+    metric: str
+    expect: int | None
+    """Only if it is of that revision."""
+    expires_at: float | None = None
+    """None: nothing is said of its end. math.inf: it has none."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.database}/{self.metric}"
 
 
 class MetricBook:
@@ -107,9 +184,9 @@ class MetricBook:
         self,
         board: Board,
         sampler: Sampler,
-        store: Store,
         clock: Clock,
         *,
+        make: Make,
         runtime_sources: Collection[str] = (),
         rollups: Collection[str] = frozenset(AGGREGATES),
     ) -> None:
@@ -117,13 +194,16 @@ class MetricBook:
         the agent runs; others come from the file alone."""
         self._board = board
         self._sampler = sampler
-        self._store = store
         self._clock = clock
+        self._make = make
         self._runtime_sources = frozenset(runtime_sources)
         self._rollups = rollups
         self._databases: dict[str, _Database] = {}
-        self._changes: dict[str, dict[str, MetricChange]] = {}
-        """What the store holds on top of the file, by database and metric."""
+        self._changes = SetHere(METRIC, lambda item: _change_of(item, clock.now()))
+        """What the log holds on top of the file, by `database/metric`."""
+        self._ended: dict[str, int] = {}
+        """Changes (n) that have ended here, and that the log still has."""
+        self._retry_mono_s = 0.0
         self._lock = asyncio.Lock()
 
     # --- reading ---------------------------------------------------------------------------
@@ -154,28 +234,47 @@ class MetricBook:
         held = self._database(database)
         return [metric for metric in held.plan.raw_metrics if metric not in held.entries]
 
-    # --- from the file ---------------------------------------------------------------------
+    def expires_at(self, database: str, metric: str) -> float | None:
+        """When what was changed while running ends, a removal too; None: never."""
+        change = self._changes.values.get(f"{database}/{metric}")
+        return None if change is None else change.expires_at
 
-    async def adopt(
-        self, plans: Iterable[DatabasePlan], changes: Iterable[MetricChange] | None = None
-    ) -> None:
-        """Follow the settings file, with the store's changes (None: those known) on top."""
+    # --- from the file and the log ---------------------------------------------------------
+
+    async def adopt(self, plans: Iterable[DatabasePlan]) -> None:
+        """Follow the settings file, with what the log is known to have on top."""
         retired: list[ProbeSource] = []
         try:
             async with self._lock:
-                if changes is not None:
-                    self._changes = _by_database(changes)
-                await self._follow({plan.name: plan for plan in plans}, retired)
+                await self._follow_file({plan.name: plan for plan in plans}, retired)
         finally:
             for probes in retired:
                 await _close_source(probes)
+
+    async def follow(
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        *,
+        whole: bool = False,
+        own: bool = False,
+    ) -> None:
+        """What operators set, of the agent's own log alone."""
+        if not own:
+            return
+        async with self._lock:
+            for name in self._changes.follow(items, whole=whole):
+                self._ended.pop(name, None)
+                await self._settle(name)
 
     async def close(self) -> None:
         await self._sampler.close()
         for database in self._databases.values():
             await database.probes.close()
 
-    async def _follow(self, wanted: Mapping[str, DatabasePlan], retired: list[ProbeSource]) -> None:
+    async def _follow_file(
+        self, wanted: Mapping[str, DatabasePlan], retired: list[ProbeSource]
+    ) -> None:
         for name in [name for name in self._databases if name not in wanted]:
             retired.append(await self._shut_database(name))
         for plan in wanted.values():
@@ -189,7 +288,7 @@ class MetricBook:
         self, known: _Database, plan: DatabasePlan, retired: list[ProbeSource]
     ) -> None:
         """What is still wanted never leaves the board: a check would be judged without it."""
-        wanted = _effective(plan, self._changes.get(plan.name, {}))
+        wanted = self._effective(plan)
         gone = [metric for metric in known.entries if metric not in wanted]
         if known.plan.connection != plan.connection:
             retired.append(await self._swap_probes(known, plan.open_probes()))
@@ -216,6 +315,78 @@ class MetricBook:
         self._board.shut(name)
         return database.probes
 
+    def _effective(self, plan: DatabasePlan) -> dict[str, Entry]:
+        names = (name.rpartition("/") for name in self._changes.values)
+        changed = [metric for database, _, metric in names if database == plan.name]
+        found = (self._entry_now(plan, m) for m in dict.fromkeys([*plan.raw_metrics, *changed]))
+        return {entry.spec.name: entry for entry in found if entry is not None}
+
+    def _entry_now(self, plan: DatabasePlan, metric: str) -> Entry | None:
+        """As it is to be in force; None: not at all."""
+        name = f"{plan.name}/{metric}"
+        change, now = self._changes.values.get(name), self._clock.now()
+        in_force = None if change is None or change.has_ended(now) else change
+        return _laid_over(plan, metric, in_force, self._changes.n_of(name))
+
+    async def _settle(self, name: str) -> None:
+        database, _, metric = name.rpartition("/")
+        held = self._databases.get(database)
+        if held is None:
+            return
+        entry = self._entry_now(held.plan, metric)
+        if entry is not None:
+            await self._install(held, entry)
+        elif metric in held.entries:
+            await self._withdraw(held, metric)
+
+    # --- what ends -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_S)
+            await self.tick()
+
+    async def tick(self) -> None:
+        """What has come to its end is as in the file again, whatever becomes of the log."""
+        now, changes = self._clock.now(), self._changes.values
+        if not any(change.has_ended(now) for change in changes.values()):
+            return
+        async with self._lock:
+            over = {name: one.n for name, one in changes.items() if one.has_ended(now)}
+            for name in over.keys() - self._ended.keys():
+                await self._settle(name)
+                self._ended[name] = over[name]
+                self._retry_mono_s = now.mono_s
+                log.info("metric.ended", metric=name)
+        if now.mono_s >= self._retry_mono_s:
+            await self._take_out(over, now)
+
+    async def _take_out(self, over: Mapping[str, int], now: Instant) -> None:
+        """Out of the log, without our lock. Set again meanwhile, it is another change."""
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            found = ((name, held.items.get((METRIC, name))) for name in over)
+            ended = [item for name, item in found if item is not None and item.n == over[name]]
+            files = {item.id: self._beneath(item.id) for item in ended}
+            return Draft(
+                "metric.expired",
+                [put(held, METRIC, item.id, None, asked) for item in ended],
+                shown={(METRIC, item.id): (_settings_in(item), files[item.id]) for item in ended},
+            )
+
+        try:
+            await self._make(draft, OURSELVES, dry_run=False)
+        except (Conflict, StoreUnavailable) as error:
+            self._retry_mono_s = now.mono_s + RETRY_S
+            log.warning("metrics.ended_kept", metrics=sorted(over), detail=str(error))
+
+    def _beneath(self, name: str) -> dict[str, Any] | None:
+        """What the file says."""
+        database, _, metric = name.rpartition("/")
+        held = self._databases.get(database)
+        raw = held.plan.raw_metrics.get(metric) if held is not None else None
+        return None if raw is None else dict(raw)
+
     # --- at run time -----------------------------------------------------------------------
 
     async def put(
@@ -228,11 +399,12 @@ class MetricBook:
         expect: int | None = None,
         dry_run: bool = False,
     ) -> Proposal:
-        """Add or replace a metric."""
-        async with self._lock:
-            metric = parse_metric(metric)
-            entry = await self._change(database, metric, raw, who, expect, dry_run)
-        return await self._proposal(database, entry, dry_run)
+        """Add or replace a metric. Beside its settings, `raw` may say when that ends: `for` or
+        `expires_at`; `never`, or None, for not at all."""
+        settings, end = self._parted(raw)
+        wish = _Asked(database, parse_metric(metric), expect, end)
+        settings = {key: value for key, value in settings.items() if value is not None}
+        return await self._set(wish, lambda known: settings, who, dry_run)
 
     async def patch(
         self,
@@ -245,30 +417,43 @@ class MetricBook:
         dry_run: bool = False,
     ) -> Proposal:
         """Change some settings of a metric, and some of its options; one given as None goes
-        back to its default."""
-        async with self._lock:
-            metric = parse_metric(metric)
-            merged = _merged(self.entry(database, metric).raw, raw)
-            entry = await self._change(database, metric, merged, who, expect, dry_run)
-        return await self._proposal(database, entry, dry_run)
+        back to its default. Its end stays, unless `raw` says another one (see put)."""
+        settings, end = self._parted(raw)
+        wish = _Asked(database, parse_metric(metric), expect, end)
+
+        def merged(known: _Known) -> Mapping[str, Any]:
+            return _merged(self._there(wish, known).raw, settings)
+
+        return await self._set(wish, merged, who, dry_run, keeps_end=True)
 
     async def remove(
         self,
         database: str,
         metric: str,
         *,
+        end: Mapping[str, Any] = MappingProxyType({}),
         who: str,
         expect: int | None = None,
         dry_run: bool = False,
     ) -> Proposal:
-        async with self._lock:
-            metric = parse_metric(metric)
-            self.entry(database, metric)
-            self._check_revision(database, metric, expect)
-            if not dry_run:
-                await self._keep(database, metric, None, who, "metric.remove")
-                await self._withdraw(self._database(database), metric)
-            return Proposal(None, None)
+        """`end`: as put has it."""
+        wish = _Asked(database, parse_metric(metric), expect, self._parted(end)[1])
+        plan = self._database(database).plan
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            known = self._known(held, plan, wish.metric, asked)
+            self._there(wish, known)
+            _check_revision(wish, known)
+            beneath = _laid_over(plan, wish.metric, None, 0)
+            told, value = tuple[Advice, ...](), None
+            if beneath is not None:  # Else there is nothing left to remove.
+                end_s, told = _end_of(wish, beneath, None, known, asked, keeps=False)
+                value = _with_end({"removed": True}, end_s)
+            change = put(held, METRIC, wish.id, value, asked)
+            return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
+
+        made = await self._make(draft, who, dry_run=dry_run)
+        return Proposal(None, None, ends_at(made.items[0]), made.advice, dry_run)
 
     async def revert(
         self,
@@ -280,61 +465,104 @@ class MetricBook:
         dry_run: bool = False,
     ) -> Proposal:
         """Drop what was changed at run time: the file's settings, or none, hold again."""
-        async with self._lock:
-            metric = parse_metric(metric)
-            entry = await self._revert(database, metric, who, expect, dry_run)
-        return await self._proposal(database, entry, dry_run)
+        wish = _Asked(database, parse_metric(metric), expect)
+        plan = self._database(database).plan
 
-    async def _revert(
-        self, database: str, metric: str, who: str, expect: int | None, dry_run: bool
-    ) -> Entry | None:
-        held = self._database(database)
-        change = self._changes.get(database, {}).get(metric)
-        if change is None or change.raw == AS_IN_FILE:
-            return self.entry(database, metric)  # As in the file already, or not there at all.
-        self._check_revision(database, metric, expect)
-        raw = held.plan.raw_metrics.get(metric)
-        entry = None if raw is None else _entry(held.plan, metric, raw, "file", change.revision)
-        if dry_run:
-            return entry
-        change = await self._keep(database, metric, AS_IN_FILE, who, "metric.revert")
-        if entry is None:
-            await self._withdraw(held, metric)
-            return None
-        entry = replace(entry, revision=change.revision)
-        await self._install(held, entry)
-        return entry
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            known = self._known(held, plan, wish.metric, asked)
+            if known.item is None:
+                self._there(wish, known)
+                return Draft("metric.revert")  # As in the file already.
+            _check_revision(wish, known)
+            change = put(held, METRIC, wish.id, None, asked)
+            shown = _audit(wish, known, plan.raw_metrics.get(wish.metric))
+            return Draft("metric.revert", [change], shown=shown)
 
-    async def _change(
+        made = await self._make(draft, who, dry_run=dry_run)
+        entry = _laid_over(plan, wish.metric, None, self._n_after(wish, made))
+        return await self._proposal(database, entry, made)
+
+    async def _set(
         self,
-        database: str,
-        metric: str,
-        raw: Mapping[str, Any],
+        wish: _Asked,
+        settings: Callable[[_Known], Mapping[str, Any]],
         who: str,
-        expect: int | None,
         dry_run: bool,
+        *,
+        keeps_end: bool = False,
+    ) -> Proposal:
+        database = self._database(wish.database)
+        plan = database.plan
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            known = self._known(held, plan, wish.metric, asked)
+            raw = settings(known)
+            entry = self._validated(database, wish.metric, raw, known)
+            _check_revision(wish, known)
+            beneath = _laid_over(plan, wish.metric, None, 0)
+            end_s, told = _end_of(wish, beneath, entry, known, asked, keeps=keeps_end)
+            change = put(held, METRIC, wish.id, _with_end({"settings": dict(raw)}, end_s), asked)
+            return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
+
+        made = await self._make(draft, who, dry_run=dry_run)
+        change = _change_of(made.items[0], self._clock.now())
+        entry = _laid_over(plan, wish.metric, change, self._n_after(wish, made))
+        return await self._proposal(wish.database, entry, made)
+
+    async def _proposal(self, database: str, entry: Entry | None, made: FleetChange) -> Proposal:
+        """Outside any lock: a probe that hangs until its timeout holds up no other change."""
+        end = None if entry is None else entry.expires_at
+        reading = None
+        if made.dry_run and entry is not None and entry.enabled:
+            reading = await self._try(self._database(database).probes, entry.spec)
+        return Proposal(entry, reading, end, made.advice, made.dry_run)
+
+    def _n_after(self, wish: _Asked, made: FleetChange) -> int:
+        """A dry run leaves it at the revision that it is of."""
+        changed = made.items and not made.dry_run
+        return made.items[0].n if changed else self._changes.n_of(wish.id)
+
+    def _known(self, held: Holdings, plan: DatabasePlan, metric: str, asked: Asked) -> _Known:
+        """Of the log, and not of what is in force: another change may be on its way there."""
+        item = held.items.get((METRIC, f"{plan.name}/{metric}"))
+        n = 0 if item is None else item.n
+        if item is None or not stands(item, asked.wall_s):
+            return _Known(None, _laid_over(plan, metric, None, n), n)
+        change: _Change | None = None
+        try:
+            change = _change_of(item, self._clock.now())
+        except (KeyError, TypeError, ValueError) as error:
+            log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
+        return _Known(item, _laid_over(plan, metric, change, n), n)
+
+    def _there(self, wish: _Asked, known: _Known) -> Entry:
+        if known.entry is not None:
+            return known.entry
+        names = ", ".join(sorted(self._database(wish.database).entries)) or "none"
+        message = f"no metric {wish.metric!r} on {wish.database}; configured: {names}"
+        raise NoSuchMetric(message)
+
+    def _parted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+        """The settings, and when the change ends (see _Asked)."""
+        settings = {key: value for key, value in raw.items() if key not in ENDS}
+        given = [key for key in ENDS if key in raw]
+        if len(given) > 1:
+            raise InvalidSettings([Fault("for", "give for or expires_at, not both")])
+        if not given:
+            return settings, None
+        (key,) = given
+        try:
+            return settings, _end(key, raw[key], self._clock.now().wall_s)
+        except ValueError as error:
+            raise InvalidSettings([Fault(key, str(error))]) from None
+
+    def _validated(
+        self, database: _Database, metric: str, raw: Mapping[str, Any], known: _Known
     ) -> Entry:
-        held = self._database(database)
-        entry = self._validated(held, metric, raw)
-        self._check_revision(database, metric, expect)
-        if dry_run:
-            return entry
-        change = await self._keep(database, metric, raw, who, "metric.set")
-        entry = replace(entry, revision=change.revision)
-        await self._install(held, entry)
-        return entry
-
-    async def _proposal(self, database: str, entry: Entry | None, dry_run: bool) -> Proposal:
-        """Outside the lock: a probe that hangs until its timeout holds up no other change."""
-        if not dry_run or entry is None or not entry.enabled:
-            return Proposal(entry, None)
-        return Proposal(entry, await self._try(self._database(database).probes, entry.spec))
-
-    def _validated(self, database: _Database, metric: str, raw: Mapping[str, Any]) -> Entry:
-        faults = [*hidden_faults(raw), *self._source_faults(database, metric, raw)]
+        faults = [*hidden_faults(raw), *self._source_faults(database, metric, raw, known)]
         if faults:
             raise InvalidSettings(faults)
-        if metric not in database.entries and len(database.entries) >= MAX_METRICS_PER_DATABASE:
+        if known.entry is None and len(database.entries) >= MAX_METRICS_PER_DATABASE:
             message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
             raise InvalidSettings([Fault(metric, message)])
         entry = _entry(database.plan, metric, raw, "runtime", 0)
@@ -347,18 +575,17 @@ class MetricBook:
         return entry
 
     def _source_faults(
-        self, database: _Database, metric: str, raw: Mapping[str, Any]
+        self, database: _Database, metric: str, raw: Mapping[str, Any], known: _Known
     ) -> list[Fault]:
         """What reaches beyond the agent comes from the file. What is there already may stay
         while the rest changes."""
-        in_force = database.entries.get(metric)
-        known = (in_force.raw if in_force else {}, database.plan.raw_metrics.get(metric, {}))
+        there = (known.shown or {}, database.plan.raw_metrics.get(metric, {}))
         return [
             Fault(source, f"may only be set in the settings file: {_FILE_ONLY[source]}")
             for source in _PLACES
             if source in raw
             and source not in self._runtime_sources
-            and not any(_same_place(source, raw, settings) for settings in known)
+            and not any(_same_place(source, raw, settings) for settings in there)
         ]
 
     async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
@@ -367,39 +594,6 @@ class MetricBook:
             return await take(probe, spec, self._clock)
         finally:
             await probe.close()
-
-    def _check_revision(self, database: str, metric: str, expect: int | None) -> None:
-        revision = self._revision(database, metric)
-        if expect is not None and expect != revision:
-            message = (
-                f"{database}/{metric} is at revision {revision}, not {expect}: "
-                "somebody changed it in between; look again and repeat"
-            )
-            raise Conflict(message)
-
-    async def _keep(
-        self, database: str, metric: str, raw: Mapping[str, Any] | None, who: str, action: str
-    ) -> MetricChange:
-        held = self._database(database)
-        after = held.plan.raw_metrics.get(metric) if raw == AS_IN_FILE else raw
-        before = held.entries.get(metric)
-        change = MetricChange(database, metric, raw, self._revision(database, metric))
-        audit = AuditEntry(
-            wall_s=self._clock.now().wall_s,
-            who=who,
-            action=action,
-            target=f"{database}/{metric}",
-            before=dict(before.raw) if before else None,
-            after=dict(after) if after is not None else None,
-        )
-        kept = await self._store.put_metric(change, audit)
-        self._changes.setdefault(database, {})[metric] = kept
-        log.info("metric.changed", target=audit.target, who=who, action=audit.action)
-        return kept
-
-    def _revision(self, database: str, metric: str) -> int:
-        change = self._changes.get(database, {}).get(metric)
-        return change.revision if change else 0
 
     # --- in force --------------------------------------------------------------------------
 
@@ -468,29 +662,122 @@ def _probe_for(probes: ProbeSource, spec: MetricSpec) -> Probe:
         return _Unprobeable(f"it cannot be probed: {error}")
 
 
-def _by_database(changes: Iterable[MetricChange]) -> dict[str, dict[str, MetricChange]]:
-    ordered: dict[str, dict[str, MetricChange]] = {}
-    for change in changes:
-        ordered.setdefault(change.database, {})[change.metric] = change
-    return ordered
-
-
-def _effective(plan: DatabasePlan, changes: Mapping[str, MetricChange]) -> dict[str, Entry]:
-    entries: dict[str, Entry] = {}
-    for metric, raw in plan.raw_metrics.items():
-        change = changes.get(metric)
-        if change is None or change.raw == AS_IN_FILE:
-            revision = change.revision if change else 0
-            entries[metric] = _entry(plan, metric, raw, "file", revision)
-    for metric, change in changes.items():
-        if change.raw is None or change.raw == AS_IN_FILE:
-            continue
+def _laid_over(
+    plan: DatabasePlan, metric: str, change: _Change | None, revision: int
+) -> Entry | None:
+    """The change over what the file says; None: there is no such metric."""
+    if change is not None and change.settings is None:
+        return None
+    if change is not None and change.settings is not None:
         try:
-            entries[metric] = _entry(plan, metric, change.raw, "runtime", change.revision)
+            entry = _entry(plan, metric, change.settings, "runtime", revision)
         except InvalidSettings as error:
-            # Kept by an older version, or for another engine: say so and go on without it.
+            # Kept by an older version, or for another engine: say so and go on with the file.
             log.error("metric.kept_change_refused", database=plan.name, fault=str(error))
-    return entries
+        else:
+            return replace(entry, expires_at=change.expires_at)
+    raw = plan.raw_metrics.get(metric)
+    return None if raw is None else _entry(plan, metric, raw, "file", revision)
+
+
+def _change_of(item: Item, now: Instant) -> _Change:
+    kept = item.value or {}
+    settings = None if kept.get("removed") is True else dict(kept["settings"])
+    end = ends_at(item)
+    if end is None:
+        return _Change(settings, item.n, None, math.inf)
+    left_s = min(end - now.wall_s, end - item.set_at)
+    return _Change(settings, item.n, end, now.mono_s + left_s)
+
+
+def _settings_in(item: Item) -> dict[str, Any] | None:
+    settings = (item.value or {}).get("settings")
+    return dict(settings) if isinstance(settings, Mapping) else None
+
+
+def _audit(
+    wish: _Asked, known: _Known, after: Mapping[str, Any] | None
+) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """What the audit shows: the settings."""
+    return {(METRIC, wish.id): (known.shown, None if after is None else dict(after))}
+
+
+def _check_revision(wish: _Asked, known: _Known) -> None:
+    if wish.expect is not None and wish.expect != known.n:
+        message = (
+            f"{wish.id} is at revision {known.n}, not {wish.expect}: "
+            "somebody changed it in between; look again and repeat"
+        )
+        raise Conflict(message)
+
+
+# --- when a change ends --------------------------------------------------------------------
+
+
+def _end(key: str, given: object, wall_s: float) -> float:
+    """Wall-clock seconds, math.inf for never; ValueError says what it should have been."""
+    if given is None or given == NEVER:
+        return math.inf
+    at = wall_s + parse_for(given) if key == "for" else parse_date_time(given)
+    if at <= wall_s:
+        raise ValueError(f"is {given!r}, which is over")
+    if at > wall_s + MAX_FOR_S:
+        raise ValueError(f"is {given!r}, at most {MAX_FOR_S / 86_400:g}d; {NEVER} for no end")
+    return at
+
+
+def _end_of(
+    wish: _Asked,
+    beneath: Entry | None,
+    entry: Entry | None,
+    known: _Known,
+    asked: Asked,
+    *,
+    keeps: bool,
+) -> tuple[float | None, tuple[Advice, ...]]:
+    """When a change ends that puts `entry` (None: nothing) over `beneath`, and advice on that.
+
+    Looser than what it goes back to, it ends after an hour. That of a change which is stricter
+    would be a loosening, so that one stays."""
+    if wish.expires_at is not None:
+        return (None if wish.expires_at == math.inf else wish.expires_at), ()
+    was = None if known.item is None else ends_at(known.item)
+    if keeps and was is not None:
+        return was, (_kept_end(wish, was),)
+    endless = known.item is not None and was is None
+    if not _is_looser(entry, beneath) or (endless and not _is_looser(entry, known.entry)):
+        return None, ()
+    end_s = asked.wall_s + LOOSER_FOR_S
+    return end_s, (_default_end(wish, end_s),)
+
+
+def _is_looser(entry: Entry | None, than: Entry | None) -> bool:
+    """Whether it may admit what the other one rejects."""
+    if than is None or not than.enabled:
+        return False
+    return entry is None or not entry.enabled or is_looser(entry.spec, than.spec)
+
+
+def _default_end(wish: _Asked, end_s: float) -> Advice:
+    message = (
+        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it is looser than the settings "
+        "file, and no end was given. Give one (for: 2h), or keep it (for: never)"
+    )
+    return Advice(Severity.WARNING, "ends", wish.metric, message)
+
+
+def _kept_end(wish: _Asked, end_s: float) -> Advice:
+    message = f"ends at {_iso(end_s)}, as before. Give another end (for: 2h), or none (for: never)"
+    return Advice(Severity.WARNING, "ends", wish.metric, message)
+
+
+def _with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:
+    return value if end_s is None else {**value, "expires_at": _iso(end_s)}
+
+
+def _iso(wall_s: float) -> str:
+    at = datetime.fromtimestamp(math.ceil(wall_s), tz=UTC)
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _merged(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from headgate.agent.fleetcommit import (
     Plan,
     beside,
     head_puts,
+    holdings_of,
     puts_of,
-    read_holdings,
 )
 from headgate.agent.ports import Clock, FleetStore, OwnStore
 from headgate.core.exchange import (
@@ -50,7 +50,7 @@ from headgate.core.fleet_change import (
     name_of,
     summary_of,
 )
-from headgate.core.fleet_items import item_bytes, read_item_at
+from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
 from headgate.core.fleet_parts import MAX_PART_KEYS, put_by
 from headgate.core.keyvalue import Compare, Listing, Put
 from headgate.core.records import AuditEntry
@@ -86,6 +86,7 @@ class OwnWriter(FleetWriter):
     there besides its own, and other agents' are merged into them as they were made."""
 
     _event = ""
+    _max_item_bytes = MAX_OWN_ITEM_BYTES
 
     def __init__(
         self,
@@ -156,13 +157,18 @@ class OwnWriter(FleetWriter):
             raise InvalidSettings(faults)
         return draft, parts
 
+    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+        """One: its store takes all of it in one transaction."""
+        return [tuple(changes)] if changes else []
+
     async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
         held, self._held = await self.read(), None  # Until the outcome is known.
         compares = [Compare(HEAD, ground.head_revision)]
         lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
         audit = list(_audit_of(step, draft))
+        puts = await beside(len(step.changes), lambda: puts_of(step, 0))
         try:
-            made = await self._own.commit(compares, puts_of(step, 0), audit=audit, must_fit=lifts)
+            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
         except Conflict:
             return None
         except OutcomeUnknown:
@@ -170,8 +176,7 @@ class OwnWriter(FleetWriter):
         except StoreUnavailable:
             self._held = held
             raise
-        put = [item for change in step.changes for item in put_by(change)]
-        self._put(held, step.n, made, [(item.key, item_bytes(item), item) for item in put])
+        self._put(held, step.n, made, [_new(item) for one in step.changes for item in put_by(one)])
         return Ground(step.n, made)
 
     def _put(self, held: Holdings, n: int, revision: int, put: Sequence[_New]) -> None:
@@ -298,6 +303,11 @@ class OwnWriter(FleetWriter):
         return list(found.items())
 
 
+def _new(item: Item) -> _New:
+    """Its bytes are told to others only where it is of a shard."""
+    return item.key, item_bytes(item) if shard_of(item.key) else b"", item
+
+
 def _read_at(key: str, raw: bytes) -> Item | None:
     try:
         return read_item_at(key, raw)
@@ -317,6 +327,9 @@ def _replicated(changes: Sequence[ItemChange], wall_s: float) -> Iterator[AuditE
 
 
 def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
+    if draft.entry is not None:
+        yield AuditEntry(step.wall_s, step.who, step.action, *draft.entry)
+        return
     for change in step.changes:
         item = change.after or change.before
         if item is None:
@@ -341,7 +354,7 @@ def _audited(step: Revision, change: ItemChange, item: Item) -> str:
 
 def own_holdings(listing: Listing) -> Holdings:
     """Of an agent's own log, whose shards' changes others have made, too: their numbers count."""
-    held = read_holdings(listing, own_names)
+    held = holdings_of(listing, MAX_OWN_ITEM_BYTES, own_names)
     return replace(held, n=max([held.n, *(item.n for item in held.items.values())]))
 
 

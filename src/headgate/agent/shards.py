@@ -1,7 +1,7 @@
 """All shards of this agent, and what operators set for them.
 
 settings ──adopt──► Shards ──► Shard (one each) ──► Board
-other agents ──answer, woken──►│        operators ──skip, add_peer──► Store, then here
+other agents ──answer, woken──►│        operators ──skip, add_peer──► log ──follow──► here
 fleet's store, Patroni ──found_in_fleet, follow_patroni──► Told ──► members by `discover`
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.fences import FenceWatcher
-from headgate.agent.handovers import HANDOVER as HANDOVER
+from headgate.agent.fleetcommit import Draft
 from headgate.agent.handovers import Handovers
 from headgate.agent.hearsay import Hearsay
 from headgate.agent.heartbeat import Heartbeat
@@ -29,9 +29,11 @@ from headgate.agent.members import (
     LocalMember,
     RemoteMember,
 )
+from headgate.agent.ownitems import Make, SetHere, put, standing
 from headgate.agent.patroni import PatroniFollower
-from headgate.agent.ports import Clock, PeerLink, Store
+from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.roles import RoleWatcher
+from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import NoSuchMember as NoSuchMember
 from headgate.agent.shard import Shard
 from headgate.agent.shardplan import PeerPlan as PeerPlan
@@ -39,8 +41,10 @@ from headgate.agent.shardplan import ShardPlan as ShardPlan
 from headgate.agent.shardplan import fits, found_peer
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import Holdings
 from headgate.core.fleet_members import FleetMember
-from headgate.core.records import AuditEntry, Record
+from headgate.core.reach import Place
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import (
@@ -56,7 +60,10 @@ from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongSha
 
 log = structlog.get_logger()
 
-SKIP, PEER = "skip", "peer"
+SKIP, PEER = ItemKind.SKIP, ItemKind.PEER
+"""Of a member, by its shard and its name."""
+RUNTIME = "runtime"
+"""The source of a member that an operator added."""
 UNSEATED_AFTER_S = 5.0
 """An agent may still be starting."""
 MAX_HOLD_S = 30.0
@@ -91,26 +98,26 @@ class Shards:
         self,
         board: Board,
         demands: Demands,
-        store: Store,
         clock: Clock,
         *,
         url: str,
         open_link: Callable[[str], PeerLink],
+        make: Make,
         aggregates: Mapping[str, Aggregate] = AGGREGATES,
     ) -> None:
         self._board = board
         self._demands = demands
-        self._store = store
         self._clock = clock
         self._url = url
         self._open_link = open_link
+        self._make = make
         self._aggregates = aggregates
         self._plans: dict[str, ShardPlan] = {}
         self._shards: dict[str, Shard] = {}
         self._watching: dict[str, list[asyncio.Task[None]]] = {}
-        self._skips: dict[tuple[str, str], Skip] = {}
-        self._peers: dict[tuple[str, str], Record] = {}
-        self._handovers = Handovers(clock, self._keep)
+        self._skips = SetHere(SKIP, _skip_of)
+        self._peers = SetHere(PEER, _peer_of)
+        self._handovers = Handovers(clock, make)
         self._unusable: set[str] = set()
         """Found in the database, and no member could be called so; told once."""
         self._hearsay = Hearsay(clock, self._add_found, self._note_unusable)
@@ -119,7 +126,7 @@ class Shards:
         self._roles: dict[str, Role | None] = {}
         self._lock = asyncio.Lock()
 
-    # --- from the file and the store -------------------------------------------------------
+    # --- from the file and the log ---------------------------------------------------------
 
     async def adopt(self, plans: Sequence[ShardPlan]) -> None:
         """Follow the settings. A shard none of whose plans changed goes on undisturbed."""
@@ -141,17 +148,28 @@ class Shards:
             for shard, tasks in retired:
                 await _end(shard, tasks)
 
-    async def load(
-        self, skips: Sequence[Record], peers: Sequence[Record], handovers: Sequence[Record] = ()
+    async def follow(
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        *,
+        whole: bool = False,
+        own: bool = False,
     ) -> None:
-        """What operators set before, as the store kept it."""
-        self._handovers.load(handovers)
-        self._skips = {(s.shard, s.member): s for s in map(_skip_of, skips)}
-        self._peers = {_split(record.key): record for record in peers}
-        for shard in self._shards.values():
-            self._set_skips(shard)
-            self._handovers.set_in(shard)
-            self._add_kept_peers(shard)
+        """What operators set, of the agent's own log alone."""
+        if not own:
+            return
+        async with self._lock:
+            skipped = {_split(name)[0] for name in self._skips.follow(items, whole=whole)}
+            handed_over = self._handovers.follow(items, whole=whole)
+            peers = [_split(name) for name in self._peers.follow(items, whole=whole)]
+            for shard in [one for name, one in self._shards.items() if name in skipped]:
+                self._set_skips(shard)
+            for shard in [one for name, one in self._shards.items() if name in handed_over]:
+                self._handovers.set_in(shard)
+            for name, member in peers:
+                if name in self._shards:
+                    await self._set_peer(self._shards[name], member)
 
     def let_go(self) -> None:
         """Answer what is held: the agent is about to stop."""
@@ -180,7 +198,9 @@ class Shards:
             self._add_local(shard, plan)
         for peer in {peer.name: peer for plan in plans for peer in plan.peers}.values():
             self._add_remote(shard, peer, "file")
-        self._add_kept_peers(shard)
+        for known in self._peers.values:
+            if _split(known)[0] == name:
+                self._add_kept(shard, _split(known)[1])
         self._set_skips(shard)
         self._handovers.set_in(shard)
         shard.on_downstream = lambda: self._role_read(shard)
@@ -225,11 +245,21 @@ class Shards:
         link = self._open_link(peer.url)
         shard.add_remote(RemoteMember(peer.name, peer.database, link, source, self._clock))
 
-    def _add_kept_peers(self, shard: Shard) -> None:
-        for (name, member), record in self._peers.items():
-            if name == shard.name and member not in shard.remotes and record.value is not None:
-                peer = PeerPlan(member, str(record.value["url"]), str(record.value["database"]))
-                self._add_remote(shard, peer, "runtime")
+    async def _set_peer(self, shard: Shard, member: str) -> None:
+        """As the log has it now."""
+        remote = shard.remotes.get(member)
+        if remote is not None and remote.source == RUNTIME:
+            await shard.remove_remote(member)
+        self._add_kept(shard, member)
+
+    def _add_kept(self, shard: Shard, member: str) -> None:
+        peer = self._peers.values.get(_id(shard, member))
+        if peer is None or member in shard.remotes:
+            return
+        try:
+            self._add_remote(shard, peer, RUNTIME)
+        except InvalidName as error:
+            self._note_unusable(shard.name, member, str(error))
 
     def _retire(self, name: str) -> tuple[Shard, list[asyncio.Task[None]]]:
         shard = self._shards.pop(name)
@@ -461,36 +491,37 @@ class Shards:
 
     def skips(self, database: str) -> list[Skip]:
         name, wall_s = self._shard_of(database).name, self._clock.now().wall_s
-        return [s for (shard, _), s in self._skips.items() if shard == name and s.holds(wall_s)]
+        return [s for s in self._skips.values.values() if s.shard == name and s.holds(wall_s)]
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
     ) -> Skip:
-        """Set a member aside, for a while. It is kept before it takes effect."""
+        """Leave a member out of the rollup, for a while. It is kept before it takes effect."""
         shard = self._with_member(database, member)
         if not 0 < for_s <= MAX_SKIP_S:
             most_days = MAX_SKIP_S / 86400
             raise InvalidRequest(f"a skip lasts at most {most_days:g} days", field="for")
-        wall_s = self._clock.now().wall_s
-        async with self._lock:
-            before = self._skips.get((shard.name, member))
-            skip = Skip(shard.name, member, wall_s + for_s, who, reason, wall_s)
-            value = _skip_value(skip)
-            record = _skip_record(before) if before else None
-            kept = await self._keep(SKIP, shard.name, member, value, record, who)
-            self._skips[(shard.name, member)] = skip = _skip_of(kept)
-            self._set_skips(shard)
-        return skip
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            value = {
+                "until_wall_s": asked.wall_s + for_s,
+                "who": asked.who,
+                "reason": reason,
+                "set_wall_s": asked.wall_s,
+            }
+            return Draft("skip.set", [put(held, SKIP, _id(shard, member), value, asked)])
+
+        return _skip_of((await self._make(draft, who, dry_run=False)).items[0])
 
     async def unskip(self, database: str, member: str, *, who: str) -> None:
         shard = self._shard_of(database)
-        async with self._lock:
-            skip = self._skips.get((shard.name, member))
-            if skip is None:
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            if standing(held, SKIP, _id(shard, member)) is None:
                 raise NoSuchMember(f"{member} is not set aside in {shard.name}")
-            await self._keep(SKIP, shard.name, member, None, _skip_record(skip), who)
-            del self._skips[(shard.name, member)]
-            self._set_skips(shard)
+            return Draft("skip.removed", [put(held, SKIP, _id(shard, member), None, asked)])
+
+        await self._make(draft, who, dry_run=False)
 
     async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
         """Our server is about to stop being the primary: see Handovers.announce."""
@@ -505,26 +536,32 @@ class Shards:
         self, database: str, member: str, *, url: str, peer_database: str, who: str
     ) -> None:
         shard = self._shard_of(database)
-        async with self._lock:
-            if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
-                raise InvalidRequest(f"{shard.name} has a member {member!r} already", status=409)
-            if len(shard.remotes) >= MAX_MEMBERS:
-                raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
+        is_there = f"{shard.name} has a member {member!r} already"
+        if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
+            raise InvalidRequest(is_there, status=409)
+        if len(shard.remotes) >= MAX_MEMBERS:
+            raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            if standing(held, PEER, _id(shard, member)) is not None:
+                raise InvalidRequest(is_there, status=409)
             value = {"url": url, "database": peer_database}
-            kept = await self._keep(PEER, shard.name, member, value, None, who)
-            self._peers[(shard.name, member)] = kept
-            self._add_remote(shard, PeerPlan(member, url, peer_database), "runtime")
+            return Draft("peer.set", [put(held, PEER, _id(shard, member), value, asked)])
+
+        await self._make(draft, who, dry_run=False)
 
     async def remove_peer(self, database: str, member: str, *, who: str) -> None:
         shard = self._with_member(database, member)
-        async with self._lock:
-            record = self._peers.get((shard.name, member))
-            if record is not None:
-                await self._keep(PEER, shard.name, member, None, record, who)
-                del self._peers[(shard.name, member)]
-            elif why := self._why_it_stays(shard, member):
+
+        def draft(held: Holdings, asked: Asked) -> Draft:
+            known = standing(held, PEER, _id(shard, member))
+            changes = [] if known is None else [put(held, PEER, known.id, None, asked)]
+            if known is None and (why := self._why_it_stays(shard, member)):
                 raise InvalidRequest(f"{member} {why}", status=409)
-            await shard.remove_remote(member)
+            return Draft("peer.removed", changes)
+
+        if not (await self._make(draft, who, dry_run=False)).changes:
+            await shard.remove_remote(member)  # Found once, and nobody lists it any more.
 
     def _why_it_stays(self, shard: Shard, member: str) -> str | None:
         remote = shard.remotes.get(member)
@@ -556,27 +593,9 @@ class Shards:
 
     def _set_skips(self, shard: Shard) -> None:
         shard.roster.skips = MappingProxyType(
-            {member: skip for (name, member), skip in self._skips.items() if name == shard.name}
+            {s.member: s for s in self._skips.values.values() if s.shard == shard.name}
         )
         shard.look_again()
-
-    async def _keep(
-        self,
-        kind: str,
-        shard: str,
-        member: str,
-        value: Mapping[str, Any] | None,
-        before: Record | None,
-        who: str,
-    ) -> Record:
-        action = f"{kind}.{'removed' if value is None else 'set'}"
-        key = f"{shard} {member}".rstrip()
-        was = before.value if before else None
-        audit = AuditEntry(self._clock.now().wall_s, who, action, key, was, value)
-        record = Record(kind, key, value, before.revision if before else 0)
-        kept = await self._store.put_record(record, audit)
-        log.info("shard.changed", action=action, shard=shard, member=member, who=who)
-        return kept
 
 
 async def _end(shard: Shard, tasks: list[asyncio.Task[None]]) -> None:
@@ -588,25 +607,29 @@ def _key(plan: ShardPlan | None) -> tuple[object, ...] | None:
     return plan.key() if plan else None
 
 
-def _split(key: str) -> tuple[str, str]:
-    shard, _, member = key.rpartition(" ")
+def _id(shard: Shard, member: str) -> str:
+    """Of a skip or a peer; no member's name has a space."""
+    return f"{shard.name} {member}"
+
+
+def _split(item_id: str) -> tuple[str, str]:
+    shard, _, member = item_id.rpartition(" ")
     return shard, member
 
 
-def _skip_record(skip: Skip) -> Record:
-    return Record(SKIP, f"{skip.shard} {skip.member}", _skip_value(skip), skip.revision)
+def _skip_of(item: Item) -> Skip:
+    kept, (shard, member) = item.value or {}, _split(item.id)
+    return Skip(
+        shard,
+        member,
+        float(kept["until_wall_s"]),
+        str(kept["who"]),
+        str(kept["reason"]),
+        float(kept["set_wall_s"]),
+        revision=item.n,
+    )
 
 
-def _skip_value(skip: Skip) -> Mapping[str, Any]:
-    return {
-        "until_wall_s": skip.until_wall_s,
-        "who": skip.who,
-        "reason": skip.reason,
-        "set_wall_s": skip.set_wall_s,
-    }
-
-
-def _skip_of(record: Record) -> Skip:
-    shard, member = _split(record.key)
-    assert record.value is not None
-    return Skip(shard, member, revision=record.revision, **record.value)
+def _peer_of(item: Item) -> PeerPlan:
+    kept = item.value or {}
+    return PeerPlan(_split(item.id)[1], str(kept["url"]), str(kept["database"]))

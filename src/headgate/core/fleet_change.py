@@ -14,6 +14,7 @@ from headgate.core.copies import Copies
 from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_beat import Beat
 from headgate.core.lint import Advice
+from headgate.core.metric_redaction import redacted
 from headgate.core.reach import EVERYWHERE, Reach
 from headgate.core.rule_times import parse_date_time
 
@@ -168,14 +169,19 @@ def difference(change: ItemChange) -> ItemDifference:
     if shown is None:
         raise ValueError("is no change: there is nothing before and nothing after it")
     before, after = _settings(change.before), _settings(change.after)
+    differing = _differing(before, after)
+    if shown.kind == ItemKind.METRIC:
+        differing = map(_without_secrets, differing)
     what = What.CHANGED if before and after else What.ADDED if after else What.TAKEN_OUT
-    return ItemDifference(shown.kind, shown.id, shown.reach, what, tuple(_differing(before, after)))
+    return ItemDifference(shown.kind, shown.id, shown.reach, what, tuple(differing))
 
 
 def _settings(item: Item | None) -> dict[str, Any]:
     if item is None or item.value is None or is_taken_out(item):
         return {}
     said = {key: value for key, value in item.value.items() if key not in BOOKKEEPING}
+    if item.kind == ItemKind.METRIC and isinstance(said.get("settings"), Mapping):
+        said |= said.pop("settings")
     return {"reach": str(item.reach), **said}
 
 
@@ -183,6 +189,12 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
             yield SettingDifference(name, before.get(name), after.get(name))
+
+
+def _without_secrets(one: SettingDifference) -> SettingDifference:
+    """What a metric is read with opens doors, and this is for everybody."""
+    before, after = (redacted({one.name: value})[one.name] for value in (one.before, one.after))
+    return SettingDifference(one.name, before, after)
 
 
 def same_setting(one: Item | None, other: Item | None) -> bool:

@@ -162,3 +162,25 @@ class MetricSpec:
         if self.comparison is Comparison.AT_LEAST:
             return value >= self.threshold
         return value > self.threshold
+
+
+_ABSENCES = (AbsencePolicy.REJECT, AbsencePolicy.HOLD, AbsencePolicy.IGNORE)
+"""From the strictest to the loosest."""
+
+
+def is_looser(spec: MetricSpec, than: MetricSpec) -> bool:
+    """Whether it may pass where the other one does not, by its threshold or by what a missing
+    value means."""
+    if spec.threshold == than.threshold:
+        later = (spec.comparison, than.comparison) == (Comparison.ABOVE, Comparison.AT_LEAST)
+    else:
+        later = spec.threshold > than.threshold
+    ours, theirs = ((_ABSENCES.index(one.absence), one.hold_s) for one in (spec, than))
+    missing = (spec.rollup.missing, than.rollup.missing)
+    empty = (spec.rollup.empty, than.rollup.empty)
+    return (
+        later
+        or ours > theirs
+        or missing == (MissingPolicy.IGNORE, MissingPolicy.REJECT)
+        or empty == (EmptyPolicy.ADMIT, EmptyPolicy.REJECT)
+    )

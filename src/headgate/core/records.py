@@ -8,28 +8,6 @@ from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class MetricChange:
-    """A metric set or removed at run time, as it is kept: `raw` None means removed."""
-
-    database: str
-    metric: str
-    raw: Mapping[str, Any] | None
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Something an operator set, kept as it was said: `value` None means removed."""
-
-    kind: str
-    """Such as `skip` or `peer`."""
-    key: str
-    """Such as `commerce/-80 db-b`."""
-    value: Mapping[str, Any] | None
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
 class AuditEntry:
     wall_s: float
     who: str
@@ -141,24 +119,6 @@ def _known(
     if one is None or other is None:
         return other if one is None else one
     return pick(one, other)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyRevision:
-    """The traffic policy of a database as it stood from then on, and who made it so."""
-
-    database: str
-    revision: int
-    wall_s: float
-    who: str
-    action: str
-    """Such as `budget.set`."""
-    summary: str
-    """What changed, in a line."""
-    document: Mapping[str, Any]
-    """The whole policy; empty where only the list of revisions was asked for."""
-    changes: Mapping[str, Any]
-    """What of it lies on top of the settings file's; likewise."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

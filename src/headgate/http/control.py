@@ -6,7 +6,6 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -70,7 +69,6 @@ from headgate.http.unthrottling import UNTHROTTLING_ROUTES, Unthrottling
 from headgate.http.views import Views
 from headgate.http.watching import WATCHING_ROUTES, Watching
 from headgate.wire.questions import parse_check_query
-from headgate.wire.status import RemovedDoc
 
 Handler = Callable[[Request], Awaitable[Response]]
 _LIMIT = re.compile(r"[0-9]{1,4}")
@@ -234,7 +232,7 @@ class Control:
 
     async def put_metric(self, request: Request) -> Response:
         database, metric = _path(request)
-        body = _settings(await json_object(request))
+        body = await json_object(request)
         return await self._changed(
             request, lambda **kw: self._book.put(database, metric, body, **kw)
         )
@@ -248,24 +246,28 @@ class Control:
 
     async def delete_metric(self, request: Request) -> Response:
         database, metric = _path(request)
-        return await self._changed(request, lambda **kw: self._book.remove(database, metric, **kw))
+        end = {"for": request.query_params["for"]} if "for" in request.query_params else {}
+        return await self._changed(
+            request, lambda **kw: self._book.remove(database, metric, end=end, **kw), "for"
+        )
 
     async def revert_metric(self, request: Request) -> Response:
         database, metric = _path(request)
         return await self._changed(request, lambda **kw: self._book.revert(database, metric, **kw))
 
     async def _changed(
-        self, request: Request, change: Callable[..., Awaitable[Proposal]]
+        self, request: Request, change: Callable[..., Awaitable[Proposal]], *others: str
     ) -> Response:
+        """`others`: parameters that it takes besides dry_run."""
         peer = request.state.peer
         who = self._gatekeeper.who_changes(peer, request.headers.get("authorization"))
-        dry_run = is_dry_run(request)
+        dry_run = is_dry_run(request, *others)
         proposal = await self._under_way.finish(
             change(who=who, expect=expected_revision(request), dry_run=dry_run)
         )
         database, metric = _path(request)
         if proposal.entry is None:
-            return json_response(RemovedDoc(database, metric, removed=not dry_run))
+            return json_response(self._views.removed(database, metric, proposal))
         view = self._views.proposed(database, proposal, dry_run=dry_run)
         return json_response(view, headers=etag(proposal.entry.revision))
 
@@ -392,10 +394,6 @@ def _limit(text: str) -> int:
 
 def _path(request: Request) -> tuple[str, str]:
     return request.path_params["database"], request.path_params["metric"]
-
-
-def _settings(body: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if value is not None}
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -24,7 +24,6 @@ from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMet
 from headgate.agent.pacer import paced
 from headgate.agent.ports import Clock, SpansOut, Store
 from headgate.agent.recorder import Recorder
-from headgate.agent.redact import redacted
 from headgate.agent.rogues import Rogues
 from headgate.agent.sampler import Sampler
 from headgate.agent.standby import ElectedStandby, Standby
@@ -34,6 +33,7 @@ from headgate.core.activity import Activity
 from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, Verdict
 from headgate.core.health import Window, stand
+from headgate.core.metric_redaction import redacted
 from headgate.core.metrics import Builtin, Command, Http, Source, Sql
 from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
@@ -61,6 +61,7 @@ from headgate.wire.status import (
     ReadyDoc,
     RefusalDoc,
     RefusalsDoc,
+    RemovedDoc,
     StatusDoc,
     StoreDoc,
     TallyDoc,
@@ -240,8 +241,9 @@ class Views:
             entries = self.parts.book.entries(plan.name).values()
             advice += [told for entry in entries for told in _hides_file(plan, entry)]
             advice += [
-                f"{plan.name}/{metric}: removed at run time, though the file sets it; "
-                f"`headgate metrics revert {plan.name} {metric}` brings it back"
+                f"{plan.name}/{metric}: removed at run time"
+                f"{_until(self.parts.book.expires_at(plan.name, metric))}, though the file sets "
+                f"it; `headgate metrics revert {plan.name} {metric}` brings it back"
                 for metric in self.parts.book.removed(plan.name)
             ]
         return advice
@@ -396,8 +398,17 @@ class Views:
         if dry_run and proposal.reading is not None:
             window = Window().push(proposal.reading, keep=1)
         view = self._view(plan, proposal.entry, window)
-        more = _outside_default(plan, view.metric)
+        more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
         return msgspec.structs.replace(view, advice=[*view.advice, *more])
+
+    def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
+        return RemovedDoc(
+            database,
+            metric,
+            removed=not proposal.dry_run,
+            expires_at=_maybe_iso(proposal.expires_at),
+            advice=[str(advice) for advice in proposal.advice],
+        )
 
     def _view(self, plan: DatabasePlan, entry: Entry, window: Window | None = None) -> MetricView:
         spec, file = entry.spec, plan.raw_metrics.get(entry.spec.name)
@@ -417,6 +428,7 @@ class Views:
             granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
             now=now,
             advice=[*map(str, entry.advice), *_hides_file(plan, entry)],
+            expires_at=_maybe_iso(entry.expires_at),
         )
 
     def _now(self, database: str, entry: Entry, window: Window | None = None) -> MetricDoc:
@@ -501,7 +513,8 @@ def _hides_file(plan: DatabasePlan, entry: Entry) -> list[str]:
         f"{key} = {_setting(shown[key]) if key in shown else 'default'}" for key in hidden
     )
     again = f"`headgate metrics revert {plan.name} {entry.spec.name}` restores them"
-    return [f"{name}: runtime settings hide the file's: {told}; {again}"]
+    until = _until(entry.expires_at)
+    return [f"{name}: runtime settings hide the file's{until}: {told}; {again}"]
 
 
 def _setting(value: Any) -> str:
@@ -552,6 +565,14 @@ def _source_name(source: Source) -> str:
             return "command"
         case _:
             return "plugin"
+
+
+def _until(wall_s: float | None) -> str:
+    return "" if wall_s is None else f" until {_iso(wall_s)}"
+
+
+def _maybe_iso(wall_s: float | None) -> str | None:
+    return None if wall_s is None else _iso(wall_s)
 
 
 def _iso(wall_s: float) -> str:

@@ -54,8 +54,7 @@ from headgate.stores.file import (
     set_aside,
     transaction,
 )
-from headgate.stores.fleet_statements import read_count
-from headgate.stores.locallog import Commit, read_listing
+from headgate.stores.locallog import Commit, read_count, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,
@@ -462,9 +461,9 @@ class SqliteStore:
             file = self._current(ticket)
             try:
                 return use(file)
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
                 file.spoilt = True
-                raise
+                raise OutcomeUnknown(f"{self._path.name}: {error}") from error.__cause__
             except sqlite3.Error as error:
                 file.spoilt |= spoils_connection(error)
                 raise

@@ -38,6 +38,9 @@ class MetricView(msgspec.Struct, frozen=True):
     now: MetricDoc
     """Its state is `disabled` where it is switched off: neither probed nor judged."""
     advice: Sequence[str] = ()
+    expires_at: str | None = None
+    """When a runtime change ends, and the file's settings hold again (ISO 8601, UTC); null: it
+    stays."""
 
 
 class RemovedDoc(msgspec.Struct, frozen=True):
@@ -47,6 +50,10 @@ class RemovedDoc(msgspec.Struct, frozen=True):
     metric: str
     removed: bool
     """False in a dry run."""
+    expires_at: str | None = None
+    """When that ends, and the metric is back as the file sets it (ISO 8601, UTC); null: it
+    stays removed."""
+    advice: Sequence[str] = ()
 
 
 class MetricsDoc(msgspec.Struct, frozen=True):
