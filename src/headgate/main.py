@@ -25,6 +25,7 @@ from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
 from headgate.agent.demand import Demands
+from headgate.agent.exchange import Exchange, OwnFacts, Pair
 from headgate.agent.fairness import Fairness
 from headgate.agent.filelimit import FileRoom, most_connections
 from headgate.agent.fleetbook import OwnBook
@@ -295,6 +296,10 @@ class Agent:
             self.own_in_force.changed,
             limits=limits,
         )
+        facts = OwnFacts(agent.name, settings.fleet is not None, self._places)
+        self.exchange = Exchange(
+            self.shards, self.own, self.demands, self._clock, self._open_link, facts
+        )
         self.budgets.own = self.own
         host = Host(
             self.shards,
@@ -309,7 +314,9 @@ class Agent:
         )
         self.fleet = fleet_parts(settings, host, self._clock, roll)
         self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
-        self.standby = self._standby(agent, roll)
+        self.standby = standby = self._standby(agent, roll)
+        if standby is not None:
+            self.exchange.pair = Pair(lambda: standby.url, self._is_passive)
         self.unthrottled = UnthrottledBook(self.store, self._clock)
         self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
         self.watch = self._watch(settings)
@@ -376,6 +383,7 @@ class Agent:
         self._background("statements", self.statements.run)
         self._background("rules", self.rules.run)
         self._background("budgets", self.budgets.run)
+        self._background("exchange", self.exchange.run)
         self._background("metrics", self.book.run)
         for name, run in self.fleet.loops() if self.fleet else ():
             self._background(name, run)
@@ -399,6 +407,7 @@ class Agent:
         log.info("agent.stopping")
         self._notifier.stopping("finishing what is under way")
         self.shards.let_go()
+        self.exchange.let_go()
         self.broadcasts.close()
         await self.listener.stop(STOP_GRACE_S)
         for task in [*self._tasks, *self._heartbeat_tasks]:
@@ -412,6 +421,7 @@ class Agent:
             ends.push_async_callback(self.keeper.flush)
             ends.push_async_callback(self.book.close)
             ends.push_async_callback(self.shards.close)
+            ends.push_async_callback(self.exchange.close)
             ends.push_async_callback(self.patroni.close)
             if self.fleet is not None:
                 ends.push_async_callback(self.fleet.close)
@@ -524,6 +534,7 @@ class Agent:
             demands=self.demands,
             rules=self.rules,
             own=self.own,
+            exchange=self.exchange,
             broadcasts=self.broadcasts,
             intake=self.intake,
             unthrottled=self.unthrottled,

@@ -8,10 +8,19 @@ go back to.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from headgate.agent import fleetbudgetdrafts
 from headgate.agent.fleetback import restored, rolled_back
@@ -19,15 +28,17 @@ from headgate.agent.fleetcommit import (
     Draft,
     FleetWriter,
     NoSuchItem,
-    OwnWriter,
     StoppedMidway,
     beside,
 )
 from headgate.agent.fleetfiles import ApplyDrafts
 from headgate.agent.fleethistory import MAX_REVISIONS, FleetHistory
 from headgate.agent.fleetreach import look_up
+from headgate.agent.ownwriter import Merged, OwnWriter
 from headgate.agent.ports import Clock, FleetStore, OwnStore
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
+from headgate.core.copies import Copies
+from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet import Item, Revision
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
@@ -359,6 +370,18 @@ class ChangeBook:
         return replace(change, reached=await look_up(self._store, concerned))
 
 
+class Exchanges(Protocol):
+    """Tells the other agents of a shard of its changes (exchange.py)."""
+
+    async def lead(self, shards: Collection[str]) -> None:
+        """Before a change: InvalidRequest where another agent has to make it."""
+        ...
+
+    async def copied(self, shards: Collection[str]) -> Copies | None:
+        """After it: who has it, as far as that is known within a moment."""
+        ...
+
+
 class OwnBook(ChangeBook):
     """Of the agent's own log: in force when a change is acknowledged."""
 
@@ -379,12 +402,21 @@ class OwnBook(ChangeBook):
         super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
         self._in_force = in_force
+        self._exchanges: Exchanges | None = None
+        self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
 
     @property
     def held(self) -> Holdings:
         """What stands, as far as it is known."""
         return self._own.held
+
+    def name(self, kind: str, item_id: str, reach: Reach) -> str:
+        """What a change is called in `held`: its id, unless another has that name here."""
+        item = Item(kind, item_id, reach, None, 0, 0.0, "")
+        named = self.held.items.get((kind, item_id))
+        is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
+        return apart(item)[1] if is_apart else item_id
 
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
@@ -395,9 +427,51 @@ class OwnBook(ChangeBook):
         await self._own.forget([(kind, name) for name in ids])
 
     async def _made(self, change: FleetChange) -> FleetChange:
-        if change.changes and not change.dry_run:
-            await self._in_force(change.items)
-        return change
+        if not change.changes or change.dry_run:
+            return change
+        await self._in_force(change.items)
+        shards = shards_of(item for one in change.changes for item in (one.before, one.after))
+        if self._exchanges is None or not shards:
+            return change
+        return replace(change, copies=await self._exchanges.copied(shards))
+
+    # --- with the other agents of a shard ----------------------------------------------------
+
+    def exchange_by(self, exchanges: Exchanges, changed: Callable[[Sequence[str]], None]) -> None:
+        """`changed` is called with the keys of what has changed of shards."""
+        self._exchanges = exchanges
+        self._own.lead, self._own.on_shared = exchanges.lead, changed
+
+    def inventory(self, shard: str) -> Inventory:
+        """Which versions of a shard's changes are here."""
+        return self._own.shared.of(shard)
+
+    async def entries(self, keys: Iterable[str]) -> list[Entry]:
+        """What is held under these keys of shards."""
+        return await self._own.entries(keys)
+
+    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
+        """What another agent has of a shard, in force here as far as it is newer. Whoever asked may
+        be gone meanwhile: what is kept is put in force all the same."""
+        merging = asyncio.ensure_future(self._merge(shard, entries, by))
+        self._merging.add(merging)
+        merging.add_done_callback(self._merged)
+        return await asyncio.shield(merging)
+
+    async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
+        merged = await self._own.merge(shard, entries, by=by)
+        if merged.items:
+            await self._in_force(merged.items)
+        return merged
+
+    def _merged(self, merging: asyncio.Future[Merged]) -> None:
+        self._merging.discard(merging)
+        if not merging.cancelled():
+            merging.exception()  # Seen, though nobody may be waiting any more.
+
+    async def collect(self) -> None:
+        """Drop what has been over for long of all shards; what stands is not touched."""
+        await self._own.collect()
 
 
 def _with_clocks(draft: Draft, held: Holdings, asked: Asked) -> Draft:

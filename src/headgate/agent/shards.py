@@ -381,6 +381,11 @@ class Shards:
         for database, plan in self._plans.items():
             self._shards[plan.shard].locals[database].beat_by(beats.get(database))
 
+    @property
+    def each(self) -> Mapping[str, Shard]:
+        """By name."""
+        return MappingProxyType(self._shards)
+
     def stands(self) -> list[Stand]:
         """Where each database of ours that has a shard stands in it."""
         return [self._stand(plan) for plan in self._plans.values() if plan.shard in self._shards]
@@ -433,7 +438,7 @@ class Shards:
     # --- for other agents ------------------------------------------------------------------
 
     async def answer(self, pull: Pull) -> MemberReport:
-        shard = self._asked(pull.shard, pull.database)
+        shard = self.asked(pull.shard, pull.database)
         local = shard.locals[pull.database]
         now = self._clock.now().mono_s
         local.demand.follow(pull.activity, now=now, for_s=FOLLOWED_S)
@@ -458,11 +463,11 @@ class Shards:
             self._add_found(shard, PeerPlan(pull.sender, pull.url, pull.database))
 
     def woken(self, shard: str, database: str, by: str) -> None:
-        local = self._asked(shard, database).locals[database]
+        local = self.asked(shard, database).locals[database]
         log.info("database.woken", database=database, by=by)
         local.demand.wake(self._clock.now().mono_s)
 
-    def _asked(self, shard: str, database: str) -> Shard:
+    def asked(self, shard: str, database: str) -> Shard:
         """No talk across shards: not even by a mistake in somebody's settings (R39)."""
         plan = self._plans.get(database)
         if plan is None:

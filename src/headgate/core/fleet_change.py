@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from headgate.core.copies import Copies
 from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_beat import Beat
 from headgate.core.lint import Advice
@@ -215,6 +216,8 @@ class FleetChange:
     dry_run: bool = False
     revisions: int = 0
     """In how many revisions it was made, or would be."""
+    copies: Copies | None = None
+    """Who else has it; None: it is nobody else's business, or the log is one that all share."""
 
     @property
     def differences(self) -> tuple[ItemDifference, ...]:
