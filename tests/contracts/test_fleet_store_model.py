@@ -123,9 +123,8 @@ class EveryStore(RuleBasedStateMachine):
         if len(self.model.leases) < 3:
             self.model.leases.append(True)
             wanted = len(self.model.leases)
-            assert [lease.id for lease in self.each(lambda s: s.grant(3600))] == [wanted] * len(
-                self.stores
-            )
+            granted = self.each(lambda store: store.grant(3600))
+            assert [lease.id for lease in granted] == [wanted] * len(self.stores)
 
     @rule(lease=leases)
     def revoke(self, lease: int) -> None:

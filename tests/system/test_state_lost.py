@@ -10,7 +10,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -217,7 +217,7 @@ def test_a_crash_with_the_clock_set_back_prolongs_no_rule(agent: AgentProcess) -
     assert agent.request("POST", "/v1/rules", HOLD, unix=True).status == 201
     eventually(lambda: _entries(agent, RULE_TIME) and _entries(agent, "notes/rule/"))
     agent.kill()
-    changes = {
+    changes: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         RULE_TIME: _downtime,
         "notes/rule/": lambda note: {**_downtime(note), "rule": _an_hour_ahead(note["rule"])},
         "items/wide/rule/": lambda item: {**item, "value": _an_hour_ahead(item["value"])},
