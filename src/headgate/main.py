@@ -295,6 +295,7 @@ class Agent:
             self.own_in_force.changed,
             limits=limits,
         )
+        self.budgets.own = self.own
         host = Host(
             self.shards,
             self.board,
@@ -696,20 +697,17 @@ class Agent:
         a `hold` may have been in force."""
         try:
             own = await self.own.load(salvaged=True)
-            policies = await self.store.salvage_policies()
         except StoreUnavailable as error:
             self._lose_state(str(error))
             return
         await self.own_in_force.load(list(own.items.values()))
-        await self.budgets.load(policies)
 
     async def _load_state(self) -> int:
         """All of it is read before any of it counts. How many changes there are."""
         own = await self.own.load()
-        policies, reports = await self.store.policies(), await self.store.reports()
+        reports = await self.store.reports()
         await self.own_in_force.load(list(own.items.values()))
         self.unthrottled.load(reports)
-        await self.budgets.load(policies)
         return len(own.items)
 
     async def _make(

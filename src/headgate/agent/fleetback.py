@@ -26,8 +26,9 @@ from headgate.errors import Conflict
 MAX_ADVICE = 50
 
 
-def rolled_back(held: Holdings, n: int, later: Sequence[Revision], asked: Asked) -> Draft:
-    """To what stood after n. `later`: every revision beyond it, newest first."""
+def as_after(held: Holdings, n: int, later: Sequence[Revision]) -> dict[ItemName, Item | None]:
+    """Of what was changed since: as it stood after n. `later`: every revision beyond it, newest
+    first."""
     _check_complete(held, n, later)
     wanted: dict[ItemName, Item | None] = {}
     for revision in later:
@@ -35,6 +36,12 @@ def rolled_back(held: Holdings, n: int, later: Sequence[Revision], asked: Asked)
             item = change.after or change.before
             if item is not None:
                 wanted[name_of(item)] = change.before
+    return wanted
+
+
+def rolled_back(held: Holdings, n: int, later: Sequence[Revision], asked: Asked) -> Draft:
+    """To what stood after n; `later` as for as_after."""
+    wanted = as_after(held, n, later)
     backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
     changes = [back for back in backs if back is not None]
     over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]

@@ -9,7 +9,7 @@ go back to.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -118,6 +118,10 @@ class ChangeBook:
             )
             raise NoSuchItem(message)
         return found
+
+    def revisions(self, n: int, *, after_n: int = 0) -> AsyncIterator[Revision]:
+        """With their changes, from revision n back to the first beyond `after_n`."""
+        return self._history.back_from(n, after_n=after_n)
 
     async def reached(self, reach: Reach) -> Reached:
         return await look_up(self._store, [reach])
@@ -263,19 +267,13 @@ class ChangeBook:
         self, n: int, *, who: str, expect_n: int | None = None, dry_run: bool = False
     ) -> FleetChange:
         """To what stood after revision n, as new revisions. What has come to its end stays so."""
-
-        asked = self._asked(self._signed(who))
-
-        async def plan(held: Holdings) -> Draft:
-            later = [one async for one in self._history.back_from(held.n, after_n=n)]
-            size = sum(len(one.changes) for one in later)
-            drafted = await beside(size, lambda: rolled_back(held, n, later, asked))
-            return _with_clocks(drafted, held, asked)
-
-        change = await self._writer.carry_out(
-            plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+        return await self.make_back(
+            n,
+            lambda held, later, asked: rolled_back(held, n, later, asked),
+            who,
+            expect_n=expect_n,
+            dry_run=dry_run,
         )
-        return await self._made(change)
 
     async def restore(
         self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
@@ -305,14 +303,44 @@ class ChangeBook:
         expect_n: int | None = None,
         size: int = 1,
     ) -> FleetChange:
+        async def plan(held: Holdings, asked: Asked) -> Draft:
+            return await beside(size + len(held.items), lambda: draft(held, asked))
+
+        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
+
+    async def make_back(
+        self,
+        n: int,
+        draft: Callable[[Holdings, Sequence[Revision], Asked], Draft],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None = None,
+    ) -> FleetChange:
+        """As `make`; `draft` is given every revision beyond n, too, newest first."""
+
+        async def plan(held: Holdings, asked: Asked) -> Draft:
+            later = [one async for one in self.revisions(held.n, after_n=n)]
+            size = len(held.items) + sum(len(one.changes) for one in later)
+            return await beside(size, lambda: draft(held, later, asked))
+
+        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
+
+    async def _carry_out(
+        self,
+        plan: Callable[[Holdings, Asked], Awaitable[Draft]],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None,
+    ) -> FleetChange:
         asked = self._asked(self._signed(who))
 
-        async def plan(held: Holdings) -> Draft:
-            drafted = await beside(size + len(held.items), lambda: draft(held, asked))
-            return _with_clocks(drafted, held, asked)
+        async def planned(held: Holdings) -> Draft:
+            return _with_clocks(await plan(held, asked), held, asked)
 
         change = await self._writer.carry_out(
-            plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+            planned, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
         )
         return await self._made(change)
 

@@ -35,6 +35,8 @@ from headgate.core.fleet_change import (
     summary_of,
 )
 from headgate.core.fleet_items import (
+    MAX_ITEM_BYTES,
+    MAX_OWN_ITEM_BYTES,
     head_bytes,
     item_bytes,
     op_of,
@@ -87,6 +89,14 @@ class StoppedMidway(StoreUnavailable):
         """Items that are still as they were."""
 
 
+class Shown(NamedTuple):
+    """A change as the audit shows it."""
+
+    target: str
+    before: Any
+    after: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a change would do to what stands."""
@@ -99,6 +109,10 @@ class Draft:
     """Revisions go on above this, also where the store is further back."""
     shown: Mapping[ItemName, tuple[Any, Any]] = field(default_factory=dict)
     """What the audit shows of a change as before and after, where that is not the value itself."""
+    entry: Shown | None = None
+    """One audit entry for all of it, in place of one for each change."""
+    summary: str = ""
+    """Empty: made of the changes."""
 
 
 Plan = Callable[[Holdings], Awaitable[Draft]]
@@ -140,6 +154,7 @@ class _Run:
 
 class FleetWriter:
     _event = "fleet."
+    _max_item_bytes = MAX_ITEM_BYTES
 
     def __init__(
         self,
@@ -157,7 +172,9 @@ class FleetWriter:
 
     async def read(self) -> Holdings:
         listing = await self._store.list((HEAD, BEAT, ITEMS))
-        return await beside(len(listing.entries), lambda: holdings_of(listing))
+        return await beside(
+            len(listing.entries), lambda: holdings_of(listing, self._max_item_bytes)
+        )
 
     async def head(self) -> Ground:
         return _ground(holdings_of(await self._store.list((HEAD,))))
@@ -217,20 +234,25 @@ class FleetWriter:
     ) -> tuple[Draft, list[tuple[ItemChange, ...]]]:
         draft = await plan(holdings)
         changes = draft.changes
-        faults = await beside(len(changes), lambda: list(oversized(changes)))
+        most_bytes = self._max_item_bytes
+        faults = await beside(len(changes), lambda: list(oversized(changes, most_bytes)))
         if faults:
             raise InvalidSettings(faults)
-        parts = await beside(len(changes), lambda: parts_of(changes))
+        parts = await beside(len(changes), lambda: self._parts(changes))
         if not parts and draft.least_n > holdings.n:
             return draft, [()]  # Nothing but the number, so that nobody takes the store for old.
         return draft, parts
+
+    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+        return parts_of(changes)
 
     def _step(self, run: _Run, ground: Ground) -> Revision:
         """The next part as a revision."""
         n = max(ground.n, run.draft.least_n) + 1
         changes = tuple(numbered(change, n) for change in run.parts[0])
         place, of = len(run.done) + 1, len(run.done) + len(run.parts)
-        summary = summary_of(changes) if of == 1 else f"{place}/{of}: {summary_of(changes)}"
+        summary = run.draft.summary or summary_of(changes)
+        summary = summary if of == 1 else f"{place}/{of}: {summary}"
         wall_s = round(self._clock.now().wall_s, 3)
         before_n = None if n == ground.n + 1 else ground.n
         said = (run.who, run.draft.action, summary, self._new_op())
@@ -294,6 +316,7 @@ class OwnWriter(FleetWriter):
     """Of the log that only this agent writes: nobody else is ever first."""
 
     _event = ""
+    _max_item_bytes = MAX_OWN_ITEM_BYTES
 
     def __init__(
         self,
@@ -320,7 +343,8 @@ class OwnWriter(FleetWriter):
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now. `salvaged`: it cannot be opened, and is only looked at."""
         if salvaged:
-            self._held = holdings_of(await self._own.salvage_list((HEAD, ITEMS)))
+            listing = await self._own.salvage_list((HEAD, ITEMS))
+            self._held = holdings_of(listing, self._max_item_bytes)
         else:
             self._held = await super().read()
         return self._held
@@ -333,13 +357,18 @@ class OwnWriter(FleetWriter):
         async with self._lock:
             return await super().carry_out(plan, who=who, expect_n=expect_n)
 
+    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+        """One: its store takes all of it in one transaction."""
+        return [tuple(changes)] if changes else []
+
     async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
         held, self._held = await self.read(), None  # Until the outcome is known.
         compares = [Compare(HEAD, ground.head_revision)]
         lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
         audit = list(_audit_of(step, draft))
+        puts = await beside(len(step.changes), lambda: _puts(step, 0))
         try:
-            made = await self._own.commit(compares, _puts(step, 0), audit=audit, must_fit=lifts)
+            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
         except Conflict:
             return None
         except OutcomeUnknown:
@@ -375,6 +404,9 @@ def _after(held: Holdings, step: Revision, revision: int) -> Holdings:
 
 
 def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
+    if draft.entry is not None:
+        yield AuditEntry(step.wall_s, step.who, step.action, *draft.entry)
+        return
     for change in step.changes:
         item = change.after or change.before
         if item is None:
@@ -443,7 +475,7 @@ def _puts(step: Revision, lease: int) -> list[Put]:
 # --- as it was read ------------------------------------------------------------------------
 
 
-def holdings_of(listing: Listing) -> Holdings:
+def holdings_of(listing: Listing, most_bytes: int = MAX_ITEM_BYTES) -> Holdings:
     n, head_revision, items, refused = 0, 0, list[Item](), list[str]()
     beat: Beat | None = None
     for entry in listing.entries:
@@ -454,7 +486,7 @@ def holdings_of(listing: Listing) -> Holdings:
                 beat = read_beat(entry.value)
         elif entry.key.startswith(ITEMS):
             try:
-                items.append(read_item_at(entry.key, entry.value))
+                items.append(read_item_at(entry.key, entry.value, most_bytes))
             except ValueError as error:
                 refused.append(f"{entry.key} {error}")
     return Holdings(n, newest(items), tuple(refused), head_revision, listing.store_id, beat)
