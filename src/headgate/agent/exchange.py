@@ -295,9 +295,9 @@ class Exchange:
 
     # --- for the book ------------------------------------------------------------------------
 
-    async def lead(self, shards: Collection[str]) -> None:
-        """Before a change: one that leads, and has heard what the others have. Else a change made
-        here might count less than one that this agent has not heard of."""
+    async def lead(self, shards: Collection[str] = ()) -> None:
+        """Before a change: by one that leads, and has heard what the others have. Else what is made
+        here might count less than something that this agent has not heard of."""
         each = self._shards.each
         for name in shards:
             if name not in each:
@@ -308,9 +308,11 @@ class Exchange:
             if elsewhere := self._elsewhere(each[name]):
                 raise InvalidRequest(elsewhere, status=409)
         self.look()
-        others = [partner for name in shards for partner in self._others(name)]
-        is_met = lambda: all(one.met or one.fault for one in others)  # noqa: E731
-        await self._bell.until(is_met, self._clock, MEET_S)
+        await self._bell.until(self._has_met, self._clock, MEET_S)
+
+    def _has_met(self) -> bool:
+        led = (name for name, track in self._tracks.items() if track.led)
+        return all(other.met or other.fault for name in led for other in self._others(name))
 
     async def copied(self, shards: Collection[str]) -> Copies | None:
         """After it: who has it, of those who answer within a moment."""

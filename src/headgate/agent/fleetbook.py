@@ -373,7 +373,7 @@ class ChangeBook:
 class Exchanges(Protocol):
     """Tells the other agents of a shard of its changes (exchange.py)."""
 
-    async def lead(self, shards: Collection[str]) -> None:
+    async def lead(self, shards: Collection[str] = ()) -> None:
         """Before a change: InvalidRequest where another agent has to make it."""
         ...
 
@@ -430,7 +430,7 @@ class OwnBook(ChangeBook):
         if not change.changes or change.dry_run:
             return change
         await self._in_force(change.items)
-        shards = shards_of(item for one in change.changes for item in (one.before, one.after))
+        shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
         return replace(change, copies=await self._exchanges.copied(shards))

@@ -21,6 +21,7 @@ from headgate.agent.fleetcommit import (
     FleetWriter,
     Ground,
     Plan,
+    Run,
     beside,
     head_puts,
     holdings_of,
@@ -39,6 +40,7 @@ from headgate.core.exchange import (
     rename,
     shard_of,
     shards_of,
+    succeeding,
     version_of,
 )
 from headgate.core.fleet import HEAD, ITEMS, Item, ItemChange, ItemKind, Revision
@@ -63,10 +65,11 @@ REPLICATED = "replicated"
 
 
 class Lead(Protocol):
-    """Asked before a change of a shard: whether this agent may make it (agent/exchange.py)."""
+    """Asked before a change of shards: whether this agent may make it (agent/exchange.py)."""
 
-    async def __call__(self, shards: Collection[str]) -> None:
-        """Or InvalidRequest, with where it may be made."""
+    async def __call__(self, shards: Collection[str] = ()) -> None:
+        """Once what others have of the shards that it leads is here; or InvalidRequest, with where
+        the change has to be made."""
         ...
 
 
@@ -133,10 +136,10 @@ class OwnWriter(FleetWriter):
         self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
     ) -> FleetChange:
         if self.lead is not None:
-            # Without the lock: who leads a shard may first have to hear what others have of it.
+            # Without the lock: what others have is merged first.
+            await self.lead()
             drafted = await plan(await self.read())
-            concerned = [one for change in drafted.changes for one in (change.before, change.after)]
-            if shards := shards_of(concerned):
+            if shards := shards_of(change.after for change in drafted.changes):
                 await self.lead(shards)
         if dry_run:  # Who only asks holds up nobody who changes.
             return await super().carry_out(plan, who=who, expect_n=expect_n, dry_run=True)
@@ -156,6 +159,19 @@ class OwnWriter(FleetWriter):
         if faults:
             raise InvalidSettings(faults)
         return draft, parts
+
+    def _step(self, run: Run, ground: Ground) -> Revision:
+        step = super()._step(run, ground)
+        return replace(step, changes=tuple(map(self._succeeding, step.changes)))
+
+    def _succeeding(self, change: ItemChange) -> ItemChange:
+        """What ended for a shard may be set for this agent, or the reverse: they are two."""
+        before, after = change.before, change.after
+        if before is not None and after is not None and before.key != after.key:
+            before = None if shard_of(before.key) or shard_of(after.key) else before
+        if after is not None and shard_of(after.key):
+            after = succeeding(after, self.shared.items.get(after.key))
+        return ItemChange(before, after)
 
     def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
         """One: its store takes all of it in one transaction."""

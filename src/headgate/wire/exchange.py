@@ -15,7 +15,7 @@ from headgate.core.copies import Copies
 from headgate.core.exchange import MAX_BY_CHARS, MAX_KEY_CHARS, Answer, Entry, Offer, Page, Version
 from headgate.core.samples import Cause
 from headgate.errors import InvalidRequest, PeerFailed
-from headgate.wire.peers import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_WAIT_S
+from headgate.wire.peers import MAX_COUNT, MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_WAIT_S
 
 VERSION = 1
 MAX_ENTRIES = 2000
@@ -24,7 +24,7 @@ MAX_VERSIONS = 5000
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)]
 _Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 _Wait = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
 
 
@@ -38,9 +38,10 @@ class VersionDoc(msgspec.Struct, frozen=True, array_like=True):
     """Which version of a change an agent has."""
 
     key: _Key
-    n: _Number
+    again: _Number
     taken_out: bool
     set_at: float
+    n: _Number
     set_by: Annotated[str, msgspec.Meta(max_length=MAX_BY_CHARS)]
     mark: Annotated[str, msgspec.Meta(min_length=16, max_length=16, pattern="^[0-9a-f]*$")]
     """Of its bytes."""
@@ -60,7 +61,7 @@ class PageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 class OfferDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """`POST /v1/changes/exchange`: an agent tells another of the changes of their shard."""
 
-    version: Annotated[int, msgspec.Meta(ge=1, lt=2**63)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
     shard: _Name
     database: _Name
     """As the asked agent calls it."""
@@ -80,7 +81,7 @@ class OfferDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 class ExchangedDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it answers."""
 
-    version: Annotated[int, msgspec.Meta(ge=1, lt=2**63)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
     digest: _Digest
     """Of all that it has, with what it was sent."""
     entries: _Entries = []
@@ -182,10 +183,10 @@ def _entries(docs: Sequence[EntryDoc]) -> tuple[Entry, ...]:
 
 
 def _version_doc(key: str, version: Version) -> VersionDoc:
-    n, taken_out, set_at, set_by, mark = version
-    return VersionDoc(key, n, taken_out, set_at, set_by, f"{mark:016x}")
+    again, taken_out, set_at, n, set_by, mark = version
+    return VersionDoc(key, again, taken_out, set_at, n, set_by, f"{mark:016x}")
 
 
 def _version(doc: VersionDoc) -> tuple[str, Version]:
-    mark = int(doc.mark, 16)
-    return doc.key, Version(doc.n, doc.taken_out, doc.set_at, doc.set_by, mark)
+    order = (doc.again, doc.taken_out, doc.set_at, doc.n, doc.set_by)
+    return doc.key, Version(*order, int(doc.mark, 16))
