@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headgate.agent.ports import FleetStore
 from headgate.core.keyvalue import Changes, Compare, Event, Put
 from headgate.errors import Conflict, LeaseLost
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 keys = st.sampled_from(["head", "a/1", "a/2", "b/1", "b"])
 prefixes = st.sampled_from(["", "a/", "b", "b/", "head", "none"])
@@ -123,7 +123,8 @@ class EveryStore(RuleBasedStateMachine):
         if len(self.model.leases) < 3:
             self.model.leases.append(True)
             wanted = len(self.model.leases)
-            assert [lease.id for lease in self.each(lambda s: s.grant(3600))] == [wanted] * len(self.stores)
+            granted = self.each(lambda store: store.grant(3600))
+            assert [lease.id for lease in granted] == [wanted] * len(self.stores)
 
     @rule(lease=leases)
     def revoke(self, lease: int) -> None:

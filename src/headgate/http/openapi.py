@@ -37,6 +37,7 @@ from headgate.wire.budgets import (
     ViolationsDoc,
 )
 from headgate.wire.debug import DebugDoc
+from headgate.wire.exchange import ExchangedDoc, OfferDoc
 from headgate.wire.fleet import (
     FleetChangeDoc,
     FleetExportDoc,
@@ -168,6 +169,8 @@ _DOCS = (
     PullDoc,
     ReportDoc,
     WakeDoc,
+    OfferDoc,
+    ExchangedDoc,
     UnthrottledBody,
     TakenDoc,
     UnthrottledsDoc,
@@ -619,6 +622,9 @@ def _peer_paths() -> dict[str, Any]:
     return {
         "/v1/peer/pull": between("A member of a shard reports", PullDoc, ReportDoc),
         "/v1/peer/wake": between("A member of a shard is woken", WakeDoc, WokenDoc),
+        "/v1/changes/exchange": between(
+            "Agents of a shard exchange its changes", OfferDoc, ExchangedDoc
+        ),
     }
 
 

@@ -18,9 +18,16 @@ from headgate.stores.audit import add_audit, drop_audit
 from headgate.stores.conversion import NOTES
 from headgate.stores.entries import check_room
 
+MAX_HISTORY_BYTES = 64 * 1024 * 1024
+"""Of what revisions say: the oldest go first. Policies of thousands of budgets are megabytes."""
+LARGE_REVISION_BYTES = 64 * 1024
+"""Of smaller ones, as many as are kept take less than that."""
 LAST_CHARACTER = "\U0010ffff"
 _UNDER = "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ?"
 _COUNT = "SELECT count(*) FROM entries WHERE key >= ? AND key < ?"
+_HISTORY = """
+    SELECT key, length(value) FROM entries WHERE key >= ? AND key < ? ORDER BY key DESC
+"""
 _ENTRY = "SELECT key, value, revision FROM entries WHERE key = ?"
 _PUT = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
 _DROP = "DELETE FROM entries WHERE key = ?"
@@ -107,6 +114,8 @@ class Commit:
         for put in done:
             _replace(connection, put.key, put.value, self._log.revision)
         connection.execute("UPDATE log SET revision = ?", (self._log.revision,))
+        if any(len(put.value or b"") > LARGE_REVISION_BYTES for put in done if _is_logged(put)):
+            _cut_history(connection)
         self._audit_ids = [add_audit(connection, entry) for entry in self._audit]
         return self._log.revision
 
@@ -138,3 +147,17 @@ def _replace(connection: sqlite3.Connection, key: str, value: bytes | None, revi
         connection.execute(_DROP, (key,))
     else:
         connection.execute(_PUT, (key, value, revision))
+
+
+def _is_logged(put: Put) -> bool:
+    return put.key.startswith(LOG)
+
+
+def _cut_history(connection: sqlite3.Connection) -> None:
+    """The newest stays in any case. What is cut is not brought back by `take_back`."""
+    sizes = connection.execute(_HISTORY, _span(LOG)).fetchall()
+    left = MAX_HISTORY_BYTES
+    for at, (key, size_bytes) in enumerate(sizes):
+        left -= size_bytes
+        if left < 0 and at:
+            connection.execute(_DROP, (key,))
