@@ -417,6 +417,7 @@ class Agent:
             # From the last to the first; one that fails keeps none of the others from its end.
             ends.callback(self._unlink_socket)
             ends.push_async_callback(self._close_store)
+            ends.callback(self.own.close)
             ends.push_async_callback(self.budgets.flush)
             ends.push_async_callback(self.keeper.flush)
             ends.push_async_callback(self.book.close)

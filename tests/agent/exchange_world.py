@@ -25,9 +25,9 @@ from headgate.core.rules import NO_RULES, RuleBook
 from headgate.core.samples import Absent, Cause
 from headgate.core.topology import Following, Leading, Role, RoleSeen, Standpoint, Unled
 from headgate.errors import InvalidRequest, PeerFailed, StoreUnavailable, WrongShard
-from headgate.stores.memory import MemoryStore
 from headgate.wire.exchange import decode_answer, decode_offer, encode_answer, encode_offer
 from tests.agent.fakes import HandClock, settle
+from tests.fixtures.memory_store import MemoryStore
 
 SHARD = "commerce/-80"
 REACH = parse_reach(f"shard:{SHARD}")

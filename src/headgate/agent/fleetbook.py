@@ -401,7 +401,7 @@ class OwnBook(ChangeBook):
         own = cast(FleetStore, store)
         super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
-        self._in_force = in_force
+        self._own.on_found = self._in_force = in_force
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
@@ -417,6 +417,9 @@ class OwnBook(ChangeBook):
         named = self.held.items.get((kind, item_id))
         is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
         return apart(item)[1] if is_apart else item_id
+
+    def close(self) -> None:
+        self._own.close()
 
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
