@@ -44,7 +44,7 @@ from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
 from headgate.core.fleet_files import parse_file, written_file
 from headgate.core.lint import Advice, Severity
-from headgate.core.reach import Reach
+from headgate.core.reach import HERE, Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
 
@@ -427,7 +427,7 @@ class OwnBook(ChangeBook):
 
     async def forget(self, kind: str, ids: Iterable[str]) -> None:
         """What ended long ago is taken out, with an audit entry and no revision."""
-        await self._own.forget([(kind, name) for name in ids])
+        await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
 
     async def _made(self, change: FleetChange) -> FleetChange:
         if not change.changes or change.dry_run:

@@ -61,6 +61,8 @@ from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, St
 log = structlog.get_logger()
 
 LOOK_AGAIN_S = 1.0
+JUST_SET_S = 60.0
+"""What was set within this is another change than the one that was to be forgotten."""
 REPLICATED = "replicated"
 """What was done, where another agent of the shard has made the change."""
 
@@ -242,7 +244,9 @@ class OwnWriter(FleetWriter):
         async with self._lock:
             held = await self.read()
             found = (held.items[name] for name in names if name in held.items)
-            await self._drop([item for item in found if not shard_of(item.key)])
+            before_s = self._clock.now().wall_s - JUST_SET_S
+            over = [item for item in found if not shard_of(item.key) and item.set_at < before_s]
+            await self._drop(over)
 
     async def collect(self) -> None:
         """Drop what has been over for long of all shards."""
