@@ -95,6 +95,7 @@ from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
 from headgate.tracingparts import check_tracing, tracer_of
 from headgate.version import VERSION
+from headgate.wire.peers import parse_peer_url
 from headgate.wiring import (
     advertised,
     check_parts,
@@ -262,6 +263,7 @@ class Agent:
             open_link=self._open_link,
             make=self._make,
             aggregates=aggregates,
+            parse_url=lambda url: parse_peer_url(url).text,
         )
         self.sampler.watch(self.shards.note_reading)
         self.pacers = Pacers(self.board, self._clock)
@@ -293,8 +295,14 @@ class Agent:
             roll,
             Here(self.rules.advice, self.rules.time.now_s),
             self.own_in_force.changed,
+            name=agent.name,
             limits=limits,
         )
+        self.own.rooms |= {
+            ItemKind.METRIC: self.book,
+            ItemKind.PEER: self.shards,
+            ItemKind.SKIP: self.shards,
+        }
         host = Host(
             self.shards,
             self.board,

@@ -24,10 +24,11 @@ from headgate.agent.ownitems import OURSELVES, Make, SetHere, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings, ends_at, stands
+from headgate.core.change_files import FileEntry
+from headgate.core.fleet import Item, ItemChange, ItemKind
+from headgate.core.fleet_change import FleetChange, Holdings, ItemName, ends_at, name_of, stands
 from headgate.core.lint import Advice, Severity, lint_metric
-from headgate.core.metric_redaction import hidden_faults
+from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec, is_looser
 from headgate.core.names import parse_metric
@@ -40,6 +41,7 @@ from headgate.errors import (
     Conflict,
     Fault,
     HeadgateError,
+    InvalidName,
     InvalidSettings,
     ProbeFailed,
     StoreUnavailable,
@@ -509,6 +511,71 @@ class MetricBook:
         entry = _laid_over(plan, wish.metric, change, self._n_after(wish, made))
         return await self._proposal(wish.database, entry, made)
 
+    # --- from a file of changes ------------------------------------------------------------
+
+    def drafted(
+        self, held: Holdings, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        """As put and remove do it (changefiles.Room). An end that is not said stays as it is."""
+        named, metric = entry.raw["database"], entry.raw["metric"]
+        raw = {key: one for key, one in entry.raw.items() if key not in ("database", "metric")}
+        try:
+            database, metric = self._database(named), parse_metric(metric)
+            return self._drafted(held, database, metric, raw, asked)
+        except NoSuchMetric as error:
+            raise InvalidSettings([Fault(f"{entry.place}.database", str(error))]) from None
+        except InvalidName as error:
+            raise InvalidSettings([Fault(f"{entry.place}.metric", str(error))]) from None
+        except InvalidSettings as error:
+            faults = [_placed(fault, entry.place, metric) for fault in error.faults]
+            raise InvalidSettings(faults) from None
+
+    def _drafted(
+        self,
+        held: Holdings,
+        database: _Database,
+        metric: str,
+        raw: Mapping[str, Any],
+        asked: Asked,
+    ) -> tuple[Item, Sequence[Advice]]:
+        plan = database.plan
+        settings, end = self._parted(raw)
+        wish = _Asked(plan.name, metric, None, end)
+        known, beneath = self._known(held, plan, metric, asked), _laid_over(plan, metric, None, 0)
+        entry: Entry | None = None
+        value: dict[str, Any] = {"removed": True}
+        if "removed" not in settings:
+            there = _settings_in(known.item) if known.item is not None else None
+            settings = revealed(settings, there or {})
+            entry = self._validated(database, metric, settings, known)
+            value = {"settings": settings}
+        elif faults := _removal_faults(settings, beneath):
+            raise InvalidSettings(faults)
+        end_s, told = _end_of(wish, beneath, entry, known, asked, keeps=True)
+        change = put(held, METRIC, wish.id, _with_end(value, end_s), asked)
+        assert change.after is not None
+        return change.after, told
+
+    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
+        """No database has too many metrics by it."""
+        after = [one.after for one in changes if one.after is not None and one.after.kind == METRIC]
+        items = dict(held.items)
+        items |= {name_of(item): item for item in after}
+        for name in sorted({item.id.rpartition("/")[0] for item in after}):
+            count = len(self._metrics_by(items, name, asked.wall_s))
+            if count > MAX_METRICS_PER_DATABASE:
+                message = f"{name} would have {count} metrics, at most {MAX_METRICS_PER_DATABASE}"
+                raise InvalidSettings([Fault("metrics", message)])
+
+    def _metrics_by(self, items: Mapping[ItemName, Item], database: str, wall_s: float) -> set[str]:
+        held = self._databases.get(database)
+        found = set(held.plan.raw_metrics) if held is not None else set[str]()
+        for item in items.values():
+            of, _, metric = item.id.rpartition("/")
+            if item.kind == METRIC and of == database and stands(item, wall_s):
+                (found.discard if (item.value or {}).get("removed") else found.add)(metric)
+        return found
+
     async def _proposal(self, database: str, entry: Entry | None, made: FleetChange) -> Proposal:
         """Outside any lock: a probe that hangs until its timeout holds up no other change."""
         end = None if entry is None else entry.expires_at
@@ -693,6 +760,24 @@ def _change_of(item: Item, now: Instant) -> _Change:
 def _settings_in(item: Item) -> dict[str, Any] | None:
     settings = (item.value or {}).get("settings")
     return dict(settings) if isinstance(settings, Mapping) else None
+
+
+def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[Fault]:
+    """Of an entry of a file that says `removed`."""
+    if settings["removed"] is not True:
+        return [Fault("removed", "must be true; to have the metric, leave this out")]
+    if len(settings) > 1:
+        return [Fault("removed", "leaves no settings: give those, or removed = true")]
+    if beneath is None:
+        return [Fault("removed", "the settings file has no such metric: leave the entry out")]
+    return []
+
+
+def _placed(fault: Fault, place: str, metric: str) -> Fault:
+    """Where it is in a file of changes."""
+    if fault.place == metric or fault.place.startswith((f"{metric}.", f"{metric}[")):
+        return fault._replace(place=f"{place}{fault.place.removeprefix(metric)}")
+    return fault._replace(place=f"{place}.{fault.place}")
 
 
 def _audit(

@@ -28,7 +28,7 @@ from headgate.wire.budgets import (
     budget_doc,
     state_of,
 )
-from headgate.wire.fleet import difference_docs
+from headgate.wire.changes import difference_docs
 from headgate.wire.fleet_reach import reached_doc
 
 
