@@ -66,6 +66,7 @@ class SimAgent:
         "_registrar",
         "_role",
         "_roll",
+        "_state",
         "_store",
         "_tasks",
         "_timing",
@@ -122,7 +123,8 @@ class SimAgent:
             spread_s=lambda: self.follower.spread_s,
             is_size_known=lambda: self.mirror.known,
         )
-        self._keeper = RuleKeeper(MemoryStore(), clock, self._put_in_force, lambda _: {})
+        self._state = MemoryStore()
+        self._keeper = RuleKeeper(self._state, clock, self._put_in_force, lambda _: {})
         self._in_force = FleetInForce(
             self.follower,
             clock,
@@ -148,7 +150,7 @@ class SimAgent:
 
     async def start(self) -> None:
         self._make()
-        await self._keeper._store.open()
+        await self._state.open()
         if self.disk is not None:
             self.follower.recall(self.disk)
             await self._in_force.apply()

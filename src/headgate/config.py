@@ -1103,7 +1103,7 @@ def _fleet_faults(
     if agent.elect is not None and agent.advertise is None and nowhere:
         message = "is needed: the others of the pair cannot be sent to an address that means any"
         yield Fault("agent.advertise", message)
-    if patroni.etcd is None and (fleet is None or fleet.etcd is None):
+    if patroni.etcd is None and fleet is None:
         for name in (n for n, database in databases.items() if database.patroni):
             message = "needs etcd: say where Patroni's is, in [patroni] or [fleet]"
             yield Fault(f"databases.{name}.patroni", message)

@@ -390,11 +390,6 @@ def fleet_parts(settings: Settings, host: Host, clock: Clock, roll: Roll) -> Fle
 
 
 def store_of(fleet: FleetSettings, roll: Roll) -> FleetStore:
-    if fleet.etcd is None:
-        assert fleet.file is not None  # One of both is there: fleetsettings.py sees to it.
-        from headgate.stores.fleet_sqlite import SqliteFleetStore
-
-        return SqliteFleetStore(fleet.file)
     return etcd_store(fleet.etcd, fleet.prefix, roll, timeout_s=fleet.timeout_s, names_data=True)
 
 
@@ -429,8 +424,6 @@ def _cache_of(settings: Settings, fleet: FleetSettings) -> FleetCache | None:
 
 
 def _origin(fleet: FleetSettings) -> Origin:
-    if fleet.etcd is None:
-        return Origin(places=(str(fleet.file),))
     return Origin(fleet.prefix, tuple(sorted(fleet.etcd.endpoints)))
 
 

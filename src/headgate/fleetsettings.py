@@ -94,11 +94,6 @@ _ACCESS = (
 FLEET_SETTINGS = table(
     (
         *_ACCESS,
-        Setting(
-            "file",
-            "Instead of etcd: SQLite file that the agents of one machine share.",
-            _path,
-        ),
         Setting("prefix", "What the keys in etcd begin with.", _prefix, default="/headgate/"),
         Setting(
             "region",
@@ -167,9 +162,7 @@ class EtcdAccess:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    etcd: EtcdAccess | None
-    file: Path | None = None
-    """Instead of it. One of both is there."""
+    etcd: EtcdAccess
     prefix: str = "/headgate/"
     region: str = ""
     cluster: str = ""
@@ -193,9 +186,10 @@ def read_fleet(raw: object, faults: list[Fault]) -> FleetSettings | None:
     if raw is None:
         return None
     values, found = read_table(raw, FLEET_SETTINGS, place="fleet")
-    found += [] if found else [*_either(values), *_access_faults(values, "fleet")]
+    found += [] if found else [*_missing(values), *_access_faults(values, "fleet")]
     faults.extend(found)
-    return None if found else FleetSettings(_access(values), **_others(values))
+    etcd = None if found else _access(values)
+    return None if etcd is None else FleetSettings(etcd, **_others(values))
 
 
 def read_patroni(raw: object, faults: list[Fault]) -> PatroniSettings:
@@ -207,12 +201,9 @@ def read_patroni(raw: object, faults: list[Fault]) -> PatroniSettings:
     return PatroniSettings(_access(values), values["namespace"])
 
 
-def _either(values: Mapping[str, Any]) -> Iterator[Fault]:
-    if values["endpoints"] is None and values["file"] is None:
-        message = "is missing: say where etcd is, or give `file` for one machine"
-        yield Fault("fleet.endpoints", message)
-    if values["endpoints"] is not None and values["file"] is not None:
-        yield Fault("fleet.file", "and endpoints exclude each other: it is one store or the other")
+def _missing(values: Mapping[str, Any]) -> Iterator[Fault]:
+    if values["endpoints"] is None:
+        yield Fault("fleet.endpoints", "is missing: say where the members of etcd are")
 
 
 def _access(values: Mapping[str, Any]) -> EtcdAccess | None:

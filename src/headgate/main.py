@@ -25,6 +25,7 @@ from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
 from headgate.agent.demand import Demands
+from headgate.agent.exchange import Exchange, OwnFacts, Pair
 from headgate.agent.fairness import Fairness
 from headgate.agent.filelimit import FileRoom, most_connections
 from headgate.agent.fleetbook import OwnBook
@@ -34,6 +35,7 @@ from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
+from headgate.agent.memberfiles import MemberRoom
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
 from headgate.agent.pacer import Pacers
@@ -263,7 +265,6 @@ class Agent:
             open_link=self._open_link,
             make=self._make,
             aggregates=aggregates,
-            parse_url=lambda url: parse_peer_url(url).text,
         )
         self.sampler.watch(self.shards.note_reading)
         self.pacers = Pacers(self.board, self._clock)
@@ -298,10 +299,16 @@ class Agent:
             name=agent.name,
             limits=limits,
         )
+        facts = OwnFacts(agent.name, settings.fleet is not None, self._places)
+        self.exchange = Exchange(
+            self.shards, self.own, self.demands, self._clock, self._open_link, facts
+        )
+        self.budgets.own = self.own
+        members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
         self.own.rooms |= {
-            ItemKind.METRIC: self.book,
-            ItemKind.PEER: self.shards,
-            ItemKind.SKIP: self.shards,
+            ItemKind.METRIC: self.book.room,
+            ItemKind.PEER: members,
+            ItemKind.SKIP: members,
         }
         host = Host(
             self.shards,
@@ -316,7 +323,9 @@ class Agent:
         )
         self.fleet = fleet_parts(settings, host, self._clock, roll)
         self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
-        self.standby = self._standby(agent, roll)
+        self.standby = standby = self._standby(agent, roll)
+        if standby is not None:
+            self.exchange.pair = Pair(lambda: standby.url, self._is_passive)
         self.unthrottled = UnthrottledBook(self.store, self._clock)
         self.alerts = Alerts(self._clock, agent=agent.name, send=webhook_of(settings))
         self.watch = self._watch(settings)
@@ -383,6 +392,7 @@ class Agent:
         self._background("statements", self.statements.run)
         self._background("rules", self.rules.run)
         self._background("budgets", self.budgets.run)
+        self._background("exchange", self.exchange.run)
         self._background("metrics", self.book.run)
         for name, run in self.fleet.loops() if self.fleet else ():
             self._background(name, run)
@@ -406,6 +416,7 @@ class Agent:
         log.info("agent.stopping")
         self._notifier.stopping("finishing what is under way")
         self.shards.let_go()
+        self.exchange.let_go()
         self.broadcasts.close()
         await self.listener.stop(STOP_GRACE_S)
         for task in [*self._tasks, *self._heartbeat_tasks]:
@@ -419,6 +430,7 @@ class Agent:
             ends.push_async_callback(self.keeper.flush)
             ends.push_async_callback(self.book.close)
             ends.push_async_callback(self.shards.close)
+            ends.push_async_callback(self.exchange.close)
             ends.push_async_callback(self.patroni.close)
             if self.fleet is not None:
                 ends.push_async_callback(self.fleet.close)
@@ -531,6 +543,7 @@ class Agent:
             demands=self.demands,
             rules=self.rules,
             own=self.own,
+            exchange=self.exchange,
             broadcasts=self.broadcasts,
             intake=self.intake,
             unthrottled=self.unthrottled,
@@ -704,20 +717,17 @@ class Agent:
         a `hold` may have been in force."""
         try:
             own = await self.own.load(salvaged=True)
-            policies = await self.store.salvage_policies()
         except StoreUnavailable as error:
             self._lose_state(str(error))
             return
         await self.own_in_force.load(list(own.items.values()))
-        await self.budgets.load(policies)
 
     async def _load_state(self) -> int:
         """All of it is read before any of it counts. How many changes there are."""
         own = await self.own.load()
-        policies, reports = await self.store.policies(), await self.store.reports()
+        reports = await self.store.reports()
         await self.own_in_force.load(list(own.items.values()))
         self.unthrottled.load(reports)
-        await self.budgets.load(policies)
         return len(own.items)
 
     async def _make(

@@ -12,6 +12,7 @@ from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.demand import Demands
 from headgate.agent.ports import Store
 from headgate.core.activity import Idleness
+from headgate.core.reach import Place
 from headgate.core.samples import Sample
 from headgate.errors import MeterFailed, PolicyRefused
 from headgate.stores.memory import MemoryStore
@@ -19,8 +20,10 @@ from headgate.traffic.parse import parse_policy, written
 from headgate.traffic.policy import Policy
 from headgate.traffic.readings import BudgetCounts, BudgetReadings, Lying, Published
 from tests.agent.fakes import HandClock
+from tests.agent.own_world import OwnLog
 from tests.builders import metric
 
+PLACE = Place("eu-1", "commerce", "commerce/-80", "db-1", "main")
 ETL: dict[str, Any] = {
     "name": "etl",
     "rate": 20,
@@ -114,6 +117,9 @@ class BudgetWorld:
             self.clock,
             stands_aside=lambda: self.passive,
         )
+        self.log = OwnLog(self.store, self.clock, places=(PLACE,))
+        self.log.attach(self.budgets)
+        self.own = self.budgets.own = self.log.book
 
     def plan(self, base: Document | None = None) -> TrafficPlan:
         gear = Gear((self.server,), self.server)
@@ -121,12 +127,16 @@ class BudgetWorld:
         return TrafficPlan("main", base, self.source, "dir", lambda: gear, own_role=self.own_role)
 
     async def start(self) -> BudgetWorld:
-        """As main.py does: settings first, then what the store has; then the loop."""
+        """As main.py does: the log first, then the settings; then the loop."""
         await self.store.open()
+        await self.log.load()
         await self.budgets.adopt([self.plan()])
-        await self.budgets.load(await self.store.policies())
         await self.budgets.tick()
         return self
+
+    async def actions(self) -> list[tuple[str, str]]:
+        """Of the audit, newest first."""
+        return [(entry.who, entry.action) for entry in await self.store.audit()]
 
     async def restart(self, **other: Any) -> BudgetWorld:
         """Another process, with the same store, clock and server."""

@@ -9,27 +9,20 @@ from typing import Any
 import pytest
 
 from headgate.agent.budgetbook import BudgetBook, NoSuchBudget
-from headgate.core.records import AuditEntry, PolicyRevision
+from headgate.agent.fleetcommit import Draft
+from headgate.core.fleet import ItemChange, ItemKind
+from headgate.core.reach import HERE
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from headgate.traffic.policy import Mode
-from tests.agent.budget_world import ETL, WEB, BudgetWorld, document
+from tests.agent.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
+from tests.agent.own_world import Unwritable, keep, set_here
 from tests.builders import NOW
-from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.eventually import DEADLINE_S, aeventually
 
+STATE_6 = Path(__file__).parent.parent / "contracts" / "data" / "state-6"
 ENFORCED = {**ETL, "mode": "enforce"}
-
-
-class AwayStore(MemoryStore):
-    """Keeps no policy while it is away."""
-
-    away = False
-
-    async def put_policy(self, new: PolicyRevision, audit: AuditEntry) -> PolicyRevision:
-        if self.away:
-            raise StoreUnavailable("state.db: disk is full")
-        return await super().put_policy(new, audit)
 
 
 async def opened(**given: Any) -> BudgetWorld:
@@ -49,8 +42,10 @@ async def test_a_new_budget_starts_in_warn_is_kept_and_reaches_the_server() -> N
     change = await world.main.book.set_budget("etl", ETL, who="ann")
     assert world.server.modes == {"etl": "warn"}
     assert world.server.policies[-1][1] == change.after.revision > 0
-    (kept,) = await world.store.policies()
-    assert (kept.who, kept.action, kept.document) == ("ann", "budget.set", document(ETL))
+    (kept,) = await world.main.book.history(10)
+    assert (kept.who, kept.action, kept.n) == ("ann", "budget.set", change.after.revision)
+    then = await world.main.book.at_revision(kept.n)
+    assert then.document == document(ETL)
     entry = (await world.store.audit())[0]
     assert (entry.who, entry.target) == ("ann", "main/etl")
     assert list(entry.after["budgets"]) == ["etl"] and entry.before["budgets"] == {}
@@ -113,12 +108,61 @@ async def test_a_change_that_changes_nothing_is_no_revision() -> None:
 
 
 async def test_a_store_that_is_away_refuses_and_the_policy_stays() -> None:
-    store = AwayStore()
+    store = Unwritable()
+    store.is_full = False
     world = await opened(base=document(ETL), store=store)
-    store.away = True
+    store.is_full = True
     with pytest.raises(StoreUnavailable):
         await world.main.book.remove("etl", who="ann")
     assert world.server.modes == {"etl": "warn"}
+
+
+async def test_of_changes_at_the_same_time_none_is_lost() -> None:
+    """Each is worked out on the log, which may be ahead of what is in force."""
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    many = [{**WEB, "name": f"web{n}"} for n in range(8)]
+    made = await asyncio.gather(
+        *(book.set_budget(one["name"], one, who="ann") for one in many),
+        book.patch_budget("etl", {"rate": 30}, who="bob"),
+        book.cap(Mode.WARN, who="cy"),
+    )
+    assert names(book) == ["etl", *(one["name"] for one in many)]
+    assert sorted(one.after.revision for one in made) == list(range(1, 11))
+    assert book.edition.revision == 10 and book.edition.changes.mode_cap is Mode.WARN
+    again = await world.restart()
+    assert again.main.book.edition.document == book.edition.document
+
+
+async def test_a_change_is_one_entry_of_the_audit_and_one_revision() -> None:
+    """However many items of the log it takes."""
+    world = await opened(base=document(ETL))
+    whole = {"policy": {"exempt_usernames": ["monitor"]}, "budgets": [WEB, {**WEB, "name": "b"}]}
+    change = await world.main.book.put(whole, who="ann")
+    assert len(await world.main.book.history(10)) == 1
+    entry, *rest = await world.store.audit()
+    assert (entry.who, entry.action, entry.target) == ("ann", "policy.set", "main")
+    assert set(entry.before["budgets"]) == {"etl"} and set(entry.after["budgets"]) == {"web", "b"}
+    assert entry.after["policy"] == {"exempt_usernames": ["monitor"]}
+    assert [one.action for one in rest] == ["policy.read"]
+    assert change.after.revision == 1
+    again = await world.restart()
+    assert again.main.book.edition.document == document(
+        WEB, {**WEB, "name": "b"}, exempt_usernames=["monitor"]
+    )
+    assert names(again.main.book) == ["web", "b"]
+
+
+async def test_another_order_is_a_change_of_its_own() -> None:
+    world = await opened()
+    book = world.main.book
+    await book.put({"budgets": [ETL, WEB]}, who="ann")
+    await book.put({"budgets": [WEB, ETL]}, who="ann")
+    assert names(book) == ["web", "etl"]
+    again = await world.restart()
+    assert names(again.main.book) == ["web", "etl"]
+    await again.main.book.rollback(1, who="ann")
+    assert names(again.main.book) == ["etl", "web"]
 
 
 async def test_a_budget_that_is_not_there_is_named_with_those_that_are() -> None:
@@ -171,23 +215,78 @@ async def test_forgiving_raises_the_epoch_and_nothing_else() -> None:
 async def test_every_revision_is_kept_and_can_be_gone_back_to() -> None:
     world = await opened(base=document(ETL))
     book = world.main.book
+    await book.patch_budget("etl", {"rate": 10}, who="ann")
     first = book.edition.revision
     await book.patch_budget("etl", {"mode": "enforce", "rate": 5}, who="ann")
     await book.cap(Mode.WARN, who="bob")
+    tried = await book.rollback(first, who="cy", dry_run=True)
+    assert (
+        tried.changed and tried.dry_run and book.edition.budget("etl") != tried.after.budget("etl")
+    )
     back = await book.rollback(first, who="cy")
-    assert book.edition.document == document(ETL)
+    assert book.edition.document == document({**ETL, "rate": 10})
     assert book.edition.changes.mode_cap is Mode.WARN, "a switch is not of the document"
     told = await book.history(10)
     assert [one.action for one in told] == [
         "policy.rolled_back",
         "policy.capped",
         "budget.changed",
-        "policy.read",
+        "budget.changed",
     ]
-    assert told[0].revision == back.after.revision
+    assert told[0].n == back.after.revision
     assert "etl: mode warn → enforce" in told[2].summary
+    assert (await world.actions())[0] == ("cy", "policy.rolled_back")
+    await book.rollback(0, who="cy")
+    assert book.edition.document == document(ETL), "as the settings file has it"
+    assert book.edition.changes.mode_cap is Mode.WARN
     with pytest.raises(NoSuchBudget, match="no revision 999"):
         await book.rollback(999, who="cy")
+
+
+async def test_what_an_earlier_version_kept_is_on_the_file(tmp_path: Path) -> None:
+    """Its policies are items of the log since then (stores/conversion.py)."""
+    (tmp_path / "state.db").write_bytes((STATE_6 / "state.db").read_bytes())
+    store = SqliteStore(tmp_path / "state.db", deadline_s=DEADLINE_S)
+    world = await opened(base=document(WEB, ETL), store=store)
+    book = world.main.book
+    assert names(book) == ["etl", "new"] and book.edition.revision == 14
+    assert (book.edition.origin("etl"), book.edition.origin("new")) == ("changed", "runtime")
+    assert await book.history(10) == []
+    await book.patch_budget("new", {"rate": 7}, who="ann")
+    await book.set_budget("web", WEB, who="ann")
+    (second, first) = await book.history(10)
+    await book.rollback(first.n, who="ann")
+    assert names(book) == ["etl", "new"] and second.n == first.n + 1
+    await book.rollback(0, who="ann")
+    assert book.edition.document == document(WEB, ETL)
+    await world.store.close()
+
+
+async def test_going_back_leaves_rules_and_other_databases_alone() -> None:
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    await book.patch_budget("etl", {"rate": 10}, who="ann")
+    first = book.edition.revision
+    rule = {"id": "half", "target": "etl", "ratio": 0.5}
+    await world.own.put_rule(rule, reach=HERE, who="ann")
+    other = set_here(ItemKind.BUDGET, "main-2/etl", {"removed": True})
+    await world.own.make(
+        lambda held, asked: Draft("budget.removed", [ItemChange(None, other)]), "ann", dry_run=False
+    )
+    await book.patch_budget("etl", {"rate": 5}, who="ann")
+    before = world.own.held
+    await book.rollback(first, who="ann")
+    after = world.own.held
+    changed = {name for name, item in after.items.items() if before.items.get(name) != item}
+    assert changed == {(ItemKind.BUDGET, "main/etl")}
+    assert book.edition.document == document({**ETL, "rate": 10})
+    assert [one.action for one in await book.history(10)] == [
+        "policy.rolled_back",
+        "budget.changed",
+        "budget.changed",
+    ]
+    with pytest.raises(NoSuchBudget, match=f"no revision {first + 1}"):
+        await book.at_revision(first + 1)
 
 
 async def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -205,19 +304,62 @@ async def test_what_was_changed_is_there_after_a_restart(tmp_path: Path) -> None
     await again.store.close()
 
 
-async def test_another_file_is_a_revision_of_its_own_beneath_the_changes() -> None:
+async def test_what_was_kept_before_the_agent_was_killed_is_published_by_the_next() -> None:
+    """Between the log and the server."""
     world = await opened(base=document(ETL))
-    await world.main.book.patch_budget("etl", {"mode": "enforce"}, who="ann")
+    world.server.goes_on.clear()
+    making = asyncio.create_task(world.main.book.set_budget("web", WEB, who="ann"))
+    await aeventually(lambda: world.server.tries == 2)
+    making.cancel()
+    await asyncio.gather(making, return_exceptions=True)
+    server = FakeServer()
+    again = await world.restart(server=server)
+    assert server.modes == {"etl": "warn", "web": "warn"}
+    (kept,) = await again.main.book.history(10)
+    assert (kept.action, kept.n) == ("budget.set", again.main.book.edition.revision)
+
+
+async def test_a_budget_of_the_file_that_is_gone_is_lifted_also_by_a_start() -> None:
+    """Else an agent without a policy leaves alone what lies at the server."""
+    for restarts in (False, True):
+        world = await opened(base=document(ETL))
+        world.source = ""
+        if restarts:
+            world = await world.restart(base=document())
+        else:
+            await world.budgets.adopt([world.plan(document())])
+            await world.budgets.tick()
+        assert world.main.has_policy and world.server.modes == {}
+    new = await opened(base=document(), source="")
+    await new.budgets.tick()
+    again = await new.restart()
+    await again.budgets.tick()
+    assert not again.main.has_policy and not again.server.policies
+
+
+async def test_another_file_is_in_the_audit_and_beneath_the_changes() -> None:
+    """Nobody changed it here: it is no revision."""
+    world = await opened(base=document(ETL))
+    changed = await world.main.book.patch_budget("etl", {"mode": "enforce"}, who="ann")
     newer = document({**ETL, "rate": 30}, WEB)
     await world.budgets.adopt([world.plan(newer)])
     await world.budgets.tick()
-    (kept,) = await world.store.policies()
-    assert (kept.who, kept.action) == ("headgate", "policy.read")
-    assert kept.summary == "etl: rate 20 → 30; web: new, warn, burst 50, 1 rule"
-    assert kept.document == document({**ETL, "rate": 30, "mode": "enforce"}, WEB)
+    entry = (await world.store.audit())[0]
+    assert (entry.who, entry.action, entry.target) == ("headgate", "policy.read", "main")
+    assert [b["rate"] for b in entry.before["budgets"].values()] == [20]
+    assert [b.get("rate") for b in entry.after["budgets"].values()] == [30, None]
+    edition = world.main.book.edition
+    assert edition.document == document({**ETL, "rate": 30, "mode": "enforce"}, WEB)
+    assert edition.revision == changed.after.revision
     assert world.server.modes == {"etl": "enforce", "web": "warn"}
     await world.budgets.tick()
-    assert len(await world.store.policy_revisions("main")) == 3, "kept once"
+    again = await world.restart(base=newer)
+    actions = [action for _, action in await again.actions()]
+    assert actions == ["policy.read", "budget.changed", "policy.read"], "kept once"
+    await world.restart(base=document(WEB))
+    entry = (await world.store.audit())[0]
+    assert (entry.action, entry.before) == ("policy.read", None), "what it was, nobody knows"
+    assert list(entry.after["budgets"]) == ["web"]
 
 
 async def test_changes_that_cannot_stand_on_the_new_file_leave_it_alone() -> None:
@@ -232,14 +374,13 @@ async def test_changes_that_cannot_stand_on_the_new_file_leave_it_alone() -> Non
 
 
 async def test_a_file_is_kept_once_the_store_is_back() -> None:
-    store = AwayStore()
-    store.away = True
+    store = Unwritable()
     world = await opened(base=document(ETL), store=store)
     assert world.server.modes == {"etl": "warn"}, "no server waits for the store"
-    assert await store.policies() == []
-    store.away = False
+    assert await world.actions() == []
+    store.is_full = False
     await world.budgets.tick()
-    assert [one.action for one in await store.policies()] == ["policy.read"]
+    assert await world.actions() == [("headgate", "policy.read")]
 
 
 async def test_while_the_changes_are_not_known_no_server_is_told() -> None:
@@ -249,19 +390,26 @@ async def test_while_the_changes_are_not_known_no_server_is_told() -> None:
     await world.budgets.tick()
     assert world.server.policies == []
     await world.store.open()
-    await world.budgets.load(await world.store.policies())
+    await world.log.load()
     await world.budgets.tick()
     assert world.server.modes == {"etl": "warn"}
 
 
 async def test_changes_of_another_version_are_told_and_left_out() -> None:
+    """Also of the items that a change puts and takes out: an agent of that version needs them."""
     store = MemoryStore()
     await store.open()
-    audit = AuditEntry(0.0, "x", "policy.set", "main", None, None)
-    odd = PolicyRevision("main", 0, 0.0, "x", "policy.set", "", {}, {"budgets": 7})
-    await store.put_policy(odd, audit)
+    odd = set_here(ItemKind.BUDGET, "main/odd", {"settings": 7, "whole": True})
+    capped = set_here(ItemKind.POLICY, "main", {"mode_cap": ["warn"]})
+    await keep(store, odd, capped)
     world = await BudgetWorld(base=document(ETL), store=store).start()
     assert world.server.modes == {"etl": "warn"}
+    assert set(world.budgets.fleet_faults) == {"main/odd", "main"}
+    await world.main.book.set_budget("web", WEB, who="ann")
+    await world.main.book.put(document(WEB), who="ann")
+    held = await world.own.load()
+    assert held.items[ItemKind.BUDGET, "main/odd"] == odd
+    assert held.items[ItemKind.POLICY, "main"] == capped
 
 
 # --- time ------------------------------------------------------------------------------------
@@ -292,6 +440,20 @@ async def test_the_files_budget_stays_in_the_document_and_goes_from_the_server()
     assert len(world.server.policies) == 2, "told once"
 
 
+async def test_what_was_taken_out_a_day_ago_is_forgotten_but_for_the_revision() -> None:
+    world = await opened(base=document(ETL))
+    book = world.main.book
+    for name in ("a", "b", "c"):
+        await book.set_budget(name, {**WEB, "name": name}, who="ann")
+        await book.remove(name, who="ann")
+    revision = book.edition.revision
+    world.clock._step(86_401)
+    await world.budgets.tick()
+    held = await world.own.load()
+    assert set(held.items) == {(ItemKind.BUDGET, "main/c")}
+    assert (await world.restart()).main.book.edition.revision == revision
+
+
 @pytest.mark.parametrize("given", [{"for": "soon"}, {"for": "2h", "expires_at": 2e9}])
 async def test_an_end_is_said_once_and_in_words_that_are_understood(given: dict[str, Any]) -> None:
     world = await opened()
@@ -314,14 +476,13 @@ async def test_who_only_asks_holds_up_nobody_who_changes() -> None:
     """A dry run needs no token; it must not stand between an operator and the switch."""
     world = await BudgetWorld(document(ETL)).start()
     book = world.main.book
-    async with book._lock, asyncio.timeout(DEADLINE_S):
+    async with book._lock, world.own._own._lock, asyncio.timeout(DEADLINE_S):
         change = await book.judge(document(ETL, WEB))
     assert change.changed and change.dry_run
 
 
 async def test_the_switch_that_cannot_be_kept_names_the_one_that_needs_no_store() -> None:
-    store = AwayStore()
+    store = Unwritable()
     world = await BudgetWorld(document(ETL), store=store).start()
-    store.away = True
-    with pytest.raises(StoreUnavailable, match=r"disk is full.*headgate pg disable"):
+    with pytest.raises(StoreUnavailable, match=r"disk full.*headgate pg disable"):
         await world.main.book.cap(Mode.OFF, who="ann")

@@ -9,7 +9,14 @@ import msgspec
 from headgate.wire.answers import AnswerDoc, DebitDoc, MetricDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import MemberDoc, ShardDoc
-from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
+from headgate.wire.status import (
+    ClientDoc,
+    DatabaseDoc,
+    MetricView,
+    RemovedDoc,
+    StatusDoc,
+    StoreDoc,
+)
 
 Doc = dict[str, Any]
 
@@ -112,8 +119,13 @@ def metric_view(name: str = "lag", **given: Any) -> Doc:
         "granularity_s": 1.0,
         "now": metric(name),
         "advice": [],
+        "expires_at": None,
     }
     return _doc(MetricView, values, given)
+
+
+def removed_metric(name: str = "lag", **given: Any) -> Doc:
+    return _doc(RemovedDoc, {"database": "main", "metric": name, "removed": True}, given)
 
 
 def client(name: str = "etl:nightly", **given: Any) -> Doc:

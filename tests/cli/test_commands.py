@@ -591,7 +591,7 @@ def test_a_dry_run_says_so_and_asks_for_one(scripted: ScriptedAgent, run: Run) -
 
 def test_remove_needs_a_yes(scripted: ScriptedAgent, run: Run) -> None:
     scripted.says(QUEUE, builders.metric_view("queue_depth", revision=2))
-    removed = {"database": "main", "metric": "queue_depth", "removed": True}
+    removed = builders.removed_metric("queue_depth")
     scripted.says(QUEUE, removed, method="DELETE")
     unsure = run("metrics", "remove", "main", "queue_depth")
     assert unsure.code == 2
@@ -600,6 +600,24 @@ def test_remove_needs_a_yes(scripted: ScriptedAgent, run: Run) -> None:
     sure = run("metrics", "remove", "main", "queue_depth", "--yes")
     assert "REMOVED  main/queue_depth" in sure.out
     assert scripted.heard[-1].headers["if-match"] == '"2"'
+
+
+def test_a_change_of_a_metric_may_end(scripted: ScriptedAgent, run: Run) -> None:
+    """R155"""
+    scripted.says(QUEUE, builders.metric_view("queue_depth"))
+    told = "warning queue_depth: ends at 2026-03-01T08:00:00Z, after 1 h"
+    end = {"expires_at": "2026-03-01T08:00:00Z", "advice": [told]}
+    for method in ("PATCH", "PUT"):
+        scripted.says(QUEUE, builders.metric_view("queue_depth", **end), method=method)
+    scripted.says(QUEUE, builders.removed_metric("queue_depth", **end), method="DELETE")
+    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "9", "--for", "2h")
+    assert scripted.heard[-1].body == {"threshold": 9.0, "for": "2h"}
+    assert "ends at 2026-03-01" in ran.out and "after 1 h" in ran.out
+    run("metrics", "set", "main", "queue_depth", "--for", "never")
+    assert scripted.heard[-1].body == {"for": "never"}
+    ran = run("metrics", "remove", "main", "queue_depth", "--yes", "--for", "30m")
+    assert scripted.heard[-1].query == {"for": "30m"}
+    assert "REMOVED  main/queue_depth" in ran.out and "ends at 2026-03-01" in ran.out
 
 
 def test_a_metric_that_is_not_there_cannot_be_removed(scripted: ScriptedAgent, run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -237,6 +238,18 @@ def test_metrics_are_listed_with_their_origin_and_advice() -> None:
     assert "runtime, rev 3" in text
     assert "advice  q: slow" in text
     assert "no metric is configured" in shown(metrics_page([], Canvas()))
+
+
+def test_the_end_of_a_change_stands_in_the_list_and_with_its_metric() -> None:
+    """R155"""
+    view = read(MetricView, builders.metric_view("queue", expires_at="2026-03-01T12:00:00Z"))
+    stays = read(MetricView, builders.metric_view())
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC).astimezone()
+    for width in (60, 120):
+        text = shown(metrics_page([stays, view], Canvas(width=width)))
+        assert " ends " in text and f"{at:%m-%d %H:%M %Z}" in text
+    assert " ends " not in shown(metrics_page([stays], Canvas()))
+    assert f"ends at {at:%Y-%m-%d %H:%M:%S %Z}" in shown(metric_page(view, Canvas()))
 
 
 def test_one_metric_shows_timing_and_settings() -> None:

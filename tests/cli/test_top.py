@@ -183,7 +183,7 @@ def test_no_color_is_obeyed(busy: ScriptedAgent) -> None:
 def test_confirmation_is_asked_for_on_a_terminal(scripted: ScriptedAgent) -> None:
     path = "/v1/databases/main/metrics/lag"
     scripted.says(path, builders.metric_view())
-    scripted.says(path, {"database": "main", "metric": "lag", "removed": True}, method="DELETE")
+    scripted.says(path, builders.removed_metric(), method="DELETE")
     for key, code, methods in ((b"n\n", 1, {"GET"}), (b"y\n", 0, {"GET", "DELETE"})):
         scripted.heard.clear()
         with terminal("metrics", "remove", "main", "lag", HEADGATE_URL=scripted.url) as shown:

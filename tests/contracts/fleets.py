@@ -9,25 +9,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from headgate.agent.ports import FleetStore
-from headgate.core.keyvalue import Put
 from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
-from headgate.stores.fleet_sqlite import SqliteFleetStore
-from headgate.stores.fleet_statements import LogLimits
 from tests.fixtures.etcd import compact, etcd_store
-from tests.fixtures.eventually import DEADLINE_S
-
-SMALL_LOG_COMMITS = 20
-
-
-def sqlite_fleet_store(path: Path, **settings: Any) -> SqliteFleetStore:
-    """Given a minute for each operation: a loaded disk is slow, and that is no failure."""
-    return SqliteFleetStore(path, **{"deadline_s": DEADLINE_S, **settings})
 
 
 class Fleet(ABC):
@@ -78,23 +66,6 @@ class MemoryFleet(Fleet):
         self._mono_s += seconds
 
 
-class SqliteFleet(Fleet):
-    shortest_ttl_s = 0.05
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._path = folder / "fleet.db"
-
-    def _make(self) -> FleetStore:
-        log = LogLimits(commits=SMALL_LOG_COMMITS, bytes=1024 * 1024)
-        return sqlite_fleet_store(self._path, poll_s=0.01, max_log=log)
-
-    async def compact(self) -> None:
-        client = self.client()
-        for _ in range(SMALL_LOG_COMMITS + 1):
-            await client.commit([], [Put("elsewhere", b"")])
-
-
 class EtcdFleet(Fleet):
     shortest_ttl_s = 2.0
     """etcd grants no less."""
@@ -118,6 +89,5 @@ def _etcd(request: pytest.FixtureRequest, folder: Path) -> Fleet:
 
 FLEETS: dict[str, Callable[[pytest.FixtureRequest, Path], Fleet]] = {
     "memory": lambda request, folder: MemoryFleet(),
-    "sqlite": lambda request, folder: SqliteFleet(folder),
     "etcd": _etcd,
 }

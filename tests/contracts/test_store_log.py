@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from headgate.agent.ports import Store
-from headgate.core.fleet_items import MAX_ITEM_BYTES
+from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Entry, Lease, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
-from headgate.stores import entries
+from headgate.stores import entries, locallog
 from headgate.stores.entries import MAX_LOG_KEY_CHARS, MAX_REVISION_BYTES
 from headgate.stores.locallog import Commit
 from tests.contracts.conftest import sqlite_store
@@ -101,7 +101,7 @@ async def test_a_lease_means_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"\x00\xff", "naïve 名前 🐘".encode(), b"x" * MAX_ITEM_BYTES]
+    "value", [b"", b"\x00\xff", "naïve 名前 🐘".encode(), b"x" * 65_536]
 )
 async def test_any_bytes_are_kept_as_they_are(store: Store, value: bytes) -> None:
     await put(store, RULE, value)
@@ -205,9 +205,9 @@ async def test_forgetting_history_keeps_the_log_and_its_revision(store: Store) -
 @pytest.mark.parametrize(
     ("key", "size_bytes", "message"),
     [
-        (RULE, MAX_ITEM_BYTES + 1, rf"{RULE}: has 65,537 bytes, may have 65,536"),
-        (NOTE, MAX_ITEM_BYTES + 1, rf"{NOTE}: has 65,537 bytes, may have 65,536"),
-        ("log/1", MAX_REVISION_BYTES + 1, r"log/1: has 2,097,153 bytes, may have 2,097,152"),
+        (RULE, MAX_OWN_ITEM_BYTES + 1, rf"{RULE}: has 16,777,217 bytes, may have 16,777,216"),
+        (NOTE, MAX_OWN_ITEM_BYTES + 1, rf"{NOTE}: has 16,777,217 bytes, may have 16,777,216"),
+        ("log/1", MAX_REVISION_BYTES + 1, r"log/1: has 33,554,433 bytes, may have 33,554,432"),
         ("k" * (MAX_LOG_KEY_CHARS + 1), 1, r"key: 'kkk.* has 4097 characters, may have 4096"),
         ("\ud800", 1, r"key: '\\ud800' holds half of a surrogate pair"),
     ],
@@ -225,6 +225,21 @@ async def test_what_is_too_long_or_no_text_is_rejected_by_name(
 async def test_a_revision_may_say_more_than_an_item(store: Store) -> None:
     await store.commit([], [Put("log/1", b"x" * MAX_REVISION_BYTES)])
     assert len((await values(store, "log/"))["log/1"]) == MAX_REVISION_BYTES
+
+
+async def test_history_has_a_bound_and_its_oldest_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locallog, "MAX_HISTORY_BYTES", 250_000)
+    store = sqlite_store(tmp_path / "state.db")
+    await store.open()
+    for n in range(1, 6):
+        await store.commit([], [Put(f"log/{n}", b"x" * 100_000), Put(RULE, str(n).encode())])
+    assert sorted(await values(store, "log/")) == ["log/4", "log/5"]
+    await store.commit([], [Put("log/6", b"x" * 300_000)])
+    assert sorted(await values(store, "log/")) == ["log/6"], "the newest stays in any case"
+    assert (await values(store))[RULE] == b"5"
+    await store.close()
 
 
 async def test_all_of_a_commit_has_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,7 @@ def test_agents_of_several_shards_have_names_of_their_own_in_each_where_there_is
     def names(more: str = "") -> list[str]:
         return [d.member for d in parse_settings(agent + file + more).databases.values()]
 
-    assert names('[fleet]\nfile = "/x"\n') == ["db-7", "x", "y"]
+    assert names('[fleet]\nendpoints = ["https://a:1"]\n') == ["db-7", "x", "y"]
     assert names() == ["main", "x", "y"]
 
 

@@ -42,17 +42,10 @@ def test_without_the_section_there_is_no_fleet() -> None:
     assert settings.patroni == PatroniSettings(None, "/service/")
 
 
-def test_one_machine_shares_a_file() -> None:
-    fleet = parse_settings('[fleet]\nfile = "/var/lib/headgate/fleet.db"').fleet
-    assert fleet is not None
-    assert (fleet.etcd, fleet.file) == (None, Path("/var/lib/headgate/fleet.db"))
-
-
 @pytest.mark.parametrize(
     ("content", "place", "said"),
     [
         ("[fleet]", "fleet.endpoints", "is missing"),
-        ('[fleet]\nendpoints = ["https://a:1"]\nfile = "/x"', "fleet.file", "exclude each other"),
         ('[fleet]\nendpoints = "https://a:1"', "fleet.endpoints", "must be a list"),
         ("[fleet]\nendpoints = []", "fleet.endpoints", "has 0 entries"),
         ('[fleet]\nendpoints = ["https://a:1", "b"]', "fleet.endpoints", "entry 2 must read like"),
@@ -86,12 +79,12 @@ def test_what_cannot_be_is_said_with_its_place(content: str, place: str, said: s
 def test_a_pair_has_one_way_to_choose() -> None:
     both = '[agent]\nelect = "pair"\nstandby_for = "http://127.0.0.1:1"\n'
     with pytest.raises(InvalidSettings, match="exclude each other"):
-        parse_settings(both + '[fleet]\nfile = "/x"')
+        parse_settings(both + '[fleet]\nendpoints = ["https://a:1"]')
 
 
 def test_a_pair_by_the_defaults_is_warned_of() -> None:
     """Of two hosts with the same loopback address, each takes the other for itself."""
-    fleet = '[fleet]\nfile = "/x"\n'
+    fleet = '[fleet]\nendpoints = ["https://a:1"]\n'
     [told] = parse_settings('[agent]\nelect = "pair"\n' + fleet).advice
     assert (told.code, told.place) == ("elect-loopback", "agent.advertise")
     agent = '[agent]\nelect = "pair"\nadvertise = "https://db-a:8087"\n'

@@ -23,6 +23,7 @@ from headgate.core.metrics import (
     Rollup,
     RollupOf,
     Sql,
+    is_looser,
 )
 from headgate.core.names import Scope
 from headgate.errors import InvalidSettings
@@ -336,3 +337,34 @@ def test_nothing_is_paced_unless_said() -> None:
 def test_a_wrong_pace_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidSettings, match="pace"):
         parse_metric_settings("lag", wrong, Engine.POSTGRES)
+
+
+# --- looser and stricter ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "than"),
+    [
+        ({"threshold": 6}, {"threshold": 5}),
+        ({"threshold": 5, "comparison": ">"}, {"threshold": 5, "comparison": ">="}),
+        ({"absence": "hold"}, {}),
+        ({"absence": "ignore"}, {"absence": "hold"}),
+        ({"absence": "hold", "hold_s": 60}, {"absence": "hold", "hold_s": 30}),
+        ({"missing": "ignore"}, {}),
+        ({"empty": "admit"}, {}),
+        ({"threshold": 2, "absence": "ignore"}, {"threshold": 5}),
+    ],
+)
+def test_a_metric_that_may_pass_where_another_does_not_is_looser(raw: Any, than: Any) -> None:
+    """R155"""
+    one, other = (parse_metric_settings("lag", each, Engine.POSTGRES) for each in (raw, than))
+    assert is_looser(one, other)
+    assert not is_looser(one, one) and not is_looser(other, other)
+
+
+@pytest.mark.parametrize(
+    "raw", [{"threshold": 4}, {"comparison": ">="}, {"interval_s": 2}, {"debounce": "1 of 1"}]
+)
+def test_a_metric_that_is_stricter_or_the_same_is_not_looser(raw: Any) -> None:
+    one, other = (parse_metric_settings("lag", each, Engine.POSTGRES) for each in (raw, {}))
+    assert not is_looser(one, other)

@@ -183,6 +183,7 @@ class Served:
         self.own = OwnBook(
             self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
         )
+        self.budgets.own = self.own
         self.checker.debits = self.budgets.debits
         self.unthrottled = UnthrottledBook(self.store, self.clock)
         snapshots = Snapshots(self.board, self.checker, self.demands)
@@ -253,7 +254,6 @@ class Served:
         )
         held = await self.own.load()
         await self.own_in_force.load(list(held.items.values()))
-        await self.budgets.load([])
         if self._plan.traffic is not None:
             await self.budgets.adopt([self._plan.traffic])
             await self.budgets.tick()

@@ -300,10 +300,25 @@ def test_one_goes_back_to_a_revision(served: Served) -> None:
     assert back.status == 200 and described(back, f"{PATH}/rollback", "post")
     names = [b["name"] for b in served.ask("GET", MAIN).json["budgets"]]
     assert names == ["etl", "web"]
+    file = change(served, "POST", f"{MAIN}/rollback", {"revision": 0})
+    assert file.status == 200 and [d["kind"] for d in file.json["difference"]] == ["budget removed"]
+    assert served.ask("GET", MAIN).json["document"] == document({**ETL, "mode": "enforce"})
     assert is_problem(change(served, "POST", f"{MAIN}/rollback", {"revision": 999}), 404)
     assert is_problem(change(served, "POST", f"{MAIN}/rollback", {"to": 1}), 400)
     assert is_problem(served.ask("GET", f"{MAIN}/history/x"), 400, field="revision")
     assert is_problem(served.ask("GET", f"{MAIN}/history?limit=0"), 400, field="limit")
+
+
+def test_this_agent_alone_is_meant_where_nothing_else_is_said(served: Served) -> None:
+    """By no reach, or by its own; the others are for a fleet, and there is none."""
+    for more, reach in ((WEB, ""), ({**WEB, "reach": "host"}, ""), (WEB, "?reach=host")):
+        reply = change(served, "PUT", f"{MAIN}/web{reach}", more)
+        assert reply.status in (200, 201) and reply.json["budget"]["origin"] == "runtime"
+    assert change(served, "PATCH", f"{MAIN}/web", {"reach": "host", "burst": 40}).status == 200
+    assert served.ask("GET", f"{MAIN}/web?reach=host").json["settings"]["burst"] == 40
+    assert change(served, "DELETE", f"{MAIN}/web?reach=host").status == 200
+    wider = change(served, "PUT", f"{MAIN}/web", {**WEB, "reach": "shard:commerce/*"})
+    assert is_problem(wider, 409, field="reach")
 
 
 def test_a_server_that_cannot_be_told_is_seen_in_every_place(
@@ -464,7 +479,7 @@ def test_what_is_no_text_or_no_number_is_the_askers_fault(served: Served, body: 
 
 
 def test_a_revision_that_none_can_be_is_refused(served: Served) -> None:
-    for revision in (2**63, 0, -1, 2**70):
+    for revision in (2**63, -1, 2**70):
         assert change(served, "POST", f"{MAIN}/rollback", {"revision": revision}).status == 400
 
 

@@ -137,7 +137,7 @@ def test_its_past_is_told_like_that_of_others(served: Served, store: FaultyStore
     """R144, R145: by the audit of the agent where it was in force."""
     change(served, "POST", RULES, HOLD)
     follow(served, store)
-    served.run_there(served.rules.keep_fleet)  # As its loop does, each second.
+    served.run_there(served.rules.keep_notes)  # As its loop does, each second.
     served.ask("GET", CHECK)
     past = served.ask("GET", "/v1/explain?app=etl:nightly&database=main&at=0s").json
     assert [match["rule"] for match in past["matched"]] == ["stop"]

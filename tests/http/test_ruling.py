@@ -121,7 +121,7 @@ def test_a_rule_is_lifted_and_listed_as_ended(served: Served) -> None:
     (ended,) = listed(served, "?all=true")
     assert (ended["state"], ended["lifted_by"]) == ("ended", "ops")
     again = change(served, "DELETE", f"{RULES}/stop")
-    assert is_problem(again, 422) and "has ended" in again.json["faults"][0]
+    assert is_problem(again, 422) and "was lifted by" in again.json["faults"][0]
 
 
 def test_favor_is_one_request_and_one_lift(served: Served) -> None:

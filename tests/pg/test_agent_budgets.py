@@ -20,6 +20,7 @@ from headgate.pgext.publisher import FilePolicySink
 from headgate.stores.memory import MemoryStore
 from headgate.traffic.policy import Mode, Policy
 from headgate.wire.budgets import ExplainStatementBody
+from tests.agent.own_world import OwnLog
 from tests.fixtures.eventually import eventually
 from tests.pg.gate import Gate, refusal
 
@@ -35,6 +36,9 @@ class Agent:
         self.store = MemoryStore()
         self.runner = asyncio.Runner()
         self.budgets = Budgets(self.store, Board(), Demands(clock), clock)
+        self.log = OwnLog(self.store, clock)
+        self.log.attach(self.budgets)
+        self.budgets.own = self.log.book
         gear = Gear((gate.sink,), RegionMeter(gate.server.traffic_dir))
         self.plan = TrafficPlan("main", directory="dir", open_gear=lambda: gear, own_role="other")
 
@@ -47,7 +51,7 @@ class Agent:
     def start(self) -> None:
         self.run(self.store.open)
         self.run(lambda: self.budgets.adopt([self.plan]))
-        self.run(lambda: self.budgets.load([]))
+        self.run(self.log.load)
         self.tick()
 
     def tick(self) -> None:

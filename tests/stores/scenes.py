@@ -12,7 +12,6 @@ from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores import SqliteStore
-from headgate.stores.fleet_sqlite import SqliteFleetStore
 from headgate.stores.fleetcache import FleetCache
 
 Tell = Callable[[str, str], None]
@@ -107,20 +106,8 @@ def fleet(folder: Path, tell: Tell) -> None:
     asyncio.run(_fleet(folder, Told(tell)))
 
 
-async def _fleet_file(folder: Path, told: Told) -> None:
-    store = SqliteFleetStore(folder / "fleet.db", deadline_s=DEADLINE_S)
-    for n in range(1, 5):
-        puts = [Put(f"/rules/r{n}", b"hold" * 200), Put("/head", str(n).encode())]
-        await told.step(str(n), lambda puts=puts: store.commit([], puts))  # type: ignore[misc]
-
-
-def fleet_file(folder: Path, tell: Tell) -> None:
-    asyncio.run(_fleet_file(folder, Told(tell)))
-
-
 SCENES = {
     "state": state,
     "state, closed": state_closed,
     "fleet": fleet,
-    "fleet file": fleet_file,
 }

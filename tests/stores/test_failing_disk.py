@@ -19,7 +19,6 @@ import pytest
 from headgate.core.keyvalue import Put
 from headgate.errors import StateLost, StoreUnavailable
 from headgate.stores import SqliteStore
-from headgate.stores.fleet_sqlite import SqliteFleetStore
 from headgate.stores.fleetcache import FleetCache
 from tests.fixtures.failing_disk import FAILURES, FailingDisks, Play, failing_disks
 from tests.stores.scenes import DEADLINE_S, STEPS, entry, fleet_copy, rule
@@ -299,30 +298,3 @@ def test_what_is_kept_of_the_fleet_is_always_whole_and_never_older_than_acknowle
         else:
             assert max(done, default=0) <= found.n <= max(begun), seen
             assert found == fleet_copy(found.n), seen
-
-
-async def _listed(path: Path) -> dict[str, bytes]:
-    store = SqliteFleetStore(path, deadline_s=DEADLINE_S)
-    try:
-        return {entry.key: entry.value for entry in (await store.list(["/"])).entries}
-    finally:
-        await store.close()
-
-
-@pytest.mark.parametrize("exhaustive", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_a_fleet_in_a_file_keeps_whole_commits_and_every_one_that_it_acknowledged(
-    disks: FailingDisks, room: Path, empty: Path, exhaustive: bool
-) -> None:
-    clean = played(disks, "fleet file", empty, room, Fault(0, "i", "kill"))
-    for fault in faults_of(clean.play.calls, exhaustive=exhaustive):
-        folder, play, _ = played(disks, "fleet file", empty, room, fault)
-        found = asyncio.run(_listed(folder / "fleet.db"))
-        seen = f"{clean.play.calls[fault.at - 1]}: {fault}: {sorted(found)}, told {play.told}"
-        for n in range(1, 5):
-            outcome = play.outcome(str(n))
-            if outcome == "done":
-                assert f"/rules/r{n}" in found, seen
-            elif outcome != "unknown" and "OutcomeUnknown" not in outcome:
-                assert f"/rules/r{n}" not in found, seen
-        rules = [int(key.removeprefix("/rules/r")) for key in found if key != "/head"]
-        assert found.get("/head", b"0") == str(max(rules, default=0)).encode(), seen

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from headgate.agent.rulenotes import RULE_TIME
 from tests.fixtures.agents import HOST_ONLY, AgentProcess
 from tests.fixtures.eventually import eventually
 
@@ -214,24 +215,29 @@ def test_a_crash_with_the_clock_set_back_prolongs_no_rule(agent: AgentProcess) -
     agent.start()
     eventually(agent.admitted)
     assert agent.request("POST", "/v1/rules", HOLD, unix=True).status == 201
-    eventually(lambda: _records(agent, "rule_time"))
+    eventually(lambda: _entries(agent, RULE_TIME) and _entries(agent, "notes/rule/"))
     agent.kill()
+    changes: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        RULE_TIME: _downtime,
+        "notes/rule/": lambda note: {**_downtime(note), "rule": _an_hour_ahead(note["rule"])},
+        "items/wide/rule/": lambda item: {**item, "value": _an_hour_ahead(item["value"])},
+    }
     with closing(sqlite3.connect(state(agent))) as store, store:
-        for kind, change in (("rule_time", _downtime), ("rule", _an_hour_ahead)):
-            [(value,)] = store.execute(_VALUE, (kind,)).fetchall()
-            changed = json.dumps(change(json.loads(value)))
-            store.execute("UPDATE records SET value_json = ? WHERE kind = ?", (changed, kind))
+        for prefix, change in changes.items():
+            [(key, value)] = store.execute(_VALUE, (prefix, f"{prefix}~")).fetchall()
+            changed = json.dumps(change(json.loads(value))).encode()
+            store.execute("UPDATE entries SET value = ? WHERE key = ?", (changed, key))
     agent.start()
     [rule] = agent.get("/v1/rules").json["rules"]
     assert rule["kind"] == "hold" and 0 < rule["left_s"] < 7200 - 1000
 
 
-_VALUE = "SELECT value_json FROM records WHERE kind = ? AND value_json IS NOT NULL"
+_VALUE = "SELECT key, value FROM entries WHERE key >= ? AND key < ?"
 
 
-def _records(agent: AgentProcess, kind: str) -> list[Any]:
+def _entries(agent: AgentProcess, prefix: str) -> list[Any]:
     with closing(sqlite3.connect(state(agent))) as store:
-        return store.execute(_VALUE, (kind,)).fetchall()
+        return store.execute(_VALUE, (prefix, f"{prefix}~")).fetchall()
 
 
 def _downtime(mark: dict[str, Any]) -> dict[str, Any]:

@@ -50,9 +50,6 @@ socket = "{folder}/a.sock"
 state = "{folder}/state.db"
 [page]
 enabled = false
-[fleet]
-file = "{folder}/fleet.db"
-register = false
 [databases.main]
 engine = "postgres"
 dsn = "host=127.0.0.1 port=1 user=nobody"
@@ -146,10 +143,10 @@ async def test_what_an_agent_does_is_told(collecting: Collector, tmp_path: Path)
         ]
         assert published.facts["headgate.budgets"] == 1
 
-        status, said = await ask(agent, "POST", "/v1/rules", {**HOLD, "reach": "fleet"})
+        status, said = await ask(agent, "POST", "/v1/rules", HOLD)
         assert status == 201, said
         asked = await one(collecting, "POST /v1/rules")
-        assert "fleet commit" in {span.name for span in collecting.below(asked)}
+        assert "store commit" in {span.name for span in collecting.below(asked)}
 
         assert await ask(agent, "GET", "/v1/nothing")
         assert (await one(collecting, "GET unknown")).facts["http.response.status_code"] == 404

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headgate.agent.budgetlayers import (
+    EMPTY,
     NO_CHANGES,
     NOTHING,
     Changes,
@@ -28,6 +29,11 @@ MAX_TOLD = 5
 """Differences in the line that sums a revision up."""
 MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
 """From the mildest on."""
+RESERVED_NAMES = frozenset(
+    {"history", "rollback", "violations", "state", "explain", "lint", "replay"}
+)
+"""Of the API's own routes: such a budget could not be looked at."""
+ANOTHER = "it could not be looked at; give it another name"
 NONE_OF_FLEET: Mapping[str, FleetBudget] = MappingProxyType({})
 
 
@@ -36,10 +42,13 @@ class Edition:
     """The policy of a database, as a whole."""
 
     revision: int
-    """0: nothing was ever kept; as the settings file has it."""
+    """Of the agent's own log, that changed it last; 0: nothing was ever changed here."""
     document: Document
     policy: Policy
+    file: Document = field(default_factory=lambda: EMPTY)
+    """What the settings file says of it."""
     changes: Changes = NO_CHANGES
+    """What was changed here, on top of the file and the fleet."""
     advice: tuple[Advice, ...] = ()
     by_health: bool = False
     """Some budget that takes part bites under pressure alone (R147)."""
@@ -52,6 +61,10 @@ class Edition:
     """Those that the fleet has set, by name: they lie between the file and the changes."""
     left_out: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """Of the fleet's, by id: why one cannot stand with the rest."""
+
+    @property
+    def layers(self) -> Layers:
+        return Layers(self.file, tuple(self.fleet.values()), self.changes)
 
     def budget(self, name: str) -> Budget | None:
         return next((budget for budget in self.policy.budgets if budget.name == name), None)
@@ -176,7 +189,7 @@ def summary(change: Change) -> str:
 
 
 def audited(change: Change) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What changed, as it was and as it is; bounded, for the whole is kept as a revision."""
+    """What changed, as it was and as it is; bounded, for the revision has it whole."""
     was, became = dict[str, Any](), dict[str, Any]()
     if change.before.document is not change.after.document:
         was, became = changed_budgets(change.before.document, change.after.document)

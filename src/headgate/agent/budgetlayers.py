@@ -1,5 +1,6 @@
 """The policy's document in layers: the settings file's, the fleet's, what was changed on top. Pure.
 
+what is said of budgets ──layers_at──► FleetBudget…, BudgetHere…, for a place
 file + fleet ──beneath──► base          base + Changes ──laid_over──► document
                                         base, document ──changes_on──► Changes
 
@@ -12,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from headgate.core.reach import Reach
+from headgate.core.reach import HERE, Place, Reach
 from headgate.traffic.policy import Mode
 
 Document = Mapping[str, Any]
@@ -37,6 +38,9 @@ class FleetBudget:
     """The fleet's revision that set it."""
     set_by: str
 
+    def applies_to(self, place: Place) -> bool:
+        return self.reach.meets(place)
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetChange:
@@ -44,6 +48,67 @@ class BudgetChange:
     """Those that differ from the file's; None takes one out."""
     whole: bool = False
     """The file has no such budget: these are all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetHere:
+    """What was changed of one at this agent."""
+
+    name: str
+    item_id: str
+    n: int
+    """The revision of the agent's own log that changed it."""
+    database: str
+    change: BudgetChange | None
+    """None: removed."""
+    at: int = 0
+    """Its place among those that were added here."""
+
+    @property
+    def reach(self) -> Reach:
+        return HERE
+
+    def applies_to(self, place: Place) -> bool:
+        return self.database == place.database
+
+
+class Said(Protocol):
+    """What is said of one budget: a FleetBudget or a BudgetHere."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def item_id(self) -> str: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def reach(self) -> Reach: ...
+
+    def applies_to(self, place: Place) -> bool: ...
+
+
+S = TypeVar("S", bound=Said)
+
+
+def layers_at(place: Place, said: Iterable[S]) -> dict[str, tuple[S, ...]]:
+    """What is said of each budget at a place, by name, from what counts least to what counts most:
+
+        settings file < fleet < region < cluster < shard < host < this agent
+
+    The file lies beneath all that is said. Within a level a pattern counts less than a name, and
+    less the less it says; of two alike, the later counts. What has a reach beyond this agent is a
+    whole budget, and hides what lies beneath; what was changed at the agent lies on top of that,
+    setting by setting.
+    """
+    applying = [one for one in said if one.applies_to(place)]
+    applying.sort(key=lambda one: (one.reach.rank, one.n, one.item_id))
+    found: dict[str, tuple[S, ...]] = {}
+    for one in applying:
+        found[one.name] = (*found.get(one.name, ()), one)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,36 +245,6 @@ def _ordered(names: Iterable[str], order: tuple[str, ...]) -> list[str]:
     """As `order` says; what it does not know follows."""
     places = {name: at for at, name in enumerate(order)}
     return sorted(names, key=lambda name: places.get(name, len(places)))
-
-
-# --- as they are kept ------------------------------------------------------------------------
-
-
-def written_changes(changes: Changes) -> dict[str, Any]:
-    return {
-        "policy": dict(changes.policy),
-        "budgets": {
-            name: None if one is None else {"settings": dict(one.settings), "whole": one.whole}
-            for name, one in changes.budgets.items()
-        },
-        "order": list(changes.order),
-        "mode_cap": changes.mode_cap.value,
-        **({"of_fleet": sorted(changes.of_fleet)} if changes.of_fleet else {}),
-    }
-
-
-def read_changes(raw: Mapping[str, Any]) -> Changes:
-    """What written_changes wrote; raises KeyError, TypeError or ValueError for anything else."""
-    return Changes(
-        policy=dict(raw["policy"]),
-        budgets={
-            name: None if one is None else BudgetChange(dict(one["settings"]), bool(one["whole"]))
-            for name, one in raw["budgets"].items()
-        },
-        order=tuple(raw["order"]),
-        mode_cap=Mode(raw["mode_cap"]),
-        of_fleet=frozenset(raw.get("of_fleet", ())),
-    )
 
 
 # --- compared ---------------------------------------------------------------------------------

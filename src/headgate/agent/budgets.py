@@ -1,6 +1,7 @@
-"""Traffic control of every database that has it.   settings, store ──► Budgets ──► Control, metrics
+"""Traffic control of every database that has it.   settings, logs ──► Budgets ──► Control, metrics
 
-plan ──► BudgetBook ──Edition──► Publisher ──► servers ──counters──► BudgetWatch ──► Store
+plan, FollowedBudgets ──► BudgetBook ──Edition──► Publisher ──► servers
+                          servers ──counters──► BudgetWatch ──► Store
 Board ──health──► (each second, where a budget hangs on it) ──► Publisher
 """
 
@@ -8,25 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.budgetbook import BudgetBook, Edition, NoSuchBudget
-from headgate.agent.budgetlayers import EMPTY, Document, FleetBudget
+from headgate.agent.budgetitems import KINDS
+from headgate.agent.budgetlayers import EMPTY, Document
 from headgate.agent.budgetmeter import BudgetWatch
 from headgate.agent.budgetpublisher import Publisher
 from headgate.agent.demand import Demands
-from headgate.agent.fleetbudgets import FleetBudgets
+from headgate.agent.fleetbook import OwnBook
+from headgate.agent.fleetcommit import beside
+from headgate.agent.followedbudgets import FollowedBudgets, LayersHere
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
 from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.agent.statements import StatementTexts
 from headgate.agent.traces import TraceMemory, TraceSource
 from headgate.core.fleet import Item
 from headgate.core.reach import Place
-from headgate.core.records import PolicyRevision
 from headgate.core.samples import Cause
 from headgate.errors import StoreUnavailable
 
@@ -70,20 +72,22 @@ class TrafficPlan:
 class Controlled:
     """One database's parts."""
 
-    def __init__(self, plan: TrafficPlan, store: Store, clock: Clock, aside: Callable[[], bool]):
+    def __init__(
+        self,
+        plan: TrafficPlan,
+        store: Store,
+        own: OwnBook,
+        clock: Clock,
+        aside: Callable[[], bool],
+    ) -> None:
         self.plan = plan
         self._clock = clock
         self._aside = aside
         self._fit_out(plan)
-        self.book = BudgetBook(plan.database, store, clock, self._publish, plan.own_role)
+        self.book = BudgetBook(plan.database, store, own, clock, self._publish, plan.own_role)
         self.texts = StatementTexts()
         self.is_loaded = False
-        """What operators have changed is known: before that, no server is told anything."""
-
-    async def load(self, kept: PolicyRevision | None) -> None:
-        """Servers are told by the next tick."""
-        await self.book.load(self.plan.base, kept)
-        self._hold()
+        """What operators have changed is known: before that, nothing is published."""
 
     async def adopt(self, plan: TrafficPlan) -> None:
         """Other settings of the same database."""
@@ -93,12 +97,14 @@ class Controlled:
         await self.book.adopt(plan.base, plan.own_role)
         self._hold()
 
-    async def follow(self, fleet: Sequence[FleetBudget]) -> None:
-        """What is set for the fleet and meets this database. Servers are told by the next tick:
-        one that hangs is not to keep anybody from hearing of the fleet."""
-        if await self.book.follow(fleet):
+    async def follow(self, layers: LayersHere, *, publish: bool = False) -> None:
+        """What both logs say of this database. `publish`: servers get what was changed here now.
+        The rest they get by the next tick: a server that hangs keeps nobody from following."""
+        if await self.book.follow(layers.fleet):
             edition = self.edition
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
+        if await self.book.follow_own(layers.here, publish=publish) and not publish:
+            self._hold()
 
     def _fit_out(self, plan: TrafficPlan) -> None:
         gear, database, clock = plan.open_gear(), plan.database, self._clock
@@ -113,12 +119,12 @@ class Controlled:
 
     @property
     def has_policy(self) -> bool:
-        """Of its own: a file, what was ever changed here, or what the fleet has set. An agent
-        without one, for it is new or its state was lost, lifts nobody's limits: it leaves alone
-        what lies there."""
+        """Of its own: a file, what was ever changed here, or what the fleet has set; also where
+        it had one once. An agent without, for it is new or its state was lost, lifts nobody's
+        limits: it leaves alone what lies there."""
         edition = self.edition
         known = edition.revision > 0 or edition.changes.any or bool(edition.fleet)
-        return bool(self.plan.source) or known
+        return bool(self.plan.source) or known or self.book.had_base
 
     @property
     def is_off(self) -> bool:
@@ -134,7 +140,7 @@ class Controlled:
 
     async def _publish(self, edition: Edition) -> None:
         policy = edition.in_force(self.wall_ms)
-        if self._aside():
+        if self._aside() or not self.is_loaded:
             self.publisher.hold(policy, edition.revision)
         else:
             await self.publisher.publish(policy, edition.revision)
@@ -143,6 +149,8 @@ class Controlled:
         if not self.is_loaded or self._aside():
             return
         await self.book.tend()
+        if self.publisher.wanted is None:  # What it once had is known by now.
+            self._hold()
         self._leave_out_expired()
         await self.publisher.look()
         self._compare()
@@ -184,8 +192,10 @@ class Budgets:
         self._demands = demands
         self._clock = clock
         self._stands_aside = stands_aside
-        self._kept: Mapping[str, PolicyRevision] | None = None
-        self._fleet = FleetBudgets()
+        self._followed = FollowedBudgets()
+        self._following = asyncio.Lock()
+        self.own: OwnBook
+        """The agent's own log: set by whoever puts the parts together, before `adopt`."""
         self.by_database: dict[str, Controlled] = {}
         self.debits = Debits(self.by_database, self.health_of)
 
@@ -201,7 +211,7 @@ class Budgets:
             raise NoSuchBudget(message) from None
 
     async def adopt(self, plans: Iterable[TrafficPlan]) -> None:
-        """Follow the settings. A database that is new here comes with what the store had."""
+        """Follow the settings. A database that is new here comes with what the logs say of it."""
         wanted = {plan.database: plan for plan in plans}
         for database in self.by_database.keys() - wanted.keys():
             self._keep_awake(database, on=False)
@@ -215,33 +225,16 @@ class Budgets:
             if known is not None:
                 await known.adopt(plan)
                 continue
-            new = Controlled(plan, self._store, self._clock, self._stands_aside)
-            await self._look_again()
-            await new.follow(self._fleet.of(database))
-            await self._load(new)
+            new = Controlled(plan, self._store, self.own, self._clock, self._stands_aside)
+            await new.adopt(plan)
             self.by_database[database] = new
-
-    async def _look_again(self) -> None:
-        """The database may have been here before, and its policy changed since we last looked."""
-        if self._kept is not None:
-            with suppress(StoreUnavailable):
-                self._kept = {one.database: one for one in await self._store.policies()}
-
-    async def load(self, kept: Sequence[PolicyRevision]) -> None:
-        """What operators have changed, from the store."""
-        self._kept = {revision.database: revision for revision in kept}
-        for controlled in self.by_database.values():
-            await self._load(controlled)
-
-    async def _load(self, controlled: Controlled) -> None:
-        controlled.is_loaded = self._kept is not None
-        await controlled.load((self._kept or {}).get(controlled.plan.database))
+            await self._follow(new)
 
     def watched(self) -> Mapping[str, tuple[BudgetWatch | None, StatementTexts]]:
         """Whose statements are counted, and what is known of their texts."""
         return {name: (one.watch, one.texts) for name, one in self.by_database.items()}
 
-    # --- from the fleet --------------------------------------------------------------------
+    # --- from the logs ---------------------------------------------------------------------
 
     async def follow(
         self,
@@ -252,23 +245,33 @@ class Budgets:
         own: bool = False,
     ) -> None:
         """What is set, as RuleKeeper.follow: what the fleet says lies on the settings file, and
-        under what was changed at this agent. What cannot stand is left out, and told."""
-        if own:
-            return
-        wall_s = self._clock.now().wall_s
-        self._fleet.follow(items, places, wall_s, whole=whole)
-        for database, controlled in list(self.by_database.items()):
-            await controlled.follow(self._fleet.of(database))
+        under what was changed at this agent. What cannot stand is left out, with its reason."""
+        if own and not whole and not any(item.kind in KINDS for item in items):
+            return  # A change of something else, by an operator who waits for it.
+        wall_s, followed = self._clock.now().wall_s, self._followed
+        async with self._following:  # In the order in which it was set.
+            await beside(
+                len(items), lambda: followed.follow(items, places, wall_s, whole=whole, own=own)
+            )
+        for controlled in list(self.by_database.values()):
+            await self._follow(controlled, publish=own and not whole)
+
+    async def _follow(self, controlled: Controlled, *, publish: bool = False) -> None:
+        database, followed = controlled.plan.database, self._followed
+        async with self._following:
+            layers = await beside(followed.size, lambda: followed.of(database))
+        controlled.is_loaded = followed.is_own_known
+        await controlled.follow(layers, publish=publish)
 
     @property
     def fleet_faults(self) -> Mapping[str, str]:
-        """Of the fleet's budgets: why one is not in force here as it was set."""
+        """Of budgets in either log: why one is not in force here as it was set."""
         left_out = {
             f"{item_id} on {database}": fault
             for database, controlled in self.by_database.items()
             for item_id, fault in controlled.edition.left_out.items()
         }
-        return {**self._fleet.faults, **left_out}
+        return {**self._followed.faults, **left_out}
 
     # --- each second -----------------------------------------------------------------------
 

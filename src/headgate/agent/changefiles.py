@@ -31,7 +31,7 @@ from headgate.agent.ruledrafts import (
 )
 from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
 from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import BOOKKEEPING, Holdings, ItemName, audited, name_of
+from headgate.core.fleet_change import BOOKKEEPING, Holdings, ItemName, audit_values, name_of
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Reach
@@ -202,7 +202,7 @@ class ApplyDrafts:
             room.check(held, found.changes, asked)
         advice = [*found.advice[:MAX_ADVICE], *_told(others, prune=prune)]
         advice += [] if found.changes else [UNCHANGED]
-        return Draft("apply", found.changes, tuple(advice), shown=audited(found.changes))
+        return Draft("apply", found.changes, tuple(advice), shown=audit_values(found.changes))
 
     def _read(
         self,

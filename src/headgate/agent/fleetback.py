@@ -12,11 +12,12 @@ from types import MappingProxyType
 
 from headgate.agent.fleetcommit import Draft, NoSuchItem
 from headgate.agent.ruledrafts import UNCHANGED, Asked, ended
+from headgate.core.exchange import apart
 from headgate.core.fleet import Item, ItemChange, ItemKind, Revision
 from headgate.core.fleet_change import (
     Holdings,
     ItemName,
-    audited,
+    audit_values,
     name_of,
     newest,
     same_setting,
@@ -49,18 +50,34 @@ def of_sorts(sorts: Collection[str]) -> Only:
     return (lambda item: item.kind in kinds) if kinds else everything
 
 
-def rolled_back(
-    held: Holdings, n: int, later: Sequence[Revision], asked: Asked, only: Only = everything
-) -> Draft:
-    """To what stood after n. `later`: every revision beyond it, newest first. `only`: what goes
-    back; the rest stays as it is now."""
+def as_after(
+    held: Holdings, n: int, later: Sequence[Revision], only: Only = everything
+) -> dict[ItemName, Item | None]:
+    """Of what was changed since, by its name in `held`: as it stood after n. `later`: every
+    revision beyond it, newest first."""
     _check_complete(held, n, later)
     wanted: dict[ItemName, Item | None] = {}
     for revision in later:
         for change in revision.changes:
             item = change.after or change.before
             if item is not None and only(item):
-                wanted[name_of(item)] = change.before
+                wanted[_name(held, item)] = change.before
+    return wanted
+
+
+def _name(held: Holdings, item: Item) -> ItemName:
+    """In an agent's own log, a change of its shard may have the name of one of its own."""
+    named = held.items.get(name_of(item))
+    is_apart = named is not None and named.key != item.key and apart(item) in held.items
+    return apart(item) if is_apart else name_of(item)
+
+
+def rolled_back(
+    held: Holdings, n: int, later: Sequence[Revision], asked: Asked, only: Only = everything
+) -> Draft:
+    """To what stood after n; `later` as for as_after. `only`: what goes back; the rest stays as
+    it is now."""
+    wanted = as_after(held, n, later, only)
     backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
     changes = [back for back in backs if back is not None]
     over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]
@@ -69,7 +86,7 @@ def rolled_back(
         "rollback",
         _puts_first(changes, asked),
         tuple(advice if changes else [UNCHANGED]),
-        shown=audited(changes),
+        shown=audit_values(changes),
     )
 
 

@@ -8,10 +8,19 @@ go back to.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from headgate.agent import fleetbudgetdrafts
 from headgate.agent.changefiles import (
@@ -26,15 +35,17 @@ from headgate.agent.fleetcommit import (
     Draft,
     FleetWriter,
     NoSuchItem,
-    OwnWriter,
     StoppedMidway,
     beside,
 )
 from headgate.agent.fleethistory import MAX_REVISIONS, FleetHistory
 from headgate.agent.fleetreach import look_up
+from headgate.agent.ownwriter import Merged, OwnWriter
 from headgate.agent.ports import Clock, FleetStore, OwnStore
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.change_files import parse_file
+from headgate.core.copies import Copies
+from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet import Item, ItemKind, Revision
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
@@ -133,6 +144,10 @@ class ChangeBook:
             )
             raise NoSuchItem(message)
         return found
+
+    def revisions(self, n: int, *, after_n: int = 0) -> AsyncIterator[Revision]:
+        """With their changes, from revision n back to the first beyond `after_n`."""
+        return self._history.back_from(n, after_n=after_n)
 
     async def reached(self, reach: Reach) -> Reached:
         return await look_up(self._store, [reach])
@@ -292,18 +307,14 @@ class ChangeBook:
     ) -> FleetChange:
         """To what stood after revision n, as new revisions. What has ended since stays so.
         `only`: of fleetback.SORTS, those that go back; none: all of it."""
-        asked, chosen = self._asked(self._signed(who)), of_sorts(only)
-
-        async def plan(held: Holdings) -> Draft:
-            later = [one async for one in self._history.back_from(held.n, after_n=n)]
-            size = sum(len(one.changes) for one in later)
-            drafted = await beside(size, lambda: rolled_back(held, n, later, asked, chosen))
-            return _with_clocks(drafted, held, asked)
-
-        change = await self._writer.carry_out(
-            plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+        chosen = of_sorts(only)
+        return await self.make_back(
+            n,
+            lambda held, later, asked: rolled_back(held, n, later, asked, chosen),
+            who,
+            expect_n=expect_n,
+            dry_run=dry_run,
         )
-        return await self._made(change)
 
     async def restore(
         self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
@@ -333,14 +344,44 @@ class ChangeBook:
         expect_n: int | None = None,
         size: int = 1,
     ) -> FleetChange:
+        async def plan(held: Holdings, asked: Asked) -> Draft:
+            return await beside(size + len(held.items), lambda: draft(held, asked))
+
+        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
+
+    async def make_back(
+        self,
+        n: int,
+        draft: Callable[[Holdings, Sequence[Revision], Asked], Draft],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None = None,
+    ) -> FleetChange:
+        """As `make`; `draft` is given every revision beyond n, too, newest first."""
+
+        async def plan(held: Holdings, asked: Asked) -> Draft:
+            later = [one async for one in self.revisions(held.n, after_n=n)]
+            size = len(held.items) + sum(len(one.changes) for one in later)
+            return await beside(size, lambda: draft(held, later, asked))
+
+        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
+
+    async def _carry_out(
+        self,
+        plan: Callable[[Holdings, Asked], Awaitable[Draft]],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None,
+    ) -> FleetChange:
         asked = self._asked(self._signed(who))
 
-        async def plan(held: Holdings) -> Draft:
-            drafted = await beside(size + len(held.items), lambda: draft(held, asked))
-            return _with_clocks(drafted, held, asked)
+        async def planned(held: Holdings) -> Draft:
+            return _with_clocks(await plan(held, asked), held, asked)
 
         change = await self._writer.carry_out(
-            plan, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+            planned, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
         )
         return await self._made(change)
 
@@ -357,6 +398,22 @@ class ChangeBook:
             if item is not None
         }
         return replace(change, reached=await look_up(self._store, concerned))
+
+
+class Exchanges(Protocol):
+    """Tells the other agents of a shard of its changes (exchange.py)."""
+
+    async def lead(self, shards: Collection[str]) -> None:
+        """Before a change: InvalidRequest where another agent has to make it."""
+        ...
+
+    async def copied(self, shards: Collection[str]) -> Copies | None:
+        """After it: who has it, as far as that is known within a moment."""
+        ...
+
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        ...
 
 
 class OwnBook(ChangeBook):
@@ -384,6 +441,8 @@ class OwnBook(ChangeBook):
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
         self._in_force = in_force
         self._here_called = name
+        self._exchanges: Exchanges | None = None
+        self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
         self.rooms: dict[str, Room] = {}
         """Of other kinds than rules: who validates what a file says of them."""
@@ -392,6 +451,13 @@ class OwnBook(ChangeBook):
     def held(self) -> Holdings:
         """What stands, as far as it is known."""
         return self._own.held
+
+    def name(self, kind: str, item_id: str, reach: Reach) -> str:
+        """What a change is called in `held`: its id, unless another has that name here."""
+        item = Item(kind, item_id, reach, None, 0, 0.0, "")
+        named = self.held.items.get((kind, item_id))
+        is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
+        return apart(item)[1] if is_apart else item_id
 
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
@@ -405,12 +471,55 @@ class OwnBook(ChangeBook):
         return {ItemKind.RULE: RuleRoom(self.rules), **self.rooms}
 
     def _reach_fault(self, reach: Reach) -> str:
-        return "" if reach == HERE else _FURTHER.format(reach)
+        is_shared = self._exchanges is not None and self._exchanges.shares(reach)
+        return "" if reach == HERE or is_shared else _FURTHER.format(reach)
 
     async def _made(self, change: FleetChange) -> FleetChange:
-        if change.changes and not change.dry_run:
-            await self._in_force(change.items)
-        return change
+        if not change.changes or change.dry_run:
+            return change
+        await self._in_force(change.items)
+        shards = shards_of(item for one in change.changes for item in (one.before, one.after))
+        if self._exchanges is None or not shards:
+            return change
+        return replace(change, copies=await self._exchanges.copied(shards))
+
+    # --- with the other agents of a shard ----------------------------------------------------
+
+    def exchange_by(self, exchanges: Exchanges, changed: Callable[[Sequence[str]], None]) -> None:
+        """`changed` is called with the keys of what has changed of shards."""
+        self._exchanges = exchanges
+        self._own.lead, self._own.on_shared = exchanges.lead, changed
+
+    def inventory(self, shard: str) -> Inventory:
+        """Which versions of a shard's changes are here."""
+        return self._own.shared.of(shard)
+
+    async def entries(self, keys: Iterable[str]) -> list[Entry]:
+        """What is held under these keys of shards."""
+        return await self._own.entries(keys)
+
+    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
+        """What another agent has of a shard, in force here as far as it is newer. Whoever asked may
+        be gone meanwhile: what is kept is put in force all the same."""
+        merging = asyncio.ensure_future(self._merge(shard, entries, by))
+        self._merging.add(merging)
+        merging.add_done_callback(self._merged)
+        return await asyncio.shield(merging)
+
+    async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
+        merged = await self._own.merge(shard, entries, by=by)
+        if merged.items:
+            await self._in_force(merged.items)
+        return merged
+
+    def _merged(self, merging: asyncio.Future[Merged]) -> None:
+        self._merging.discard(merging)
+        if not merging.cancelled():
+            merging.exception()  # Seen, though nobody may be waiting any more.
+
+    async def collect(self) -> None:
+        """Drop what has been over for long of all shards; what stands is not touched."""
+        await self._own.collect()
 
 
 _FOR_ONE_AGENT = (

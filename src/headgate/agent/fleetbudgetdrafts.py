@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.agent.budgetbook import ANOTHER, RESERVED_NAMES
+from headgate.agent.budgetedition import ANOTHER, RESERVED_NAMES
 from headgate.agent.budgetlayers import merged
 from headgate.agent.fleetcommit import Draft, NoSuchItem
 from headgate.agent.ruledrafts import (

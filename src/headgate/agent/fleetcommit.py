@@ -7,34 +7,32 @@ read ──Holdings──► plan ──Draft──► parts ──commit, compa
 Every commit compares head, so that of all who build on revision n one gets through. That one's
 log/<n+1> carries its op: who lost an answer looks there, and knows whether it was theirs.
 
-OwnWriter does the same with the log of one agent. It keeps what stands in memory, and puts the
-audit entries into the same transaction.
+ownwriter.py does the same with the log of one agent.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
 from headgate.agent.fleethistory import MAX_REVISIONS
-from headgate.agent.ports import Clock, FleetStore, OwnStore
-from headgate.core.fleet import BEAT, HEAD, ITEMS, Item, ItemChange, ItemKind, Revision, log_key
+from headgate.agent.ports import Clock, FleetStore
+from headgate.core.fleet import BEAT, HEAD, ITEMS, Item, ItemChange, Revision, log_key
 from headgate.core.fleet_beat import Beat, read_beat
 from headgate.core.fleet_change import (
     FleetChange,
     Holdings,
     ItemName,
-    is_taken_out,
-    name_of,
     newest,
     summary_of,
 )
 from headgate.core.fleet_items import (
+    MAX_ITEM_BYTES,
     head_bytes,
     item_bytes,
     op_of,
@@ -42,10 +40,15 @@ from headgate.core.fleet_items import (
     read_item_at,
     revision_bytes,
 )
-from headgate.core.fleet_parts import lease_s, numbered, oversized, parts_of, put_by
+from headgate.core.fleet_parts import (
+    lease_s,
+    numbered,
+    oversized,
+    parts_of,
+    put_by,
+)
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.lint import Advice
-from headgate.core.records import AuditEntry
 from headgate.errors import (
     Conflict,
     HeadgateError,
@@ -67,6 +70,8 @@ WITHIN_S = 20.0
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
 OURSELVES = "headgate"
+REPLICATED = "replicated"
+"""What was done, where another agent of the shard has made the change."""
 LARGE = 500
 """Items; more are worked on in a thread, so that checks have their turn."""
 
@@ -87,6 +92,14 @@ class StoppedMidway(StoreUnavailable):
         """Items that are still as they were."""
 
 
+class Shown(NamedTuple):
+    """A change as the audit shows it."""
+
+    target: str
+    before: Any
+    after: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a change would do to what stands."""
@@ -99,6 +112,10 @@ class Draft:
     """Revisions go on above this, also where the store is further back."""
     shown: Mapping[ItemName, tuple[Any, Any]] = field(default_factory=dict)
     """What the audit shows of a change as before and after, where that is not the value itself."""
+    entry: Shown | None = None
+    """One audit entry for all of it, in place of one for each change."""
+    summary: str = ""
+    """Empty: made of the changes."""
 
 
 Plan = Callable[[Holdings], Awaitable[Draft]]
@@ -142,6 +159,7 @@ class FleetWriter:
     _event = "fleet."
     _flag = " --fleet"
     """With which `headgate changes` asks for this log."""
+    _max_item_bytes = MAX_ITEM_BYTES
 
     def __init__(
         self,
@@ -159,7 +177,9 @@ class FleetWriter:
 
     async def read(self) -> Holdings:
         listing = await self._store.list((HEAD, BEAT, ITEMS))
-        return await beside(len(listing.entries), lambda: holdings_of(listing))
+        return await beside(
+            len(listing.entries), lambda: holdings_of(listing, self._max_item_bytes)
+        )
 
     async def head(self) -> Ground:
         return _ground(holdings_of(await self._store.list((HEAD,))))
@@ -219,20 +239,25 @@ class FleetWriter:
     ) -> tuple[Draft, list[tuple[ItemChange, ...]]]:
         draft = await plan(holdings)
         changes = draft.changes
-        faults = await beside(len(changes), lambda: list(oversized(changes)))
+        most_bytes = self._max_item_bytes
+        faults = await beside(len(changes), lambda: list(oversized(changes, most_bytes)))
         if faults:
             raise InvalidSettings(faults)
-        parts = await beside(len(changes), lambda: parts_of(changes))
+        parts = await beside(len(changes), lambda: self._parts(changes))
         if not parts and draft.least_n > holdings.n:
             return draft, [()]  # Nothing but the number, so that nobody takes the store for old.
         return draft, parts
+
+    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+        return parts_of(changes)
 
     def _step(self, run: _Run, ground: Ground) -> Revision:
         """The next part as a revision."""
         n = max(ground.n, run.draft.least_n) + 1
         changes = tuple(numbered(change, n) for change in run.parts[0])
         place, of = len(run.done) + 1, len(run.done) + len(run.parts)
-        summary = summary_of(changes) if of == 1 else f"{place}/{of}: {summary_of(changes)}"
+        summary = run.draft.summary or summary_of(changes)
+        summary = summary if of == 1 else f"{place}/{of}: {summary}"
         wall_s = round(self._clock.now().wall_s, 3)
         before_n = None if n == ground.n + 1 else ground.n
         said = (run.who, run.draft.action, summary, self._new_op())
@@ -248,7 +273,7 @@ class FleetWriter:
         else's, did.
         """
         lease, patience = await self._lease(step), self._patience(MAX_LOOKS)
-        puts, lost = _puts(step, lease), list[StoreUnavailable]()
+        puts, lost = puts_of(step, lease), list[StoreUnavailable]()
         while True:
             try:
                 return Ground(step.n, await self._commit(ground, puts))
@@ -292,111 +317,6 @@ class FleetWriter:
         return Patience(self._clock, self._roll, tries)
 
 
-class OwnWriter(FleetWriter):
-    """Of the log that only this agent writes: nobody else is ever first."""
-
-    _event = ""
-    _flag = ""
-
-    def __init__(
-        self,
-        store: OwnStore,
-        clock: Clock,
-        roll: Callable[[], float],
-        new_op: Callable[[], str],
-    ) -> None:
-        super().__init__(cast(FleetStore, store), clock, roll, new_op)
-        self._own = store
-        self._held: Holdings | None = None
-        self._lock = asyncio.Lock()
-
-    async def read(self) -> Holdings:
-        if self._held is None:
-            self._held = await super().read()
-        return self._held
-
-    @property
-    def held(self) -> Holdings:
-        """What was read or written last."""
-        return self._held or Holdings()
-
-    async def load(self, *, salvaged: bool = False) -> Holdings:
-        """As the store has it now. `salvaged`: it cannot be opened, and is only looked at."""
-        if salvaged:
-            self._held = holdings_of(await self._own.salvage_list((HEAD, ITEMS)))
-        else:
-            self._held = await super().read()
-        return self._held
-
-    async def carry_out(
-        self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
-    ) -> FleetChange:
-        if dry_run:  # Who only asks holds up nobody who changes.
-            return await super().carry_out(plan, who=who, expect_n=expect_n, dry_run=True)
-        async with self._lock:
-            return await super().carry_out(plan, who=who, expect_n=expect_n)
-
-    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
-        held, self._held = await self.read(), None  # Until the outcome is known.
-        compares = [Compare(HEAD, ground.head_revision)]
-        lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
-        audit = list(_audit_of(step, draft))
-        try:
-            made = await self._own.commit(compares, _puts(step, 0), audit=audit, must_fit=lifts)
-        except Conflict:
-            return None
-        except OutcomeUnknown:
-            raise
-        except StoreUnavailable:
-            self._held = held
-            raise
-        self._held = _after(held, step, made)
-        return Ground(step.n, made)
-
-    async def forget(self, names: Sequence[ItemName]) -> None:
-        """Without a revision: what is forgotten had ended, and nobody goes back to it."""
-        async with self._lock:
-            held, self._held = await self.read(), None
-            gone = [held.items[name] for name in names if name in held.items]
-            wall_s = self._clock.now().wall_s
-            audit = [
-                AuditEntry(wall_s, OURSELVES, f"{item.kind}.forgotten", item.id, item.value, None)
-                for item in gone
-            ]
-            compares = [Compare(HEAD, held.head_revision)]
-            await self._own.commit(compares, [Put(item.key, None) for item in gone], audit=audit)
-            left = {name: item for name, item in held.items.items() if name not in names}
-            self._held = replace(held, items=left)
-
-
-def _after(held: Holdings, step: Revision, revision: int) -> Holdings:
-    items = dict(held.items)
-    for change in step.changes:
-        if change.after is not None:
-            items[name_of(change.after)] = change.after
-    return replace(held, n=step.n, items=items, head_revision=revision)
-
-
-def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
-    for change in step.changes:
-        item = change.after or change.before
-        if item is None:
-            continue
-        was = change.before.value if change.before is not None else None
-        now = change.after.value if change.after is not None else None
-        was, now = draft.shown.get(name_of(item), (was, now))
-        yield AuditEntry(step.wall_s, step.who, _audited(step, change, item), item.id, was, now)
-
-
-def _audited(step: Revision, change: ItemChange, item: Item) -> str:
-    """As the change was called; of what a file or a rollback did, what it did to this one."""
-    if step.action.startswith(f"{item.kind}."):
-        return step.action
-    if change.after is None or is_taken_out(change.after):
-        return f"{item.kind}.{'lifted' if item.kind == ItemKind.RULE else 'removed'}"
-    return f"{item.kind}.{'set' if change.before is None else 'changed'}"
-
-
 class Patience:
     """Waits between tries, of all who try at the same time each a while of its own."""
 
@@ -431,22 +351,31 @@ def _not_known(store: str, step: Revision, cause: StoreUnavailable) -> OutcomeUn
     )
 
 
-def _puts(step: Revision, lease: int) -> list[Put]:
+def puts_of(step: Revision, lease: int) -> list[Put]:
     """All in one: the number, what was done, what now stands; the oldest revision goes."""
     items = [item for change in step.changes for item in put_by(change)]
     puts = [
         Put(item.key, item_bytes(item), lease if lease_s(item, step.wall_s) else 0)
         for item in items
     ]
+    return [*head_puts(step), *puts]
+
+
+def head_puts(step: Revision) -> list[Put]:
     head = [Put(HEAD, head_bytes(step.n)), Put(log_key(step.n), revision_bytes(step))]
     oldest = [Put(log_key(step.n - MAX_REVISIONS), None)] if step.n > MAX_REVISIONS else []
-    return [*head, *puts, *oldest]
+    return [*head, *oldest]
 
 
 # --- as it was read ------------------------------------------------------------------------
 
 
-def holdings_of(listing: Listing) -> Holdings:
+def holdings_of(
+    listing: Listing,
+    most_bytes: int = MAX_ITEM_BYTES,
+    named: Callable[[Iterable[Item]], dict[ItemName, Item]] = newest,
+) -> Holdings:
+    """`most_bytes`: of an item. `named`: by what names items are known."""
     n, head_revision, items, refused = 0, 0, list[Item](), list[str]()
     beat: Beat | None = None
     for entry in listing.entries:
@@ -457,10 +386,10 @@ def holdings_of(listing: Listing) -> Holdings:
                 beat = read_beat(entry.value)
         elif entry.key.startswith(ITEMS):
             try:
-                items.append(read_item_at(entry.key, entry.value))
+                items.append(read_item_at(entry.key, entry.value, most_bytes))
             except ValueError as error:
                 refused.append(f"{entry.key} {error}")
-    return Holdings(n, newest(items), tuple(refused), head_revision, listing.store_id, beat)
+    return Holdings(n, named(items), tuple(refused), head_revision, listing.store_id, beat)
 
 
 def _head(entry: Entry) -> int:

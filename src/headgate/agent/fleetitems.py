@@ -81,7 +81,7 @@ class ItemMemory:
             if item.kind is not kind or (not whole and known.get(item.id) is item):
                 continue
             better = found.get(item.id) or (None if whole else known.get(item.id))
-            if better is None or _order(item) > _order(better):
+            if better is None or _counts(item, better):
                 found[item.id] = item
         if not whole:
             return found
@@ -107,10 +107,19 @@ class ItemMemory:
             self.known.pop(oldest, None)
 
 
-def _order(item: Item) -> tuple[int, bool]:
+def _counts(item: Item, other: Item) -> bool:
     """One that moved to another reach left one behind that says it is taken out: of the same n
-    the one that stands counts."""
-    return item.n, not is_taken_out(item)
+    the one that stands counts. In the same place it is as agents of a shard agree on it
+    (core/exchange.Version): who merges two of one n has judged their bytes, too."""
+    if item.n != other.n:
+        return item.n > other.n
+    if item.key != other.key:
+        return not is_taken_out(item) and is_taken_out(other)
+    return item != other and _order(item) >= _order(other)
+
+
+def _order(item: Item) -> tuple[bool, float, str]:
+    return is_taken_out(item), item.set_at, item.set_by
 
 
 def _same(item: Item | None, known: Mapping[str, Item]) -> bool:

@@ -1,6 +1,6 @@
 """A fleet's store whose requests are counted, by what became of them: for /metrics.
 
-whoever asks ──► MeteredFleetStore ──► EtcdStore, SqliteFleetStore …
+follower, book, registrar ──► MeteredFleetStore ──► EtcdStore
 """
 
 from __future__ import annotations

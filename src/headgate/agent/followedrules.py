@@ -78,10 +78,13 @@ class Moved(NamedTuple):
 class FollowedRules:
     """No store and no lock in here: the keeper has both."""
 
-    def __init__(self, time: RuleTime, max_rules: int, *, own: bool = False) -> None:
-        """`own`: of the agent's own log."""
+    def __init__(
+        self, time: RuleTime, max_rules: int, *, own: bool = False, shard: bool = False
+    ) -> None:
+        """`own`: of the agent's own log; `shard`: of that, what is of its shards."""
         self._time = time
         self._own = own
+        self._shard = shard
         self._max_rules = max_rules
         self._items = ItemMemory(ItemKind.RULE)
         self._places: tuple[Place, ...] = ()
@@ -97,6 +100,10 @@ class FollowedRules:
         self.unkept: dict[str, float] = {}
         """Rules that the store has not got as they are now; since when (wall clock)."""
 
+    @property
+    def name(self) -> str:
+        return "shard" if self._shard else "host" if self._own else "fleet"
+
     # --- from the store --------------------------------------------------------------------
 
     def recall(self, notes: Mapping[str, Mapping[str, Any]], now: Instant) -> list[RuleEntry]:
@@ -104,7 +111,9 @@ class FollowedRules:
         store was away, those that are otherwise by it."""
         self._noted = {}
         for rule_id, value in notes.items():
-            if (value.get("reach") == str(HERE) or value.get("own") is True) is not self._own:
+            here = value.get("reach") == str(HERE)
+            own = here or value.get("own") is True
+            if own is not self._own or (own and here is self._shard):
                 continue
             try:
                 self._noted[rule_id] = parse_kept(rule_id, value.get("rule"), value.get("n", 0))
@@ -146,7 +155,7 @@ class FollowedRules:
     def work_out(
         self, outcome: Outcome, ids: Iterable[str], taken: Mapping[str, object], now: Instant
     ) -> None:
-        """`taken`: ids of the agent's own rules."""
+        """`taken`: ids of rules that come before these."""
         for item_id in ids:
             item = self._item(item_id, outcome)
             before = self._ids.get(item_id, ())
@@ -173,7 +182,9 @@ class FollowedRules:
         spec = _parsed(item)
         if spec.rule.expires_at < now.wall_s - FORGET_AFTER_S:
             return []
-        suffix = OF_FLEET if item.id in taken else ""
+        suffix = self._suffix(item) if item.id in taken else ""
+        if self._shard:
+            spec = _renamed(spec, item, outcome.places)
         placed = _placed(spec, item, outcome.places, suffix)
         if placed and spec.pair and not self._is_readable(spec.pair, outcome):
             placed = [replace(one, lifted_by=one.lifted_by or OURSELVES) for one in placed]
@@ -181,6 +192,9 @@ class FollowedRules:
             log.warning("rule.half_of_a_pair", rule=item.id)
         origin = Origin(item.id, item.reach, item.n, item.set_by)
         return [self._entry(one, origin, now, self._known(one, origin)) for one in placed]
+
+    def _suffix(self, item: Item) -> str:
+        return f"{SPLIT}{item.reach.pattern}" if self._shard else OF_FLEET
 
     def _is_readable(self, item_id: str, outcome: Outcome) -> bool:
         other = self._item(item_id, outcome)
@@ -304,11 +318,12 @@ class FollowedRules:
         return Note(entry.id, self._note_value(entry), None)
 
     def make_way(self, own: Mapping[str, object]) -> list[Moved]:
-        """The ids of the agent's own rules are theirs: ours of the same get others."""
+        """The ids of rules that come before these are theirs: ours of the same get others."""
         moved = []
         for rule_id in own.keys() & self.entries.keys():
             entry = self.entries.pop(rule_id)
-            rule = replace(entry.spec.rule, id=f"{rule_id}{OF_FLEET}")
+            suffix = f"{SPLIT}{entry.origin.reach.pattern}" if self._shard else OF_FLEET
+            rule = replace(entry.spec.rule, id=f"{rule_id}{suffix}")
             entry = self.entries[rule.id] = replace(entry, spec=replace(entry.spec, rule=rule))
             self._ids[entry.origin.item_id] = (rule.id,)
             moved.append(Moved(rule_id, entry))
@@ -412,6 +427,15 @@ def _parsed(item: Item) -> RuleSpec:
         check_zone(spec.schedule)
     ruled_at = spec.ruled_at if item.reach == HERE else None
     return replace(spec, suspended="", charged=NO_LIMITS, ruled_at=ruled_at)
+
+
+def _renamed(spec: RuleSpec, item: Item, places: Sequence[Place]) -> RuleSpec:
+    """Each agent of a shard may call its database otherwise: what was set for one of the shard is
+    for the only one of it here."""
+    met = item.reach.databases(places)
+    if not spec.rule.database or spec.rule.database in met or len(met) != 1:
+        return spec
+    return replace(spec, rule=replace(spec.rule, database=met[0]))
 
 
 def _placed(spec: RuleSpec, item: Item, places: Sequence[Place], suffix: str) -> list[RuleSpec]:

@@ -9,116 +9,53 @@ survive restarts and reloads of the file until they are reverted to it, or end (
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.fleetcommit import Draft
+from headgate.agent.metricdrafts import (
+    METRIC,
+    DatabasePlan,
+    Entry,
+    MetricDatabase,
+    MetricDrafts,
+    NoSuchMetric,
+    WantedSettings,
+    Wish,
+    change_of,
+    laid_over,
+    parted,
+    patched,
+    settings_in,
+    there,
+)
+from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.ownitems import OURSELVES, Make, SetHere, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
-from headgate.core.change_files import FileEntry
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings, ItemName, ends_at, name_of, stands
-from headgate.core.lint import Advice, Severity, lint_metric
-from headgate.core.metric_redaction import hidden_faults, revealed
-from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.metrics import Engine, MetricSpec, is_looser
+from headgate.core.fleet import Item
+from headgate.core.fleet_change import FleetChange, Holdings, ends_at
+from headgate.core.lint import Advice
+from headgate.core.metrics import MetricSpec
 from headgate.core.names import parse_metric
 from headgate.core.reach import Place
 from headgate.core.rollup import AGGREGATES
-from headgate.core.rollup_settings import plugin_faults
-from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.samples import Cause, Instant, Reading
-from headgate.errors import (
-    Conflict,
-    Fault,
-    HeadgateError,
-    InvalidName,
-    InvalidSettings,
-    ProbeFailed,
-    StoreUnavailable,
-)
+from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable
+
+__all__ = ["DatabasePlan", "Entry", "MetricBook", "NoSuchMetric", "Proposal"]
 
 log = structlog.get_logger()
 
-MAX_METRICS_PER_DATABASE = 64
-_PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"sql": ("sql",), "url": ("url", "pointer", "series"), "command": ("command",)}
-)
-"""Settings that say where a number comes from, by the source that they belong to."""
-_FILE_ONLY = MappingProxyType(
-    {
-        "sql": "a query reads whatever the agent's database user may read "
-        "(allow_runtime_sql = true lifts this)",
-        "url": "the agent reaches addresses that its callers do not "
-        "(allow_runtime_urls = true lifts this)",
-        "command": "a command runs as the agent's user (allow_runtime_commands = true lifts this)",
-    }
-)
-METRIC = ItemKind.METRIC
-ENDS = ("for", "expires_at")
-"""What a change may say beside the settings."""
-NEVER = "never"
-LOOSER_FOR_S = 3600.0
-"""A change that is looser than the file ends after this, unless it says when."""
-MAX_FOR_S = 3650 * 86_400.0
 TICK_S = 1.0
 RETRY_S = 30.0
 """Between two tries to take out of the log what has ended."""
-
-
-class NoSuchMetric(HeadgateError, LookupError):
-    """A database or metric that is not configured here."""
-
-
-@dataclass(frozen=True, slots=True)
-class DatabasePlan:
-    """One database as main.py hands it over."""
-
-    name: str
-    engine: Engine
-    raw_metrics: Mapping[str, Mapping[str, Any]]
-    open_probes: Callable[[], ProbeSource]
-    default_metrics: tuple[str, ...] | None = None
-    connection: object = None
-    """Compared on reload: an equal one keeps its probes and connections."""
-
-    def in_default(self, metric: str) -> bool:
-        """Whether a check that names no metric is judged by this one."""
-        return not self.default_metrics or metric in self.default_metrics
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One metric as it is set; one that is disabled is neither probed nor judged."""
-
-    spec: MetricSpec
-    raw: Mapping[str, Any]
-    origin: str
-    revision: int
-    """Of the log: that of its last change, 0 for none."""
-    advice: tuple[Advice, ...]
-    expires_at: float | None = None
-    """Wall-clock seconds: then it is as in the file again. None: it stays."""
-
-    @property
-    def enabled(self) -> bool:
-        return bool(self.raw.get("enabled", True))
-
-
-@dataclass(slots=True)
-class _Database:
-    plan: DatabasePlan
-    probes: ProbeSource
-    entries: dict[str, Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,52 +70,6 @@ class Proposal:
     advice: tuple[Advice, ...] = ()
     """On the change; on the settings, their entry has it."""
     dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What the log says of a metric."""
-
-    settings: Mapping[str, Any] | None
-    """None: it is removed."""
-    n: int
-    expires_at: float | None
-    ends_mono_s: float
-    """By this it has ended, too: a wall clock that is set back does not lengthen it."""
-
-    def has_ended(self, now: Instant) -> bool:
-        if self.expires_at is None:
-            return False
-        return now.wall_s >= self.expires_at or now.mono_s >= self.ends_mono_s
-
-
-class _Known(NamedTuple):
-    """A metric as a log has it, for a draft."""
-
-    item: Item | None
-    """Set, and not ended."""
-    entry: Entry | None
-    """What that puts in force; None: nothing."""
-    n: int
-
-    @property
-    def shown(self) -> dict[str, Any] | None:
-        return None if self.entry is None else dict(self.entry.raw)
-
-
-class _Asked(NamedTuple):
-    """What somebody wants of a metric."""
-
-    database: str
-    metric: str
-    expect: int | None
-    """Only if it is of that revision."""
-    expires_at: float | None = None
-    """None: nothing is said of its end. math.inf: it has none."""
-
-    @property
-    def id(self) -> str:
-        return f"{self.database}/{self.metric}"
 
 
 class MetricBook:
@@ -198,17 +89,21 @@ class MetricBook:
         self._sampler = sampler
         self._clock = clock
         self._make = make
-        self._runtime_sources = frozenset(runtime_sources)
-        self._rollups = rollups
-        self._databases: dict[str, _Database] = {}
-        self._changes = SetHere(METRIC, lambda item: _change_of(item, clock.now()))
+        self._drafts = MetricDrafts(frozenset(runtime_sources), rollups)
+        self._databases: dict[str, MetricDatabase] = {}
+        self._changes = SetHere(METRIC, lambda item: change_of(item, clock.now()))
         """What the log holds on top of the file, by `database/metric`."""
-        self._ended: dict[str, int] = {}
-        """Changes (n) that have ended here, and that the log still has."""
+        self._ended: set[str] = set()
+        """Those that have ended here, and that the log still has."""
         self._retry_mono_s = 0.0
         self._lock = asyncio.Lock()
 
     # --- reading ---------------------------------------------------------------------------
+
+    @property
+    def room(self) -> MetricRoom:
+        """Validates what a file of changes says of metrics."""
+        return MetricRoom(self._drafts, self._databases)
 
     def databases(self) -> list[DatabasePlan]:
         return [database.plan for database in self._databases.values()]
@@ -266,7 +161,7 @@ class MetricBook:
             return
         async with self._lock:
             for name in self._changes.follow(items, whole=whole):
-                self._ended.pop(name, None)
+                self._ended.discard(name)
                 await self._settle(name)
 
     async def close(self) -> None:
@@ -282,12 +177,12 @@ class MetricBook:
         for plan in wanted.values():
             known = self._databases.get(plan.name)
             if known is None:
-                known = self._databases[plan.name] = _Database(plan, plan.open_probes())
+                known = self._databases[plan.name] = MetricDatabase(plan, plan.open_probes())
                 self._board.open(plan.name, plan.default_metrics)
             await self._follow_plan(known, plan, retired)
 
     async def _follow_plan(
-        self, known: _Database, plan: DatabasePlan, retired: list[ProbeSource]
+        self, known: MetricDatabase, plan: DatabasePlan, retired: list[ProbeSource]
     ) -> None:
         """What is still wanted never leaves the board: a check would be judged without it."""
         wanted = self._effective(plan)
@@ -302,7 +197,7 @@ class MetricBook:
         for metric in gone:
             await self._withdraw(known, metric)
 
-    async def _swap_probes(self, known: _Database, probes: ProbeSource) -> ProbeSource:
+    async def _swap_probes(self, known: MetricDatabase, probes: ProbeSource) -> ProbeSource:
         """Read from elsewhere from now on. Old values mean nothing there: each metric stays,
         unread, once it is installed anew, which follows without a pause."""
         name = known.plan.name
@@ -328,7 +223,7 @@ class MetricBook:
         name = f"{plan.name}/{metric}"
         change, now = self._changes.values.get(name), self._clock.now()
         in_force = None if change is None or change.has_ended(now) else change
-        return _laid_over(plan, metric, in_force, self._changes.n_of(name))
+        return laid_over(plan, metric, in_force, self._changes.n_of(name))
 
     async def _settle(self, name: str) -> None:
         database, _, metric = name.rpartition("/")
@@ -355,9 +250,9 @@ class MetricBook:
             return
         async with self._lock:
             over = {name: one.n for name, one in changes.items() if one.has_ended(now)}
-            for name in over.keys() - self._ended.keys():
+            for name in over.keys() - self._ended:
                 await self._settle(name)
-                self._ended[name] = over[name]
+                self._ended.add(name)
                 self._retry_mono_s = now.mono_s
                 log.info("metric.ended", metric=name)
         if now.mono_s >= self._retry_mono_s:
@@ -373,7 +268,7 @@ class MetricBook:
             return Draft(
                 "metric.expired",
                 [put(held, METRIC, item.id, None, asked) for item in ended],
-                shown={(METRIC, item.id): (_settings_in(item), files[item.id]) for item in ended},
+                shown={(METRIC, item.id): (settings_in(item), files[item.id]) for item in ended},
             )
 
         try:
@@ -404,7 +299,7 @@ class MetricBook:
         """Add or replace a metric. Beside its settings, `raw` may say when that ends: `for` or
         `expires_at`; `never`, or None, for not at all."""
         settings, end = self._parted(raw)
-        wish = _Asked(database, parse_metric(metric), expect, end)
+        wish = Wish(database, parse_metric(metric), expect, end)
         settings = {key: value for key, value in settings.items() if value is not None}
         return await self._set(wish, lambda known: settings, who, dry_run)
 
@@ -421,12 +316,14 @@ class MetricBook:
         """Change some settings of a metric, and some of its options; one given as None goes
         back to its default. Its end stays, unless `raw` says another one (see put)."""
         settings, end = self._parted(raw)
-        wish = _Asked(database, parse_metric(metric), expect, end)
-
-        def merged(known: _Known) -> Mapping[str, Any]:
-            return _merged(self._there(wish, known).raw, settings)
-
-        return await self._set(wish, merged, who, dry_run, keeps_end=True)
+        wish = Wish(database, parse_metric(metric), expect, end, keeps_end=True)
+        measured = self._database(database)
+        return await self._set(
+            wish,
+            lambda known: patched(there(wish, measured, known).raw, settings),
+            who,
+            dry_run,
+        )
 
     async def remove(
         self,
@@ -439,22 +336,13 @@ class MetricBook:
         dry_run: bool = False,
     ) -> Proposal:
         """`end`: as put has it."""
-        wish = _Asked(database, parse_metric(metric), expect, self._parted(end)[1])
-        plan = self._database(database).plan
-
-        def draft(held: Holdings, asked: Asked) -> Draft:
-            known = self._known(held, plan, wish.metric, asked)
-            self._there(wish, known)
-            _check_revision(wish, known)
-            beneath = _laid_over(plan, wish.metric, None, 0)
-            told, value = tuple[Advice, ...](), None
-            if beneath is not None:  # Else there is nothing left to remove.
-                end_s, told = _end_of(wish, beneath, None, known, asked, keeps=False)
-                value = _with_end({"removed": True}, end_s)
-            change = put(held, METRIC, wish.id, value, asked)
-            return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
-
-        made = await self._make(draft, who, dry_run=dry_run)
+        wish = Wish(database, parse_metric(metric), expect, self._parted(end)[1])
+        measured = self._database(database)
+        made = await self._make(
+            lambda held, asked: self._drafts.remove(held, asked, wish, measured),
+            who,
+            dry_run=dry_run,
+        )
         return Proposal(None, None, ends_at(made.items[0]), made.advice, dry_run)
 
     async def revert(
@@ -467,114 +355,29 @@ class MetricBook:
         dry_run: bool = False,
     ) -> Proposal:
         """Drop what was changed at run time: the file's settings, or none, hold again."""
-        wish = _Asked(database, parse_metric(metric), expect)
-        plan = self._database(database).plan
-
-        def draft(held: Holdings, asked: Asked) -> Draft:
-            known = self._known(held, plan, wish.metric, asked)
-            if known.item is None:
-                self._there(wish, known)
-                return Draft("metric.revert")  # As in the file already.
-            _check_revision(wish, known)
-            change = put(held, METRIC, wish.id, None, asked)
-            shown = _audit(wish, known, plan.raw_metrics.get(wish.metric))
-            return Draft("metric.revert", [change], shown=shown)
-
-        made = await self._make(draft, who, dry_run=dry_run)
-        entry = _laid_over(plan, wish.metric, None, self._n_after(wish, made))
+        wish = Wish(database, parse_metric(metric), expect)
+        measured = self._database(database)
+        made = await self._make(
+            lambda held, asked: self._drafts.revert(held, asked, wish, measured),
+            who,
+            dry_run=dry_run,
+        )
+        entry = laid_over(measured.plan, wish.metric, None, self._n_after(wish, made))
         return await self._proposal(database, entry, made)
 
-    async def _set(
-        self,
-        wish: _Asked,
-        settings: Callable[[_Known], Mapping[str, Any]],
-        who: str,
-        dry_run: bool,
-        *,
-        keeps_end: bool = False,
-    ) -> Proposal:
-        database = self._database(wish.database)
-        plan = database.plan
-
-        def draft(held: Holdings, asked: Asked) -> Draft:
-            known = self._known(held, plan, wish.metric, asked)
-            raw = settings(known)
-            entry = self._validated(database, wish.metric, raw, known)
-            _check_revision(wish, known)
-            beneath = _laid_over(plan, wish.metric, None, 0)
-            end_s, told = _end_of(wish, beneath, entry, known, asked, keeps=keeps_end)
-            change = put(held, METRIC, wish.id, _with_end({"settings": dict(raw)}, end_s), asked)
-            return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
-
-        made = await self._make(draft, who, dry_run=dry_run)
-        change = _change_of(made.items[0], self._clock.now())
-        entry = _laid_over(plan, wish.metric, change, self._n_after(wish, made))
+    async def _set(self, wish: Wish, settings: WantedSettings, who: str, dry_run: bool) -> Proposal:
+        measured = self._database(wish.database)
+        made = await self._make(
+            lambda held, asked: self._drafts.set(held, asked, wish, measured, settings),
+            who,
+            dry_run=dry_run,
+        )
+        change = change_of(made.items[0], self._clock.now())
+        entry = laid_over(measured.plan, wish.metric, change, self._n_after(wish, made))
         return await self._proposal(wish.database, entry, made)
 
-    # --- from a file of changes ------------------------------------------------------------
-
-    def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
-        """As put and remove do it (changefiles.Room). An end that is not said stays as it is."""
-        named, metric = entry.raw["database"], entry.raw["metric"]
-        raw = {key: one for key, one in entry.raw.items() if key not in ("database", "metric")}
-        try:
-            database, metric = self._database(named), parse_metric(metric)
-            return self._drafted(held, database, metric, raw, asked)
-        except NoSuchMetric as error:
-            raise InvalidSettings([Fault(f"{entry.place}.database", str(error))]) from None
-        except InvalidName as error:
-            raise InvalidSettings([Fault(f"{entry.place}.metric", str(error))]) from None
-        except InvalidSettings as error:
-            faults = [_placed(fault, entry.place, metric) for fault in error.faults]
-            raise InvalidSettings(faults) from None
-
-    def _drafted(
-        self,
-        held: Holdings,
-        database: _Database,
-        metric: str,
-        raw: Mapping[str, Any],
-        asked: Asked,
-    ) -> tuple[Item, Sequence[Advice]]:
-        plan = database.plan
-        settings, end = self._parted(raw)
-        wish = _Asked(plan.name, metric, None, end)
-        known, beneath = self._known(held, plan, metric, asked), _laid_over(plan, metric, None, 0)
-        entry: Entry | None = None
-        value: dict[str, Any] = {"removed": True}
-        if "removed" not in settings:
-            there = _settings_in(known.item) if known.item is not None else None
-            settings = revealed(settings, there or {})
-            entry = self._validated(database, metric, settings, known)
-            value = {"settings": settings}
-        elif faults := _removal_faults(settings, beneath):
-            raise InvalidSettings(faults)
-        end_s, told = _end_of(wish, beneath, entry, known, asked, keeps=True)
-        change = put(held, METRIC, wish.id, _with_end(value, end_s), asked)
-        assert change.after is not None
-        return change.after, told
-
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
-        """No database has too many metrics by it."""
-        after = [one.after for one in changes if one.after is not None and one.after.kind == METRIC]
-        items = dict(held.items)
-        items |= {name_of(item): item for item in after}
-        for name in sorted({item.id.rpartition("/")[0] for item in after}):
-            count = len(self._metrics_by(items, name, asked.wall_s))
-            if count > MAX_METRICS_PER_DATABASE:
-                message = f"{name} would have {count} metrics, at most {MAX_METRICS_PER_DATABASE}"
-                raise InvalidSettings([Fault("metrics", message)])
-
-    def _metrics_by(self, items: Mapping[ItemName, Item], database: str, wall_s: float) -> set[str]:
-        held = self._databases.get(database)
-        found = set(held.plan.raw_metrics) if held is not None else set[str]()
-        for item in items.values():
-            of, _, metric = item.id.rpartition("/")
-            if item.kind == METRIC and of == database and stands(item, wall_s):
-                (found.discard if (item.value or {}).get("removed") else found.add)(metric)
-        return found
+    def _parted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+        return parted(raw, self._clock.now().wall_s)
 
     async def _proposal(self, database: str, entry: Entry | None, made: FleetChange) -> Proposal:
         """Outside any lock: a probe that hangs until its timeout holds up no other change."""
@@ -584,76 +387,10 @@ class MetricBook:
             reading = await self._try(self._database(database).probes, entry.spec)
         return Proposal(entry, reading, end, made.advice, made.dry_run)
 
-    def _n_after(self, wish: _Asked, made: FleetChange) -> int:
+    def _n_after(self, wish: Wish, made: FleetChange) -> int:
         """A dry run leaves it at the revision that it is of."""
         changed = made.items and not made.dry_run
         return made.items[0].n if changed else self._changes.n_of(wish.id)
-
-    def _known(self, held: Holdings, plan: DatabasePlan, metric: str, asked: Asked) -> _Known:
-        """Of the log, and not of what is in force: another change may be on its way there."""
-        item = held.items.get((METRIC, f"{plan.name}/{metric}"))
-        n = 0 if item is None else item.n
-        if item is None or not stands(item, asked.wall_s):
-            return _Known(None, _laid_over(plan, metric, None, n), n)
-        change: _Change | None = None
-        try:
-            change = _change_of(item, self._clock.now())
-        except (KeyError, TypeError, ValueError) as error:
-            log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
-        return _Known(item, _laid_over(plan, metric, change, n), n)
-
-    def _there(self, wish: _Asked, known: _Known) -> Entry:
-        if known.entry is not None:
-            return known.entry
-        names = ", ".join(sorted(self._database(wish.database).entries)) or "none"
-        message = f"no metric {wish.metric!r} on {wish.database}; configured: {names}"
-        raise NoSuchMetric(message)
-
-    def _parted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
-        """The settings, and when the change ends (see _Asked)."""
-        settings = {key: value for key, value in raw.items() if key not in ENDS}
-        given = [key for key in ENDS if key in raw]
-        if len(given) > 1:
-            raise InvalidSettings([Fault("for", "give for or expires_at, not both")])
-        if not given:
-            return settings, None
-        (key,) = given
-        try:
-            return settings, _end(key, raw[key], self._clock.now().wall_s)
-        except ValueError as error:
-            raise InvalidSettings([Fault(key, str(error))]) from None
-
-    def _validated(
-        self, database: _Database, metric: str, raw: Mapping[str, Any], known: _Known
-    ) -> Entry:
-        faults = [*hidden_faults(raw), *self._source_faults(database, metric, raw, known)]
-        if faults:
-            raise InvalidSettings(faults)
-        if known.entry is None and len(database.entries) >= MAX_METRICS_PER_DATABASE:
-            message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
-            raise InvalidSettings([Fault(metric, message)])
-        entry = _entry(database.plan, metric, raw, "runtime", 0)
-        errors = [a for a in entry.advice if a.severity is Severity.ERROR]
-        if errors:
-            raise InvalidSettings([Fault(a.place, a.message) for a in errors])
-        if missing := plugin_faults(entry.spec.rollup, self._rollups, metric):
-            raise InvalidSettings(missing)
-        database.probes.probe_for(entry.spec)
-        return entry
-
-    def _source_faults(
-        self, database: _Database, metric: str, raw: Mapping[str, Any], known: _Known
-    ) -> list[Fault]:
-        """What reaches beyond the agent comes from the file. What is there already may stay
-        while the rest changes."""
-        there = (known.shown or {}, database.plan.raw_metrics.get(metric, {}))
-        return [
-            Fault(source, f"may only be set in the settings file: {_FILE_ONLY[source]}")
-            for source in _PLACES
-            if source in raw
-            and source not in self._runtime_sources
-            and not any(_same_place(source, raw, settings) for settings in there)
-        ]
 
     async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
         probe = probes.probe_for(spec)
@@ -664,7 +401,7 @@ class MetricBook:
 
     # --- in force --------------------------------------------------------------------------
 
-    async def _install(self, database: _Database, entry: Entry) -> None:
+    async def _install(self, database: MetricDatabase, entry: Entry) -> None:
         plan, spec = database.plan, entry.spec
         before = database.entries.get(spec.name)
         if not entry.enabled or (before is not None and not before.enabled):
@@ -685,12 +422,12 @@ class MetricBook:
             self._board.restart(plan.name, spec, at=at)
         self._sampler.start(plan.name, spec, probe)
 
-    async def _withdraw(self, database: _Database, metric: str) -> None:
+    async def _withdraw(self, database: MetricDatabase, metric: str) -> None:
         await self._sampler.stop(database.plan.name, metric)
         self._board.drop(database.plan.name, metric)
         database.entries.pop(metric, None)
 
-    def _database(self, name: str) -> _Database:
+    def _database(self, name: str) -> MetricDatabase:
         try:
             return self._databases[name]
         except KeyError:
@@ -727,166 +464,6 @@ def _probe_for(probes: ProbeSource, spec: MetricSpec) -> Probe:
     except InvalidSettings as error:
         log.error("metric.cannot_be_probed", metric=spec.name, fault=str(error))
         return _Unprobeable(f"it cannot be probed: {error}")
-
-
-def _laid_over(
-    plan: DatabasePlan, metric: str, change: _Change | None, revision: int
-) -> Entry | None:
-    """The change over what the file says; None: there is no such metric."""
-    if change is not None and change.settings is None:
-        return None
-    if change is not None and change.settings is not None:
-        try:
-            entry = _entry(plan, metric, change.settings, "runtime", revision)
-        except InvalidSettings as error:
-            # Kept by an older version, or for another engine: say so and go on with the file.
-            log.error("metric.kept_change_refused", database=plan.name, fault=str(error))
-        else:
-            return replace(entry, expires_at=change.expires_at)
-    raw = plan.raw_metrics.get(metric)
-    return None if raw is None else _entry(plan, metric, raw, "file", revision)
-
-
-def _change_of(item: Item, now: Instant) -> _Change:
-    kept = item.value or {}
-    settings = None if kept.get("removed") is True else dict(kept["settings"])
-    end = ends_at(item)
-    if end is None:
-        return _Change(settings, item.n, None, math.inf)
-    left_s = min(end - now.wall_s, end - item.set_at)
-    return _Change(settings, item.n, end, now.mono_s + left_s)
-
-
-def _settings_in(item: Item) -> dict[str, Any] | None:
-    settings = (item.value or {}).get("settings")
-    return dict(settings) if isinstance(settings, Mapping) else None
-
-
-def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[Fault]:
-    """Of an entry of a file that says `removed`."""
-    if settings["removed"] is not True:
-        return [Fault("removed", "must be true; to have the metric, leave this out")]
-    if len(settings) > 1:
-        return [Fault("removed", "leaves no settings: give those, or removed = true")]
-    if beneath is None:
-        return [Fault("removed", "the settings file has no such metric: leave the entry out")]
-    return []
-
-
-def _placed(fault: Fault, place: str, metric: str) -> Fault:
-    """Where it is in a file of changes."""
-    if fault.place == metric or fault.place.startswith((f"{metric}.", f"{metric}[")):
-        return fault._replace(place=f"{place}{fault.place.removeprefix(metric)}")
-    return fault._replace(place=f"{place}.{fault.place}")
-
-
-def _audit(
-    wish: _Asked, known: _Known, after: Mapping[str, Any] | None
-) -> dict[tuple[str, str], tuple[Any, Any]]:
-    """What the audit shows: the settings."""
-    return {(METRIC, wish.id): (known.shown, None if after is None else dict(after))}
-
-
-def _check_revision(wish: _Asked, known: _Known) -> None:
-    if wish.expect is not None and wish.expect != known.n:
-        message = (
-            f"{wish.id} is at revision {known.n}, not {wish.expect}: "
-            "somebody changed it in between; look again and repeat"
-        )
-        raise Conflict(message)
-
-
-# --- when a change ends --------------------------------------------------------------------
-
-
-def _end(key: str, given: object, wall_s: float) -> float:
-    """Wall-clock seconds, math.inf for never; ValueError says what it should have been."""
-    if given is None or given == NEVER:
-        return math.inf
-    at = wall_s + parse_for(given) if key == "for" else parse_date_time(given)
-    if at <= wall_s:
-        raise ValueError(f"is {given!r}, which is over")
-    if at > wall_s + MAX_FOR_S:
-        raise ValueError(f"is {given!r}, at most {MAX_FOR_S / 86_400:g}d; {NEVER} for no end")
-    return at
-
-
-def _end_of(
-    wish: _Asked,
-    beneath: Entry | None,
-    entry: Entry | None,
-    known: _Known,
-    asked: Asked,
-    *,
-    keeps: bool,
-) -> tuple[float | None, tuple[Advice, ...]]:
-    """When a change ends that puts `entry` (None: nothing) over `beneath`, and advice on that.
-
-    Looser than what it goes back to, it ends after an hour. That of a change which is stricter
-    would be a loosening, so that one stays."""
-    if wish.expires_at is not None:
-        return (None if wish.expires_at == math.inf else wish.expires_at), ()
-    was = None if known.item is None else ends_at(known.item)
-    if keeps and was is not None:
-        return was, (_kept_end(wish, was),)
-    endless = known.item is not None and was is None
-    if not _is_looser(entry, beneath) or (endless and not _is_looser(entry, known.entry)):
-        return None, ()
-    end_s = asked.wall_s + LOOSER_FOR_S
-    return end_s, (_default_end(wish, end_s),)
-
-
-def _is_looser(entry: Entry | None, than: Entry | None) -> bool:
-    """Whether it may admit what the other one rejects."""
-    if than is None or not than.enabled:
-        return False
-    return entry is None or not entry.enabled or is_looser(entry.spec, than.spec)
-
-
-def _default_end(wish: _Asked, end_s: float) -> Advice:
-    message = (
-        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it is looser than the settings "
-        "file, and no end was given. Give one (for: 2h), or keep it (for: never)"
-    )
-    return Advice(Severity.WARNING, "ends", wish.metric, message)
-
-
-def _kept_end(wish: _Asked, end_s: float) -> Advice:
-    message = f"ends at {_iso(end_s)}, as before. Give another end (for: 2h), or none (for: never)"
-    return Advice(Severity.WARNING, "ends", wish.metric, message)
-
-
-def _with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:
-    return value if end_s is None else {**value, "expires_at": _iso(end_s)}
-
-
-def _iso(wall_s: float) -> str:
-    at = datetime.fromtimestamp(math.ceil(wall_s), tz=UTC)
-    return at.isoformat().replace("+00:00", "Z")
-
-
-def _merged(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """As RFC 7396 has it: tables are merged, None takes out."""
-    merged = dict(raw)
-    for key, value in patch.items():
-        if isinstance(value, Mapping):
-            known = raw.get(key)
-            merged[key] = _merged(known if isinstance(known, Mapping) else {}, value)
-        else:
-            merged[key] = value
-    return {key: value for key, value in merged.items() if value is not None}
-
-
-def _entry(
-    plan: DatabasePlan, metric: str, raw: Mapping[str, Any], origin: str, revision: int
-) -> Entry:
-    spec = parse_metric_settings(metric, raw, plan.engine, place=metric)
-    advice = lint_metric(spec, raw, plan.engine, place=metric)
-    return Entry(spec, raw, origin, revision, tuple(advice))
-
-
-def _same_place(source: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    return all(a.get(key) == b.get(key) for key in _PLACES[source])
 
 
 def _same_probe(a: MetricSpec, b: MetricSpec) -> bool:

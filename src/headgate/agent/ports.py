@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Protocol
 
+from headgate.core.exchange import Answer, Offer
 from headgate.core.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.core.metrics import MetricSpec
 from headgate.core.records import (
@@ -100,6 +101,10 @@ class PeerLink(Protocol):
 
     async def wake(self, shard: str, database: str, *, timeout_s: float) -> None:
         """Have that agent's database watched, and its heartbeat written, for a while."""
+        ...
+
+    async def exchange(self, offer: Offer, *, timeout_s: float) -> Answer:
+        """Tell that agent of a shard's changes, and hear of its own; or PeerFailed."""
         ...
 
     async def ask(

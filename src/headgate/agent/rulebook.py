@@ -1,7 +1,7 @@
 """Keep the rules in force.   logs ──follow──► RuleKeeper ──RuleBook, whole──► checker
 
-What is set comes from two logs: the agent's own, and the one that a fleet shares. What only this
-agent knows of a rule it notes itself (rulenotes.py).
+What is set comes from two logs: the agent's own, with what its shards share, and the one that a
+fleet shares. What only this agent knows of a rule it notes itself (rulenotes.py).
 
 A rule ends by the reader's comparison, not by anything here: what this loop drops has long
 ceased to count. It only follows what a comparison cannot see: a wall clock that was set
@@ -11,6 +11,7 @@ back must not prolong a rule (R87), and schedules have to be worked out for the 
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,13 +22,13 @@ from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.ruleadvice import RuleAdvisor
 from headgate.agent.rulenotes import RuleNotes
 from headgate.agent.rulerests import RuleRests
-from headgate.agent.rulesinforce import SLICE, RulesInForce
+from headgate.agent.rulesinforce import SLICE, Logs, RulesInForce
 from headgate.agent.rulesteps import STEP_S, RuleEntry
 from headgate.agent.ruletime import Boot, RuleTime, no_boot
 from headgate.agent.schedules import RENEW_S
 from headgate.core.fleet import Item
 from headgate.core.lint import Advice
-from headgate.core.reach import Place
+from headgate.core.reach import HERE, Place
 from headgate.core.rule_settings import KnownMetrics, RuleLimits, RuleSpec
 from headgate.core.rules import Kind, Rule, RuleBook
 from headgate.core.samples import Instant
@@ -68,9 +69,14 @@ class RuleKeeper:
         self.known_metrics = known_metrics
         self.time = RuleTime(clock, boot)
         self.forget = forget
-        own, fleet = (FollowedRules(self.time, limits.max_rules, own=one) for one in (True, False))
-        self._rules = RulesInForce(clock, apply, own, fleet, known_metrics)
-        self._notes = RuleNotes(store, clock, (own, fleet), self.time)
+        most = limits.max_rules
+        logs = Logs(
+            FollowedRules(self.time, most, own=True),
+            FollowedRules(self.time, most, own=True, shard=True),
+            FollowedRules(self.time, most),
+        )
+        self._rules = RulesInForce(clock, apply, logs, known_metrics)
+        self._notes = RuleNotes(store, clock, logs, self.time)
         self._advisor = RuleAdvisor()
         self._lock = asyncio.Lock()
         self.rests = RuleRests(clock, self._rules, self._notes, self._lock)
@@ -99,16 +105,17 @@ class RuleKeeper:
 
     def is_own(self, rule_id: str) -> bool:
         """Is of this agent's own log."""
-        return bool(self._rules.own.ids_of(rule_id)) or rule_id in self._rules.own.entries
+        own, shard, _ = self._rules.logs
+        return any(log.ids_of(rule_id) or rule_id in log.entries for log in (own, shard))
 
     def parts_of(self, item_id: str) -> tuple[str, ...]:
         """The ids under which a change of a log is in force here."""
-        return self._rules.own.ids_of(item_id) or self._rules.fleet.ids_of(item_id)
+        return next((ids for log in self._rules.logs if (ids := log.ids_of(item_id))), ())
 
     @property
     def faults(self) -> Mapping[str, str]:
         """Rules that are not in force here as they were set, and why."""
-        return {**self._rules.unmeasured, **self._rules.own.faults, **self._rules.fleet.faults}
+        return ChainMap(self._rules.unmeasured, *(log.faults for log in self._rules.logs))
 
     def advice(self, spec: RuleSpec, known: KnownMetrics | None = None) -> tuple[Advice, ...]:
         """`known`: the metrics, for one who asks for many rules and has them already."""
@@ -137,12 +144,23 @@ class RuleKeeper:
                 await self._recall()
             if own:
                 self._notes.go_on_from(items)
-            of = self._rules.own if own else self._rules.fleet
-            outcome = of.news(items, places, whole=whole)
-            if outcome is not None:
-                await self._rules.take(of, outcome)
-                said = {"rules": len(outcome.entries), "gone": len(outcome.gone)}
-                log.info("rules.followed", **said, refused=len(outcome.faults), own=own)
+            logs = self._rules.logs
+            if not own:
+                await self._follow(logs.fleet, items, places, whole=whole)
+                return
+            here = [item for item in items if item.reach == HERE]
+            await self._follow(logs.own, here, places, whole=whole)
+            others = [item for item in items if item.reach != HERE]
+            await self._follow(logs.shard, others, places, whole=whole)
+
+    async def _follow(
+        self, of: FollowedRules, items: Sequence[Item], places: Sequence[Place], *, whole: bool
+    ) -> None:
+        outcome = of.news(items, places, whole=whole)
+        if outcome is not None:
+            await self._rules.take(of, outcome)
+            said = {"rules": len(outcome.entries), "gone": len(outcome.gone)}
+            log.info("rules.followed", **said, refused=len(outcome.faults), reach=of.name)
 
     async def _recall(self) -> None:
         if entries := await self._notes.recall():

@@ -1,7 +1,8 @@
 """Rules, as drafts of changes.   what is asked + Holdings ──RuleDrafts──► Draft
 
-A rule for this agent alone is judged by the metrics that it has. One that reaches further may name
-what is not measured here but where it is to hold, so that is advice and no fault. Not so for a
+A rule of this agent's own log is judged by the metrics that it has: it is for this agent alone, or
+for the shard that it leads. One that reaches further may name what is not measured here but where
+it is to hold, so that is advice and no fault. Not so for a
 rule on `all`: what might lock out everybody is judged by an agent that can, or not set.
 """
 
@@ -146,7 +147,7 @@ class RuleDrafts:
             rule_id=rule_id,
             author=asked.who,
             wall_s=asked.wall_s,
-            known_metrics=here if reach == HERE else lambda database: self._known(database, raw),
+            known_metrics=here if self.here else lambda database: self._known(database, raw),
             limits=self.limits,
             place=place,
         )
@@ -214,7 +215,7 @@ class RuleDrafts:
         """Everybody, all over a fleet, by a word that was mistyped: that is a hold's to say.
         Whoever only gives more time to one that stands (`before`) locks out nobody by it."""
         rule, known = spec.rule, self.known_metrics(spec.rule.database)
-        if reach == HERE or rule.target != EVERYONE or _judges_as(before, rule, reach):
+        if self.here or rule.target != EVERYONE or _judges_as(before, rule, reach):
             return
         faults = [
             Fault(f"{place}.{where}", _UNJUDGED.format(name))

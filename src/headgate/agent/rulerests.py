@@ -1,7 +1,8 @@
-"""Have a rule of the fleet rest at one agent.   operator ──► RuleRests ──► RulesInForce, RuleNotes
+"""Have a rule of others rest at one agent.   operator ──► RuleRests ──► RulesInForce, RuleNotes
 
-For the time when its store cannot be reached, or has lost it: then nobody can lift it, and it
-would stop work here until its own end. It is this agent's alone, and kept in its own store.
+For the time when the fleet's store cannot be reached, or has lost it, or nobody leads the shard:
+then nobody can lift it, and it would stop work here until its own end. It is this agent's alone,
+and kept in its own store.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ class RuleRests:
         self._clock = clock
         self._notes = notes
         self._rules = rules
-        self._fleet = rules.fleet
         self._lock = lock
 
     async def put(
@@ -55,8 +55,8 @@ class RuleRests:
         found = list(self._concerned(rule_id))
         if not found:
             message = (
-                "is no rule of the fleet that is in force here; one of this agent's own is ended "
-                "with `headgate rule lift`"
+                "is no rule of the fleet or of a shard that is in force here; one of this agent's "
+                "own is ended with `headgate rule lift`"
             )
             raise InvalidSettings([Fault(f"rule {rule_id}", message)])
         entries = [replace(one, spec=replace(one.spec, suspended=why)) for one in found]
@@ -70,16 +70,18 @@ class RuleRests:
 
     def _concerned(self, rule_id: str) -> Iterator[RuleEntry]:
         """By the item's id all of its parts; by that of a part, that one."""
-        named = [rule_id] if rule_id in self._fleet.entries else self._fleet.ids_of(rule_id)
-        for name in named:
-            entry = self._fleet.entries[name]
-            if self._rules.ended(entry):
-                continue
-            yield entry
-            pair = self._fleet.ids_of(item_of(entry.spec.pair)) if entry.spec.pair else ()
-            for other in pair:
-                if other not in named and not self._rules.ended(self._fleet.entries[other]):
-                    yield self._fleet.entries[other]
+        _, *others = self._rules.logs
+        for log in others:
+            named = [rule_id] if rule_id in log.entries else log.ids_of(rule_id)
+            for name in named:
+                entry = log.entries[name]
+                if self._rules.ended(entry):
+                    continue
+                yield entry
+                pair = log.ids_of(item_of(entry.spec.pair)) if entry.spec.pair else ()
+                for other in pair:
+                    if other not in named and not self._rules.ended(log.entries[other]):
+                        yield log.entries[other]
 
     async def _kept(self, entry: RuleEntry, action: str, who: str) -> RuleEntry:
         try:

@@ -1,4 +1,4 @@
-"""The rules that count just now.   rules of both logs ──► RuleBook, whole ──► checker
+"""The rules that count just now.   rules of all logs ──► RuleBook, whole ──► checker
 
 A change costs what it changes; what concerns many rules is done in slices, on a draft, and in
 force all together. Whoever calls what waits holds the keeper's lock, so that no change is lost.
@@ -7,9 +7,10 @@ force all together. Whoever calls what waits holds the keeper's lock, so that no
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from headgate.agent.followedrules import FollowedRules, Outcome
 from headgate.agent.ports import Clock
@@ -24,13 +25,22 @@ SLICE = 250
 """Rules that are looked at before checks have their turn."""
 
 
+class Logs(NamedTuple):
+    """Rules of each log, in the order in which they have their names."""
+
+    own: FollowedRules
+    """Of this agent alone."""
+    shard: FollowedRules
+    """Of its shards, as its own log has them."""
+    fleet: FollowedRules
+
+
 class RulesInForce:
     def __init__(
         self,
         clock: Clock,
         apply: Callable[[RuleBook], None],
-        own: FollowedRules,
-        fleet: FollowedRules,
+        logs: Logs,
         known_metrics: KnownMetrics,
     ) -> None:
         self._clock = clock
@@ -40,19 +50,17 @@ class RulesInForce:
         """What was known of the metrics when all rules were last worked out."""
         self.unmeasured: dict[str, str] = {}
         """Rules → what they say here, for want of metrics."""
-        self.own = own
-        """Of this agent's own log."""
-        self.fleet = fleet
+        self.logs = logs
         self.built_at = clock.now()
         """When all were last worked out."""
         self.book: RuleBook = NO_RULES
 
     def known(self, rule_id: str) -> RuleEntry | None:
-        return self.own.entries.get(rule_id) or self.fleet.entries.get(rule_id)
+        return self.of(rule_id).entries.get(rule_id)
 
     def of(self, rule_id: str) -> FollowedRules:
         """The log's whose rule it is."""
-        return self.own if rule_id in self.own.entries else self.fleet
+        return next((log for log in self.logs if rule_id in log.entries), self.logs.fleet)
 
     def entries(self) -> list[tuple[RuleEntry, Rule]]:
         found = ((self.known(rule.id), rule) for rule in self.book.rules)
@@ -84,11 +92,12 @@ class RulesInForce:
 
     async def take(self, of: FollowedRules, outcome: Outcome) -> None:
         """What was set in one of the logs. Should it be given up meanwhile, nothing was done."""
-        taken = self.own.entries if of is self.fleet else {}
+        at = self.logs.index(of)
+        taken = ChainMap(*(log.entries for log in self.logs[:at]))
         for ids in _slices(outcome.ids):
             of.work_out(outcome, ids, taken, self._clock.now())
             await _let_checks_in(outcome.ids)
-        moved = self.fleet.make_way(outcome.entries) if of is self.own else []
+        moved = [one for log in self.logs[at + 1 :] for one in log.make_way(outcome.entries)]
         entries, gone = list(outcome.entries.values()), outcome.gone
         now = self._clock.now()
         draft = self.book.draft(now.wall_s)
@@ -117,12 +126,12 @@ class RulesInForce:
 
     async def forget_over(self, now: Instant) -> list[str]:
         """What ended a day ago; those of the agent's own log, which has them still."""
-        for of in (self.own, self.fleet):
+        for of in self.logs:
             for some in _slices(of.item_ids):
                 of.prune(some, now.wall_s)
                 await asyncio.sleep(0)
-        own = self.own.forget_over(now)
-        if gone := [*own, *self.fleet.forget_over(now)]:
+        own, shard, fleet = (log.forget_over(now) for log in self.logs)
+        if gone := [*own, *shard, *fleet]:
             self.drop(gone)
         return own
 
@@ -130,9 +139,7 @@ class RulesInForce:
 
     def is_measured_otherwise(self) -> bool:
         """Than when all were worked out: rules of others on metrics may say something else."""
-        return bool(self.own.entries or self.fleet.entries) and (
-            self._measured_now() != self._measured
-        )
+        return any(log.entries for log in self.logs) and self._measured_now() != self._measured
 
     def _measured_now(self) -> frozenset[tuple[str, str]]:
         return frozenset((name, one.missing_on) for name, one in self._known_metrics("").items())
@@ -166,7 +173,7 @@ class RulesInForce:
     # --- steps -----------------------------------------------------------------------------
 
     def _all(self) -> list[RuleEntry]:
-        return [*self.own.entries.values(), *self.fleet.entries.values()]
+        return [entry for log in self.logs for entry in log.entries.values()]
 
     def _adopt_changed(
         self, draft: RuleDraft, entries: Sequence[RuleEntry], gone: Collection[str] = ()

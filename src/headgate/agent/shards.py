@@ -41,17 +41,12 @@ from headgate.agent.shardplan import ShardPlan as ShardPlan
 from headgate.agent.shardplan import fits, found_peer
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
-from headgate.core.change_files import FileEntry
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import Holdings, stands
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import Holdings
 from headgate.core.fleet_members import FleetMember
-from headgate.core.lint import Advice
-from headgate.core.names import parse_database
 from headgate.core.reach import Place
 from headgate.core.rollup import AGGREGATES, Aggregate
-from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.samples import Reading
-from headgate.core.settings import unknown
 from headgate.core.shard import (
     MAX_MEMBERS,
     MAX_SKIP_S,
@@ -61,14 +56,7 @@ from headgate.core.shard import (
     Skip,
 )
 from headgate.core.topology import Downstream, Following, Leading, MemberReport, Role
-from headgate.errors import (
-    Fault,
-    HeadgateError,
-    InvalidName,
-    InvalidRequest,
-    InvalidSettings,
-    WrongShard,
-)
+from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongShard
 
 log = structlog.get_logger()
 
@@ -79,7 +67,6 @@ RUNTIME = "runtime"
 UNSEATED_AFTER_S = 5.0
 """An agent may still be starting."""
 MAX_HOLD_S = 30.0
-MAX_REASON_CHARS = 500
 ROLE_TIMEOUT_S = 0.5
 
 
@@ -117,9 +104,7 @@ class Shards:
         open_link: Callable[[str], PeerLink],
         make: Make,
         aggregates: Mapping[str, Aggregate] = AGGREGATES,
-        parse_url: Callable[[str], str] = str,
     ) -> None:
-        """`parse_url`: InvalidName for what is no agent's address."""
         self._board = board
         self._demands = demands
         self._clock = clock
@@ -127,7 +112,6 @@ class Shards:
         self._open_link = open_link
         self._make = make
         self._aggregates = aggregates
-        self._parse_url = parse_url
         self._plans: dict[str, ShardPlan] = {}
         self._shards: dict[str, Shard] = {}
         self._watching: dict[str, list[asyncio.Task[None]]] = {}
@@ -397,6 +381,11 @@ class Shards:
         for database, plan in self._plans.items():
             self._shards[plan.shard].locals[database].beat_by(beats.get(database))
 
+    @property
+    def each(self) -> Mapping[str, Shard]:
+        """By name."""
+        return MappingProxyType(self._shards)
+
     def stands(self) -> list[Stand]:
         """Where each database of ours that has a shard stands in it."""
         return [self._stand(plan) for plan in self._plans.values() if plan.shard in self._shards]
@@ -449,7 +438,7 @@ class Shards:
     # --- for other agents ------------------------------------------------------------------
 
     async def answer(self, pull: Pull) -> MemberReport:
-        shard = self._asked(pull.shard, pull.database)
+        shard = self.asked(pull.shard, pull.database)
         local = shard.locals[pull.database]
         now = self._clock.now().mono_s
         local.demand.follow(pull.activity, now=now, for_s=FOLLOWED_S)
@@ -474,11 +463,11 @@ class Shards:
             self._add_found(shard, PeerPlan(pull.sender, pull.url, pull.database))
 
     def woken(self, shard: str, database: str, by: str) -> None:
-        local = self._asked(shard, database).locals[database]
+        local = self.asked(shard, database).locals[database]
         log.info("database.woken", database=database, by=by)
         local.demand.wake(self._clock.now().mono_s)
 
-    def _asked(self, shard: str, database: str) -> Shard:
+    def asked(self, shard: str, database: str) -> Shard:
         """No talk across shards: not even by a mistake in somebody's settings (R39)."""
         plan = self._plans.get(database)
         if plan is None:
@@ -548,7 +537,7 @@ class Shards:
     ) -> None:
         shard = self._shard_of(database)
         is_there = f"{shard.name} has a member {member!r} already"
-        if member in self._names(shard):
+        if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
             raise InvalidRequest(is_there, status=409)
         if len(shard.remotes) >= MAX_MEMBERS:
             raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
@@ -574,77 +563,6 @@ class Shards:
         if not (await self._make(draft, who, dry_run=False)).changes:
             await shard.remove_remote(member)  # Found once, and nobody lists it any more.
 
-    # --- from a file of changes ------------------------------------------------------------
-
-    def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
-    ) -> tuple[Item, Sequence[Advice]]:
-        """A skip or a peer, as `skip` and `add_peer` do it (changefiles.Room)."""
-        shard, member = self._shards.get(entry.raw["shard"]), entry.raw["member"]
-        faults = [
-            Fault(f"{entry.place}.{key}", unknown(key, _FILE_KEYS[entry.kind]))
-            for key in entry.raw
-            if key not in _FILE_KEYS[entry.kind]
-        ]
-        if shard is None:
-            known = ", ".join(sorted(self._shards)) or "none"
-            message = f"is no shard of this agent; it has: {known}"
-            raise InvalidSettings([*faults, Fault(f"{entry.place}.shard", message)])
-        make = self._drafted_skip if entry.kind == SKIP else self._drafted_peer
-        value = make(held, shard, member, _Told(entry, faults), asked)
-        if faults:
-            raise InvalidSettings(faults)
-        change = put(held, entry.kind, entry.id, value, asked)
-        assert change.after is not None
-        return change.after, ()
-
-    def _drafted_skip(
-        self, held: Holdings, shard: Shard, member: str, told: _Told, asked: Asked
-    ) -> Mapping[str, object]:
-        is_new_peer = standing(held, PEER, _id(shard, member)) is not None
-        if not is_new_peer and member not in self._names(shard):
-            known = ", ".join(sorted(self._names(shard)))
-            told.fault("member", f"is no member of {shard.name}; it has {known}")
-        reason = told.raw.get("reason")
-        if not isinstance(reason, str) or not 1 <= len(reason) <= MAX_REASON_CHARS:
-            told.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters: say why")
-        return {
-            "until_wall_s": told.end_s(asked.wall_s),
-            "who": asked.who,
-            "reason": reason,
-            "set_wall_s": asked.wall_s,
-        }
-
-    def _drafted_peer(
-        self, held: Holdings, shard: Shard, member: str, told: _Told, asked: Asked
-    ) -> Mapping[str, object]:
-        remote = shard.remotes.get(member)
-        if member in self._names(shard) and (remote is None or remote.source != RUNTIME):
-            told.fault("member", f"is a member of {shard.name} already, by the settings or found")
-        value = {
-            "url": told.parsed("url", self._parse_url),
-            "database": told.parsed("database", parse_database),
-        }
-        try:
-            parse_database(member)
-        except InvalidName as error:
-            told.fault("member", str(error).replace("database name", "member name"))
-        return value
-
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
-        """No shard has too many members by it."""
-        after = [one.after for one in changes if one.after is not None and one.after.kind == PEER]
-        for shard in {name for item in after if (name := _split(item.id)[0]) in self._shards}:
-            members = set(self._shards[shard].remotes)
-            for item in after:
-                of, member = _split(item.id)
-                if of == shard:
-                    comes = stands(item, asked.wall_s)
-                    (members.add if comes else members.discard)(member)
-            if len(members) > MAX_MEMBERS:
-                message = f"{shard} would have {len(members)} members, at most {MAX_MEMBERS}"
-                raise InvalidSettings([Fault("peers", message)])
-
     def _why_it_stays(self, shard: Shard, member: str) -> str | None:
         remote = shard.remotes.get(member)
         if remote is None:
@@ -667,69 +585,17 @@ class Shards:
 
     def _with_member(self, database: str, member: str) -> Shard:
         shard = self._shard_of(database)
-        if member not in self._names(shard):
-            known = ", ".join(sorted(self._names(shard)))
+        if member not in shard.remotes and member not in {m.name for m in shard.locals.values()}:
+            names = [*shard.remotes, *(m.name for m in shard.locals.values())]
+            known = ", ".join(sorted(names))
             raise NoSuchMember(f"{shard.name} has no member {member!r}; it has {known}")
         return shard
-
-    @staticmethod
-    def _names(shard: Shard) -> set[str]:
-        """Of its members."""
-        return {*shard.remotes, *(member.name for member in shard.locals.values())}
 
     def _set_skips(self, shard: Shard) -> None:
         shard.roster.skips = MappingProxyType(
             {s.member: s for s in self._skips.values.values() if s.shard == shard.name}
         )
         shard.look_again()
-
-
-_FILE_KEYS = {
-    SKIP: ("shard", "member", "expires_at", "for", "reason"),
-    PEER: ("shard", "member", "url", "database"),
-}
-_ENDS = {"expires_at": parse_date_time, "for": parse_for}
-
-
-class _Told(NamedTuple):
-    """An entry of a file, and what is wrong with it."""
-
-    entry: FileEntry
-    faults: list[Fault]
-
-    @property
-    def raw(self) -> Mapping[str, object]:
-        return self.entry.raw
-
-    def fault(self, key: str, message: str) -> None:
-        self.faults.append(Fault(f"{self.entry.place}.{key}", message))
-
-    def parsed(self, key: str, parse: Callable[[str], str]) -> str:
-        given = self.raw.get(key)
-        if not isinstance(given, str):
-            self.fault(key, "is missing" if given is None else "must be a text")
-            return ""
-        try:
-            return parse(given)
-        except InvalidName as error:
-            self.fault(key, str(error))
-            return ""
-
-    def end_s(self, wall_s: float) -> float:
-        given = [key for key in _ENDS if self.raw.get(key) is not None]
-        if len(given) != 1:
-            message = "say once when it ends: expires_at, or for"
-            self.fault(given[-1] if given else "expires_at", message)
-            return wall_s
-        (key,) = given
-        try:
-            end_s = _ENDS[key](self.raw[key]) + (wall_s if key == "for" else 0.0)
-        except ValueError as error:
-            self.fault(key, str(error))
-            return wall_s
-        if not wall_s < end_s <= wall_s + MAX_SKIP_S:
-            self.fault(key, f"must be within the next {MAX_SKIP_S / 86400:g} days")
-        return end_s
 
 
 async def _end(shard: Shard, tasks: list[asyncio.Task[None]]) -> None:

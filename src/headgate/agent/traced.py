@@ -25,6 +25,7 @@ from headgate.agent.ports import (
     Tracer,
 )
 from headgate.agent.sampler import Sampler
+from headgate.core.exchange import Offer
 from headgate.core.metrics import MetricSpec
 from headgate.core.shard import Pull
 
@@ -123,6 +124,9 @@ def traced_link(link: PeerLink, tracer: Tracer) -> PeerLink:
     def wake(shard: str, database: str, *, timeout_s: float) -> Facts:
         return {**url, "headgate.shard": shard, "headgate.database": database}
 
+    def exchange(offer: Offer, *, timeout_s: float) -> Facts:
+        return {**url, "headgate.shard": offer.shard, "headgate.changes": len(offer.entries)}
+
     def ask(method: str, target: str, *rest: Any, **more: Any) -> Facts:
         # Without what comes after `?`, which says who asks.
         return {**url, "http.request.method": method, "url.path": target.partition("?")[0]}
@@ -130,6 +134,7 @@ def traced_link(link: PeerLink, tracer: Tracer) -> PeerLink:
     watched = {
         "pull": Watched("shard pull", pull, turn),
         "wake": Watched("shard wake", wake, turn),
+        "exchange": Watched("shard exchange", exchange, turn),
         "ask": Watched("peer ask", ask),
     }
     return cast(PeerLink, Traced(link, tracer, watched))

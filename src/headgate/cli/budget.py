@@ -437,13 +437,16 @@ def forgive(
 
 def rollback(
     database: DatabaseArgument,
-    revision: Annotated[int, typer.Argument(min=1, metavar="REVISION")],
+    revision: Annotated[int, typer.Argument(min=0, metavar="REVISION")],
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the policy back as it stood at a revision, as a new one."""
+    """Put the policy back as it stood at a revision, as a new one.
+
+    0 stands for no change at the agent: as the settings file and the fleet have it.
+    """
 
     def back(api: Api) -> Answered:
         etag = api.get(policy_path(database)).etag

@@ -231,6 +231,15 @@ PaceTarget: TypeAlias = Annotated[
         about="With --pace: where to keep it, as a share of its threshold.",
     ),
 ]
+For: TypeAlias = Annotated[
+    str | None,
+    _option(
+        "--for",
+        metavar="TIME",
+        about="How long: 90s, 30m, 2h, 7d, or never. Then the settings file decides again. "
+        "Default: 1h for what is looser than the file, else never.",
+    ),
+]
 Reset: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -315,6 +324,7 @@ def add_metric(
     hopeless_factor: HopelessFactor = None,
     pace: Pace = None,
     pace_target: PaceTarget = None,
+    duration: For = None,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
@@ -327,7 +337,7 @@ def add_metric(
     """
     from headgate.cli.api import connect, metric_path
 
-    settings = settings_given(context.params)
+    settings = {**settings_given(context.params), **_end_given(duration)}
     api = connect(url, token, timeout_s=_patience_s(timeout))
     _refuse_existing(api, database, metric)
     path = metric_path(database, metric)
@@ -373,6 +383,7 @@ def set_metric(
     hopeless_factor: HopelessFactor = None,
     pace: Pace = None,
     pace_target: PaceTarget = None,
+    duration: For = None,
     reset: Reset = None,
     dry_run: DryRun = False,
     url: Url = None,
@@ -383,6 +394,7 @@ def set_metric(
     from headgate.cli.api import connect, metric_path
 
     settings = {**settings_given(context.params), **dict.fromkeys(reset or ())}
+    settings |= _end_given(duration)
     if not settings:
         raise typer.BadParameter("nothing to set: give a setting, such as --threshold 10")
     api = connect(url, token)
@@ -397,13 +409,15 @@ def set_metric(
 def remove_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
+    duration: For = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a metric; it then refuses nobody."""
+    """Remove a metric; it then refuses nobody. One that the settings file has comes back after
+    an hour, or after --for."""
     from headgate.cli.api import connect, metric_path
 
     api = connect(url, token)
@@ -411,7 +425,8 @@ def remove_metric(
     seen = api.get(path)
     if not yes and not dry_run:
         confirm(f"Remove {metric} from {database}? It will refuse nobody any more.")
-    changed = api.change("DELETE", path, etag=_etag(seen), dry_run=dry_run)
+    end = _end_given(duration)
+    changed = api.change("DELETE", path, etag=_etag(seen), dry_run=dry_run, query=end)
     _show_change(changed, {}, database, metric, dry_run=dry_run, as_json=as_json)
 
 
@@ -451,6 +466,10 @@ def settings_given(params: Mapping[str, Any]) -> dict[str, Any]:
         for name, setting in SETTING_OF.items()
         if params.get(name) not in (None, [], ())
     }
+
+
+def _end_given(duration: str | None) -> dict[str, str]:
+    return {} if duration is None else {"for": duration}
 
 
 def _setting(name: str, value: Any) -> Any:
@@ -535,11 +554,13 @@ def _show_change(
     as_json: bool,
     done: str = "SET",
 ) -> None:
+    from headgate.cli.documents import RemovedMetric, read
     from headgate.cli.output import show
     from headgate.cli.pages import change_page, removed_page
 
     if "removed" in changed.document:
-        show(changed, as_json, lambda _: removed_page(database, metric, dry_run=dry_run))
+        removed = read(RemovedMetric, changed.document)
+        show(changed, as_json, lambda _: removed_page(removed, database, metric, dry_run=dry_run))
         return
     show(
         changed,

@@ -90,9 +90,10 @@ def made_page(change: ChangeMadeDoc, done: str) -> RenderableType:
 
 
 def _reached(change: ChangeMadeDoc) -> list[RenderableType]:
-    if change.reached is None or not change.changed:
+    if not change.changed:
         return []
-    return [Text(plain(change.reached.says))]
+    told = [one.says for one in (change.reached, change.copies) if one is not None]
+    return [Text(plain(says)) for says in told]
 
 
 def _outcome(change: ChangeMadeDoc, done: str) -> Text:

@@ -89,7 +89,15 @@ class MetricView:
     max_age_s: float
     granularity_s: float
     advice: Sequence[str]
+    expires_at: str | None
+    """When a runtime change ends; null: it stays."""
     now: Metric = field(metadata={"one": Metric})
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedMetric:
+    expires_at: str | None
+    advice: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from headgate.cli.documents import (
     Client,
     MetricView,
     Refusal,
+    RemovedMetric,
     Shard,
     Unthrottled,
 )
@@ -38,6 +39,7 @@ from headgate.cli.tree import member_facts, shard_tree
 from headgate.cli.words import (
     absence_text,
     age_text,
+    local_time,
     nearest,
     plain,
     refusal_text,
@@ -135,6 +137,8 @@ def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
 def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
     wide = canvas.width >= 80
     more = ("every", "fine to", "source", "set in") if wide else ()
+    if ends := any(view.expires_at for view in views):
+        more = (*more, "ends")
     table = plain_table("metric", "value", "threshold", *more, "state", right=frozenset({"value"}))
     for view in views:
         now = view.now
@@ -147,7 +151,11 @@ def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
             Text(plain(view.source), style="dim"),
             Text(_set_in(view), style="dim"),
         ]
-        table.add_row(*(cells if wide else cells[:3]), state_cell(now, with_cause=True))
+        cells = cells if wide else cells[:3]
+        if ends:
+            end = local_time(view.expires_at, "%m-%d %H:%M %Z") if view.expires_at else ""
+            cells.append(Text(end))
+        table.add_row(*cells, state_cell(now, with_cause=True))
     return table
 
 
@@ -162,9 +170,15 @@ def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = [head, Text(), reading, Text(), _timing_line(view, canvas)]
     if view.settings:
         parts += [Text(), settings_table(view.settings)]
+    if view.expires_at:
+        parts += [Text(), Text(_end_line(view.expires_at))]
     if not view.in_default:
         parts += [Text(), Text("outside the default set: judged only where a check names it")]
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
+
+
+def _end_line(expires_at: str) -> str:
+    return f"ends at {local_time(expires_at)}; then the settings file decides again"
 
 
 def _timing_line(view: MetricView, canvas: Canvas) -> Text:
@@ -216,6 +230,8 @@ def change_page(
         parts.append(Text(message, style="bold magenta"))
     elif dry_run:
         parts += [Text("a probe of it says now:"), metric_table(view.database, [view.now], canvas)]
+    if view.expires_at:
+        parts.append(Text(_end_line(view.expires_at), style="yellow"))
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
@@ -236,12 +252,17 @@ def _difference(
     return line.append(setting_text(after[key]) if key in after else "default")
 
 
-def removed_page(database: str, metric: str, *, dry_run: bool) -> Text:
+def removed_page(
+    removed: RemovedMetric, database: str, metric: str, *, dry_run: bool
+) -> RenderableType:
     if dry_run:
         line = Text().append("WOULD BE REMOVED", style="bold yellow")
     else:
         line = Text().append("REMOVED", style="bold green")
-    return line.append(f"  {plain(database)}/{plain(metric)}")
+    parts = [line.append(f"  {plain(database)}/{plain(metric)}")]
+    if removed.expires_at:
+        parts.append(Text(_end_line(removed.expires_at), style="yellow"))
+    return Group(*parts, *(advice_line(advice) for advice in removed.advice))
 
 
 # --- the shard -----------------------------------------------------------------------------

@@ -39,6 +39,9 @@ headgate metrics add main queue_depth --sql "select count(*) from jobs" --thresh
 headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000
 headgate metrics set main queue_depth --threshold 500 --debounce "3 of 5"
 
+# A higher threshold for the next two hours; without --for it ends after one.
+headgate metrics set main lag --threshold 10 --for 2h
+
 # Let the settings file decide about lag again.
 headgate metrics revert main lag
 

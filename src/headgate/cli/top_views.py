@@ -44,7 +44,7 @@ from headgate.cli.top_layout import (
 )
 from headgate.cli.top_paint import Ruler
 from headgate.cli.tree import curves, shard_tree
-from headgate.cli.words import plain
+from headgate.cli.words import local_time, plain
 from headgate.wire.reasons import duration
 
 MAX_PATTERNS = 20
@@ -451,14 +451,6 @@ def _changed(one: AuditEntry, arrow: str) -> str:
         else f"{plain(key)}: {setting_text(new)}"
         for key, old, new in told
     )
-
-
-def local_time(text: str, form: str) -> str:
-    """By this machine's clock; what is no time is shown as it came."""
-    try:
-        return datetime.fromisoformat(text).astimezone().strftime(form)
-    except ValueError:
-        return plain(text)
 
 
 # --- 7 explain ---------------------------------------------------------------------------------

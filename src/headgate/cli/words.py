@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from headgate.cli.documents import Answer, Metric
 from headgate.wire.reasons import duration, quantity
 
@@ -13,6 +15,14 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text).strip()
+
+
+def local_time(text: str, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
+    """By this machine's clock; what is no time is shown as it came."""
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime(form)
+    except ValueError:
+        return plain(text)
 
 
 def value_text(metric: Metric) -> str | None:

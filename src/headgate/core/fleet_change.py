@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from headgate.core.copies import Copies
 from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_beat import Beat
 from headgate.core.lint import Advice
@@ -216,7 +217,7 @@ def same_setting(one: Item | None, other: Item | None) -> bool:
     return _settings(one) == _settings(other)
 
 
-def audited(changes: Iterable[ItemChange]) -> dict[ItemName, tuple[Any, Any]]:
+def audit_values(changes: Iterable[ItemChange]) -> dict[ItemName, tuple[Any, Any]]:
     """What the audit shows of a change, before and after, where that is not the value itself: of
     a metric its settings."""
     found: dict[ItemName, tuple[Any, Any]] = {}
@@ -245,6 +246,8 @@ class FleetChange:
     dry_run: bool = False
     revisions: int = 0
     """In how many revisions it was made, or would be."""
+    copies: Copies | None = None
+    """Who else has it; None: it is nobody else's business, or the log is one that all share."""
 
     @property
     def differences(self) -> tuple[ItemDifference, ...]:

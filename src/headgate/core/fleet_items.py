@@ -19,6 +19,9 @@ from headgate.core.stored import read_object
 _KINDS = {kind.value: kind for kind in ItemKind}
 _KIND = re.compile(r"[a-z][a-z_]{0,31}")
 MAX_ITEM_BYTES = 64 * 1024
+"""In the store of a fleet: every agent reads it."""
+MAX_OWN_ITEM_BYTES = 16 * 1024 * 1024
+"""In an agent's own log: a budget there may have as many rules as a policy."""
 MAX_N = 10**12 - 1
 """As many digits as the keys of the log have. A higher one was written by no agent, and whoever
 believed it would take nothing that comes after."""
@@ -48,11 +51,11 @@ def read_item(raw: bytes) -> Item:
     return _item(read_object(raw))
 
 
-def read_item_at(key: str, raw: bytes) -> Item:
+def read_item_at(key: str, raw: bytes, most_bytes: int = MAX_ITEM_BYTES) -> Item:
     """As whoever reads the store has to: ValueError, too, for one that lies under the key of
     another. It was copied by hand, and who looks for it by its name does not find it there."""
-    if len(raw) > MAX_ITEM_BYTES:
-        raise ValueError(f"has {len(raw):,} bytes, may have {MAX_ITEM_BYTES:,}")
+    if len(raw) > most_bytes:
+        raise ValueError(f"has {len(raw):,} bytes, may have {most_bytes:,}")
     item = read_item(raw)
     if item.key != key:
         raise ValueError(f"holds an item that belongs to {item.key}")

@@ -41,13 +41,13 @@ def lease_s(item: Item, wall_s: float) -> float:
     return 0.0 if end is None else max(0.0, end - wall_s) + KEEP_S
 
 
-def oversized(changes: Iterable[ItemChange]) -> Iterator[Fault]:
+def oversized(changes: Iterable[ItemChange], most_bytes: int = MAX_ITEM_BYTES) -> Iterator[Fault]:
     for change in changes:
         size_bytes = len(item_bytes(change.after)) if change.after else 0
-        if change.after is not None and size_bytes > MAX_ITEM_BYTES:
+        if change.after is not None and size_bytes > most_bytes:
+            where = " in a fleet's store" if most_bytes == MAX_ITEM_BYTES else ""
             message = (
-                f"takes {size_bytes:,} bytes, at most {MAX_ITEM_BYTES:,} in a fleet's store: "
-                "make several of it"
+                f"takes {size_bytes:,} bytes, at most {most_bytes:,}{where}: make several of it"
             )
             yield Fault(f"{change.after.kind} {change.after.id}", message)
 

@@ -121,24 +121,6 @@ def _known(
     return pick(one, other)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRevision:
-    """The traffic policy of a database as it stood from then on, and who made it so."""
-
-    database: str
-    revision: int
-    wall_s: float
-    who: str
-    action: str
-    """Such as `budget.set`."""
-    summary: str
-    """What changed, in a line."""
-    document: Mapping[str, Any]
-    """The whole policy; empty where only the list of revisions was asked for."""
-    changes: Mapping[str, Any]
-    """What of it lies on top of the settings file's; likewise."""
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class BudgetMinute:
     """Violations of one budget in one minute that are alike (R137)."""

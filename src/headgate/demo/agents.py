@@ -1,7 +1,7 @@
 """An agent beside each server of the demo's shard, as a process of its own.
 
-They know each other from their settings and show each other one token; what is set for all of
-them lies in a file that they share, as a fleet's. Each runs under a guard, so that it does not
+They know each other from their settings and show each other one token. What is set at the primary's
+agent is handed to the others. Each runs under a guard, so that it does not
 outlive the demo however that ends.
 """
 
@@ -52,12 +52,6 @@ timeout_s = 1
 
 [peers]
 token_file = {token}
-
-[fleet]
-file = {fleet}
-region = "here"
-cluster = "commerce"
-view = true
 
 [page]
 tour = "{tour}"
@@ -175,7 +169,6 @@ class Agent:
             socket=quoted((self.sockets or self.folder) / f"{self.name}.sock"),
             state=quoted(self.folder / f"{self.name}.db"),
             token=quoted(self.folder / "peers.token"),
-            fleet=quoted(self.folder / "fleet.db"),
             dsn=server.dsn(user=AGENT_ROLE),
             shard=SHARD,
             threshold_s=LAG_THRESHOLD_S,

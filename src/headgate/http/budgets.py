@@ -1,12 +1,15 @@
-"""Budgets over HTTP.   Control ──► Budgeting ──► BudgetBook (judges, keeps, publishes)
-└──reach──► FleetBudgeting: those that are set for the fleet
+"""Budgets over HTTP.   Control ──► Budgeting ──► BudgetBook: of a database, at this agent
+                                       └──reach──► ChangeBook: those that reach further
+
+Both are answered alike. One that reaches further is in force, here too, when the agents that it
+reaches have heard of it.
 """
 
 from __future__ import annotations
 
 import re
 from asyncio import to_thread
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,36 +18,44 @@ from starlette.responses import Response
 
 from headgate.agent.budgetbook import Change, Edition
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.fleetbook import ChangeBook
+from headgate.agent.fleetbook import ChangeBook, NoSuchItem
 from headgate.agent.ports import Clock, Store
+from headgate.core.fleet import Item
 from headgate.core.fleet_change import FleetChange
-from headgate.core.reach import Reach
+from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.core.settings import one_of
-from headgate.errors import InvalidRequest
+from headgate.errors import Fault, InvalidRequest, InvalidSettings
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_views import Pick, budget_docs, change_doc, explained, policy_doc
 from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import UnderWay, json_response, parse_duration, strict_object
-from headgate.http.fleet_budgeting import FleetBudgeting, reach_of
+from headgate.http.fleet import NO_FLEET
 from headgate.http.fleet_ruling import REACH
 from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.statement_views import statements_known
 from headgate.traffic.difference import differences
-from headgate.traffic.parse import parse_policy
+from headgate.traffic.parse import parse_budget, parse_policy
 from headgate.traffic.policy import Mode
 from headgate.wire.budgets import (
+    BudgetDoc,
     CapBody,
+    DifferenceDoc,
     ExplainStatementBody,
     LintDoc,
     PoliciesDoc,
+    PolicyChangeDoc,
     RevisionsDoc,
     RevisionWholeDoc,
     RollbackBody,
+    budget_doc,
     difference_docs,
     revision_doc,
     state_doc,
+    state_of,
     violations_doc,
 )
+from headgate.wire.changes import difference_docs as item_difference_docs
+from headgate.wire.fleet_reach import reached_doc
 
 T = TypeVar("T")
 MAX_MINUTES_READ = 50_000
@@ -70,7 +81,7 @@ class Budgeting:
         self._store = store
         self._clock = clock
         self._gatekeeper = gatekeeper
-        self._fleet = FleetBudgeting(fleet)
+        self._given_fleet = fleet
         self._under_way = UnderWay()
         self._turns = turns or Turns()
 
@@ -92,10 +103,13 @@ class Budgeting:
         return response
 
     async def budget(self, request: Request) -> Response:
-        name, reach = request.path_params["name"], reach_of(request)
-        if reach is not None:
-            doc = await self._fleet.budget(name, reach, self._now())
-            return json_response(doc, headers=etag(doc.revision))
+        name, reach = request.path_params["name"], _reach_of(request)
+        if reach != HERE:
+            # As the log has it, whether or not it is in force here.
+            item = (await self._fleet.items()).budget(name, reach)
+            if item is None or item.value is None:
+                raise NoSuchItem(f"the fleet has no budget {name!r} for {reach}")
+            return json_response(_item_doc(item, self._now()), headers=etag(item.n))
         controlled = self._controlled(request)
         controlled.book.raw(name)
         doc = self._one(controlled, controlled.book.edition, name)
@@ -130,14 +144,14 @@ class Budgeting:
         book, asked = self._controlled(request).book, request.path_params["revision"]
         if not _REVISION.fullmatch(asked):
             raise InvalidRequest(f"revision is {asked!r}, must be a number", field="revision")
-        kept = await book.at_revision(int(asked))
+        then = await book.at_revision(int(asked))
         now = book.edition
 
         def whole() -> RevisionWholeDoc:
-            found = differences(parse_policy(kept.document), now.policy)
-            about = revision_doc(kept, now.revision, iso)
+            found = differences(parse_policy(then.document), now.policy)
+            about = revision_doc(then.about, now.revision, iso)
             docs = difference_docs(found)
-            return RevisionWholeDoc(book.database, about, kept.document, docs, len(found))
+            return RevisionWholeDoc(book.database, about, then.document, docs, len(found))
 
         return await json_in_thread(whole)
 
@@ -201,9 +215,10 @@ class Budgeting:
         name, body = request.path_params["name"], await strict_object(request)
         new = request.headers.get("if-none-match", "").strip() == "*"
         given = {key: value for key, value in body.items() if value is not None}
-        if (reach := reach_of(request, given)) is not None:
-            given.pop(REACH, None)
-            setting = self._fleet.book.set_budget(name, given, reach=reach, new=new, **kw)
+        reach = _reach_of(request, given)
+        given.pop(REACH, None)
+        if reach != HERE:
+            setting = self._fleet.set_budget(name, given, reach=reach, new=new, **kw)
             return await self._changed_for_fleet(request, setting, reach)
         controlled = self._controlled(request)
         was_there = controlled.book.edition.budget(name) is not None
@@ -214,17 +229,19 @@ class Budgeting:
     async def patch_budget(self, request: Request) -> Response:
         kw = self._change_of(request, REACH)
         name, body = request.path_params["name"], await strict_object(request)
-        if (reach := reach_of(request, body)) is not None:
-            given = {key: value for key, value in body.items() if key != REACH}
-            patching = self._fleet.book.patch_budget(name, given, reach=reach, **kw)
+        reach = _reach_of(request, body)
+        given = {key: value for key, value in body.items() if key != REACH}
+        if reach != HERE:
+            patching = self._fleet.patch_budget(name, given, reach=reach, **kw)
             return await self._changed_for_fleet(request, patching, reach)
         controlled = self._controlled(request)
-        return await self._changed(controlled, controlled.book.patch_budget(name, body, **kw), name)
+        change = controlled.book.patch_budget(name, given, **kw)
+        return await self._changed(controlled, change, name)
 
     async def delete_budget(self, request: Request) -> Response:
         kw, name = self._change_of(request, REACH), request.path_params["name"]
-        if (reach := reach_of(request)) is not None:
-            removal = self._fleet.book.remove_budget(name, reach=reach, **kw)
+        if (reach := _reach_of(request)) != HERE:
+            removal = self._fleet.remove_budget(name, reach=reach, **kw)
             return await self._changed_for_fleet(request, removal, reach)
         controlled = self._controlled(request)
         return await self._changed(controlled, controlled.book.remove(name, **kw), name)
@@ -237,7 +254,7 @@ class Budgeting:
     async def rollback(self, request: Request) -> Response:
         kw, controlled = self._change_of(request), self._controlled(request)
         revision = (await _typed(request, RollbackBody)).revision
-        if not 0 < revision <= MAX_REVISION:
+        if not 0 <= revision <= MAX_REVISION:
             raise InvalidRequest(f"revision is {revision}, which none can be", field="revision")
         return await self._changed(controlled, controlled.book.rollback(revision, **kw))
 
@@ -255,9 +272,23 @@ class Budgeting:
     async def _changed_for_fleet(
         self, request: Request, change: Awaitable[FleetChange], reach: Reach
     ) -> Response:
-        database, name = request.path_params["database"], request.path_params["name"]
-        made = self._fleet.made(change, database, name, reach, self._now())
-        doc = await self._under_way.finish(made)
+        done, name = await self._under_way.finish(change), request.path_params["name"]
+        item = next((one for one in done.items if one.value is not None), None)
+        found = item_difference_docs(done.changes)
+        doc = PolicyChangeDoc(
+            database=request.path_params["database"],
+            revision=done.after_n,
+            dry_run=done.dry_run,
+            changed=bool(done.changes),
+            mode_cap=Mode.ENFORCE.value,
+            difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
+            difference_total=len(done.changes),
+            budget=None if item is None else _item_doc(item, self._now()),
+            advice=[str(advice) for advice in done.advice],
+            published=(),
+            reach=str(reach),
+            reached=reached_doc(done.reached),
+        )
         return json_response(doc, headers=etag(doc.revision))
 
     async def _changed(
@@ -292,6 +323,12 @@ class Budgeting:
             raise InvalidRequest("this agent keeps no budgets", status=404)
         return self._given
 
+    @property
+    def _fleet(self) -> ChangeBook:
+        if self._given_fleet is None:
+            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
+        return self._given_fleet
+
     def _now(self) -> float:
         return self._clock.now().wall_s
 
@@ -318,6 +355,41 @@ BUDGET_ROUTES: tuple[tuple[str, str, str], ...] = (
     ("DELETE", _BUDGET, "delete_budget"),
     ("POST", f"{_BUDGET}/forgive", "forgive"),
 )
+
+
+def _reach_of(request: Request, body: Mapping[str, Any] | None = None) -> Reach:
+    """As the query says, or the body; else this agent alone is meant."""
+    said = request.query_params.getlist(REACH)
+    said += [body[REACH]] if body is not None and body.get(REACH) is not None else []
+    if not said:
+        return HERE
+    if any(one != said[0] for one in said):
+        message = f"reach is {' and '.join(map(repr, said[:3]))}: say one; two are two budgets"
+        raise InvalidRequest(message, field=REACH)
+    try:
+        return parse_reach(said[0])
+    except ValueError as error:
+        raise InvalidSettings([Fault(REACH, str(error))]) from None
+
+
+def _item_doc(item: Item, wall_s: float) -> BudgetDoc:
+    """What servers count of it is for each agent to tell."""
+    assert item.value is not None
+    budget = parse_budget(item.value, place=f"budget {item.id}")
+    return budget_doc(
+        budget,
+        item.value,
+        None,
+        buckets=(),
+        state=state_of(budget, Mode.ENFORCE, int(wall_s * 1000), None),
+        origin="fleet",
+        advice=(),
+        revision=item.n,
+        own_role="",
+        wall_s=wall_s,
+        when=iso,
+        of_fleet=(str(item.reach), item.n),
+    )
 
 
 def _mode(given: str) -> Mode:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from headgate.agent.budgetbook import NoSuchBudget
 from headgate.agent.budgets import Budgets
 from headgate.agent.demand import Demands
+from headgate.agent.exchange import Exchange
 from headgate.agent.fleetbook import NoSuchItem, OwnBook, StoppedMidway
 from headgate.agent.intake import Intake
 from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
@@ -49,6 +50,7 @@ from headgate.http.documents import (
     parse_duration,
     problem_response,
 )
+from headgate.http.exchange import EXCHANGE_ROUTES, Exchanging
 from headgate.http.exposition import Works, render_in_turns
 from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
@@ -100,6 +102,7 @@ class Control:
         demands: Demands | None = None,
         rules: RuleKeeper | None = None,
         own: OwnBook | None = None,
+        exchange: Exchange | None = None,
         broadcasts: Broadcasts | None = None,
         intake: Intake | None = None,
         unthrottled: UnthrottledBook | None = None,
@@ -118,7 +121,8 @@ class Control:
         self._under_way = UnderWay()
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
         fleet_book = None if fleet is None else fleet.book
-        self.ruling = Ruling(views, gatekeeper, rules, own, fleet_book)
+        self.exchanging = Exchanging(exchange, gatekeeper)
+        self.ruling = Ruling(views, gatekeeper, rules, own, fleet_book, exchange)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
         self.budgeting = Budgeting(budgets, parts.store, parts.clock, gatekeeper, fleet_book, turns)
@@ -284,6 +288,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     ("DELETE", _METRIC, "delete_metric"),
     ("POST", f"{_METRIC}/revert", "revert_metric"),
     *((method, path, f"peering.{name}") for method, path, name in PEERING_ROUTES),
+    *((method, path, f"exchanging.{name}") for method, path, name in EXCHANGE_ROUTES),
     *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
     *((method, path, f"budget_replaying.{name}") for method, path, name in REPLAY_ROUTES),
     *((method, path, f"budgeting.{name}") for method, path, name in BUDGET_ROUTES),

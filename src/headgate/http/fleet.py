@@ -46,7 +46,7 @@ HELD_S = 30.0
 """Who takes longer for its pages lists anew."""
 NO_FLEET = (
     "this agent belongs to no fleet: name the store that its agents share in [fleet] of its "
-    "settings file (endpoints of etcd, or file), and restart it"
+    "settings file (endpoints of etcd), and restart it"
 )
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _WAIT = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")

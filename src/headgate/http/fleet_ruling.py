@@ -16,7 +16,7 @@ from headgate.agent.rulesteps import Origin, RuleEntry
 from headgate.core.fleet import Item, ItemChange
 from headgate.core.fleet_change import FleetChange, ends_at
 from headgate.core.lint import Advice, Severity
-from headgate.core.reach import HERE, Reach, parse_reach
+from headgate.core.reach import Reach, parse_reach
 from headgate.core.rule_settings import RuleSpec, parse_kept
 from headgate.core.rules import Rule
 from headgate.core.samples import Instant
@@ -30,6 +30,7 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.http.fleet import NO_FLEET
+from headgate.wire.exchange import CopiesDoc
 from headgate.wire.fleet_reach import ReachedDoc, reached_doc
 
 REACH = "reach"
@@ -40,7 +41,7 @@ REACH_SETTINGS = table(
             REACH,
             "How far: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`.",
             parse_reach,
-            shown_default="this agent alone",
+            shown_default="the shard that the agent leads; else this agent alone",
         ),
     )
 )
@@ -63,12 +64,14 @@ class Ruled(NamedTuple):
     entries: Sequence[RuleEntry]
     reached: ReachedDoc | None = None
     """Null: of the agent's own."""
+    copies: CopiesDoc | None = None
+    """Of one of its shards: who else has it."""
 
 
-def reach_in(body: Mapping[str, Any], place: str) -> Reach:
-    """What a body says of it; else this agent alone is meant."""
+def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
+    """What a body says of it; None: nothing."""
     if body.get(REACH) is None:
-        return HERE
+        return None
     try:
         return parse_reach(body[REACH])
     except ValueError as error:

@@ -371,6 +371,12 @@ def _watch_paths() -> dict[str, Any]:
     return paths
 
 
+_FOR_TOLD = (
+    "How long: 90s, 30m, 2h, 7d, or never; then the settings file decides again. Default: 1h for "
+    "what is looser than the file, else never."
+)
+
+
 def _change_paths() -> dict[str, Any]:
     places = [_place("database", _STRING), _place("metric", _STRING)]
     dry_run = _param("dry_run", _FLAG, "`true` validates and tries, and changes nothing.")
@@ -380,19 +386,29 @@ def _change_paths() -> dict[str, Any]:
     seen = {"200": _content(_schema(MetricView)), **_errors(400, 404)}
     removed = {**responses, "200": _content(_schema(RemovedDoc))}
     reverted = {**responses, "200": _content(_either(MetricView, RemovedDoc))}
-    content = {"application/json": {"schema": {"type": "object"}}}
+    ends = {
+        "for": {"type": ["string", "number", "null"], "description": _FOR_TOLD},
+        "expires_at": {
+            "type": ["string", "null"],
+            "description": "Instead of for: until when, such as 2024-05-17T16:00:00Z.",
+        },
+    }
+    content = {"application/json": {"schema": {"type": "object", "properties": ends}}}
     body = {"required": True, "content": content}
     security: list[dict[str, list[str]]] = [{"token": []}]
 
-    def changing(summary: str, answers: dict[str, Any], **extra: Any) -> dict[str, Any]:
-        return {**_operation(summary, answers, change), "security": security, **extra}
+    def changing(
+        summary: str, answers: dict[str, Any], *more: dict[str, Any], **extra: Any
+    ) -> dict[str, Any]:
+        operation = _operation(summary, answers, [*change, *more])
+        return {**operation, "security": security, **extra}
 
     return {
         "/v1/databases/{database}/metrics/{metric}": {
             "get": _operation("One metric", seen, places),
             "put": changing("Add or replace a metric", responses, requestBody=body),
             "patch": changing("Change a metric", responses, requestBody=body),
-            "delete": changing("Remove a metric", removed),
+            "delete": changing("Remove a metric", removed, _param("for", _STRING, _FOR_TOLD)),
         },
         "/v1/databases/{database}/metrics/{metric}/revert": {
             "post": changing("Drop runtime changes: the file's settings hold again", reverted),

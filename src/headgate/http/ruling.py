@@ -1,4 +1,4 @@
-"""Rules over HTTP.   Control ──► Ruling ──► OwnBook: rules of this agent
+"""Rules over HTTP.   Control ──► Ruling ──► OwnBook: rules of this agent, and of shards it leads
 └──reach──► FleetRuling ──► ChangeBook: those that reach further
 """
 
@@ -13,18 +13,20 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headgate.agent.exchange import Exchange
 from headgate.agent.fleetbook import ChangeBook, NoSuchItem, OwnBook
 from headgate.agent.rulebook import NoSuchRule, RuleKeeper
 from headgate.agent.ruledrafts import FAVOR_RATIO
 from headgate.agent.rulesteps import Origin, RuleEntry
-from headgate.core.fleet import Item
+from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import FleetChange
 from headgate.core.lint import Advice
 from headgate.core.names import Identity
-from headgate.core.reach import HERE
+from headgate.core.reach import HERE, Level, Reach
 from headgate.core.rule_settings import KnownMetrics
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.samples import Instant
@@ -35,6 +37,7 @@ from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.documents import UnderWay, json_object, json_response
 from headgate.http.fleet_ruling import (
     REACH,
+    REST_HERE,
     FleetRuling,
     Ruled,
     entry_of,
@@ -42,6 +45,7 @@ from headgate.http.fleet_ruling import (
     reach_in,
 )
 from headgate.http.views import Views
+from headgate.wire.exchange import copies_doc
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
@@ -74,12 +78,14 @@ class Ruling:
         rules: RuleKeeper | None,
         own: OwnBook | None = None,
         fleet: ChangeBook | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self._views = views
         self._gatekeeper = gatekeeper
         self._given = rules
         self._given_own = own
         self._fleet = FleetRuling(fleet, views.parts.clock)
+        self._exchange = exchange
         self._under_way = UnderWay()
 
     # --- looking ---------------------------------------------------------------------------
@@ -132,9 +138,9 @@ class Ruling:
     async def add_rule(self, request: Request) -> Response:
         who, dry_run = self._operator(request)
         body = _settings(await _body(request))
-        reach = reach_in(body, "rule")
+        reach = await self._reach(reach_in(body, "rule"), body)
         body.pop(REACH, None)
-        if reach == HERE:
+        if self._is_own_reach(reach):
             self._check_vacant(body.get("id"))
             put = self._own.put_rule(body, reach=reach, who=who, dry_run=dry_run)
             ruled = await self._made(put)
@@ -153,8 +159,8 @@ class Ruling:
         shared = {key: value for key, value in body.items() if key in FAVOR_SHARED}
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
         said |= {"who": who, "dry_run": dry_run}
-        target, reach = values["target"] or "", reach_in(body, "favor")
-        if reach == HERE:
+        target, reach = values["target"] or "", await self._reach(reach_in(body, "favor"), body)
+        if self._is_own_reach(reach):
             ruled = await self._made(self._own.favor(target, reach=reach, **said))
         else:
             made = self._fleet.made(self._fleet.book.favor(target, reach=reach, **said))
@@ -171,7 +177,7 @@ class Ruling:
             )
         else:
             self._check_own(rule_id)
-            patching = self._own.patch_rule(rule_id, body, who=who, **said)
+            patching = self._own.patch_rule(self._name(rule_id), body, who=who, **said)
             ruled = await self._made(patching, rule_id)
         return _one(self._changed(ruled))
 
@@ -186,11 +192,20 @@ class Ruling:
             ruled = await self._under_way.finish(lifted)
         else:
             self._check_own(rule_id)
-            ruled = await self._made(self._own.lift_rule(rule_id, who=who, **said))
+            ruled = await self._lifted(rule_id, who=who, **said)
         return self._many(ruled)
 
+    async def _lifted(self, rule_id: str, **said: Any) -> Ruled:
+        """One that another agent has to lift can still be had rest here."""
+        try:
+            return await self._made(self._own.lift_rule(self._name(rule_id), **said))
+        except InvalidRequest as error:
+            if error.status != 409:
+                raise
+            raise InvalidRequest(f"{error}; {REST_HERE.format(rule_id)}", status=409) from None
+
     async def rest_rule(self, request: Request) -> Response:
-        """One of the fleet's, at this agent alone: for when its store cannot be reached."""
+        """One of the fleet's or of a shard, at this agent alone: for when nobody can lift it."""
         who, dry_run = self._operator(request)
         rule_id, body = request.path_params["rule"], await _body(request)
         values, faults = read_table(body, REST_SETTINGS, place="rest")
@@ -209,6 +224,27 @@ class Ruling:
     def _operator(self, request: Request) -> tuple[str, bool]:
         who = self._gatekeeper.who_changes(request.state.peer, request.headers.get("authorization"))
         return who, is_dry_run(request)
+
+    async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
+        """Who leads a shard sets for the shard, unless told otherwise (ownreach.py)."""
+        if self._exchange is None:
+            return given or HERE
+        named = body.get("database")
+        return await self._exchange.reach(given, [named] if isinstance(named, str) else ())
+
+    def _is_own_reach(self, reach: Reach) -> bool:
+        """Whether it goes to this agent's own log."""
+        if reach == HERE or self._fleet.is_there or self._exchange is None:
+            return reach == HERE
+        return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
+
+    def _name(self, rule_id: str) -> str:
+        """What the agent's own log calls a rule that is in force here as `rule_id`."""
+        try:
+            origin = self._rules.entry(rule_id).origin
+        except NoSuchRule:
+            return rule_id
+        return self._own.name(ItemKind.RULE, origin.item_id, origin.reach)
 
     def _is_of_fleet(self, rule_id: str) -> bool:
         """Not set at this agent; where it knows of no fleet, its own book says what is wrong."""
@@ -237,19 +273,22 @@ class Ruling:
         if not items:
             return Ruled([replace(self._rules.entry(rule_id), advice=done.advice)])
         entries = (self._as_it_is(item, now, done) for item in items)
-        return Ruled([replace(entry, advice=done.advice) for entry in entries])
+        copies = copies_doc(done.copies)
+        return Ruled([replace(entry, advice=done.advice) for entry in entries], copies=copies)
 
     def _as_it_is(self, item: Item, now: Instant, done: FleetChange) -> RuleEntry:
-        """In force by now; what was only tried is not."""
-        return entry_of(item, now) if done.dry_run else self._rules.entry(item.id)
+        """In force by now; what was only tried is not. A shard's may be in force as several."""
+        is_shown = done.dry_run or item.reach != HERE
+        return entry_of(item, now) if is_shown else self._rules.entry(item.id)
 
     def _changed(self, ruled: Ruled) -> list[RuleDoc]:
         now = self._views.parts.clock.now()
         pairs = [(entry, entry.in_book(now)) for entry in ruled.entries]
-        return self._docs(pairs, reached=ruled.reached)
+        docs = self._docs(pairs, reached=ruled.reached)
+        return [msgspec.structs.replace(doc, copies=ruled.copies) for doc in docs]
 
     def _many(self, ruled: Ruled, status: int = 200) -> Response:
-        doc = RulesDoc(self._changed(ruled), reached=ruled.reached)
+        doc = RulesDoc(self._changed(ruled), reached=ruled.reached, copies=ruled.copies)
         return json_response(doc, status=status)
 
     def _docs(

@@ -13,11 +13,14 @@ from types import MappingProxyType
 
 import msgspec
 
+from headgate.core import exchange
+from headgate.core.exchange import Offer
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import Pull, Pulled
 from headgate.errors import InvalidRequest, PeerFailed
 from headgate.peers.access import PeerAccess, host_trust
 from headgate.peers.line import Answer, Crowded, CutShort, Garbled, HungUp, Line, Now
+from headgate.wire.exchange import decode_answer, encode_offer
 from headgate.wire.peers import (
     PeerUrl,
     Skew,
@@ -34,6 +37,7 @@ _METHODS = frozenset({"GET", "POST"})
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
+EXCHANGE = b"/v1/changes/exchange"
 _LOST_ROUTE = "there is nothing at"
 """How an agent begins that does not know the route; see http/control.py."""
 
@@ -71,6 +75,7 @@ class HttpPeerLink:
         self._head = _head(url, access.token)
         self._pull_head = self._head.replace(b"METHOD TARGET", b"POST /v1/peer/pull") + _JSON
         self._wake_head = self._head.replace(b"METHOD TARGET", b"POST /v1/peer/wake") + _JSON
+        self._exchange_head = self._head.replace(b"METHOD TARGET", b"POST " + EXCHANGE) + _JSON
         self._skew: Skew | None = None
         self.traceparent: Callable[[], str] | None = None
 
@@ -98,6 +103,17 @@ class HttpPeerLink:
         head = self._wake_head + self._trace()
         request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         self._expect_ok(await self._exchange(self._calls, lambda _: request, timeout_s))
+
+    async def exchange(self, offer: Offer, *, timeout_s: float) -> exchange.Answer:
+        body = encode_offer(offer)
+        head = self._exchange_head + self._trace()
+        request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+        answer = await self._exchange(self._calls, lambda _: request, timeout_s)
+        self._expect_ok(answer)
+        try:
+            return decode_answer(answer.body)
+        except PeerFailed as error:
+            raise self._failed(error.cause, error.detail) from None
 
     async def ask(
         self,

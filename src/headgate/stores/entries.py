@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.fleet import LOG
-from headgate.core.fleet_items import MAX_ITEM_BYTES
+from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.records import BudgetMinute, Report, Tally
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable
 
-MAX_ENTRIES = 30_000
+MAX_ENTRIES = 100_000
 """Of the local log, under the first word of a key: `items/`, `notes/`, `log/`."""
 MAX_LOG_KEY_CHARS = 4096
-MAX_REVISION_BYTES = 2 * 1024 * 1024
-"""Of what a revision says under `log/`; other values have MAX_ITEM_BYTES."""
-MAX_COMMIT_BYTES = 32 * 1024 * 1024
+MAX_REVISION_BYTES = 32 * 1024 * 1024
+"""Of what a revision says under `log/`; other values have MAX_OWN_ITEM_BYTES."""
+MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 MAX_KEY_CHARS = 512
 MAX_VALUE_BYTES = 64 * 1024
@@ -52,7 +52,7 @@ def check_commit(compares: Sequence[Compare], puts: Sequence[Put]) -> int:
         _check_text("key", key, MAX_LOG_KEY_CHARS)
     sizes = [len(put.value or b"") for put in puts]
     for put, size_bytes in zip(puts, sizes, strict=True):
-        most = MAX_REVISION_BYTES if put.key.startswith(LOG) else MAX_ITEM_BYTES
+        most = MAX_REVISION_BYTES if put.key.startswith(LOG) else MAX_OWN_ITEM_BYTES
         if size_bytes > most:
             raise _too_long(put.key, size_bytes, most)
     if sum(sizes) > MAX_COMMIT_BYTES:

@@ -13,11 +13,21 @@ from typing import NamedTuple
 from headgate.core.fleet import LOG
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
+from headgate.errors import Conflict
 from headgate.stores.audit import add_audit, drop_audit
 from headgate.stores.conversion import NOTES
 from headgate.stores.entries import check_room
-from headgate.stores.fleet_statements import hold, read_count, read_entries
 
+MAX_HISTORY_BYTES = 64 * 1024 * 1024
+"""Of what revisions say: the oldest go first. Policies of thousands of budgets are megabytes."""
+LARGE_REVISION_BYTES = 64 * 1024
+"""Of smaller ones, as many as are kept take less than that."""
+LAST_CHARACTER = "\U0010ffff"
+_UNDER = "SELECT key, value, revision FROM entries WHERE key >= ? AND key < ?"
+_COUNT = "SELECT count(*) FROM entries WHERE key >= ? AND key < ?"
+_HISTORY = """
+    SELECT key, length(value) FROM entries WHERE key >= ? AND key < ? ORDER BY key DESC
+"""
 _ENTRY = "SELECT key, value, revision FROM entries WHERE key = ?"
 _PUT = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
 _DROP = "DELETE FROM entries WHERE key = ?"
@@ -41,6 +51,33 @@ def read_listing(connection: sqlite3.Connection, prefixes: Sequence[str]) -> Lis
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def read_entries(connection: sqlite3.Connection, prefixes: Sequence[str]) -> tuple[Entry, ...]:
+    found: dict[str, Entry] = {}
+    for prefix in prefixes:
+        rows = connection.execute(_UNDER, _span(prefix))
+        found.update((key, Entry(key, value, revision)) for key, value, revision in rows)
+    return tuple(found[key] for key in sorted(found))
+
+
+def read_count(connection: sqlite3.Connection, prefix: str) -> int:
+    return int(connection.execute(_COUNT, _span(prefix)).fetchone()[0])
+
+
+def _span(prefix: str) -> tuple[str, str]:
+    return prefix, prefix + LAST_CHARACTER
+
+
+def _hold(connection: sqlite3.Connection, compares: Sequence[Compare]) -> None:
+    for compare in compares:
+        found = _entry(connection, compare.key)
+        revision = found.revision if found is not None else 0
+        if revision != compare.revision:
+            raise Conflict(
+                f"{compare.key} is of revision {revision}, not {compare.revision}: "
+                "somebody else was first; nothing was done"
+            )
 
 
 class Commit:
@@ -68,7 +105,7 @@ class Commit:
         return any(put.key.startswith(NOTES) for put in self._puts)
 
     def do(self, connection: sqlite3.Connection) -> int:
-        hold(connection, self._compares)
+        _hold(connection, self._compares)
         self._before = {put.key: _entry(connection, put.key) for put in self._puts}
         check_room(self._puts, self._before, partial(read_count, connection))
         before = read_log(connection)
@@ -77,6 +114,8 @@ class Commit:
         for put in done:
             _replace(connection, put.key, put.value, self._log.revision)
         connection.execute("UPDATE log SET revision = ?", (self._log.revision,))
+        if any(len(put.value or b"") > LARGE_REVISION_BYTES for put in done if _is_logged(put)):
+            _cut_history(connection)
         self._audit_ids = [add_audit(connection, entry) for entry in self._audit]
         return self._log.revision
 
@@ -108,3 +147,17 @@ def _replace(connection: sqlite3.Connection, key: str, value: bytes | None, revi
         connection.execute(_DROP, (key,))
     else:
         connection.execute(_PUT, (key, value, revision))
+
+
+def _is_logged(put: Put) -> bool:
+    return put.key.startswith(LOG)
+
+
+def _cut_history(connection: sqlite3.Connection) -> None:
+    """The newest stays in any case. What is cut is not brought back by `take_back`."""
+    sizes = connection.execute(_HISTORY, _span(LOG)).fetchall()
+    left = MAX_HISTORY_BYTES
+    for at, (key, size_bytes) in enumerate(sizes):
+        left -= size_bytes
+        if left < 0 and at:
+            connection.execute(_DROP, (key,))

@@ -54,8 +54,7 @@ from headgate.stores.file import (
     set_aside,
     transaction,
 )
-from headgate.stores.fleet_statements import read_count
-from headgate.stores.locallog import Commit, read_listing
+from headgate.stores.locallog import Commit, read_count, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,

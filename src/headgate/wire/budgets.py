@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.core.records import BudgetMinute, PolicyRevision
+from headgate.core.fleet import Revision
+from headgate.core.records import BudgetMinute
 from headgate.traffic.difference import Change
 from headgate.traffic.explain import BudgetState, Explanation
 from headgate.traffic.policy import Budget, Mode, When
@@ -230,7 +231,9 @@ class LintDoc(msgspec.Struct, frozen=True):
 
 class RevisionDoc(msgspec.Struct, frozen=True):
     revision: int
+    """Of the agent's own log; 0: before anything was changed at this agent."""
     at: str
+    """Empty for 0."""
     who: str
     action: str
     summary: str
@@ -601,14 +604,14 @@ def difference_docs(changes: Sequence[Change]) -> list[DifferenceDoc]:
     ]
 
 
-def revision_doc(kept: PolicyRevision, current: int, when: When_) -> RevisionDoc:
+def revision_doc(kept: Revision, current: int, when: When_) -> RevisionDoc:
     return RevisionDoc(
-        revision=kept.revision,
-        at=when(kept.wall_s),
+        revision=kept.n,
+        at=when(kept.wall_s) if kept.n else "",
         who=kept.who,
         action=kept.action,
         summary=kept.summary,
-        is_current=kept.revision == current,
+        is_current=kept.n == current,
     )
 
 

@@ -19,6 +19,7 @@ from headgate.core.reach import HERE
 from headgate.core.rule_settings import RuleSpec, parse_kept
 from headgate.traffic.parse import parse_budget
 from headgate.wire.budgets import says as budget_says
+from headgate.wire.exchange import CopiesDoc, copies_doc
 from headgate.wire.fleet import iso
 from headgate.wire.fleet_reach import ReachedDoc, reached_doc
 from headgate.wire.reasons import says as rule_says
@@ -116,7 +117,9 @@ class ChangeMadeDoc(msgspec.Struct, frozen=True):
     difference_total: int
     advice: Sequence[str]
     reached: ReachedDoc | None = None
-    """All places that are concerned, before or after; null: this agent alone."""
+    """All places that are concerned, before or after; null: this agent, and those of its shard."""
+    copies: CopiesDoc | None = None
+    """Of a change for a shard in the agent's own log: who else has it."""
 
 
 class ChangeExportDoc(msgspec.Struct, frozen=True):
@@ -303,6 +306,7 @@ def change_made_doc(change: FleetChange, log: Log) -> ChangeMadeDoc:
         difference_total=len(change.changes),
         advice=[str(advice) for advice in change.advice],
         reached=reached_doc(change.reached) if log is Log.FLEET else None,
+        copies=copies_doc(change.copies),
     )
 
 

@@ -18,6 +18,7 @@ from headgate.core.rule_advice import partial_exemption
 from headgate.core.rule_settings import KnownMetric, KnownMetrics, RuleSpec
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 from headgate.wire.answers import AnswerDoc, answer_doc
+from headgate.wire.exchange import CopiesDoc
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.reasons import (
@@ -82,9 +83,11 @@ class RuleDoc(msgspec.Struct, frozen=True):
     reach: str | None = None
     """How far it was set for: `fleet`, `region:eu-*`, `shard:commerce/*`; null: at this agent."""
     n: int | None = None
-    """The fleet's revision that set it so; null: it was set at this agent."""
+    """The revision of the fleet or the shard that set it so; null: it was set at this agent."""
     reached: ReachedDoc | None = None
     """With a change for the fleet: whom it concerns."""
+    copies: CopiesDoc | None = None
+    """With a change for the shard, where no store is shared: which of its agents have it."""
 
 
 class RulesDoc(msgspec.Struct, frozen=True):
@@ -93,6 +96,8 @@ class RulesDoc(msgspec.Struct, frozen=True):
     """Rules of the fleet that are not in force here as they were set, and why."""
     reached: ReachedDoc | None = None
     """With a change for the fleet: whom it concerns."""
+    copies: CopiesDoc | None = None
+    """With a change for the shard, where no store is shared: which of its agents have it."""
 
 
 class MatchDoc(msgspec.Struct, frozen=True):

@@ -153,7 +153,7 @@ async def test_what_says_nothing_beside_another_of_the_fleet_is_told(world: Book
 async def test_the_fleet_has_room_for_so_many_rules_and_ended_ones_do_not_count() -> None:
     world = BookWorld(limits=RuleLimits(max_rules=1))
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    with pytest.raises(InvalidSettings, match="would have 2 rules, at most 1"):
+    with pytest.raises(InvalidSettings, match="would be 2 rules, at most 1"):
         await world.book.put_rule({**HALF, "id": "two"}, reach=FLEET, who="ada")
     await world.book.lift_rule("half", who="ada")
     await world.book.put_rule({**HALF, "id": "two"}, reach=FLEET, who="ada")

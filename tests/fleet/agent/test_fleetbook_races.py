@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from headgate.agent.clock import SystemClock
 from headgate.agent.fleetbook import StoppedMidway
 from headgate.agent.fleetcommit import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
 from headgate.core.fleet import LOG
@@ -24,7 +22,6 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.stores.fleet_memory import MemoryFleetStore
-from headgate.stores.fleet_sqlite import SqliteFleetStore
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
 
 
@@ -63,22 +60,6 @@ async def test_of_many_who_change_at_once_nobody_is_lost(world: BookWorld) -> No
     assert set(await world.standing()) == {f"r{at}" for at in range(6)}
     told = await world.book.history()
     assert len({revision.op for revision in told}) == 6
-
-
-async def test_agents_of_one_machine_share_a_file(tmp_path: Path) -> None:
-    stores = [SqliteFleetStore(tmp_path / "fleet.db", deadline_s=60.0) for _ in range(2)]
-    books = [book_on(store, SystemClock(), f"b{at}") for at, store in enumerate(stores)]
-    await asyncio.gather(
-        *(books[at % 2].put_rule(rule(f"r{at}"), reach=FLEET, who="ada") for at in range(4))
-    )
-    await books[0].lift_rule("r0", who="ada")
-    document = (await books[1].export()).document
-    assert [one["id"] for one in document["rules"]] == ["r1", "r2", "r3"]
-    assert (await books[1].apply(document, who="ada", prune=True)).changes == ()
-    await books[1].rollback(4, who="ada")
-    assert len((await books[0].export()).document["rules"]) == 4
-    for store in stores:
-        await store.close()
 
 
 async def test_of_two_who_set_the_same_id_one_is_told_so(world: BookWorld) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from headgate.agent.budgetlayers import FleetBudget, Layers, read_changes, written_changes
-from headgate.core.fleet import Item
+from headgate.agent.budgetlayers import FleetBudget, Layers
+from headgate.core.fleet import Item, ItemKind
 from headgate.core.reach import EVERYWHERE, Place
 from headgate.traffic import parse
 from headgate.traffic.policy import Mode
 from tests.agent.budget_world import ETL, WEB, BudgetWorld, document
 from tests.agent.fleet_items import HERE, budget_item, iso, taken_out
+from tests.agent.own_world import set_here
 from tests.agent.test_budgetlayers import budgets, documents
 from tests.builders import NOW
 
@@ -21,11 +22,11 @@ ENFORCED = {**ETL, "mode": "enforce"}
 
 
 async def opened(*items: Item, **given: Any) -> BudgetWorld:
-    """As main.py does: settings, the store, what is known of the fleet; then the loop."""
+    """As main.py does: the log, settings, what is known of the fleet; then the loop."""
     world = BudgetWorld(**given)
     await world.store.open()
+    await world.log.load()
     await world.budgets.adopt([world.plan()])
-    await world.budgets.load(await world.store.policies())
     await follow(world, *items)
     return world
 
@@ -129,7 +130,6 @@ def test_whatever_the_layers_say_the_document_is_the_one_that_was_wanted(
     layers = Layers(file, of_fleet)
     changes = layers.changes_to(wanted)
     assert Layers(file, of_fleet, changes).document == wanted
-    assert read_changes(written_changes(changes)) == changes
     # Without the fleet, and with it again: nothing that was said is lost.
     alone = Layers(file, (), changes)
     waiting = alone.changes_to(alone.document)
@@ -167,7 +167,7 @@ async def test_a_database_without_a_file_gets_a_policy_when_one_meets_it() -> No
 async def test_a_database_that_comes_later_has_them_at_once() -> None:
     world = BudgetWorld()
     await world.store.open()
-    await world.budgets.load([])
+    await world.log.load()
     await world.budgets.follow([budget_item(ETL)], (HERE,))
     await world.budgets.adopt([world.plan()])
     await world.budgets.tick()
@@ -182,7 +182,7 @@ async def test_while_the_store_is_unread_no_server_is_told() -> None:
     await follow(world, budget_item(ETL))
     await world.budgets.tick()
     assert not world.server.policies
-    await world.budgets.load([])
+    await world.log.load()
     await world.budgets.tick()
     assert world.server.modes == {"etl": "warn"}
 
@@ -196,18 +196,60 @@ async def test_while_another_agent_of_the_pair_speaks_this_one_is_silent() -> No
     assert world.server.modes == {"etl": "warn"}
 
 
-async def test_history_has_what_was_in_force() -> None:
+async def test_the_audit_has_what_the_fleet_brought() -> None:
+    """Nobody changed it at this agent: it is no revision."""
     world = await opened(base=document(WEB))
     await follow(world, budget_item(ETL))
     await world.budgets.tick()
-    newest, *_ = await world.main.book.history(10)
-    assert newest.action == "policy.followed" and newest.summary.startswith("etl: new")
-    before = len(await world.main.book.history(10))
+    newest, *_ = entries = await world.store.audit()
+    assert (newest.who, newest.action, newest.target) == ("headgate", "policy.followed", "main")
+    assert list(newest.after["budgets"]) == ["etl"] and newest.before["budgets"] == {}
+    assert await world.main.book.history(10) == []
     again = await opened(
         budget_item(ETL), base=document(WEB), store=world.store, server=world.server
     )
     await again.budgets.tick()
-    assert len(await again.main.book.history(10)) == before
+    assert await again.store.audit() == entries
+
+
+async def test_the_fleets_lies_beneath_what_is_said_at_the_agent_setting_by_setting() -> None:
+    """Also where the fleet says it later, and after it takes its own back."""
+    world = await opened(base=document({**ETL, "rate": 10}))
+    await world.main.book.patch_budget("etl", {"mode": "enforce"}, who="ann")
+    await follow(world, budget_item({**ETL, "rate": 40}))
+    assert (rates(world), world.server.modes) == ({"etl": 40_000}, {"etl": "enforce"})
+    revision = world.main.edition.revision
+    await follow(world, taken_out(budget_item(ETL), 2))
+    assert (rates(world), world.server.modes) == ({"etl": 10_000}, {"etl": "enforce"})
+    assert world.main.edition.revision == revision == 1, "the fleet's is no revision of ours"
+
+
+async def test_some_of_the_own_log_count_only_once_all_of_it_is_known() -> None:
+    """What is not known yet may be the switch for all."""
+    world = BudgetWorld(base=document(WEB))
+    await world.store.open()
+    await world.budgets.adopt([world.plan()])
+    made = await world.main.book.set_budget("etl", ETL, who="ann")
+    assert not world.server.policies and set(rates(world)) == {"web"}
+    assert made.after.revision == 1
+    await world.log.load()
+    await world.budgets.tick()
+    assert world.server.modes == {"web": "warn", "etl": "warn"}
+
+
+async def test_what_is_for_one_agent_alone_counts_in_its_own_log_only() -> None:
+    here = set_here(ItemKind.BUDGET, "main/etl", {"settings": {"rate": 1}, "whole": False})
+    capped = set_here(
+        ItemKind.POLICY, "main", {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
+    )
+    world = await opened(here, capped, base=document(ETL))
+    assert (rates(world), world.server.modes) == ({"etl": 20_000}, {"etl": "warn"})
+    assert all("one agent alone" in fault for fault in world.budgets.fleet_faults.values())
+    await follow(world, here, capped, own=True)
+    assert (rates(world), world.server.modes) == ({"etl": 1_000}, {"etl": "off"})
+    wide = budget_item({**WEB, "burst": 9}, 2, "shard:commerce/-80")
+    await follow(world, wide, own=True)
+    assert world.main.edition.origin("web") == "fleet", "of a shard, also in the own log"
 
 
 # --- what cannot stand ---------------------------------------------------------------------------
@@ -243,7 +285,7 @@ async def test_one_that_cannot_stand_with_the_rest_is_left_out_and_told(
     await world.main.book.patch_budget("web", {"rules": many[:2]}, who="ann")
     assert not world.budgets.fleet_faults and "etl" in world.server.modes
     await world.budgets.tick()
-    assert (await world.main.book.history(1))[0].action == "policy.followed"
+    assert (await world.actions())[0] == ("headgate", "policy.followed")
 
 
 async def test_one_that_ended_long_ago_is_not_taken_up() -> None:

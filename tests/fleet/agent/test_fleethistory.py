@@ -25,11 +25,11 @@ async def put_raw(world: BookWorld, key: str, raw: bytes) -> None:
 
 
 async def make_newer(world: BookWorld, n: int) -> None:
-    """As a version would that has values of another shape."""
+    """As a version would that knows more reaches than this one."""
     store = MemoryFleetStore(world.kept)
     (entry,) = (await store.list((log_key(n),))).entries
     document: dict[str, Any] = json.loads(entry.value)
-    document["changes"][0]["after"]["value"] = ["quota"]
+    document["changes"][0]["after"]["reach"] = "galaxy:andromeda"
     await put_raw(world, log_key(n), json.dumps(document).encode())
 
 
@@ -49,7 +49,7 @@ async def test_one_revision_that_cannot_be_read_takes_no_other_away(world: BookW
         (4, False), (3, True), (2, True), (1, False),
     ]  # fmt: skip
     assert (told[1].who, told[1].action) == ("ada", "rule.changed"), "as much as can be read"
-    assert "value is no object" in told[1].unread and "no JSON" in told[2].unread
+    assert "galaxy" in told[1].unread and "no JSON" in told[2].unread
     assert (await world.book.revision(3)).unread and not (await world.book.revision(1)).unread
 
 

@@ -28,7 +28,12 @@ class Rules:
         self.followed: list[set[str]] = []
 
     async def follow(
-        self, items: Sequence[Item], places: Sequence[Place], *, whole: bool = False
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        *,
+        whole: bool = False,
+        own: bool = False,
     ) -> None:
         if self.takes_s:
             await self._clock.sleep(self.takes_s)

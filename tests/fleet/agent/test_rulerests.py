@@ -87,7 +87,7 @@ async def test_of_a_pair_both_rest(world: FleetWorld) -> None:
 async def test_what_is_not_of_the_fleet_or_has_no_reason_does_not_rest(world: FleetWorld) -> None:
     await world.put(target="etl", ratio=0.5, id="own")
     for name in ("own", "nosuch"):
-        with pytest.raises(InvalidSettings, match="no rule of the fleet that is in force here"):
+        with pytest.raises(InvalidSettings, match="no rule of the fleet or of a shard"):
             await rest(world, name)
     await world.follow(rule_item(**HOLD))
     with pytest.raises(InvalidSettings, match="is needed"):

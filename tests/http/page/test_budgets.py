@@ -349,6 +349,9 @@ def test_one_can_go_back_forgive_and_remove(world: World, ann: Visitor) -> None:
     ann.post(f"{MAIN}/etl/forgive", {"step": "make"})
     assert world.settings["etl"]["epoch"] == epoch + 1
     assert ann.post(f"{MAIN}/rollback", {"to": "x"}).status == 400
+    assert f"{MAIN}/history/0" in ann.get(f"{MAIN}/history").body.decode()
+    told = text_of(ann.get(f"{MAIN}/history/0"))
+    assert "as the settings file and the fleet have it" in told and "Go back to it" in told
 
 
 # --- the form, pure -------------------------------------------------------------------------------

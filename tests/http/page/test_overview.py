@@ -551,6 +551,21 @@ def test_a_threshold_is_tried_set_and_put_back_by_name(served: Served, operator:
     assert threshold(served) == 100
 
 
+def test_a_higher_threshold_says_that_it_ends(served: Served, operator: Visitor) -> None:
+    """R155"""
+    form = operator.get(THRESHOLD, script=True)
+    fields = {"revision": field_of(form, "revision"), "threshold": "300"}
+    tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
+    assert "after 1 h" in tried and "--threshold 300" in tried
+    done = text_of(operator.post(THRESHOLD, fields, script=True))
+    assert "It ends at" in done and "main threads_running --for never" in done
+    form = operator.get(THRESHOLD, script=True)
+    assert "Ends at" in text_of(form)
+    revision = {"revision": field_of(form, "revision")}
+    operator.post(f"{THRESHOLD}/revert", revision, script=True)
+    assert "Ends at" not in text_of(operator.get(THRESHOLD, script=True))
+
+
 @pytest.mark.parametrize("given", ["", "many", "-1", "nan", "1e999"])
 def test_a_threshold_that_is_none_is_refused_with_the_reason(
     served: Served, operator: Visitor, given: str

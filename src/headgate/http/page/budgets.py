@@ -222,7 +222,8 @@ async def _done(visit: Visit, database: str) -> dict[str, Any] | None:
     found = next((one for one in doc.revisions if one.revision == int(told)), None)
     if found is None:
         return None
-    before = next((one for one in doc.revisions if one.revision < int(told)), None)
+    first = 0 if len(doc.revisions) < query["limit"] else None
+    before = next((one.revision for one in doc.revisions if one.revision < int(told)), first)
     return {"about": found, "before": before}
 
 

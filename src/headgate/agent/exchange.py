@@ -1,0 +1,445 @@
+"""The agents of a shard tell each other of its changes, so that a promotion loses none.
+
+OwnBook ──changed──► Exchange ──► Partner, one for each other agent ──► their Exchange.answer
+operators ──lead──►   │ └──copied──► who has it, for the acknowledgment
+
+The agent that leads a shard tells the others at once, and every few seconds whether it still has
+the same as they. One that stands by asks the agent that it stands by for. No check waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+
+from headgate.agent.demand import Demands
+from headgate.agent.fleetbook import OwnBook
+from headgate.agent.ownreach import own_reach
+from headgate.agent.partners import Bell, Partner, Way
+from headgate.agent.ports import Clock, PeerLink
+from headgate.agent.shard import Shard
+from headgate.agent.shards import Shards
+from headgate.agent.supervise import supervised
+from headgate.core.activity import Activity
+from headgate.core.copies import Copies, both
+from headgate.core.exchange import ANSWER_BYTES, Answer, Offer, compared, fitting, shard_of
+from headgate.core.reach import Level, Place, Reach
+from headgate.core.samples import Cause
+from headgate.core.topology import Following, Leading, Unled
+from headgate.errors import Conflict, InvalidRequest, StoreUnavailable, WrongShard
+
+log = structlog.get_logger()
+
+EVERY_S, RESTING_S = 5.0, 60.0
+"""Between two looks at whether others have the same; a change is told at once."""
+LOOK_S = 0.5
+"""Between two looks at who leads, and who is there."""
+COLLECT_EVERY_S = 60.0
+ACK_S = 1.0
+"""How long a change waits for the copies of those who answer."""
+MEET_S = 1.0
+"""How long the first change of one who leads from now on waits to hear what others have."""
+AWAKE_S, AWAKE_LOOK_S = 2.0, 0.02
+"""How long it may take to find out who leads a shard that was at rest."""
+HOLD_S, MAX_HOLD_S = 25.0, 30.0
+MAX_WAITERS = 4
+"""Of a shard, whose answers are held; more are answered at once."""
+STANDBY_SEEN_S = 60.0
+MAX_STANDBYS = 4
+MAX_LOOKED_UP = 1000
+UNSETTLED = frozenset({Cause.HIBERNATING, Cause.WARMING_UP})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How this agent shares its host with another."""
+
+    active: Callable[[], str] = lambda: ""
+    """Where the agent is that this one stands by for; empty: it stands by for none."""
+    is_passive: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFacts:
+    """What the settings say of this agent."""
+
+    host: str
+    has_fleet: bool
+    places: Callable[[], Sequence[Place]]
+
+
+class CopyState(NamedTuple):
+    """What another agent has of a shard's changes."""
+
+    has_all: bool
+    exchanged_at: float | None
+    """Monotonic."""
+    fault: str
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    done: asyncio.Future[None]
+    keys: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class _Track:
+    """One shard."""
+
+    seq: int = 0
+    """How many changes of it were made or merged here."""
+    led: bool = False
+    partners: dict[tuple[str, str], Partner] = field(default_factory=dict)
+    """By member and address."""
+    tasks: dict[tuple[str, str], asyncio.Task[None]] = field(default_factory=dict)
+    waiters: set[_Waiter] = field(default_factory=set)
+    standbys: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By name: so many of our changes it has, and when it last said so."""
+
+
+STANDBY = ""
+"""The name of no member: the agent that this one stands by for."""
+
+
+class Exchange:
+    def __init__(
+        self,
+        shards: Shards,
+        book: OwnBook,
+        demands: Demands,
+        clock: Clock,
+        open_link: Callable[[str], PeerLink],
+        own: OwnFacts,
+        pair: Pair | None = None,
+    ) -> None:
+        self._shards = shards
+        self._book = book
+        self._demands = demands
+        self._clock = clock
+        self._open_link = open_link
+        self._own = own
+        self.pair = pair or Pair()
+        self._tracks: dict[str, _Track] = {}
+        self._bell = Bell()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._collected_at = float("-inf")
+        self._is_closed = False
+        book.exchange_by(self, self._changed)
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            self.look()
+            await self._collect()
+            await self._clock.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Who leads now, and with whom to exchange."""
+        if self._is_closed:
+            return
+        for name in {*self._tracks} - {*self._shards.each}:
+            self._keep(self._tracks[name], {})
+        for name, shard in self._shards.each.items():
+            track, was_led = self._track(name), self._track(name).led
+            track.led = _leads(shard)
+            self._keep(track, self._ways(shard))
+            for partner in track.partners.values() if track.led and not was_led else ():
+                partner.meet()
+
+    def _ways(self, shard: Shard) -> dict[tuple[str, str], Way]:
+        local = next(iter(shard.locals.values()))
+
+        def way(name: str, database: str, hold_s: float = 0.0) -> Way:
+            return Way(shard.name, name, database, local.name, lambda: _cluster(shard), hold_s)
+
+        ways = {}
+        if self._pushes(shard):
+            for remote in shard.roster.distinct():
+                ways[remote.name, remote.url] = way(remote.name, remote.database)
+        if url := self.pair.active():
+            ways[STANDBY, url] = way(local.name, local.database, HOLD_S)
+        return ways
+
+    def _keep(self, track: _Track, ways: Mapping[tuple[str, str], Way]) -> None:
+        for key in track.partners.keys() - ways.keys():
+            self._end(track.partners.pop(key), track.tasks.pop(key))
+        for key in ways.keys() - track.partners.keys():
+            partner = track.partners[key] = self._partner(track, ways[key], key[1])
+            task = asyncio.create_task(supervised(f"exchange {key[0] or key[1]}", partner.run))
+            track.tasks[key] = task
+
+    def _partner(self, track: _Track, way: Way, url: str) -> Partner:
+        return Partner(
+            way,
+            self._open_link(url),
+            self._book,
+            self._clock,
+            seq=lambda: track.seq,
+            every_s=lambda: self._every_s(way.shard),
+            bell=self._bell,
+        )
+
+    def _end(self, partner: Partner, task: asyncio.Task[None]) -> None:
+        async def ended() -> None:
+            await asyncio.gather(task, return_exceptions=True)
+            await partner.link.close()
+
+        task.cancel()
+        ending = asyncio.create_task(ended())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    def let_go(self) -> None:
+        """Answer what is held: the agent is about to stop."""
+        for track in self._tracks.values():
+            for waiter in track.waiters:
+                _release(waiter)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self.let_go()
+        for track in self._tracks.values():
+            self._keep(track, {})
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def _collect(self) -> None:
+        now_s = self._clock.now().mono_s
+        if now_s - self._collected_at < COLLECT_EVERY_S:
+            return
+        self._collected_at = now_s
+        try:
+            await self._book.collect()
+        except (StoreUnavailable, Conflict) as error:
+            log.warning("changes.not_collected", detail=str(error))
+
+    def _changed(self, keys: Sequence[str]) -> None:
+        """A callback of the log: all of one commit."""
+        for name in {shard_of(key) for key in keys}:
+            track = self._track(name)
+            track.seq += 1
+            mine = [key for key in keys if shard_of(key) == name]
+            for partner in track.partners.values():
+                partner.changed(mine)
+            for waiter in track.waiters:
+                waiter.keys.update(dict.fromkeys(mine))
+                _release(waiter)
+
+    def _track(self, shard: str) -> _Track:
+        return self._tracks.setdefault(shard, _Track())
+
+    # --- who leads ---------------------------------------------------------------------------
+
+    def _pushes(self, shard: Shard) -> bool:
+        """At rest, too: its server was the primary when somebody last asked."""
+        if self.pair.is_passive():
+            return False
+        at_rest = isinstance(shard.point, Unled) and shard.point.absent.cause is Cause.HIBERNATING
+        return _leads(shard) or (at_rest and shard.roster.had_primary())
+
+    def _every_s(self, name: str) -> float:
+        shard, now_s = self._shards.each.get(name), self._clock.now().mono_s
+        if shard is None:
+            return RESTING_S
+        states = (local.demand.shard_state(now_s) for local in shard.locals.values())
+        return RESTING_S if all(s is Activity.HIBERNATING for s in states) else EVERY_S
+
+    def _elsewhere(self, shard: Shard) -> str:
+        """Where changes of a shard have to be made; empty: here."""
+        name = shard.name
+        if self.pair.is_passive():
+            return f"this agent stands by for {self.pair.active()}: make changes for {name} there"
+        if _leads(shard):
+            return ""
+        match shard.point:
+            case Following(primary=primary, url=url):
+                told = f"changes for shard {name} are made at the agent of its primary"
+                return f"{told}, {primary}: {url}"
+            case Unled(absent=absent):
+                return f"nobody leads shard {name}, so nothing is changed for it: {absent.detail}"
+        return ""
+
+    async def _settled(self, shards: Iterable[Shard]) -> None:
+        """Have shards looked at that were at rest: a role that is old says nothing."""
+        unsettled = [shard for shard in shards if _is_unsettled(shard)]
+        if not unsettled:
+            return
+        now_s = self._clock.now().mono_s
+        for shard in unsettled:
+            for database in shard.locals:
+                self._demands.wake(database, now_s)
+        while any(map(_is_unsettled, unsettled)) and self._clock.now().mono_s < now_s + AWAKE_S:
+            await self._clock.sleep(AWAKE_LOOK_S)
+
+    async def reach(self, given: Reach | None, databases: Collection[str] = ()) -> Reach:
+        """How far a change reaches that is for these databases, or for all of this agent's.
+        InvalidRequest where another agent has to be asked."""
+        places = self._own.places()
+        met = [place for place in places if not databases or place.database in databases]
+        concerned = {place.shard for place in met}
+        asked = concerned if given is None else {given.pattern}
+        each, is_local = self._shards.each, not self._own.has_fleet and len(asked) == 1
+        if is_local and (given is None or given.level is Level.SHARD):
+            await self._settled(each[name] for name in asked & each.keys())
+        leads = {name: self._elsewhere(shard) for name, shard in each.items()}
+        own = self._own
+        return own_reach(given, concerned, leads, host=own.host, has_fleet=own.has_fleet)
+
+    def has_shard(self, name: str) -> bool:
+        return name in self._shards.each
+
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        is_shard = reach.level is Level.SHARD and self.has_shard(reach.pattern)
+        return is_shard and not self._own.has_fleet
+
+    # --- for the book ------------------------------------------------------------------------
+
+    async def lead(self, shards: Collection[str]) -> None:
+        """Before a change: one that leads, and has heard what the others have. Else a change made
+        here might count less than one that this agent has not heard of."""
+        each = self._shards.each
+        for name in shards:
+            if name not in each:
+                message = f"no database of this agent belongs to shard {name!r}"
+                raise InvalidRequest(message, status=409)
+        await self._settled(each[name] for name in shards)
+        for name in shards:
+            if elsewhere := self._elsewhere(each[name]):
+                raise InvalidRequest(elsewhere, status=409)
+        self.look()
+        others = [partner for name in shards for partner in self._others(name)]
+        is_met = lambda: all(one.met or one.fault for one in others)  # noqa: E731
+        await self._bell.until(is_met, self._clock, MEET_S)
+
+    async def copied(self, shards: Collection[str]) -> Copies | None:
+        """After it: who has it, of those who answer within a moment."""
+        self.look()
+        numbers = {name: self._track(name).seq for name in shards}
+
+        def is_told() -> bool:
+            return all(
+                partner.has(seq) or partner.fault
+                for name, seq in numbers.items()
+                for partner in self._others(name)
+            ) and all(self._standby_has(name, seq) is not False for name, seq in numbers.items())
+
+        await self._bell.until(is_told, self._clock, ACK_S)
+        copies: Copies | None = None
+        for name, seq in numbers.items():
+            copies = both(copies, self._copies(name, seq))
+        return copies
+
+    def _copies(self, name: str, seq: int) -> Copies:
+        others = self._others(name)
+        missing = [partner for partner in others if not partner.has(seq)]
+        told = tuple(f"{partner.way.name} {_why_missing(partner)}" for partner in missing)
+        have = len(others) - len(missing)
+        return Copies(have, len(others), told, self._standby_has(name, seq))
+
+    def _others(self, name: str) -> list[Partner]:
+        """Of other members."""
+        partners = self._track(name).partners
+        return [partner for (member, _), partner in partners.items() if member != STANDBY]
+
+    def _standby_has(self, name: str, seq: int) -> bool | None:
+        now_s = self._clock.now().mono_s
+        known = self._track(name).standbys.values()
+        seen = [has for has, at in known if now_s - at < STANDBY_SEEN_S]
+        return all(has >= seq for has in seen) if seen else None
+
+    def copies(self, shard: str) -> Mapping[str, CopyState]:
+        """What each other member has, for people; nothing where this agent tells them nothing."""
+        return {
+            partner.way.name: CopyState(partner.has_all, partner.exchanged_at, partner.fault)
+            for partner in self._others(shard)
+        }
+
+    # --- for other agents ----------------------------------------------------------------------
+
+    async def answer(self, offer: Offer) -> Answer:
+        """Held for as long as the offer allows, while both have the same."""
+        shard = self._shards.asked(offer.shard, offer.database)
+        own = _cluster(shard)
+        if own and offer.cluster not in ("", own):
+            message = f"{offer.sender} is of cluster {offer.cluster}, {offer.database} of {own}"
+            raise WrongShard(f"{message}: another shard of the same name")
+        if offer.entries:
+            merged = await self._book.merge(offer.shard, offer.entries, by=offer.sender)
+            if merged.refused:
+                log.warning("change.refused", member=offer.sender, detail=merged.refused[0])
+        track, inventory = self._track(offer.shard), self._book.inventory(offer.shard)
+        if offer.is_standby:
+            self._note_standby(track, offer, inventory.digest)
+        if offer.page is not None:
+            return await self._compared(offer)
+        if offer.wait_s > 0 and offer.digest == inventory.digest:
+            keys = await self._hold(track, min(offer.wait_s, MAX_HOLD_S))
+            entries = await self._book.entries(keys)
+            fit = fitting(entries, ANSWER_BYTES)
+            return Answer(self._book.inventory(offer.shard).digest, tuple(entries[:fit]))
+        return Answer(inventory.digest)
+
+    async def _compared(self, offer: Offer) -> Answer:
+        inventory = self._book.inventory(offer.shard)
+        assert offer.page is not None
+        newer, want = compared(inventory, offer.page, offer.after)
+        entries = await self._book.entries(newer[:MAX_LOOKED_UP])
+        sent = entries[: fitting(entries, ANSWER_BYTES)]
+        is_cut = len(sent) < len(newer)
+        upto = sent[-1][0] if is_cut and sent else ""
+        return Answer(inventory.digest, tuple(sent), tuple(want), upto)
+
+    async def _hold(self, track: _Track, seconds: float) -> list[str]:
+        """The keys of what has changed meanwhile."""
+        if len(track.waiters) >= MAX_WAITERS:
+            return []
+        waiter = _Waiter(asyncio.get_running_loop().create_future())
+        track.waiters.add(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter.done
+        except TimeoutError:
+            pass
+        finally:
+            track.waiters.discard(waiter)
+        return list(waiter.keys)
+
+    def _note_standby(self, track: _Track, offer: Offer, digest: str) -> None:
+        has, _ = track.standbys.get(offer.sender, (-1, 0.0))
+        has = track.seq if offer.digest == digest else has
+        if offer.sender in track.standbys or len(track.standbys) < MAX_STANDBYS:
+            track.standbys[offer.sender] = (has, self._clock.now().mono_s)
+            self._bell.ring()
+
+
+def _leads(shard: Shard) -> bool:
+    """Also one that has announced to hand over: its server is the primary for now."""
+    point = shard.point
+    is_handing_over = isinstance(point, Unled) and point.absent.cause is Cause.HANDING_OVER
+    return isinstance(point, Leading) or is_handing_over
+
+
+def _is_unsettled(shard: Shard) -> bool:
+    return isinstance(shard.point, Unled) and shard.point.absent.cause in UNSETTLED
+
+
+def _cluster(shard: Shard) -> str:
+    roles = (local.role for local in shard.locals.values())
+    return next((role.cluster for role in roles if role is not None and role.cluster), "")
+
+
+def _why_missing(partner: Partner) -> str:
+    if partner.is_away:
+        return "does not answer"
+    return partner.fault or "has not answered yet"
+
+
+def _release(waiter: _Waiter) -> None:
+    if not waiter.done.done():
+        waiter.done.set_result(None)

@@ -1,0 +1,178 @@
+"""The budgets of both logs as this agent has them.   items, places ──► FollowedBudgets ──► Budgets
+
+Each database has its layers of both: those of the fleet that meet it, and on top what was changed
+at this agent (budgetlayers.layers_at says what counts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from headgate.agent.budgetitems import (
+    KINDS,
+    UNREADABLE,
+    ChangesHere,
+    changes_of,
+    database_of,
+    read_budget,
+    read_policy,
+)
+from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget, layers_at
+from headgate.agent.fleetitems import ItemMemory
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import ends_at
+from headgate.core.reach import HERE, Place
+from headgate.errors import Fault, InvalidSettings
+from headgate.traffic.parse import parse_budget, written
+from headgate.traffic.policy import Policy
+
+log = structlog.get_logger()
+
+FORGET_AFTER_S = 86_400.0
+ONE_AGENT = "is for one agent alone: that is for its own log, not for a fleet's"
+
+
+class LayersHere(NamedTuple):
+    """What lies on the settings file of one database."""
+
+    fleet: tuple[FleetBudget, ...] = ()
+    """By name."""
+    here: ChangesHere = ChangesHere()
+
+
+class FollowedBudgets:
+    def __init__(self) -> None:
+        self._own = _Followed(own=True)
+        self._fleet = _Followed(own=False)
+        self._places: dict[str, Place] = {}
+        self._by_database: dict[str, LayersHere] = {}
+        """Worked out since something changed last."""
+        self.is_own_known = False
+        """All of the agent's own log was followed once."""
+
+    @property
+    def size(self) -> int:
+        return len(self._own.budgets) + len(self._fleet.budgets)
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """By the id of the item: why it cannot be read as it is now."""
+        return {**self._own.faults, **self._fleet.faults}
+
+    def follow(
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        wall_s: float,
+        *,
+        whole: bool,
+        own: bool,
+    ) -> None:
+        """As RuleKeeper.follow. Some of the own log mean nothing before all of it is known."""
+        if own and not whole and not self.is_own_known:
+            return
+        followed = self._own if own else self._fleet
+        by_database = {place.database: place for place in places}
+        if followed.take(items, wall_s, whole=whole) or by_database != self._places:
+            self._by_database = {}
+        self._places = by_database
+        self.is_own_known = self.is_own_known or own
+
+    def of(self, database: str) -> LayersHere:
+        if database not in self._by_database:
+            self._by_database[database] = self._worked_out(database)
+        return self._by_database[database]
+
+    def _worked_out(self, database: str) -> LayersHere:
+        place = self._places.get(database, Place(database=database))
+        said = [*self._fleet.budgets.values(), *self._own.budgets.values()]
+        layers = layers_at(place, said).values()
+        # Those that reach beyond this agent are whole: of each name the last one counts.
+        fleet = {one.name: one for some in layers for one in some if isinstance(one, FleetBudget)}
+        here = [some[-1] for some in layers if isinstance(some[-1], BudgetHere)]
+        changes = changes_of(here, self._own.policies.get(database, NO_CHANGES))
+        n = self._own.newest_n.get(database, 0)
+        return LayersHere(tuple(fleet[name] for name in sorted(fleet)), ChangesHere(changes, n))
+
+
+class _Followed:
+    """The items of one log, each read once."""
+
+    def __init__(self, *, own: bool) -> None:
+        self._is_own = own
+        self._items = [ItemMemory(kind) for kind in KINDS]
+        self.budgets: dict[str, FleetBudget | BudgetHere] = {}
+        """By the id of the item: as it last could be read."""
+        self.policies: dict[str, Changes] = {}
+        """By database: what was changed here besides budgets."""
+        self.newest_n: dict[str, int] = {}
+        """By database."""
+        self.faults: dict[str, str] = {}
+
+    def take(self, items: Sequence[Item], wall_s: float, *, whole: bool) -> bool:
+        """Whether it is news."""
+        news = [(memory, memory.news(items, whole=whole)) for memory in self._items]
+        for memory, found in news:
+            for item_id, item in found.items():
+                self.faults.pop(item_id, None)
+                self._read(item_id, item, wall_s)
+            memory.remember(found)
+        if not any(found for _, found in news):
+            return False
+        self.newest_n = {}
+        for item in self._known():
+            database = database_of(item)
+            self.newest_n[database] = max(item.n, self.newest_n.get(database, 0))
+        return True
+
+    def _known(self) -> Iterator[Item]:
+        return (item for memory in self._items for item in memory.known.values())
+
+    def _read(self, item_id: str, item: Item | None, wall_s: float) -> None:
+        if item is None or item.value is None or _is_over(item, wall_s):
+            self.budgets.pop(item_id, None)
+            self.policies.pop(item_id, None)
+            return
+        try:
+            if item.kind == ItemKind.POLICY:
+                self.policies[item_id] = self._policy(item)
+            elif (budget := self._budget(item)) is not None:
+                self.budgets[item_id] = budget
+        except UNREADABLE as error:
+            # Of a newer version, or broken: the last good one stays.
+            fault = str(error) if isinstance(error, ValueError) else repr(error)
+            self.faults[item_id] = fault
+            log.error("policy.item_refused", kind=str(item.kind), id=item_id, fault=fault)
+
+    def _policy(self, item: Item) -> Changes:
+        if not self._is_own or item.reach != HERE:
+            raise ValueError(ONE_AGENT)
+        return read_policy(item)
+
+    def _budget(self, item: Item) -> FleetBudget | BudgetHere | None:
+        if item.reach != HERE:
+            return _fleet_budget(item)
+        if not self._is_own:
+            raise ValueError(ONE_AGENT)
+        return read_budget(item)
+
+
+def _fleet_budget(item: Item) -> FleetBudget:
+    budget = parse_budget(item.value, place=f"budget {item.id}")
+    name = item.id.removesuffix(f"@{item.reach}")
+    if budget.name != name:
+        raise InvalidSettings([Fault(f"budget {item.id}", f"is named {budget.name!r} inside")])
+    (raw,) = written(Policy((budget,)))["budgets"]
+    return FleetBudget(name, raw, item.id, item.reach, item.n, item.set_by)
+
+
+def _is_over(item: Item, wall_s: float) -> bool:
+    """One that has just ended is still shown, as others are."""
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        return False  # Reading it says what is wrong with it.
+    return end_s is not None and end_s < wall_s - FORGET_AFTER_S

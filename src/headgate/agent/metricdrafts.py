@@ -1,0 +1,448 @@
+"""Metrics, as drafts of changes.   what is asked + Holdings ──MetricDrafts──► Draft
+
+The file says what there is; a change of the log lies over it, until it is reverted or ends. One
+that is looser than the file ends after an hour unless it says otherwise (R83, R155).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import structlog
+
+from headgate.agent.fleetcommit import Draft
+from headgate.agent.ownitems import put
+from headgate.agent.ports import ProbeSource
+from headgate.agent.ruledrafts import Asked
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet_change import Holdings, ends_at, stands
+from headgate.core.lint import Advice, Severity, lint_metric
+from headgate.core.metric_redaction import hidden_faults, revealed
+from headgate.core.metric_settings import parse_metric_settings
+from headgate.core.metrics import Engine, MetricSpec, is_looser
+from headgate.core.rollup_settings import plugin_faults
+from headgate.core.rule_times import parse_date_time, parse_for
+from headgate.core.samples import Instant
+from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
+
+log = structlog.get_logger()
+
+MAX_METRICS_PER_DATABASE = 64
+_PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"sql": ("sql",), "url": ("url", "pointer", "series"), "command": ("command",)}
+)
+"""WantedSettings that say where a number comes from, by the source that they belong to."""
+_FILE_ONLY = MappingProxyType(
+    {
+        "sql": "a query reads whatever the agent's database user may read "
+        "(allow_runtime_sql = true lifts this)",
+        "url": "the agent reaches addresses that its callers do not "
+        "(allow_runtime_urls = true lifts this)",
+        "command": "a command runs as the agent's user (allow_runtime_commands = true lifts this)",
+    }
+)
+METRIC = ItemKind.METRIC
+ENDS = ("for", "expires_at")
+"""What a change may say beside the settings."""
+NEVER = "never"
+LOOSER_FOR_S = 3600.0
+"""A change that is looser than the file ends after this, unless it says when."""
+MAX_FOR_S = 3650 * 86_400.0
+
+
+class NoSuchMetric(HeadgateError, LookupError):
+    """A database or metric that is not configured here."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePlan:
+    """One database as main.py hands it over."""
+
+    name: str
+    engine: Engine
+    raw_metrics: Mapping[str, Mapping[str, Any]]
+    open_probes: Callable[[], ProbeSource]
+    default_metrics: tuple[str, ...] | None = None
+    connection: object = None
+    """Compared on reload: an equal one keeps its probes and connections."""
+
+    def in_default(self, metric: str) -> bool:
+        """Whether a check that names no metric is judged by this one."""
+        return not self.default_metrics or metric in self.default_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One metric as it is set; one that is disabled is neither probed nor judged."""
+
+    spec: MetricSpec
+    raw: Mapping[str, Any]
+    origin: str
+    revision: int
+    """Of the log: that of its last change, 0 for none."""
+    advice: tuple[Advice, ...]
+    expires_at: float | None = None
+    """Wall-clock seconds: then it is as in the file again. None: it stays."""
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.raw.get("enabled", True))
+
+
+@dataclass(slots=True)
+class MetricDatabase:
+    """A database, and what of it is in force."""
+
+    plan: DatabasePlan
+    probes: ProbeSource
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What the log says of a metric."""
+
+    settings: Mapping[str, Any] | None
+    """None: it is removed."""
+    n: int
+    expires_at: float | None
+    ends_mono_s: float
+    """By this it has ended, too: a wall clock that is set back does not lengthen it."""
+
+    def has_ended(self, now: Instant) -> bool:
+        if self.expires_at is None:
+            return False
+        return now.wall_s >= self.expires_at or now.mono_s >= self.ends_mono_s
+
+
+class MetricBefore(NamedTuple):
+    """A metric as a log has it, for a draft."""
+
+    item: Item | None
+    """Set, and not ended."""
+    entry: Entry | None
+    """What that puts in force; None: nothing."""
+    n: int
+
+    @property
+    def shown(self) -> dict[str, Any] | None:
+        return None if self.entry is None else dict(self.entry.raw)
+
+
+class Wish(NamedTuple):
+    """What somebody wants of a metric."""
+
+    database: str
+    metric: str
+    expect: int | None
+    """Only if it is of that revision."""
+    expires_at: float | None = None
+    """None: nothing is said of its end. math.inf: it has none."""
+    keeps_end: bool = False
+    """Where nothing is said of it, the end of the change before stays."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.database}/{self.metric}"
+
+
+WantedSettings = Callable[[MetricBefore], Mapping[str, Any]]
+"""Worked out on what is known when the change is drafted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDrafts:
+    runtime_sources: Collection[str]
+    """Of `sql`, `url` and `command`, those that operators may set while the agent runs."""
+    rollups: Collection[str]
+
+    def set(
+        self,
+        held: Holdings,
+        asked: Asked,
+        wish: Wish,
+        database: MetricDatabase,
+        settings: WantedSettings,
+    ) -> Draft:
+        plan = database.plan
+        known = known_of(held, plan, wish, asked)
+        raw = settings(known)
+        entry = self._validated(database, wish.metric, raw, known)
+        _check_revision(wish, known)
+        end_s, told = _end_of(wish, laid_over(plan, wish.metric, None, 0), entry, known, asked)
+        change = put(held, METRIC, wish.id, _with_end({"settings": dict(raw)}, end_s), asked)
+        return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
+
+    def remove(self, held: Holdings, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
+        known = known_of(held, database.plan, wish, asked)
+        there(wish, database, known)
+        _check_revision(wish, known)
+        beneath = laid_over(database.plan, wish.metric, None, 0)
+        told, value = tuple[Advice, ...](), None
+        if beneath is not None:  # Else there is nothing left to remove.
+            end_s, told = _end_of(wish, beneath, None, known, asked)
+            value = _with_end({"removed": True}, end_s)
+        change = put(held, METRIC, wish.id, value, asked)
+        return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
+
+    def revert(self, held: Holdings, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
+        known = known_of(held, database.plan, wish, asked)
+        if known.item is None:
+            there(wish, database, known)
+            return Draft("metric.revert")  # As in the file already.
+        _check_revision(wish, known)
+        change = put(held, METRIC, wish.id, None, asked)
+        shown = _audit(wish, known, database.plan.raw_metrics.get(wish.metric))
+        return Draft("metric.revert", [change], shown=shown)
+
+    def of_file(
+        self,
+        held: Holdings,
+        asked: Asked,
+        wish: Wish,
+        database: MetricDatabase,
+        settings: Mapping[str, Any],
+    ) -> tuple[Item, Sequence[Advice]]:
+        """What a file of changes says of a metric: settings, with what is shown in the place of
+        secrets, or `removed`."""
+        if "removed" not in settings:
+            draft = self.set(held, asked, wish, database, lambda known: _whole(settings, known))
+            (change,) = draft.changes
+            told: Sequence[Advice] = draft.advice
+        else:
+            beneath = laid_over(database.plan, wish.metric, None, 0)
+            if faults := _removal_faults(settings, beneath):
+                raise InvalidSettings(faults)
+            known = known_of(held, database.plan, wish, asked)
+            end_s, told = _end_of(wish, beneath, None, known, asked)
+            change = put(held, METRIC, wish.id, _with_end({"removed": True}, end_s), asked)
+        assert change.after is not None
+        return change.after, told
+
+    def _validated(
+        self, database: MetricDatabase, metric: str, raw: Mapping[str, Any], known: MetricBefore
+    ) -> Entry:
+        faults = [*hidden_faults(raw), *self._source_faults(database, metric, raw, known)]
+        if faults:
+            raise InvalidSettings(faults)
+        if known.entry is None and len(database.entries) >= MAX_METRICS_PER_DATABASE:
+            message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
+            raise InvalidSettings([Fault(metric, message)])
+        entry = _entry(database.plan, metric, raw, "runtime", 0)
+        errors = [a for a in entry.advice if a.severity is Severity.ERROR]
+        if errors:
+            raise InvalidSettings([Fault(a.place, a.message) for a in errors])
+        if missing := plugin_faults(entry.spec.rollup, self.rollups, metric):
+            raise InvalidSettings(missing)
+        database.probes.probe_for(entry.spec)
+        return entry
+
+    def _source_faults(
+        self, database: MetricDatabase, metric: str, raw: Mapping[str, Any], known: MetricBefore
+    ) -> list[Fault]:
+        """What reaches beyond the agent comes from the file. What is there already may stay
+        while the rest changes."""
+        before = (known.shown or {}, database.plan.raw_metrics.get(metric, {}))
+        return [
+            Fault(source, f"may only be set in the settings file: {_FILE_ONLY[source]}")
+            for source in _PLACES
+            if source in raw
+            and source not in self.runtime_sources
+            and not any(_same_place(source, raw, settings) for settings in before)
+        ]
+
+
+def _whole(settings: Mapping[str, Any], known: MetricBefore) -> Mapping[str, Any]:
+    before = None if known.item is None else settings_in(known.item)
+    return revealed(settings, before or {})
+
+
+def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[Fault]:
+    if settings["removed"] is not True:
+        return [Fault("removed", "must be true; leave it out to have the metric")]
+    if len(settings) > 1:
+        return [Fault("removed", "leaves no settings: give those, or removed = true")]
+    if beneath is None:
+        return [Fault("removed", "the settings file has no such metric: leave the entry out")]
+    return []
+
+
+def known_of(held: Holdings, plan: DatabasePlan, wish: Wish, asked: Asked) -> MetricBefore:
+    """Of the log, and not of what is in force: another change may be on its way there."""
+    item = held.items.get((METRIC, wish.id))
+    n = 0 if item is None else item.n
+    if item is None or not stands(item, asked.wall_s):
+        return MetricBefore(None, laid_over(plan, wish.metric, None, n), n)
+    change: Override | None = None
+    try:
+        change = change_of(item, Instant(0.0, asked.wall_s))
+    except (KeyError, TypeError, ValueError) as error:
+        log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
+    return MetricBefore(item, laid_over(plan, wish.metric, change, n), n)
+
+
+def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> Entry:
+    if known.entry is not None:
+        return known.entry
+    names = ", ".join(sorted(database.entries)) or "none"
+    raise NoSuchMetric(f"no metric {wish.metric!r} on {wish.database}; configured: {names}")
+
+
+def laid_over(
+    plan: DatabasePlan, metric: str, change: Override | None, revision: int
+) -> Entry | None:
+    """The change over what the file says; None: there is no such metric."""
+    if change is not None and change.settings is None:
+        return None
+    if change is not None and change.settings is not None:
+        try:
+            entry = _entry(plan, metric, change.settings, "runtime", revision)
+        except InvalidSettings as error:
+            # Kept by an older version, or for another engine: say so and go on with the file.
+            log.error("metric.kept_change_refused", database=plan.name, fault=str(error))
+        else:
+            return replace(entry, expires_at=change.expires_at)
+    raw = plan.raw_metrics.get(metric)
+    return None if raw is None else _entry(plan, metric, raw, "file", revision)
+
+
+def change_of(item: Item, now: Instant) -> Override:
+    kept = item.value or {}
+    settings = None if kept.get("removed") is True else dict(kept["settings"])
+    end = ends_at(item)
+    if end is None:
+        return Override(settings, item.n, None, math.inf)
+    left_s = min(end - now.wall_s, end - item.set_at)
+    return Override(settings, item.n, end, now.mono_s + left_s)
+
+
+def settings_in(item: Item) -> dict[str, Any] | None:
+    settings = (item.value or {}).get("settings")
+    return dict(settings) if isinstance(settings, Mapping) else None
+
+
+def _audit(
+    wish: Wish, known: MetricBefore, after: Mapping[str, Any] | None
+) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """What the audit shows: the settings."""
+    return {(METRIC, wish.id): (known.shown, None if after is None else dict(after))}
+
+
+def _check_revision(wish: Wish, known: MetricBefore) -> None:
+    if wish.expect is not None and wish.expect != known.n:
+        message = (
+            f"{wish.id} is at revision {known.n}, not {wish.expect}: "
+            "somebody changed it in between; look again and repeat"
+        )
+        raise Conflict(message)
+
+
+def patched(raw: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """As RFC 7396 has it: tables are merged, None takes out."""
+    merged = dict(raw)
+    for key, value in patch.items():
+        if isinstance(value, Mapping):
+            known = raw.get(key)
+            merged[key] = patched(known if isinstance(known, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _entry(
+    plan: DatabasePlan, metric: str, raw: Mapping[str, Any], origin: str, revision: int
+) -> Entry:
+    spec = parse_metric_settings(metric, raw, plan.engine, place=metric)
+    advice = lint_metric(spec, raw, plan.engine, place=metric)
+    return Entry(spec, raw, origin, revision, tuple(advice))
+
+
+def _same_place(source: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return all(a.get(key) == b.get(key) for key in _PLACES[source])
+
+
+# --- when a change ends --------------------------------------------------------------------
+
+
+def parted(raw: Mapping[str, Any], wall_s: float) -> tuple[dict[str, Any], float | None]:
+    """The settings, and when the change ends (see Wish)."""
+    settings = {key: value for key, value in raw.items() if key not in ENDS}
+    given = [key for key in ENDS if key in raw]
+    if len(given) > 1:
+        raise InvalidSettings([Fault("for", "give for or expires_at, not both")])
+    if not given:
+        return settings, None
+    (key,) = given
+    try:
+        return settings, _end(key, raw[key], wall_s)
+    except ValueError as error:
+        raise InvalidSettings([Fault(key, str(error))]) from None
+
+
+def _end(key: str, given: object, wall_s: float) -> float:
+    """Wall-clock seconds, math.inf for never; ValueError says what it should have been."""
+    if given is None or given == NEVER:
+        return math.inf
+    at = wall_s + parse_for(given) if key == "for" else parse_date_time(given)
+    if at <= wall_s:
+        raise ValueError(f"is {given!r}, which is over")
+    if at > wall_s + MAX_FOR_S:
+        raise ValueError(f"is {given!r}, at most {MAX_FOR_S / 86_400:g}d; {NEVER} for no end")
+    return at
+
+
+def _end_of(
+    wish: Wish,
+    beneath: Entry | None,
+    entry: Entry | None,
+    known: MetricBefore,
+    asked: Asked,
+) -> tuple[float | None, tuple[Advice, ...]]:
+    """When a change ends that puts `entry` (None: nothing) over `beneath`, and advice on that.
+
+    Looser than what it goes back to, it ends after an hour. That of a change which is stricter
+    would be a loosening, so that one stays."""
+    if wish.expires_at is not None:
+        return (None if wish.expires_at == math.inf else wish.expires_at), ()
+    was = None if known.item is None else ends_at(known.item)
+    if wish.keeps_end and was is not None:
+        return was, (_kept_end(wish, was),)
+    endless = known.item is not None and was is None
+    if not _is_looser(entry, beneath) or (endless and not _is_looser(entry, known.entry)):
+        return None, ()
+    end_s = asked.wall_s + LOOSER_FOR_S
+    return end_s, (_default_end(wish, end_s),)
+
+
+def _is_looser(entry: Entry | None, than: Entry | None) -> bool:
+    """Whether it may admit what the other one rejects."""
+    if than is None or not than.enabled:
+        return False
+    return entry is None or not entry.enabled or is_looser(entry.spec, than.spec)
+
+
+def _default_end(wish: Wish, end_s: float) -> Advice:
+    message = (
+        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it is looser than the settings "
+        "file, and no end was given. Give one (for: 2h), or keep it (for: never)"
+    )
+    return Advice(Severity.WARNING, "ends", wish.metric, message)
+
+
+def _kept_end(wish: Wish, end_s: float) -> Advice:
+    message = f"ends at {_iso(end_s)}, as before. Give another end (for: 2h), or none (for: never)"
+    return Advice(Severity.WARNING, "ends", wish.metric, message)
+
+
+def _with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:
+    return value if end_s is None else {**value, "expires_at": _iso(end_s)}
+
+
+def _iso(wall_s: float) -> str:
+    at = datetime.fromtimestamp(math.ceil(wall_s), tz=UTC)
+    return at.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,368 @@
+"""One change of an agent's own log.   OwnBook ──plan──► OwnWriter ──► state file
+
+As fleetcommit.py does it, but that nobody else writes there: what stands is kept in memory, and the
+audit entries are put in the same transaction. Changes of a shard are there besides the agent's own.
+The agents of a shard tell each other of them (exchange.py); what they have made is merged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple, Protocol, cast
+
+import structlog
+
+from headgate.agent.fleetcommit import (
+    OURSELVES,
+    Draft,
+    FleetWriter,
+    Ground,
+    Plan,
+    beside,
+    head_puts,
+    holdings_of,
+    puts_of,
+)
+from headgate.agent.ports import Clock, FleetStore, OwnStore
+from headgate.core.exchange import (
+    MAX_SHARED_BYTES,
+    Entry,
+    ShardItems,
+    Version,
+    collectable,
+    is_long_over,
+    is_of,
+    own_names,
+    rename,
+    shard_of,
+    shards_of,
+    version_of,
+)
+from headgate.core.fleet import HEAD, ITEMS, Item, ItemChange, ItemKind, Revision
+from headgate.core.fleet_change import (
+    FleetChange,
+    Holdings,
+    ItemName,
+    is_taken_out,
+    name_of,
+    summary_of,
+)
+from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
+from headgate.core.fleet_parts import MAX_PART_KEYS, put_by
+from headgate.core.keyvalue import Compare, Listing, Put
+from headgate.core.records import AuditEntry
+from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, StoreUnavailable
+
+log = structlog.get_logger()
+
+REPLICATED = "replicated"
+"""What was done, where another agent of the shard has made the change."""
+
+
+class Lead(Protocol):
+    """Asked before a change of a shard: whether this agent may make it (agent/exchange.py)."""
+
+    async def __call__(self, shards: Collection[str]) -> None:
+        """Or InvalidRequest, with where it may be made."""
+        ...
+
+
+class Merged(NamedTuple):
+    items: tuple[Item, ...] = ()
+    """What is otherwise now."""
+    refused: tuple[str, ...] = ()
+    """What was not taken, by its key, with the reason."""
+
+
+_New = tuple[str, bytes, Item | None]
+"""A key, the bytes of its item, and the item; None: only a newer version can read it."""
+
+
+class OwnWriter(FleetWriter):
+    """Of the log that only this agent writes: nobody else is ever first. Changes of its shards are
+    there besides its own, and other agents' are merged into them as they were made."""
+
+    _event = ""
+    _flag = ""
+    _max_item_bytes = MAX_OWN_ITEM_BYTES
+
+    def __init__(
+        self,
+        store: OwnStore,
+        clock: Clock,
+        roll: Callable[[], float],
+        new_op: Callable[[], str],
+    ) -> None:
+        super().__init__(cast(FleetStore, store), clock, roll, new_op)
+        self._own = store
+        self._held: Holdings | None = None
+        """None: not read yet, or the outcome of a commit is not known."""
+        self.held = Holdings()
+        """What was read or written last."""
+        self.shared = ShardItems()
+        """Of what is held, what is of shards."""
+        self.lead: Lead | None = None
+        """None: nobody else has anything of this log."""
+        self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
+        """Called with the keys of what has changed of shards."""
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> Holdings:
+        if self._held is None:
+            await self._take(await self._own.list((HEAD, ITEMS)))
+        return self.held
+
+    async def load(self, *, salvaged: bool = False) -> Holdings:
+        """As the store has it now. `salvaged`: it cannot be opened, and is only looked at."""
+        if salvaged:
+            await self._take(await self._own.salvage_list((HEAD, ITEMS)))
+        else:
+            await self._take(await self._own.list((HEAD, ITEMS)))
+        return self.held
+
+    async def _take(self, listing: Listing) -> None:
+        def worked_out() -> tuple[Holdings, ShardItems]:
+            return own_holdings(listing), shard_items_of(listing)
+
+        held, self.shared = await beside(len(listing.entries), worked_out)
+        self._held = self.held = held
+
+    async def carry_out(
+        self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
+    ) -> FleetChange:
+        if self.lead is not None:
+            # Without the lock: who leads a shard may first have to hear what others have of it.
+            drafted = await plan(await self.read())
+            concerned = [one for change in drafted.changes for one in (change.before, change.after)]
+            if shards := shards_of(concerned):
+                await self.lead(shards)
+        if dry_run:  # Who only asks holds up nobody who changes.
+            return await super().carry_out(plan, who=who, expect_n=expect_n, dry_run=True)
+        async with self._lock:
+            return await super().carry_out(plan, who=who, expect_n=expect_n)
+
+    async def _drafted(
+        self, plan: Plan, holdings: Holdings
+    ) -> tuple[Draft, list[tuple[ItemChange, ...]]]:
+        draft, parts = await super()._drafted(plan, holdings)
+        shared = (one.after for one in draft.changes if one.after and shard_of(one.after.key))
+        faults = [
+            Fault(f"{item.kind} {item.id}", f"takes {size:,} bytes, at most {MAX_SHARED_BYTES:,}")
+            for item in shared
+            if (size := len(item_bytes(item))) > MAX_SHARED_BYTES
+        ]
+        if faults:
+            raise InvalidSettings(faults)
+        return draft, parts
+
+    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+        """One: its store takes all of it in one transaction."""
+        return [tuple(changes)] if changes else []
+
+    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+        held, self._held = await self.read(), None  # Until the outcome is known.
+        compares = [Compare(HEAD, ground.head_revision)]
+        lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
+        audit = list(_audit_of(step, draft))
+        puts = await beside(len(step.changes), lambda: puts_of(step, 0))
+        try:
+            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
+        except Conflict:
+            return None
+        except OutcomeUnknown:
+            raise
+        except StoreUnavailable:
+            self._held = held
+            raise
+        self._put(held, step.n, made, [_new(item) for one in step.changes for item in put_by(one)])
+        return Ground(step.n, made)
+
+    def _put(self, held: Holdings, n: int, revision: int, put: Sequence[_New]) -> None:
+        """From here on it is so."""
+        shared = [one for one in put if shard_of(one[0])]
+        for one in shared:
+            self.shared.put(*one)
+        items, new = dict(held.items), [item for _, _, item in put if item is not None]
+        if self.shared.items:
+            rename(items, new, self.shared.inventories)
+        else:
+            items.update({name_of(item): item for item in new})
+        self._held = self.held = replace(held, n=n, items=items, head_revision=revision)
+        if shared:
+            self.on_shared([key for key, _, _ in shared])
+
+    async def forget(self, names: Sequence[ItemName]) -> None:
+        """Without a revision: what is forgotten had ended, and nobody goes back to it. What is of
+        a shard stays, for agents that were away: `collect` drops that."""
+        async with self._lock:
+            held = await self.read()
+            found = (held.items[name] for name in names if name in held.items)
+            await self._drop([item for item in found if not shard_of(item.key)])
+
+    async def collect(self) -> None:
+        """Drop what has been over for long of all shards."""
+        async with self._lock:
+            await self.read()
+            wall_s, items = self._clock.now().wall_s, self.shared.items
+            for shard in list(self.shared.inventories):
+                mine = {key: item for key, item in items.items() if shard_of(key) == shard}
+                over = [item for key in collectable(mine, wall_s) if (item := mine[key])]
+                for start in range(0, len(over), MAX_PART_KEYS):
+                    await self._drop(over[start : start + MAX_PART_KEYS])
+
+    async def _drop(self, gone: Sequence[Item]) -> None:
+        if not gone:
+            return
+        held, self._held = await self.read(), None
+        wall_s = self._clock.now().wall_s
+        audit = [
+            AuditEntry(wall_s, OURSELVES, f"{item.kind}.forgotten", item.id, item.value, None)
+            for item in gone
+        ]
+        compares = [Compare(HEAD, held.head_revision)]
+        await self._own.commit(compares, [Put(item.key, None) for item in gone], audit=audit)
+        keys = {item.key for item in gone}
+        left = {name: item for name, item in held.items.items() if item.key not in keys}
+        self._held = self.held = replace(held, items=left)
+        shared = [key for key in keys if shard_of(key)]
+        for key in shared:
+            self.shared.drop(key)
+        if shared:
+            self.on_shared(shared)
+
+    # --- what other agents of a shard have made ----------------------------------------------
+
+    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
+        """What another agent (`by`) has of a shard, as far as it is newer than what is held; with
+        the numbers that it has. The next change made here gets a higher one than any of them."""
+        items, refused = list[Item](), list[str]()
+        for start in range(0, len(entries), MAX_PART_KEYS):
+            async with self._lock:
+                await self.read()
+                newer, faults = self._newer(shard, entries[start : start + MAX_PART_KEYS])
+                refused += faults
+                if newer:
+                    await self._commit_merged(newer, by)
+                    items += [item for _, _, item in newer if item is not None]
+        return Merged(tuple(items), tuple(refused))
+
+    def _newer(self, shard: str, entries: Sequence[Entry]) -> tuple[list[_New], list[str]]:
+        inventory, wall_s = self.shared.of(shard), self._clock.now().wall_s
+        found, refused = dict[str, tuple[bytes, Item | None]](), list[str]()
+        best = dict[str, Version]()
+        for key, raw in entries:
+            try:
+                if not is_of(shard, key):
+                    raise ValueError(f"is none of {shard}")
+                version = version_of(raw)
+            except ValueError as error:
+                refused.append(f"{key} {error}")
+                continue
+            if not inventory.lacks(key, version) or (key in best and best[key] >= version):
+                continue
+            item = _read_at(key, raw)
+            if item is not None and is_long_over(item, wall_s):
+                continue  # It was dropped here, or would be at once.
+            best[key], found[key] = version, (raw, item)
+        return [(key, *one) for key, one in found.items()], refused
+
+    async def _commit_merged(self, newer: Sequence[_New], by: str) -> None:
+        held, self._held = self.held, None  # Until the outcome is known.
+        wall_s = round(self._clock.now().wall_s, 3)
+        n = max(held.n, *(version_of(raw).n for _, raw, _ in newer)) + 1
+        was = self.shared.items
+        changes = [ItemChange(was.get(key), item) for key, _, item in newer if item is not None]
+        before_n = None if n == held.n + 1 else held.n
+        said = (f"agent {by}", REPLICATED, summary_of(changes), self._new_op())
+        step = Revision(n, wall_s, *said, tuple(changes), before_n)
+        items = [Put(key, raw) for key, raw, _ in newer]
+        compares = [Compare(HEAD, held.head_revision)]
+        lifts = all(version_of(raw).taken_out for _, raw, _ in newer)
+        puts, audit = [*head_puts(step), *items], list(_replicated(changes, wall_s))
+        made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
+        self._put(held, n, made, newer)
+        log.info("changes.merged", n=n, by=by, what=step.summary)
+
+    async def entries(self, keys: Iterable[str]) -> list[Entry]:
+        """What is held under these keys of shards, as it was made."""
+        found, unread = dict[str, bytes](), list[str]()
+        for key in keys:
+            if key not in self.shared.items:
+                continue
+            item = self.shared.items[key]
+            raw = b"" if item is None else item_bytes(item)
+            if raw and self.shared.is_as(key, raw):
+                found[key] = raw
+            else:  # A newer version says more of it than this one knows.
+                unread.append(key)
+        if unread:
+            listed = (await self._own.list(unread)).entries
+            found |= {entry.key: entry.value for entry in listed if entry.key in set(unread)}
+        return list(found.items())
+
+
+def _new(item: Item) -> _New:
+    """Its bytes are told to others only where it is of a shard."""
+    return item.key, item_bytes(item) if shard_of(item.key) else b"", item
+
+
+def _read_at(key: str, raw: bytes) -> Item | None:
+    try:
+        return read_item_at(key, raw)
+    except ValueError as error:
+        log.warning("change.unreadable", key=key, fault=str(error))
+        return None
+
+
+def _replicated(changes: Sequence[ItemChange], wall_s: float) -> Iterator[AuditEntry]:
+    for change in changes:
+        after = change.after
+        assert after is not None
+        was = change.before.value if change.before is not None else None
+        yield AuditEntry(
+            wall_s, after.set_by, f"{after.kind}.{REPLICATED}", after.id, was, after.value
+        )
+
+
+def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
+    if draft.entry is not None:
+        yield AuditEntry(step.wall_s, step.who, step.action, *draft.entry)
+        return
+    for change in step.changes:
+        item = change.after or change.before
+        if item is None:
+            continue
+        was = change.before.value if change.before is not None else None
+        now = change.after.value if change.after is not None else None
+        was, now = draft.shown.get(name_of(item), (was, now))
+        yield AuditEntry(step.wall_s, step.who, _audited(step, change, item), item.id, was, now)
+
+
+def _audited(step: Revision, change: ItemChange, item: Item) -> str:
+    """As the change was called; of what a file or a rollback did, what it did to this one."""
+    if step.action.startswith(f"{item.kind}."):
+        return step.action
+    if change.after is None or is_taken_out(change.after):
+        return f"{item.kind}.{'lifted' if item.kind == ItemKind.RULE else 'removed'}"
+    return f"{item.kind}.{'set' if change.before is None else 'changed'}"
+
+
+# --- as it was read ------------------------------------------------------------------------
+
+
+def own_holdings(listing: Listing) -> Holdings:
+    """Of an agent's own log, whose shards' changes others have made, too: their numbers count."""
+    held = holdings_of(listing, MAX_OWN_ITEM_BYTES, own_names)
+    return replace(held, n=max([held.n, *(item.n for item in held.items.values())]))
+
+
+def shard_items_of(listing: Listing) -> ShardItems:
+    found = ShardItems()
+    for entry in listing.entries:
+        if shard_of(entry.key):
+            with suppress(ValueError):  # Told with the holdings.
+                found.put(entry.key, entry.value, _read_at(entry.key, entry.value))
+    return found

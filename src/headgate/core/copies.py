@@ -1,0 +1,43 @@
+"""Who has a change of a shard, besides the agent that made it: what an acknowledgment says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Who has a change, besides the agent that made it."""
+
+    have: int
+    of: int
+    """Agents of replicas."""
+    missing: tuple[str, ...] = ()
+    """Who does not, and why: `db-b does not answer`."""
+    standby: bool | None = None
+    """Whether the agent that stands by has it; None: there is none."""
+
+    @property
+    def words(self) -> str:
+        told = ["in force here"]
+        if self.of:
+            missing = f": {', '.join(self.missing)}" if self.missing else ""
+            told.append(f"{self.have} of {self.of} replicas have a copy{missing}")
+        if self.standby is not None:
+            told.append(f"the standby has {'a copy' if self.standby else 'no copy yet'}")
+        if len(told) == 1:
+            told.append("no other agent of the shard is known")
+        return "; ".join(told)
+
+
+def both(one: Copies | None, other: Copies | None) -> Copies | None:
+    """Of a change that concerns two shards."""
+    if one is None or other is None:
+        return one or other
+    told = [copies.standby for copies in (one, other) if copies.standby is not None]
+    return Copies(
+        one.have + other.have,
+        one.of + other.of,
+        (*one.missing, *other.missing),
+        all(told) if told else None,
+    )
