@@ -21,6 +21,7 @@ import structlog
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
+from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
@@ -306,6 +307,7 @@ class Agent:
         self.budgets.own = self.own
         members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
         self.own.rooms |= {
+            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
             ItemKind.METRIC: self.book.room,
             ItemKind.PEER: members,
             ItemKind.SKIP: members,

@@ -61,8 +61,11 @@ class Room(Protocol):
         InvalidSettings with all its faults, each at `entry.place`."""
         ...
 
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
-        """All changes of the file together, of whatever kinds; `held`: what stands before them."""
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
+        """Validates all changes of the file together, of whatever kinds; what has to change along
+        with them. `held`: what stands before."""
         ...
 
 
@@ -159,6 +162,38 @@ def iso(wall_s: float) -> str:
 # --- applied -------------------------------------------------------------------------------
 
 
+class _Standing:
+    """What stands in a log, for the entries of a file. In an agent's own log two may have the same
+    id, one for the agent and one for its shard: then an entry means the one of its reach."""
+
+    def __init__(self, held: Holdings, file: ChangeFile, wall_s: float) -> None:
+        self._held = held
+        self._items = held.standing(wall_s)
+        reaches = {(item.kind, item.id, item.reach): name for name, item in self._items.items()}
+        keys = [(entry.kind, entry.id, entry.reach) for entry in file.entries]
+        self._names = {key: reaches[key] for key in keys if key in reaches}
+        self._claimed = set(self._names.values())
+        for kind, item_id, reach in keys:
+            name = (kind, item_id)
+            if (kind, item_id, reach) not in self._names and name not in self._claimed:
+                self._names[kind, item_id, reach] = name  # It stood with another reach, or never.
+                self._claimed.add(name)
+
+    def of(self, entry: FileEntry) -> Item | None:
+        name = self._names.get((entry.kind, entry.id, entry.reach))
+        return None if name is None else self._items.get(name)
+
+    def before(self, entry: FileEntry) -> Item | None:
+        """The same, or how it ended."""
+        name = self._names.get((entry.kind, entry.id, entry.reach))
+        return None if name is None else self._held.items.get(name)
+
+    def others(self) -> list[Item]:
+        """Those that the file could name, and does not."""
+        found = ((name, item) for name, item in self._items.items() if item.kind in _SECTION_OF)
+        return [item for name, item in found if name not in self._claimed]
+
+
 @dataclass(slots=True)
 class _Reading:
     """What was found so far."""
@@ -181,38 +216,25 @@ class ApplyDrafts:
 
     def apply(self, held: Holdings, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
         """As the file says; what it does not name stays, unless `prune`."""
-        standing = held.standing(asked.wall_s)
-        items = dict(held.items)
+        standing, items = _Standing(held, file, asked.wall_s), dict(held.items)
         found = _Reading(items, replace(held, items=items))
         for entry in file.entries:
-            self._read(held, standing, entry, asked, found)
+            self._read(standing, entry, asked, found)
             if len(found.faults) > MAX_FAULTS:
                 break
         if found.faults:
             raise InvalidSettings(found.faults)
-        named = {(entry.kind, entry.id) for entry in file.entries}
-        others = [
-            item
-            for name, item in standing.items()
-            if name not in named and item.kind in _SECTION_OF
-        ]
+        others = standing.others()
         if prune:
             found.changes += [ItemChange(item, ended(item, asked)) for item in others]
         for room in dict.fromkeys(self.rooms.values()):
-            room.check(held, found.changes, asked)
+            found.changes += room.check(held, found.changes, asked)
         advice = [*found.advice[:MAX_ADVICE], *_told(others, prune=prune)]
         advice += [] if found.changes else [UNCHANGED]
         return Draft("apply", found.changes, tuple(advice), shown=audit_values(found.changes))
 
-    def _read(
-        self,
-        held: Holdings,
-        standing: Mapping[ItemName, Item],
-        entry: FileEntry,
-        asked: Asked,
-        found: _Reading,
-    ) -> None:
-        now = standing.get((entry.kind, entry.id))
+    def _read(self, standing: _Standing, entry: FileEntry, asked: Asked, found: _Reading) -> None:
+        now = standing.of(entry)
         if now is not None and _is_written_as(now, _as_written(entry)):
             return
         if _is_over(entry, asked.wall_s):
@@ -225,9 +247,11 @@ class ApplyDrafts:
         except InvalidSettings as error:
             found.faults += error.faults
             return
-        if now is not None and _is_written_as(now, written_entry(item)):
+        if now is None and item.value is None:
+            return  # It says no more than the settings file.
+        if now is not None and item.value is not None and _is_written_as(now, written_entry(item)):
             return
-        change = ItemChange(now or held.items.get(name_of(item)), item)
+        change = ItemChange(standing.before(entry), item)
         if is_change(change):
             found.items[name_of(item)] = item
             found.changes.append(change)
@@ -310,9 +334,12 @@ class RuleRoom:
         item = rule_item(spec, entry.reach, asked)
         return item, self._advice(held, spec, entry.reach, asked)
 
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
         check_pairs(held, changes, asked.wall_s)
         check_room(held, changes, self._rules.limits, asked.wall_s)
+        return ()
 
     def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
         raw = dict(entry.raw)
@@ -346,5 +373,8 @@ class FleetBudgetRoom:
     ) -> tuple[Item, Sequence[Advice]]:
         return judged(entry.raw, entry.reach, asked, place=entry.place)
 
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
         check_budget_room(held, changes, asked.wall_s)
+        return ()

@@ -70,7 +70,9 @@ class MemberRoom:
             known = ", ".join(sorted(names))
             reading.fault("member", f"is no member of {shard.name}; it has {known}")
 
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
         """No shard has too many members by it."""
         after = [one.after for one in changes if one.after is not None and one.after.kind == PEER]
         members = {name: set(shard.remotes) for name, shard in self._shards.items()}
@@ -82,6 +84,7 @@ class MemberRoom:
             if after and len(names) > MAX_MEMBERS:
                 message = f"{shard} would have {len(names)} members, at most {MAX_MEMBERS}"
                 raise InvalidSettings([Fault("peers", message)])
+        return ()
 
 
 def _check_new(shard: Shard, reading: _Reading) -> None:

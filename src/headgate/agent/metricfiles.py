@@ -65,7 +65,9 @@ class MetricRoom:
             raise InvalidSettings(faults)
         return self._databases[named], metric
 
-    def check(self, held: Holdings, changes: Sequence[ItemChange], asked: Asked) -> None:
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
         """No database has too many metrics by it."""
         after = [one.after for one in changes if one.after is not None and one.after.kind == METRIC]
         items = dict(held.items)
@@ -76,6 +78,7 @@ class MetricRoom:
             if count > MAX_METRICS_PER_DATABASE:
                 message = f"{name} would have {count} metrics, at most {MAX_METRICS_PER_DATABASE}"
                 raise InvalidSettings([Fault("metrics", message)])
+        return ()
 
     def _metrics(self, database: str, items: Sequence[Item]) -> set[str]:
         measured = self._databases.get(database)

@@ -120,7 +120,7 @@ def parse_file(
     entries: list[FileEntry] = []
     for section, kind in SECTIONS.items():
         found = list(reading.entries(document.get(section, ()), section, kind))
-        faults += _repeated(found)
+        faults += _repeated(found, by_reach=default_reach is not None)
         entries += found
     faults += _half_pairs(entry for entry in entries if entry.kind is ItemKind.RULE)
     if faults:
@@ -215,20 +215,22 @@ def _id(kind: ItemKind, reach: Reach, names: Sequence[str]) -> str:
     return (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
 
 
-def _repeated(entries: Iterable[FileEntry]) -> Iterator[Fault]:
-    first: dict[str, str] = {}
+def _repeated(entries: Iterable[FileEntry], *, by_reach: bool) -> Iterator[Fault]:
+    """`by_reach`: an agent and its shard may each have one of the same id."""
+    first: dict[tuple[str, str], str] = {}
     for entry in entries:
-        other = first.setdefault(entry.id, entry.place)
+        reach = str(entry.reach) if by_reach else ""
+        other = first.setdefault((entry.id, reach), entry.place)
         if other != entry.place:
             yield Fault(entry.place, f"{entry.id!r} is {other} as well: say it once")
 
 
 def _half_pairs(rules: Iterable[FileEntry]) -> Iterator[Fault]:
     """Set together or not at all (R76)."""
-    by_id = {rule.id: rule for rule in rules}
-    for rule in by_id.values():
-        other = by_id.get(rule.pair)
-        if rule.pair and (other is None or other.pair != rule.id or other.reach != rule.reach):
+    known = {(rule.id, rule.reach): rule for rule in rules}
+    for rule in known.values():
+        other = known.get((rule.pair, rule.reach))
+        if rule.pair and (other is None or other.pair != rule.id):
             message = (
                 f"is {rule.pair!r}, and no rule of the file with that id and the same reach says "
                 f"pair = {rule.id!r}: two that were set together stand and go together"
