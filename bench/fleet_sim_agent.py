@@ -16,6 +16,8 @@ from functools import cache
 from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.fixtures.memory_store import MemoryStore
+
 from bench.fleet_sim_etcd import ModelClient
 from bench.fleet_sim_net import Traffic, Wire
 from headgate.agent.fleetbeat import FleetBeat
@@ -35,7 +37,6 @@ from headgate.core.rules import RuleBook
 from headgate.core.samples import Cause
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
 from headgate.peers.fleetfeed import WAIT_S, AgentReader
-from headgate.stores import MemoryStore
 from headgate.wire.fleet_feed import FEED, encode_changes, encode_page
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})

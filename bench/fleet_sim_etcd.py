@@ -17,11 +17,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore, _Watch
+
 from bench.fleet_sim_net import Network, Rates, Traffic
 from headgate.core.fleet import BEAT, ITEMS
 from headgate.core.keyvalue import Changes, Compare, Event, Lease, Listing, Put
 from headgate.errors import Compacted, OutcomeUnknown, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore, _Watch
 
 T = TypeVar("T")
 

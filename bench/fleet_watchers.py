@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import structlog
 import uvloop
 from tests.fixtures.etcd import EtcdCluster, Member, etcd_store
+from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_scenes import Spread
 from bench.load import cpu_s, table
@@ -36,7 +37,6 @@ from headgate.agent.rulebook import RuleKeeper
 from headgate.core.fleet import BEAT, ITEMS, followed_prefixes
 from headgate.core.reach import EVERYWHERE, Place
 from headgate.core.rules import RuleBook
-from headgate.stores import MemoryStore
 
 PREFIX = "/bench/"
 STARTED_AT_ONCE = 10

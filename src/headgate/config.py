@@ -202,7 +202,7 @@ AGENT_SETTINGS = table(
         Setting(
             "state",
             "SQLite file that keeps runtime settings, audit and history, with a copy of what is in "
-            "force beside it; without one they live in memory.",
+            "force beside it; without one they end with the agent.",
             _path,
         ),
         Setting(

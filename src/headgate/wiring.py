@@ -48,8 +48,7 @@ from headgate.pgext.meter import RegionMeter
 from headgate.pgext.publisher import FilePolicySink
 from headgate.pgext.trace_reader import TraceReader
 from headgate.probes.factory import DatabaseProbes
-from headgate.stores.memory import MemoryStore
-from headgate.stores.sqlite import SqliteStore
+from headgate.stores.sqlite import SqliteStore, TemporaryStore
 from headgate.traffic.lint import advise
 from headgate.traffic.parse import written
 from headgate.wire.peers import parse_peer_url
@@ -97,7 +96,7 @@ def _check_urls(settings: Settings) -> None:
 
 
 def store_of(agent: AgentSettings) -> Store:
-    return MemoryStore() if agent.state is None else SqliteStore(agent.state)
+    return TemporaryStore() if agent.state is None else SqliteStore(agent.state)
 
 
 def probes_of(database: DatabaseSettings) -> DatabaseProbes:

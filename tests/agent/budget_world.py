@@ -15,13 +15,13 @@ from headgate.core.activity import Idleness
 from headgate.core.reach import Place
 from headgate.core.samples import Sample
 from headgate.errors import MeterFailed, PolicyRefused
-from headgate.stores.memory import MemoryStore
 from headgate.traffic.parse import parse_policy, written
 from headgate.traffic.policy import Policy
 from headgate.traffic.readings import BudgetCounts, BudgetReadings, Lying, Published
 from tests.agent.fakes import HandClock
 from tests.agent.own_world import OwnLog
 from tests.builders import metric
+from tests.fixtures.memory_store import MemoryStore
 
 PLACE = Place("eu-1", "commerce", "commerce/-80", "db-1", "main")
 ETL: dict[str, Any] = {

@@ -12,8 +12,8 @@ from headgate.core.keyvalue import Changes, Compare, Lease, Listing, Put
 from headgate.core.pairs import Answered
 from headgate.core.samples import Instant
 from headgate.errors import OutcomeUnknown, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.fakes import HandClock
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 T = TypeVar("T")
 TTL_S = 9.0

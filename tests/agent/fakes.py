@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headgate.core.activity import Activity
+from headgate.core.exchange import Answer, Offer
 from headgate.core.metrics import MetricSpec
 from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.core.shard import Pull, Pulled
@@ -233,6 +234,9 @@ class FakeLink:
         self.agent.wakes += 1
         if self.agent.fault is not None:
             raise self.agent.fault
+
+    async def exchange(self, offer: Offer, *, timeout_s: float) -> Answer:
+        raise PeerFailed(Cause.FAILED, "no exchange is scripted")
 
     async def ask(
         self,

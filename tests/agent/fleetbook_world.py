@@ -17,8 +17,8 @@ from headgate.core.reach import Reach, parse_reach
 from headgate.core.rule_settings import KnownMetric, RuleLimits
 from headgate.core.samples import Instant
 from headgate.errors import OutcomeUnknown, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.builders import NOW
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 FLEET = parse_reach("fleet")
 COMMERCE = parse_reach("shard:commerce/*")

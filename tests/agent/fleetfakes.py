@@ -18,11 +18,11 @@ from headgate.core.keyvalue import Changes, Compare, Listing, Put
 from headgate.core.reach import EVERYWHERE, Reach
 from headgate.core.samples import Cause
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from headgate.wire.fleet_feed import FEED, encode_changes, encode_page
 from headgate.wire.problems import problem
 from tests.agent.fakes import HandClock, settle
 from tests.builders import NOW
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 PREFIXES = followed_prefixes(["commerce/-80"])
 AWAY = StoreUnavailable("etcd: connection refused")

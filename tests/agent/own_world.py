@@ -23,7 +23,7 @@ from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry
 from headgate.core.rule_settings import KnownMetric
 from headgate.errors import StoreUnavailable
-from headgate.stores.memory import MemoryStore
+from tests.fixtures.memory_store import MemoryStore
 
 
 class OwnLog:

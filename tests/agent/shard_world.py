@@ -21,10 +21,10 @@ from headgate.core.samples import Cause
 from headgate.core.shard import MemberView, Pull, ShardView
 from headgate.core.topology import Leading, MemberReport, RoleSeen, Unled
 from headgate.errors import ProbeFailed
-from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import FakeAgent, FakeLink, FakeProbe, FakeRole, HandClock, primary, settle
 from tests.agent.own_world import OwnLog
 from tests.builders import check, metric
+from tests.fixtures.memory_store import MemoryStore
 
 SHARD = "commerce/-80"
 OURS = "https://db-a:8087"

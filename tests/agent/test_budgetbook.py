@@ -13,13 +13,13 @@ from headgate.agent.fleetcommit import Draft
 from headgate.core.fleet import ItemChange, ItemKind
 from headgate.core.reach import HERE
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
-from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from headgate.traffic.policy import Mode
 from tests.agent.budget_world import ETL, WEB, BudgetWorld, FakeServer, document
 from tests.agent.own_world import Unwritable, keep, set_here
 from tests.builders import NOW
 from tests.fixtures.eventually import DEADLINE_S, aeventually
+from tests.fixtures.memory_store import MemoryStore
 
 STATE_6 = Path(__file__).parent.parent / "contracts" / "data" / "state-6"
 ENFORCED = {**ETL, "mode": "enforce"}

@@ -12,10 +12,10 @@ from headgate.agent.budgetmeter import BudgetWatch, ViolationMinutes, total_of
 from headgate.core.crowds import OTHER
 from headgate.core.records import BudgetMinute
 from headgate.errors import StoreUnavailable
-from headgate.stores.memory import MemoryStore
 from headgate.traffic.readings import BudgetCounts
 from tests.agent.budget_world import BudgetWorld
 from tests.builders import NOW
+from tests.fixtures.memory_store import MemoryStore
 
 MINUTE = int(NOW.wall_s // 60)
 LATER_MS = int(NOW.wall_s * 1000) + 5000

@@ -13,11 +13,11 @@ from headgate.core.fleet import ItemKind
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_HANDOVER_S
 from headgate.errors import InvalidRequest, StoreUnavailable
-from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import HandClock, primary, replica, settle
 from tests.agent.own_world import Slow, Unwritable
 from tests.agent.shard_world import SHARD, ShardWorld
 from tests.fixtures.eventually import aeventually
+from tests.fixtures.memory_store import MemoryStore
 
 OpenWorld = Callable[..., Coroutine[Any, Any, ShardWorld]]
 

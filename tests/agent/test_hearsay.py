@@ -15,12 +15,12 @@ from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS
 from headgate.core.topology import Downstream, Following, Leading, Role
 from headgate.errors import InvalidRequest
-from headgate.stores.fleet_memory import MemoryFleetStore
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import UNREACHABLE, FakeAgent, primary, replica
 from tests.agent.shard_world import SHARD, ShardWorld, url
 from tests.core.test_fleet_members import MEMBER
 from tests.core.test_patroni import member as patroni_member
+from tests.fixtures.memory_log import MemoryFleetStore
 
 HOSTS = "https://{host}:8087"
 

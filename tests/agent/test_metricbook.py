@@ -21,9 +21,9 @@ from headgate.core.metric_redaction import redacted, redacted_url
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.errors import Conflict, Fault, InvalidSettings, ProbeFailed, StoreUnavailable
-from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import FakeProbe, FakeProbes, HandClock, HangingProbe, settle
 from tests.agent.own_world import OwnLog, Unwritable, keep, set_here
+from tests.fixtures.memory_store import MemoryStore
 
 
 class World:

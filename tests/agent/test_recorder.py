@@ -17,9 +17,9 @@ from headgate.core.names import Scope
 from headgate.core.records import MetricMinute, Tally
 from headgate.core.rules import NO_RULES, Kind, Rule, book_of
 from headgate.errors import StoreUnavailable
-from headgate.stores.memory import MemoryStore
 from tests.agent.fakes import HandClock
 from tests.builders import at, check, health, metric, shard_health
+from tests.fixtures.memory_store import MemoryStore
 
 
 def decision(app: str = "etl", lag: float = 1.0, after_s: float = 0.0) -> Decision:

@@ -32,11 +32,11 @@ from headgate.core.rules import NO_RULES, RuleBook
 from headgate.core.samples import BootInstant, Instant
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.http.fleet_ruling import entry_of
-from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.fakes import HandClock, settle
 from tests.builders import NOW
 from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.memory_store import MemoryStore
 
 KNOWN = {"lag": KnownMetric(5.0, True), "pool_usage": KnownMetric(1.0, True)}
 HALF = {"target": "etl", "ratio": 0.5, "id": "half"}

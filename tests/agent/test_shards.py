@@ -17,12 +17,12 @@ from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
 from headgate.core.topology import Downstream, Leading
 from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
-from headgate.stores.memory import MemoryStore
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import FakeWriter, primary, replica, settle
 from tests.agent.own_world import Unwritable, keep, set_here
 from tests.agent.shard_world import SHARD, url
 from tests.builders import metric
+from tests.fixtures.memory_store import MemoryStore
 
 HOSTS = "https://{host}:8087"
 

@@ -14,10 +14,10 @@ from headgate.agent.unthrottled import ALL, EACH, MAX_ROW_BYTES, Told, Unthrottl
 from headgate.core.records import Report
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.stores.entries import to_json
-from headgate.stores.memory import MemoryStore
 from headgate.wire.unthrottled import MAX_PERIODS, UnthrottledDoc, unthrottled_advice
 from tests.agent.fakes import HandClock
 from tests.builders import NOW
+from tests.fixtures.memory_store import MemoryStore
 
 
 def told(number: int, *, ended_ago_s: float = 0.0, pieces: int = 3) -> Told:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from headgate.agent.ports import Store
-from headgate.stores import MemoryStore, SqliteStore
+from headgate.stores import SqliteStore
 from tests.contracts.fleets import FLEETS, Fleet
 from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.memory_store import MemoryStore
 
 
 def sqlite_store(path: Path, **settings: Any) -> SqliteStore:

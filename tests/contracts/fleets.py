@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from headgate.agent.ports import FleetStore
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.fixtures.etcd import compact, etcd_store
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 
 class Fleet(ABC):

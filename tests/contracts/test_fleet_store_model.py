@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headgate.agent.ports import FleetStore
 from headgate.core.keyvalue import Changes, Compare, Event, Put
 from headgate.errors import Conflict, LeaseLost
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 keys = st.sampled_from(["head", "a/1", "a/2", "b/1", "b"])
 prefixes = st.sampled_from(["", "a/", "b", "b/", "head", "none"])

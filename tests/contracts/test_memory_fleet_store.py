@@ -9,8 +9,8 @@ import pytest
 
 from headgate.core.keyvalue import Put
 from headgate.errors import Compacted
-from headgate.stores import fleet_memory
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
+from tests.fixtures import memory_log as fleet_memory
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 
 async def test_the_log_is_bounded_and_says_so() -> None:

@@ -100,9 +100,7 @@ async def test_a_lease_means_nothing(store: Store) -> None:
     assert await values(store) == {RULE: b"rule"}
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"\x00\xff", "naïve 名前 🐘".encode(), b"x" * 65_536]
-)
+@pytest.mark.parametrize("value", [b"", b"\x00\xff", "naïve 名前 🐘".encode(), b"x" * 65_536])
 async def test_any_bytes_are_kept_as_they_are(store: Store, value: bytes) -> None:
     await put(store, RULE, value)
     assert await values(store) == {RULE: value}

@@ -17,8 +17,8 @@ from headgate.agent.ports import Store
 from headgate.core.keyvalue import Compare, Listing, Put
 from headgate.core.records import AuditEntry, Tally
 from headgate.errors import Conflict
-from headgate.stores import MemoryStore
 from tests.contracts.conftest import sqlite_store
+from tests.fixtures.memory_store import MemoryStore
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 few_names = st.sampled_from(["main", "replica", "é"])

@@ -366,5 +366,6 @@ def test_a_metric_that_may_pass_where_another_does_not_is_looser(raw: Any, than:
     "raw", [{"threshold": 4}, {"comparison": ">="}, {"interval_s": 2}, {"debounce": "1 of 1"}]
 )
 def test_a_metric_that_is_stricter_or_the_same_is_not_looser(raw: Any) -> None:
-    one, other = (parse_metric_settings("lag", each, Engine.POSTGRES) for each in (raw, {}))
+    none: dict[str, Any] = {}
+    one, other = (parse_metric_settings("lag", each, Engine.POSTGRES) for each in (raw, none))
     assert not is_looser(one, other)

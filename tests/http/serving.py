@@ -57,8 +57,8 @@ from headgate.http.page.sessions import Sessions
 from headgate.http.peering import ShardsPort
 from headgate.http.streaming import Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
-from headgate.stores.memory import MemoryStore
 from tests.fixtures.eventually import DEADLINE_S, eventually
+from tests.fixtures.memory_store import MemoryStore
 from tests.http.talk import Address, Reply, Talk
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from headgate.core.fleet import HEAD, ITEMS, followed_prefixes, log_key
 from headgate.core.keyvalue import Put
 from headgate.errors import OutcomeUnknown, StoreRefused
 from headgate.http.openapi import document
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem

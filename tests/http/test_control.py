@@ -15,9 +15,9 @@ from headgate.agent.metricbook import DatabasePlan
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.metrics import Engine
 from headgate.core.records import AuditEntry
-from headgate.stores.memory import MemoryStore
 from tests.agent.own_world import Unwritable
 from tests.fixtures.eventually import DEADLINE_S, eventually
+from tests.fixtures.memory_store import MemoryStore
 from tests.http.conftest import Serve
 from tests.http.serving import METRICS, OPERATOR, VIEWER, Plan, Served, bearer
 from tests.http.talk import Reply, request

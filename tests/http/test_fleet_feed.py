@@ -20,8 +20,8 @@ from headgate.peers.access import PeerAccess
 from headgate.peers.fleetfeed import AgentReader
 from headgate.peers.line import MAX_ANSWER_BYTES
 from headgate.peers.link import open_link
-from headgate.stores.fleet_memory import MemoryFleetStore
 from tests.fixtures.eventually import DEADLINE_S, eventually
+from tests.fixtures.memory_log import MemoryFleetStore
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem

@@ -16,10 +16,10 @@ from headgate.core.fleet_items import head_bytes, item_bytes
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place
 from headgate.errors import StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from headgate.traffic import parse
 from tests.agent.budget_world import FakeServer, document
 from tests.agent.fleet_items import rule_item
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.test_checks import is_problem
 from tests.http.test_fleet import FaultyStore

@@ -36,10 +36,10 @@ from headgate.http.checks import CheckRoutes
 from headgate.http.control import Control
 from headgate.http.listener import Handlers, Limits, Listener
 from headgate.http.views import AgentFacts, Parts, Views
-from headgate.stores.memory import MemoryStore
 from headgate.wire.peers import MAX_WAIT_S
 from tests.agent.own_world import OwnLog
 from tests.fixtures.eventually import eventually
+from tests.fixtures.memory_store import MemoryStore
 from tests.http.serving import LoopFactory, Script
 from tests.http.talk import Reply, Talk
 

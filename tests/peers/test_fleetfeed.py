@@ -12,9 +12,9 @@ from headgate.core.fleet_items import item_bytes
 from headgate.core.keyvalue import Changes, Event, Listing
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.peers.fleetfeed import AgentReader
-from headgate.stores.fleet_memory import KeptInMemory
 from tests.agent.fakes import HandClock
 from tests.agent.fleetfakes import GONE, PREFIXES, FeedLink, item, set_items, wide
+from tests.fixtures.memory_log import KeptInMemory
 
 ALL = (HEAD, *PREFIXES)
 

@@ -17,11 +17,11 @@ from headgate.agent.demand import Demands
 from headgate.http.budget_views import explained
 from headgate.pgext.meter import RegionMeter
 from headgate.pgext.publisher import FilePolicySink
-from headgate.stores.memory import MemoryStore
 from headgate.traffic.policy import Mode, Policy
 from headgate.wire.budgets import ExplainStatementBody
 from tests.agent.own_world import OwnLog
 from tests.fixtures.eventually import eventually
+from tests.fixtures.memory_store import MemoryStore
 from tests.pg.gate import Gate, refusal
 
 T = TypeVar("T")

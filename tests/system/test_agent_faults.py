@@ -326,6 +326,21 @@ class TestStore:
         (entry,) = serving.get("/v1/audit").json["audit"]
         assert entry["target"] == "main/lag" and entry["who"].startswith("uid:")
 
+    def test_a_change_ends_also_over_kill_9(self, serving: AgentProcess) -> None:
+        """R155: it is as in the file again, and the log says so."""
+        lag = "/v1/databases/main/metrics/lag"
+        before = serving.metric("lag")["threshold"]
+        change = {"threshold": 3.5, "for": "3s"}
+        assert serving.request("PATCH", lag, change, unix=True).status == 200
+        serving.kill()
+        serving.start()
+        eventually(lambda: serving.metric("lag")["threshold"] == before)
+        eventually(lambda: len(serving.get("/v1/audit").json["audit"]) == 2)
+        entry = serving.get("/v1/audit").json["audit"][0]
+        assert (entry["who"], entry["action"]) == ("headgate", "metric.expired")
+        view = serving.get(lag).json
+        assert (view["origin"], view["expires_at"]) == ("file", None)
+
     def test_checks_go_on_without_a_store_and_the_fault_is_visible(
         self, agent: AgentProcess, lent_postgres: Pair[PostgresServer]
     ) -> None:

@@ -416,8 +416,10 @@ def remove_metric(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a metric; it then refuses nobody. One that the settings file has comes back after
-    an hour, or after --for."""
+    """Remove a metric; it then refuses nobody.
+
+    One that the settings file has comes back after an hour, or after --for.
+    """
     from headgate.cli.api import connect, metric_path
 
     api = connect(url, token)

@@ -46,6 +46,7 @@ from headgate.wire.changes import (
     Log,
 )
 from headgate.wire.debug import DebugDoc
+from headgate.wire.exchange import ExchangedDoc, OfferDoc
 from headgate.wire.fleet_feed import (
     FEED,
     FEED_CHANGES,
@@ -169,6 +170,8 @@ _DOCS = (
     PullDoc,
     ReportDoc,
     WakeDoc,
+    OfferDoc,
+    ExchangedDoc,
     UnthrottledBody,
     TakenDoc,
     UnthrottledsDoc,
@@ -621,6 +624,9 @@ def _peer_paths() -> dict[str, Any]:
     return {
         "/v1/peer/pull": between("A member of a shard reports", PullDoc, ReportDoc),
         "/v1/peer/wake": between("A member of a shard is woken", WakeDoc, WokenDoc),
+        "/v1/changes/exchange": between(
+            "Agents of a shard exchange its changes", OfferDoc, ExchangedDoc
+        ),
     }
 
 

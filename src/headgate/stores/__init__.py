@@ -1,6 +1,5 @@
-"""Where rules, audit and history are kept. Implements `Store` of agent/ports.py."""
+"""Where changes, audit and history are kept. Implements `Store` of agent/ports.py."""
 
-from headgate.stores.memory import MemoryStore
-from headgate.stores.sqlite import SqliteStore
+from headgate.stores.sqlite import SqliteStore, TemporaryStore
 
-__all__ = ["MemoryStore", "SqliteStore"]
+__all__ = ["SqliteStore", "TemporaryStore"]

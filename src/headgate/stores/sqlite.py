@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -543,6 +544,22 @@ class SqliteStore:
                 return _queried(file, reader.connection, ticket, query)
         finally:
             reader.lock.release()
+
+
+class TemporaryStore(SqliteStore):
+    """For an agent without a state file: in a folder of its own, which goes when the agent does."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="headgate-")
+        super().__init__(Path(self._folder.name) / "state.db")
+
+    @property
+    def name(self) -> str:
+        return "temporary"
+
+    async def close(self) -> None:
+        await super().close()
+        self._folder.cleanup()
 
 
 def _now() -> float:

@@ -15,7 +15,7 @@ from headgate.core.copies import Copies
 from headgate.core.exchange import MAX_BY_CHARS, MAX_KEY_CHARS, Answer, Entry, Offer, Page, Version
 from headgate.core.samples import Cause
 from headgate.errors import InvalidRequest, PeerFailed
-from headgate.wire.peers import MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_WAIT_S
+from headgate.wire.peers import MAX_COUNT, MAX_NAME_CHARS, MAX_TEXT_CHARS, MAX_WAIT_S
 
 VERSION = 1
 MAX_ENTRIES = 2000
@@ -24,7 +24,7 @@ MAX_VERSIONS = 5000
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 _Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY_CHARS)]
 _Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 _Wait = Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)]
 
 
@@ -60,7 +60,7 @@ class PageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 class OfferDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """`POST /v1/changes/exchange`: an agent tells another of the changes of their shard."""
 
-    version: Annotated[int, msgspec.Meta(ge=1, lt=2**63)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
     shard: _Name
     database: _Name
     """As the asked agent calls it."""
@@ -80,7 +80,7 @@ class OfferDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 class ExchangedDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it answers."""
 
-    version: Annotated[int, msgspec.Meta(ge=1, lt=2**63)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
     digest: _Digest
     """Of all that it has, with what it was sent."""
     entries: _Entries = []

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headgate.agent.election import MAX_DRIFT, Elector, Office
 from headgate.core.keyvalue import Put
 from headgate.core.pairs import Answered
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.elections import TTL_S, Pair
 from tests.agent.fakes import HandClock
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 KEY = "leaders/pair"
 

@@ -12,9 +12,9 @@ from headgate.core.fleet import BEAT, SHARDS
 from headgate.core.fleet_beat import Beat, beat_bytes, read_beat
 from headgate.core.keyvalue import Put
 from headgate.errors import OutcomeUnknown
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.fakes import HandClock, settle
 from tests.agent.fleetfakes import FakeReader, Follow, item, set_items
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 
 class Counting(MemoryFleetStore):

@@ -7,9 +7,9 @@ import asyncio
 from headgate.agent.fleetcopies import FleetCopies
 from headgate.core.fleet_copy import FleetCopy
 from headgate.errors import StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory
 from tests.agent.fakes import settle
 from tests.agent.fleetfakes import FakeReader, Follow, item, set_items, wide
+from tests.fixtures.memory_log import KeptInMemory
 
 
 class FakeFile:

@@ -14,7 +14,6 @@ from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Changes, Listing, Put
 from headgate.core.reach import Level, Reach
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory
 from tests.agent.fakes import HandClock, settle
 from tests.agent.fleetfakes import (
     AWAY,
@@ -28,6 +27,7 @@ from tests.agent.fleetfakes import (
 )
 from tests.builders import NOW
 from tests.fixtures.eventually import aeventually
+from tests.fixtures.memory_log import KeptInMemory
 
 SHARD = Reach(Level.SHARD, "commerce/-80")
 

@@ -6,7 +6,6 @@ from headgate.agent.fleetmirror import Mirror
 from headgate.core.fleet import BEAT, HEAD, followed_prefixes
 from headgate.core.keyvalue import Changes, Event
 from headgate.peers.fleetfeed import AgentReader
-from headgate.stores.fleet_memory import KeptInMemory
 from tests.agent.fakes import HandClock, settle
 from tests.agent.fleetfakes import (
     AWAY,
@@ -20,6 +19,7 @@ from tests.agent.fleetfakes import (
     wide,
     write_beat,
 )
+from tests.fixtures.memory_log import KeptInMemory
 
 
 class Shard:

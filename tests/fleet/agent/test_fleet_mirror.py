@@ -14,12 +14,12 @@ from headgate.core.fleet import BEAT, HEAD, shard_items
 from headgate.core.fleet_items import head_bytes, item_bytes
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.errors import Compacted, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory
 from headgate.wire.fleet import iso
 from tests.agent.fakes import HandClock, settle
 from tests.agent.fleetfakes import PREFIXES, item, set_items, wide, write_beat
 from tests.builders import NOW
 from tests.fixtures.eventually import DEADLINE_S
+from tests.fixtures.memory_log import KeptInMemory
 
 ALL = (HEAD, *PREFIXES)
 LATER = NOW.wall_s + 60.0

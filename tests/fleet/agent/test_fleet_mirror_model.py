@@ -11,9 +11,9 @@ from headgate.agent.fleetmirror import Mirror
 from headgate.core.fleet import HEAD
 from headgate.core.keyvalue import Changes, Entry, Event
 from headgate.errors import Compacted
-from headgate.stores.fleet_memory import KeptInMemory
 from tests.agent.fakes import HandClock
 from tests.agent.fleetfakes import PREFIXES, item, set_items, write_beat
+from tests.fixtures.memory_log import KeptInMemory
 
 STEPS = (
     *("set", "lift", "beat", "primary", "half", "down", "marked", "straight", "half straight"),

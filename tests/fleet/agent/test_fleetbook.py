@@ -30,7 +30,6 @@ from headgate.core.fleet_items import (
 from headgate.core.keyvalue import Put
 from headgate.core.rule_settings import RuleLimits, parse_kept
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
-from headgate.stores.fleet_memory import MemoryFleetStore
 from tests.agent.fleetbook_world import (
     CAP,
     COMMERCE,
@@ -42,6 +41,7 @@ from tests.agent.fleetbook_world import (
     book_on,
     reach,
 )
+from tests.fixtures.memory_log import MemoryFleetStore
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from headgate.core.fleet_beat import Beat, beat_bytes
 from headgate.core.keyvalue import Put
 from headgate.core.samples import Instant
 from headgate.errors import Conflict, InvalidSettings
-from headgate.stores.fleet_memory import MemoryFleetStore
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, QuickClock, book_on
+from tests.fixtures.memory_log import MemoryFleetStore
 
 HOURS_S = 3600.0
 HOLD = {"id": "stop", "target": "etl", "kind": "hold", "reason": "x", "for": "1h"}

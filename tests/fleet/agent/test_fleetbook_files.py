@@ -13,7 +13,6 @@ from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.core.fleet_items import head_bytes
 from headgate.core.keyvalue import Put
 from headgate.errors import InvalidSettings
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.fleetbook_world import (
     CAP,
     COMMERCE,
@@ -25,6 +24,7 @@ from tests.agent.fleetbook_world import (
     book_on,
     file_of,
 )
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 FILE = """
 [[rules]]

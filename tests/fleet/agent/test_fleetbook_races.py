@@ -21,8 +21,8 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from headgate.stores.fleet_memory import MemoryFleetStore
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
+from tests.fixtures.memory_log import MemoryFleetStore
 
 
 @pytest.fixture

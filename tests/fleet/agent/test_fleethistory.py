@@ -11,8 +11,8 @@ from headgate.agent.fleetcommit import NoSuchItem
 from headgate.core.fleet import log_key
 from headgate.core.keyvalue import Compare, Put
 from headgate.errors import Conflict
-from headgate.stores.fleet_memory import MemoryFleetStore
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld
+from tests.fixtures.memory_log import MemoryFleetStore
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from headgate.core.fleet_items import item_bytes
 from headgate.core.fleet_members import FleetMember
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place
-from headgate.stores.fleet_memory import KeptInMemory
 from tests.agent.fakes import settle
 from tests.agent.fleetfakes import FakeReader, Follow, item, set_items, wide, write_beat
+from tests.fixtures.memory_log import KeptInMemory
 
 
 class Rules:

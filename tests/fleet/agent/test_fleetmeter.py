@@ -15,7 +15,7 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 
 class FaultyStore(MemoryFleetStore):

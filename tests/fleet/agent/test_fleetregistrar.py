@@ -19,11 +19,11 @@ from headgate.agent.fleetregistrar import (
 from headgate.core.fleet_members import FleetMember, member_bytes, read_members
 from headgate.core.keyvalue import Lease, Put
 from headgate.errors import StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import HandClock, replica, settle
 from tests.agent.shard_world import SHARD
 from tests.core.test_fleet_members import MEMBER
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 WHERE = Whereabouts("https://db-a:8087", "agent-a", "eu-1", "shop", "0.8.0")
 

@@ -18,11 +18,11 @@ from headgate.core.keyvalue import Compare, Put
 from headgate.core.reach import Place
 from headgate.core.samples import Absent, Cause
 from headgate.errors import OutcomeUnknown, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.fakes import UNREACHABLE, primary, replica
 from tests.agent.shard_world import OURS, SHARD, ShardWorld
 from tests.builders import metric
 from tests.fixtures.fleet_sights import registered
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 KEY = shard_key(SHARD)
 

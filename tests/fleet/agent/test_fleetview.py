@@ -20,7 +20,6 @@ from headgate.core.fleet_told import ShardTold, told_bytes
 from headgate.core.fleet_view import Condition, FleetPicture, Progress, ShardSeen
 from headgate.core.keyvalue import Changes, Entry, Event, Put
 from headgate.core.samples import Instant
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from headgate.stores.fleetroster import RosterFile
 from tests.agent.fakes import HandClock
 from tests.builders import NOW
@@ -35,6 +34,7 @@ from tests.fixtures.fleet_sights import (
     rule_item,
     shard_told,
 )
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 TOLD = shard_told("a/0", member_told("db-a", "primary"), member_told("db-b"))
 MEMBERS = [registered("a/0", "db-a", role="primary"), registered("a/0", "db-b")]

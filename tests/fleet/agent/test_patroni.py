@@ -19,9 +19,9 @@ from headgate.core.keyvalue import Changes, Event, Listing, Put
 from headgate.core.samples import Cause
 from headgate.core.topology import Role
 from headgate.errors import ProbeFailed, StoreUnavailable
-from headgate.stores.fleet_memory import KeptInMemory, MemoryFleetStore
 from tests.agent.fakes import FakeRole, HandClock, primary, replica
 from tests.core.test_patroni import member
+from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 
 SLOW = ProbeFailed(Cause.TIMED_OUT, "db: did not tell its role in 0.5 s")
 DOWN = ProbeFailed(Cause.FAILED, "db: connection refused")

@@ -12,8 +12,8 @@ import pytest
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
 from headgate.http.page.audit_lines import MAX_LINES, Line, Wanted, difference, entry_of
-from headgate.stores.fleet_memory import MemoryFleetStore
 from headgate.wire.status import AuditDoc
+from tests.fixtures.memory_log import MemoryFleetStore
 from tests.http.page.visiting import Visitor, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, Plan, Served, serving
 

@@ -22,7 +22,6 @@ from headgate.http.page.clients_remedy import remedies
 from headgate.http.page.clients_rows import MAX_BELOW, MAX_ROWS, Row, Wanted, listing, wanted_of
 from headgate.http.page.clients_strip import Asked, runs_words, sentences, strip_of
 from headgate.http.page.clients_tree import Counts, Node, Seen, added, grown, held_by, seen_of
-from headgate.stores.memory import MemoryStore
 from headgate.wire.history import (
     BinDoc,
     ByDoc,
@@ -35,6 +34,7 @@ from headgate.wire.history import (
 )
 from headgate.wire.starvation import StarvedDoc, starved_doc
 from headgate.wire.status import ClientDoc
+from tests.fixtures.memory_store import MemoryStore
 from tests.http.page.visiting import Visitor, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, serving
 

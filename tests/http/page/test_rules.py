@@ -17,9 +17,9 @@ from headgate.core.fleet import ITEMS
 from headgate.core.reach import Place
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal
 from headgate.http.page.rules_view import left_text, replayed, rule_list
-from headgate.stores.fleet_memory import MemoryFleetStore
 from headgate.wire.history import ReplayDoc, ReplayRowDoc, ReplayTotalDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
+from tests.fixtures.memory_log import MemoryFleetStore
 from tests.http.page.visiting import Visitor, field_of, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, serving
 from tests.http.talk import Reply

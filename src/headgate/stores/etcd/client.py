@@ -16,6 +16,7 @@ from headgate.errors import Conflict, LeaseLost, OutcomeUnknown, StoreUnavailabl
 from headgate.stores.etcd.access import EtcdAccess
 from headgate.stores.etcd.following import Following
 from headgate.stores.etcd.gateway import Gateway
+from headgate.stores.etcd.limits import MAX_COMMIT_OPS, check_commit
 from headgate.stores.etcd.messages import (
     Keys,
     LeaseAnswer,
@@ -28,7 +29,6 @@ from headgate.stores.etcd.messages import (
     written,
 )
 from headgate.stores.etcd.reading import STORE_KEY, Ranges, Standing
-from headgate.stores.fleet_limits import MAX_COMMIT_OPS, check_commit
 
 TIMEOUT_S = 2.0
 NAMED_ENDPOINTS = 3
