@@ -122,10 +122,30 @@ def _back(now: Item | None, before: Item | None, asked: Asked) -> ItemChange | N
     standing = now if now is not None and stands(now, asked.wall_s) else None
     if was is not None and was.kind == ItemKind.HANDOVER:
         return None  # A switchover happens when it does: it is not announced again by this.
+    known = standing or was
+    if known is not None and known.kind == ItemKind.POLICY:
+        return _policy_back(now, known, standing, was, asked)
     if was is not None:
         same = standing is not None and same_setting(standing, was)
         return None if same else ItemChange(now, _anew(was, asked))
     return None if standing is None else ItemChange(standing, ended(standing, asked))
+
+
+def _policy_back(
+    now: Item | None, known: Item, standing: Item | None, was: Item | None, asked: Asked
+) -> ItemChange | None:
+    """The mode that no budget goes beyond is a switch, and not of the policy: to go back lifts it
+    for nobody, and sets it for nobody (BudgetBook.rollback)."""
+    said, then = ({**_NO_POLICY, **(item.value or {})} if item else _NO_POLICY
+                  for item in (standing, was))  # fmt: skip
+    wanted = {**then, "mode_cap": said["mode_cap"]}
+    if wanted == said:
+        return None
+    value = None if wanted == _NO_POLICY else wanted
+    return ItemChange(now, _anew(replace(known, value=value), asked))
+
+
+_NO_POLICY = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
 
 
 def _anew(item: Item, asked: Asked) -> Item:

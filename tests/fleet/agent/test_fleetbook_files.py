@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headgate.agent.fleetbook import NoSuchItem
+from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.core.fleet import HEAD, ITEMS, Item
 from headgate.core.fleet_change import What
-from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.core.fleet_items import head_bytes
 from headgate.core.keyvalue import Put
 from headgate.errors import InvalidSettings
