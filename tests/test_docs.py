@@ -15,8 +15,8 @@ import pytest
 
 from headgate import config, fleetsettings, pagesettings, proxysettings, tracingsettings
 from headgate.core.builtins import BUILTINS
+from headgate.core.change_files import parse_file, read_document
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
-from headgate.core.fleet_files import parse_file, read_document
 from headgate.core.lint import Severity
 from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from headgate.agent.board import Board
+from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, TrafficPlan
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
@@ -40,6 +41,7 @@ from headgate.agent.sampler import Sampler
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.core.activity import Idleness
+from headgate.core.fleet import ItemKind
 from headgate.core.fleet_change import FleetChange, Holdings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.reach import Place
@@ -184,6 +186,10 @@ class Served:
             self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
         )
         self.budgets.own = self.own
+        self.own.rooms |= {
+            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ItemKind.METRIC: self.book.room,
+        }
         self.checker.debits = self.budgets.debits
         self.unthrottled = UnthrottledBook(self.store, self.clock)
         snapshots = Snapshots(self.board, self.checker, self.demands)

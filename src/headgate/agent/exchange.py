@@ -293,6 +293,11 @@ class Exchange:
     def has_shard(self, name: str) -> bool:
         return name in self._shards.each
 
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        is_shard = reach.level is Level.SHARD and self.has_shard(reach.pattern)
+        return is_shard and not self._own.has_fleet
+
     # --- for the book ------------------------------------------------------------------------
 
     async def lead(self, shards: Collection[str] = ()) -> None:

@@ -92,6 +92,7 @@ class OwnWriter(FleetWriter):
     there besides its own, and other agents' are merged into them as they were made."""
 
     _event = ""
+    _flag = ""
     _max_item_bytes = MAX_OWN_ITEM_BYTES
 
     def __init__(

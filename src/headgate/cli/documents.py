@@ -300,6 +300,16 @@ def read(kind: type[T], document: object, place: str = "it") -> T:
     return kind(**values)
 
 
+def decoded(kind: type[T], document: object) -> T:
+    """As a struct of wire/."""
+    import msgspec
+
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise BadDocument("it", f"is not as expected ({error})") from None
+
+
 def read_list(kind: type[T], document: Mapping[str, Any], name: str) -> tuple[T, ...]:
     """The documents under `name`, as the agent's lists have them."""
     if name not in document:
