@@ -25,9 +25,9 @@ from headgate.core.rules import NO_RULES, RuleBook
 from headgate.core.samples import Absent, Cause
 from headgate.core.topology import Following, Leading, Role, RoleSeen, Standpoint, Unled
 from headgate.errors import InvalidRequest, PeerFailed, StoreUnavailable, WrongShard
-from headgate.stores.memory import MemoryStore
 from headgate.wire.exchange import decode_answer, decode_offer, encode_answer, encode_offer
 from tests.agent.fakes import HandClock, settle
+from tests.fixtures.memory_store import MemoryStore
 
 SHARD = "commerce/-80"
 REACH = parse_reach(f"shard:{SHARD}")
@@ -75,6 +75,12 @@ class StubShard:
     point: Standpoint = field(
         default_factory=lambda: Unled(Absent(Cause.NO_PRIMARY, "nobody is the primary", 0.0))
     )
+
+
+def stub_shard(name: str, member: str, demands: Demands) -> StubShard:
+    """Of all databases that are measured."""
+    mine = {d: StubLocal(member, d, demand) for d, demand in demands.by_database.items()}
+    return StubShard(name, mine)
 
 
 @dataclass
@@ -173,13 +179,8 @@ class Agent:
         self.books: list[RuleBook] = []
         self.demands = Demands(self.clock)
         self.demands.open(self.database, Idleness())
-        demand = self.demands.by_database[self.database]
-        self.stubs = StubShards(
-            {
-                one: StubShard(one, {self.database: StubLocal(self.name, self.database, demand)})
-                for one in self.shards
-            }
-        )
+        each = {one: stub_shard(one, self.name, self.demands) for one in self.shards}
+        self.stubs = StubShards(each)
         self.keeper = RuleKeeper(self.store, self.clock, self.books.append, known)
         in_force = OwnInForce((self.keeper,), self.places)
         self.in_force = in_force

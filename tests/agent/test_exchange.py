@@ -16,10 +16,10 @@ from headgate.core.reach import HERE, parse_reach
 from headgate.core.samples import Absent, Cause
 from headgate.core.topology import RoleSeen, Unled
 from headgate.errors import InvalidRequest, StoreUnavailable, WrongShard
-from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.exchange_world import REACH, ROLE, SHARD, Agent, Net, agents, promote
 from tests.agent.fakes import HandClock, settle
+from tests.fixtures.memory_store import MemoryStore
 
 Three = tuple[Agent, Agent, Agent]
 

@@ -14,10 +14,10 @@ import pytest
 
 from headgate.agent.ports import Store
 from headgate.core.fleet_change import FleetChange
-from headgate.stores.memory import MemoryStore
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.exchange_world import Agent, Net, pass_s, promote
 from tests.agent.fakes import HandClock, settle
+from tests.fixtures.memory_store import MemoryStore
 
 NAMES = ("db-a", "db-b", "db-c")
 STEPS = 60
