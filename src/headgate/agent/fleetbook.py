@@ -44,7 +44,7 @@ from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
 from headgate.core.fleet_files import parse_file, written_file
 from headgate.core.lint import Advice, Severity
-from headgate.core.reach import Reach
+from headgate.core.reach import HERE, Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
 
@@ -401,7 +401,7 @@ class OwnBook(ChangeBook):
         own = cast(FleetStore, store)
         super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
-        self._in_force = in_force
+        self._own.on_found = self._in_force = in_force
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
@@ -418,13 +418,16 @@ class OwnBook(ChangeBook):
         is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
         return apart(item)[1] if is_apart else item_id
 
+    def close(self) -> None:
+        self._own.close()
+
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
         return await self._own.load(salvaged=salvaged)
 
     async def forget(self, kind: str, ids: Iterable[str]) -> None:
         """What ended long ago is taken out, with an audit entry and no revision."""
-        await self._own.forget([(kind, name) for name in ids])
+        await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
 
     async def _made(self, change: FleetChange) -> FleetChange:
         if not change.changes or change.dry_run:

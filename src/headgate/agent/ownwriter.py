@@ -8,7 +8,7 @@ The agents of a shard tell each other of them (exchange.py); what they have made
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol, cast
@@ -60,6 +60,9 @@ from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, St
 
 log = structlog.get_logger()
 
+LOOK_AGAIN_S = 1.0
+JUST_SET_S = 60.0
+"""What was set within this is another change than the one that was to be forgotten."""
 REPLICATED = "replicated"
 """What was done, where another agent of the shard has made the change."""
 
@@ -110,7 +113,32 @@ class OwnWriter(FleetWriter):
         """None: nobody else has anything of this log."""
         self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
         """Called with the keys of what has changed of shards."""
+        self.on_found: Callable[[Sequence[Item]], Awaitable[None]] | None = None
+        """Called with what a commit did after all whose outcome was not known."""
         self._lock = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _look_later(self) -> None:
+        """What may have been kept is put in force as soon as the store says whether it was."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_AGAIN_S)
+            before = self.held.items
+            with suppress(StoreUnavailable):
+                async with self._lock:
+                    held = await self.read()
+                found = [item for name, item in held.items.items() if before.get(name) != item]
+                if found and self.on_found is not None:
+                    log.warning("changes.found", changes=[item.id for item in found[:10]])
+                    await self.on_found(found)
+                return
 
     async def read(self) -> Holdings:
         if self._held is None:
@@ -188,6 +216,7 @@ class OwnWriter(FleetWriter):
         except Conflict:
             return None
         except OutcomeUnknown:
+            self._look_later()
             raise
         except StoreUnavailable:
             self._held = held
@@ -215,7 +244,9 @@ class OwnWriter(FleetWriter):
         async with self._lock:
             held = await self.read()
             found = (held.items[name] for name in names if name in held.items)
-            await self._drop([item for item in found if not shard_of(item.key)])
+            before_s = self._clock.now().wall_s - JUST_SET_S
+            over = [item for item in found if not shard_of(item.key) and item.set_at < before_s]
+            await self._drop(over)
 
     async def collect(self) -> None:
         """Drop what has been over for long of all shards."""
