@@ -360,6 +360,7 @@ class Agent:
             intake=self.intake,
             budgets=self.budgets,
             fleet=self.fleet.look() if self.fleet else None,
+            exchange=self.exchange,
         )
         self.views = Views(parts, self.facts)
         self._pulse = Pulse(self._clock)

@@ -77,6 +77,12 @@ class StubShard:
     )
 
 
+def stub_shard(name: str, member: str, demands: Demands) -> StubShard:
+    """Of all databases that are measured."""
+    mine = {d: StubLocal(member, d, demand) for d, demand in demands.by_database.items()}
+    return StubShard(name, mine)
+
+
 @dataclass
 class StubShards:
     each: dict[str, StubShard]
@@ -173,13 +179,8 @@ class Agent:
         self.books: list[RuleBook] = []
         self.demands = Demands(self.clock)
         self.demands.open(self.database, Idleness())
-        demand = self.demands.by_database[self.database]
-        self.stubs = StubShards(
-            {
-                one: StubShard(one, {self.database: StubLocal(self.name, self.database, demand)})
-                for one in self.shards
-            }
-        )
+        each = {one: stub_shard(one, self.name, self.demands) for one in self.shards}
+        self.stubs = StubShards(each)
         self.keeper = RuleKeeper(self.store, self.clock, self.books.append, known)
         in_force = OwnInForce((self.keeper,), self.places)
         self.in_force = in_force

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import structlog
 
@@ -25,7 +24,7 @@ from headgate.agent.shard import Shard
 from headgate.agent.shards import Shards
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
-from headgate.core.copies import Copies, both
+from headgate.core.copies import Copies, CopyState, both
 from headgate.core.exchange import ANSWER_BYTES, Answer, Offer, compared, fitting, shard_of
 from headgate.core.reach import Level, Place, Reach
 from headgate.core.samples import Cause
@@ -70,15 +69,6 @@ class OwnFacts:
     host: str
     has_fleet: bool
     places: Callable[[], Sequence[Place]]
-
-
-class CopyState(NamedTuple):
-    """What another agent has of a shard's changes."""
-
-    has_all: bool
-    exchanged_at: float | None
-    """Monotonic."""
-    fault: str
 
 
 @dataclass(eq=False, slots=True)
