@@ -392,11 +392,11 @@ async def test_going_back_neither_lifts_nor_sets_the_switch_for_all_budgets(
     await book.cap(Mode.OFF, who="ada")
     await world.book.rollback(0, who="bob", only=only)
     assert world.standing("budget") == {}
-    assert book.edition.changes.mode_cap is Mode.OFF
+    assert book.edition.changes.mode_cap.value == "off"
     await book.cap(Mode.ENFORCE, who="ada")
     await world.book.rollback(2, who="bob", only=only)
     assert list(world.standing("budget")) == ["main/new"]
-    assert book.edition.changes.mode_cap is Mode.ENFORCE
+    assert book.edition.changes.mode_cap.value == "enforce"
 
 
 async def test_a_file_that_was_built_on_an_older_revision_is_refused(world: ChangesWorld) -> None:
@@ -407,7 +407,7 @@ async def test_a_file_that_was_built_on_an_older_revision_is_refused(world: Chan
         await world.book.rollback(0, who="ada", expect_n=0)
 
 
-# --- in any order ----------------------------------------------------------------------------
+# --- in any order -------------------------------------------------------------------------------
 
 
 METRIC = st.fixed_dictionaries(
