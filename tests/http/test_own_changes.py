@@ -13,11 +13,12 @@ import pytest
 from headgate.core.fleet import ITEMS
 from headgate.core.keyvalue import Put
 from headgate.stores.sqlite import SqliteStore
+from tests.agent.budget_world import ETL
 from tests.agent.own_world import keep, set_here
 from tests.fixtures.memory_log import MemoryFleetStore
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
-from tests.http.test_budgets import ETL, Traffic
+from tests.http.test_budgets import Traffic
 from tests.http.test_changes import CHANGES, described
 from tests.http.test_checks import is_problem
 
