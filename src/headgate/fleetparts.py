@@ -128,7 +128,7 @@ class FleetParts:
         self.in_force = FleetInForce(
             self.follower,
             clock,
-            (host.rules, host.budgets),
+            (host.rules, host.budgets, host.shards),
             places=self.places,
             found=self._members_found,
         )

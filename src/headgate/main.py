@@ -39,6 +39,7 @@ from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.memberfiles import MemberRoom
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
+from headgate.agent.ownitems import Forgetter
 from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Clock, PeerLink, Store
 from headgate.agent.pulse import Pulse
@@ -69,7 +70,7 @@ from headgate.config import (
 from headgate.core.fleet import ItemKind
 from headgate.core.fleet_change import FleetChange, Holdings
 from headgate.core.metric_settings import parse_metric_settings
-from headgate.core.reach import Place
+from headgate.core.reach import Place, Reach
 from headgate.core.records import AuditEntry
 from headgate.core.redaction import shown
 from headgate.core.reloading import NOTHING, Confirmed, reload_faults
@@ -265,6 +266,7 @@ class Agent:
             url=advertised(agent),
             open_link=self._open_link,
             make=self._make,
+            reach_of=self._reach_of,
             aggregates=aggregates,
         )
         self.sampler.watch(self.shards.note_reading)
@@ -303,6 +305,9 @@ class Agent:
         facts = OwnFacts(agent.name, settings.fleet is not None, self._places)
         self.exchange = Exchange(
             self.shards, self.own, self.demands, self._clock, self._open_link, facts
+        )
+        self.forgetter = Forgetter(
+            self.own.forget, self._clock, (*self.shards.kept, self.book.kept)
         )
         self.budgets.own = self.own
         members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
@@ -355,6 +360,7 @@ class Agent:
             intake=self.intake,
             budgets=self.budgets,
             fleet=self.fleet.look() if self.fleet else None,
+            exchange=self.exchange,
         )
         self.views = Views(parts, self.facts)
         self._pulse = Pulse(self._clock)
@@ -395,6 +401,7 @@ class Agent:
         self._background("rules", self.rules.run)
         self._background("budgets", self.budgets.run)
         self._background("exchange", self.exchange.run)
+        self._background("forgetter", self.forgetter.run)
         self._background("metrics", self.book.run)
         for name, run in self.fleet.loops() if self.fleet else ():
             self._background(name, run)
@@ -428,6 +435,7 @@ class Agent:
             # From the last to the first; one that fails keeps none of the others from its end.
             ends.callback(self._unlink_socket)
             ends.push_async_callback(self._close_store)
+            ends.callback(self.own.close)
             ends.push_async_callback(self.budgets.flush)
             ends.push_async_callback(self.keeper.flush)
             ends.push_async_callback(self.book.close)
@@ -737,6 +745,9 @@ class Agent:
     ) -> FleetChange:
         """For the rooms that the agent's own log is built from."""
         return await self.own.make(draft, who, dry_run=dry_run)
+
+    async def _reach_of(self, given: Reach | None, databases: Sequence[str]) -> Reach:
+        return await self.exchange.reach(given, databases)
 
     def _lose_state(self, why: str) -> None:
         rejects = self._settings.agent.state_lost is StateLoss.REJECT

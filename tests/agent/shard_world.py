@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from headgate.agent.shards import PeerPlan, ShardPlan, Shards
 from headgate.core.activity import Activity, Idleness
 from headgate.core.decision import Decision
 from headgate.core.metrics import MetricSpec
+from headgate.core.reach import HERE, Reach
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Cause
 from headgate.core.shard import MemberView, Pull, ShardView
@@ -58,8 +59,11 @@ class ShardWorld:
         store: MemoryStore | None = None,
         aggregates: Mapping[str, Aggregate] = AGGREGATES,
         clock: HandClock | None = None,
+        reach: Reach = HERE,
     ) -> None:
+        """`reach`: what operators set at this agent without a word of its reach."""
         self.clock = clock or HandClock()
+        self.reach = reach
         self.board = Board()
         self.demands = Demands(self.clock)
         self.sampler = Sampler(self.board, self.clock, self.demands)
@@ -83,6 +87,7 @@ class ShardWorld:
             url=OURS,
             open_link=self._open_link,
             make=self.log.make,
+            reach_of=self._reach_of,
             aggregates=aggregates,
         )
         self.log.attach(self.shards)
@@ -96,6 +101,9 @@ class ShardWorld:
             anonymous_may_pass=True,
         )
         self._tick: asyncio.Task[None] | None = None
+
+    async def _reach_of(self, given: Reach | None, databases: Sequence[str]) -> Reach:
+        return given or self.reach
 
     def _open_link(self, at: str) -> FakeLink:
         name = at.removeprefix("https://").partition(":")[0]

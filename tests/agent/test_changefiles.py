@@ -407,7 +407,7 @@ async def test_a_file_that_was_built_on_an_older_revision_is_refused(world: Chan
         await world.book.rollback(0, who="ada", expect_n=0)
 
 
-# --- whatever was done ---------------------------------------------------------------------------
+# --- in any order -------------------------------------------------------------------------------
 
 
 METRIC = st.fixed_dictionaries(
@@ -505,7 +505,7 @@ def test_an_export_that_is_applied_again_changes_nothing(deeds: list[tuple[str, 
                     (to_json(exported.document), True),
                 ):
                     read = read_document(text, is_json=is_json)
-                    assert {**dict.fromkeys(SECTIONS, []), **read} == exported.document
+                    assert {**{key: [] for key in SECTIONS}, **read} == exported.document
                     same = await world.apply(read, prune=True, dry_run=True)
                     assert same.changes == ()
             for n, document in stood.items():

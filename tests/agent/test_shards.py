@@ -8,11 +8,13 @@ import gc
 import pytest
 
 from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.ownitems import Forgetter
 from headgate.agent.shard import Shard
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.core.activity import Activity, Idleness
 from headgate.core.decision import Verdict
-from headgate.core.fleet import ItemKind
+from headgate.core.fleet import Item, ItemKind
+from headgate.core.reach import HERE, Level, Reach
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
 from headgate.core.topology import Downstream, Leading
@@ -20,7 +22,7 @@ from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, Wro
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import FakeWriter, primary, replica, settle
 from tests.agent.own_world import Unwritable, keep, set_here
-from tests.agent.shard_world import SHARD, url
+from tests.agent.shard_world import SHARD, ShardWorld, url
 from tests.builders import metric
 from tests.fixtures.memory_store import MemoryStore
 
@@ -384,11 +386,126 @@ async def test_what_another_version_left_in_the_log_is_kept_and_the_rest_counts(
     assert again.log.standing("curfew") == {"main": left[2]}
 
 
-async def test_a_fleets_log_says_nothing_of_members(open_world: OpenWorld) -> None:
+# --- for a shard --------------------------------------------------------------------------------
+
+OF_SHARD = Reach(Level.SHARD, SHARD)
+
+
+async def test_a_skip_of_the_shard_is_in_force_at_the_agent_it_was_copied_to(
+    open_world: OpenWorld,
+) -> None:
+    """R164: a promoted replica's agent has it."""
+    leader = await open_world("db-b", "db-c", reach=OF_SHARD)
+    skip = await leader.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    (item,) = leader.log.standing(ItemKind.SKIP).values()
+    assert item.reach == OF_SHARD and item.key.startswith("items/shard/")
+    other = await open_world("db-b", "db-c")
+    await _copy(leader, other)
+    assert [one.reason for one in other.shards.skips("main")] == [skip.reason]
+    other.agents["db-c"].values["lag"] = 900.0
+    await other.pass_s(1)
+    assert other.ask().admitted
+    await leader.shards.unskip("main", "db-c", who="ops")
+    await _copy(leader, other)
+    assert other.shards.skips("main") == [] and not other.ask().admitted
+
+
+async def test_a_skip_for_the_shard_replaces_that_of_this_agent_alone(
+    open_world: OpenWorld,
+) -> None:
+    """Else the one of this agent would hide it here, and nowhere else."""
+    world = await open_world("db-b", "db-c")
+    await world.shards.skip("main", "db-c", for_s=3600, reason="mine", who="ops")
+    world.reach = OF_SHARD
+    await world.shards.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
+    assert [skip.reason for skip in world.shards.skips("main")] == ["all of us"]
+    await world.shards.unskip("main", "db-c", who="ops")
+    again = await open_world("db-b", "db-c", store=world.store)
+    assert again.shards.skips("main") == []
+
+
+async def test_what_is_set_at_an_agent_counts_before_its_shards(open_world: OpenWorld) -> None:
+    leader = await open_world("db-b", "db-c", reach=OF_SHARD)
+    await leader.shards.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
+    world = await open_world("db-b", "db-c")
+    await world.shards.skip("main", "db-c", for_s=60, reason="mine", who="ops")
+    await _copy(leader, world)
+    assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
+
+
+async def test_an_agent_is_no_peer_of_its_own(open_world: OpenWorld) -> None:
+    """Added at the primary's agent, it is told to the one that it names, too."""
+    world = await open_world(databases={"db-c": replica()})
+    items = [
+        Item(ItemKind.PEER, f"{SHARD} {member}", OF_SHARD, _peer(at), 9, 0.0, "ops")
+        for member, at in (("db-c", "db-c"), ("db-x", "db-a"), ("db-d", "db-d"))
+    ]
+    await world.shards.follow(items, (), own=True)
+    assert {view.member.name for view in world.view("db-c").members} == {"db-c", "db-d"}
+
+
+async def test_a_fleets_log_may_name_members_of_our_shards_alone(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    value = {"url": url("db-c"), "database": "main"}
-    await world.shards.follow([set_here(ItemKind.PEER, f"{SHARD} db-c", value)], (), whole=True)
+    reaches = {"db-c": OF_SHARD, "db-d": HERE, "db-e": Reach(Level.SHARD, "other")}
+    items = [
+        Item(ItemKind.PEER, f"{SHARD} {member}", reach, _peer(member), 1, 0.0, "ops")
+        for member, reach in reaches.items()
+    ]
+    await world.shards.follow(items, (), whole=True)
+    assert {view.member.name for view in world.view().members} == {"db-a", "db-b", "db-c"}
+    await world.shards.follow([], (), whole=True)
     assert {view.member.name for view in world.view().members} == {"db-a", "db-b"}
+
+
+def _peer(at: str) -> dict[str, object]:
+    return {"url": url(at), "database": "main"}
+
+
+async def _copy(one: ShardWorld, other: ShardWorld) -> None:
+    """As the exchange does."""
+    keys = one.log.book.inventory(SHARD).between("", "")
+    await other.log.book.merge(SHARD, await one.log.book.entries(keys), by="db-a")
+
+
+# --- forgotten -----------------------------------------------------------------------------------
+
+
+async def test_what_was_over_a_day_ago_is_forgotten(open_world: OpenWorld) -> None:
+    world = await open_world("db-b", "db-c", "db-d")
+    for member, for_s in (("db-b", 3600), ("db-c", 3600), ("db-d", MAX_SKIP_S)):
+        await world.shards.skip("main", member, for_s=for_s, reason="x", who="ops")
+    await world.shards.unskip("main", "db-b", who="ops")
+    await world.shards.add_peer("main", "db-e", url=url("e"), peer_database="main", who="ops")
+    await world.shards.remove_peer("main", "db-e", who="ops")
+    forgetter = Forgetter(world.log.book.forget, world.clock, world.shards.kept)
+    await forgetter.tick()
+    assert len(world.log.book.held.items) == 4
+    world.clock.set_wall(90_001)
+    await forgetter.tick()
+    assert [name for _, name in world.log.book.held.items] == [f"{SHARD} db-d"]
+    assert [skip.member for skip in world.shards.skips("main")] == ["db-d"]
+
+
+async def test_what_was_set_again_meanwhile_is_not_forgotten(open_world: OpenWorld) -> None:
+    world = await open_world("db-b")
+    await world.shards.skip("main", "db-b", for_s=60, reason="x", who="ops")
+    world.clock.set_wall(90_000)
+    again = await world.shards.skip("main", "db-b", for_s=60, reason="again", who="ops")
+    await world.log.book.forget(ItemKind.SKIP, [f"{SHARD} db-b"])
+    assert world.shards.skips("main") == [again] and world.log.standing(ItemKind.SKIP)
+
+
+async def test_a_tombstone_of_this_agent_beside_a_change_of_its_shard_is_forgotten(
+    open_world: OpenWorld,
+) -> None:
+    world = await open_world("db-b")
+    await world.shards.skip("main", "db-b", for_s=60, reason="mine", who="ops")
+    world.reach = OF_SHARD
+    await world.shards.skip("main", "db-b", for_s=MAX_SKIP_S, reason="ours", who="ops")
+    world.clock.set_wall(90_000)
+    await Forgetter(world.log.book.forget, world.clock, world.shards.kept).tick()
+    assert [item.reach for item in world.log.book.held.items.values()] == [OF_SHARD]
+    assert [skip.reason for skip in world.shards.skips("main")] == ["ours"]
 
 
 # --- reload ------------------------------------------------------------------------------------

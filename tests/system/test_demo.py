@@ -86,7 +86,7 @@ def scene(number: int, told: str) -> str:
 def _assert_favored(told: str) -> None:
     assert "OK by db-a" in scene(1, told) and "lag of db-c" in scene(2, told)
     assert "thinned by a rule" in scene(3, told)
-    _found(r"explain names the rule that thins ETL: f-\w+", told)
+    _found(r"explain names the rule that thins ETL: r-\w+", told)
 
 
 def _assert_shed(told: str) -> None:

@@ -403,7 +403,7 @@ class ChangeBook:
 class Exchanges(Protocol):
     """Tells the other agents of a shard of its changes (exchange.py)."""
 
-    async def lead(self, shards: Collection[str]) -> None:
+    async def lead(self, shards: Collection[str] = ()) -> None:
         """Before a change: InvalidRequest where another agent has to make it."""
         ...
 
@@ -439,7 +439,7 @@ class OwnBook(ChangeBook):
         own = cast(FleetStore, store)
         super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
-        self._in_force = in_force
+        self._own.on_found = self._in_force = in_force
         self._here_called = name
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
@@ -459,13 +459,16 @@ class OwnBook(ChangeBook):
         is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
         return apart(item)[1] if is_apart else item_id
 
+    def close(self) -> None:
+        self._own.close()
+
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
         return await self._own.load(salvaged=salvaged)
 
     async def forget(self, kind: str, ids: Iterable[str]) -> None:
         """What ended long ago is taken out, with an audit entry and no revision."""
-        await self._own.forget([(kind, name) for name in ids])
+        await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
 
     def _rooms(self) -> Mapping[str, Room]:
         return {ItemKind.RULE: RuleRoom(self.rules), **self.rooms}
@@ -478,7 +481,7 @@ class OwnBook(ChangeBook):
         if not change.changes or change.dry_run:
             return change
         await self._in_force(change.items)
-        shards = shards_of(item for one in change.changes for item in (one.before, one.after))
+        shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
         return replace(change, copies=await self._exchanges.copied(shards))

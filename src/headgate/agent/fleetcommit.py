@@ -130,7 +130,7 @@ class Ground(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
     """One change under way."""
 
     plan: Plan
@@ -195,7 +195,7 @@ class FleetWriter:
         draft, parts = await self._drafted(plan, holdings)
         if dry_run or not parts:
             return _proposed(holdings, draft, len(parts), dry_run=dry_run)
-        run = _Run(plan, who, holdings.n, draft, parts)
+        run = Run(plan, who, holdings.n, draft, parts)
         try:
             await self._run(run, holdings, expect_n)
         except (Conflict, InvalidSettings, NoSuchItem, StoreUnavailable) as error:
@@ -207,7 +207,7 @@ class FleetWriter:
             raise stopped from error
         return run.change(run.draft.advice)
 
-    async def _run(self, run: _Run, holdings: Holdings, expect_n: int | None) -> None:
+    async def _run(self, run: Run, holdings: Holdings, expect_n: int | None) -> None:
         ground, patience = _ground(holdings), self._patience(MAX_DRAFTS)
         while run.parts:
             step = self._step(run, ground)
@@ -251,7 +251,7 @@ class FleetWriter:
     def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
         return parts_of(changes)
 
-    def _step(self, run: _Run, ground: Ground) -> Revision:
+    def _step(self, run: Run, ground: Ground) -> Revision:
         """The next part as a revision."""
         n = max(ground.n, run.draft.least_n) + 1
         changes = tuple(numbered(change, n) for change in run.parts[0])
@@ -431,7 +431,7 @@ def _proposed(holdings: Holdings, draft: Draft, revisions: int, *, dry_run: bool
     )
 
 
-def _stopped(run: _Run, error: HeadgateError, flag: str) -> StoppedMidway:
+def _stopped(run: Run, error: HeadgateError, flag: str) -> StoppedMidway:
     of = len(run.done) + len(run.parts)
     message = (
         f"{run.draft.action} stopped after {len(run.done)} of {of} revisions "

@@ -16,7 +16,7 @@ import structlog
 
 from headgate.agent.fleetcommit import Draft
 from headgate.agent.members import LocalMember
-from headgate.agent.ownitems import OURSELVES, Make, SetHere, put, standing
+from headgate.agent.ownitems import OURSELVES, Make, SetItems, put, standing
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import NoSuchMember, Shard
@@ -37,15 +37,15 @@ class Handovers:
     def __init__(self, clock: Clock, make: Make) -> None:
         self._clock = clock
         self._make = make
-        self._handovers = SetHere(HANDOVER, lambda item: _handover_of(item, clock.now()))
+        self.kept = SetItems(HANDOVER, lambda item: _handover_of(item, clock.now()))
         self._errands: set[asyncio.Task[None]] = set()
 
     def follow(self, items: Sequence[Item], *, whole: bool) -> list[str]:
         """The shards that have another one now, or none."""
-        return self._handovers.follow(items, whole=whole)
+        return self.kept.follow(items, whole=whole)
 
     def set_in(self, shard: Shard) -> None:
-        shard.handover = self._handovers.values.get(shard.name)
+        shard.handover = self.kept.values.get(shard.name)
         shard.look_again()
 
     async def announce(
@@ -82,9 +82,10 @@ class Handovers:
         """`n`: only the one of that revision. False: it is gone, or another one."""
 
         def draft(held: Holdings, asked: Asked) -> Draft:
-            item = standing(held, HANDOVER, name)
-            is_it = item is not None and n in (None, item.n)
-            changes = [put(held, HANDOVER, name, None, asked)] if is_it else []
+            found = standing(held, HANDOVER, name)
+            changes = [
+                put(held, HANDOVER, name, None, asked) for one in found if n in (None, one.n)
+            ]
             return Draft("handover.removed", changes)
 
         return bool((await self._make(draft, who, dry_run=False)).changes)
@@ -101,7 +102,7 @@ class Handovers:
         shard.handover = None
         if not done:
             log.warning("handover.expired", shard=shard.name, member=handover.member)
-        task = asyncio.create_task(self._drop(shard.name, self._handovers.n_of(shard.name)))
+        task = asyncio.create_task(self._drop(shard.name, self.kept.n_of(shard.name)))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 

@@ -35,7 +35,7 @@ from headgate.agent.metricdrafts import (
     there,
 )
 from headgate.agent.metricfiles import MetricRoom
-from headgate.agent.ownitems import OURSELVES, Make, SetHere, put
+from headgate.agent.ownitems import OURSELVES, Make, SetItems, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
@@ -91,7 +91,7 @@ class MetricBook:
         self._make = make
         self._drafts = MetricDrafts(frozenset(runtime_sources), rollups)
         self._databases: dict[str, MetricDatabase] = {}
-        self._changes = SetHere(METRIC, lambda item: change_of(item, clock.now()))
+        self.kept = SetItems(METRIC, lambda item: change_of(item, clock.now()))
         """What the log holds on top of the file, by `database/metric`."""
         self._ended: set[str] = set()
         """Those that have ended here, and that the log still has."""
@@ -133,7 +133,7 @@ class MetricBook:
 
     def expires_at(self, database: str, metric: str) -> float | None:
         """When what was changed while running ends, a removal too; None: never."""
-        change = self._changes.values.get(f"{database}/{metric}")
+        change = self.kept.values.get(f"{database}/{metric}")
         return None if change is None else change.expires_at
 
     # --- from the file and the log ---------------------------------------------------------
@@ -160,7 +160,7 @@ class MetricBook:
         if not own:
             return
         async with self._lock:
-            for name in self._changes.follow(items, whole=whole):
+            for name in self.kept.follow(items, whole=whole):
                 self._ended.discard(name)
                 await self._settle(name)
 
@@ -213,7 +213,7 @@ class MetricBook:
         return database.probes
 
     def _effective(self, plan: DatabasePlan) -> dict[str, Entry]:
-        names = (name.rpartition("/") for name in self._changes.values)
+        names = (name.rpartition("/") for name in self.kept.values)
         changed = [metric for database, _, metric in names if database == plan.name]
         found = (self._entry_now(plan, m) for m in dict.fromkeys([*plan.raw_metrics, *changed]))
         return {entry.spec.name: entry for entry in found if entry is not None}
@@ -221,9 +221,9 @@ class MetricBook:
     def _entry_now(self, plan: DatabasePlan, metric: str) -> Entry | None:
         """As it is to be in force; None: not at all."""
         name = f"{plan.name}/{metric}"
-        change, now = self._changes.values.get(name), self._clock.now()
+        change, now = self.kept.values.get(name), self._clock.now()
         in_force = None if change is None or change.has_ended(now) else change
-        return laid_over(plan, metric, in_force, self._changes.n_of(name))
+        return laid_over(plan, metric, in_force, self.kept.n_of(name))
 
     async def _settle(self, name: str) -> None:
         database, _, metric = name.rpartition("/")
@@ -245,7 +245,7 @@ class MetricBook:
 
     async def tick(self) -> None:
         """What has come to its end is as in the file again, whatever becomes of the log."""
-        now, changes = self._clock.now(), self._changes.values
+        now, changes = self._clock.now(), self.kept.values
         if not any(change.has_ended(now) for change in changes.values()):
             return
         async with self._lock:
@@ -390,7 +390,7 @@ class MetricBook:
     def _n_after(self, wish: Wish, made: FleetChange) -> int:
         """A dry run leaves it at the revision that it is of."""
         changed = made.items and not made.dry_run
-        return made.items[0].n if changed else self._changes.n_of(wish.id)
+        return made.items[0].n if changed else self.kept.n_of(wish.id)
 
     async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
         probe = probes.probe_for(spec)

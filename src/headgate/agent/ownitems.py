@@ -1,27 +1,34 @@
-"""What is set one by one at this agent: metrics, skips, peers, handovers.
+"""What operators set one by one: metrics, skips, peers, handovers.
 
-log ──items──► SetHere (values by id) ──► Shards, MetricBook
-                 what is asked + Holdings ──put, taken_out──► ItemChange ──► OwnBook.make
+logs ──items──► SetItems (values by id) ──► Shards, MetricBook
+                 what is asked + Holdings ──put──► ItemChange ──► OwnBook.make
+                 taken out a day ago ──Forgetter──► OwnBook.forget
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
 from headgate.agent.fleetcommit import Draft
 from headgate.agent.fleetitems import ItemMemory
+from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
+from headgate.core.exchange import apart
 from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings
-from headgate.core.reach import HERE
+from headgate.core.fleet_change import FleetChange, Holdings, ends_at
+from headgate.core.reach import HERE, Reach
+from headgate.errors import Conflict, StoreUnavailable
 
 log = structlog.get_logger()
 
 OURSELVES = "headgate"
 """Who ends what has come to its end."""
+FORGET_AFTER_S = 86_400.0
+FORGET_EVERY_S = 60.0
+MAX_FORGOTTEN_AT_ONCE = 500
 
 T = TypeVar("T")
 
@@ -35,29 +42,106 @@ class Make(Protocol):
     ) -> Awaitable[FleetChange]: ...
 
 
-class SetHere(Generic[T]):
-    """What the agent's own log has of one kind, as values."""
+class ReachOf(Protocol):
+    """As Exchange.reach: how far a change reaches that is for these databases."""
 
-    def __init__(self, kind: ItemKind, parse: Callable[[Item], T]) -> None:
+    def __call__(self, given: Reach | None, databases: Sequence[str]) -> Awaitable[Reach]: ...
+
+
+async def always_here(given: Reach | None, databases: Sequence[str]) -> Reach:
+    """Of an agent that shares its changes with nobody."""
+    return given or HERE
+
+
+def is_here(item: Item) -> bool:
+    return item.reach == HERE
+
+
+class SetItems(Generic[T]):
+    """What the logs have of one kind, as values. Of one id, what was set at this agent counts
+    before what was set for its shard, and that before what the fleet's log says."""
+
+    def __init__(
+        self,
+        kind: ItemKind,
+        parse: Callable[[Item], T],
+        *,
+        concerns: Callable[[Item], bool] = is_here,
+    ) -> None:
         """`parse` raises KeyError, TypeError or ValueError for what it cannot read; it is never
-        given one that is taken out."""
-        self._items = ItemMemory(kind)
-        self._parse = parse
+        given one that is taken out. `concerns`: which ones mean something to an agent."""
+        self.kind = kind
+        self._concerns = concerns
+        self._here, self._shards, self._fleet = (_Layer(ItemMemory(kind), parse) for _ in range(3))
         self.values: dict[str, T] = {}
         """By id; those that stand."""
 
+    @property
+    def _layers(self) -> tuple[_Layer[T], ...]:
+        return self._here, self._shards, self._fleet
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """By id: why it cannot be read as it is now."""
+        faults = [layer.faults for layer in reversed(self._layers)]
+        return {name: fault for some in faults for name, fault in some.items()}
+
     def n_of(self, item_id: str) -> int:
         """The revision that changed it last; 0: none did."""
-        item = self._items.known.get(item_id)
-        return item.n if item is not None else 0
+        known = [item for layer in self._layers if (item := layer.items.known.get(item_id))]
+        standing = (item.n for item in known if item.value is not None)
+        return next(standing, max((item.n for item in known), default=0))
 
-    def follow(self, items: Sequence[Item], *, whole: bool) -> list[str]:
+    def follow(self, items: Sequence[Item], *, whole: bool, own: bool = True) -> list[str]:
         """The ids of those that are otherwise now."""
-        news = self._items.news(items, whole=whole)
-        self._items.remember(news)
+        kind, concerns = self.kind, self._concerns
+        mine = [item for item in items if item.kind is kind and concerns(item)]
+        beyond = [item for item in mine if item.reach != HERE]
+        if own:
+            here = [item for item in mine if item.reach == HERE]
+            changed = [*self._here.follow(here, whole), *self._shards.follow(beyond, whole)]
+        else:
+            changed = self._fleet.follow(beyond, whole)
+        changed = list(dict.fromkeys(changed))
+        for item_id in changed:
+            self._choose(item_id)
+        return changed
+
+    def _choose(self, item_id: str) -> None:
+        for layer in self._layers:
+            if item_id in layer.values:
+                self.values[item_id] = layer.values[item_id]
+                return
+        self.values.pop(item_id, None)
+
+    def over(self, wall_s: float) -> list[str]:
+        """Set at this agent alone, and taken out or ended for a day."""
+        known = self._here.items.known.values()
+        return [item.id for item in known if _over_since(item) < wall_s - FORGET_AFTER_S]
+
+    def forget(self, ids: Iterable[str]) -> None:
+        for item_id in ids:
+            self._here.items.known.pop(item_id, None)
+            self._here.values.pop(item_id, None)
+            self._choose(item_id)
+
+
+class _Layer(Generic[T]):
+    """Of one log, and one reach of it."""
+
+    def __init__(self, items: ItemMemory, parse: Callable[[Item], T]) -> None:
+        self.items = items
+        self._parse = parse
+        self.values: dict[str, T] = {}
+        self.faults: dict[str, str] = {}
+
+    def follow(self, items: Sequence[Item], whole: bool) -> list[str]:
+        news = self.items.news(items, whole=whole)
+        self.items.remember(news)
         return [item_id for item_id, item in news.items() if self._take(item_id, item)]
 
     def _take(self, item_id: str, item: Item | None) -> bool:
+        self.faults.pop(item_id, None)
         if item is None or item.value is None:
             self.values.pop(item_id, None)
             return True
@@ -65,19 +149,79 @@ class SetHere(Generic[T]):
             self.values[item_id] = self._parse(item)
         except (KeyError, TypeError, ValueError) as error:
             # Of a newer version, or broken: the last good one stays.
+            self.faults[item_id] = repr(error)
             log.error("item.refused", kind=str(item.kind), id=item_id, fault=repr(error))
             return False
         return True
 
 
+def _over_since(item: Item) -> float:
+    """Wall-clock seconds; inf: it stands, or nobody can tell."""
+    if item.value is None:
+        return item.set_at
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        end_s = None
+    return float("inf") if end_s is None else end_s
+
+
+class Forgetter:
+    """Takes out of the agent's own log what was over a day ago; changes of shards stay there for
+    agents that were away (OwnBook.collect)."""
+
+    def __init__(
+        self,
+        forget: Callable[[str, Sequence[str]], Awaitable[None]],
+        clock: Clock,
+        kept: Sequence[SetItems[Any]],
+    ) -> None:
+        self._forget = forget
+        self._clock = clock
+        self._kept = kept
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(FORGET_EVERY_S)
+            await self.tick()
+
+    async def tick(self) -> None:
+        wall_s = self._clock.now().wall_s
+        for kept in self._kept:
+            over = kept.over(wall_s)[:MAX_FORGOTTEN_AT_ONCE]
+            if not over:
+                continue
+            try:
+                await self._forget(kept.kind, over)
+            except (Conflict, StoreUnavailable) as error:
+                log.warning("changes.not_forgotten", kind=str(kept.kind), detail=str(error))
+            else:
+                kept.forget(over)
+
+
 def put(
-    held: Holdings, kind: ItemKind, item_id: str, value: Mapping[str, Any] | None, asked: Asked
+    held: Holdings,
+    kind: ItemKind,
+    item_id: str,
+    value: Mapping[str, Any] | None,
+    asked: Asked,
+    reach: Reach = HERE,
 ) -> ItemChange:
     """`value` None takes it out."""
-    after = Item(kind, item_id, HERE, value, 0, asked.wall_s, asked.who)
-    return ItemChange(held.items.get((kind, item_id)), after)
+    after = Item(kind, item_id, reach, value, 0, asked.wall_s, asked.who)
+    return ItemChange(known(held, kind, item_id, reach), after)
 
 
-def standing(held: Holdings, kind: ItemKind, item_id: str) -> Item | None:
-    item = held.items.get((kind, item_id))
-    return item if item is not None and item.value is not None else None
+def known(held: Holdings, kind: ItemKind, item_id: str, reach: Reach = HERE) -> Item | None:
+    """The one of that reach; another of that name may be there, too."""
+    wanted = Item(kind, item_id, reach, None, 0, 0.0, "")
+    found = (held.items.get(name) for name in ((kind, item_id), apart(wanted)))
+    return next((item for item in found if item is not None and item.key == wanted.key), None)
+
+
+def standing(
+    held: Holdings, kind: ItemKind, item_id: str, reaches: Iterable[Reach] = (HERE,)
+) -> list[Item]:
+    """Of these reaches, those that are not taken out."""
+    found = (known(held, kind, item_id, reach) for reach in reaches)
+    return [item for item in found if item is not None and item.value is not None]

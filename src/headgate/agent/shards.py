@@ -8,9 +8,11 @@ fleet's store, Patroni ──found_in_fleet, follow_patroni──► Told ──
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -29,7 +31,7 @@ from headgate.agent.members import (
     LocalMember,
     RemoteMember,
 )
-from headgate.agent.ownitems import Make, SetHere, put, standing
+from headgate.agent.ownitems import Make, ReachOf, SetItems, always_here, put, standing
 from headgate.agent.patroni import PatroniFollower
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.roles import RoleWatcher
@@ -41,10 +43,10 @@ from headgate.agent.shardplan import ShardPlan as ShardPlan
 from headgate.agent.shardplan import fits, found_peer
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
-from headgate.core.fleet import Item, ItemKind
+from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_change import Holdings
 from headgate.core.fleet_members import FleetMember
-from headgate.core.reach import Place
+from headgate.core.reach import HERE, Level, Place, Reach
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import (
@@ -103,6 +105,7 @@ class Shards:
         url: str,
         open_link: Callable[[str], PeerLink],
         make: Make,
+        reach_of: ReachOf = always_here,
         aggregates: Mapping[str, Aggregate] = AGGREGATES,
     ) -> None:
         self._board = board
@@ -111,12 +114,13 @@ class Shards:
         self._url = url
         self._open_link = open_link
         self._make = make
+        self._reach_of = reach_of
         self._aggregates = aggregates
         self._plans: dict[str, ShardPlan] = {}
         self._shards: dict[str, Shard] = {}
         self._watching: dict[str, list[asyncio.Task[None]]] = {}
-        self._skips = SetHere(SKIP, _skip_of)
-        self._peers = SetHere(PEER, _peer_of)
+        self._skips = SetItems(SKIP, _skip_of, concerns=_is_of_its_shard)
+        self._peers = SetItems(PEER, _peer_of, concerns=_is_of_its_shard)
         self._handovers = Handovers(clock, make)
         self._unusable: set[str] = set()
         """Found in the database, and no member could be called so; told once."""
@@ -156,13 +160,13 @@ class Shards:
         whole: bool = False,
         own: bool = False,
     ) -> None:
-        """What operators set, of the agent's own log alone."""
-        if not own:
-            return
+        """What operators set, at this agent or for its shards. A handover is announced at the
+        primary's agent alone."""
         async with self._lock:
-            skipped = {_split(name)[0] for name in self._skips.follow(items, whole=whole)}
-            handed_over = self._handovers.follow(items, whole=whole)
-            peers = [_split(name) for name in self._peers.follow(items, whole=whole)]
+            skips = self._skips.follow(items, whole=whole, own=own)
+            skipped = {_split(name)[0] for name in skips}
+            handed_over = self._handovers.follow(items, whole=whole) if own else []
+            peers = [_split(name) for name in self._peers.follow(items, whole=whole, own=own)]
             for shard in [one for name, one in self._shards.items() if name in skipped]:
                 self._set_skips(shard)
             for shard in [one for name, one in self._shards.items() if name in handed_over]:
@@ -170,6 +174,11 @@ class Shards:
             for name, member in peers:
                 if name in self._shards:
                     await self._set_peer(self._shards[name], member)
+
+    @property
+    def kept(self) -> tuple[SetItems[Any], ...]:
+        """What operators set, of each kind."""
+        return self._skips, self._peers, self._handovers.kept
 
     def let_go(self) -> None:
         """Answer what is held: the agent is about to stop."""
@@ -254,12 +263,17 @@ class Shards:
 
     def _add_kept(self, shard: Shard, member: str) -> None:
         peer = self._peers.values.get(_id(shard, member))
-        if peer is None or member in shard.remotes:
+        if peer is None or member in shard.remotes or self._is_ourselves(shard, peer):
             return
         try:
             self._add_remote(shard, peer, RUNTIME)
         except InvalidName as error:
             self._note_unusable(shard.name, member, str(error))
+
+    def _is_ourselves(self, shard: Shard, peer: PeerPlan) -> bool:
+        """What was added at another agent of the shard is told to the one that it names, too."""
+        names = {local.name for local in shard.locals.values()}
+        return peer.name in names or peer.url in {self._url, *shard.aliases}
 
     def _retire(self, name: str) -> tuple[Shard, list[asyncio.Task[None]]]:
         shard = self._shards.pop(name)
@@ -502,14 +516,17 @@ class Shards:
             most_days = MAX_SKIP_S / 86400
             raise InvalidRequest(f"a skip lasts at most {most_days:g} days", field="for")
 
+        reach = await self._reach_of(None, [database])
+
         def draft(held: Holdings, asked: Asked) -> Draft:
             value = {
                 "until_wall_s": asked.wall_s + for_s,
+                "expires_at": _iso(asked.wall_s + for_s),
                 "who": asked.who,
                 "reason": reason,
                 "set_wall_s": asked.wall_s,
             }
-            return Draft("skip.set", [put(held, SKIP, _id(shard, member), value, asked)])
+            return Draft("skip.set", _set(held, SKIP, _id(shard, member), value, asked, reach))
 
         return _skip_of((await self._make(draft, who, dry_run=False)).items[0])
 
@@ -517,9 +534,10 @@ class Shards:
         shard = self._shard_of(database)
 
         def draft(held: Holdings, asked: Asked) -> Draft:
-            if standing(held, SKIP, _id(shard, member)) is None:
+            changes = _taken_out(held, SKIP, _id(shard, member), asked)
+            if not changes:
                 raise NoSuchMember(f"{member} is not set aside in {shard.name}")
-            return Draft("skip.removed", [put(held, SKIP, _id(shard, member), None, asked)])
+            return Draft("skip.removed", changes)
 
         await self._make(draft, who, dry_run=False)
 
@@ -541,12 +559,13 @@ class Shards:
             raise InvalidRequest(is_there, status=409)
         if len(shard.remotes) >= MAX_MEMBERS:
             raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
+        reach = await self._reach_of(None, [database])
 
         def draft(held: Holdings, asked: Asked) -> Draft:
-            if standing(held, PEER, _id(shard, member)) is not None:
+            if _standing(held, PEER, _id(shard, member)):
                 raise InvalidRequest(is_there, status=409)
             value = {"url": url, "database": peer_database}
-            return Draft("peer.set", [put(held, PEER, _id(shard, member), value, asked)])
+            return Draft("peer.set", _set(held, PEER, _id(shard, member), value, asked, reach))
 
         await self._make(draft, who, dry_run=False)
 
@@ -554,9 +573,8 @@ class Shards:
         shard = self._with_member(database, member)
 
         def draft(held: Holdings, asked: Asked) -> Draft:
-            known = standing(held, PEER, _id(shard, member))
-            changes = [] if known is None else [put(held, PEER, known.id, None, asked)]
-            if known is None and (why := self._why_it_stays(shard, member)):
+            changes = _taken_out(held, PEER, _id(shard, member), asked)
+            if not changes and (why := self._why_it_stays(shard, member)):
                 raise InvalidRequest(f"{member} {why}", status=409)
             return Draft("peer.removed", changes)
 
@@ -615,6 +633,44 @@ def _id(shard: Shard, member: str) -> str:
 def _split(item_id: str) -> tuple[str, str]:
     shard, _, member = item_id.rpartition(" ")
     return shard, member
+
+
+def _reaches(item_id: str) -> tuple[Reach, ...]:
+    """From the narrowest."""
+    return HERE, Reach(Level.SHARD, _split(item_id)[0])
+
+
+def _is_of_its_shard(item: Item) -> bool:
+    return item.reach in _reaches(item.id)
+
+
+def _standing(held: Holdings, kind: ItemKind, item_id: str) -> list[Item]:
+    return standing(held, kind, item_id, _reaches(item_id))
+
+
+def _set(
+    held: Holdings,
+    kind: ItemKind,
+    item_id: str,
+    value: Mapping[str, Any],
+    asked: Asked,
+    reach: Reach,
+) -> list[ItemChange]:
+    """For the shard it replaces what was set for this agent alone, which would hide it here."""
+    narrower = [] if reach == HERE else standing(held, kind, item_id)
+    return [
+        put(held, kind, item_id, value, asked, reach),
+        *(put(held, kind, item_id, None, asked, item.reach) for item in narrower),
+    ]
+
+
+def _taken_out(held: Holdings, kind: ItemKind, item_id: str, asked: Asked) -> list[ItemChange]:
+    found = _standing(held, kind, item_id)
+    return [put(held, kind, item_id, None, asked, item.reach) for item in found]
+
+
+def _iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(math.ceil(wall_s), tz=UTC).isoformat().replace("+00:00", "Z")
 
 
 def _skip_of(item: Item) -> Skip:

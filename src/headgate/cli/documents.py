@@ -120,6 +120,15 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """What a member's agent has of the shard's changes."""
+
+    has_all: bool
+    exchanged_s_ago: float | None
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A member of a shard, as the asked agent sees it."""
 
@@ -143,6 +152,7 @@ class Member:
     clock_ahead_s: float | None
     asides: Mapping[str, Any]
     hopeless: Sequence[str]
+    copy: Copy | None = field(metadata={"one": Copy, "or_null": True})
     skip: Skip | None = field(metadata={"one": Skip, "or_null": True})
     readings: Sequence[Metric] = field(metadata={"each": Metric})
 

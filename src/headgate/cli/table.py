@@ -97,10 +97,8 @@ _RULE: Mapping[str, Row] = {
     ),
     "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
     "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
-    "rest": Row(
-        "rules:rest", "Have a rule of the fleet rest at the asked agent, as if it were not there."
-    ),
-    "wake": Row("rules:wake", "Let a rule of the fleet count again that rests at the asked agent."),
+    "rest": Row("rules:rest", "Have a rule of the fleet or the shard rest at the asked agent."),
+    "wake": Row("rules:wake", "Let a rule count again that rests at the asked agent."),
 }
 
 _METRICS: Mapping[str, Row] = {

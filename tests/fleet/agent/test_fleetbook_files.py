@@ -93,7 +93,7 @@ async def test_an_export_that_is_applied_changes_nothing(as_json: bool) -> None:
     assert exported.n == (await world.book.items()).n
     text = to_json(exported.document) if as_json else to_toml(exported.document, ["n 7"])
     read = read_document(text, is_json=as_json)
-    assert {**dict.fromkeys(SECTIONS, []), **read} == exported.document
+    assert {**{key: [] for key in SECTIONS}, **read} == exported.document
     change = await world.other.apply(read, who="eve", prune=True)
     assert (change.changes, change.after_n) == ((), exported.n)
     assert [one.code for one in change.advice] == ["unchanged"]
