@@ -1,6 +1,6 @@
 """The fleet's parts of one agent, put together from its settings.
 
-Settings ──► store ──► follower ──► Mirror ──► RuleKeeper, Budgets, Shards
+Settings ──► store ──► follower ──► Mirror ──► RuleKeeper, Budgets, MetricBook, Shards
                  │     (its primary's agent first, where it is a replica's)
                  └──► book (changes), beat, registrar, status; view, where the agent has that role
 """
@@ -29,6 +29,7 @@ from headgate.agent.fleetregistrar import FleetRegistrar, Whereabouts, own_membe
 from headgate.agent.fleetspeech import Footing
 from headgate.agent.fleetstatus import FleetStatus, Sources
 from headgate.agent.fleetview import VIEW_PREFIXES, FleetView
+from headgate.agent.metricbook import MetricBook
 from headgate.agent.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
 from headgate.agent.ports import Clock, FleetReader, FleetStore, PeerLink, Tracer
 from headgate.agent.recorder import Recorder
@@ -73,6 +74,7 @@ class Host:
     recorder: Recorder
     rules: RuleKeeper
     budgets: Budgets
+    metrics: MetricBook
     known_metrics: KnownMetrics
     limits: RuleLimits
     open_link: Callable[[str], PeerLink]
@@ -128,7 +130,7 @@ class FleetParts:
         self.in_force = FleetInForce(
             self.follower,
             clock,
-            (host.rules, host.budgets, host.shards),
+            (host.rules, host.budgets, host.metrics, host.shards),
             places=self.places,
             found=self._members_found,
         )
@@ -326,12 +328,13 @@ class FleetParts:
     def _refused(self, database: str) -> list[str]:
         """Items of the fleet that are not in force for this database, though they reach us."""
         unread = (unquoted(key.rpartition("/")[2]) for key in self.in_force.faults)
-        budgets = (told.partition(f" on {database}") for told in self._host.budgets.fleet_faults)
-        left_out = (item_id for item_id, here, rest in budgets if here and not rest)
+        faults = [*self._host.budgets.fleet_faults, *self._host.metrics.faults]
+        parted = (told.partition(f" on {database}") for told in faults)
+        left_out = (item_id for item_id, here, rest in parted if here and not rest)
         # A rule that does not meet all of our databases is called by its id and the database.
         rules = (told.rpartition("@") for told in self._host.rules.faults)
         unruled = (name or of for name, at, of in rules if not at or of == database)
-        return sorted({*unread, *unruled, *left_out})
+        return sorted({*unread, *unruled, *left_out, *self._host.metrics.kept.faults})
 
     def _told_sources(self) -> Sources:
         return Sources(

@@ -323,6 +323,7 @@ class Agent:
             self.recorder,
             self.rules,
             self.budgets,
+            self.book,
             known_metrics,
             limits,
             self._open_link,
@@ -796,7 +797,8 @@ class Agent:
                 return
 
     async def _adopt(self, settings: Settings) -> None:
-        plans = [plan_of(database) for database in settings.databases.values()]
+        places = {place.database: place for place in places_of(settings)}
+        plans = [plan_of(one, places[name]) for name, one in settings.databases.items()]
         for database in settings.databases.values():
             self.demands.open(database.name, idleness_of(database))
         await self.book.adopt(plans)

@@ -109,7 +109,7 @@ def probes_of(database: DatabaseSettings) -> DatabaseProbes:
     )
 
 
-def plan_of(database: DatabaseSettings) -> DatabasePlan:
+def plan_of(database: DatabaseSettings, place: Place) -> DatabasePlan:
     return DatabasePlan(
         name=database.name,
         engine=database.engine,
@@ -117,6 +117,7 @@ def plan_of(database: DatabaseSettings) -> DatabasePlan:
         open_probes=lambda: probes_of(database),
         default_metrics=database.default_metrics,
         connection=_connection(database),
+        place=place,
     )
 
 

@@ -18,13 +18,13 @@ from headgate.agent.budgetlayers import (
     Layers,
     changes_on,
     laid_over,
-    layers_at,
 )
 from headgate.agent.ruledrafts import Asked
 from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import name_of
 from headgate.core.fleet_items import item_bytes, read_item
 from headgate.core.fleet_parts import numbered
+from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place, parse_reach
 from headgate.traffic.policy import Mode
 

@@ -1,11 +1,12 @@
 """The policy's document in layers: the settings file's, the fleet's, what was changed on top. Pure.
 
-what is said of budgets ──layers_at──► FleetBudget…, BudgetHere…, for a place
+what is said of budgets ──core/layers_at──► FleetBudget…, BudgetHere…, for a place
 file + fleet ──beneath──► base          base + Changes ──laid_over──► document
                                         base, document ──changes_on──► Changes
 
 Of a budget that the base has, only the settings that differ are kept: what it says of the others
-goes on counting, also after the base has changed.
+goes on counting, also after the base has changed. What has a reach beyond this agent is a whole
+budget, and hides what lies beneath.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from headgate.core.reach import HERE, Place, Reach
 from headgate.traffic.policy import Mode
@@ -70,45 +71,6 @@ class BudgetHere:
 
     def applies_to(self, place: Place) -> bool:
         return self.database == place.database
-
-
-class Said(Protocol):
-    """What is said of one budget: a FleetBudget or a BudgetHere."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def item_id(self) -> str: ...
-
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def reach(self) -> Reach: ...
-
-    def applies_to(self, place: Place) -> bool: ...
-
-
-S = TypeVar("S", bound=Said)
-
-
-def layers_at(place: Place, said: Iterable[S]) -> dict[str, tuple[S, ...]]:
-    """What is said of each budget at a place, by name, from what counts least to what counts most:
-
-        settings file < fleet < region < cluster < shard < host < this agent
-
-    The file lies beneath all that is said. Within a level a pattern counts less than a name, and
-    less the less it says; of two alike, the later counts. What has a reach beyond this agent is a
-    whole budget, and hides what lies beneath; what was changed at the agent lies on top of that,
-    setting by setting.
-    """
-    applying = [one for one in said if one.applies_to(place)]
-    applying.sort(key=lambda one: (one.reach.rank, one.n, one.item_id))
-    found: dict[str, tuple[S, ...]] = {}
-    for one in applying:
-        found[one.name] = (*found.get(one.name, ()), one)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The budgets of both logs as this agent has them.   items, places ──► FollowedBudgets ──► Budgets
 
 Each database has its layers of both: those of the fleet that meet it, and on top what was changed
-at this agent (budgetlayers.layers_at says what counts).
+at this agent (core/layers.py says what counts).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from headgate.agent.budgetitems import (
     read_budget,
     read_policy,
 )
-from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget, layers_at
+from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget
 from headgate.agent.fleetitems import ItemMemory
 from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import ends_at
+from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place
 from headgate.errors import Fault, InvalidSettings
 from headgate.traffic.parse import parse_budget, written

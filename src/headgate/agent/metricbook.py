@@ -1,6 +1,7 @@
 """The metrics in force: the settings file, and what was changed while running, on top.
 
 API ──put, patch, …──► draft ──► log ──follow──► MetricBook ──► Sampler and Board
+other agents, the fleet ──widemetrics.py──► log ──follow──►│
 
 A change is validated first; a refused one leaves everything as it was. Runtime changes
 survive restarts and reloads of the file until they are reverted to it, or end (R155).
@@ -19,17 +20,22 @@ import structlog
 from headgate.agent.board import Board
 from headgate.agent.fleetcommit import Draft
 from headgate.agent.metricdrafts import (
+    ANY,
     METRIC,
     DatabasePlan,
     Entry,
+    Ground,
     MetricDatabase,
     MetricDrafts,
     NoSuchMetric,
+    Override,
     WantedSettings,
     Wish,
     change_of,
+    is_named_by_its_reach,
     laid_over,
     parted,
+    parted_id,
     patched,
     settings_in,
     there,
@@ -41,10 +47,11 @@ from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
 from headgate.core.fleet import Item
 from headgate.core.fleet_change import FleetChange, Holdings, ends_at
+from headgate.core.layers import layers_at
 from headgate.core.lint import Advice
 from headgate.core.metrics import MetricSpec
 from headgate.core.names import parse_metric
-from headgate.core.reach import Place
+from headgate.core.reach import HERE, Place
 from headgate.core.rollup import AGGREGATES
 from headgate.core.samples import Cause, Instant, Reading
 from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable
@@ -89,10 +96,15 @@ class MetricBook:
         self._sampler = sampler
         self._clock = clock
         self._make = make
-        self._drafts = MetricDrafts(frozenset(runtime_sources), rollups)
+        self.drafts = MetricDrafts(frozenset(runtime_sources), rollups)
         self._databases: dict[str, MetricDatabase] = {}
-        self.kept = SetItems(METRIC, lambda item: change_of(item, clock.now()))
-        """What the log holds on top of the file, by `database/metric`."""
+        self.kept = SetItems(
+            METRIC, lambda item: change_of(item, clock.now()), concerns=is_named_by_its_reach
+        )
+        """What the logs hold on top of the file: `database/metric`, of this agent alone, and with
+        its reach behind it what reaches further."""
+        self._good: dict[str, dict[str, Mapping[str, Any]]] = {}
+        """By database and change: the settings that were valid here last."""
         self._ended: set[str] = set()
         """Those that have ended here, and that the log still has."""
         self._retry_mono_s = 0.0
@@ -103,7 +115,7 @@ class MetricBook:
     @property
     def room(self) -> MetricRoom:
         """Validates what a file of changes says of metrics."""
-        return MetricRoom(self._drafts, self._databases)
+        return MetricRoom(self.drafts, self._databases)
 
     def databases(self) -> list[DatabasePlan]:
         return [database.plan for database in self._databases.values()]
@@ -134,7 +146,30 @@ class MetricBook:
     def expires_at(self, database: str, metric: str) -> float | None:
         """When what was changed while running ends, a removal too; None: never."""
         change = self.kept.values.get(f"{database}/{metric}")
-        return None if change is None else change.expires_at
+        ground = self._database(database).ground(metric)
+        return ground.expires_at if change is None else change.expires_at
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Why a change that reaches this agent is not in force here as it was set."""
+        left_out = {
+            f"{item_id} on {name}": fault
+            for name, database in self._databases.items()
+            for ground in database.grounds.values()
+            for item_id, fault in ground.faults.items()
+        }
+        return {**self.kept.faults, **left_out}
+
+    def grounds(
+        self, database: str, metric: str, *, without: str
+    ) -> list[tuple[MetricDatabase, Ground]]:
+        """What a change of these databases would lie on here, that one itself aside."""
+        named = [one for name, one in self._databases.items() if database in (ANY, name)]
+        return [(one, self._ground(one, metric, without=without)) for one in named]
+
+    @property
+    def wall_s(self) -> float:
+        return self._clock.now().wall_s
 
     # --- from the file and the log ---------------------------------------------------------
 
@@ -156,13 +191,11 @@ class MetricBook:
         whole: bool = False,
         own: bool = False,
     ) -> None:
-        """What operators set, of the agent's own log alone."""
-        if not own:
-            return
+        """What operators set, at this agent or further."""
         async with self._lock:
-            for name in self.kept.follow(items, whole=whole):
-                self._ended.discard(name)
-                await self._settle(name)
+            changed = self.kept.follow(items, whole=whole, own=own)
+            self._ended -= set(changed)
+            await self._settle(changed)
 
     async def close(self) -> None:
         await self._sampler.close()
@@ -185,11 +218,11 @@ class MetricBook:
         self, known: MetricDatabase, plan: DatabasePlan, retired: list[ProbeSource]
     ) -> None:
         """What is still wanted never leaves the board: a check would be judged without it."""
-        wanted = self._effective(plan)
+        connection, known.plan = known.plan.connection, plan
+        wanted = self._effective(known)
         gone = [metric for metric in known.entries if metric not in wanted]
-        if known.plan.connection != plan.connection:
+        if connection != plan.connection:
             retired.append(await self._swap_probes(known, plan.open_probes()))
-        known.plan = plan
         for entry in wanted.values():
             await self._install(known, entry)
         # Only now: a default set of metrics that are not placed yet would judge by none.
@@ -212,29 +245,67 @@ class MetricBook:
         self._board.shut(name)
         return database.probes
 
-    def _effective(self, plan: DatabasePlan) -> dict[str, Entry]:
-        names = (name.rpartition("/") for name in self.kept.values)
-        changed = [metric for database, _, metric in names if database == plan.name]
-        found = (self._entry_now(plan, m) for m in dict.fromkeys([*plan.raw_metrics, *changed]))
+    def _effective(self, known: MetricDatabase) -> dict[str, Entry]:
+        plan, layers = known.plan, self._layers(known)
+        here = (parted_id(name) for name, one in self.kept.values.items() if one.reach == HERE)
+        changed = [metric for database, metric in here if database == plan.name]
+        known.grounds = {m: self._ground(known, m, some) for m, some in layers.items()}
+        names = dict.fromkeys([*plan.raw_metrics, *layers, *changed])
+        found = (self._entry_now(known, metric) for metric in names)
         return {entry.spec.name: entry for entry in found if entry is not None}
 
-    def _entry_now(self, plan: DatabasePlan, metric: str) -> Entry | None:
+    def _entry_now(self, known: MetricDatabase, metric: str) -> Entry | None:
         """As it is to be in force; None: not at all."""
-        name = f"{plan.name}/{metric}"
+        name = f"{known.plan.name}/{metric}"
         change, now = self.kept.values.get(name), self._clock.now()
         in_force = None if change is None or change.has_ended(now) else change
-        return laid_over(plan, metric, in_force, self.kept.n_of(name))
+        return laid_over(known, metric, in_force, self.kept.n_of(name))
 
-    async def _settle(self, name: str) -> None:
-        database, _, metric = name.rpartition("/")
-        held = self._databases.get(database)
-        if held is None:
-            return
-        entry = self._entry_now(held.plan, metric)
+    def _layers(self, known: MetricDatabase) -> dict[str, tuple[Override, ...]]:
+        """What is said of its metrics that reaches beyond this agent, by metric."""
+        now = self._clock.now()
+        wide = (one for one in self.kept.values.values() if one.reach != HERE)
+        return layers_at(known.plan.place, (one for one in wide if not one.has_ended(now)))
+
+    def _ground(
+        self,
+        known: MetricDatabase,
+        metric: str,
+        layers: Sequence[Override] | None = None,
+        *,
+        without: str = "",
+    ) -> Ground:
+        if layers is None:
+            layers = self._layers(known).get(metric, ())
+        good = self._good.setdefault(known.plan.name, {})
+        ground = self.drafts.ground(
+            known, metric, [one for one in layers if one.item_id != without], good
+        )
+        for one in layers:
+            if one.item_id in ground.faults:
+                log.error("metric.refused", id=one.item_id, fault=ground.faults[one.item_id])
+            elif one.settings is not None and one.item_id != without:
+                good[one.item_id] = one.settings
+        return ground
+
+    async def _settle(self, names: Collection[str]) -> None:
+        """Put in force what is otherwise by these changes."""
+        changed = [parted_id(name) for name in names]
+        for database, known in self._databases.items():
+            metrics = dict.fromkeys(m for of, m in changed if of in (ANY, database))
+            layers = self._layers(known) if metrics else {}
+            for metric in metrics:
+                known.grounds.pop(metric, None)
+                if metric in layers:
+                    known.grounds[metric] = self._ground(known, metric, layers[metric])
+                await self._settle_one(known, metric)
+
+    async def _settle_one(self, known: MetricDatabase, metric: str) -> None:
+        entry = self._entry_now(known, metric)
         if entry is not None:
-            await self._install(held, entry)
-        elif metric in held.entries:
-            await self._withdraw(held, metric)
+            await self._install(known, entry)
+        elif metric in known.entries:
+            await self._withdraw(known, metric)
 
     # --- what ends -------------------------------------------------------------------------
 
@@ -244,19 +315,21 @@ class MetricBook:
             await self.tick()
 
     async def tick(self) -> None:
-        """What has come to its end is as in the file again, whatever becomes of the log."""
+        """What has come to its end is as it was beneath again, whatever becomes of the log. What
+        reaches further is taken out by its log's own keeping."""
         now, changes = self._clock.now(), self.kept.values
         if not any(change.has_ended(now) for change in changes.values()):
             return
         async with self._lock:
-            over = {name: one.n for name, one in changes.items() if one.has_ended(now)}
-            for name in over.keys() - self._ended:
-                await self._settle(name)
-                self._ended.add(name)
+            over = {name: one for name, one in changes.items() if one.has_ended(now)}
+            if new := over.keys() - self._ended:
+                await self._settle(new)
+                self._ended |= new
                 self._retry_mono_s = now.mono_s
-                log.info("metric.ended", metric=name)
-        if now.mono_s >= self._retry_mono_s:
-            await self._take_out(over, now)
+                log.info("metric.ended", metrics=sorted(new))
+        here = {name: one.n for name, one in over.items() if one.reach == HERE}
+        if here and now.mono_s >= self._retry_mono_s:
+            await self._take_out(here, now)
 
     async def _take_out(self, over: Mapping[str, int], now: Instant) -> None:
         """Out of the log, without our lock. Set again meanwhile, it is another change."""
@@ -278,10 +351,10 @@ class MetricBook:
             log.warning("metrics.ended_kept", metrics=sorted(over), detail=str(error))
 
     def _beneath(self, name: str) -> dict[str, Any] | None:
-        """What the file says."""
-        database, _, metric = name.rpartition("/")
+        """What it lay on."""
+        database, metric = parted_id(name)
         held = self._databases.get(database)
-        raw = held.plan.raw_metrics.get(metric) if held is not None else None
+        raw = held.ground(metric).raw if held is not None else None
         return None if raw is None else dict(raw)
 
     # --- at run time -----------------------------------------------------------------------
@@ -339,7 +412,7 @@ class MetricBook:
         wish = Wish(database, parse_metric(metric), expect, self._parted(end)[1])
         measured = self._database(database)
         made = await self._make(
-            lambda held, asked: self._drafts.remove(held, asked, wish, measured),
+            lambda held, asked: self.drafts.remove(held, asked, wish, measured),
             who,
             dry_run=dry_run,
         )
@@ -358,22 +431,22 @@ class MetricBook:
         wish = Wish(database, parse_metric(metric), expect)
         measured = self._database(database)
         made = await self._make(
-            lambda held, asked: self._drafts.revert(held, asked, wish, measured),
+            lambda held, asked: self.drafts.revert(held, asked, wish, measured),
             who,
             dry_run=dry_run,
         )
-        entry = laid_over(measured.plan, wish.metric, None, self._n_after(wish, made))
+        entry = laid_over(measured, wish.metric, None, self._n_after(wish, made))
         return await self._proposal(database, entry, made)
 
     async def _set(self, wish: Wish, settings: WantedSettings, who: str, dry_run: bool) -> Proposal:
         measured = self._database(wish.database)
         made = await self._make(
-            lambda held, asked: self._drafts.set(held, asked, wish, measured, settings),
+            lambda held, asked: self.drafts.set(held, asked, wish, measured, settings),
             who,
             dry_run=dry_run,
         )
         change = change_of(made.items[0], self._clock.now())
-        entry = laid_over(measured.plan, wish.metric, change, self._n_after(wish, made))
+        entry = laid_over(measured, wish.metric, change, self._n_after(wish, made))
         return await self._proposal(wish.database, entry, made)
 
     def _parted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:

@@ -1,13 +1,14 @@
 """Metrics, as drafts of changes.   what is asked + Holdings ──MetricDrafts──► Draft
 
-The file says what there is; a change of the log lies over it, until it is reverted or ends. One
-that is looser than the file ends after an hour unless it says otherwise (R83, R155).
+The file says what there is; changes of the logs lie over it, until they are reverted or end. One
+that is looser than what lies beneath ends after an hour unless it says otherwise (R83, R155). What
+reaches beyond this agent is a patch; what is set at this agent is whole, and lies on top.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec, is_looser
+from headgate.core.reach import HERE, Place, Reach
 from headgate.core.rollup_settings import plugin_faults
 from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.samples import Instant
@@ -50,6 +52,8 @@ METRIC = ItemKind.METRIC
 ENDS = ("for", "expires_at")
 """What a change may say beside the settings."""
 NEVER = "never"
+ANY = "*"
+"""In place of a database: each of an agent's. With a reach beyond this agent alone."""
 LOOSER_FOR_S = 3600.0
 """A change that is looser than the file ends after this, unless it says when."""
 MAX_FOR_S = 3650 * 86_400.0
@@ -70,6 +74,8 @@ class DatabasePlan:
     default_metrics: tuple[str, ...] | None = None
     connection: object = None
     """Compared on reload: an equal one keeps its probes and connections."""
+    place: Place = Place()  # noqa: RUF009 -- frozen
+    """Where it stands: which changes apply to it."""
 
     def in_default(self, metric: str) -> bool:
         """Whether a check that names no metric is judged by this one."""
@@ -94,6 +100,20 @@ class Entry:
         return bool(self.raw.get("enabled", True))
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a change at this agent lies on: the file's settings, and what reaches further."""
+
+    raw: Mapping[str, Any] | None
+    """None: there is no such metric."""
+    origin: str = "file"
+    """Else the reach of the last that changed it."""
+    expires_at: float | None = None
+    """When some of it ends."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """By the id of a change: why it is not in force here."""
+
+
 @dataclass(slots=True)
 class MetricDatabase:
     """A database, and what of it is in force."""
@@ -101,11 +121,16 @@ class MetricDatabase:
     plan: DatabasePlan
     probes: ProbeSource
     entries: dict[str, Entry] = field(default_factory=dict)
+    grounds: dict[str, Ground] = field(default_factory=dict)
+    """Of metrics of which something is said that reaches beyond this agent."""
+
+    def ground(self, metric: str) -> Ground:
+        return self.grounds.get(metric) or Ground(self.plan.raw_metrics.get(metric))
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """What the log says of a metric."""
+    """What a log says of a metric."""
 
     settings: Mapping[str, Any] | None
     """None: it is removed."""
@@ -113,6 +138,17 @@ class Override:
     expires_at: float | None
     ends_mono_s: float
     """By this it has ended, too: a wall clock that is set back does not lengthen it."""
+    item_id: str
+    reach: Reach
+    adds: bool = False
+    """Of one that reaches further: also where there is no such metric."""
+
+    @property
+    def name(self) -> str:
+        return parted_id(self.item_id)[1]
+
+    def applies_to(self, place: Place) -> bool:
+        return self.reach.meets(place) and parted_id(self.item_id)[0] in (ANY, place.database)
 
     def has_ended(self, now: Instant) -> bool:
         if self.expires_at is None:
@@ -145,10 +181,11 @@ class Wish(NamedTuple):
     """None: nothing is said of its end. math.inf: it has none."""
     keeps_end: bool = False
     """Where nothing is said of it, the end of the change before stays."""
+    reach: Reach = HERE
 
     @property
     def id(self) -> str:
-        return f"{self.database}/{self.metric}"
+        return override_id(self.database, self.metric, self.reach)
 
 
 WantedSettings = Callable[[MetricBefore], Mapping[str, Any]]
@@ -169,35 +206,35 @@ class MetricDrafts:
         database: MetricDatabase,
         settings: WantedSettings,
     ) -> Draft:
-        plan = database.plan
-        known = known_of(held, plan, wish, asked)
+        known = known_of(held, database, wish, asked)
         raw = settings(known)
-        entry = self._validated(database, wish.metric, raw, known)
-        _check_revision(wish, known)
-        end_s, told = _end_of(wish, laid_over(plan, wish.metric, None, 0), entry, known, asked)
-        change = put(held, METRIC, wish.id, _with_end({"settings": dict(raw)}, end_s), asked)
+        entry = self.validated(database, wish.metric, raw, known.shown or {})
+        check_revision(wish, known)
+        beneath = laid_over(database, wish.metric, None, 0)
+        end_s, told = _end_of(wish, beneath, entry, known, asked)
+        change = put(held, METRIC, wish.id, with_end({"settings": dict(raw)}, end_s), asked)
         return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
 
     def remove(self, held: Holdings, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
-        known = known_of(held, database.plan, wish, asked)
+        known = known_of(held, database, wish, asked)
         there(wish, database, known)
-        _check_revision(wish, known)
-        beneath = laid_over(database.plan, wish.metric, None, 0)
+        check_revision(wish, known)
+        beneath = laid_over(database, wish.metric, None, 0)
         told, value = tuple[Advice, ...](), None
         if beneath is not None:  # Else there is nothing left to remove.
             end_s, told = _end_of(wish, beneath, None, known, asked)
-            value = _with_end({"removed": True}, end_s)
+            value = with_end({"removed": True}, end_s)
         change = put(held, METRIC, wish.id, value, asked)
         return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
 
     def revert(self, held: Holdings, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
-        known = known_of(held, database.plan, wish, asked)
+        known = known_of(held, database, wish, asked)
         if known.item is None:
             there(wish, database, known)
-            return Draft("metric.revert")  # As in the file already.
-        _check_revision(wish, known)
+            return Draft("metric.revert")  # Nothing lies on it.
+        check_revision(wish, known)
         change = put(held, METRIC, wish.id, None, asked)
-        shown = _audit(wish, known, database.plan.raw_metrics.get(wish.metric))
+        shown = _audit(wish, known, database.ground(wish.metric).raw)
         return Draft("metric.revert", [change], shown=shown)
 
     def of_file(
@@ -215,22 +252,28 @@ class MetricDrafts:
             (change,) = draft.changes
             told: Sequence[Advice] = draft.advice
         else:
-            beneath = laid_over(database.plan, wish.metric, None, 0)
+            beneath = laid_over(database, wish.metric, None, 0)
             if faults := _removal_faults(settings, beneath):
                 raise InvalidSettings(faults)
-            known = known_of(held, database.plan, wish, asked)
+            known = known_of(held, database, wish, asked)
             end_s, told = _end_of(wish, beneath, None, known, asked)
-            change = put(held, METRIC, wish.id, _with_end({"removed": True}, end_s), asked)
+            change = put(held, METRIC, wish.id, with_end({"removed": True}, end_s), asked)
         assert change.after is not None
         return change.after, told
 
-    def _validated(
-        self, database: MetricDatabase, metric: str, raw: Mapping[str, Any], known: MetricBefore
+    def validated(
+        self,
+        database: MetricDatabase,
+        metric: str,
+        raw: Mapping[str, Any],
+        before: Mapping[str, Any],
     ) -> Entry:
-        faults = [*hidden_faults(raw), *self._source_faults(database, metric, raw, known)]
+        """`before`: what it was, or lies on."""
+        file = database.plan.raw_metrics.get(metric, {})
+        faults = [*hidden_faults(raw), *self.source_faults(raw, before, file)]
         if faults:
             raise InvalidSettings(faults)
-        if known.entry is None and len(database.entries) >= MAX_METRICS_PER_DATABASE:
+        if metric not in database.entries and len(database.entries) >= MAX_METRICS_PER_DATABASE:
             message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
             raise InvalidSettings([Fault(metric, message)])
         entry = _entry(database.plan, metric, raw, "runtime", 0)
@@ -242,19 +285,59 @@ class MetricDrafts:
         database.probes.probe_for(entry.spec)
         return entry
 
-    def _source_faults(
-        self, database: MetricDatabase, metric: str, raw: Mapping[str, Any], known: MetricBefore
-    ) -> list[Fault]:
+    def source_faults(self, raw: Mapping[str, Any], *before: Mapping[str, Any]) -> list[Fault]:
         """What reaches beyond the agent comes from the file. What is there already may stay
         while the rest changes."""
-        before = (known.shown or {}, database.plan.raw_metrics.get(metric, {}))
         return [
             Fault(source, f"may only be set in the settings file: {_FILE_ONLY[source]}")
             for source in _PLACES
-            if source in raw
+            if raw.get(source) is not None
             and source not in self.runtime_sources
             and not any(_same_place(source, raw, settings) for settings in before)
         ]
+
+    # --- what reaches beyond this agent ------------------------------------------------------
+
+    def ground(
+        self,
+        database: MetricDatabase,
+        metric: str,
+        layers: Iterable[Override],
+        last_good: Mapping[str, Mapping[str, Any]],
+    ) -> Ground:
+        """What the file and these say, each a patch of what lies beneath. Of one that is not valid
+        here, what was in force of it stays: `last_good`, by the id of the change."""
+        ground = Ground(database.plan.raw_metrics.get(metric))
+        for one in layers:
+            if one.settings is None:
+                ground = replace(ground, raw=None, origin=str(one.reach))
+            elif ground.raw is not None or one.adds:
+                ground = self._patched(database, ground, one, last_good)
+            else:
+                continue
+            ends = [end for end in (ground.expires_at, one.expires_at) if end is not None]
+            ground = replace(ground, expires_at=min(ends, default=None))
+        return ground
+
+    def _patched(
+        self,
+        database: MetricDatabase,
+        ground: Ground,
+        one: Override,
+        last_good: Mapping[str, Mapping[str, Any]],
+    ) -> Ground:
+        beneath, faults = ground.raw or {}, dict(ground.faults)
+        for settings in (one.settings, last_good.get(one.item_id)):
+            if settings is None:
+                continue
+            raw = patched(beneath, settings)
+            try:
+                self.validated(database, one.name, raw, beneath)
+            except InvalidSettings as error:
+                faults.setdefault(one.item_id, str(error))
+            else:
+                return replace(ground, raw=raw, origin=str(one.reach), faults=faults)
+        return replace(ground, faults=faults)
 
 
 def _whole(settings: Mapping[str, Any], known: MetricBefore) -> Mapping[str, Any]:
@@ -272,18 +355,37 @@ def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[
     return []
 
 
-def known_of(held: Holdings, plan: DatabasePlan, wish: Wish, asked: Asked) -> MetricBefore:
+def override_id(database: str, metric: str, reach: Reach) -> str:
+    name = f"{database}/{metric}"
+    return name if reach == HERE else f"{name}@{reach}"
+
+
+def parted_id(item_id: str) -> tuple[str, str]:
+    """Its database and its metric, whose names have no `@`."""
+    database, _, metric = item_id.partition("@")[0].rpartition("/")
+    return database, metric
+
+
+def is_named_by_its_reach(item: Item) -> bool:
+    return item.id == override_id(*parted_id(item.id), item.reach)
+
+
+def n_of(item: Item | None) -> int:
+    return 0 if item is None else item.n
+
+
+def known_of(held: Holdings, database: MetricDatabase, wish: Wish, asked: Asked) -> MetricBefore:
     """Of the log, and not of what is in force: another change may be on its way there."""
     item = held.items.get((METRIC, wish.id))
-    n = 0 if item is None else item.n
+    n = n_of(item)
     if item is None or not stands(item, asked.wall_s):
-        return MetricBefore(None, laid_over(plan, wish.metric, None, n), n)
+        return MetricBefore(None, laid_over(database, wish.metric, None, n), n)
     change: Override | None = None
     try:
         change = change_of(item, Instant(0.0, asked.wall_s))
     except (KeyError, TypeError, ValueError) as error:
         log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
-    return MetricBefore(item, laid_over(plan, wish.metric, change, n), n)
+    return MetricBefore(item, laid_over(database, wish.metric, change, n), n)
 
 
 def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> Entry:
@@ -294,31 +396,37 @@ def there(wish: Wish, database: MetricDatabase, known: MetricBefore) -> Entry:
 
 
 def laid_over(
-    plan: DatabasePlan, metric: str, change: Override | None, revision: int
+    database: MetricDatabase, metric: str, change: Override | None, revision: int
 ) -> Entry | None:
-    """The change over what the file says; None: there is no such metric."""
+    """The change of this agent over what lies beneath; None: there is no such metric."""
     if change is not None and change.settings is None:
         return None
     if change is not None and change.settings is not None:
         try:
-            entry = _entry(plan, metric, change.settings, "runtime", revision)
+            entry = _entry(database.plan, metric, change.settings, "runtime", revision)
         except InvalidSettings as error:
             # Kept by an older version, or for another engine: say so and go on with the file.
-            log.error("metric.kept_change_refused", database=plan.name, fault=str(error))
+            log.error("metric.kept_change_refused", database=database.plan.name, fault=str(error))
         else:
             return replace(entry, expires_at=change.expires_at)
-    raw = plan.raw_metrics.get(metric)
-    return None if raw is None else _entry(plan, metric, raw, "file", revision)
+    return on_ground(database.plan, metric, database.ground(metric), revision)
+
+
+def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) -> Entry | None:
+    if ground.raw is None:
+        return None
+    entry = _entry(plan, metric, ground.raw, ground.origin, revision)
+    return replace(entry, expires_at=ground.expires_at)
 
 
 def change_of(item: Item, now: Instant) -> Override:
     kept = item.value or {}
     settings = None if kept.get("removed") is True else dict(kept["settings"])
-    end = ends_at(item)
-    if end is None:
-        return Override(settings, item.n, None, math.inf)
-    left_s = min(end - now.wall_s, end - item.set_at)
-    return Override(settings, item.n, end, now.mono_s + left_s)
+    end, ends_mono_s = ends_at(item), math.inf
+    if end is not None:
+        ends_mono_s = now.mono_s + min(end - now.wall_s, end - item.set_at)
+    adds = item.reach != HERE and kept.get("adds") is True
+    return Override(settings, item.n, end, ends_mono_s, item.id, item.reach, adds)
 
 
 def settings_in(item: Item) -> dict[str, Any] | None:
@@ -333,7 +441,7 @@ def _audit(
     return {(METRIC, wish.id): (known.shown, None if after is None else dict(after))}
 
 
-def _check_revision(wish: Wish, known: MetricBefore) -> None:
+def check_revision(wish: Wish, known: MetricBefore) -> None:
     if wish.expect is not None and wish.expect != known.n:
         message = (
             f"{wish.id} is at revision {known.n}, not {wish.expect}: "
@@ -411,35 +519,35 @@ def _end_of(
         return (None if wish.expires_at == math.inf else wish.expires_at), ()
     was = None if known.item is None else ends_at(known.item)
     if wish.keeps_end and was is not None:
-        return was, (_kept_end(wish, was),)
+        return was, (kept_end(wish, was),)
     endless = known.item is not None and was is None
-    if not _is_looser(entry, beneath) or (endless and not _is_looser(entry, known.entry)):
+    if not may_admit_more(entry, beneath) or (endless and not may_admit_more(entry, known.entry)):
         return None, ()
     end_s = asked.wall_s + LOOSER_FOR_S
-    return end_s, (_default_end(wish, end_s),)
+    return end_s, (default_end(wish, end_s),)
 
 
-def _is_looser(entry: Entry | None, than: Entry | None) -> bool:
+def may_admit_more(entry: Entry | None, than: Entry | None) -> bool:
     """Whether it may admit what the other one rejects."""
     if than is None or not than.enabled:
         return False
     return entry is None or not entry.enabled or is_looser(entry.spec, than.spec)
 
 
-def _default_end(wish: Wish, end_s: float) -> Advice:
+def default_end(wish: Wish, end_s: float, why: str = "is looser than the settings file") -> Advice:
     message = (
-        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it is looser than the settings "
-        "file, and no end was given. Give one (for: 2h), or keep it (for: never)"
+        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it {why}, and no end was given. "
+        "Give one (for: 2h), or keep it (for: never)"
     )
     return Advice(Severity.WARNING, "ends", wish.metric, message)
 
 
-def _kept_end(wish: Wish, end_s: float) -> Advice:
+def kept_end(wish: Wish, end_s: float) -> Advice:
     message = f"ends at {_iso(end_s)}, as before. Give another end (for: 2h), or none (for: never)"
     return Advice(Severity.WARNING, "ends", wish.metric, message)
 
 
-def _with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:
+def with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:
     return value if end_s is None else {**value, "expires_at": _iso(end_s)}
 
 
