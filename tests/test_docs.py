@@ -374,8 +374,8 @@ def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> No
             limits=unlimited,
         )
     for budget in file.of(ItemKind.BUDGET):
-        besides = ("database", "whole", "unset")
-        parse_budget({key: one for key, one in budget.raw.items() if key not in besides})
+        of_file = ("database", "whole", "unset")
+        parse_budget({key: one for key, one in budget.raw.items() if key not in of_file})
     for metric in file.of(ItemKind.METRIC):
         besides = ("database", "metric", "removed", "for", "expires_at")
         settings = {key: one for key, one in metric.raw.items() if key not in besides}

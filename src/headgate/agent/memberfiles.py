@@ -66,7 +66,7 @@ class MemberRoom:
     def _check_skipped(self, held: Holdings, shard: Shard, reading: _Reading) -> None:
         """`held` has peers that the file adds, too."""
         entry, names = reading.entry, _names(shard)
-        if entry.raw["member"] not in names and standing(held, PEER, entry.id) is None:
+        if entry.raw["member"] not in names and not standing(held, PEER, entry.id):
             known = ", ".join(sorted(names))
             reading.fault("member", f"is no member of {shard.name}; it has {known}")
 
