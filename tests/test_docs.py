@@ -15,10 +15,13 @@ import pytest
 
 from headgate import config, fleetsettings, pagesettings, proxysettings, tracingsettings
 from headgate.core.builtins import BUILTINS
+from headgate.core.change_files import parse_file, read_document
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
-from headgate.core.fleet_files import parse_file, read_document
+from headgate.core.fleet import ItemKind
 from headgate.core.lint import Severity
-from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
+from headgate.core.metrics import Engine
+from headgate.core.reach import HERE
 from headgate.core.rollup import AGGREGATES, COUNTING, ROLLUP_MEANINGS
 from headgate.core.rollup_settings import ROLLUP_SETTINGS
 from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits, parse_rule
@@ -341,16 +344,14 @@ def test_every_piece_of_a_proxys_settings_is_taken(name: str, block: str, tmp_pa
 
 def policy_blocks() -> list[tuple[str, str]]:
     """Every piece of a policy in the docs."""
-    return [(n, b) for n, b in all_toml() if "budgets" in tomllib.loads(b) and "reach" not in b]
+    changes = change_blocks()
+    return [one for one in all_toml() if "budgets" in tomllib.loads(one[1]) and one not in changes]
 
 
-def fleet_blocks() -> list[tuple[str, str]]:
-    """Every file of a fleet in the docs."""
-    return [
-        (n, b)
-        for n, b in all_toml()
-        if tomllib.loads(b).keys() & {"rules", "budgets"} and "reach" in b
-    ]
+def change_blocks() -> list[tuple[str, str]]:
+    """Every file of changes in the docs: of a fleet, with a reach, or of one agent."""
+    found = [one for one in all_toml() if tomllib.loads(one[1]).keys() & {"rules", "budgets"}]
+    return [(n, b) for n, b in found if "reach" in b or n == "changes.md"]
 
 
 def all_toml() -> list[tuple[str, str]]:
@@ -359,11 +360,11 @@ def all_toml() -> list[tuple[str, str]]:
     return [(name, textwrap.dedent(block)) for name, block in found]
 
 
-@pytest.mark.parametrize(("name", "block"), fleet_blocks(), ids=lambda part: part[:24])
-def test_every_file_of_a_fleet_in_the_docs_is_taken(name: str, block: str) -> None:
-    file = parse_file(read_document(block))
+@pytest.mark.parametrize(("name", "block"), change_blocks(), ids=lambda part: part[:24])
+def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> None:
+    file = parse_file(read_document(block), default_reach=None if "reach" in block else HERE)
     unlimited = RuleLimits(max_for_s=1e9)
-    for rule in file.rules:
+    for rule in file.of(ItemKind.RULE):
         parse_rule(
             rule.raw,
             rule_id="r",
@@ -372,9 +373,14 @@ def test_every_file_of_a_fleet_in_the_docs_is_taken(name: str, block: str) -> No
             known_metrics=lambda _: {},
             limits=unlimited,
         )
-    for budget in file.budgets:
-        parse_budget(budget.raw)
-    assert file.rules or file.budgets
+    for budget in file.of(ItemKind.BUDGET):
+        of_file = ("database", "whole", "unset")
+        parse_budget({key: one for key, one in budget.raw.items() if key not in of_file})
+    for metric in file.of(ItemKind.METRIC):
+        besides = ("database", "metric", "removed", "for", "expires_at")
+        settings = {key: one for key, one in metric.raw.items() if key not in besides}
+        parse_metric_settings(metric.raw["metric"], settings, Engine.POSTGRES)
+    assert file.entries
 
 
 @pytest.mark.parametrize(("name", "block"), policy_blocks(), ids=lambda part: part[:24])

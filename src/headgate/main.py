@@ -21,6 +21,7 @@ import structlog
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
+from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
@@ -35,6 +36,7 @@ from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
+from headgate.agent.memberfiles import MemberRoom
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
 from headgate.agent.ownitems import Forgetter
@@ -97,6 +99,7 @@ from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
 from headgate.tracingparts import check_tracing, tracer_of
 from headgate.version import VERSION
+from headgate.wire.peers import parse_peer_url
 from headgate.wiring import (
     advertised,
     check_parts,
@@ -296,6 +299,7 @@ class Agent:
             roll,
             Here(self.rules.advice, self.rules.time.now_s),
             self.own_in_force.changed,
+            name=agent.name,
             limits=limits,
         )
         facts = OwnFacts(agent.name, settings.fleet is not None, self._places)
@@ -306,6 +310,13 @@ class Agent:
             self.own.forget, self._clock, (*self.shards.kept, self.book.kept)
         )
         self.budgets.own = self.own
+        members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
+        self.own.rooms |= {
+            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ItemKind.METRIC: self.book.room,
+            ItemKind.PEER: members,
+            ItemKind.SKIP: members,
+        }
         host = Host(
             self.shards,
             self.board,
@@ -350,6 +361,7 @@ class Agent:
             intake=self.intake,
             budgets=self.budgets,
             fleet=self.fleet.look() if self.fleet else None,
+            exchange=self.exchange,
         )
         self.views = Views(parts, self.facts)
         self._pulse = Pulse(self._clock)
@@ -424,6 +436,7 @@ class Agent:
             # From the last to the first; one that fails keeps none of the others from its end.
             ends.callback(self._unlink_socket)
             ends.push_async_callback(self._close_store)
+            ends.callback(self.own.close)
             ends.push_async_callback(self.budgets.flush)
             ends.push_async_callback(self.keeper.flush)
             ends.push_async_callback(self.book.close)

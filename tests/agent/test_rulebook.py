@@ -30,7 +30,7 @@ from headgate.core.records import AuditEntry
 from headgate.core.rule_settings import KnownMetric, RuleLimits
 from headgate.core.rules import NO_RULES, RuleBook
 from headgate.core.samples import BootInstant, Instant
-from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
+from headgate.errors import Conflict, InvalidSettings, OutcomeUnknown, StoreUnavailable
 from headgate.http.fleet_ruling import entry_of
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.fakes import HandClock, settle
@@ -122,7 +122,7 @@ class World:
         )
         self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,))
         here = Here(self.keeper.advice, self.keeper.time.now_s)
-        more = {"new_id": self.new_id} if self.new_id else {}
+        more: dict[str, Any] = {"new_id": self.new_id} if self.new_id else {}
         self.own = OwnBook(
             self.store,
             self.clock,
@@ -226,6 +226,26 @@ async def test_what_the_store_does_not_take_does_not_count(world: World) -> None
         await world.put(**HALF)
     assert world.refused_by() is None
     assert world.keeper.entries() == []
+
+
+async def test_what_was_kept_after_all_comes_into_force(world: World) -> None:
+    """The disk took it and did not say so: it is in force once the store tells."""
+
+    class Unsure(FailingStore):
+        async def commit(self, *given: Any, **more: Any) -> int:
+            await super().commit(*given, **more)
+            raise OutcomeUnknown("the disk gave no answer")
+
+    kind = type(world.store)
+    world.store.__class__ = Unsure
+    with pytest.raises(OutcomeUnknown):
+        await world.put(**HALF)
+    assert world.refused_by() is None
+    world.store.__class__ = kind
+    await settle()
+    await world.clock.advance(1)
+    await settle()
+    assert world.refused_by() == "half"
 
 
 async def test_a_dry_run_judges_and_changes_nothing(world: World) -> None:

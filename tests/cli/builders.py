@@ -208,6 +208,7 @@ def member(name: str = "db-b", **given: Any) -> Doc:
         "asides": {},
         "aside_kinds": {},
         "hopeless": [],
+        "copy": None,
     }
     return _doc(MemberDoc, values, given)
 

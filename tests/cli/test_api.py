@@ -228,7 +228,7 @@ def test_a_hung_agent_costs_the_timeout_and_no_more() -> None:
 def test_one_that_is_there_and_busy_is_not_told_to_be_started() -> None:
     """And a change that it may be at work on is not repeated blindly."""
     with raw_server(b"", hang=True) as url, pytest.raises(AgentSilent) as busy:
-        connect(url, None, timeout_s=1.0).change("POST", "/v1/fleet/apply", {})
+        connect(url, None, timeout_s=1.0).change("POST", "/v1/changes/apply", {})
     assert "took the question" in str(busy.value) and "look before you repeat" in str(busy.value)
     assert "start" not in str(busy.value)
     with raw_server(b"", hang=True) as url, pytest.raises(AgentSilent) as slow:

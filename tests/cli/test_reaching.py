@@ -10,7 +10,7 @@ from tests.cli.conftest import Ran, Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent
 from tests.cli.terminal import terminal
 from tests.cli.test_budgets import budget, changed
-from tests.cli.test_fleet import REACHED, said
+from tests.cli.test_changes import REACHED, said
 from tests.cli.test_rules import RULES, rule
 from tests.fixtures.eventually import eventually
 

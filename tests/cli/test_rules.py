@@ -320,7 +320,33 @@ def test_rules_of_the_fleet_are_shown_with_their_reach(agent: ScriptedAgent, run
     assert "this agent" not in run("rules").out
     agent.replies["GET", f"{RULES}/r-1"] = Reply(far)
     shown = run("rule", "show", "r-1").out
-    assert "set for shard:commerce/*, revision 12 of the fleet" in shown
+    assert "set for shard:commerce/*, revision 12" in shown
+
+
+SHARD: dict[str, Any] = {"reach": "shard:commerce/-80", "n": 12}
+COPIES: dict[str, Any] = {"have": 1, "of": 2, "missing": ["db-c does not answer"], "standby": None}
+COPIES["says"] = "in force here; 1 of 2 replicas have a copy: db-c does not answer"
+
+
+def test_a_change_for_the_shard_says_who_has_a_copy(agent: ScriptedAgent, run: Run) -> None:
+    """R164"""
+    made = rule(**SHARD, copies=COPIES)
+    agent.says(RULES, made, method="POST", status=201)
+    shown = " ".join(run("rule", "hold", "etl", "--reason", "x").out.split())
+    assert COPIES["says"] in shown and "set for shard:commerce/-80, revision 12" in shown
+    agent.replies["GET", f"{RULES}/r-1"] = Reply(rule(**SHARD), headers={"ETag": '"12"'})
+    agent.says(f"{RULES}/r-1", {"rules": [made], "copies": COPIES}, method="DELETE")
+    assert str(COPIES["says"]) in " ".join(run("rule", "lift", "r-1").out.split())
+
+
+def test_what_reaches_no_further_than_the_shard_is_not_asked_for(
+    agent: ScriptedAgent, run: Run
+) -> None:
+    """The agent's own log: there is nobody else whom it could surprise."""
+    agent.says(RULES, rule(**SHARD, copies=COPIES), method="POST", status=201)
+    ran = run("rule", "hold", "etl", "--reason", "x", "--shard", "commerce/-80")
+    assert ran.code == 0 and "Change it for" not in ran.err
+    assert sent(agent).body["reach"] == "shard:commerce/-80"
 
 
 def test_an_ended_rule_says_who_lifted_it(agent: ScriptedAgent, run: Run) -> None:

@@ -13,7 +13,7 @@ from headgate.cli.documents import Shard, Status, read
 from headgate.cli.frame import frame
 from headgate.cli.pages import shard_page
 from headgate.cli.render import Canvas, status_page
-from headgate.cli.tree import shard_line, shard_tree
+from headgate.cli.tree import member_facts, shard_line, shard_tree
 from headgate.cli.trend import View
 from tests.cli import builders
 from tests.cli.test_render import shown, squeezed
@@ -214,3 +214,18 @@ def test_top_has_the_shard_in_a_line() -> None:
     assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
     assert "db-c lag 8.1 s ✖ above 5 s set aside · db-d ○ UNREACHABLE" in text
     assert "├─" not in text
+
+
+def test_a_member_without_a_copy_of_the_changes_is_told_with_the_reason() -> None:
+    """R164"""
+    copy = {"has_all": False, "exchanged_s_ago": 42.0, "fault": "the disk is full"}
+    behind, whole = (
+        builders.member("db-b", copy=copy),
+        builders.member("db-c", copy={"has_all": True, "exchanged_s_ago": 1.0, "fault": ""}),
+    )
+    text = squeezed(drawn(members=[behind, whole]))
+    assert text.count("has no copy yet of what is set for the shard: the disk is full") == 1
+    shard = read(Shard, builders.shard(members=[behind, whole]))
+    facts = [", ".join(member_facts(member, shard)) for member in shard.members]
+    assert "has not all changes as of 42.0s ago" in facts[0]
+    assert "has all changes as of 1.0s ago" in facts[1]

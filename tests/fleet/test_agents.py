@@ -324,7 +324,7 @@ def test_a_store_that_lost_everything_takes_nothing_out_of_force(
         go_on()
         eventually(lambda: fleet_of(fleet.lone)["kept"])
         assert everywhere(fleet, target)
-    restored = fleet.lone.request("POST", "/v1/fleet/restore", {}, unix=True)
+    restored = fleet.lone.request("POST", "/v1/changes/restore?log=fleet", {}, unix=True)
     assert restored.status == 200, restored.body
     eventually(lambda: not fleet_of(fleet.lone)["kept"])
     hold(fleet.primary, f"{target}-after", "fleet")

@@ -6,7 +6,7 @@ fleet is put into them as a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headgate.agent.alerts import Alerts
+from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Work
 from headgate.agent.fairness import Fairness
 from headgate.agent.heartbeat import Heartbeat
@@ -24,6 +25,7 @@ from headgate.agent.standby import Standby
 from headgate.agent.unthrottled import Told
 from headgate.agent.watch import Watch
 from headgate.core.builtins import BUILTINS
+from headgate.core.copies import CopyState
 from headgate.core.decision import Verdict
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
@@ -64,6 +66,10 @@ class OneShard:
 
     def view(self, database: str) -> ShardView | None:
         return self.shard if database == "main" else None
+
+    def copies(self, shard: str) -> Mapping[str, CopyState]:
+        now_s = SystemClock().now().mono_s
+        return {one.member.name: CopyState(True, now_s, "") for one in self.shard.members}
 
 
 class Spans:
@@ -189,7 +195,9 @@ class Everything:
         empty = stand(metric("threads_running"), window(gone), scope=Scope.SHARD)
         standings = {"lag": lag, "threads_running": empty}
         served.board.set_shard("main", ShardHealth("commerce/-80", standings))
-        served.views.parts = replace(served.views.parts, shards=OneShard(view))
+        served.views.parts = replace(
+            served.views.parts, shards=OneShard(view), exchange=OneShard(view)
+        )
 
     async def _standby(self) -> Standby:
         async def answers() -> None:

@@ -14,15 +14,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import uvloop
 
 from headgate.agent.board import Board
+from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, TrafficPlan
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
+from headgate.agent.exchange import Exchange, OwnFacts
 from headgate.agent.fleetbook import ChangeBook, OwnBook
 from headgate.agent.fleetcommit import Draft
 from headgate.agent.fleetinforce import OwnInForce
@@ -32,14 +34,16 @@ from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.pacer import Pacers
-from headgate.agent.ports import FleetStore, Store
+from headgate.agent.ports import FleetStore, PeerLink, Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.ruledrafts import Asked, Here
 from headgate.agent.sampler import Sampler
+from headgate.agent.shards import Shards
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.core.activity import Idleness
+from headgate.core.fleet import ItemKind
 from headgate.core.fleet_change import FleetChange, Holdings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.reach import Place
@@ -57,6 +61,8 @@ from headgate.http.page.sessions import Sessions
 from headgate.http.peering import ShardsPort
 from headgate.http.streaming import Broadcasts
 from headgate.http.views import AgentFacts, Parts, Views
+from headgate.peers import PeerAccess, open_link
+from tests.agent.exchange_world import StubShards, stub_shard
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_store import MemoryStore
 from tests.http.talk import Address, Reply, Talk
@@ -74,7 +80,7 @@ LIMITS = Limits(
 HEALTHY = {"lag": 0.25, "threads_running": 3.0, "pool_usage": 0.1}
 # No value goes stale while the machine pauses: what is lost, a test loses itself.
 METRICS: Mapping[str, Mapping[str, Any]] = {name: {"max_age_s": 600} for name in HEALTHY}
-OPERATOR, VIEWER = "operator-token", "viewer-token"
+OPERATOR, VIEWER, PEER = "operator-token", "viewer-token", "peer-token"
 TEND_EVERY_S = 0.02
 
 
@@ -138,6 +144,8 @@ class Plan:
     """The store of the fleet that it belongs to."""
     shards: ShardsPort | None = None
     """What operators set of the shards."""
+    shard: str = ""
+    """To which all of its databases belong, as far as its changes go; it leads nothing at first."""
     tended: bool = True
     """Else connections are late only where a test says so: `Served.later`."""
 
@@ -184,6 +192,12 @@ class Served:
             self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
         )
         self.budgets.own = self.own
+        self.own.rooms |= {
+            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ItemKind.METRIC: self.book.room,
+        }
+        self.shard = stub_shard(plan.shard, "agent", self.demands)
+        self.exchange = None if not plan.shard else self._exchange(plan)
         self.checker.debits = self.budgets.debits
         self.unthrottled = UnthrottledBook(self.store, self.clock)
         snapshots = Snapshots(self.board, self.checker, self.demands)
@@ -217,6 +231,7 @@ class Served:
             gatekeeper(plan),
             rules=self.rules,
             own=self.own,
+            exchange=self.exchange,
             broadcasts=self.broadcasts,
             intake=self.intake,
             unthrottled=self.unthrottled,
@@ -274,7 +289,17 @@ class Served:
         return await self.own.make(draft, who, dry_run=dry_run)
 
     def _places(self) -> list[Place]:
-        return [Place(host="agent", database=name) for name in self._plan.databases]
+        shard = self._plan.shard
+        return [Place(shard=shard, host="agent", database=name) for name in self._plan.databases]
+
+    def _exchange(self, plan: Plan) -> Exchange:
+        """With nobody, unless a test says with whom."""
+        shards = cast(Shards, StubShards({plan.shard: self.shard}))
+        own = OwnFacts("agent", plan.fleet is not None, self._places)
+        return Exchange(shards, self.own, self.demands, self.clock, self._open_link, own)
+
+    def _open_link(self, url: str) -> PeerLink:
+        return open_link(url, PeerAccess(token=PEER), sender="agent", now=self.clock.now)
 
     def _apply(self, book: RuleBook) -> None:
         self.checker.rules = book
@@ -291,6 +316,8 @@ class Served:
 
     async def end(self) -> None:
         self.broadcasts.close()
+        if self.exchange is not None:
+            await self.exchange.close()
         await self.listener.stop(0.5)
         await self.book.close()
         await self.store.close()
@@ -424,6 +451,7 @@ def gatekeeper(plan: Plan) -> Gatekeeper:
         [
             Credential("ops", "operator", hashlib.sha256(OPERATOR.encode()).hexdigest()),
             Credential("eve", "viewer", hashlib.sha256(VIEWER.encode()).hexdigest()),
+            Credential("db-b", "peer", hashlib.sha256(PEER.encode()).hexdigest()),
         ]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import headgate
 from headgate.agent.demand import Work
 from headgate.agent.metricbook import NoSuchMetric
 from headgate.agent.standby import Standby
+from headgate.core.copies import CopyState
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
 from headgate.core.samples import Absent, Cause, Sample
@@ -40,6 +42,7 @@ ONLY_WITH_SHARDS = {
     "headgate_shard_metric_value",
     "headgate_member_reading",
     "headgate_member_clock_ahead_seconds",
+    "headgate_member_has_copy",
     "headgate_probes_total",
     "headgate_peer_messages_total",
     "headgate_heartbeat_writes_total",
@@ -206,6 +209,16 @@ class Watched:
         return self.shard if database == "main" else None
 
 
+class Copied:
+    """One member's agent has all changes of the shard, another does not answer."""
+
+    def copies(self, shard: str) -> Mapping[str, CopyState]:
+        return {
+            "db-b": CopyState(True, 1.0, ""),
+            "db-d": CopyState(False, None, "connection refused"),
+        }
+
+
 def watching(served: Served, *members: MemberView, **more: Any) -> None:
     """From now on main belongs to this shard, in the server's own time."""
     readings = {"lag": Sample(0.02, served.clock.now().mono_s)}
@@ -215,7 +228,7 @@ def watching(served: Served, *members: MemberView, **more: Any) -> None:
         setattr,
         served.views,
         "parts",
-        replace(served.views.parts, shards=shard, demands=served.demands),
+        replace(served.views.parts, shards=shard, demands=served.demands, exchange=Copied()),
     )
 
 
@@ -268,6 +281,9 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     assert value(samples, "headgate_member_reading", member="db-d", **read) is None, "no frozen 0"
     skew = "headgate_member_clock_ahead_seconds"
     assert value(samples, skew, **main, member="db-b") == -0.25
+    assert value(samples, "headgate_member_has_copy", **main, member="db-b") == 1
+    assert value(samples, "headgate_member_has_copy", **main, member="db-c") is None
+    assert value(samples, "headgate_member_has_copy", **main, member="db-d") == 0
 
 
 def test_a_following_agent_counts_nobody(serve: Serve) -> None:

@@ -216,7 +216,7 @@ async def test_a_store_that_is_away_is_said_first_and_loudly() -> None:
     assert "nothing was heard of the store for 15 min (connect timeout)" in text
     assert text.index("connect timeout") < text.index("data-label")
     text, _ = await page(large_fleet(3), went_back=True)
-    assert "headgate fleet restore" in text
+    assert "headgate changes restore --fleet" in text
 
 
 def test_its_style_takes_nothing_from_elsewhere() -> None:

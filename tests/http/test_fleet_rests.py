@@ -10,8 +10,8 @@ import pytest
 from headgate.core.fleet import ITEMS
 from headgate.core.keyvalue import Put
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
+from tests.http.test_changes import FaultyStore
 from tests.http.test_checks import is_problem
-from tests.http.test_fleet import FaultyStore
 from tests.http.test_fleet_ruling import HOLD, away, follow
 from tests.http.test_ruling import CHECK, RULES, change, described, listed
 
@@ -69,7 +69,10 @@ def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: Faulty
     assert served.ask("GET", STOP).status == 200
     refused = change(served, "DELETE", STOP)
     assert is_problem(refused, 409)
-    assert "the fleet's store has lost it: `headgate fleet restore`" in refused.json["detail"]
+    assert (
+        "the fleet's store has lost it: `headgate changes restore --fleet`"
+        in refused.json["detail"]
+    )
     assert "`headgate rule rest stop" in refused.json["detail"]
 
 
@@ -77,5 +80,5 @@ def test_who_only_looks_is_not_told_that_nothing_was_changed(
     served: Served, store: FaultyStore
 ) -> None:
     away(served, store)
-    detail = served.ask("GET", "/v1/fleet/items").json["detail"]
+    detail = served.ask("GET", "/v1/changes?log=fleet").json["detail"]
     assert "the store cannot be used: etcd: no answer in 2 s" in detail

@@ -21,8 +21,8 @@ from tests.agent.budget_world import FakeServer, document
 from tests.agent.fleet_items import rule_item
 from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
+from tests.http.test_changes import FaultyStore
 from tests.http.test_checks import is_problem
-from tests.http.test_fleet import FaultyStore
 from tests.http.test_ruling import CHECK, RULES, change, described, listed
 
 PLACES = (

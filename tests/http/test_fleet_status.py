@@ -99,7 +99,7 @@ def test_a_fleet_for_which_nothing_was_ever_set_is_known_to_be_so() -> None:
 def test_a_store_that_went_back_is_loud_and_says_what_to_do() -> None:
     (told,) = look(BEHIND).advice()
     assert "went back from n 14 to 3" in told and "2 items that stay in force" in told
-    assert "`headgate fleet restore --dry-run`" in told
+    assert "`headgate changes restore --fleet --dry-run`" in told
     assert look(BEHIND).doc(NOW).kept == 2
 
 

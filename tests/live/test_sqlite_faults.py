@@ -414,7 +414,7 @@ async def test_a_full_log_rejects_one_more_and_what_was_taken_out_makes_room(
 ) -> None:
     fill_log(tmp_path / "state.db")
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match=r"items/ has 30,000 entries .*remove some"):
+        with pytest.raises(StoreUnavailable, match=r"items/ has 100,000 entries .*remove some"):
             await store.commit([], [Put("items/new", b"")], audit=[ENTRY])
     assert list(await store.audit()) == []
     await store.commit([], [Put("notes/new", b""), Put("items/7", b"changed")])

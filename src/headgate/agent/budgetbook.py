@@ -545,6 +545,11 @@ class BudgetBook:
             fleet={one.name: one for one in layers.fleet},
         )
 
+    def validate(self, changes: Changes) -> None:
+        """InvalidSettings with all that is wrong with the policy that these would make."""
+        layers = replace(self.edition.layers, changes=changes)
+        self._check_names(self._judged(layers.document, layers, changes), self.edition)
+
     def _check_names(self, after: Edition, before: Edition) -> None:
         """Of those that are new: what the settings file has cannot be helped."""
         known = {budget.name for budget in before.policy.budgets}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import structlog
 
@@ -25,7 +24,7 @@ from headgate.agent.shard import Shard
 from headgate.agent.shards import Shards
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
-from headgate.core.copies import Copies, both
+from headgate.core.copies import Copies, CopyState, both
 from headgate.core.exchange import ANSWER_BYTES, Answer, Offer, compared, fitting, shard_of
 from headgate.core.reach import Level, Place, Reach
 from headgate.core.samples import Cause
@@ -70,15 +69,6 @@ class OwnFacts:
     host: str
     has_fleet: bool
     places: Callable[[], Sequence[Place]]
-
-
-class CopyState(NamedTuple):
-    """What another agent has of a shard's changes."""
-
-    has_all: bool
-    exchanged_at: float | None
-    """Monotonic."""
-    fault: str
 
 
 @dataclass(eq=False, slots=True)
@@ -293,11 +283,16 @@ class Exchange:
     def has_shard(self, name: str) -> bool:
         return name in self._shards.each
 
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        is_shard = reach.level is Level.SHARD and self.has_shard(reach.pattern)
+        return is_shard and not self._own.has_fleet
+
     # --- for the book ------------------------------------------------------------------------
 
-    async def lead(self, shards: Collection[str]) -> None:
-        """Before a change: one that leads, and has heard what the others have. Else a change made
-        here might count less than one that this agent has not heard of."""
+    async def lead(self, shards: Collection[str] = ()) -> None:
+        """Before a change: by one that leads, and has heard what the others have. Else what is made
+        here might count less than something that this agent has not heard of."""
         each = self._shards.each
         for name in shards:
             if name not in each:
@@ -308,9 +303,11 @@ class Exchange:
             if elsewhere := self._elsewhere(each[name]):
                 raise InvalidRequest(elsewhere, status=409)
         self.look()
-        others = [partner for name in shards for partner in self._others(name)]
-        is_met = lambda: all(one.met or one.fault for one in others)  # noqa: E731
-        await self._bell.until(is_met, self._clock, MEET_S)
+        await self._bell.until(self._has_met, self._clock, MEET_S)
+
+    def _has_met(self) -> bool:
+        led = (name for name, track in self._tracks.items() if track.led)
+        return all(other.met or other.fault for name in led for other in self._others(name))
 
     async def copied(self, shards: Collection[str]) -> Copies | None:
         """After it: who has it, of those who answer within a moment."""

@@ -6,15 +6,18 @@ what an agent still has ──────────────────�
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from headgate.agent.fleetcommit import Draft, NoSuchItem
 from headgate.agent.ruledrafts import UNCHANGED, Asked, ended
-from headgate.core.fleet import Item, ItemChange, Revision
+from headgate.core.exchange import apart
+from headgate.core.fleet import Item, ItemChange, ItemKind, Revision
 from headgate.core.fleet_change import (
     Holdings,
     ItemName,
+    audit_values,
     name_of,
     newest,
     same_setting,
@@ -24,44 +27,82 @@ from headgate.core.lint import Advice, Severity
 from headgate.errors import Conflict
 
 MAX_ADVICE = 50
+SORTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "rules": frozenset({ItemKind.RULE}),
+        "budgets": frozenset({ItemKind.BUDGET, ItemKind.POLICY}),
+        "metrics": frozenset({ItemKind.METRIC}),
+        "members": frozenset({ItemKind.SKIP, ItemKind.PEER, ItemKind.HANDOVER}),
+    }
+)
+"""What can be rolled back without the rest."""
+
+Only = Callable[[Item], bool]
 
 
-def as_after(held: Holdings, n: int, later: Sequence[Revision]) -> dict[ItemName, Item | None]:
-    """Of what was changed since: as it stood after n. `later`: every revision beyond it, newest
-    first."""
+def everything(item: Item) -> bool:
+    return True
+
+
+def of_sorts(sorts: Collection[str]) -> Only:
+    """Of these of SORTS; none: everything."""
+    kinds = frozenset[str]().union(*(SORTS[sort] for sort in sorts))
+    return (lambda item: item.kind in kinds) if kinds else everything
+
+
+def as_after(
+    held: Holdings, n: int, later: Sequence[Revision], only: Only = everything
+) -> dict[ItemName, Item | None]:
+    """Of what was changed since, by its name in `held`: as it stood after n. `later`: every
+    revision beyond it, newest first."""
     _check_complete(held, n, later)
     wanted: dict[ItemName, Item | None] = {}
     for revision in later:
         for change in revision.changes:
             item = change.after or change.before
-            if item is not None:
-                wanted[name_of(item)] = change.before
+            if item is not None and only(item):
+                wanted[_name(held, item)] = change.before
     return wanted
 
 
-def rolled_back(held: Holdings, n: int, later: Sequence[Revision], asked: Asked) -> Draft:
-    """To what stood after n; `later` as for as_after."""
-    wanted = as_after(held, n, later)
+def _name(held: Holdings, item: Item) -> ItemName:
+    """In an agent's own log, a change of its shard may have the name of one of its own."""
+    named = held.items.get(name_of(item))
+    is_apart = named is not None and named.key != item.key and apart(item) in held.items
+    return apart(item) if is_apart else name_of(item)
+
+
+def rolled_back(
+    held: Holdings, n: int, later: Sequence[Revision], asked: Asked, only: Only = everything
+) -> Draft:
+    """To what stood after n; `later` as for as_after. `only`: what goes back; the rest stays as
+    it is now."""
+    wanted = as_after(held, n, later, only)
     backs = (_back(held.items.get(name), before, asked) for name, before in wanted.items())
     changes = [back for back in backs if back is not None]
     over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]
     advice = [_over(item) for item in over[:MAX_ADVICE]]
-    return Draft("rollback", _puts_first(changes, asked), tuple(advice if changes else [UNCHANGED]))
+    return Draft(
+        "rollback",
+        _puts_first(changes, asked),
+        tuple(advice if changes else [UNCHANGED]),
+        shown=audit_values(changes),
+    )
 
 
 def _check_complete(held: Holdings, n: int, later: Sequence[Revision]) -> None:
     if not 0 <= n <= held.n:
-        raise NoSuchItem(f"the fleet has no revision {n}: it is at {held.n}")
+        raise NoSuchItem(f"the log has no revision {n}: it is at {held.n}")
     for revision in later:
         if revision.unread:
             raise Conflict(_unread(n, revision))
     oldest_n = later[-1].built_on if later else held.n
     if oldest_n < n:
         message = f"numbers were skipped when it was restored, from {oldest_n:,} to {later[-1].n:,}"
-        raise NoSuchItem(f"the fleet has no revision {n}: {message}")
+        raise NoSuchItem(f"the log has no revision {n}: {message}")
     if oldest_n > n:
         message = (
-            f"the fleet cannot go back to revision {n}: what was changed after it is no longer "
+            f"the log cannot go back to revision {n}: what was changed after it is no longer "
             f"kept; the furthest it can go back to is {oldest_n}"
         )
         raise NoSuchItem(message)
@@ -70,7 +111,7 @@ def _check_complete(held: Holdings, n: int, later: Sequence[Revision]) -> None:
 def _unread(n: int, revision: Revision) -> str:
     by = f", by {revision.who}," if revision.who else ""
     return (
-        f"the fleet cannot go back to revision {n} from here: revision {revision.n}{by} cannot be "
+        f"the log cannot go back to revision {n} from here: revision {revision.n}{by} cannot be "
         f"read by this version ({revision.unread}). Ask an agent of the version that made it "
         f"(--url), or go back to {revision.n} or later"
     )
@@ -79,10 +120,32 @@ def _unread(n: int, revision: Revision) -> str:
 def _back(now: Item | None, before: Item | None, asked: Asked) -> ItemChange | None:
     was = before if before is not None and stands(before, asked.wall_s) else None
     standing = now if now is not None and stands(now, asked.wall_s) else None
+    if was is not None and was.kind == ItemKind.HANDOVER:
+        return None  # A switchover happens when it does: it is not announced again by this.
+    known = standing or was
+    if known is not None and known.kind == ItemKind.POLICY:
+        return _policy_back(now, known, standing, was, asked)
     if was is not None:
         same = standing is not None and same_setting(standing, was)
         return None if same else ItemChange(now, _anew(was, asked))
     return None if standing is None else ItemChange(standing, ended(standing, asked))
+
+
+def _policy_back(
+    now: Item | None, known: Item, standing: Item | None, was: Item | None, asked: Asked
+) -> ItemChange | None:
+    """The mode that no budget goes beyond is a switch, and not of the policy: to go back lifts it
+    for nobody, and sets it for nobody (BudgetBook.rollback)."""
+    said, then = ({**_NO_POLICY, **(item.value or {})} if item else _NO_POLICY
+                  for item in (standing, was))  # fmt: skip
+    wanted = {**then, "mode_cap": said["mode_cap"]}
+    if wanted == said:
+        return None
+    value = None if wanted == _NO_POLICY else wanted
+    return ItemChange(now, _anew(replace(known, value=value), asked))
+
+
+_NO_POLICY = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
 
 
 def _anew(item: Item, asked: Asked) -> Item:
@@ -95,7 +158,7 @@ def _has_run_out(item: Item, asked: Asked) -> bool:
 
 
 def _over(item: Item) -> Advice:
-    message = f"{item.id} has come to its end since, and does not come back: set it anew"
+    message = f"{item.id} has ended since, and does not come back: set it again"
     return Advice(Severity.WARNING, "over", f"{item.kind} {item.id}", message)
 
 

@@ -23,7 +23,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast
 
 from headgate.agent import fleetbudgetdrafts
-from headgate.agent.fleetback import restored, rolled_back
+from headgate.agent.changefiles import (
+    ApplyDrafts,
+    FleetBudgetRoom,
+    Room,
+    RuleRoom,
+    written_file,
+)
+from headgate.agent.fleetback import of_sorts, restored, rolled_back
 from headgate.agent.fleetcommit import (
     Draft,
     FleetWriter,
@@ -31,18 +38,17 @@ from headgate.agent.fleetcommit import (
     StoppedMidway,
     beside,
 )
-from headgate.agent.fleetfiles import ApplyDrafts
 from headgate.agent.fleethistory import MAX_REVISIONS, FleetHistory
 from headgate.agent.fleetreach import look_up
 from headgate.agent.ownwriter import Merged, OwnWriter
 from headgate.agent.ports import Clock, FleetStore, OwnStore
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
+from headgate.core.change_files import parse_file
 from headgate.core.copies import Copies
 from headgate.core.exchange import Entry, Inventory, apart, shards_of
-from headgate.core.fleet import Item, Revision
+from headgate.core.fleet import Item, ItemKind, Revision
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
-from headgate.core.fleet_files import parse_file, written_file
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import HERE, Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
@@ -66,7 +72,9 @@ def _new_op() -> str:
 class Exported(NamedTuple):
     n: int
     document: Mapping[str, Any]
-    """As core/fleet_files.py writes and reads it."""
+    """As core/change_files.py reads it."""
+    left_out: Sequence[str] = ()
+    """What no file can have, in words."""
 
 
 InForce = Callable[[Sequence[Item]], Awaitable[None]]
@@ -76,6 +84,13 @@ InForce = Callable[[Sequence[Item]], Awaitable[None]]
 class ChangeBook:
     """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
     OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
+
+    _flag = " --fleet"
+    """With which `headgate changes` asks for this log."""
+    _default_reach: Reach | None = None
+    """Of what a file says no reach of; None: it has to."""
+    _here_called = ""
+    """The agent that HERE means, by its name."""
 
     def __init__(
         self,
@@ -106,10 +121,10 @@ class ChangeBook:
     async def export(self) -> Exported:
         """What stands, as a file has it."""
         held, wall_s = await self.items(), self._clock.now().wall_s
-        document = await beside(
+        written = await beside(
             len(held.items), lambda: written_file(held.standing(wall_s).values())
         )
-        return Exported(held.n, document)
+        return Exported(held.n, *written)
 
     async def history(self, limit: int = 50) -> Sequence[Revision]:
         """Newest first, without their changes."""
@@ -124,8 +139,8 @@ class ChangeBook:
         found = await self._history.revision(n)
         if found is None:
             message = (
-                f"the fleet has no revision {n}, or keeps it no longer: "
-                f"`headgate fleet history` lists the last {MAX_REVISIONS}"
+                f"the log has no revision {n}, or keeps it no longer: "
+                f"`headgate changes history{self._flag}` lists the last {MAX_REVISIONS}"
             )
             raise NoSuchItem(message)
         return found
@@ -262,25 +277,40 @@ class ChangeBook:
         prune: bool = False,
         dry_run: bool = False,
     ) -> FleetChange:
-        """As a file says (core/fleet_files.py); `prune`: what it does not name is taken out.
-        `expect_n`: only if the fleet is at that revision."""
-        file = parse_file(document)
-        drafts = ApplyDrafts(self.rules)
+        """As a file says (core/change_files.py); `prune`: what it does not name is taken out.
+        `expect_n`: only if the log is at that revision."""
+        file = parse_file(document, default_reach=self._default_reach, host=self._here_called)
+        drafts = ApplyDrafts(self._rooms(), self._reach_fault)
         return await self.make(
             lambda held, asked: drafts.apply(held, file, asked, prune=prune),
             who,
             expect_n=expect_n,
             dry_run=dry_run,
-            size=len(file.rules) + len(file.budgets),
+            size=len(file.entries),
         )
 
+    def _rooms(self) -> Mapping[str, Room]:
+        """Who validates what a file says, by kind."""
+        return {ItemKind.RULE: RuleRoom(self.rules), ItemKind.BUDGET: FleetBudgetRoom()}
+
+    def _reach_fault(self, reach: Reach) -> str:
+        return _FOR_ONE_AGENT if reach == HERE else ""
+
     async def rollback(
-        self, n: int, *, who: str, expect_n: int | None = None, dry_run: bool = False
+        self,
+        n: int,
+        *,
+        who: str,
+        only: Collection[str] = (),
+        expect_n: int | None = None,
+        dry_run: bool = False,
     ) -> FleetChange:
-        """To what stood after revision n, as new revisions. What has come to its end stays so."""
+        """To what stood after revision n, as new revisions. What has ended since stays so.
+        `only`: of fleetback.SORTS, those that go back; none: all of it."""
+        chosen = of_sorts(only)
         return await self.make_back(
             n,
-            lambda held, later, asked: rolled_back(held, n, later, asked),
+            lambda held, later, asked: rolled_back(held, n, later, asked, chosen),
             who,
             expect_n=expect_n,
             dry_run=dry_run,
@@ -373,7 +403,7 @@ class ChangeBook:
 class Exchanges(Protocol):
     """Tells the other agents of a shard of its changes (exchange.py)."""
 
-    async def lead(self, shards: Collection[str]) -> None:
+    async def lead(self, shards: Collection[str] = ()) -> None:
         """Before a change: InvalidRequest where another agent has to make it."""
         ...
 
@@ -381,9 +411,16 @@ class Exchanges(Protocol):
         """After it: who has it, as far as that is known within a moment."""
         ...
 
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        ...
+
 
 class OwnBook(ChangeBook):
     """Of the agent's own log: in force when a change is acknowledged."""
+
+    _flag = ""
+    _default_reach = HERE
 
     def __init__(
         self,
@@ -394,6 +431,7 @@ class OwnBook(ChangeBook):
         here: Here,
         in_force: InForce,
         *,
+        name: str = "",
         limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
         new_id: Callable[[], str] = _own_id,
         new_op: Callable[[], str] = _new_op,
@@ -401,10 +439,13 @@ class OwnBook(ChangeBook):
         own = cast(FleetStore, store)
         super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
         self._own = self._writer = OwnWriter(store, clock, roll, new_op)
-        self._in_force = in_force
+        self._own.on_found = self._in_force = in_force
+        self._here_called = name
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
+        self.rooms: dict[str, Room] = {}
+        """Of other kinds than rules: who validates what a file says of them."""
 
     @property
     def held(self) -> Holdings:
@@ -418,6 +459,9 @@ class OwnBook(ChangeBook):
         is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
         return apart(item)[1] if is_apart else item_id
 
+    def close(self) -> None:
+        self._own.close()
+
     async def load(self, *, salvaged: bool = False) -> Holdings:
         """As the store has it now; nothing is put in force by this."""
         return await self._own.load(salvaged=salvaged)
@@ -426,11 +470,18 @@ class OwnBook(ChangeBook):
         """What ended long ago is taken out, with an audit entry and no revision."""
         await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
 
+    def _rooms(self) -> Mapping[str, Room]:
+        return {ItemKind.RULE: RuleRoom(self.rules), **self.rooms}
+
+    def _reach_fault(self, reach: Reach) -> str:
+        is_shared = self._exchanges is not None and self._exchanges.shares(reach)
+        return "" if reach == HERE or is_shared else _FURTHER.format(reach)
+
     async def _made(self, change: FleetChange) -> FleetChange:
         if not change.changes or change.dry_run:
             return change
         await self._in_force(change.items)
-        shards = shards_of(item for one in change.changes for item in (one.before, one.after))
+        shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
         return replace(change, copies=await self._exchanges.copied(shards))
@@ -472,6 +523,16 @@ class OwnBook(ChangeBook):
     async def collect(self) -> None:
         """Drop what has been over for long of all shards; what stands is not touched."""
         await self._own.collect()
+
+
+_FOR_ONE_AGENT = (
+    f"is {str(HERE)!r}, one agent alone: that is for its own log (without --fleet). For an agent "
+    "by its name, say host:NAME"
+)
+_FURTHER = (
+    "is '{}', and this is the log of one agent: leave it out, or put the entry into a file for the "
+    "fleet's log (--fleet)"
+)
 
 
 def _with_clocks(draft: Draft, held: Holdings, asked: Asked) -> Draft:

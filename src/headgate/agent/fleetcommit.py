@@ -130,7 +130,7 @@ class Ground(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class Run:
     """One change under way."""
 
     plan: Plan
@@ -157,6 +157,8 @@ class _Run:
 
 class FleetWriter:
     _event = "fleet."
+    _flag = " --fleet"
+    """With which `headgate changes` asks for this log."""
     _max_item_bytes = MAX_ITEM_BYTES
 
     def __init__(
@@ -193,19 +195,19 @@ class FleetWriter:
         draft, parts = await self._drafted(plan, holdings)
         if dry_run or not parts:
             return _proposed(holdings, draft, len(parts), dry_run=dry_run)
-        run = _Run(plan, who, holdings.n, draft, parts)
+        run = Run(plan, who, holdings.n, draft, parts)
         try:
             await self._run(run, holdings, expect_n)
         except (Conflict, InvalidSettings, NoSuchItem, StoreUnavailable) as error:
             if not run.done:
                 raise
-            stopped = _stopped(run, error)
+            stopped = _stopped(run, error, self._flag)
             # Who asked may be gone.
             log.error("fleet.stopped_midway", who=who, detail=str(stopped))
             raise stopped from error
         return run.change(run.draft.advice)
 
-    async def _run(self, run: _Run, holdings: Holdings, expect_n: int | None) -> None:
+    async def _run(self, run: Run, holdings: Holdings, expect_n: int | None) -> None:
         ground, patience = _ground(holdings), self._patience(MAX_DRAFTS)
         while run.parts:
             step = self._step(run, ground)
@@ -225,7 +227,7 @@ class FleetWriter:
                 ground, patience = made, self._patience(MAX_DRAFTS)
                 continue
             if run.done and expect_n is not None:
-                raise Conflict("somebody else changed the fleet in between")
+                raise Conflict("somebody else changed it in between")
             await patience.wait(_busy(step))
             holdings = await self.read()
             _check_expected(holdings.n, expect_n)
@@ -249,7 +251,7 @@ class FleetWriter:
     def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
         return parts_of(changes)
 
-    def _step(self, run: _Run, ground: Ground) -> Revision:
+    def _step(self, run: Run, ground: Ground) -> Revision:
         """The next part as a revision."""
         n = max(ground.n, run.draft.least_n) + 1
         changes = tuple(numbered(change, n) for change in run.parts[0])
@@ -344,8 +346,8 @@ def _while_lost(lost: Sequence[StoreUnavailable]) -> Iterator[None]:
 def _not_known(store: str, step: Revision, cause: StoreUnavailable) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"whether {step.action} was made as revision {step.n} of the fleet is not known: "
-        f"{store} gave no answer ({cause}). Look with `headgate fleet history` before it is "
-        f"tried again ({step.summary})"
+        f"{store} gave no answer ({cause}). Look with `headgate changes history --fleet` before "
+        f"it is tried again ({step.summary})"
     )
 
 
@@ -394,7 +396,7 @@ def _head(entry: Entry) -> int:
     try:
         return read_head(entry.value)
     except ValueError as error:
-        message = f"the fleet's {HEAD} cannot be read, so nothing is changed: it {error}"
+        message = f"the log's {HEAD} cannot be read, so nothing is changed: it {error}"
         raise StoreUnavailable(message) from None
 
 
@@ -408,7 +410,7 @@ def _ground(holdings: Holdings) -> Ground:
 def _check_expected(n: int, expect_n: int | None) -> None:
     if expect_n is not None and expect_n != n:
         message = (
-            f"the fleet is at revision {n}, not {expect_n}: somebody changed it in between; "
+            f"the log is at revision {n}, not {expect_n}: somebody changed it in between; "
             "look again and repeat"
         )
         raise Conflict(message)
@@ -416,7 +418,7 @@ def _check_expected(n: int, expect_n: int | None) -> None:
 
 def _busy(step: Revision) -> Conflict:
     return Conflict(
-        f"{step.action} was not made: others changed the fleet at the same time, {MAX_DRAFTS} "
+        f"{step.action} was not made: others changed the log at the same time, {MAX_DRAFTS} "
         "times in a row; try again"
     )
 
@@ -429,13 +431,13 @@ def _proposed(holdings: Holdings, draft: Draft, revisions: int, *, dry_run: bool
     )
 
 
-def _stopped(run: _Run, error: HeadgateError) -> StoppedMidway:
+def _stopped(run: Run, error: HeadgateError, flag: str) -> StoppedMidway:
     of = len(run.done) + len(run.parts)
     message = (
         f"{run.draft.action} stopped after {len(run.done)} of {of} revisions "
         f"(n {run.done[0].n} to {run.done[-1].n}), {run.left:,} items are still to be changed: "
         f"{error}. What was done stands; repeat the same to go on, or go back with "
-        f"`headgate fleet rollback {run.before_n}`"
+        f"`headgate changes rollback {run.before_n}{flag}`"
     )
     return StoppedMidway(message, run.change(), run.left)
 

@@ -60,7 +60,7 @@ class FleetState:
     fault: str
     """Why there is no source, or none as good as there should be; empty for nothing."""
     went_back: WentBack | None
-    """The store has lost what is in force here: `headgate fleet restore` puts it back."""
+    """The store has lost what is in force here: `headgate changes restore --fleet` puts it back."""
     shards: int
     """How large the fleet is, by its beat; 0: not known."""
     entries: int

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from headgate.core.exchange import counts_over
 from headgate.core.fleet import ITEMS, Item, ItemKind
 from headgate.core.fleet_change import is_taken_out
 from headgate.core.fleet_items import read_item_at
@@ -109,17 +110,10 @@ class ItemMemory:
 
 def _counts(item: Item, other: Item) -> bool:
     """One that moved to another reach left one behind that says it is taken out: of the same n
-    the one that stands counts. In the same place it is as agents of a shard agree on it
-    (core/exchange.Version): who merges two of one n has judged their bytes, too."""
-    if item.n != other.n:
-        return item.n > other.n
-    if item.key != other.key:
-        return not is_taken_out(item) and is_taken_out(other)
-    return item != other and _order(item) >= _order(other)
-
-
-def _order(item: Item) -> tuple[bool, float, str]:
-    return is_taken_out(item), item.set_at, item.set_by
+    the one that stands counts. Agents of a shard that share no log have an order of their own."""
+    if item.key == other.key and item.again is not None and other.again is not None:
+        return counts_over(item, other)
+    return (item.n, not is_taken_out(item)) > (other.n, not is_taken_out(other))
 
 
 def _same(item: Item | None, known: Mapping[str, Item]) -> bool:

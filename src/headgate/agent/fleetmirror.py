@@ -131,7 +131,7 @@ class Mirror:
         return (entry for key, entry in self._entries.items() if key.startswith(prefix))
 
     def kept(self) -> list[Entry]:
-        """What is in force although the store has it no longer: for `headgate fleet restore`."""
+        """What is in force although the store has it no longer: for `headgate changes restore`."""
         return [self._entries[key] for key in sorted(self._still_kept())]
 
     def _still_kept(self) -> list[str]:
@@ -303,7 +303,7 @@ class Mirror:
             from_n=found.from_n,
             to_n=found.to_n,
             kept=len(self._still_kept()),
-            remedy="headgate fleet restore",
+            remedy="headgate changes restore --fleet",
         )
 
     def _find_kept(self) -> None:

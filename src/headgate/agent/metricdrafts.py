@@ -8,7 +8,7 @@ reaches beyond this agent is a patch; what is set at this agent is whole, and li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from headgate.agent.ruledrafts import Asked
 from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import Holdings, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
-from headgate.core.metric_redaction import hidden_faults
+from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec, is_looser
 from headgate.core.reach import HERE, Place, Reach
@@ -237,6 +237,30 @@ class MetricDrafts:
         shown = _audit(wish, known, database.ground(wish.metric).raw)
         return Draft("metric.revert", [change], shown=shown)
 
+    def of_file(
+        self,
+        held: Holdings,
+        asked: Asked,
+        wish: Wish,
+        database: MetricDatabase,
+        settings: Mapping[str, Any],
+    ) -> tuple[Item, Sequence[Advice]]:
+        """What a file of changes says of a metric: settings, with what is shown in the place of
+        secrets, or `removed`."""
+        if "removed" not in settings:
+            draft = self.set(held, asked, wish, database, lambda known: _whole(settings, known))
+            (change,) = draft.changes
+            told: Sequence[Advice] = draft.advice
+        else:
+            beneath = laid_over(database, wish.metric, None, 0)
+            if faults := _removal_faults(settings, beneath):
+                raise InvalidSettings(faults)
+            known = known_of(held, database, wish, asked)
+            end_s, told = _end_of(wish, beneath, None, known, asked)
+            change = put(held, METRIC, wish.id, with_end({"removed": True}, end_s), asked)
+        assert change.after is not None
+        return change.after, told
+
     def validated(
         self,
         database: MetricDatabase,
@@ -314,6 +338,21 @@ class MetricDrafts:
             else:
                 return replace(ground, raw=raw, origin=str(one.reach), faults=faults)
         return replace(ground, faults=faults)
+
+
+def _whole(settings: Mapping[str, Any], known: MetricBefore) -> Mapping[str, Any]:
+    before = None if known.item is None else settings_in(known.item)
+    return revealed(settings, before or {})
+
+
+def _removal_faults(settings: Mapping[str, Any], beneath: Entry | None) -> list[Fault]:
+    if settings["removed"] is not True:
+        return [Fault("removed", "must be true; leave it out to have the metric")]
+    if len(settings) > 1:
+        return [Fault("removed", "leaves no settings: give those, or removed = true")]
+    if beneath is None:
+        return [Fault("removed", "the settings file has no such metric: leave the entry out")]
+    return []
 
 
 def override_id(database: str, metric: str, reach: Reach) -> str:

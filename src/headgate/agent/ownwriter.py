@@ -8,7 +8,7 @@ The agents of a shard tell each other of them (exchange.py); what they have made
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol, cast
@@ -21,6 +21,7 @@ from headgate.agent.fleetcommit import (
     FleetWriter,
     Ground,
     Plan,
+    Run,
     beside,
     head_puts,
     holdings_of,
@@ -39,6 +40,7 @@ from headgate.core.exchange import (
     rename,
     shard_of,
     shards_of,
+    succeeding,
     version_of,
 )
 from headgate.core.fleet import HEAD, ITEMS, Item, ItemChange, ItemKind, Revision
@@ -58,6 +60,7 @@ from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, St
 
 log = structlog.get_logger()
 
+LOOK_AGAIN_S = 1.0
 JUST_SET_S = 60.0
 """What was set within this is another change than the one that was to be forgotten."""
 REPLICATED = "replicated"
@@ -65,10 +68,11 @@ REPLICATED = "replicated"
 
 
 class Lead(Protocol):
-    """Asked before a change of a shard: whether this agent may make it (agent/exchange.py)."""
+    """Asked before a change of shards: whether this agent may make it (agent/exchange.py)."""
 
-    async def __call__(self, shards: Collection[str]) -> None:
-        """Or InvalidRequest, with where it may be made."""
+    async def __call__(self, shards: Collection[str] = ()) -> None:
+        """Once what others have of the shards that it leads is here; or InvalidRequest, with where
+        the change has to be made."""
         ...
 
 
@@ -88,6 +92,7 @@ class OwnWriter(FleetWriter):
     there besides its own, and other agents' are merged into them as they were made."""
 
     _event = ""
+    _flag = ""
     _max_item_bytes = MAX_OWN_ITEM_BYTES
 
     def __init__(
@@ -109,7 +114,32 @@ class OwnWriter(FleetWriter):
         """None: nobody else has anything of this log."""
         self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
         """Called with the keys of what has changed of shards."""
+        self.on_found: Callable[[Sequence[Item]], Awaitable[None]] | None = None
+        """Called with what a commit did after all whose outcome was not known."""
         self._lock = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _look_later(self) -> None:
+        """What may have been kept is put in force as soon as the store says whether it was."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_AGAIN_S)
+            before = self.held.items
+            with suppress(StoreUnavailable):
+                async with self._lock:
+                    held = await self.read()
+                found = [item for name, item in held.items.items() if before.get(name) != item]
+                if found and self.on_found is not None:
+                    log.warning("changes.found", changes=[item.id for item in found[:10]])
+                    await self.on_found(found)
+                return
 
     async def read(self) -> Holdings:
         if self._held is None:
@@ -135,10 +165,10 @@ class OwnWriter(FleetWriter):
         self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
     ) -> FleetChange:
         if self.lead is not None:
-            # Without the lock: who leads a shard may first have to hear what others have of it.
+            # Without the lock: what others have is merged first.
+            await self.lead()
             drafted = await plan(await self.read())
-            concerned = [one for change in drafted.changes for one in (change.before, change.after)]
-            if shards := shards_of(concerned):
+            if shards := shards_of(change.after for change in drafted.changes):
                 await self.lead(shards)
         if dry_run:  # Who only asks holds up nobody who changes.
             return await super().carry_out(plan, who=who, expect_n=expect_n, dry_run=True)
@@ -159,6 +189,19 @@ class OwnWriter(FleetWriter):
             raise InvalidSettings(faults)
         return draft, parts
 
+    def _step(self, run: Run, ground: Ground) -> Revision:
+        step = super()._step(run, ground)
+        return replace(step, changes=tuple(map(self._succeeding, step.changes)))
+
+    def _succeeding(self, change: ItemChange) -> ItemChange:
+        """What ended for a shard may be set for this agent, or the reverse: they are two."""
+        before, after = change.before, change.after
+        if before is not None and after is not None and before.key != after.key:
+            before = None if shard_of(before.key) or shard_of(after.key) else before
+        if after is not None and shard_of(after.key):
+            after = succeeding(after, self.shared.items.get(after.key))
+        return ItemChange(before, after)
+
     def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
         """One: its store takes all of it in one transaction."""
         return [tuple(changes)] if changes else []
@@ -174,6 +217,7 @@ class OwnWriter(FleetWriter):
         except Conflict:
             return None
         except OutcomeUnknown:
+            self._look_later()
             raise
         except StoreUnavailable:
             self._held = held

@@ -132,6 +132,8 @@ class Partner:
         """So many of our changes it has."""
         self._there = ""
         """Its digest, as last heard."""
+        self._was_held = False
+        """The last answer was to be held."""
         self.exchanged_at: float | None = None
         """Monotonic: when it last answered."""
         self.met = False
@@ -174,9 +176,10 @@ class Partner:
             pause_s = 0.0
             self._say("" if is_same else DIFFERS)
             took_s = self._clock.now().mono_s - began_s
-            rest_s = LEAST_ROUND_S - took_s if self.way.hold_s and is_same else self._every_s()
-            if rest_s > 0:
-                await self._rest(rest_s)
+            if not self.way.hold_s or not is_same:
+                await self._rest(self._every_s())
+            elif self._was_held and took_s < LEAST_ROUND_S:
+                await self._rest(LEAST_ROUND_S - took_s)
 
     async def _rest(self, seconds: float) -> None:
         kicked = asyncio.ensure_future(self._kick())
@@ -208,6 +211,7 @@ class Partner:
         seq, digest = self._seq(), self._inventory.digest
         is_quiet = not sending and not self._pending and self._there == digest
         wait_s = self.way.hold_s if is_quiet else 0.0
+        self._was_held = wait_s > 0
         offer = self._offer(digest, entries=tuple(sending), wait_s=wait_s)
         try:
             answer = await self._ask(offer)

@@ -319,7 +319,7 @@ def lifted(item: Item, asked: Asked) -> Item:
 
 def ended(item: Item, asked: Asked) -> Item:
     """Taken out: of a rule with what it said, and who lifted it."""
-    if item.kind is ItemKind.BUDGET:
+    if item.kind != ItemKind.RULE:
         return taken_out(item, asked)
     try:
         return lifted(item, asked)

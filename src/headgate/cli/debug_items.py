@@ -99,9 +99,15 @@ def _of_agent(wishes: Wishes) -> Iterator[Item]:
                lambda: texted(wishes.transport, "/metrics"))  # fmt: skip
     yield Item("agent/openapi.json", "version and sum of the API's description",
                lambda: described(wishes.transport), hashes_names=False)  # fmt: skip
+    yield Item("agent/changes.json", "what operators set at this agent",
+               get("/v1/changes", all="true"), look=PEOPLE)  # fmt: skip
+    yield Item("agent/changes-history.json", "its last changes", get("/v1/changes/history"),
+               look=PEOPLE)  # fmt: skip
     yield Item("agent/fleet.json", "the fleet, where the agent shows it", get("/v1/fleet"))
-    yield Item("agent/fleet-items.json", "what is set for it", get("/v1/fleet/items"), look=PEOPLE)
-    yield Item("agent/fleet-history.json", "its last changes", get("/v1/fleet/history"))
+    yield Item("agent/fleet-changes.json", "what operators set for the fleet",
+               get("/v1/changes", log="fleet"), look=PEOPLE)  # fmt: skip
+    yield Item("agent/fleet-history.json", "its last changes",
+               get("/v1/changes/history", log="fleet"))  # fmt: skip
     yield Item(
         "agent/process.json",
         "settings in force, memory, loop, servers, packages",

@@ -135,6 +135,15 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """What a member's agent has of the shard's changes."""
+
+    has_all: bool
+    exchanged_s_ago: float | None
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A member of a shard, as the asked agent sees it."""
 
@@ -158,6 +167,7 @@ class Member:
     clock_ahead_s: float | None
     asides: Mapping[str, Any]
     hopeless: Sequence[str]
+    copy: Copy | None = field(metadata={"one": Copy, "or_null": True})
     skip: Skip | None = field(metadata={"one": Skip, "or_null": True})
     readings: Sequence[Metric] = field(metadata={"each": Metric})
 
@@ -313,6 +323,16 @@ def read(kind: type[T], document: object, place: str = "it") -> T:
             raise BadDocument(where, "is missing")
         values[name] = _value(document[name], allowed, nested, where)
     return kind(**values)
+
+
+def decoded(kind: type[T], document: object) -> T:
+    """As a struct of wire/."""
+    import msgspec
+
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise BadDocument("it", f"is not as expected ({error})") from None
 
 
 def read_list(kind: type[T], document: Mapping[str, Any], name: str) -> tuple[T, ...]:

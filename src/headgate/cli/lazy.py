@@ -60,6 +60,7 @@ class DefaultGroup(ListedGroup):
     def __init__(self, name: str, group: Group) -> None:
         super().__init__(name, group)
         self._default = group.default
+        self._alone = group.alone
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -68,7 +69,8 @@ class DefaultGroup(ListedGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """An option before the database is the command's, but for the group's own help."""
-        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+        own = args[0].startswith("-") and args[0] not in ctx.help_option_names if args else False
+        if own or (self._alone and not args):
             args = [self._default, *args]
         return super().parse_args(ctx, args)
 

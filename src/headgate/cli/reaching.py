@@ -19,9 +19,10 @@ def _option(name: str, about: str) -> Any:
     return typer.Option(name, metavar="PATTERN", show_default=False, help=about)
 
 
+_FOR_ALL = "For the whole fleet. Without any of these: this agent, or the shard that it leads."
 FleetWide: TypeAlias = Annotated[
     bool,
-    typer.Option("--fleet", help="For the whole fleet. Without any of these: this agent alone."),
+    typer.Option("--fleet", help=_FOR_ALL),
 ]
 InRegion: TypeAlias = Annotated[
     str | None, _option("--region", "For agents of these regions; * stands for any characters.")
@@ -38,7 +39,7 @@ OnHost: TypeAlias = Annotated[
 def reach_of(
     fleet: bool, region: str | None, cluster: str | None, shard: str | None, host: str | None
 ) -> str | None:
-    """As the agent takes it; None: nothing was said of it, and this agent alone is meant."""
+    """As the agent takes it; None: nothing was said of it, and the agent knows what is meant."""
     said = {"region": region, "cluster": cluster, "shard": shard, "host": host}
     given = [f"{level}:{pattern}" for level, pattern in said.items() if pattern is not None]
     given += ["fleet"] if fleet else []
@@ -80,9 +81,21 @@ def reached_line(document: Mapping[str, Any]) -> str:
     return f"NOBODY  {told}" if nobody else told
 
 
+def copies_line(document: Mapping[str, Any]) -> str:
+    """Of the answer to a change for a shard: which of its agents have it; else empty."""
+    from headgate.cli.words import plain
+
+    copies = document.get("copies")
+    told = copies.get("says") if isinstance(copies, Mapping) else None
+    return plain(told) if isinstance(told, str) else ""
+
+
 def ask_for(document: Mapping[str, Any], reach: str) -> None:
-    """Tell whom it reaches, and ask; on standard error, so that --json stays a document."""
+    """Tell whom it reaches, and ask; on standard error, so that --json stays a document. What is
+    of the agent's own log is not asked for: it reaches no further than the agent's own shard."""
     from headgate.cli.confirm import confirm
 
+    if document.get("reached") is None:
+        return
     print(f"{reach}: {preview_line(document)}", file=sys.stderr)
     confirm(f"Change it for {reach}?")

@@ -147,7 +147,7 @@ def rule_page(rule: RuleRow, canvas: Canvas) -> RenderableType:
 def _facts(rule: RuleRow, canvas: Canvas) -> list[RenderableType]:
     lines: list[RenderableType] = [_what(rule)]
     if rule.reach is not None:
-        lines.append(Text(f"set for {plain(rule.reach)}, revision {rule.n} of the fleet"))
+        lines.append(Text(f"set for {plain(rule.reach)}, revision {rule.n}"))
     if rule.state == "ended":
         lines.append(Text(f"{_left(rule)}, at {plain(rule.expires_at)}"))
     else:
@@ -184,8 +184,8 @@ def changed_page(
     reached: str = "",
     past: str = "",
 ) -> RenderableType:
-    """`reached`: whom it meets in the fleet. `past`: what would have been otherwise, had it been
-    there."""
+    """`reached`: whom it meets in the fleet, or who has it in the shard. `past`: what would have
+    been otherwise, had it been there."""
     parts: list[RenderableType] = []
     for rule in rules:
         word = Text()

@@ -25,6 +25,7 @@ from headgate.cli.reaching import (
     InShard,
     OnHost,
     ask_for,
+    copies_line,
     reach_of,
     reached_line,
 )
@@ -428,10 +429,11 @@ def rest(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a rule of the fleet rest at the asked agent, as if it were not there.
+    """Have a rule of the fleet or the shard rest at the asked agent.
 
-    For when the fleet's store cannot be reached, so that nobody can lift it. `headgate rule wake`
-    ends that; so does a rule that is set anew.
+    As if it were not there: for when the fleet's store cannot be reached, or nobody leads the
+    shard, so that nobody can lift it. `headgate rule wake` ends that; so does a rule that is set
+    anew.
     """
     from headgate.cli.api import connect
 
@@ -447,7 +449,7 @@ def wake(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a rule of the fleet count again that rests at the asked agent."""
+    """Let a rule count again that rests at the asked agent."""
     from headgate.cli.api import connect
 
     changed = connect(url, token).change("DELETE", f"{rule_path(rule)}/rest", dry_run=dry_run)
@@ -515,7 +517,7 @@ class Wanted(NamedTuple):
     """How a rule is to be set."""
 
     reach: str | None
-    """None: at this agent alone."""
+    """None: nothing was said of it."""
     dry_run: bool
     yes: bool
     as_json: bool
@@ -594,7 +596,7 @@ def _show_one(
             done,
             canvas,
             dry_run=dry_run,
-            reached=reached_line(changed.document),
+            reached=reached_line(changed.document) or copies_line(changed.document),
             past=past,
         ),
     )
@@ -613,6 +615,6 @@ def _show_many(changed: Answered, done: str, *, dry_run: bool, as_json: bool) ->
             done,
             canvas,
             dry_run=dry_run,
-            reached=reached_line(changed.document),
+            reached=reached_line(changed.document) or copies_line(changed.document),
         ),
     )

@@ -23,6 +23,7 @@ class Group(NamedTuple):
     about: str
     commands: Mapping[str, Row]
     default: str = ""  # `headgate shard main` is `headgate shard show main`
+    alone: bool = False  # without arguments it is the default, and not the list of commands
 
 
 ABOUT = "Keep Postgres and MySQL/MariaDB healthy: ask before each piece of work."
@@ -96,10 +97,8 @@ _RULE: Mapping[str, Row] = {
     ),
     "change": Row("rules:change", "Change some of a rule, such as its ratio alone; its end stays."),
     "lift": Row("rules:lift", "End a rule now, and the one that was set together with it."),
-    "rest": Row(
-        "rules:rest", "Have a rule of the fleet rest at the asked agent, as if it were not there."
-    ),
-    "wake": Row("rules:wake", "Let a rule of the fleet count again that rests at the asked agent."),
+    "rest": Row("rules:rest", "Have a rule of the fleet or the shard rest at the asked agent."),
+    "wake": Row("rules:wake", "Let a rule count again that rests at the asked agent."),
 }
 
 _METRICS: Mapping[str, Row] = {
@@ -187,33 +186,33 @@ _FLEET: Mapping[str, Row] = {
         "fleet_pages:status",
         "Show the fleet: unhealthy shards first, rules and who has them, agents that lag behind.",
     ),
-    "rules": Row(
-        "fleet:rules", "List rules and budgets that are set for the fleet, and whom each reaches."
-    ),
     "reach": Row(
         "fleet:reach",
         "Tell whom a rule or budget with that reach would meet: shards, hosts, unhealthy ones "
         "first.",
     ),
+}
+
+_CHANGES: Mapping[str, Row] = {
+    "list": Row(
+        "changes:list_changes",
+        "List what operators changed: rules, budgets, metrics, skipped replicas, peers.",
+    ),
     "export": Row(
-        "fleet:export", "Print what is set for the fleet as a file: TOML, or with --json as JSON."
+        "changes:export", "Print what operators changed as a file: TOML, or with --json as JSON."
     ),
-    "diff": Row(
-        "fleet:diff",
-        "Show what a file would change in what is set for the fleet, and whom that reaches.",
-    ),
-    "apply": Row(
-        "fleet:apply", "Set for the fleet what a file says: rules and budgets, each with its reach."
-    ),
+    "diff": Row("changes:diff", "Show what a file would change, and change nothing."),
+    "apply": Row("changes:apply", "Set what a file says."),
     "history": Row(
-        "fleet:history",
-        "List the fleet's revisions: when, by whom, and what changed; or what one of them did.",
+        "changes:history",
+        "List revisions: when, by whom, and what changed; or what one of them did.",
     ),
     "rollback": Row(
-        "fleet:rollback", "Set everything for the fleet as it stood after a revision, as a new one."
+        "changes:rollback", "Set everything as it was after a revision, as a new revision."
     ),
     "restore": Row(
-        "fleet:restore", "Put back what the fleet's store has lost and the asked agent still knows."
+        "changes:restore",
+        "Put back what the fleet's store has lost and the asked agent still knows (--fleet).",
     ),
 }
 
@@ -265,10 +264,13 @@ GROUPS: Mapping[str, Group] = {
     "budget": Group(
         "Traffic control: budgets on what statements may cost, and how many run at once.", _BUDGET
     ),
-    "fleet": Group(
-        "Many shards, one set of rules: look at all of them, and set rules and budgets as files.",
-        _FLEET,
+    "changes": Group(
+        "What operators changed, at an agent or in its fleet: list, files, history, rollback.",
+        _CHANGES,
+        default="list",
+        alone=True,
     ),
+    "fleet": Group("Many shards, one set of rules: look at all of them.", _FLEET),
     "proxy": Group(
         "Traffic control in front of Postgres and MySQL/MariaDB: a proxy in the query path.",
         _PROXY,

@@ -224,6 +224,9 @@ def _notes(member: Member, shard: Shard, marks: Marks) -> Iterator[Text]:
             words = plain(reading.cause).replace("_", " ")
             detail = f": {plain(reading.detail)}" if reading.detail else ""
             yield Text(f"{plain(reading.metric)}: {words}{detail}", style="magenta")
+    if member.copy is not None and not member.copy.has_all and member.reachable:
+        why = f": {plain(member.copy.fault)}" if member.copy.fault else ""
+        yield Text(f"has no copy yet of what is set for the shard{why}", style="yellow")
     if member.clock_ahead_s is not None and abs(member.clock_ahead_s) > SKEW_S:
         side = "ahead of" if member.clock_ahead_s > 0 else "behind"
         skew = duration(abs(member.clock_ahead_s))
@@ -321,6 +324,9 @@ def member_facts(member: Member, shard: Shard) -> list[str]:
         facts.append(", ".join(f"{plain(k)}={plain(str(v))}" for k, v in member.labels.items()))
     if member.clock_ahead_s is not None:
         facts.append(f"clock {member.clock_ahead_s * 1000:+.0f} ms")
+    if member.copy is not None and member.copy.exchanged_s_ago is not None:
+        has = "all changes" if member.copy.has_all else "not all changes"
+        facts.append(f"has {has} as of {age_text(member.copy.exchanged_s_ago)} ago")
     if member.reported_s_ago is not None:
         facts.append(f"heard {age_text(member.reported_s_ago)} ago")
     if member.asked_s_ago is not None:

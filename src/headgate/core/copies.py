@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class CopyState(NamedTuple):
+    """What another agent has of a shard's changes, as this one last heard."""
+
+    has_all: bool
+    exchanged_at: float | None
+    """Monotonic: when it last answered; None: never."""
+    fault: str
+    """Why the last try failed; empty: it did not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headgate.core.fleet import ITEMS, Item, shard_items, unquoted
@@ -27,6 +27,7 @@ MAX_SHARED_BYTES = 60_000
 MAX_SHARED_N = 10**11
 """Whoever has a change of this number has to find higher ones for its own."""
 MAX_BY_CHARS = 1000
+TICK_S = 0.001
 OFFER_BYTES = 48 * 1024
 """Of changes in one request."""
 ANSWER_BYTES = 128 * 1024
@@ -47,14 +48,17 @@ Entry = tuple[str, bytes]
 
 
 class Version(NamedTuple):
-    """Compared as it is written: of equal numbers what is taken out counts, so that two who changed
-    one thing apart from each other never bring back what one of them has ended."""
+    """Compared as it is written. What is taken out counts against all that was there before: nobody
+    who changed it without a word of that brings it back, whatever number that change got. Only who
+    sets it again, and knows, comes after it. Else the later one counts; who builds on a version
+    never dates the next one before it (`succeeding`)."""
 
-    n: int
+    again: int
     taken_out: bool
     set_at: float
+    n: int
     set_by: str
-    mark: int
+    mark: int = 0
     """Of its bytes: of two that differ in nothing else, one counts everywhere."""
 
 
@@ -75,8 +79,29 @@ def version_of(raw: bytes) -> Version:
         raise ValueError("is no item: when it was set is no number")
     if not abs(set_at) < MAX_WALL_S or math.isnan(set_at):
         raise ValueError(f"is no item: {str(set_at)[:40]} is no time")
+    again = document.get("again") or 0
+    if isinstance(again, bool) or not isinstance(again, int) or not 0 <= again <= MAX_SHARED_N:
+        raise ValueError(f"is no item: it was set again {str(again)[:40]} times")
     taken_out = value is None or bool(value.get("lifted_by"))
-    return Version(n, taken_out, float(set_at), by, _mark(raw))
+    return Version(again, taken_out, float(set_at), n, by, _mark(raw))
+
+
+def succeeding(item: Item, before: Item | None) -> Item:
+    """A change of a shard as it is put in the place of one that is known."""
+    if before is None:
+        return replace(item, again=0)
+    is_anew = is_taken_out(before) and not is_taken_out(item)
+    set_at = max(item.set_at, round(before.set_at + TICK_S, 3))
+    return replace(item, again=(before.again or 0) + is_anew, set_at=set_at)
+
+
+def counts_over(item: Item, other: Item) -> bool:
+    """Of one place of a shard. Who merges two that are equal in this has judged their bytes."""
+    return item != other and _order(item) >= _order(other)
+
+
+def _order(item: Item) -> Version:
+    return Version(item.again or 0, is_taken_out(item), item.set_at, item.n, item.set_by)
 
 
 def _mark(raw: bytes) -> int:

@@ -66,6 +66,9 @@ class Item:
     set_at: float
     """Wall-clock seconds, by the clock of who set it."""
     set_by: str
+    again: int | None = None
+    """Of a shard whose agents share no store: how often it was set again after it was taken out
+    (core/exchange.Version). None: its log says by n what came after what."""
 
     @property
     def key(self) -> str:

@@ -15,7 +15,7 @@ from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_beat import Beat
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import redacted
-from headgate.core.reach import EVERYWHERE, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Reach
 from headgate.core.rule_times import parse_date_time
 
 MAX_TOLD = 5
@@ -24,6 +24,11 @@ MAX_VALUE_CHARS = 80
 UNSET = "unset"
 BOOKKEEPING = frozenset({"created_at", "created_by", "set_at", "ruled_at", "charged", "suspended"})
 """Of a rule's value: who and when, which no file says."""
+_SAID_BESIDES = frozenset({"who", "set_wall_s", "for_s", "term"})
+"""The same, of a skip and a handover."""
+_TIMED = frozenset({ItemKind.SKIP, ItemKind.HANDOVER})
+_OVER_FILE = frozenset({ItemKind.METRIC, ItemKind.BUDGET})
+"""With the reach HERE, these change what the settings file says."""
 
 ItemName = tuple[str, str]
 """By which one is known, wherever it reaches."""
@@ -54,7 +59,8 @@ def is_taken_out(item: Item) -> bool:
 
 def ends_at(item: Item) -> float | None:
     """Wall-clock seconds; None: it has no end of its own. ValueError: nobody can tell."""
-    given = None if item.value is None else item.value.get("expires_at")
+    key = "until_wall_s" if item.kind in _TIMED else "expires_at"
+    given = None if item.value is None else item.value.get(key)
     return None if given is None else parse_date_time(given)
 
 
@@ -156,11 +162,19 @@ class ItemDifference:
     def line(self) -> str:
         """For people: `rule f-1a2b3c (fleet): ratio 0.5 → 0.9`."""
         head = f"{self.kind} {self.id}"
-        if self.kind is ItemKind.RULE:
+        if self.kind is ItemKind.RULE and self.reach != HERE:
             head += f" ({self.reach})"
+        return f"{head}: {self._became}"
+
+    @property
+    def _became(self) -> str:
+        if self.reach == HERE and self.kind in _OVER_FILE and self.what is not What.CHANGED:
+            if self.what is What.TAKEN_OUT:
+                return "as in the settings file"
+            return "removed" if any(one.name == "removed" for one in self.settings) else "set"
         if self.what is not What.CHANGED:
-            return f"{head}: {self.what.value}"
-        return f"{head}: {', '.join(map(str, self.settings))}"
+            return str(self.what.value)
+        return "set again" if self.kind in _TIMED else ", ".join(map(str, self.settings))
 
 
 def difference(change: ItemChange) -> ItemDifference:
@@ -179,8 +193,9 @@ def difference(change: ItemChange) -> ItemDifference:
 def _settings(item: Item | None) -> dict[str, Any]:
     if item is None or item.value is None or is_taken_out(item):
         return {}
-    said = {key: value for key, value in item.value.items() if key not in BOOKKEEPING}
-    if item.kind == ItemKind.METRIC and isinstance(said.get("settings"), Mapping):
+    aside = _SAID_BESIDES if item.kind in _TIMED else BOOKKEEPING
+    said = {key: value for key, value in item.value.items() if key not in aside}
+    if item.kind in _OVER_FILE and isinstance(said.get("settings"), Mapping):
         said |= said.pop("settings")
     return {"reach": str(item.reach), **said}
 
@@ -200,6 +215,21 @@ def _without_secrets(one: SettingDifference) -> SettingDifference:
 def same_setting(one: Item | None, other: Item | None) -> bool:
     """Whether both say the same, whoever said it when."""
     return _settings(one) == _settings(other)
+
+
+def audit_values(changes: Iterable[ItemChange]) -> dict[ItemName, tuple[Any, Any]]:
+    """What the audit shows of a change, before and after, where that is not the value itself: of
+    a metric its settings."""
+    found: dict[ItemName, tuple[Any, Any]] = {}
+    for change in changes:
+        item = change.after or change.before
+        if item is not None and item.kind == ItemKind.METRIC:
+            found[name_of(item)] = _metric_settings(change.before), _metric_settings(change.after)
+    return found
+
+
+def _metric_settings(item: Item | None) -> Any:
+    return None if item is None or item.value is None else item.value.get("settings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def item_bytes(item: Item) -> bytes:
 
 
 def item_document(item: Item) -> dict[str, Any]:
+    said = {} if item.again is None else {"again": item.again}
     return {
         "kind": str(item.kind),
         "id": item.id,
@@ -43,6 +44,7 @@ def item_document(item: Item) -> dict[str, Any]:
         "n": item.n,
         "set_at": item.set_at,
         "set_by": item.set_by,
+        **said,
     }
 
 
@@ -179,6 +181,7 @@ def _item(document: Mapping[str, Any]) -> Item:
             _n(document["n"], "item"),
             _time(document["set_at"]),
             str(document["set_by"]),
+            None if document.get("again") is None else _n(document["again"], "item"),
         )
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"is no item: {error!r}") from None

@@ -42,6 +42,18 @@ def hidden_faults(raw: Mapping[str, Any]) -> list[Fault]:
     return [Fault(place, message) for place, key, value in _texts("", raw) if _is_mask(key, value)]
 
 
+def revealed(raw: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """With the secrets of `known` where `raw` says what is shown of them."""
+    shown = redacted(known)
+    return {key: _revealed(one, shown.get(key), known.get(key)) for key, one in raw.items()}
+
+
+def _revealed(given: Any, shown: Any, known: Any) -> Any:
+    if isinstance(given, Mapping) and isinstance(known, Mapping):
+        return revealed(given, known)
+    return known if known is not None and given == shown else given
+
+
 def _shown(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return redacted(value)

@@ -54,7 +54,7 @@ from headgate.wire.budgets import (
     state_of,
     violations_doc,
 )
-from headgate.wire.fleet import difference_docs as item_difference_docs
+from headgate.wire.changes import difference_docs as item_difference_docs
 from headgate.wire.fleet_reach import reached_doc
 
 T = TypeVar("T")

@@ -1,14 +1,16 @@
-"""What every change over HTTP says beside its body: dry runs and revisions."""
+"""What a request says beside its body: flags, dry runs and revisions."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from starlette.requests import Request
 
 from headgate.errors import InvalidRequest
 
 _ETAG = re.compile(r'(?:W/)?"?([0-9]{1,18})"?')
+_FLAGS = {"true": True, "false": False}
 _DRY_RUN = frozenset({("dry_run", "true"), ("dry_run", "false")})
 
 
@@ -35,3 +37,24 @@ def expected_revision(request: Request) -> int | None:
 
 def etag(revision: int) -> dict[str, str]:
     return {"ETag": f'"{revision}"'}
+
+
+def only_known(request: Request, *known: str, repeated: str = "") -> Mapping[str, str]:
+    """Its parameters, read strictly: a misspelt wish for a dry run must not become a change.
+    `repeated`: the one that may be given several times."""
+    given = request.query_params.multi_items()
+    for name, _ in given:
+        if name not in known:
+            told = f"known: {', '.join(known)}" if known else "this route takes none"
+            raise InvalidRequest(f"unknown parameter {name[:100]!r}; {told}", field=name[:100])
+    single = [name for name, _ in given if name != repeated]
+    if len(single) > len(set(single)):
+        raise InvalidRequest("a parameter is given twice; say it once")
+    return dict(given)
+
+
+def flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false")
+    if text not in _FLAGS:
+        raise InvalidRequest(f"{name} is {text[:100]!r}, must be true or false", field=name)
+    return _FLAGS[text]

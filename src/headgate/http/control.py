@@ -42,6 +42,7 @@ from headgate.http.auth import Gatekeeper
 from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
 from headgate.http.budgets import BUDGET_ROUTES, Budgeting
 from headgate.http.changes import etag, expected_revision, is_dry_run
+from headgate.http.changes_routes import CHANGE_ROUTES, ChangeRoutes
 from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
     SECURITY_HEADERS,
@@ -135,6 +136,7 @@ class Control:
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
         self.unthrottling = Unthrottling(views, book_of_periods)
         self.watching = Watching(views, rules, turns)
+        self.changing = ChangeRoutes(own, fleet, views.parts.clock, gatekeeper)
         self.fleet = FleetRoutes(fleet, views.parts.clock, gatekeeper)
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
@@ -310,6 +312,7 @@ ROUTES: tuple[tuple[str, str, str], ...] = (
     *((method, path, f"unthrottling.{name}") for method, path, name in UNTHROTTLING_ROUTES),
     *((method, path, f"watching.{name}") for method, path, name in WATCHING_ROUTES),
     *((method, path, f"fleet_viewing.{name}") for method, path, name in FLEET_VIEW_ROUTES),
+    *((method, path, f"changing.{name}") for method, path, name in CHANGE_ROUTES),
     *((method, path, f"fleet.{name}") for method, path, name in FLEET_ROUTES),
     *((method, path, f"page_links.{name}") for method, path, name in PAGE_LINK_ROUTES),
     *((method, path, f"debugging.{name}") for method, path, name in DEBUG_ROUTES),
@@ -396,7 +399,8 @@ def _guarded(handler: Handler) -> Handler:
 _LOOKING = frozenset({"GET", "HEAD"})
 _NOT_FOUND = (NoSuchMetric, NoSuchMember, NoSuchShard, NoSuchRule, NoSuchBudget, NoSuchItem)
 _LOOK_FIRST = (
-    "it may have been changed, or not: look first (`headgate fleet history`), and ask again then"
+    "it may have been changed, or not: look first (`headgate changes history`; of the fleet's log "
+    "with --fleet), and ask again then"
 )
 
 

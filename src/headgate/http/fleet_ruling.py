@@ -53,8 +53,8 @@ NOT_HERE = (
 
 REST_HERE = "at this agent alone it ends with `headgate rule rest {} --reason …`"
 _LOST = (
-    "rule {0} is in force here, and the fleet's store has lost it: `headgate fleet restore` puts "
-    "it back, and then it can be lifted for all; {1}"
+    "rule {0} is in force here, and the fleet's store has lost it: `headgate changes restore "
+    "--fleet` puts it back, and then it can be lifted for all; {1}"
 )
 
 
@@ -186,6 +186,6 @@ def _outline(item: Item, wall_s: float) -> RuleSpec:
 def _nowhere(rule_id: str) -> NoSuchItem:
     message = (
         f"no rule {rule_id!r} is kept here, nor is one set for the fleet; `headgate rules --all` "
-        "and `headgate fleet rules` list them"
+        "and `headgate changes --fleet` list them"
     )
     return NoSuchItem(message)

@@ -137,5 +137,5 @@ def _behind(state: FleetState) -> str:
     )
     return (
         f"fleet: {what}, at {iso(back.wall_s)}, and it lost {items} that stay in force here; "
-        "`headgate fleet restore --dry-run` shows what would be put back"
+        "`headgate changes restore --fleet --dry-run` shows what would be put back"
     )

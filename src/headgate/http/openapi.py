@@ -36,16 +36,17 @@ from headgate.wire.budgets import (
     StatementExplainDoc,
     ViolationsDoc,
 )
+from headgate.wire.changes import (
+    ChangeExportDoc,
+    ChangeMadeDoc,
+    ChangeRevisionsDoc,
+    ChangeRevisionWholeDoc,
+    ChangeRollbackBody,
+    ChangesDoc,
+    Log,
+)
 from headgate.wire.debug import DebugDoc
 from headgate.wire.exchange import ExchangedDoc, OfferDoc
-from headgate.wire.fleet import (
-    FleetChangeDoc,
-    FleetExportDoc,
-    FleetItemsDoc,
-    FleetRevisionsDoc,
-    FleetRevisionWholeDoc,
-    FleetRollbackBody,
-)
 from headgate.wire.fleet_feed import (
     FEED,
     FEED_CHANGES,
@@ -178,12 +179,12 @@ _DOCS = (
     UnthrottledsDoc,
     ReportsBody,
     ReportsDoc,
-    FleetItemsDoc,
-    FleetExportDoc,
-    FleetChangeDoc,
-    FleetRevisionsDoc,
-    FleetRevisionWholeDoc,
-    FleetRollbackBody,
+    ChangesDoc,
+    ChangeExportDoc,
+    ChangeMadeDoc,
+    ChangeRevisionsDoc,
+    ChangeRevisionWholeDoc,
+    ChangeRollbackBody,
     ReachedDoc,
     FeedPageDoc,
     FeedChangesDoc,
@@ -211,6 +212,7 @@ def document() -> dict[str, Any]:
             **_shard_paths(),
             **_peer_paths(),
             **_unthrottled_paths(),
+            **_log_paths(),
             **_fleet_paths(),
             **_fleet_view_paths(),
             **_feed_paths(),
@@ -653,33 +655,39 @@ def _unthrottled_paths() -> dict[str, Any]:
     }
 
 
-def _fleet_paths() -> dict[str, Any]:
-    """What is set for a fleet."""
+def _log_paths() -> dict[str, Any]:
+    """What operators changed: at this agent, or for its fleet."""
+    log = _param("log", {"enum": [one.value for one in Log]}, "`fleet`: the fleet's, not its own.")
     ended = _param("all", _FLAG, "`true` lists what ended or was taken out lately, too.")
     limit = _param("limit", {"type": "integer", "minimum": 1, "maximum": 500}, "1 to 500.")
-    reach = _param("reach", _REACH, "`fleet`, or such as `shard:commerce/*`.", required=True)
     prune = _param("prune", _FLAG, "`true` takes out what the document does not name.")
-    document = _object("rules and budgets, each with its reach, as GET /v1/fleet/export has them")
+    n = _place("n", {"type": "integer"})
+    document = _object("what is set, by kind, as GET /v1/changes/export has it")
+    only_fleet = _param("log", {"const": Log.FLEET.value}, "The fleet's.", required=True)
     return {
-        "/v1/fleet/items": {"get": _fleet_look("What is set for the fleet", FleetItemsDoc, ended)},
-        "/v1/fleet/export": {"get": _fleet_look("The same, as a file has it", FleetExportDoc)},
-        "/v1/fleet/apply": {"post": _fleet_change("Set what a file says", document, prune)},
-        "/v1/fleet/history": {
-            "get": _fleet_look("The fleet's revisions", FleetRevisionsDoc, limit)
+        "/v1/changes": {"get": _fleet_look("What is set", ChangesDoc, log, ended)},
+        "/v1/changes/export": {"get": _fleet_look("As a file has it", ChangeExportDoc, log)},
+        "/v1/changes/apply": {"post": _change("Set what a file says", document, log, prune)},
+        "/v1/changes/history": {
+            "get": _fleet_look("Revisions, newest first", ChangeRevisionsDoc, log, limit)
         },
-        "/v1/fleet/history/{n}": {
-            "get": _fleet_look(
-                "What one of them did", FleetRevisionWholeDoc, _place("n", {"type": "integer"})
+        "/v1/changes/history/{n}": {
+            "get": _fleet_look("What one of them did", ChangeRevisionWholeDoc, n, log)
+        },
+        "/v1/changes/rollback": {
+            "post": _change("Go back to a revision", _body(ChangeRollbackBody), log)
+        },
+        "/v1/changes/restore": {
+            "post": _change(
+                "Put back what the fleet's store has lost and this agent knows", None, only_fleet
             )
         },
-        "/v1/fleet/rollback": {
-            "post": _fleet_change("Go back to a revision", _body(FleetRollbackBody))
-        },
-        "/v1/fleet/restore": {
-            "post": _fleet_change("Put back what the store has lost and this agent knows")
-        },
-        "/v1/fleet/reach": {"get": _fleet_look("Whom a reach meets", ReachedDoc, reach)},
     }
+
+
+def _fleet_paths() -> dict[str, Any]:
+    reach = _param("reach", _REACH, "`fleet`, or such as `shard:commerce/*`.", required=True)
+    return {"/v1/fleet/reach": {"get": _fleet_look("Whom a reach meets", ReachedDoc, reach)}}
 
 
 def _fleet_view_paths() -> dict[str, Any]:
@@ -702,11 +710,11 @@ def _fleet_look(summary: str, doc: type, *parameters: dict[str, Any]) -> dict[st
     return _operation(summary, answers, [*parameters])
 
 
-def _fleet_change(
+def _change(
     summary: str, body: dict[str, Any] | None = None, *parameters: dict[str, Any]
 ) -> dict[str, Any]:
     dry_run = _param("dry_run", _FLAG, "`true` validates and shows, and changes nothing.")
-    answers = {"200": _content(_schema(FleetChangeDoc))}
+    answers = {"200": _content(_schema(ChangeMadeDoc))}
     answers |= _errors(400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
     security: list[dict[str, list[str]]] = [{"token": []}]
     operation = {**_operation(summary, answers, [*parameters, dry_run]), "security": security}

@@ -358,7 +358,7 @@ def _of_the_fleet(origin: Origin) -> str:
     return (
         f"was set for {origin.reach} (revision {origin.n}) by {origin.set_by}; change or lift "
         f"{origin.item_id} at an agent that has [fleet] settings, with `headgate rule` or "
-        "`headgate fleet apply`"
+        "`headgate changes apply --fleet`"
     )
 
 

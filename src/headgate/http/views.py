@@ -30,6 +30,7 @@ from headgate.agent.standby import ElectedStandby, Standby
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
+from headgate.core.copies import CopyState
 from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, Verdict
 from headgate.core.health import Window, stand
@@ -106,6 +107,12 @@ class ShardSource(Protocol):
     def view(self, database: str) -> ShardView | None: ...
 
 
+class CopySource(Protocol):
+    """As much of agent/exchange.Exchange as is looked at."""
+
+    def copies(self, shard: str) -> Mapping[str, CopyState]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The running agent, as far as it is looked at."""
@@ -127,6 +134,7 @@ class Parts:
     intake: Intake | None = None
     budgets: Budgets | None = None
     fleet: FleetLook | None = None
+    exchange: CopySource | None = None
 
 
 class Views:
@@ -345,7 +353,9 @@ class Views:
         if view is None:
             return None
         specs = {name: s.spec for name, s in health.standings.items()} if health else {}
-        return shard_doc(view, specs, now, self.costs(database))
+        exchange = self.parts.exchange
+        copies = {} if exchange is None else exchange.copies(view.shard)
+        return shard_doc(view, specs, now, self.costs(database), copies)
 
     def shards(self, now: Instant) -> list[ShardDoc]:
         """Made once for all who look at one instant, as the series of a scrape do."""

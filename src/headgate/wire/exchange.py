@@ -38,9 +38,10 @@ class VersionDoc(msgspec.Struct, frozen=True, array_like=True):
     """Which version of a change an agent has."""
 
     key: _Key
-    n: _Number
+    again: _Number
     taken_out: bool
     set_at: float
+    n: _Number
     set_by: Annotated[str, msgspec.Meta(max_length=MAX_BY_CHARS)]
     mark: Annotated[str, msgspec.Meta(min_length=16, max_length=16, pattern="^[0-9a-f]*$")]
     """Of its bytes."""
@@ -182,10 +183,10 @@ def _entries(docs: Sequence[EntryDoc]) -> tuple[Entry, ...]:
 
 
 def _version_doc(key: str, version: Version) -> VersionDoc:
-    n, taken_out, set_at, set_by, mark = version
-    return VersionDoc(key, n, taken_out, set_at, set_by, f"{mark:016x}")
+    again, taken_out, set_at, n, set_by, mark = version
+    return VersionDoc(key, again, taken_out, set_at, n, set_by, f"{mark:016x}")
 
 
 def _version(doc: VersionDoc) -> tuple[str, Version]:
-    mark = int(doc.mark, 16)
-    return doc.key, Version(doc.n, doc.taken_out, doc.set_at, doc.set_by, mark)
+    order = (doc.again, doc.taken_out, doc.set_at, doc.n, doc.set_by)
+    return doc.key, Version(*order, int(doc.mark, 16))

@@ -363,7 +363,7 @@ def _advice(picture: FleetPicture, link: Link, wall_s: float) -> list[str]:
     if link.went_back:
         advice.append(
             "the fleet's store has lost what was set; agents that knew it keep it in force: "
-            "`headgate fleet restore` puts it back"
+            "`headgate changes restore --fleet` puts it back"
         )
     if link.stale_since_wall_s is not None:
         ago = duration(max(0.0, wall_s - link.stale_since_wall_s))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import msgspec
 
+from headgate.core.copies import CopyState
 from headgate.core.decide import judge
 from headgate.core.health import Window, stand
 from headgate.core.metrics import Debounce, MetricSpec
@@ -27,6 +29,16 @@ class SkipDoc(msgspec.Struct, frozen=True):
     reason: str
     until_s: float
     """Seconds from now until it counts again."""
+
+
+class CopyDoc(msgspec.Struct, frozen=True):
+    """What a member's agent has of what operators changed for the shard."""
+
+    has_all: bool
+    exchanged_s_ago: float | None
+    """Since it last answered; null: it never did."""
+    fault: str
+    """Why it could not be told, or differs; empty for nothing."""
 
 
 class MemberDoc(msgspec.Struct, frozen=True):
@@ -69,6 +81,8 @@ class MemberDoc(msgspec.Struct, frozen=True):
     """The same as one of `skipped`, `missing`, `hopeless`, `grace`, `unsupported`, `ignored`."""
     hopeless: Sequence[str]
     """Metrics of `asides` from which the agent skips it, since throttling does not help it."""
+    copy: CopyDoc | None = None
+    """What its agent has of the shard's changes; null: this agent tells it of none."""
 
 
 class UnwatchedDoc(msgspec.Struct, frozen=True):
@@ -120,7 +134,11 @@ class ShardDoc(msgspec.Struct, frozen=True):
 
 
 def shard_doc(
-    view: ShardView, specs: Specs, now: Instant, costs: Sequence[CostDoc] = ()
+    view: ShardView,
+    specs: Specs,
+    now: Instant,
+    costs: Sequence[CostDoc] = (),
+    copies: Mapping[str, CopyState] = MappingProxyType({}),
 ) -> ShardDoc:
     stands = _standing(view)
     above, behind = upstream_members(view.members), bytes_behind(view.members)
@@ -138,7 +156,11 @@ def shard_doc(
         members=[
             _member(
                 member,
-                _Beside(above.get(member.member.name), behind.get(member.member.name)),
+                _Beside(
+                    above.get(member.member.name),
+                    behind.get(member.member.name),
+                    _copy(copies.get(member.member.name), now),
+                ),
                 readings_of(member, specs, now, collect_s=view.collect_interval_s),
                 now,
             )
@@ -176,6 +198,13 @@ class _Beside(msgspec.Struct, frozen=True):
 
     upstream: str | None
     bytes_behind: int | None
+    copy: CopyDoc | None = None
+
+
+def _copy(state: CopyState | None, now: Instant) -> CopyDoc | None:
+    if state is None:
+        return None
+    return CopyDoc(state.has_all, _since(state.exchanged_at, now), state.fault)
 
 
 def _member(
@@ -207,6 +236,7 @@ def _member(
         asides=view.asides,
         aside_kinds=view.aside_kinds,
         hopeless=view.hopeless,
+        copy=beside.copy,
     )
 
 

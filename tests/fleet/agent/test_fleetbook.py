@@ -506,7 +506,7 @@ async def test_an_item_of_another_version_is_told_and_left_alone(world: BookWorl
 
 async def test_a_head_that_cannot_be_read_stops_every_change(world: BookWorld) -> None:
     await world.store.commit([], [Put(HEAD, b"{}")])
-    with pytest.raises(StoreUnavailable, match="the fleet's head cannot be read"):
+    with pytest.raises(StoreUnavailable, match="the log's head cannot be read"):
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.core.fleet_files import read_document, to_json, to_toml
+from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.errors import HeadgateError
 from tests.agent.fleetbook_world import BookWorld, reach
 
@@ -105,7 +105,7 @@ def test_exports_change_nothing_and_every_revision_can_be_gone_back_to(
                 (to_json(exported.document), True),
             ):
                 read = read_document(text, is_json=is_json)
-                assert {"rules": [], "budgets": [], **read} == exported.document
+                assert {**{key: [] for key in SECTIONS}, **read} == exported.document
                 same = await world.book.apply(read, who="eve", prune=True, dry_run=True)
                 assert same.changes == ()
         for n, document in stood.items():

@@ -82,7 +82,7 @@ async def test_what_somebody_else_did_meanwhile_is_judged_anew(world: BookWorld)
 
 async def test_who_is_never_first_is_told_so_after_a_while(world: BookWorld) -> None:
     world.store.fates = [rival(world, f"r{at}") for at in range(100)]
-    with pytest.raises(Conflict, match="others changed the fleet at the same time, 12 times"):
+    with pytest.raises(Conflict, match="others changed the log at the same time, 12 times"):
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
     assert world.store.commits == MAX_DRAFTS
     assert sum(world.clock.slept_s) < WITHIN_S
@@ -97,7 +97,7 @@ async def test_a_change_of_the_fleet_as_it_was_is_refused_if_it_is_no_longer(
         world.book.apply(file_of(1), who="bob", expect_n=0),
         world.book.rollback(0, who="bob", expect_n=0),
     ):
-        with pytest.raises(Conflict, match="the fleet is at revision 1, not 0"):
+        with pytest.raises(Conflict, match="the log is at revision 1, not 0"):
             await change
 
 
@@ -144,7 +144,7 @@ async def test_an_outcome_that_stays_unknown_is_told_as_such(world: BookWorld) -
     with pytest.raises(OutcomeUnknown, match=r"whether rule\.set was made as revision 1") as told:
         await world.book.put_rule(HALF, reach=FLEET, who="ada")
     assert "etcd 10.0.0.1:2379 gave no answer" in str(told.value)
-    assert "headgate fleet history" in str(told.value)
+    assert "headgate changes history --fleet" in str(told.value)
     assert world.store.commits == MAX_LOOKS
 
 
@@ -223,7 +223,7 @@ async def test_a_large_change_that_stops_midway_says_where_and_goes_on_when_repe
     message = str(stopped.value)
     assert "apply stopped after 1 of 3 revisions (n 1 to 1), 101 items are still to be" in message
     assert "no endpoint answers" in message
-    assert "`headgate fleet rollback 0`" in message
+    assert "`headgate changes rollback 0 --fleet`" in message
     assert (stopped.value.left, stopped.value.done.after_n) == (101, 1)
     assert len(await world.standing()) == 100
     change = await world.book.apply(file_of(201), who="ada")
@@ -258,7 +258,7 @@ async def test_a_rival_in_the_middle_is_built_on_unless_a_revision_was_expected(
     assert len(await world.standing()) == 151
     n = (await world.book.items()).n
     world.store.fates = ["ok", rival(world, "third")]
-    with pytest.raises(StoppedMidway, match="somebody else changed the fleet in between"):
+    with pytest.raises(StoppedMidway, match="somebody else changed it in between"):
         await world.book.apply(file_of(150, ratio=0.7), who="ada", expect_n=n)
 
 

@@ -115,7 +115,7 @@ FLEET = (
         "gauge",
         (),
         "Items that the fleet's store has lost and that stay in force here; above 0, somebody "
-        "has to look: `headgate fleet restore`.",
+        "has to look: `headgate changes restore --fleet`.",
         _fleet(lambda state: state.went_back.kept if state.went_back else 0),
     ),
     Series(

@@ -93,6 +93,13 @@ def _member_clocks(look: Look) -> Iterator[Row]:
                 yield (shard.database, member.member), member.clock_ahead_s
 
 
+def _member_copies(look: Look) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            if member.copy is not None:
+                yield (shard.database, member.member), float(member.copy.has_all)
+
+
 def _cost(of: Callable[[CostDoc], int]) -> Rows:
     def rows(look: Look) -> Iterator[Row]:
         for plan in look.parts.book.databases():
@@ -176,6 +183,14 @@ SHARDS = (
         ("database", "member"),
         "The clock of a member's database minus the primary's; lag is corrected for it.",
         _member_clocks,
+    ),
+    Series(
+        "headgate_member_has_copy",
+        "gauge",
+        ("database", "member"),
+        "1 while the member's agent has a copy of all changes of the shard, else 0. Missing where "
+        "this agent tells it of none.",
+        _member_copies,
     ),
     Series(
         "headgate_probes_total",

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from headgate.http.page.api import Refused, in_path
 from headgate.http.page.audit_lines import Wanted, actions_of, entry_of
 from headgate.http.page.shell import Visit, page, part
-from headgate.wire.fleet import FleetRevisionsDoc, FleetRevisionWholeDoc
+from headgate.wire.changes import ChangeRevisionsDoc, ChangeRevisionWholeDoc, Log
 from headgate.wire.status import AuditDoc, AuditsDoc
 
 LIMITS = (100, 300, 1000)
@@ -39,8 +39,8 @@ class AuditPage:
         return await to_thread(lambda: page(visit, "audit.html", **shown))
 
     async def revision(self, visit: Visit) -> Response:
-        path = f"/v1/fleet/history/{in_path(visit.path['n'])}"
-        doc = await visit.api.get(path, FleetRevisionWholeDoc)
+        path = f"/v1/changes/history/{in_path(visit.path['n'])}"
+        doc = await visit.api.get(path, ChangeRevisionWholeDoc, {"log": Log.FLEET.value})
         if visit.by_script:
             return part(visit, "audit_revision.html", doc=doc)
         return page(visit, "audit_fleet.html", doc=doc)
@@ -81,7 +81,11 @@ def _shown(docs: Sequence[AuditDoc], wanted: Wanted, limit: int) -> dict[str, An
 async def _fleet(visit: Visit) -> dict[str, Any]:
     """Revisions, where this agent belongs to a fleet and can ask for them."""
     try:
-        found = await visit.api.get("/v1/fleet/history", FleetRevisionsDoc, {"limit": REVISIONS})
+        found = await visit.api.get(
+            "/v1/changes/history",
+            ChangeRevisionsDoc,
+            {"log": Log.FLEET.value, "limit": REVISIONS},
+        )
     except Refused as refused:
         fault = "" if refused.status == NOT_FOUND else refused.detail
         return {"fleet": None, "fleet_fault": fault}

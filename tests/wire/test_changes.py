@@ -1,4 +1,4 @@
-"""Items, changes and reaches of a fleet as documents and sentences."""
+"""Changes of a log, differences and reaches as documents and sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_change import FleetChange, Reached
 from headgate.core.reach import EVERYWHERE, Level, Reach
-from headgate.wire.fleet import MAX_CHANGES_TOLD, fleet_change_doc, item_doc
+from headgate.wire.changes import MAX_CHANGES_TOLD, Log, change_doc, change_made_doc
 from headgate.wire.fleet_reach import reached_says
 
 NOW_S = 1_700_000_000.0
@@ -30,32 +30,32 @@ def item(value: Any, kind: ItemKind = ItemKind.RULE, item_id: str = "half") -> I
 
 
 def test_a_rule_is_told_with_what_is_left_of_it() -> None:
-    doc = item_doc(item(RULE), NOW_S)
+    doc = change_doc(item(RULE), NOW_S)
     assert (doc.state, doc.left_s, doc.says) == (
         "in_force",
         3600.0,
         "refuses 50% of the checks of etl",
     )
     assert (doc.n, doc.set_by, doc.set_at) == (12, "ops", "2023-11-14T22:12:20Z")
-    over = item_doc(item(RULE), NOW_S + 7200)
+    over = change_doc(item(RULE), NOW_S + 7200)
     assert (over.state, over.left_s) == ("ended", None)
-    lifted = item_doc(item({**RULE, "lifted_by": "ann"}), NOW_S)
+    lifted = change_doc(item({**RULE, "lifted_by": "ann"}), NOW_S)
     assert lifted.state == "ended" and lifted.says.endswith("lifted by ann")
 
 
 def test_a_budget_may_have_no_end() -> None:
-    doc = item_doc(item(BUDGET, ItemKind.BUDGET, "cap@fleet"), NOW_S)
+    doc = change_doc(item(BUDGET, ItemKind.BUDGET, "cap@fleet"), NOW_S)
     assert (doc.state, doc.expires_at, doc.left_s) == ("in_force", None, None)
     ended = {**BUDGET, "expires_at": "2023-11-14T20:00:00Z"}
-    assert item_doc(item(ended, ItemKind.BUDGET), NOW_S).state == "ended"
+    assert change_doc(item(ended, ItemKind.BUDGET), NOW_S).state == "ended"
 
 
 @pytest.mark.parametrize("kind", list(ItemKind))
 def test_what_cannot_be_read_is_told_as_such(kind: ItemKind) -> None:
     """One of a newer version is in the list, and says that it is not understood."""
-    doc = item_doc(item({"magic": True}, kind), NOW_S)
+    doc = change_doc(item({"magic": True}, kind), NOW_S)
     assert doc.state == "unreadable" and "cannot be read by this agent" in doc.says
-    assert item_doc(item(None, kind), NOW_S).state == "removed"
+    assert change_doc(item(None, kind), NOW_S).state == "removed"
 
 
 def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
@@ -66,7 +66,7 @@ def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
         ItemChange(item(RULE), taken),
         ItemChange(None, item({"magic": True}, item_id="odd")),
     )
-    doc = fleet_change_doc(FleetChange(3, 4, changes, Reached(0, 0, 0)))
+    doc = change_made_doc(FleetChange(3, 4, changes, Reached(0, 0, 0)), Log.FLEET)
     lines = [one.line for one in doc.difference]
     assert lines[0].startswith("rule half (fleet): added, refuses 50% of the checks of etl, until")
     assert lines[1] == "rule half (fleet): ratio 0.5 → 0.9"
@@ -81,7 +81,7 @@ def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
 
 def test_a_large_change_is_told_in_part_and_counted_whole() -> None:
     changes = tuple(ItemChange(None, item(RULE, item_id=f"r-{n}")) for n in range(1200))
-    doc = fleet_change_doc(FleetChange(3, 4, changes))
+    doc = change_made_doc(FleetChange(3, 4, changes), Log.FLEET)
     assert (len(doc.difference), doc.difference_total) == (MAX_CHANGES_TOLD, 1200)
 
 
@@ -106,5 +106,6 @@ def test_whom_it_reaches_is_one_line(reached: Reached, told: str) -> None:
 
 def test_the_reach_is_told_as_it_is_written() -> None:
     reached = Reached(1, 1, 0, ("x",), "", Reach(Level.SHARD, "commerce/*"))
-    doc = fleet_change_doc(FleetChange(0, 0, (), reached, dry_run=True))
+    doc = change_made_doc(FleetChange(0, 0, (), reached, dry_run=True), Log.FLEET)
+    assert doc.reached is not None
     assert doc.reached.reach == "shard:commerce/*" and not doc.changed

@@ -1,4 +1,4 @@
-"""What is set for a fleet, in a file: read for `apply` and `diff`, its faults told by line."""
+"""A file of changes: read for `apply` and `diff`, its faults told by line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.cli.api import Refused
-from headgate.cli.documents import BadDocument
-from headgate.core.fleet_files import parse_file, read_document
+from headgate.core.change_files import SECTIONS, parse_file, read_document
+from headgate.core.reach import HERE
 from headgate.errors import Fault, InvalidSettings
 from headgate.traffic.parse import with_lines
 
@@ -28,18 +28,19 @@ class File:
     path: Path
     text: str
     document: Mapping[str, Any]
+    fleet: bool = False
+    """For the fleet's log."""
 
     @property
     def entries(self) -> int:
-        """Rules and budgets."""
-        return sum(len(self.document.get(kind) or ()) for kind in ("rules", "budgets"))
+        return sum(len(self.document.get(section) or ()) for section in SECTIONS)
 
     @property
     def is_json(self) -> bool:
         return self.path.suffix == ".json"
 
     @contextmanager
-    def judged(self) -> Iterator[None]:
+    def validated(self) -> Iterator[None]:
         """What an agent finds wrong with it is told with the file's name and lines."""
         try:
             yield
@@ -55,15 +56,15 @@ class File:
         return list(faults) if self.is_json else with_lines(list(faults), _numbered(self.text))
 
 
-def load(path: Path) -> File:
-    """InvalidSettings with every fault of its shape; its settings are the agent's to judge."""
+def load(path: Path, *, fleet: bool) -> File:
+    """InvalidSettings with every fault of its shape; the agent validates its settings."""
     try:
         text = _text(path)
-        file = File(path, text, read_document(text, is_json=path.suffix == ".json"))
+        file = File(path, text, read_document(text, is_json=path.suffix == ".json"), fleet)
     except InvalidSettings as error:
         raise InvalidSettings(error.faults, str(path)) from None
     try:
-        parse_file(file.document)
+        parse_file(file.document, default_reach=None if fleet else HERE)
     except InvalidSettings as error:
         raise InvalidSettings(file.located(error.faults), str(path)) from None
     return file
@@ -90,24 +91,20 @@ def _fault(told: str) -> Fault:
 
 
 def _numbered(toml: str) -> str:
-    """With `[rules.2]` for the headers of rules, line by line; those of budgets are known."""
-    rule, numbered = -1, []
+    """With `[rules.2]` for the headers of entries, line by line; those of budgets are known."""
+    at, numbered = dict.fromkeys(SECTIONS, -1), []
     for line in toml.splitlines():
         header = re.sub(r"[\s\"']", "", line.partition("#")[0])
-        if header == "[[rules]]":
-            rule += 1
-            numbered.append(f"[rules.{rule}]")
-        elif header.startswith("[rules."):
-            numbered.append(f"[rules.{rule}.{header.removeprefix('[rules.')}")
-        else:
+        match = _HEADER.fullmatch(header)
+        if match is None:
             numbered.append(line)
+        elif header.startswith("[["):
+            at[match[1]] += 1
+            numbered.append(f"[{match[1]}.{at[match[1]]}]")
+        else:
+            numbered.append(f"[{match[2]}.{at[match[2]]}.{match[3]}]")
     return "\n".join(numbered)
 
 
-def exported(answer: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-    n, document = answer.get("n"), answer.get("document")
-    if not isinstance(n, int):
-        raise BadDocument("n", "is no whole number")
-    if not isinstance(document, Mapping):
-        raise BadDocument("document", "is no object")
-    return n, document
+_OTHERS = "|".join(section for section in SECTIONS if section != "budgets")
+_HEADER = re.compile(rf"\[(?:\[({_OTHERS})\]|({_OTHERS})\.(.+))\]")

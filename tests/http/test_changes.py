@@ -1,4 +1,5 @@
-"""What is set for a fleet, over HTTP: looked at, applied, gone back to, restored; who may."""
+"""What is set for a fleet, over HTTP: looked at, applied, gone back to, restored; who may. What
+was set at one agent: test_own_changes.py."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, se
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
 
-FLEET = "/v1/fleet"
+CHANGES = "/v1/changes"
 HALF = {"id": "half", "reach": "fleet", "target": "etl", "ratio": 0.5, "for": "2h"}
 STOP = {
     "id": "stop",
@@ -62,11 +63,13 @@ def ask(
 ) -> Reply:
     headers: dict[str, Any] = {"Authorization": bearer(token), **more}
     if body is None:
-        return served.ask(method, f"{FLEET}{path}", **headers)
+        return served.ask(method, of_fleet(path), **headers)
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return served.ask(
-        method, f"{FLEET}{path}", body=raw, Content_Type="application/json", **headers
-    )
+    return served.ask(method, of_fleet(path), body=raw, Content_Type="application/json", **headers)
+
+
+def of_fleet(path: str) -> str:
+    return f"{CHANGES}{path}{'&' if '?' in path else '?'}log=fleet"
 
 
 def follow(served: Served, store: MemoryFleetStore) -> None:
@@ -87,7 +90,8 @@ def lose_everything(served: Served, store: MemoryFleetStore) -> None:
 
 def described(reply: Reply, path: str, method: str) -> bool:
     """Whether it is as the description says."""
-    responses = document()["paths"][f"{FLEET}{path}"][method]["responses"]
+    path = path if path.startswith("/v1/") else f"{CHANGES}{path}"
+    responses = document()["paths"][path][method]["responses"]
     content = responses[str(reply.status)]["content"]
     schema = content[reply.headers["Content-Type"].split(";")[0]]["schema"]
     whole = {**schema, "components": document()["components"]}
@@ -113,9 +117,9 @@ def test_what_was_applied_is_listed_with_its_reach_and_its_revision(served: Serv
         "rule added",
         "budget added",
     ]
-    listed = ask(served, "GET", "/items", token=VIEWER)
-    assert described(listed, "/items", "get") and listed.headers["ETag"] == '"1"'
-    by_id = {item["id"]: item for item in listed.json["items"]}
+    listed = ask(served, "GET", "", token=VIEWER)
+    assert described(listed, "", "get") and listed.headers["ETag"] == '"1"'
+    by_id = {item["id"]: item for item in listed.json["changes"]}
     assert set(by_id) == {"half", "stop", "cap@region:eu-*"}
     half = by_id["half"]
     assert (half["reach"], half["n"], half["set_by"], half["state"]) == (
@@ -135,7 +139,12 @@ def test_a_dry_run_tells_what_would_change_and_changes_nothing(served: Served) -
     assert (reply.json["dry_run"], reply.json["changed"], reply.json["after_n"]) == (True, True, 0)
     assert reply.json["difference_total"] == 3
     assert reply.json["reached"]["unknown"] and "not known" in reply.json["reached"]["says"]
-    assert ask(served, "GET", "/items").json == {"n": 0, "items": [], "refused": []}
+    assert ask(served, "GET", "").json == {
+        "log": "fleet",
+        "n": 0,
+        "changes": [],
+        "refused": [],
+    }
 
 
 def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None:
@@ -158,8 +167,8 @@ def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
         "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s owed; "
         "for no statement (checks that name it)"
     ]
-    assert {item["id"] for item in ask(served, "GET", "/items").json["items"]} == {"half", "stop"}
-    ended = ask(served, "GET", "/items?all=true").json["items"]
+    assert {item["id"] for item in ask(served, "GET", "").json["changes"]} == {"half", "stop"}
+    ended = ask(served, "GET", "?all=true").json["changes"]
     assert {item["id"]: item["state"] for item in ended}["cap@region:eu-*"] == "removed"
 
 
@@ -215,7 +224,7 @@ def test_one_step_leads_back(served: Served) -> None:
     assert described(tried, "/rollback", "post") and tried.json["dry_run"]
     back = ask(served, "POST", "/rollback", {"n": 1}, If_Match='"2"')
     assert (back.json["before_n"], back.json["after_n"]) == (2, 3)
-    half = ask(served, "GET", "/items").json["items"][0]
+    half = ask(served, "GET", "").json["changes"][0]
     assert (half["id"], half["value"]["ratio"], half["n"]) == ("half", 0.5, 3)
     assert is_problem(ask(served, "POST", "/rollback", {"n": 99}), 404)
     assert is_problem(ask(served, "POST", "/rollback", {"n": -1}), 400)
@@ -231,22 +240,11 @@ def test_a_store_that_lost_everything_gets_it_back(served: Served, store: Faulty
     assert tried.json["difference_total"] == 3 and tried.json["dry_run"]
     restored = ask(served, "POST", "/restore")
     assert restored.json["changed"] and restored.json["after_n"] >= 1
-    listed = ask(served, "GET", "/items").json["items"]
+    listed = ask(served, "GET", "").json["changes"]
     assert {item["id"] for item in listed} == {"half", "stop", "cap@region:eu-*"}
     assert {item["set_by"] for item in listed} == {"ops"}
     follow(served, store)
     assert not ask(served, "POST", "/restore").json["changed"]
-
-
-# --- whom it reaches -----------------------------------------------------------------------------
-
-
-def test_a_reach_is_told_before_anything_is_set(served: Served) -> None:
-    reply = ask(served, "GET", "/reach?reach=shard:commerce/*", token=VIEWER)
-    assert described(reply, "/reach", "get")
-    assert (reply.json["reach"], reply.json["shards"]) == ("shard:commerce/*", None)
-    assert is_problem(ask(served, "GET", "/reach?reach=planet:earth"), 400, field="reach")
-    assert is_problem(ask(served, "GET", "/reach"), 400, field="reach")
 
 
 # --- who may, and what goes wrong ----------------------------------------------------------------
@@ -258,7 +256,7 @@ def test_a_reach_is_told_before_anything_is_set(served: Served) -> None:
 def test_only_operators_change_the_fleet(served: Served, path: str, body: Any) -> None:
     assert is_problem(ask(served, "POST", path, body, token=VIEWER), 403)
     bare = b"" if body is None else json.dumps(body).encode()
-    asked = served.ask("POST", f"{FLEET}{path}", body=bare, Content_Type="application/json")
+    asked = served.ask("POST", of_fleet(path), body=bare, Content_Type="application/json")
     assert is_problem(asked, 401)
     assert ask(served, "GET", "/history").json["n"] == 0
 
@@ -270,7 +268,7 @@ def test_only_operators_change_the_fleet(served: Served, path: str, body: Any) -
         ("POST", "/apply?dry_run=yes", "dry_run"),
         ("POST", "/apply?prune=maybe", "prune"),
         ("POST", "/rollback?prune=true", "prune"),
-        ("GET", "/items?every=true", "every"),
+        ("GET", "?every=true", "every"),
         ("GET", "/history?limit=0", "limit"),
         ("GET", "/history/first", "n"),
     ],
@@ -293,10 +291,10 @@ def test_a_store_that_is_away_is_told_apart_from_a_change_that_may_have_been_mad
 ) -> None:
     """A commit whose answer was lost is not said to have changed nothing."""
     store.fault = StoreRefused("etcd a:2379 does not know user headgate")
-    refused = ask(served, "GET", "/items")
+    refused = ask(served, "GET", "")
     assert is_problem(refused, 503) and "does not know user headgate" in refused.json["detail"]
     store.fault = OutcomeUnknown("etcd a:2379: no answer in 2 s")
-    unknown = ask(served, "GET", "/items")
+    unknown = ask(served, "GET", "")
     assert is_problem(unknown, 503)
     assert "may have been changed" in unknown.json["detail"]
     assert "nothing was changed" not in unknown.json["detail"]
@@ -308,8 +306,8 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(
     applied(served)
     key = f"{ITEMS}wide/rule/strange"
     served.run_there(lambda: store.commit([], [Put(key, b'{"kind": "wish"}')]))
-    listed = ask(served, "GET", "/items").json
-    assert len(listed["items"]) == 3
+    listed = ask(served, "GET", "").json
+    assert len(listed["changes"]) == 3
     assert any("strange" in told for told in listed["refused"])
 
 
@@ -327,12 +325,26 @@ def test_a_revision_that_cannot_be_read_is_told_and_not_nothing(
 def test_an_agent_of_no_fleet_says_how_to_join_one(tmp_path: Path) -> None:
     with serving(LOOPS["asyncio"], tmp_path, Plan()) as served:
         for method, path, body in [
-            ("GET", "/items", None),
+            ("GET", "", None),
             ("GET", "/export", None),
             ("GET", "/history", None),
-            ("GET", "/reach?reach=fleet", None),
+            ("GET", "/history/1", None),
             ("POST", "/apply", FILE),
+            ("POST", "/rollback", {"n": 0}),
             ("POST", "/restore", None),
         ]:
             reply = ask(served, method, path, body)
             assert is_problem(reply, 404) and "[fleet]" in reply.json["detail"]
+        nobody = served.ask("GET", "/v1/fleet/reach?reach=fleet")
+        assert is_problem(nobody, 404) and "[fleet]" in nobody.json["detail"]
+
+
+# --- whom it reaches -----------------------------------------------------------------------------
+
+
+def test_a_reach_is_told_before_anything_is_set(served: Served) -> None:
+    reply = served.ask("GET", "/v1/fleet/reach?reach=shard:commerce/*")
+    assert described(reply, "/v1/fleet/reach", "get")
+    assert (reply.json["reach"], reply.json["shards"]) == ("shard:commerce/*", None)
+    for wrong in ("?reach=planet:earth", "?reach=host", ""):
+        assert is_problem(served.ask("GET", f"/v1/fleet/reach{wrong}"), 400, field="reach")

@@ -1,4 +1,4 @@
-"""Files of a fleet: every fault with its place, and what is written reads the same."""
+"""Files of changes: every fault with its place, and what is written reads the same."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_files import (
+from headgate.core.change_files import (
     MAX_ENTRIES,
     MAX_FAULTS,
+    SECTIONS,
     parse_file,
     read_document,
     to_toml,
-    written_file,
 )
-from headgate.core.reach import EVERYWHERE, parse_reach
+from headgate.core.fleet import ItemKind
+from headgate.core.reach import EVERYWHERE, HERE, parse_reach
 from headgate.errors import InvalidSettings
 from headgate.traffic.parse import with_lines
 
@@ -27,14 +27,15 @@ BUDGET = {"name": "cap", "reach": "shard:x", "rate": 20}
 
 def test_a_file_is_read_with_ids_and_reaches() -> None:
     file = parse_file({"rules": [RULE], "budgets": [BUDGET, {**BUDGET, "reach": "fleet"}]})
-    (rule,) = file.rules
+    (rule,) = file.of(ItemKind.RULE)
     assert (rule.id, rule.reach, rule.raw) == (
         "a",
         EVERYWHERE,
         {"id": "a", "target": "etl", "ratio": 0.5},
     )
-    assert [budget.id for budget in file.budgets] == ["cap@shard:x", "cap@fleet"]
-    assert [budget.place for budget in file.budgets] == ["budgets[0]", "budgets[1]"]
+    budgets = file.of(ItemKind.BUDGET)
+    assert [budget.id for budget in budgets] == ["cap@shard:x", "cap@fleet"]
+    assert [budget.place for budget in budgets] == ["budgets[0]", "budgets[1]"]
     assert parse_file({}) == parse_file({"rules": [], "budgets": []})
 
 
@@ -67,7 +68,7 @@ def test_what_is_no_file_says_where_and_what(document: object, place: str, words
 def test_a_pair_has_to_be_of_one_reach() -> None:
     """R76."""
     other = {**RULE, "id": "b", "pair": "a"}
-    assert len(parse_file({"rules": [{**RULE, "pair": "b"}, other]}).rules) == 2
+    assert len(parse_file({"rules": [{**RULE, "pair": "b"}, other]}).entries) == 2
     with pytest.raises(InvalidSettings, match="same reach"):
         parse_file({"rules": [{**RULE, "pair": "b"}, {**other, "reach": "shard:x"}]})
 
@@ -117,20 +118,67 @@ def _finite(value: Any) -> bool:
     return not isinstance(value, float) or abs(value) != float("inf")
 
 
-@given(st.lists(ENTRIES, max_size=2), st.lists(ENTRIES, max_size=2))
-def test_whatever_is_written_as_toml_reads_the_same(rules: list[Any], budgets: list[Any]) -> None:
-    document = {"rules": rules, "budgets": [{**one, "rules": [one]} for one in budgets]}
+@given(st.dictionaries(st.sampled_from([*SECTIONS]), st.lists(ENTRIES, max_size=2)))
+def test_whatever_is_written_as_toml_reads_the_same(document: dict[str, list[Any]]) -> None:
+    for budget in document.get("budgets", []):
+        budget["rules"] = [dict(budget)]
     if _finite(document):
         read = read_document(to_toml(document, ["written by hand"]))
-        assert {"rules": [], "budgets": [], **read} == document
+        assert read == {section: entries for section, entries in document.items() if entries}
 
 
-def test_what_is_written_has_no_word_of_who_and_when() -> None:
-    value = {"target": "etl", "ratio": 0.5, "created_by": "ada", "set_at": "x", "pair": "b"}
-    rule = Item(ItemKind.RULE, "a", parse_reach("shard:x"), value, 3, 1.0, "ada")
-    gone = Item(ItemKind.BUDGET, "cap@fleet", EVERYWHERE, None, 4, 1.0, "ada")
-    cap = Item(ItemKind.BUDGET, "b@fleet", EVERYWHERE, {"name": "b", "rate": 1}, 4, 1.0, "ada")
-    assert written_file([gone, rule, cap]) == {
-        "rules": [{"id": "a", "reach": "shard:x", "target": "etl", "ratio": 0.5, "pair": "b"}],
-        "budgets": [{"name": "b", "reach": "fleet", "rate": 1}],
+# --- of one agent --------------------------------------------------------------------------------
+
+OWN: dict[str, list[dict[str, Any]]] = {
+    "rules": [{"id": "a", "target": "etl", "ratio": 0.5}],
+    "budgets": [{"database": "main", "name": "cap", "rate": 20}],
+    "metrics": [{"database": "main", "metric": "lag", "threshold": 10}],
+    "peers": [{"shard": "commerce/-80", "member": "db-b", "url": "x", "database": "main"}],
+    "skips": [{"shard": "commerce/-80", "member": "db-b", "reason": "y", "for": "1h"}],
+}
+
+
+def test_without_a_word_an_entry_of_an_agents_own_log_is_for_that_agent() -> None:
+    file = parse_file(OWN, default_reach=HERE)
+    assert {(entry.id, entry.reach) for entry in file.entries} == {
+        ("a", HERE),
+        ("main/cap", HERE),
+        ("main/lag", HERE),
+        ("commerce/-80 db-b", HERE),
     }
+    assert [entry.kind for entry in file.entries][-2:] == [ItemKind.PEER, ItemKind.SKIP], (
+        "a skip may be of a peer of the same file"
+    )
+
+
+def test_the_agents_own_name_is_this_agent() -> None:
+    entries = [{**OWN["rules"][0], "reach": text, "id": text} for text in ("host:db-1", "host")]
+    file = parse_file({"rules": entries}, default_reach=HERE, host="db-1")
+    assert {entry.reach for entry in file.entries} == {HERE}
+    (other,) = parse_file({"rules": entries[:1]}, default_reach=HERE, host="db-2").entries
+    assert other.reach == parse_reach("host:db-1")
+
+
+def test_a_budget_with_a_reach_is_known_by_it_and_not_by_a_database() -> None:
+    wide = {"name": "cap", "reach": "shard:x", "rate": 20}
+    assert parse_file({"budgets": [wide]}, default_reach=HERE).entries[0].id == "cap@shard:x"
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("budgets", "database"),
+        ("metrics", "database"),
+        ("metrics", "metric"),
+        ("peers", "shard"),
+        ("peers", "member"),
+        ("skips", "shard"),
+        ("skips", "member"),
+    ],
+)
+@pytest.mark.parametrize("given", [None, "", 7])
+def test_what_an_entry_is_known_by_has_to_be_said(section: str, key: str, given: Any) -> None:
+    entry = {**OWN[section][0], key: given}
+    with pytest.raises(InvalidSettings) as refused:
+        parse_file({section: [entry]}, default_reach=HERE)
+    assert [fault.place for fault in refused.value.faults] == [f"{section}[0].{key}"]

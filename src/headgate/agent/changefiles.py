@@ -1,0 +1,380 @@
+"""What stands in a log as a file has it, and a file as one change of it.
+
+items ──written_file──► document             ChangeFile + Holdings ──ApplyDrafts──► Draft
+                                                             └── Room (validates one kind)
+
+What the file says as it stands is not looked at any further: an export that is applied again
+changes nothing, whatever else has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from headgate.agent.fleetbudgetdrafts import check_budget_room, judged
+from headgate.agent.fleetcommit import Draft
+from headgate.agent.ruledrafts import (
+    UNCHANGED,
+    Asked,
+    Neighbours,
+    RuleDrafts,
+    check_pairs,
+    check_room,
+    ended,
+    is_change,
+    rule_item,
+    rule_spec,
+)
+from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
+from headgate.core.fleet import Item, ItemChange, ItemKind
+from headgate.core.fleet_change import BOOKKEEPING, Holdings, ItemName, audit_values, name_of
+from headgate.core.lint import Advice, Severity
+from headgate.core.metric_redaction import redacted
+from headgate.core.reach import HERE, Reach
+from headgate.core.rule_settings import PAIRED, RuleSpec
+from headgate.core.rule_times import parse_date_time
+from headgate.errors import Fault, InvalidSettings
+
+MAX_ADVICE = 50
+MAX_ADVISED = 200
+"""Rules that are held against what stands, for advice: a file of thousands is a program's."""
+MAX_NAMED = 5
+NEVER = "never"
+UNSET = "unset"
+"""Of a budget: the settings of the file that it takes out, which TOML has no null for."""
+_SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
+_NO_ENTRY = (AttributeError, KeyError, TypeError, ValueError)
+"""Of a value that another version has put."""
+
+
+class Room(Protocol):
+    """Validates what a file says of one kind, as it validates what is asked one by one."""
+
+    def drafted(
+        self, held: Holdings, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        """As it would be kept. `held` has what the file sets before this entry, too.
+        InvalidSettings with all its faults, each at `entry.place`."""
+        ...
+
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
+        """Validates all changes of the file together, of whatever kinds; what has to change along
+        with them. `held`: what stands before."""
+        ...
+
+
+# --- written -------------------------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    document: dict[str, list[dict[str, Any]]]
+    """As core/change_files.parse_file takes it."""
+    left_out: list[str]
+    """What no file can have, in words."""
+
+
+def written_file(items: Iterable[Item]) -> Written:
+    """What stands, by kind and then by id."""
+    found = Written({section: [] for section in SECTIONS}, [])
+    by_kind: dict[str, list[str]] = {}
+    for item in sorted(items, key=lambda one: one.id):
+        if item.value is None:
+            continue
+        try:
+            entry = written_entry(item)
+            section = _SECTION_OF[ItemKind(item.kind)]
+        except _NO_ENTRY:
+            by_kind.setdefault(str(item.kind), []).append(item.id)
+            continue
+        if item.reach == HERE:
+            del entry["reach"]  # It is what a file of the agent's own log means without a word.
+        found.document[section].append(entry)
+    found.left_out.extend(_left_out(kind, ids) for kind, ids in by_kind.items())
+    return found
+
+
+def _left_out(kind: str, ids: Sequence[str]) -> str:
+    named = ", ".join(ids[:MAX_NAMED])
+    more = f" and {len(ids) - MAX_NAMED:,} more" if len(ids) > MAX_NAMED else ""
+    return f"not exported: {kind} {named}{more}. Files have no section for it; it stays as it is"
+
+
+def written_entry(item: Item) -> dict[str, Any]:
+    """As a file has it, without secrets: who set it when is for the history. One of _NO_ENTRY
+    where no file can have it."""
+    said, reach = dict(item.value or {}), {"reach": str(item.reach)}
+    if item.kind == ItemKind.METRIC:
+        return {**_names(item), **reach, **_metric(said)}
+    if item.kind == ItemKind.SKIP:
+        ends = {"expires_at": iso(said["until_wall_s"])}
+        return {**_names(item), **reach, **ends, "reason": said["reason"]}
+    if item.kind == ItemKind.PEER:
+        return {**_names(item), **reach, "url": said["url"], "database": said["database"]}
+    if item.kind == ItemKind.BUDGET and item.reach == HERE:
+        return {**_names(item), **reach, **_budget_here(said)}
+    said = {key: one for key, one in said.items() if key not in BOOKKEEPING}
+    if item.kind == ItemKind.BUDGET:
+        return {"name": said.pop("name"), **reach, **said}
+    if item.kind == ItemKind.RULE:
+        return {"id": item.id, **reach, **said}
+    raise ValueError(f"files have no section for {item.kind}")
+
+
+def _names(item: Item) -> dict[str, str]:
+    """As FileEntry.id has them, apart."""
+    if item.kind == ItemKind.BUDGET:
+        first, _, second = item.id.partition("/")
+    else:
+        first, _, second = item.id.rpartition("/" if item.kind == ItemKind.METRIC else " ")
+    if not first or not second:
+        raise ValueError(f"{item.id!r} is no name of a {item.kind}")
+    return dict(zip(known_by(item.kind, item.reach), (first, second), strict=True))
+
+
+def _metric(said: Mapping[str, Any]) -> dict[str, Any]:
+    what = {"removed": True} if said.get("removed") is True else redacted({**said["settings"]})
+    return {**what, "expires_at": said.get("expires_at", NEVER)}
+
+
+def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
+    if said.get("removed") is True:
+        return {"removed": True}
+    settings = {key: one for key, one in said["settings"].items() if key != "name"}
+    unset = sorted(key for key, one in settings.items() if one is None)
+    return {
+        **({"whole": True} if said["whole"] else {}),
+        **({"at": said["at"]} if "at" in said else {}),
+        **{key: one for key, one in settings.items() if one is not None},
+        **({UNSET: unset} if unset else {}),
+    }
+
+
+def iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")
+
+
+# --- applied -------------------------------------------------------------------------------
+
+
+class _Standing:
+    """What stands in a log, for the entries of a file. In an agent's own log two may have the same
+    id, one for the agent and one for its shard: then an entry means the one of its reach."""
+
+    def __init__(self, held: Holdings, file: ChangeFile, wall_s: float) -> None:
+        self._held = held
+        self._items = held.standing(wall_s)
+        reaches = {(item.kind, item.id, item.reach): name for name, item in self._items.items()}
+        keys = [(entry.kind, entry.id, entry.reach) for entry in file.entries]
+        self._names = {key: reaches[key] for key in keys if key in reaches}
+        self._claimed = set(self._names.values())
+        for kind, item_id, reach in keys:
+            name = (kind, item_id)
+            if (kind, item_id, reach) not in self._names and name not in self._claimed:
+                self._names[kind, item_id, reach] = name  # It stood with another reach, or never.
+                self._claimed.add(name)
+
+    def of(self, entry: FileEntry) -> Item | None:
+        name = self._names.get((entry.kind, entry.id, entry.reach))
+        return None if name is None else self._items.get(name)
+
+    def before(self, entry: FileEntry) -> Item | None:
+        """The same, or how it ended."""
+        name = self._names.get((entry.kind, entry.id, entry.reach))
+        return None if name is None else self._held.items.get(name)
+
+    def others(self) -> list[Item]:
+        """Those that the file could name, and does not."""
+        found = ((name, item) for name, item in self._items.items() if item.kind in _SECTION_OF)
+        return [item for name, item in found if name not in self._claimed]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What was found so far."""
+
+    items: dict[ItemName, Item]
+    """As it stands with that."""
+    held: Holdings
+    changes: list[ItemChange] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    advice: list[Advice] = field(default_factory=list)
+    strange: set[ItemKind] = field(default_factory=set)
+    """Kinds that this log has no room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDrafts:
+    rooms: Mapping[str, Room]
+    reach_fault: Callable[[Reach], str]
+    """Why this log holds nothing with that reach; empty: it does."""
+
+    def apply(self, held: Holdings, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
+        """As the file says; what it does not name stays, unless `prune`."""
+        standing, items = _Standing(held, file, asked.wall_s), dict(held.items)
+        found = _Reading(items, replace(held, items=items))
+        for entry in file.entries:
+            self._read(standing, entry, asked, found)
+            if len(found.faults) > MAX_FAULTS:
+                break
+        if found.faults:
+            raise InvalidSettings(found.faults)
+        others = standing.others()
+        if prune:
+            found.changes += [ItemChange(item, ended(item, asked)) for item in others]
+        for room in dict.fromkeys(self.rooms.values()):
+            found.changes += room.check(held, found.changes, asked)
+        advice = [*found.advice[:MAX_ADVICE], *_told(others, prune=prune)]
+        advice += [] if found.changes else [UNCHANGED]
+        return Draft("apply", found.changes, tuple(advice), shown=audit_values(found.changes))
+
+    def _read(self, standing: _Standing, entry: FileEntry, asked: Asked, found: _Reading) -> None:
+        now = standing.of(entry)
+        if now is not None and _is_written_as(now, _as_written(entry)):
+            return
+        if _is_over(entry, asked.wall_s):
+            found.advice.append(_over(entry))
+            if now is not None:
+                found.changes.append(ItemChange(now, ended(now, asked)))
+            return
+        try:
+            item, advice = self._drafted(entry, asked, found)
+        except InvalidSettings as error:
+            found.faults += error.faults
+            return
+        if now is None and item.value is None:
+            return  # It says no more than the settings file.
+        if now is not None and item.value is not None and _is_written_as(now, written_entry(item)):
+            return
+        change = ItemChange(standing.before(entry), item)
+        if is_change(change):
+            found.items[name_of(item)] = item
+            found.changes.append(change)
+            found.advice += advice
+
+    def _drafted(
+        self, entry: FileEntry, asked: Asked, found: _Reading
+    ) -> tuple[Item, Sequence[Advice]]:
+        if entry.kind not in self.rooms:
+            faults = [] if entry.kind in found.strange else [_strange(entry)]
+            found.strange.add(entry.kind)
+            raise InvalidSettings(faults)
+        if why := self.reach_fault(entry.reach):
+            raise InvalidSettings([Fault(f"{entry.place}.reach", why)])
+        return self.rooms[entry.kind].drafted(found.held, entry, asked)
+
+
+def _is_written_as(item: Item, entry: Mapping[str, Any]) -> bool:
+    with suppress(*_NO_ENTRY):
+        return written_entry(item) == entry
+    return False
+
+
+def _as_written(entry: FileEntry) -> dict[str, Any]:
+    pair = {"pair": entry.pair} if entry.pair else {}
+    return {**entry.raw, "reach": str(entry.reach), **pair}
+
+
+def _is_over(entry: FileEntry, wall_s: float) -> bool:
+    try:
+        given = entry.raw.get("expires_at")
+        return given is not None and parse_date_time(given) <= wall_s
+    except ValueError:
+        return False  # Its room says what is wrong with it.
+
+
+def _over(entry: FileEntry) -> Advice:
+    message = f"{entry.id} ended at {entry.raw['expires_at']}: it is left out"
+    return Advice(Severity.WARNING, "over", f"{entry.place}.expires_at", message)
+
+
+def _strange(entry: FileEntry) -> Fault:
+    section = _SECTION_OF[entry.kind]
+    message = (
+        f"[[{section}]] cannot be set in this log: they are set at one agent, in its own log "
+        "(without --fleet)"
+    )
+    return Fault(section, message)
+
+
+def _told(others: Sequence[Item], *, prune: bool) -> Iterator[Advice]:
+    if others and not prune:
+        named = ", ".join(sorted(item.id for item in others)[:MAX_NAMED])
+        more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""
+        message = (
+            f"{len(others):,} that the file does not name stay as they are ({named}{more}); "
+            "--prune takes them out"
+        )
+        yield Advice(Severity.WARNING, "not-in-file", "file", message)
+
+
+# --- rules, and budgets of a fleet -----------------------------------------------------------
+
+
+class RuleRoom:
+    """Rules of either log."""
+
+    def __init__(self, rules: RuleDrafts) -> None:
+        self._rules = rules
+        self._held: Holdings | None = None
+        self._others: Neighbours | None = None
+        self._advised = 0
+
+    def drafted(
+        self, held: Holdings, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        now = held.standing_rule(entry.id, asked.wall_s)
+        spec = self._spec(entry, now, asked)
+        self._rules.check_lock_out(spec, entry.reach, now, place=entry.place)
+        item = rule_item(spec, entry.reach, asked)
+        return item, self._advice(held, spec, entry.reach, asked)
+
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
+        check_pairs(held, changes, asked.wall_s)
+        check_room(held, changes, self._rules.limits, asked.wall_s)
+        return ()
+
+    def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
+        raw = dict(entry.raw)
+        before = None if now is None else rule_spec(now)
+        if before is not None and not any(key in raw for key in PAIRED):
+            raw["expires_at"] = before.rule.expires_at  # Who does not say leaves it as it is.
+        spec = self._rules.parsed(raw, entry.id, asked, entry.reach, place=entry.place)
+        if before is not None:
+            spec = self._rules.in_place_of(before, spec)
+        return replace(spec, pair=entry.pair) if entry.pair else spec
+
+    def _advice(
+        self, held: Holdings, spec: RuleSpec, reach: Reach, asked: Asked
+    ) -> Sequence[Advice]:
+        if held is not self._held:  # Another file, or the same on what stands by now.
+            self._held, self._others, self._advised = held, None, 0
+        self._advised += 1
+        if self._advised > MAX_ADVISED:
+            return ()
+        if self._rules.here is not None and reach == HERE:
+            return self._rules.here.advice(spec)
+        self._others = self._others or Neighbours(held, asked.wall_s)
+        return list(self._rules.advice(self._others, spec, reach, asked))
+
+
+class FleetBudgetRoom:
+    """Budgets that are set for a fleet: each whole."""
+
+    def drafted(
+        self, held: Holdings, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        return judged(entry.raw, entry.reach, asked, place=entry.place)
+
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
+        check_budget_room(held, changes, asked.wall_s)
+        return ()

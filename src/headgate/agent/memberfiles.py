@@ -1,0 +1,156 @@
+"""Skipped members and peers in a file of changes.   FileEntry + Holdings ──MemberRoom──► Item
+
+[[peers]]                             [[skips]]
+shard = "commerce/-80"                shard = "commerce/-80"
+member = "db-b"                       member = "db-b"
+url = "https://db-b:8087"             reason = "rebuilt"
+database = "main"                     expires_at = "2026-11-16T18:00:00Z"   or for = "2h"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.agent.ownitems import put, standing
+from headgate.agent.ruledrafts import Asked
+from headgate.agent.shard import Shard
+from headgate.agent.shards import PEER, RUNTIME, SKIP
+from headgate.core.change_files import FileEntry
+from headgate.core.fleet import Item, ItemChange
+from headgate.core.fleet_change import Holdings, stands
+from headgate.core.lint import Advice
+from headgate.core.names import parse_database
+from headgate.core.rule_times import parse_date_time, parse_for
+from headgate.core.settings import unknown
+from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
+from headgate.errors import Fault, InvalidName, InvalidSettings
+
+MAX_REASON_CHARS = 500
+_KEYS = {
+    SKIP: ("shard", "member", "expires_at", "for", "reason"),
+    PEER: ("shard", "member", "url", "database"),
+}
+
+
+class MemberRoom:
+    """Implements changefiles.Room, for skips and for peers."""
+
+    def __init__(self, shards: Mapping[str, Shard], parse_url: Callable[[str], str]) -> None:
+        """`shards`: of this agent, by name. `parse_url`: InvalidName for what is no agent's."""
+        self._shards = shards
+        self._parse_url = parse_url
+
+    def drafted(
+        self, held: Holdings, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        reading = _Reading(entry)
+        shard = self._shards.get(entry.raw["shard"])
+        if shard is None:
+            known = ", ".join(sorted(self._shards)) or "none"
+            reading.fault("shard", f"is no shard of this agent; it has: {known}")
+            raise InvalidSettings(reading.faults)
+        if entry.kind == SKIP:
+            self._check_skipped(held, shard, reading)
+            value = reading.skip(asked)
+        else:
+            _check_new(shard, reading)
+            value = reading.peer(self._parse_url)
+        if reading.faults:
+            raise InvalidSettings(reading.faults)
+        change = put(held, entry.kind, entry.id, value, asked)
+        assert change.after is not None
+        return change.after, ()
+
+    def _check_skipped(self, held: Holdings, shard: Shard, reading: _Reading) -> None:
+        """`held` has peers that the file adds, too."""
+        entry, names = reading.entry, _names(shard)
+        if entry.raw["member"] not in names and not standing(held, PEER, entry.id):
+            known = ", ".join(sorted(names))
+            reading.fault("member", f"is no member of {shard.name}; it has {known}")
+
+    def check(
+        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
+    ) -> Sequence[ItemChange]:
+        """No shard has too many members by it."""
+        after = [one.after for one in changes if one.after is not None and one.after.kind == PEER]
+        members = {name: set(shard.remotes) for name, shard in self._shards.items()}
+        for item in after:
+            shard, _, member = item.id.rpartition(" ")
+            of = members.get(shard, set())
+            (of.add if stands(item, asked.wall_s) else of.discard)(member)
+        for shard, names in members.items():
+            if after and len(names) > MAX_MEMBERS:
+                message = f"{shard} would have {len(names)} members, at most {MAX_MEMBERS}"
+                raise InvalidSettings([Fault("peers", message)])
+        return ()
+
+
+def _check_new(shard: Shard, reading: _Reading) -> None:
+    """One that an operator added may be changed; those of the settings, and found ones, stay."""
+    member = reading.entry.raw["member"]
+    remote = shard.remotes.get(member)
+    if member in _names(shard) and (remote is None or remote.source != RUNTIME):
+        reading.fault("member", f"is a member of {shard.name} already, and not by an operator")
+
+
+def _names(shard: Shard) -> set[str]:
+    return {*shard.remotes, *(member.name for member in shard.locals.values())}
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An entry, and what is wrong with it."""
+
+    entry: FileEntry
+    faults: list[Fault] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        known = _KEYS[self.entry.kind]
+        for key in self.entry.raw:
+            if key not in known:
+                self.fault(key, unknown(key, known))
+
+    def fault(self, key: str, message: str) -> None:
+        self.faults.append(Fault(f"{self.entry.place}.{key}", message))
+
+    def skip(self, asked: Asked) -> dict[str, Any]:
+        reason = self.entry.raw.get("reason")
+        if not isinstance(reason, str) or not 1 <= len(reason) <= MAX_REASON_CHARS:
+            self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters: say why")
+        end_s = self._end_s(asked.wall_s)
+        who = {"who": asked.who, "reason": reason, "set_wall_s": asked.wall_s}
+        return {"until_wall_s": end_s, **who}
+
+    def peer(self, parse_url: Callable[[str], str]) -> dict[str, Any]:
+        self._parsed("member", parse_database)
+        url, database = self._parsed("url", parse_url), self._parsed("database", parse_database)
+        return {"url": url, "database": database}
+
+    def _parsed(self, key: str, parse: Callable[[str], str]) -> str:
+        given = self.entry.raw.get(key)
+        if not isinstance(given, str):
+            self.fault(key, "is missing" if given is None else "must be a text")
+            return ""
+        try:
+            return parse(given)
+        except InvalidName as error:
+            self.fault(key, str(error).replace("database name", f"{key} name"))
+            return ""
+
+    def _end_s(self, wall_s: float) -> float:
+        given = [key for key in ("expires_at", "for") if self.entry.raw.get(key) is not None]
+        if len(given) != 1:
+            self.fault(given[-1] if given else "expires_at", "give expires_at or for, one of them")
+            return wall_s
+        (key,) = given
+        said = self.entry.raw[key]
+        try:
+            end_s = parse_date_time(said) if key == "expires_at" else wall_s + parse_for(said)
+        except ValueError as error:
+            self.fault(key, str(error))
+            return wall_s
+        if not wall_s < end_s <= wall_s + MAX_SKIP_S:
+            self.fault(key, f"is {said!r}, must be within the next {MAX_SKIP_S / 86400:g} days")
+        return end_s

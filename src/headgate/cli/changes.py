@@ -1,0 +1,314 @@
+"""Commands on what operators changed: list, export, diff, apply, history, rollback, restore.
+
+    headgate changes …            what was set at the asked agent (its own log)
+    headgate changes … --fleet    what is set for its fleet, whatever agent is asked
+
+A change that was shown before it is made is built on what was shown (If-Match).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
+
+import typer
+
+from headgate.cli.confirm import Yes
+from headgate.cli.options import AsJson, Token, Url
+from headgate.cli.reaching import FLEET_TIMEOUT_S
+from headgate.wire.changes import (
+    ChangeExportDoc,
+    ChangeMadeDoc,
+    ChangeRevisionsDoc,
+    ChangeRevisionWholeDoc,
+    ChangesDoc,
+    Sort,
+)
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Answered, Api
+    from headgate.cli.changes_files import File
+
+CHANGES = "/v1/changes"
+S_PER_CHANGE = 0.02
+"""A hundred are one revision, and a store under load takes seconds for that."""
+MANY_TIMEOUT_S = 240.0
+"""Where nobody here knows how many it concerns: as many as a fleet may have."""
+
+OfFleet: TypeAlias = Annotated[
+    bool, typer.Option("--fleet", help="The fleet's log. Without it: the asked agent's own.")
+]
+ChangesFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="TOML, or JSON if its name ends so.")
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
+]
+Prune: TypeAlias = Annotated[
+    bool, typer.Option("--prune", help="Take out what is set and not in the file.")
+]
+
+
+# --- looking ---------------------------------------------------------------------------------
+
+
+def list_changes(
+    fleet: OfFleet = False,
+    ended: Annotated[
+        bool, typer.Option("--all", help="With what has ended, or was taken out, lately.")
+    ] = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what operators changed: rules, budgets, metrics, skipped replicas, peers."""
+    from headgate.cli.changes_pages import changes_page
+    from headgate.cli.documents import decoded
+    from headgate.cli.output import show
+
+    api = _api(url, token)
+    answered = api.get(CHANGES, log=_log(fleet), all="true" if ended else None)
+    show(
+        answered,
+        as_json,
+        lambda canvas: changes_page(decoded(ChangesDoc, answered.document), canvas),
+    )
+
+
+def history(
+    n: Annotated[
+        int | None,
+        typer.Argument(min=1, metavar="N", show_default=False, help="What this one did."),
+    ] = None,
+    fleet: OfFleet = False,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many, newest first.")] = 20,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """List revisions: when, by whom, and what changed; or what one of them did."""
+    from headgate.cli.changes_pages import history_page, revision_page
+    from headgate.cli.documents import decoded
+    from headgate.cli.output import show
+
+    api = _api(url, token)
+    if n is not None:
+        one = api.get(f"{CHANGES}/history/{n}", log=_log(fleet))
+        show(one, as_json, lambda _: revision_page(decoded(ChangeRevisionWholeDoc, one.document)))
+        return
+    answered = api.get(f"{CHANGES}/history", log=_log(fleet), limit=str(limit))
+    show(answered, as_json, lambda _: history_page(decoded(ChangeRevisionsDoc, answered.document)))
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def export(
+    fleet: OfFleet = False, url: Url = None, token: Token = None, as_json: AsJson = False
+) -> None:
+    """Print what operators changed as a file: TOML, or with --json as JSON.
+
+    `headgate changes apply` takes it; applied unchanged, it changes nothing. Secrets of metrics
+    read `…` in it.
+    """
+    import sys
+
+    from headgate.cli.changes_pages import export_head
+    from headgate.cli.documents import decoded
+    from headgate.cli.output import show_json, show_toml
+    from headgate.core.change_files import to_toml
+
+    answered = _api(url, token).get(f"{CHANGES}/export", log=_log(fleet))
+    found = decoded(ChangeExportDoc, answered.document)
+    first, *left_out = export_head(found)
+    if as_json:
+        show_json(found.document)
+        for line in left_out:  # JSON has no comments.
+            print(line, file=sys.stderr)
+        return
+    show_toml(to_toml(found.document, [first, *left_out]))
+
+
+def diff(
+    path: ChangesFile,
+    fleet: OfFleet = False,
+    prune: Prune = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 where it would change anything.")
+    ] = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a file would change, and change nothing."""
+    from headgate.cli.changes_files import load
+    from headgate.cli.changes_pages import difference_page
+    from headgate.cli.output import show
+
+    file = load(path, fleet=fleet)
+    tried = _applied(_api_for(file, url, token), file, prune=prune, dry_run=True)
+    change = _read(tried)
+    show(tried, as_json, lambda _: difference_page(change))
+    if strict and change.changed:
+        raise typer.Exit(1)
+
+
+def apply(
+    path: ChangesFile,
+    fleet: OfFleet = False,
+    prune: Prune = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set what a file says.
+
+    What the file does not name stays as it is. With --prune it is taken out.
+    """
+    from headgate.cli.changes_files import load
+
+    file = load(path, fleet=fleet)
+    api = _api_for(file, url, token)
+
+    def post(*, dry_run: bool, etag: str | None) -> Answered:
+        return _applied(api, file, prune=prune, dry_run=dry_run, etag=etag)
+
+    _make(post, "APPLIED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def rollback(
+    n: Annotated[int, typer.Argument(min=0, metavar="N", help="As it was after this one.")],
+    only: Annotated[
+        list[Sort] | None,
+        typer.Option("--only", show_default=False, help="Roll back these alone; repeatable."),
+    ] = None,
+    fleet: OfFleet = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set everything as it was after a revision, as a new revision.
+
+    What has ended since does not come back. --only members: skipped replicas, peers and
+    handovers.
+    """
+    api = _api(url, token, timeout_s=MANY_TIMEOUT_S)
+    body: dict[str, object] = {"n": n}
+    body |= {"only": [sort.value for sort in only]} if only else {}
+
+    def post(*, dry_run: bool, etag: str | None) -> Answered:
+        path, query = f"{CHANGES}/rollback", _query(fleet)
+        return api.change("POST", path, body, dry_run=dry_run, etag=etag, query=query)
+
+    _make(post, "ROLLED BACK", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def restore(
+    fleet: OfFleet = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    url: Url = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put back what the fleet's store has lost and the asked agent still knows (--fleet).
+
+    For a store that came back empty or from an old copy. An agent knows what reaches beyond one
+    shard, and what is of its own: ask one of each shard that had rules of its own.
+    """
+    if not fleet:
+        raise typer.BadParameter("restore is for the fleet's log: add --fleet")
+    api = _api(url, token, timeout_s=MANY_TIMEOUT_S)
+
+    def post(*, dry_run: bool, etag: str | None) -> Answered:
+        return api.change("POST", f"{CHANGES}/restore", dry_run=dry_run, query=_query(fleet))
+
+    _make(post, "RESTORED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+# --- steps -----------------------------------------------------------------------------------
+
+
+def _api(url: str | None, token: str | None, *, timeout_s: float = FLEET_TIMEOUT_S) -> Api:
+    from headgate.cli.api import connect
+
+    return connect(url, token, timeout_s=timeout_s)
+
+
+def _api_for(file: File, url: str | None, token: str | None) -> Api:
+    return _api(url, token, timeout_s=FLEET_TIMEOUT_S + file.entries * S_PER_CHANGE)
+
+
+def _log(fleet: bool) -> str | None:
+    return "fleet" if fleet else None
+
+
+def _query(fleet: bool) -> dict[str, str]:
+    return {"log": "fleet"} if fleet else {}
+
+
+def _applied(
+    api: Api,
+    file: File,
+    *,
+    prune: bool,
+    dry_run: bool,
+    etag: str | None = None,
+) -> Answered:
+    query = _query(file.fleet) | ({"prune": "true"} if prune else {})
+    with file.validated():
+        return api.change(
+            "POST", f"{CHANGES}/apply", file.document, etag=etag, dry_run=dry_run, query=query
+        )
+
+
+class Post(Protocol):
+    """Makes one change, or tries it; `etag`: only if the log still is as it was then."""
+
+    def __call__(self, *, dry_run: bool, etag: str | None) -> Answered: ...
+
+
+def _make(post: Post, done: str, fleet: bool, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Tried and shown, then asked for, and then made of just that; with --yes at once."""
+    from headgate.cli.changes_pages import made_page
+    from headgate.cli.exits import AgentSilent
+    from headgate.cli.output import show
+
+    etag = None
+    if not dry_run and not yes:
+        tried = post(dry_run=True, etag=None)
+        if not _read(tried).changed:
+            show(tried, as_json, lambda _: made_page(_read(tried), done))
+            return
+        _show_and_ask(tried, done, fleet)
+        etag = tried.etag
+    try:
+        made = post(dry_run=dry_run, etag=etag)
+    except AgentSilent as error:
+        flag = " --fleet" if fleet else ""
+        message = f"{error}: `headgate changes history{flag}` tells how far it came"
+        raise AgentSilent(message) from None
+    show(made, as_json, lambda _: made_page(_read(made), done))
+
+
+def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
+    """On standard error, so that --json stays a document."""
+    from rich.console import Console
+
+    from headgate.cli.changes_pages import made_page
+    from headgate.cli.confirm import confirm
+
+    Console(stderr=True, highlight=False, markup=False, emoji=False).print(
+        made_page(_read(tried), done)
+    )
+    confirm("Change it for the fleet?" if fleet else "Change it at this agent?")
+
+
+def _read(answered: Answered) -> ChangeMadeDoc:
+    from headgate.cli.documents import decoded
+
+    return decoded(ChangeMadeDoc, answered.document)

@@ -1,0 +1,278 @@
+"""What is set in a log as a file, TOML or JSON, and back.
+
+text ──read_document──► document ──parse_file──► ChangeFile ──► ChangeBook.apply
+items ──agent/changefiles.py──► document ──to_toml, to_json──► text
+
+    [[rules]]
+    id = "etl-slow"
+    reach = "shard:commerce/*"
+    target = "etl"
+    ratio = 0.9
+    expires_at = "2026-11-16T18:00:00Z"
+
+    [[metrics]]
+    database = "main"
+    metric = "lag"
+    threshold = 10
+    expires_at = "never"
+
+An export that is applied again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from headgate.core.fleet import ItemKind
+from headgate.core.fleet_change import budget_id
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
+from headgate.core.settings import unknown
+from headgate.errors import Fault, InvalidSettings
+
+MAX_ENTRIES = 20_000
+MAX_FAULTS = 200
+"""Then it stops looking: ten thousand rules with one typing error each are one mistake."""
+SECTIONS: Mapping[str, ItemKind] = MappingProxyType(
+    {
+        "rules": ItemKind.RULE,
+        "budgets": ItemKind.BUDGET,
+        "metrics": ItemKind.METRIC,
+        "peers": ItemKind.PEER,
+        "skips": ItemKind.SKIP,
+    }
+)
+"""In the order in which they are validated: a skip may be of a peer of the same file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One change of a file. Its room has yet to validate the settings."""
+
+    kind: ItemKind
+    id: str
+    reach: Reach
+    raw: Mapping[str, Any]
+    """Without `reach` and, of a rule, `pair`."""
+    place: str
+    """Such as `rules[2]`."""
+    pair: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFile:
+    entries: tuple[FileEntry, ...] = ()
+
+    def of(self, kind: ItemKind) -> list[FileEntry]:
+        return [entry for entry in self.entries if entry.kind is kind]
+
+
+# --- reading -------------------------------------------------------------------------------
+
+
+def read_document(text: str, *, is_json: bool = False) -> Mapping[str, Any]:
+    """As JSON can hold it, also where TOML's own dates stood in it."""
+    try:
+        document = json.loads(text) if is_json else tomllib.loads(text)
+    except RecursionError:
+        raise InvalidSettings([Fault("", "is nested too deeply to be read")]) from None
+    except ValueError as error:  # Both libraries' own are such.
+        raise InvalidSettings([Fault("", f"cannot be read: {error}")]) from None
+    if not isinstance(document, Mapping):
+        raise InvalidSettings([Fault("", _NO_FILE)])
+    return {key: _plain(value) for key, value in document.items()}
+
+
+_NO_FILE = f"must be a table with some of {', '.join(SECTIONS)}"
+
+
+@runtime_checkable
+class _Dated(Protocol):
+    """As tomllib gives dates; this ring knows none of its own."""
+
+    def isoformat(self) -> str: ...
+
+
+def _plain(value: Any) -> Any:
+    """A date without its zone becomes a text that is rejected where it is read."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.isoformat() if isinstance(value, _Dated) else value
+
+
+def parse_file(
+    document: object, *, default_reach: Reach | None = None, host: str = ""
+) -> ChangeFile:
+    """InvalidSettings with all that is wrong with its shape. `default_reach`: of an entry that
+    says none; None: each has to say it. `host`: the agent's name, by which HERE is meant."""
+    if not isinstance(document, Mapping):
+        raise InvalidSettings([Fault("", _NO_FILE)])
+    faults = [
+        Fault(str(key), unknown(str(key), SECTIONS)) for key in document if key not in SECTIONS
+    ]
+    reading = _Reading(default_reach, Reach(Level.HOST, host) if host else HERE, faults)
+    entries: list[FileEntry] = []
+    for section, kind in SECTIONS.items():
+        found = list(reading.entries(document.get(section, ()), section, kind))
+        faults += _repeated(found, by_reach=default_reach is not None)
+        entries += found
+    faults += _half_pairs(entry for entry in entries if entry.kind is ItemKind.RULE)
+    if faults:
+        raise InvalidSettings(faults[:MAX_FAULTS])
+    return ChangeFile(tuple(entries))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    default_reach: Reach | None
+    host: Reach
+    """What HERE is called by its name."""
+    faults: list[Fault]
+
+    def entries(self, raw: object, section: str, kind: ItemKind) -> Iterator[FileEntry]:
+        if not isinstance(raw, list | tuple):
+            self.faults.append(Fault(section, f"must be a list of tables: [[{section}]]"))
+            return
+        if len(raw) > MAX_ENTRIES:
+            message = f"has {len(raw):,} entries, at most {MAX_ENTRIES:,}"
+            self.faults.append(Fault(section, message))
+            return
+        for index, one in enumerate(raw):
+            try:
+                yield self._entry(one, kind, f"{section}[{index}]")
+            except InvalidSettings as error:
+                self.faults.extend(error.faults)
+            if len(self.faults) > MAX_FAULTS:
+                return
+
+    def _entry(self, raw: object, kind: ItemKind, place: str) -> FileEntry:
+        if not isinstance(raw, Mapping):
+            raise InvalidSettings([Fault(place, "must be a table of settings")])
+        reach, faults = self._reach(raw, place)
+        given = {key: value for key, value in raw.items() if key != "reach"}
+        pair = given.pop("pair", "") if kind is ItemKind.RULE else ""
+        names = known_by(kind, reach)
+        for name in names:
+            if not isinstance(given.get(name), str) or not given[name]:
+                faults.append(Fault(f"{place}.{name}", _UNNAMED[kind, name]))
+        if not isinstance(pair, str):
+            message = "must be the id of the rule it was set together with"
+            faults.append(Fault(f"{place}.pair", message))
+        if faults:
+            raise InvalidSettings(faults)
+        item_id = _id(kind, reach, [given[name] for name in names])
+        return FileEntry(kind, item_id, reach, given, place, pair)
+
+    def _reach(self, raw: Mapping[str, Any], place: str) -> tuple[Reach, list[Fault]]:
+        if "reach" not in raw:
+            if self.default_reach is not None:
+                return self.default_reach, []
+            message = 'is missing: say how far it reaches, such as "fleet" or "shard:commerce/*"'
+            return EVERYWHERE, [Fault(f"{place}.reach", message)]
+        try:
+            reach = parse_reach(raw["reach"])
+        except ValueError as error:
+            return EVERYWHERE, [Fault(f"{place}.reach", str(error))]
+        return (HERE if reach == self.host else reach), []
+
+
+def known_by(kind: str, reach: Reach) -> Sequence[str]:
+    """The settings that name one: to apply a file once more changes nothing."""
+    if kind == ItemKind.BUDGET:
+        return ("database", "name") if reach == HERE else ("name",)
+    return _KNOWN_BY[kind]
+
+
+_KNOWN_BY: Mapping[str, Sequence[str]] = {
+    ItemKind.RULE: ("id",),
+    ItemKind.METRIC: ("database", "metric"),
+    ItemKind.PEER: ("shard", "member"),
+    ItemKind.SKIP: ("shard", "member"),
+}
+_UNNAMED = {
+    (ItemKind.RULE, "id"): "is missing: a file's rules are known by their ids, so that to apply it "
+    'once more changes nothing; any name will do, such as "nightly-etl"',
+    (ItemKind.BUDGET, "name"): "is missing: a budget is known by its name",
+    (ItemKind.BUDGET, "database"): "is missing: a budget of one agent is one database's",
+    (ItemKind.METRIC, "database"): "is missing: a metric is one database's",
+    (ItemKind.METRIC, "metric"): "is missing: say which metric, such as lag",
+    (ItemKind.PEER, "shard"): "is missing: a peer is a member of a shard",
+    (ItemKind.PEER, "member"): "is missing: a peer is known by its member's name",
+    (ItemKind.SKIP, "shard"): "is missing: a skip is of a member of a shard",
+    (ItemKind.SKIP, "member"): "is missing: say which member is skipped",
+}
+
+
+def _id(kind: ItemKind, reach: Reach, names: Sequence[str]) -> str:
+    if kind is ItemKind.BUDGET and reach != HERE:
+        return budget_id(names[0], reach)
+    return (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
+
+
+def _repeated(entries: Iterable[FileEntry], *, by_reach: bool) -> Iterator[Fault]:
+    """`by_reach`: an agent and its shard may each have one of the same id."""
+    first: dict[tuple[str, str], str] = {}
+    for entry in entries:
+        reach = str(entry.reach) if by_reach else ""
+        other = first.setdefault((entry.id, reach), entry.place)
+        if other != entry.place:
+            yield Fault(entry.place, f"{entry.id!r} is {other} as well: say it once")
+
+
+def _half_pairs(rules: Iterable[FileEntry]) -> Iterator[Fault]:
+    """Set together or not at all (R76)."""
+    known = {(rule.id, rule.reach): rule for rule in rules}
+    for rule in known.values():
+        other = known.get((rule.pair, rule.reach))
+        if rule.pair and (other is None or other.pair != rule.id):
+            message = (
+                f"is {rule.pair!r}, and no rule of the file with that id and the same reach says "
+                f"pair = {rule.id!r}: two that were set together stand and go together"
+            )
+            yield Fault(f"{rule.place}.pair", message)
+
+
+# --- writing -------------------------------------------------------------------------------
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def to_toml(document: Mapping[str, Any], head: Iterable[str] = ()) -> str:
+    """`head` is written as comments."""
+    lines = [f"# {line}" for line in head]
+    for section, kind in SECTIONS.items():
+        for entry in document.get(section, ()):
+            below = entry.get("rules", ()) if kind is ItemKind.BUDGET else ()
+            own = {key: value for key, value in entry.items() if not below or key != "rules"}
+            lines += ["", f"[[{section}]]", *_settings(own)]
+            for rule in below:
+                lines += ["", f"[[{section}.rules]]", *_settings(rule)]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _settings(table: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{_key(key)} = {_toml(value)}" for key, value in table.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(key)} = {_toml(one)}" for key, one in value.items())
+        return "{ " + inner + " }" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # JSON's numbers, booleans and strings are TOML's, but for DEL and characters beyond 16 bits,
+    # which JSON escapes in a way that TOML rejects: they are written as they are.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    bare = key.replace("_", "").replace("-", "")
+    return key if bare.isascii() and bare.isalnum() else _toml(key)

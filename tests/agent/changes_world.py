@@ -1,0 +1,84 @@
+"""One agent with all rooms that its own log puts in force: rules, budgets, metrics, members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.agent.board import Board
+from headgate.agent.budgetfiles import BudgetRoom
+from headgate.agent.budgets import Budgets, Gear, TrafficPlan
+from headgate.agent.fleetbook import OwnBook
+from headgate.agent.memberfiles import MemberRoom
+from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.sampler import Sampler
+from headgate.core.fleet import ItemKind
+from headgate.core.fleet_change import FleetChange
+from headgate.core.metrics import Engine
+from headgate.core.rule_settings import KnownMetric
+from headgate.wire.peers import parse_peer_url
+from tests.agent.budget_world import ETL, WEB, FakeServer, document
+from tests.agent.fakes import FakeProbes, settle
+from tests.agent.shard_world import SHARD, ShardWorld, url
+
+METRICS: dict[str, Any] = {"lag": {"threshold": 5}, "threads_running": {}}
+"""What the settings file has."""
+PEER = {"shard": SHARD, "member": "db-x", "url": url("db-x"), "database": "main"}
+
+
+class ChangesWorld(ShardWorld):
+    """With one replica, db-b, in the settings."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__("db-b", **given)
+        board = Board()
+        sampler = Sampler(board, self.clock, self.demands)
+        self.probes = FakeProbes({"lag": 1.0})
+        self.metric_book = MetricBook(
+            board, sampler, self.clock, make=self.log.make, runtime_sources=("sql", "url")
+        )
+        self.rules = RuleKeeper(self.store, self.clock, lambda book: None, known)
+        self.budgets = Budgets(self.store, board, self.demands, self.clock)
+        self.budgets.own = self.book
+        self.server = FakeServer()
+        self.log.attach(self.rules, self.budgets, self.metric_book)
+        members = MemberRoom(self.shards.each, lambda text: parse_peer_url(text).text)
+        self.book.rooms |= {
+            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ItemKind.METRIC: self.metric_book.room,
+            ItemKind.PEER: members,
+            ItemKind.SKIP: members,
+        }
+
+    @property
+    def book(self) -> OwnBook:
+        return self.log.book
+
+    async def start(self) -> ChangesWorld:
+        await super().start()
+        probes = lambda: self.probes  # noqa: E731
+        await self.metric_book.adopt([DatabasePlan("main", Engine.POSTGRES, METRICS, probes)])
+        gear = Gear((self.server,), self.server)
+        base = document(ETL, WEB)
+        await self.budgets.adopt([TrafficPlan("main", base, "policy.toml", "dir", lambda: gear)])
+        await settle()
+        return self
+
+    async def close(self) -> None:
+        await self.metric_book.close()
+        await super().close()
+
+    async def apply(self, document: Any, **more: Any) -> FleetChange:
+        return await self.book.apply(document, who="ada", **more)
+
+    async def exported(self) -> Any:
+        return (await self.book.export()).document
+
+    def standing(self, kind: str) -> dict[str, Any]:
+        """By id: what each says."""
+        items = self.book.held.standing(self.clock.now().wall_s).items()
+        return {name[1]: item.value for name, item in items if name[0] == kind}
+
+
+def known(database: str) -> dict[str, KnownMetric]:
+    return {"lag": KnownMetric(5.0, True)} if database in ("", "main") else {}
