@@ -45,7 +45,7 @@ MAX_ADVISED = 200
 MAX_NAMED = 5
 NEVER = "never"
 UNSET = "unset"
-"""Of a budget: the settings of the file that it takes out, which TOML has no null for."""
+"""The settings that a budget, or a metric of a fleet, takes out: TOML has no null."""
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 _NO_ENTRY = (AttributeError, KeyError, TypeError, ValueError)
 """Of a value that another version has put."""
@@ -130,16 +130,23 @@ def _names(item: Item) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
     if item.kind == ItemKind.BUDGET:
         first, _, second = item.id.partition("/")
+    elif item.kind == ItemKind.METRIC:
+        first, _, second = item.id.removesuffix(f"@{item.reach}").rpartition("/")
     else:
-        first, _, second = item.id.rpartition("/" if item.kind == ItemKind.METRIC else " ")
+        first, _, second = item.id.rpartition(" ")
     if not first or not second:
         raise ValueError(f"{item.id!r} is no name of a {item.kind}")
     return dict(zip(known_by(item.kind, item.reach), (first, second), strict=True))
 
 
 def _metric(said: Mapping[str, Any]) -> dict[str, Any]:
-    what = {"removed": True} if said.get("removed") is True else redacted({**said["settings"]})
-    return {**what, "expires_at": said.get("expires_at", NEVER)}
+    ends = {"expires_at": said.get("expires_at", NEVER)}
+    if said.get("removed") is True:
+        return {"removed": True, **ends}
+    adds, settings = {"adds": True} if said.get("adds") else {}, said["settings"]
+    unset = sorted(key for key, one in settings.items() if one is None)
+    kept = redacted({key: one for key, one in settings.items() if one is not None})
+    return {**adds, **kept, **({UNSET: unset} if unset else {}), **ends}
 
 
 def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:

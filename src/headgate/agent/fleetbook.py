@@ -111,6 +111,8 @@ class ChangeBook:
         self._writer = FleetWriter(store, clock, roll, new_op)
         self._history = FleetHistory(store)
         self.rules = RuleDrafts(known_metrics, limits, new_id)
+        self.rooms: dict[str, Room] = {}
+        """Who validates what a file says, by kind, where that is not here."""
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -291,7 +293,8 @@ class ChangeBook:
 
     def _rooms(self) -> Mapping[str, Room]:
         """Who validates what a file says, by kind."""
-        return {ItemKind.RULE: RuleRoom(self.rules), ItemKind.BUDGET: FleetBudgetRoom()}
+        rooms: dict[str, Room] = {ItemKind.RULE: RuleRoom(self.rules)}
+        return {**rooms, ItemKind.BUDGET: FleetBudgetRoom(), **self.rooms}
 
     def _reach_fault(self, reach: Reach) -> str:
         return _FOR_ONE_AGENT if reach == HERE else ""
@@ -444,8 +447,6 @@ class OwnBook(ChangeBook):
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
-        self.rooms: dict[str, Room] = {}
-        """Of other kinds than rules: who validates what a file says of them."""
 
     @property
     def held(self) -> Holdings:

@@ -22,6 +22,7 @@ from headgate.core.fleet import Item, ItemChange
 from headgate.core.fleet_change import Holdings, stands
 from headgate.core.lint import Advice
 from headgate.core.names import parse_database
+from headgate.core.reach import HERE, Level, Reach
 from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.settings import unknown
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
@@ -51,6 +52,9 @@ class MemberRoom:
             known = ", ".join(sorted(self._shards)) or "none"
             reading.fault("shard", f"is no shard of this agent; it has: {known}")
             raise InvalidSettings(reading.faults)
+        of_shard = Reach(Level.SHARD, shard.name)
+        if entry.reach not in (HERE, of_shard):
+            reading.fault("reach", f"must be {of_shard}, or none: this agent alone")
         if entry.kind == SKIP:
             self._check_skipped(held, shard, reading)
             value = reading.skip(asked)
@@ -59,14 +63,16 @@ class MemberRoom:
             value = reading.peer(self._parse_url)
         if reading.faults:
             raise InvalidSettings(reading.faults)
-        change = put(held, entry.kind, entry.id, value, asked)
+        change = put(held, entry.kind, entry.id, value, asked, entry.reach)
         assert change.after is not None
         return change.after, ()
 
     def _check_skipped(self, held: Holdings, shard: Shard, reading: _Reading) -> None:
         """`held` has peers that the file adds, too."""
         entry, names = reading.entry, _names(shard)
-        if entry.raw["member"] not in names and not standing(held, PEER, entry.id):
+        if entry.raw["member"] not in names and not standing(
+            held, PEER, entry.id, (HERE, Reach(Level.SHARD, shard.name))
+        ):
             known = ", ".join(sorted(names))
             reading.fault("member", f"is no member of {shard.name}; it has {known}")
 

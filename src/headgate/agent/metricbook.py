@@ -115,7 +115,7 @@ class MetricBook:
     @property
     def room(self) -> MetricRoom:
         """Validates what a file of changes says of metrics."""
-        return MetricRoom(self.drafts, self._databases)
+        return MetricRoom(self.drafts, self._databases, self.grounds)
 
     def databases(self) -> list[DatabasePlan]:
         return [database.plan for database in self._databases.values()]
@@ -284,7 +284,7 @@ class MetricBook:
         for one in layers:
             if one.item_id in ground.faults:
                 log.error("metric.refused", id=one.item_id, fault=ground.faults[one.item_id])
-            elif one.settings is not None and one.item_id != without:
+            elif one.settings is not None and not without:
                 good[one.item_id] = one.settings
         return ground
 

@@ -8,9 +8,7 @@ fleet's store, Patroni ──found_in_fleet, follow_patroni──► Told ──
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -521,7 +519,6 @@ class Shards:
         def draft(held: Holdings, asked: Asked) -> Draft:
             value = {
                 "until_wall_s": asked.wall_s + for_s,
-                "expires_at": _iso(asked.wall_s + for_s),
                 "who": asked.who,
                 "reason": reason,
                 "set_wall_s": asked.wall_s,
@@ -667,10 +664,6 @@ def _set(
 def _taken_out(held: Holdings, kind: ItemKind, item_id: str, asked: Asked) -> list[ItemChange]:
     found = _standing(held, kind, item_id)
     return [put(held, kind, item_id, None, asked, item.reach) for item in found]
-
-
-def _iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(math.ceil(wall_s), tz=UTC).isoformat().replace("+00:00", "Z")
 
 
 def _skip_of(item: Item) -> Skip:

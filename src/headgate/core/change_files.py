@@ -212,7 +212,8 @@ _UNNAMED = {
 def _id(kind: ItemKind, reach: Reach, names: Sequence[str]) -> str:
     if kind is ItemKind.BUDGET and reach != HERE:
         return budget_id(names[0], reach)
-    return (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
+    item_id = (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
+    return f"{item_id}@{reach}" if kind is ItemKind.METRIC and reach != HERE else item_id
 
 
 def _repeated(entries: Iterable[FileEntry], *, by_reach: bool) -> Iterator[Fault]:
