@@ -45,7 +45,7 @@ MAX_ADVISED = 200
 MAX_NAMED = 5
 NEVER = "never"
 UNSET = "unset"
-"""Of a budget: the settings of the file that it takes out, which TOML has no null for."""
+"""Settings that an entry takes out of what lies beneath: TOML has no null."""
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 _NO_ENTRY = (AttributeError, KeyError, TypeError, ValueError)
 """Of a value that another version has put."""
@@ -130,16 +130,53 @@ def _names(item: Item) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
     if item.kind == ItemKind.BUDGET:
         first, _, second = item.id.partition("/")
+    elif item.kind == ItemKind.METRIC:
+        first, _, second = item.id.removesuffix(f"@{item.reach}").rpartition("/")
     else:
-        first, _, second = item.id.rpartition("/" if item.kind == ItemKind.METRIC else " ")
+        first, _, second = item.id.rpartition(" ")
     if not first or not second:
         raise ValueError(f"{item.id!r} is no name of a {item.kind}")
     return dict(zip(known_by(item.kind, item.reach), (first, second), strict=True))
 
 
 def _metric(said: Mapping[str, Any]) -> dict[str, Any]:
-    what = {"removed": True} if said.get("removed") is True else redacted({**said["settings"]})
-    return {**what, "expires_at": said.get("expires_at", NEVER)}
+    ends = {"expires_at": said.get("expires_at", NEVER)}
+    if said.get("removed") is True:
+        return {"removed": True, **ends}
+    settings = redacted({**said["settings"]})
+    unset = sorted(_unset(settings))
+    return {
+        **({"adds": True} if said.get("adds") is True else {}),
+        **_without_none(settings),
+        **({UNSET: unset} if unset else {}),
+        **ends,
+    }
+
+
+def _unset(settings: Mapping[str, Any], under: str = "") -> Iterator[str]:
+    for key, one in settings.items():
+        if one is None:
+            yield f"{under}{key}"
+        elif isinstance(one, Mapping):
+            yield from _unset(one, f"{under}{key}.")
+
+
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(one) if isinstance(one, Mapping) else one
+        for key, one in settings.items()
+        if one is not None
+    }
+
+
+def with_unset(settings: Mapping[str, Any], unset: Iterable[str]) -> dict[str, Any]:
+    """With None for each of these; `options.table` is one within another."""
+    found = dict(settings)
+    for path in unset:
+        key, dot, rest = path.partition(".")
+        inner = found.get(key) if isinstance(found.get(key), Mapping) else {}
+        found[key] = with_unset(inner or {}, [rest]) if dot else None
+    return found
 
 
 def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,11 +332,7 @@ def _over(entry: FileEntry) -> Advice:
 
 def _strange(entry: FileEntry) -> Fault:
     section = _SECTION_OF[entry.kind]
-    message = (
-        f"[[{section}]] cannot be set in this log: they are set at one agent, in its own log "
-        "(without --fleet)"
-    )
-    return Fault(section, message)
+    return Fault(section, f"this agent cannot validate [[{section}]] for this log")
 
 
 def _told(others: Sequence[Item], *, prune: bool) -> Iterator[Advice]:
