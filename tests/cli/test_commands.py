@@ -562,6 +562,16 @@ def test_a_dry_run_outwaits_the_timeout_the_metric_has(
     assert patience_s == [5.0, 22.0]
 
 
+def test_a_dry_run_prints_what_it_would_have_done(scripted: ScriptedAgent, run: Run) -> None:
+    """R140"""
+    says = "would have rejected between 3 and 9 of 40 checks of the last 60 minutes (now: 1)"
+    scripted.says(QUEUE, builders.metric_view("queue_depth"))
+    view = {**builders.metric_view("queue_depth"), "replay": {"says": says}}
+    scripted.says(QUEUE, view, method="PATCH")
+    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
+    assert says in ran.out
+
+
 def test_set_without_a_setting_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
     ran = run("metrics", "set", "main", "queue_depth")
     assert ran.code == 2
