@@ -374,11 +374,11 @@ def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> No
             limits=unlimited,
         )
     for budget in file.of(ItemKind.BUDGET):
-        of_file = ("database", "whole", "unset")
-        parse_budget({key: one for key, one in budget.raw.items() if key not in of_file})
+        beside = {"database", "whole", "unset"}
+        parse_budget({key: one for key, one in budget.raw.items() if key not in beside})
     for metric in file.of(ItemKind.METRIC):
-        besides = ("database", "metric", "removed", "for", "expires_at")
-        settings = {key: one for key, one in metric.raw.items() if key not in besides}
+        beside = {"database", "metric", "removed", "for", "expires_at", "unset", "adds"}
+        settings = {key: one for key, one in metric.raw.items() if key not in beside}
         parse_metric_settings(metric.raw["metric"], settings, Engine.POSTGRES)
     assert file.entries
 

@@ -40,7 +40,7 @@ from headgate.agent.supervise import supervised
 from headgate.agent.traced import traced_fleet_store
 from headgate.client.local_clock import now as sleepless_now
 from headgate.config import AgentSettings, Settings
-from headgate.core.fleet import ItemKind, followed_prefixes, unquoted
+from headgate.core.fleet import followed_prefixes, unquoted
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_copy import Origin
 from headgate.core.fleet_members import FleetMember
@@ -143,7 +143,6 @@ class FleetParts:
             limits=host.limits,
             host=settings.agent.name,
         )
-        self.book.rooms[ItemKind.METRIC] = host.metrics.room
         self._file = _cache_of(settings, fleet)
         self.copies = FleetCopies(self.follower, self._file, clock) if self._file else None
         self.registrar = FleetRegistrar(

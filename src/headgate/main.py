@@ -23,6 +23,7 @@ from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
 from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
+from headgate.agent.changefiles import Room
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
 from headgate.agent.demand import Demands
@@ -36,9 +37,10 @@ from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
-from headgate.agent.memberfiles import MemberRoom
+from headgate.agent.memberfiles import MEMBERS, MemberRoom
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.metricbook import MetricBook
+from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.ownitems import Forgetter
 from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Clock, PeerLink, Store
@@ -310,13 +312,6 @@ class Agent:
             self.own.forget, self._clock, (*self.shards.kept, self.book.kept)
         )
         self.budgets.own = self.own
-        members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
-        self.own.rooms |= {
-            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
-            ItemKind.METRIC: self.book.room,
-            ItemKind.PEER: members,
-            ItemKind.SKIP: members,
-        }
         host = Host(
             self.shards,
             self.board,
@@ -330,6 +325,7 @@ class Agent:
             self.tracer,
         )
         self.fleet = fleet_parts(settings, host, self._clock, roll)
+        self._validate_files()
         self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
         self.standby = standby = self._standby(agent, roll)
         if standby is not None:
@@ -749,6 +745,15 @@ class Agent:
 
     async def _reach_of(self, given: Reach | None, databases: Sequence[str]) -> Reach:
         return await self.exchange.reach(given, databases)
+
+    def _validate_files(self) -> None:
+        """What a file of changes says of a kind, the room of that kind validates."""
+        members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
+        rooms: dict[str, Room] = {ItemKind.METRIC: MetricRoom(self.book)}
+        rooms |= dict.fromkeys(MEMBERS, members)
+        self.own.rooms |= {**rooms, ItemKind.BUDGET: BudgetRoom(self.budgets.by_database)}
+        if self.fleet is not None:
+            self.fleet.book.rooms |= rooms
 
     def _lose_state(self, why: str) -> None:
         rejects = self._settings.agent.state_lost is StateLoss.REJECT

@@ -10,6 +10,7 @@ from headgate.agent.budgets import Budgets, Gear, TrafficPlan
 from headgate.agent.fleetbook import OwnBook
 from headgate.agent.memberfiles import MemberRoom
 from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.sampler import Sampler
 from headgate.core.fleet import ItemKind
@@ -45,7 +46,7 @@ class ChangesWorld(ShardWorld):
         members = MemberRoom(self.shards.each, lambda text: parse_peer_url(text).text)
         self.book.rooms |= {
             ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
-            ItemKind.METRIC: self.metric_book.room,
+            ItemKind.METRIC: MetricRoom(self.metric_book),
             ItemKind.PEER: members,
             ItemKind.SKIP: members,
         }

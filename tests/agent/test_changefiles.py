@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.agent.fleetbook import ChangeBook
+from headgate.agent.widemetrics import WideMetrics
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.core.fleet import Item
 from headgate.core.fleet_change import What
@@ -18,8 +21,10 @@ from headgate.core.reach import HERE, parse_reach
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
 from headgate.traffic.policy import Mode
 from tests.agent.changes_world import PEER, ChangesWorld
+from tests.agent.fleetbook_world import book_on
 from tests.agent.own_world import keep, set_here
 from tests.agent.shard_world import SHARD, url
+from tests.fixtures.memory_log import MemoryFleetStore
 
 FILE = f"""
 [[rules]]
@@ -109,7 +114,7 @@ async def test_differences_are_told_kind_by_kind(world: ChangesWorld) -> None:
     assert [one.line for one in change.differences] == [
         "rule etl-slow: added",
         "budget main/etl: set",
-        "budget main/exports: set",
+        "budget main/exports: added",
         "budget main/web: removed",
         "metric main/lag: set",
         "metric main/threads_running: removed",
@@ -124,7 +129,9 @@ async def test_differences_are_told_kind_by_kind(world: ChangesWorld) -> None:
         "metric main/lag: threshold 9 → 8",
     ]
     back = await world.apply({}, prune=True, dry_run=True)
-    assert "metric main/lag: as in the settings file" in [one.line for one in back.differences]
+    assert "metric main/lag: reverted to the settings file" in [
+        one.line for one in back.differences
+    ]
     assert {one.what for one in back.differences} == {What.TAKEN_OUT}
 
 
@@ -149,6 +156,7 @@ async def test_a_change_is_audited_as_if_it_were_made_one_by_one(world: ChangesW
         "rule.set",
         "budget.set",
         "metric.set",
+        "metric.remove",
         "peer.set",
         "skip.set",
     }
@@ -312,6 +320,144 @@ async def test_what_another_agent_of_the_shard_set_is_exported_with_its_reach(
 
 def _rules(world: ChangesWorld) -> list[Item]:
     return [item for (kind, _), item in world.book.held.items.items() if kind == "rule"]
+
+
+# --- a fleet's log -------------------------------------------------------------------------------
+
+
+def fleet_book(world: ChangesWorld) -> ChangeBook:
+    book = book_on(MemoryFleetStore(), world.clock)
+    rooms = world.book.rooms
+    book.rooms |= {kind: rooms[kind] for kind in rooms if kind != "budget"}
+    return book
+
+
+WIDE = """
+[[metrics]]
+database = "*"
+metric = "lag"
+reach = "shard:commerce/*"
+threshold = 3
+unset = ["hold_s", "options.table"]
+
+[[metrics]]
+database = "main"
+metric = "queue"
+reach = "fleet"
+adds = true
+sql = "select 1"
+threshold = 5
+for = "2h"
+
+[[metrics]]
+database = "main"
+metric = "threads_running"
+reach = "region:eu-*"
+removed = true
+expires_at = "never"
+"""
+
+
+async def test_metrics_of_a_fleet_are_patches_of_what_each_agent_has(world: ChangesWorld) -> None:
+    book = fleet_book(world)
+    change = await book.apply(read_document(WIDE), who="ada")
+    assert {item.id: item.value for item in change.items} == {
+        "*/lag@shard:commerce/*": {
+            "settings": {"threshold": 3, "hold_s": None, "options": {"table": None}}
+        },
+        "main/queue@fleet": {
+            "settings": {"sql": "select 1", "threshold": 5},
+            "adds": True,
+            "expires_at": (await book.export()).document["metrics"][1]["expires_at"],
+        },
+        "main/threads_running@region:eu-*": {"removed": True},
+    }
+    document = (await book.export()).document
+    same = await book.apply(document, who="ada", prune=True)
+    assert same.changes == ()
+    stricter = {**document, "metrics": [{**document["metrics"][0], "threshold": 2}]}
+    again = await book.apply(stricter, who="ada")
+    assert [one.line for one in again.differences] == [
+        "metric */lag@shard:commerce/*: threshold 3 → 2"
+    ]
+    await book.rollback(1, who="ada")
+    assert (await book.export()).document == document
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"threshold": -1}, "threshold"),
+        ({"adds": "yes"}, "adds"),
+        ({"unset": "hold_s"}, "unset"),
+        ({"removed": True}, "removed"),
+        ({"url": "https://a:…@b/"}, "url"),
+        ({"database": "a b"}, "database"),
+        ({"reach": "host"}, "reach"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_set_for_a_fleet_is_told(
+    world: ChangesWorld, change: dict[str, Any], place: str
+) -> None:
+    entry = {"database": "main", "metric": "lag", "reach": "fleet", "threshold": 3, **change}
+    with pytest.raises(InvalidSettings) as refused:
+        await fleet_book(world).apply({"metrics": [entry]}, who="ada")
+    assert [fault.place for fault in refused.value.faults] == [f"metrics[0].{place}"]
+
+
+async def test_members_are_set_for_their_own_shard(world: ChangesWorld) -> None:
+    book = fleet_book(world)
+    peer = {**PEER, "reach": f"shard:{SHARD}"}
+    skip = {"shard": SHARD, "member": "db-x", "reason": "x", "for": "1h"}
+    change = await book.apply(
+        {"peers": [peer], "skips": [{**skip, "reach": peer["reach"]}]}, who="a"
+    )
+    assert [str(item.reach) for item in change.items] == [f"shard:{SHARD}"] * 2
+    document = (await book.export()).document
+    assert (await book.apply(document, who="a")).changes == ()
+    with pytest.raises(InvalidSettings) as refused:
+        await book.apply({"peers": [{**peer, "reach": "fleet"}]}, who="a")
+    assert [fault.place for fault in refused.value.faults] == ["peers[0].reach"]
+
+
+WIDE_DEEDS = st.tuples(
+    st.sampled_from(["put", "patch", "remove", "revert"]),
+    st.sampled_from(["*", "main"]),
+    st.sampled_from(["lag", "threads_running"]),
+    st.sampled_from(["fleet", "shard:commerce/*", "host:db-1"]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "threshold": st.sampled_from([1, 7.5, None]),
+            "hold_s": st.sampled_from([10, None]),
+            "for": st.sampled_from(["90s", "never"]),
+        },
+    ),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(WIDE_DEEDS, max_size=6))
+def test_an_export_of_metrics_of_a_fleet_changes_nothing(deeds: list[tuple[Any, ...]]) -> None:
+    async def play() -> None:
+        world = await ChangesWorld().start()
+        book = fleet_book(world)
+        try:
+            for verb, database, metric, reach, raw in deeds:
+                wide = WideMetrics(world.metric_book, book.make, parse_reach(reach))
+                said = {} if verb in ("remove", "revert") else {"raw": raw}
+                with suppress(HeadgateError):
+                    await getattr(wide, verb)(database, metric, who="ada", **said)
+                exported = (await book.export()).document
+                read = read_document(to_toml(exported))
+                assert {**{key: [] for key in SECTIONS}, **read} == exported
+                same = await book.apply(read, who="eve", prune=True, dry_run=True)
+                assert same.changes == ()
+        finally:
+            await world.close()
+
+    asyncio.run(play())
 
 
 # --- what this version does not know -------------------------------------------------------------

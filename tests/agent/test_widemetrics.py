@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,11 +14,10 @@ from headgate.agent.metricdrafts import LOOSER_FOR_S
 from headgate.agent.sampler import Sampler
 from headgate.agent.widemetrics import WideMetrics
 from headgate.core.activity import Idleness
-from headgate.core.copies import Copies
 from headgate.core.fleet import Item, ItemKind
 from headgate.core.fleet_change import ends_at
 from headgate.core.metrics import Engine
-from headgate.core.reach import Place, Reach, parse_reach
+from headgate.core.reach import Place, parse_reach
 from headgate.errors import Conflict, InvalidName, InvalidSettings
 from tests.agent.fakes import FakeProbes, HandClock, settle
 from tests.agent.own_world import OwnLog
@@ -250,70 +249,3 @@ async def test_only_what_was_seen_is_changed(world: World) -> None:
     await world.wide().patch("main", "lag", {"threshold": 3}, who="ops", expect=n)
     with pytest.raises(InvalidName):
         await world.wide().patch("no such/name", "lag", {"threshold": 3}, who="ops")
-
-
-# --- in files of changes -------------------------------------------------------------------------
-
-
-async def test_an_export_applied_again_changes_nothing_and_an_edited_one_does(
-    world: World,
-) -> None:
-    """R155"""
-    book = world.log.book
-    book.rooms[ItemKind.METRIC] = world.book.room
-    book.exchange_by(Leads(), lambda keys: None)
-    await world.wide().put("main", "lag", {"threshold": 4}, who="ops")
-    await world.wide().patch("main", "lag", {"interval_s": None}, who="ops")
-    await world.book.patch("main", "lag", {"threshold": 3}, who="ops")
-    document = (await book.export()).document
-    mine, ours = document["metrics"]
-    assert "reach" not in mine
-    assert ours == {
-        "database": "main",
-        "metric": "lag",
-        "reach": SHARD,
-        "adds": True,
-        "threshold": 4,
-        "unset": ["interval_s"],
-        "expires_at": "never",
-    }
-    assert not (await book.apply(document, who="ops", prune=True)).changes
-    await book.apply({"metrics": [{**ours, "threshold": 2}]}, who="ops", prune=True)
-    assert world.threshold() == 2, "what the file does not name is gone"
-    await book.apply({"metrics": []}, who="ops", prune=True)
-    assert world.threshold() == 5
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"threshold": -1},
-        {"removed": True, "threshold": 1},
-        {"adds": False, "threshold": 1},
-        {"unset": "threshold"},
-        {"database": "no such/name", "threshold": 1},
-        {},
-    ],
-)
-async def test_what_a_file_says_wrongly_is_refused(world: World, entry: dict[str, Any]) -> None:
-    book = world.log.book
-    book.rooms[ItemKind.METRIC] = world.book.room
-    book.exchange_by(Leads(), lambda keys: None)
-    raw = {"database": "main", "metric": "lag", "reach": SHARD, **entry}
-    with pytest.raises(InvalidSettings) as refused:
-        await book.apply({"metrics": [raw]}, who="ops")
-    assert all(fault.place.startswith("metrics[0]") for fault in refused.value.faults)
-    assert not book.held.items
-
-
-class Leads:
-    """An exchange with nobody."""
-
-    def shares(self, reach: Reach) -> bool:
-        return str(reach) == SHARD
-
-    async def lead(self, shards: Collection[str] = ()) -> None:
-        pass
-
-    async def copied(self, shards: Collection[str]) -> Copies | None:
-        return None

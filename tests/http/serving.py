@@ -33,6 +33,7 @@ from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.pacer import Pacers
 from headgate.agent.ports import FleetStore, PeerLink, Store
 from headgate.agent.recorder import Recorder
@@ -194,7 +195,7 @@ class Served:
         self.budgets.own = self.own
         self.own.rooms |= {
             ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
-            ItemKind.METRIC: self.book.room,
+            ItemKind.METRIC: MetricRoom(self.book),
         }
         self.shard = stub_shard(plan.shard, "agent", self.demands)
         self.exchange = None if not plan.shard else self._exchange(plan)
@@ -253,7 +254,9 @@ class Served:
 
     def _fleet_of(self, store: FleetStore) -> Fleet:
         known = metrics_known_to(self.book)
-        return Fleet(ChangeBook(store, self.clock, known, self.dice.roll), Mirror(self.clock))
+        book = ChangeBook(store, self.clock, known, self.dice.roll)
+        book.rooms |= {ItemKind.METRIC: MetricRoom(self.book)}
+        return Fleet(book, Mirror(self.clock))
 
     # --- on the server's loop --------------------------------------------------------------
 

@@ -187,7 +187,7 @@ def test_an_export_that_is_applied_again_changes_nothing(served: Served) -> None
     less = {**exported["document"], "metrics": []}
     pruned = applied(served, less, "?prune=true")
     assert [one["line"] for one in pruned.json["difference"]] == [
-        "metric main/lag: as in the settings file, threshold = 9"
+        "metric main/lag: reverted to the settings file, threshold = 9"
     ]
     assert lag_threshold(served) == 0
 
@@ -212,19 +212,22 @@ def test_what_is_wrong_is_told_with_its_place(
     assert ask(served, "GET", "/history").json["n"] == 0
 
 
-def test_what_one_agent_alone_can_have_is_refused_for_a_fleet(tmp_path: Path) -> None:
+def test_each_log_takes_what_it_can_hold(tmp_path: Path) -> None:
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=MemoryFleetStore())) as served:
-        metrics = [{**one, "reach": "fleet"} for one in FILE["metrics"] * 2]
-        metrics[1]["metric"] = "threads_running"
-        reply = applied(served, {"metrics": metrics}, "?log=fleet")
-        (fault,) = reply.json["faults"]
-        assert fault.startswith("metrics: [[metrics]] cannot be set in this log")
         here = {"rules": [{**FILE["rules"][0], "reach": "host"}]}
         (fault,) = applied(served, here, "?log=fleet").json["faults"]
         assert fault.startswith("rules[0].reach: is 'host', one agent alone")
-        assert applied(served).status == 422, "it has no traffic control"
-        assert applied(served, {"rules": FILE["rules"]}).json["log"] == "agent"
+        unknown = {"skips": [{"shard": "s", "member": m, "reach": "shard:s"} for m in "ab"]}
+        (fault,) = applied(served, unknown, "?log=fleet").json["faults"]
+        assert fault.startswith("skips: this agent cannot validate [[skips]]")
         assert ask(served, "GET", "/history?log=fleet").json["n"] == 0
+        metrics = [{**FILE["metrics"][0], "database": "*", "reach": "fleet"}]
+        made = applied(served, {"metrics": metrics}, "?log=fleet")
+        assert [one["id"] for one in made.json["difference"]] == ["*/lag@fleet"]
+        exported = ask(served, "GET", "/export?log=fleet").json["document"]
+        assert not applied(served, exported, "?log=fleet").json["changed"]
+        assert applied(served, {"rules": FILE["rules"]}).json["log"] == "agent"
+        assert set(listed(served)) == {("rule", "half")}
 
 
 def test_what_was_built_on_an_older_revision_is_refused(served: Served) -> None:

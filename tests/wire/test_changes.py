@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headgate.core.fleet import Item, ItemChange, ItemKind
 from headgate.core.fleet_change import FleetChange, Reached
-from headgate.core.reach import EVERYWHERE, Level, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.wire.changes import MAX_CHANGES_TOLD, Log, change_doc, change_made_doc
 from headgate.wire.fleet_reach import reached_says
 
@@ -56,6 +57,46 @@ def test_what_cannot_be_read_is_told_as_such(kind: ItemKind) -> None:
     doc = change_doc(item({"magic": True}, kind), NOW_S)
     assert doc.state == "unreadable" and "cannot be read by this agent" in doc.says
     assert change_doc(item(None, kind), NOW_S).state == "removed"
+
+
+SKIP = {"until_wall_s": NOW_S + 60, "who": "ops", "reason": "rebuilt", "set_wall_s": NOW_S}
+POLICY = {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "item_id", "value", "says"),
+    [
+        ("metric", "main/lag", {"settings": {"threshold": 9}}, "threshold = 9"),
+        ("metric", "main/lag", {"removed": True}, "removed"),
+        ("budget", "main/cap", {"settings": {"rate": 9, "burst": None}, "whole": False},
+         "rate = 9, burst = unset"),
+        ("budget", "main/cap", {"settings": {"rate": 20}, "whole": True}, "warn: 20% of the"),
+        ("budget", "main/cap", {"removed": True}, "removed"),
+        ("policy", "main", POLICY, "mode_cap = off"),
+        ("skip", "s db-b", SKIP, "rebuilt"),
+        ("peer", "s db-b", {"url": "https://b:1", "database": "main"}, "https://b:1, database"),
+        ("handover", "s", {**SKIP, "member": "db-a"}, "db-a is about to step down: rebuilt"),
+    ],
+)  # fmt: skip
+def test_what_was_set_at_one_agent_is_told_in_a_line(
+    kind: str, item_id: str, value: Any, says: str
+) -> None:
+    change = Item(ItemKind(kind), item_id, HERE, value, 12, NOW_S - 60, "ops")
+    doc = change_doc(change, NOW_S)
+    assert (doc.state, doc.reach, doc.says[: len(says)]) == ("in_force", "host", says)
+    left = 60.0 if "until_wall_s" in value else None
+    assert doc.left_s == left
+    gone = replace(change, value=None)
+    assert change_doc(gone, NOW_S).state == "removed"
+    made = change_made_doc(FleetChange(3, 4, (ItemChange(change, gone),)), Log.AGENT)
+    assert made.reached is None and made.difference[0].kind == f"{kind} taken out"
+
+
+def test_what_a_newer_version_set_says_so_and_shows_no_secret() -> None:
+    change = Item("quota", "a", HERE, {"api_token": "s3cret"}, 12, NOW_S, "ops")
+    doc = change_doc(change, NOW_S)
+    assert doc.state == "unreadable" and "newer version" in doc.says
+    assert doc.value == {"api_token": "…"}
 
 
 def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:

@@ -45,7 +45,7 @@ MAX_ADVISED = 200
 MAX_NAMED = 5
 NEVER = "never"
 UNSET = "unset"
-"""The settings that a budget, or a metric of a fleet, takes out: TOML has no null."""
+"""Settings that an entry takes out of what lies beneath: TOML has no null."""
 _SECTION_OF = {kind: section for section, kind in SECTIONS.items()}
 _NO_ENTRY = (AttributeError, KeyError, TypeError, ValueError)
 """Of a value that another version has put."""
@@ -143,10 +143,40 @@ def _metric(said: Mapping[str, Any]) -> dict[str, Any]:
     ends = {"expires_at": said.get("expires_at", NEVER)}
     if said.get("removed") is True:
         return {"removed": True, **ends}
-    adds, settings = {"adds": True} if said.get("adds") else {}, said["settings"]
-    unset = sorted(key for key, one in settings.items() if one is None)
-    kept = redacted({key: one for key, one in settings.items() if one is not None})
-    return {**adds, **kept, **({UNSET: unset} if unset else {}), **ends}
+    settings = redacted({**said["settings"]})
+    unset = sorted(_unset(settings))
+    return {
+        **({"adds": True} if said.get("adds") is True else {}),
+        **_without_none(settings),
+        **({UNSET: unset} if unset else {}),
+        **ends,
+    }
+
+
+def _unset(settings: Mapping[str, Any], under: str = "") -> Iterator[str]:
+    for key, one in settings.items():
+        if one is None:
+            yield f"{under}{key}"
+        elif isinstance(one, Mapping):
+            yield from _unset(one, f"{under}{key}.")
+
+
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(one) if isinstance(one, Mapping) else one
+        for key, one in settings.items()
+        if one is not None
+    }
+
+
+def with_unset(settings: Mapping[str, Any], unset: Iterable[str]) -> dict[str, Any]:
+    """With None for each of these; `options.table` is one within another."""
+    found = dict(settings)
+    for path in unset:
+        key, dot, rest = path.partition(".")
+        inner = found.get(key) if isinstance(found.get(key), Mapping) else {}
+        found[key] = with_unset(inner or {}, [rest]) if dot else None
+    return found
 
 
 def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,11 +332,7 @@ def _over(entry: FileEntry) -> Advice:
 
 def _strange(entry: FileEntry) -> Fault:
     section = _SECTION_OF[entry.kind]
-    message = (
-        f"[[{section}]] cannot be set in this log: they are set at one agent, in its own log "
-        "(without --fleet)"
-    )
-    return Fault(section, message)
+    return Fault(section, f"this agent cannot validate [[{section}]] for this log")
 
 
 def _told(others: Sequence[Item], *, prune: bool) -> Iterator[Advice]:

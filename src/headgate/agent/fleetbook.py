@@ -111,8 +111,8 @@ class ChangeBook:
         self._writer = FleetWriter(store, clock, roll, new_op)
         self._history = FleetHistory(store)
         self.rules = RuleDrafts(known_metrics, limits, new_id)
-        self.rooms: dict[str, Room] = {}
-        """Who validates what a file says, by kind, where that is not here."""
+        self.rooms: dict[str, Room] = {ItemKind.BUDGET: FleetBudgetRoom()}
+        """Of other kinds than rules: who validates what a file says of them."""
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -292,9 +292,7 @@ class ChangeBook:
         )
 
     def _rooms(self) -> Mapping[str, Room]:
-        """Who validates what a file says, by kind."""
-        rooms: dict[str, Room] = {ItemKind.RULE: RuleRoom(self.rules)}
-        return {**rooms, ItemKind.BUDGET: FleetBudgetRoom(), **self.rooms}
+        return {ItemKind.RULE: RuleRoom(self.rules), **self.rooms}
 
     def _reach_fault(self, reach: Reach) -> str:
         return _FOR_ONE_AGENT if reach == HERE else ""
@@ -447,6 +445,7 @@ class OwnBook(ChangeBook):
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
         self.rules = RuleDrafts(known_metrics, limits, new_id, here)
+        self.rooms = {}
 
     @property
     def held(self) -> Holdings:
@@ -470,9 +469,6 @@ class OwnBook(ChangeBook):
     async def forget(self, kind: str, ids: Iterable[str]) -> None:
         """What ended long ago is taken out, with an audit entry and no revision."""
         await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
-
-    def _rooms(self) -> Mapping[str, Room]:
-        return {ItemKind.RULE: RuleRoom(self.rules), **self.rooms}
 
     def _reach_fault(self, reach: Reach) -> str:
         is_shared = self._exchanges is not None and self._exchanges.shares(reach)

@@ -9,10 +9,12 @@ database = "main"                     expires_at = "2026-11-16T18:00:00Z"   or f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.agent.changefiles import iso
 from headgate.agent.ownitems import put, standing
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import Shard
@@ -28,6 +30,7 @@ from headgate.core.settings import unknown
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
+MEMBERS = (PEER, SKIP)
 MAX_REASON_CHARS = 500
 _KEYS = {
     SKIP: ("shard", "member", "expires_at", "for", "reason"),
@@ -47,14 +50,14 @@ class MemberRoom:
         self, held: Holdings, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         reading = _Reading(entry)
+        if entry.reach not in _reaches(entry):
+            of_shard = _reaches(entry)[1]
+            reading.fault("reach", f"is {entry.reach}, must be {of_shard}: members are a shard's")
         shard = self._shards.get(entry.raw["shard"])
         if shard is None:
             known = ", ".join(sorted(self._shards)) or "none"
             reading.fault("shard", f"is no shard of this agent; it has: {known}")
             raise InvalidSettings(reading.faults)
-        of_shard = Reach(Level.SHARD, shard.name)
-        if entry.reach not in (HERE, of_shard):
-            reading.fault("reach", f"must be {of_shard}, or none: this agent alone")
         if entry.kind == SKIP:
             self._check_skipped(held, shard, reading)
             value = reading.skip(asked)
@@ -70,9 +73,8 @@ class MemberRoom:
     def _check_skipped(self, held: Holdings, shard: Shard, reading: _Reading) -> None:
         """`held` has peers that the file adds, too."""
         entry, names = reading.entry, _names(shard)
-        if entry.raw["member"] not in names and not standing(
-            held, PEER, entry.id, (HERE, Reach(Level.SHARD, shard.name))
-        ):
+        added = standing(held, PEER, entry.id, _reaches(entry))
+        if entry.raw["member"] not in names and not added:
             known = ", ".join(sorted(names))
             reading.fault("member", f"is no member of {shard.name}; it has {known}")
 
@@ -101,6 +103,11 @@ def _check_new(shard: Shard, reading: _Reading) -> None:
         reading.fault("member", f"is a member of {shard.name} already, and not by an operator")
 
 
+def _reaches(entry: FileEntry) -> tuple[Reach, Reach]:
+    """At one agent, and at all of the shard."""
+    return HERE, Reach(Level.SHARD, entry.raw["shard"])
+
+
 def _names(shard: Shard) -> set[str]:
     return {*shard.remotes, *(member.name for member in shard.locals.values())}
 
@@ -126,8 +133,13 @@ class _Reading:
         if not isinstance(reason, str) or not 1 <= len(reason) <= MAX_REASON_CHARS:
             self.fault("reason", f"must be a text of 1–{MAX_REASON_CHARS} characters: say why")
         end_s = self._end_s(asked.wall_s)
-        who = {"who": asked.who, "reason": reason, "set_wall_s": asked.wall_s}
-        return {"until_wall_s": end_s, **who}
+        return {
+            "until_wall_s": end_s,
+            "expires_at": iso(math.ceil(end_s)),
+            "who": asked.who,
+            "reason": reason,
+            "set_wall_s": asked.wall_s,
+        }
 
     def peer(self, parse_url: Callable[[str], str]) -> dict[str, Any]:
         self._parsed("member", parse_database)

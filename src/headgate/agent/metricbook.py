@@ -40,7 +40,6 @@ from headgate.agent.metricdrafts import (
     settings_in,
     there,
 )
-from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.ownitems import OURSELVES, Make, SetItems, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
 from headgate.agent.ruledrafts import Asked
@@ -111,11 +110,6 @@ class MetricBook:
         self._lock = asyncio.Lock()
 
     # --- reading ---------------------------------------------------------------------------
-
-    @property
-    def room(self) -> MetricRoom:
-        """Validates what a file of changes says of metrics."""
-        return MetricRoom(self.drafts, self._databases, self.grounds)
 
     def databases(self) -> list[DatabasePlan]:
         return [database.plan for database in self._databases.values()]

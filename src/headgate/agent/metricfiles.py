@@ -1,36 +1,47 @@
 """Metrics in a file of changes.   FileEntry + Holdings ──MetricRoom──► Item
 
-[[metrics]]
+[[metrics]]                      at this agent: all settings of the metric
 database = "main"
 metric = "lag"
-threshold = 10              or removed = true
-expires_at = "never"        or for = "2h"; an end that is not said stays as it is
+threshold = 10                   or removed = true
+expires_at = "never"             or for = "2h"; an end that is not said stays as it is
 
-With a reach beyond the agent the settings are a patch of what each agent has (widedrafts.py).
+[[metrics]]                      with a reach: a patch of what each agent has
+database = "*"                   each of an agent's
+metric = "lag"
+reach = "shard:commerce/*"
+threshold = 10
+unset = ["hold_s"]               as by default again
+adds = true                      a metric where there is none, too
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from headgate.agent.changefiles import UNSET, with_unset
+from headgate.agent.metricbook import MetricBook
 from headgate.agent.metricdrafts import (
     ANY,
     MAX_METRICS_PER_DATABASE,
     METRIC,
-    Ground,
     MetricDatabase,
-    MetricDrafts,
     Wish,
     parted,
     parted_id,
+    settings_in,
 )
+from headgate.agent.ownitems import known
 from headgate.agent.ruledrafts import Asked
-from headgate.agent.widedrafts import WideDrafts
+from headgate.agent.widemetrics import WideDrafts
 from headgate.core.change_files import FileEntry
 from headgate.core.fleet import Item, ItemChange
-from headgate.core.fleet_change import Holdings, name_of, stands
+from headgate.core.fleet_change import Holdings, ends_at, stands
 from headgate.core.lint import Advice
+from headgate.core.metric_redaction import revealed
 from headgate.core.names import parse_database, parse_metric
 from headgate.core.reach import HERE
 from headgate.errors import Fault, InvalidName, InvalidSettings
@@ -38,89 +49,108 @@ from headgate.errors import Fault, InvalidName, InvalidSettings
 _NAMES = ("database", "metric")
 
 
-class Grounds(Protocol):
-    """As MetricBook.grounds."""
-
-    def __call__(
-        self, database: str, metric: str, *, without: str
-    ) -> Sequence[tuple[MetricDatabase, Ground]]: ...
-
-
 class MetricRoom:
-    """Implements changefiles.Room."""
+    """Implements changefiles.Room, for both logs."""
 
-    def __init__(
-        self, drafts: MetricDrafts, databases: Mapping[str, MetricDatabase], grounds: Grounds
-    ) -> None:
-        self._drafts = drafts
-        self._databases = databases
-        self._grounds = grounds
+    def __init__(self, book: MetricBook) -> None:
+        self._book = book
+        self._wide = WideDrafts(book.drafts)
 
     def drafted(
         self, held: Holdings, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
-        metric = self._metric(entry)
+        database, metric = _named(entry)
         raw = {key: one for key, one in entry.raw.items() if key not in _NAMES}
         try:
             settings, end = parted(raw, asked.wall_s)
-            named = entry.raw["database"]
-            wish = Wish(named, metric, None, end, keeps_end=True, reach=entry.reach)
-            if entry.reach == HERE:
-                return self._drafts.of_file(held, asked, wish, self._databases[named], settings)
-            grounds = self._grounds(named, metric, without=wish.id)
-            return WideDrafts(self._drafts).of_file(held, asked, wish, settings, grounds)
+            wish = Wish(database, metric, None, end, keeps_end=True, reach=entry.reach)
+            if entry.reach != HERE:
+                return self._drafted_wide(held, asked, wish, settings)
+            measured = self._measured(entry, metric)
+            return self._book.drafts.of_file(held, asked, wish, measured, settings)
         except InvalidSettings as error:
             faults = [_placed(fault, entry.place, metric) for fault in error.faults]
             raise InvalidSettings(faults) from None
 
-    def _metric(self, entry: FileEntry) -> str:
-        """Its name, where both names are right."""
-        faults = list(self._database_faults(entry))
-        try:
-            metric = parse_metric(entry.raw["metric"])
-        except InvalidName as error:
-            faults.append(Fault(f"{entry.place}.metric", str(error)))
-        if faults:
-            raise InvalidSettings(faults)
-        return metric
+    def _measured(self, entry: FileEntry, metric: str) -> MetricDatabase:
+        named = entry.raw["database"]
+        for database, _ in self._book.grounds(named, metric, without="") if named != ANY else ():
+            return database
+        configured = ", ".join(sorted(plan.name for plan in self._book.databases())) or "none"
+        message = f"no database {named!r}; configured: {configured}"
+        raise InvalidSettings([Fault("database", message)])
 
-    def _database_faults(self, entry: FileEntry) -> Iterator[Fault]:
-        named, place = entry.raw["database"], f"{entry.place}.database"
-        if entry.reach == HERE and named not in self._databases:
-            known = ", ".join(sorted(self._databases)) or "none"
-            yield Fault(place, f"no database {named!r}; configured: {known}")
-        elif entry.reach != HERE and named != ANY:
-            try:
-                parse_database(named)
-            except InvalidName as error:
-                yield Fault(place, str(error))
+    def _drafted_wide(
+        self, held: Holdings, asked: Asked, wish: Wish, settings: Mapping[str, Any]
+    ) -> tuple[Item, Sequence[Advice]]:
+        before = known(held, METRIC, wish.id, wish.reach)
+        if before is None or not stands(before, asked.wall_s):
+            before = None
+        elif wish.expires_at is None:
+            end = ends_at(before)
+            wish = wish._replace(expires_at=math.inf if end is None else end)
+        if "removed" in settings:
+            if settings != {"removed": True}:
+                message = "must be true, and leaves no settings: give those, or removed = true"
+                raise InvalidSettings([Fault("removed", message)])
+            draft = self._wide.remove(held, asked, wish)
+        else:
+            adds, unset, given = _besides(settings)
+            given = with_unset(revealed(given, _settings_of(before)), unset)
+            # It is all that is said of it: nothing of the change before is patched.
+            alone = replace(held, items={})
+            grounds = self._book.grounds(wish.database, wish.metric, without=wish.id)
+            draft = self._wide.set(alone, asked, wish, given, grounds, whole=adds)
+        (change,) = draft.changes
+        assert change.after is not None
+        return change.after, draft.advice
 
     def check(
         self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
     ) -> Sequence[ItemChange]:
-        """No database has too many metrics by it."""
-        after = [one.after for one in changes if one.after is not None and one.after.kind == METRIC]
-        items = dict(held.items)
-        items |= {name_of(item): item for item in after}
-        standing = [item for item in items.values() if stands(item, asked.wall_s)]
-        for name in sorted({parted_id(item.id)[0] for item in after if item.reach == HERE}):
-            count = len(self._metrics(name, standing))
+        """No database of this agent has too many metrics by it. What reaches further, each agent
+        validates itself."""
+        databases: dict[str, dict[str, bool]] = {}
+        for item in (one.after for one in changes):
+            if item is not None and item.kind == METRIC and item.reach == HERE:
+                database, metric = parted_id(item.id)
+                databases.setdefault(database, {})[metric] = settings_in(item) is not None
+        for database, metrics in databases.items():
+            added = {metric for metric, is_set in metrics.items() if is_set}
+            count = len((self._book.entries(database).keys() - metrics) | added) if added else 0
             if count > MAX_METRICS_PER_DATABASE:
-                message = f"{name} would have {count} metrics, at most {MAX_METRICS_PER_DATABASE}"
+                message = f"{database} would have {count}, at most {MAX_METRICS_PER_DATABASE}"
                 raise InvalidSettings([Fault("metrics", message)])
         return ()
 
-    def _metrics(self, database: str, items: Sequence[Item]) -> set[str]:
-        measured = self._databases.get(database)
-        found = set(measured.plan.raw_metrics) if measured is not None else set[str]()
-        for item in items:
-            if item.kind != METRIC or item.reach != HERE:
-                continue
-            of, metric = parted_id(item.id)
-            if of == database:
-                said: Mapping[str, Any] = item.value or {}
-                (found.discard if said.get("removed") else found.add)(metric)
-        return found
+
+def _named(entry: FileEntry) -> tuple[str, str]:
+    faults, names = [], list[str]()
+    for key, parse in (("database", parse_database), ("metric", parse_metric)):
+        given = entry.raw[key]
+        try:
+            names.append(given if key == "database" and given == ANY else parse(given))
+        except InvalidName as error:
+            faults.append(Fault(f"{entry.place}.{key}", str(error)))
+    if faults:
+        raise InvalidSettings(faults)
+    return names[0], names[1]
+
+
+def _besides(settings: Mapping[str, Any]) -> tuple[bool, list[str], dict[str, Any]]:
+    """`adds`, `unset`, and the settings."""
+    adds, unset, faults = settings.get("adds", False), settings.get(UNSET, []), list[Fault]()
+    if not isinstance(adds, bool):
+        faults.append(Fault("adds", "must be true or false"))
+    if not isinstance(unset, list | tuple) or not all(isinstance(one, str) for one in unset):
+        faults.append(Fault(UNSET, "must be a list of settings"))
+    if faults:
+        raise InvalidSettings(faults)
+    return adds, list(unset), {k: v for k, v in settings.items() if k not in ("adds", UNSET)}
+
+
+def _settings_of(item: Item | None) -> Mapping[str, Any]:
+    return (settings_in(item) or {}) if item is not None else {}
 
 
 def _placed(fault: Fault, place: str, metric: str) -> Fault:

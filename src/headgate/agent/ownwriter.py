@@ -392,7 +392,11 @@ def _audited(step: Revision, change: ItemChange, item: Item) -> str:
     """As the change was called; of what a file or a rollback did, what it did to this one."""
     if step.action.startswith(f"{item.kind}."):
         return step.action
-    if change.after is None or is_taken_out(change.after):
+    is_gone = change.after is None or is_taken_out(change.after)
+    if item.kind == ItemKind.METRIC:
+        is_removed = (item.value or {}).get("removed") is True
+        return f"metric.{'revert' if is_gone else 'remove' if is_removed else 'set'}"
+    if is_gone:
         return f"{item.kind}.{'lifted' if item.kind == ItemKind.RULE else 'removed'}"
     return f"{item.kind}.{'set' if change.before is None else 'changed'}"
 

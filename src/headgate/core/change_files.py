@@ -210,10 +210,12 @@ _UNNAMED = {
 
 
 def _id(kind: ItemKind, reach: Reach, names: Sequence[str]) -> str:
+    """As its room calls it; what reaches beyond one agent is known by its reach as well."""
     if kind is ItemKind.BUDGET and reach != HERE:
         return budget_id(names[0], reach)
-    item_id = (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
-    return f"{item_id}@{reach}" if kind is ItemKind.METRIC and reach != HERE else item_id
+    if kind is ItemKind.METRIC and reach != HERE:
+        return f"{'/'.join(names)}@{reach}"
+    return (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
 
 
 def _repeated(entries: Iterable[FileEntry], *, by_reach: bool) -> Iterator[Fault]:

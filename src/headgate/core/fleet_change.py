@@ -168,10 +168,12 @@ class ItemDifference:
 
     @property
     def _became(self) -> str:
-        if self.reach == HERE and self.kind in _OVER_FILE and self.what is not What.CHANGED:
+        names = {one.name for one in self.settings if one.before is True or one.after is True}
+        is_over_file = self.reach == HERE and self.kind in _OVER_FILE and "whole" not in names
+        if is_over_file and self.what is not What.CHANGED:
             if self.what is What.TAKEN_OUT:
-                return "as in the settings file"
-            return "removed" if any(one.name == "removed" for one in self.settings) else "set"
+                return "reverted to the settings file"
+            return "removed" if "removed" in names else "set"
         if self.what is not What.CHANGED:
             return str(self.what.value)
         return "set again" if self.kind in _TIMED else ", ".join(map(str, self.settings))

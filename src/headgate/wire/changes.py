@@ -258,7 +258,7 @@ def _policy(item: Item, value: Mapping[str, Any]) -> str:
 
 
 def _skip(item: Item, value: Mapping[str, Any]) -> str:
-    return f"skipped until {iso(float(value['until_wall_s']))}: {value['reason']}"
+    return str(value["reason"])
 
 
 def _peer(item: Item, value: Mapping[str, Any]) -> str:
@@ -339,7 +339,7 @@ def _line(change: ItemChange, found: ItemDifference) -> str:
 
 
 def _until(item: Item) -> str:
-    ends = None if item.kind is ItemKind.SKIP else ends_at(item)
+    ends = ends_at(item)
     return "" if ends is None else f", until {iso(ends)}"
 
 
