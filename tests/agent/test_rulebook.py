@@ -122,7 +122,7 @@ class World:
         )
         self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,))
         here = Here(self.keeper.advice, self.keeper.time.now_s)
-        more = {"new_id": self.new_id} if self.new_id else {}
+        more: dict[str, Any] = {"new_id": self.new_id} if self.new_id else {}
         self.own = OwnBook(
             self.store,
             self.clock,

@@ -251,3 +251,57 @@ def test_a_reach_that_is_none_is_refused_before_anybody_is_asked(
 ) -> None:
     ran = run(*HALF, *options)
     assert ran.code == 2 and agent.heard == []
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+EVERY_LAG = "/v1/databases/%2A/metrics/lag"
+
+
+def wide_metric(heard: Heard) -> Reply:
+    state = {"DELETE": "removed", "POST": "reverted"}.get(heard.method, "set")
+    return Reply(
+        {
+            "database": "*",
+            "metric": "lag",
+            "reach": heard.query["reach"],
+            "state": state,
+            "settings": heard.body or {},
+            "revision": 4,
+            "dry_run": heard.query.get("dry_run") == "true",
+            "expires_at": None,
+            "advice": ["warning */lag: validated with main/lag of this agent [validated]"],
+            "reached": REACHED,
+            "copies": None,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "path", "done"),
+    [
+        (("set", "*", "lag", "--threshold", "5"), "PATCH", EVERY_LAG, "SET"),
+        (("add", "*", "lag", "--threshold", "5"), "PUT", EVERY_LAG, "SET"),
+        (("remove", "*", "lag", "--for", "2h"), "DELETE", EVERY_LAG, "REMOVED"),
+        (("revert", "*", "lag"), "POST", f"{EVERY_LAG}/revert", "REVERTED"),
+    ],
+)
+def test_a_metric_is_changed_for_all_once_it_is_told_whom_that_reaches(
+    run: Run,
+    scripted: ScriptedAgent,
+    command: tuple[str, ...],
+    method: str,
+    path: str,
+    done: str,
+) -> None:
+    scripted.replies[method, path] = wide_metric
+    ran = run("metrics", *command, "--region", "eu-*", "--yes")
+    (heard,) = changes(scripted)
+    assert heard.query["reach"] == "region:eu-*" and "dry_run" not in heard.query
+    assert heard.query.get("for") == ("2h" if method == "DELETE" else None)
+    assert f"{done}  */lag for region:eu-*" in ran.out and SAYS in ran.out
+    assert "validated with main/lag" in ran.out
+    ran = run("metrics", *command, "--region", "eu-*", "--dry-run")
+    assert f"WOULD BE {done}" in ran.out and changes(scripted)[-1].query["dry_run"] == "true"
+    ran = run("metrics", *command, "--fleet")
+    assert ran.code == 2 and SAYS in ran.err and "--yes" in ran.err

@@ -323,8 +323,8 @@ def test_rules_of_the_fleet_are_shown_with_their_reach(agent: ScriptedAgent, run
     assert "set for shard:commerce/*, revision 12" in shown
 
 
-SHARD = {"reach": "shard:commerce/-80", "n": 12}
-COPIES = {"have": 1, "of": 2, "missing": ["db-c does not answer"], "standby": None}
+SHARD: dict[str, Any] = {"reach": "shard:commerce/-80", "n": 12}
+COPIES: dict[str, Any] = {"have": 1, "of": 2, "missing": ["db-c does not answer"], "standby": None}
 COPIES["says"] = "in force here; 1 of 2 replicas have a copy: db-c does not answer"
 
 

@@ -266,7 +266,9 @@ class Served:
         await self.store.open()
         await self.book.adopt(
             [
-                DatabasePlan(name, Engine.MYSQL, METRICS, lambda: self.script)
+                DatabasePlan(
+                    name, Engine.MYSQL, METRICS, lambda: self.script, place=Place(database=name)
+                )
                 for name in self._plan.databases
             ]
         )

@@ -7,12 +7,24 @@ never overwritten, the agent answers 412 and the command says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
 from headgate.cli.confirm import Yes, confirm
 from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgument, Token, Url
+from headgate.cli.reaching import (
+    FLEET_TIMEOUT_S,
+    FleetWide,
+    InCluster,
+    InRegion,
+    InShard,
+    OnHost,
+    ask_for,
+    reach_of,
+    reached_line,
+)
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -325,6 +337,12 @@ def add_metric(
     pace: Pace = None,
     pace_target: PaceTarget = None,
     duration: For = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
@@ -333,11 +351,16 @@ def add_metric(
     """Add a metric, a built-in one or one of your own.
 
     A metric of your own takes one of --sql, --from-url, --command or --plugin, and a
-    --threshold. The agent measures it at once, without a restart.
+    --threshold. The agent measures it at once, without a restart. With --fleet or another reach,
+    agents that have the metric change these settings of it, and DATABASE may be '*' for all.
     """
     from headgate.cli.api import connect, metric_path
 
     settings = {**settings_given(context.params), **_end_given(duration)}
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        wanted = _Wanted(reach, dry_run, yes, as_json)
+        _change_wide("PUT", metric_path(database, metric), settings, wanted, url, token)
+        return
     api = connect(url, token, timeout_s=_patience_s(timeout))
     _refuse_existing(api, database, metric)
     path = metric_path(database, metric)
@@ -385,18 +408,32 @@ def set_metric(
     pace_target: PaceTarget = None,
     duration: For = None,
     reset: Reset = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change some settings of a metric; the others stay."""
+    """Change some settings of a metric; the others stay.
+
+    With --fleet or another reach it is changed wherever there is such a metric, until it is
+    reverted with the same reach; DATABASE may be '*' for all of an agent's.
+    """
     from headgate.cli.api import connect, metric_path
 
     settings = {**settings_given(context.params), **dict.fromkeys(reset or ())}
     settings |= _end_given(duration)
     if not settings:
         raise typer.BadParameter("nothing to set: give a setting, such as --threshold 10")
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        wanted = _Wanted(reach, dry_run, yes, as_json)
+        _change_wide("PATCH", metric_path(database, metric), settings, wanted, url, token)
+        return
     api = connect(url, token)
     path = metric_path(database, metric)
     seen = api.get(path)
@@ -410,6 +447,11 @@ def remove_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
     duration: For = None,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
@@ -422,6 +464,10 @@ def remove_metric(
     """
     from headgate.cli.api import connect, metric_path
 
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        wanted = _Wanted(reach, dry_run, yes, as_json, _end_given(duration))
+        _change_wide("DELETE", metric_path(database, metric), None, wanted, url, token)
+        return
     api = connect(url, token)
     path = metric_path(database, metric)
     seen = api.get(path)
@@ -435,6 +481,12 @@ def remove_metric(
 def revert_metric(
     database: DatabaseArgument,
     metric: MetricArgument,
+    fleet: FleetWide = False,
+    region: InRegion = None,
+    cluster: InCluster = None,
+    shard: InShard = None,
+    host: OnHost = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     url: Url = None,
     token: Token = None,
@@ -442,11 +494,16 @@ def revert_metric(
 ) -> None:
     """Drop runtime changes: the settings file decides again.
 
-    A metric that the file does not have is removed; one that was removed comes back.
+    A metric that the file does not have is removed; one that was removed comes back. With a reach,
+    what was set with that very reach is dropped.
     """
     from headgate.cli.api import connect, metric_path
 
     path = metric_path(database, metric)
+    if reach := reach_of(fleet, region, cluster, shard, host):
+        wanted = _Wanted(reach, dry_run, yes, as_json)
+        _change_wide("POST", f"{path}/revert", None, wanted, url, token)
+        return
     seen = _seen(connect(url, token), path)
     before = _view_of(seen) if seen else None
     api = connect(url, token, timeout_s=_patience_s(before.timeout_s if before else None))
@@ -456,6 +513,43 @@ def revert_metric(
     _show_change(
         changed, settings, database, metric, dry_run=dry_run, as_json=as_json, done="REVERTED"
     )
+
+
+# --- beyond one agent ------------------------------------------------------------------------
+
+
+class _Wanted(NamedTuple):
+    """How a change is to be made."""
+
+    reach: str
+    dry_run: bool
+    yes: bool
+    as_json: bool
+    query: Mapping[str, str] = MappingProxyType({})
+
+
+def _change_wide(
+    method: str,
+    path: str,
+    settings: Mapping[str, Any] | None,
+    wanted: _Wanted,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Tried first, and asked for once it is told whom it reaches."""
+    from headgate.cli.api import connect
+    from headgate.cli.documents import WideMetric, read
+    from headgate.cli.output import show
+    from headgate.cli.pages import wide_metric_page
+
+    api = connect(url, token, timeout_s=FLEET_TIMEOUT_S)
+    query = {**wanted.query, "reach": wanted.reach}
+    if not wanted.dry_run and not wanted.yes:
+        tried = api.change(method, path, settings, dry_run=True, query=query)
+        ask_for(tried.document, wanted.reach)
+    changed = api.change(method, path, settings, dry_run=wanted.dry_run, query=query)
+    view, reached = read(WideMetric, changed.document), reached_line(changed.document)
+    show(changed, wanted.as_json, lambda _: wide_metric_page(view, reached))
 
 
 # --- from options to settings ----------------------------------------------------------------

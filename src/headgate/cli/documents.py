@@ -101,6 +101,21 @@ class RemovedMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class WideMetric:
+    """A change of a metric that reaches beyond one agent."""
+
+    database: str
+    metric: str
+    reach: str
+    state: str
+    settings: Mapping[str, Any]
+    dry_run: bool
+    expires_at: str | None
+    advice: Sequence[str]
+    copies: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Client:
     client: str
     database: str

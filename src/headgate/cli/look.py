@@ -79,10 +79,12 @@ def list_metrics(
     from headgate.cli.pages import metrics_page
 
     answered = connect(url, token).get("/v1/metrics", database=database)
+    told = answered.document
+    refused = [line for line in told.get("refused") or () if isinstance(line, str)]
     show(
         answered,
         as_json,
-        lambda canvas: metrics_page(read_list(MetricView, answered.document, "metrics"), canvas),
+        lambda canvas: metrics_page(read_list(MetricView, told, "metrics"), canvas, refused),
     )
 
 

@@ -22,6 +22,7 @@ from headgate.cli.documents import (
     RemovedMetric,
     Shard,
     Unthrottled,
+    WideMetric,
 )
 from headgate.cli.render import (
     OUTSIDE,
@@ -117,9 +118,13 @@ def _margin(answer: Answer) -> Text:
 # --- metrics -------------------------------------------------------------------------------
 
 
-def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
+def metrics_page(
+    views: Sequence[MetricView], canvas: Canvas, refused: Sequence[str] = ()
+) -> RenderableType:
+    """`refused`: changes with a reach that are not in force here as they were set."""
+    not_here = [Text(f"not in force here: {plain(told)}", style="bold magenta") for told in refused]
     if not views:
-        return Text("no metric is configured", style="yellow")
+        return Group(Text("no metric is configured", style="yellow"), *not_here)
     parts: list[RenderableType] = []
     for name in dict.fromkeys(view.database for view in views):
         mine = [view for view in views if view.database == name]
@@ -131,7 +136,7 @@ def metrics_page(views: Sequence[MetricView], canvas: Canvas) -> RenderableType:
         )
         parts += [Text(plain(name), style="bold"), Padding(body, (0, 0, 1, 2))]
     parts += [advice_line(advice) for view in views for advice in view.advice]
-    return Group(*parts)
+    return Group(*parts, *not_here)
 
 
 def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
@@ -160,7 +165,7 @@ def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
 
 
 def _set_in(view: MetricView) -> str:
-    return "file" if view.origin == "file" else f"{plain(view.origin)}, rev {view.revision}"
+    return f"runtime, rev {view.revision}" if view.origin == "runtime" else plain(view.origin)
 
 
 def metric_page(view: MetricView, canvas: Canvas) -> RenderableType:
@@ -263,6 +268,22 @@ def removed_page(
     if removed.expires_at:
         parts.append(Text(_end_line(removed.expires_at), style="yellow"))
     return Group(*parts, *(advice_line(advice) for advice in removed.advice))
+
+
+def wide_metric_page(view: WideMetric, reached: str) -> RenderableType:
+    """A change of a metric with a reach: what it changes, and whom it reaches."""
+    done = view.state.upper()
+    word = Text(f"WOULD BE {done}", "bold yellow") if view.dry_run else Text(done, "bold green")
+    word.append(f"  {plain(view.database)}/{plain(view.metric)} for {plain(view.reach)}")
+    parts: list[RenderableType] = [word]
+    for key, value in view.settings.items():
+        shown = "default" if value is None else setting_text(value)
+        parts.append(Text(f"  {plain(key)}: {shown}"))
+    told = (view.copies or {}).get("says")
+    parts += [Text(plain(line)) for line in (reached, told) if isinstance(line, str) and line]
+    if view.expires_at:
+        parts.append(Text(_end_line(view.expires_at), style="yellow"))
+    return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
 # --- the shard -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from headgate.agent.rulebook import NoSuchRule, RuleKeeper
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
+from headgate.core.fleet_change import FleetChange
 from headgate.errors import (
     Compacted,
     Conflict,
@@ -56,6 +57,7 @@ from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.freno import FRENO_LOOKS, Freno
 from headgate.http.looking import Turns, json_in_thread
+from headgate.http.metric_reaching import REACH, MetricReaching
 from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
 from headgate.http.page.sessions import Sessions
 from headgate.http.page.shell import Site
@@ -122,6 +124,7 @@ class Control:
         self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
         fleet_book = None if fleet is None else fleet.book
         self.exchanging = Exchanging(exchange, gatekeeper)
+        self._reaching = MetricReaching(book, own, fleet_book, exchange)
         self.ruling = Ruling(views, gatekeeper, rules, own, fleet_book, exchange)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
@@ -236,42 +239,49 @@ class Control:
         database, metric = _path(request)
         body = await json_object(request)
         return await self._changed(
-            request, lambda **kw: self._book.put(database, metric, body, **kw)
+            request, lambda book, **kw: book.put(database, metric, body, **kw)
         )
 
     async def patch_metric(self, request: Request) -> Response:
         database, metric = _path(request)
         body = await json_object(request)
         return await self._changed(
-            request, lambda **kw: self._book.patch(database, metric, body, **kw)
+            request, lambda book, **kw: book.patch(database, metric, body, **kw)
         )
 
     async def delete_metric(self, request: Request) -> Response:
         database, metric = _path(request)
         end = {"for": request.query_params["for"]} if "for" in request.query_params else {}
         return await self._changed(
-            request, lambda **kw: self._book.remove(database, metric, end=end, **kw), "for"
+            request, lambda book, **kw: book.remove(database, metric, end=end, **kw), "for"
         )
 
     async def revert_metric(self, request: Request) -> Response:
         database, metric = _path(request)
-        return await self._changed(request, lambda **kw: self._book.revert(database, metric, **kw))
+        return await self._changed(request, lambda book, **kw: book.revert(database, metric, **kw))
 
     async def _changed(
-        self, request: Request, change: Callable[..., Awaitable[Proposal]], *others: str
+        self,
+        request: Request,
+        change: Callable[..., Awaitable[Proposal | FleetChange]],
+        *others: str,
     ) -> Response:
-        """`others`: parameters that it takes besides dry_run."""
+        """`others`: parameters that it takes besides dry_run and reach."""
         peer = request.state.peer
         who = self._gatekeeper.who_changes(peer, request.headers.get("authorization"))
-        dry_run = is_dry_run(request, *others)
-        proposal = await self._under_way.finish(
-            change(who=who, expect=expected_revision(request), dry_run=dry_run)
-        )
+        dry_run = is_dry_run(request, REACH, *others)
         database, metric = _path(request)
-        if proposal.entry is None:
-            return json_response(self._views.removed(database, metric, proposal))
-        view = self._views.proposed(database, proposal, dry_run=dry_run)
-        return json_response(view, headers=etag(proposal.entry.revision))
+        book = await self._reaching.target(request, database)
+        made = await self._under_way.finish(
+            change(book, who=who, expect=expected_revision(request), dry_run=dry_run)
+        )
+        if isinstance(made, FleetChange):
+            doc = self._reaching.doc(database, metric, made)
+            return json_response(doc, headers=etag(doc.revision))
+        if made.entry is None:
+            return json_response(self._views.removed(database, metric, made))
+        view = self._views.proposed(database, made, dry_run=dry_run)
+        return json_response(view, headers=etag(made.entry.revision))
 
     async def help(self, request: Request) -> Response:
         """As freno does: a list of what can be asked for."""

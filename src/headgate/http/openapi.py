@@ -94,6 +94,7 @@ from headgate.wire.status import (
     ReloadedDoc,
     RemovedDoc,
     StatusDoc,
+    WideMetricDoc,
 )
 from headgate.wire.unthrottled import TakenDoc, UnthrottledBody, UnthrottledsDoc
 
@@ -137,6 +138,7 @@ _DOCS = (
     ReadyDoc,
     RefusalsDoc,
     RemovedDoc,
+    WideMetricDoc,
     RuleDoc,
     RulesDoc,
     PoliciesDoc,
@@ -380,15 +382,22 @@ _FOR_TOLD = (
 )
 
 
+_METRIC_REACH_TOLD = (
+    "How far: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`; then the "
+    "database is that of each agent it reaches, `*` for all of them. Default: this agent alone."
+)
+
+
 def _change_paths() -> dict[str, Any]:
     places = [_place("database", _STRING), _place("metric", _STRING)]
     dry_run = _param("dry_run", _FLAG, "`true` validates and tries, and changes nothing.")
-    change = [*places, dry_run]
-    responses = {"200": _content(_schema(MetricView))}
-    responses |= _errors(400, 401, 403, 404, 412, 413, 415, 422, 503)
+    reach = _param("reach", _REACH, _METRIC_REACH_TOLD)
+    change = [*places, dry_run, reach]
+    responses = {"200": _content(_either(MetricView, WideMetricDoc))}
+    responses |= _errors(400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
     seen = {"200": _content(_schema(MetricView)), **_errors(400, 404)}
-    removed = {**responses, "200": _content(_schema(RemovedDoc))}
-    reverted = {**responses, "200": _content(_either(MetricView, RemovedDoc))}
+    removed = {**responses, "200": _content(_either(RemovedDoc, WideMetricDoc))}
+    reverted = {**responses, "200": _content(_either(MetricView, RemovedDoc, WideMetricDoc))}
     ends = {
         "for": {"type": ["string", "number", "null"], "description": _FOR_TOLD},
         "expires_at": {

@@ -394,7 +394,8 @@ class Views:
                 for plan in self.parts.book.databases()
                 if database in (None, plan.name)
                 for entry in self.parts.book.entries(plan.name).values()
-            ]
+            ],
+            [f"{told}: {fault}" for told, fault in self.parts.book.faults.items()],
         )
 
     def metric(self, database: str, metric: str) -> MetricView:
@@ -511,7 +512,7 @@ def _shown(settings: Any) -> Any:
 
 def _hides_file(plan: DatabasePlan, entry: Entry) -> list[str]:
     file, name = plan.raw_metrics.get(entry.spec.name), f"{plan.name}/{entry.spec.name}"
-    if file is None or entry.origin == "file":
+    if file is None or entry.origin != "runtime":
         return []
     # Switched off and on again is as it was.
     ours, theirs = {"enabled": True, **entry.raw}, {"enabled": True, **file}

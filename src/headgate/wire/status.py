@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.exchange import CopiesDoc
 from headgate.wire.fleet import FleetFollowingDoc
+from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.shard import ShardDoc
 from headgate.wire.unthrottled import UnthrottledDoc
@@ -22,7 +24,8 @@ class MetricView(msgspec.Struct, frozen=True):
     source: str
     """`builtin`, `sql`, `url`, `command` or `plugin`."""
     origin: str
-    """`file`, or `runtime` for one that was added or changed while running."""
+    """`file`; `runtime` for one that was added or changed at this agent while running; else the
+    reach of the change that is in force here, such as `fleet` or `shard:commerce/*`."""
     revision: int
     settings: Mapping[str, Any]
     """As set. Passwords, tokens, and what a URL is asked with, read `…`."""
@@ -56,8 +59,33 @@ class RemovedDoc(msgspec.Struct, frozen=True):
     advice: Sequence[str] = ()
 
 
+class WideMetricDoc(msgspec.Struct, frozen=True):
+    """What a change of a metric with a reach answers."""
+
+    database: str
+    """`*`: each of an agent's."""
+    metric: str
+    reach: str
+    state: str
+    """`set`, `removed` or `reverted`."""
+    settings: Mapping[str, Any]
+    """What it changes, wherever it is in force; null restores a setting's default."""
+    revision: int
+    """Of the log that has it."""
+    dry_run: bool
+    expires_at: str | None
+    advice: Sequence[str]
+    """Also with which of this agent's metrics it was validated."""
+    reached: ReachedDoc | None = None
+    """Null: it is not in a fleet's log."""
+    copies: CopiesDoc | None = None
+    """Of a shard's change without a fleet's store: who else has it."""
+
+
 class MetricsDoc(msgspec.Struct, frozen=True):
     metrics: Sequence[MetricView]
+    refused: Sequence[str] = ()
+    """Changes that reach this agent and are not in force here as they were set, and why."""
 
 
 class ClientDoc(msgspec.Struct, frozen=True):

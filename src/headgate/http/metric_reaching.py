@@ -1,0 +1,91 @@
+"""Changes of metrics that reach beyond this agent.   Control ──► MetricReaching ──► WideMetrics
+
+Without a reach: this agent alone. With one: the fleet's log, or where there is none that of a
+shard that this agent leads.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from headgate.agent.exchange import Exchange
+from headgate.agent.fleetbook import ChangeBook, OwnBook
+from headgate.agent.metricbook import MetricBook
+from headgate.agent.widemetrics import WideMetrics
+from headgate.core.fleet_change import FleetChange, ends_at
+from headgate.core.metric_redaction import redacted
+from headgate.core.reach import HERE, Level, Reach, parse_reach
+from headgate.errors import InvalidRequest
+from headgate.http.fleet import NO_FLEET
+from headgate.wire.exchange import copies_doc
+from headgate.wire.fleet import iso
+from headgate.wire.fleet_reach import reached_doc
+from headgate.wire.status import WideMetricDoc
+
+REACH = "reach"
+
+
+class MetricReaching:
+    def __init__(
+        self,
+        book: MetricBook,
+        own: OwnBook | None,
+        fleet: ChangeBook | None,
+        exchange: Exchange | None,
+    ) -> None:
+        self._book = book
+        self._own = own
+        self._fleet = fleet
+        self._exchange = exchange
+
+    async def target(self, request: Request, database: str) -> MetricBook | WideMetrics:
+        """What makes the change."""
+        given = _given(request)
+        reach = HERE if given is None else await self._reach(given, database)
+        if reach == HERE:
+            return self._book
+        if self._own is not None and self._is_own(reach):
+            return WideMetrics(self._book, self._own.make, reach)
+        if self._fleet is None:
+            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
+        return WideMetrics(self._book, self._fleet.make, reach)
+
+    async def _reach(self, given: Reach, database: str) -> Reach:
+        if self._exchange is None:
+            return given
+        return await self._exchange.reach(given, [database])
+
+    def _is_own(self, reach: Reach) -> bool:
+        if self._fleet is not None or self._exchange is None:
+            return False
+        return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
+
+    def doc(self, database: str, metric: str, done: FleetChange) -> WideMetricDoc:
+        item = done.items[0]
+        settings = (item.value or {}).get("settings")
+        end_s = ends_at(item)
+        return WideMetricDoc(
+            database=database,
+            metric=metric,
+            reach=str(item.reach),
+            state="reverted" if item.value is None else "set" if settings else "removed",
+            settings=redacted(settings or {}),
+            revision=item.n,
+            dry_run=done.dry_run,
+            expires_at=None if end_s is None else iso(end_s),
+            advice=[str(advice) for advice in done.advice],
+            reached=None if self._fleet is None else reached_doc(done.reached),
+            copies=copies_doc(done.copies),
+        )
+
+
+def _given(request: Request) -> Reach | None:
+    said = request.query_params.getlist(REACH)
+    if not said:
+        return None
+    if len(said) > 1:
+        raise InvalidRequest("give one reach; two reaches are two changes", field=REACH)
+    try:
+        return parse_reach(said[0])
+    except ValueError as error:
+        raise InvalidRequest(f"{REACH} {error}", field=REACH) from None
