@@ -283,7 +283,12 @@ def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Ru
     ran = run("shard", "skip", "main", "db-b", "--for", "2h", "--reason", "rebuild")
     assert "SET ASIDE  db-b of main for 2h: rebuild" in ran.out
     assert scripted.heard[-1].body == {"for": "2h", "reason": "rebuild"}
-    run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "90")
+    assert "in force here" not in ran.out
+    says = "in force here; 2 of 2 replicas have a copy"
+    kept = {**builders.shard(), "copies": {"says": says}}
+    scripted.says(path, kept, method="PUT")
+    ran = run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "90")
+    assert ran.out.splitlines()[-1] == says
     assert scripted.heard[-1].body == {"for": "90s", "reason": "x"}
     ran = run("shard", "unskip", "main", "db-b")
     assert (ran.code, scripted.heard[-1].method) == (0, "DELETE")

@@ -322,8 +322,10 @@ def _costs(shard: Shard, canvas: Canvas) -> list[RenderableType]:
     return [line, table]
 
 
-def done_page(done: str, told: str) -> Text:
-    return Text().append(done, style="bold green").append(f"  {plain(told)}")
+def done_page(done: str, told: str, copies: str = "") -> Text:
+    """`copies`: who else has it, of a change for a shard."""
+    line = Text().append(done, style="bold green").append(f"  {plain(told)}")
+    return line.append(f"\n{copies}") if copies else line
 
 
 # --- clients, history, audit ---------------------------------------------------------------
