@@ -350,6 +350,14 @@ async def test_a_shard_at_rest_is_woken_by_a_change(three: Three) -> None:
     assert b.in_force_now() == {"half"}
 
 
+async def test_a_shard_that_does_not_wake_is_not_changed(three: Three) -> None:
+    a, b, _ = three
+    a.rest()
+    with pytest.raises(InvalidRequest, match=r"nobody leads shard commerce/-80.*nobody asks"):
+        await a.put("half")
+    assert a.in_force_now() == b.in_force_now() == set()
+
+
 async def test_a_shard_at_rest_exchanges_rarely_and_a_change_at_once(three: Three) -> None:
     a, b, _ = three
     a.rest()
