@@ -675,3 +675,43 @@ async def test_what_ended_a_day_ago_is_forgotten_by_the_book_and_kept_for_others
     assert len(await a.book.entries([item_key("rule", "half", REACH)])) == 1
     await a.clock.advance(2 * EVERY_S)
     assert a.digest == b.digest
+
+
+async def test_who_was_away_for_long_hears_of_a_lift_as_long_as_anybody_has_it(
+    three: Three,
+) -> None:
+    """What was lifted a month ago is dropped by all. Who still has it standing takes it, though it
+    would not keep it otherwise."""
+    a, b, c = three
+    await a.put("half")
+    await a.patch("half", **{"for": "29d"})
+    await c.kill()
+    await a.lift("half")
+    [(key, lifted)] = await a.book.entries([item_key("rule", "half", REACH)])
+    a.clock._step(KEEP_S + 60)
+    assert (await b.book.merge(SHARD, [(key, lifted)], by="db-a")).items == ()
+    await c.restart()
+    merged = await c.book.merge(SHARD, [(key, lifted)], by="db-a")
+    assert [item.id for item in merged.items] == ["half"]
+
+
+async def test_a_part_that_is_kept_is_in_force_though_the_next_one_fails(three: Three) -> None:
+    a, *_ = three
+    for n in range(150):
+        await a.put(f"r{n:03d}", f"job{n}")
+    fresh = await Agent(a.net, "db-d", a.clock).start()
+    commit, commits = fresh.store.commit, 0
+
+    async def once(*args: Any, **kw: Any) -> int:
+        nonlocal commits
+        commits += 1
+        if commits > 1:
+            raise StoreUnavailable("the disk is full")
+        return await commit(*args, **kw)
+
+    fresh.store.commit = once  # type: ignore[method-assign]
+    keys = [item_key("rule", f"r{n:03d}", REACH) for n in range(150)]
+    with pytest.raises(StoreUnavailable):
+        await fresh.book.merge(SHARD, await a.book.entries(keys), by="db-a")
+    assert len(fresh.in_force_now()) == 100
+    await fresh.stop()

@@ -49,6 +49,7 @@ from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet import Item, ItemKind, Revision
 from headgate.core.fleet_beat import clock_told
 from headgate.core.fleet_change import FleetChange, Holdings, Reached
+from headgate.core.fleet_parts import MAX_PART_KEYS
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import HERE, Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
@@ -503,10 +504,15 @@ class OwnBook(ChangeBook):
         return await asyncio.shield(merging)
 
     async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
-        merged = await self._own.merge(shard, entries, by=by)
-        if merged.items:
-            await self._in_force(merged.items)
-        return merged
+        """A part at a time, each in force before the next: what fails takes none of it back."""
+        items, refused = list[Item](), list[str]()
+        for start in range(0, len(entries), MAX_PART_KEYS):
+            merged = await self._own.merge(shard, entries[start : start + MAX_PART_KEYS], by=by)
+            if merged.items:
+                await self._in_force(merged.items)
+            items += merged.items
+            refused += merged.refused
+        return Merged(tuple(items), tuple(refused))
 
     def _merged(self, merging: asyncio.Future[Merged]) -> None:
         self._merging.discard(merging)

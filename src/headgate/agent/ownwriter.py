@@ -312,18 +312,15 @@ class OwnWriter(FleetWriter):
     # --- what other agents of a shard have made ----------------------------------------------
 
     async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
-        """What another agent (`by`) has of a shard, as far as it is newer than what is held; with
-        the numbers that it has. The next change made here gets a higher one than any of them."""
-        items, refused = list[Item](), list[str]()
-        for start in range(0, len(entries), MAX_PART_KEYS):
-            async with self._lock:
-                await self.read()
-                newer, faults = self._newer(shard, entries[start : start + MAX_PART_KEYS])
-                refused += faults
-                if newer:
-                    await self._commit_merged(newer, by)
-                    items += [item for _, _, item in newer if item is not None]
-        return Merged(tuple(items), tuple(refused))
+        """What another agent (`by`) has of a shard, as far as it is newer than what is held, in one
+        commit; with the numbers that it has. The next change made here gets a higher one than any
+        of them."""
+        async with self._lock:
+            await self.read()
+            newer, refused = self._newer(shard, entries)
+            if newer:
+                await self._commit_merged(newer, by)
+        return Merged(tuple(item for _, _, item in newer if item is not None), tuple(refused))
 
     def _newer(self, shard: str, entries: Sequence[Entry]) -> tuple[list[_New], list[str]]:
         inventory, wall_s = self.shared.of(shard), self._clock.now().wall_s
@@ -340,7 +337,7 @@ class OwnWriter(FleetWriter):
             if not inventory.lacks(key, version) or (key in best and best[key] >= version):
                 continue
             item = _read_at(key, raw)
-            if item is not None and is_long_over(item, wall_s):
+            if item is not None and not inventory.has(key) and is_long_over(item, wall_s):
                 continue  # It was dropped here, or would be at once.
             best[key], found[key] = version, (raw, item)
         return [(key, *one) for key, one in found.items()], refused
@@ -358,7 +355,14 @@ class OwnWriter(FleetWriter):
         compares = [Compare(HEAD, held.head_revision)]
         lifts = all(version_of(raw).taken_out for _, raw, _ in newer)
         puts, audit = [*head_puts(step), *items], list(_replicated(changes, wall_s))
-        made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
+        try:
+            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
+        except OutcomeUnknown:
+            self._look_later()
+            raise
+        except StoreUnavailable:
+            self._held = held
+            raise
         self._put(held, n, made, newer)
         log.info("changes.merged", n=n, by=by, what=step.summary)
 

@@ -142,6 +142,9 @@ class Inventory:
         """A sum, so that it costs what a change changes, in whatever order they came."""
         return f"{self._sum:064x}"
 
+    def has(self, key: str) -> bool:
+        return key in self._versions
+
     def version(self, key: str) -> Version | None:
         return self._versions.get(key)
 
