@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -176,7 +177,7 @@ class Agent:
         self._begin()
 
     def _begin(self) -> None:
-        self.books: list[RuleBook] = []
+        self.books: deque[RuleBook] = deque(maxlen=1)
         self.demands = Demands(self.clock)
         self.demands.open(self.database, Idleness())
         each = {one: stub_shard(one, self.name, self.demands) for one in self.shards}

@@ -518,7 +518,7 @@ def test_an_export_of_metrics_of_a_fleet_changes_nothing(deeds: list[tuple[Any, 
                     await getattr(wide, verb)(database, metric, who="ada", **said)
                 exported = (await book.export()).document
                 read = read_document(to_toml(exported))
-                assert {**dict.fromkeys(SECTIONS, []), **read} == exported
+                assert {**{key: [] for key in SECTIONS}, **read} == exported
                 same = await book.apply(read, who="eve", prune=True, dry_run=True)
                 assert same.changes == ()
         finally:

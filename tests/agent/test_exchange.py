@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate.agent.exchange import EVERY_S, MAX_WAITERS, RESTING_S
+from headgate.agent.fleetcommit import Draft
+from headgate.agent.ownitems import put
+from headgate.agent.ruledrafts import Asked
 from headgate.core.exchange import KEEP_S, Offer
-from headgate.core.fleet import Item, item_key
+from headgate.core.fleet import Item, ItemKind, item_key
+from headgate.core.fleet_change import Holdings
 from headgate.core.fleet_items import item_bytes
 from headgate.core.reach import HERE, parse_reach
 from headgate.core.samples import Absent, Cause
@@ -45,6 +50,25 @@ async def test_a_rule_is_in_force_at_all_agents_of_the_shard_when_it_is_acknowle
     assert done.copies.words == "in force here; 2 of 2 replicas have a copy"
     assert {"half"} == a.in_force_now() == b.in_force_now() == c.in_force_now()
     assert a.digest == b.digest == c.digest
+
+
+async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Three) -> None:
+    a, b, c = three
+    reach = await a.exchange.reach(None, ["main"])
+    assert reach == REACH and await b.exchange.reach(None, ["main"]) == HERE
+    skip = {"until_wall_s": 1e10, "who": "ops", "reason": "rebuild", "set_wall_s": 1.0}
+    named = {ItemKind.SKIP: f"{SHARD} db-c", ItemKind.METRIC: f"main/lag@{REACH}"}
+    metric = {"settings": {"threshold": 2}}
+    values: dict[ItemKind, dict[str, Any]] = {ItemKind.SKIP: skip, ItemKind.METRIC: metric}
+
+    def draft(held: Holdings, asked: Asked) -> Draft:
+        return Draft("set", [put(held, k, named[k], values[k], asked, reach) for k in named])
+
+    done = await a.book.make(draft, "ops", dry_run=False)
+    assert done.copies is not None and (done.copies.have, done.copies.of) == (2, 2)
+    for agent in (b, c):
+        held = agent.book.held.items
+        assert {kind: held[kind, named[kind]].value for kind in named} == values
 
 
 async def test_what_is_for_one_agent_alone_is_told_to_nobody(three: Three) -> None:
@@ -324,6 +348,14 @@ async def test_a_shard_at_rest_is_woken_by_a_change(three: Three) -> None:
     a.rest()
     await a.put("half")
     assert b.in_force_now() == {"half"}
+
+
+async def test_a_shard_that_does_not_wake_is_not_changed(three: Three) -> None:
+    a, b, _ = three
+    a.rest()
+    with pytest.raises(InvalidRequest, match=r"nobody leads shard commerce/-80.*nobody asks"):
+        await a.put("half")
+    assert a.in_force_now() == b.in_force_now() == set()
 
 
 async def test_a_shard_at_rest_exchanges_rarely_and_a_change_at_once(three: Three) -> None:

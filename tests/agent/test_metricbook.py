@@ -14,6 +14,7 @@ from headgate.agent import metricbook
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.metricbook import DatabasePlan, MetricBook, NoSuchMetric
+from headgate.agent.ownitems import Forgetter
 from headgate.agent.sampler import Sampler
 from headgate.core.activity import Idleness
 from headgate.core.fleet import ItemKind
@@ -690,3 +691,20 @@ async def test_no_secret_of_a_metric_is_told_of_its_change(world: World) -> None
     assert "S3cret" not in repr(told) and "threshold 5 → 2" in repr(told)
     history = await world.log.book.history()
     assert "S3cret" not in repr([revision.summary for revision in history])
+
+
+async def test_a_reverted_metric_is_forgotten_after_a_day_and_can_be_changed_then(
+    world: World,
+) -> None:
+    await world.book.patch("main", "lag", {"threshold": 2}, who="ops")
+    await world.book.revert("main", "lag", who="ops")
+    forgetter = Forgetter(world.log.book.forget, world.clock, [world.book.kept])
+    await forgetter.tick()
+    assert world.log.book.held.items, "its revision tells who looked before it"
+    world.clock.set_wall(90_000)
+    await forgetter.tick()
+    assert not world.log.book.held.items
+    seen = (await world.book.revert("main", "lag", who="ops", dry_run=True)).entry
+    assert seen is not None and seen.revision == 0
+    await world.book.patch("main", "lag", {"threshold": 3}, who="ops", expect=seen.revision)
+    assert world.threshold() == 3

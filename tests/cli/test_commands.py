@@ -283,7 +283,12 @@ def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Ru
     ran = run("shard", "skip", "main", "db-b", "--for", "2h", "--reason", "rebuild")
     assert "SET ASIDE  db-b of main for 2h: rebuild" in ran.out
     assert scripted.heard[-1].body == {"for": "2h", "reason": "rebuild"}
-    run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "90")
+    assert "in force here" not in ran.out
+    says = "in force here; 2 of 2 replicas have a copy"
+    kept = {**builders.shard(), "copies": {"says": says}}
+    scripted.says(path, kept, method="PUT")
+    ran = run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "90")
+    assert ran.out.splitlines()[-1] == says
     assert scripted.heard[-1].body == {"for": "90s", "reason": "x"}
     ran = run("shard", "unskip", "main", "db-b")
     assert (ran.code, scripted.heard[-1].method) == (0, "DELETE")
@@ -560,6 +565,16 @@ def test_a_dry_run_outwaits_the_timeout_the_metric_has(
     scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PATCH")
     run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
     assert patience_s == [5.0, 22.0]
+
+
+def test_a_dry_run_prints_what_it_would_have_done(scripted: ScriptedAgent, run: Run) -> None:
+    """R140"""
+    says = "would have rejected between 3 and 9 of 40 checks of the last 60 minutes (now: 1)"
+    scripted.says(QUEUE, builders.metric_view("queue_depth"))
+    view = {**builders.metric_view("queue_depth"), "replay": {"says": says}}
+    scripted.says(QUEUE, view, method="PATCH")
+    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
+    assert says in ran.out
 
 
 def test_set_without_a_setting_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:

@@ -14,7 +14,7 @@ import pytest
 from headgate.agent.metricbook import DatabasePlan
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.metrics import Engine
-from headgate.core.records import AuditEntry
+from headgate.core.records import AuditEntry, MetricMinute, Tally
 from tests.agent.own_world import Unwritable
 from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.fixtures.memory_store import MemoryStore
@@ -243,6 +243,22 @@ def test_a_metric_outside_the_default_set_says_that_it_guards_nothing_by_itself(
     (main,) = own.ask("GET", "/v1/status").json["databases"]
     assert [metric["metric"] for metric in main["metrics"]] == ["lag"]
     assert {m["metric"] for m in main["other_metrics"]} == {"threads_running", "queue"}
+
+
+def test_a_dry_run_says_what_it_would_have_done_in_the_last_hour(own: Served) -> None:
+    """R140"""
+    wall_minute = int(own.call(own.clock.now).wall_s // 60)
+
+    async def history() -> None:
+        minute = MetricMinute(wall_minute - 1, "main", "lag", 60, 0, 0, 150.0, 2.0, 3.0, 5.0)
+        await own.store.add_metric_minutes([minute])
+        await own.store.add_tallies([Tally(wall_minute - 1, "main", "etl", "OK", "", 40)])
+
+    own.run_there(history)
+    replay = change(own, "PATCH", f"{LAG}?dry_run=true", {"threshold": 1}).json["replay"]
+    assert (replay["at_least"], replay["at_most"], replay["rejected"]) == (40, 40, 0)
+    assert replay["says"].startswith("would have rejected 40 of ")
+    assert change(own, "PATCH", LAG, {"threshold": 1}).json["replay"] is None
 
 
 def test_secrets_in_settings_are_shown_to_nobody(own: Served) -> None:

@@ -238,6 +238,8 @@ def test_a_member_is_set_aside_for_a_while_and_for_a_reason(served: Agent) -> No
     """R150"""
     reply = change(served, "PUT", SKIP, SKIPPED)
     assert (reply.status, reply.json["shard"]) == (200, SHARD)
+    assert reply.json["copies"]["have"] == 1 and reply.json["copies"]["of"] == 2
+    assert served.ask("GET", SHARD_ROUTE).json["copies"] is None
     skip = served.shards.skipped["db-c"]
     assert (skip.who, skip.reason) == ("ops", "rebuild")
     assert skip.until_wall_s - skip.set_wall_s == pytest.approx(1800)

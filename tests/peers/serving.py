@@ -25,6 +25,8 @@ from headgate.agent.recorder import Recorder
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity, Idleness
+from headgate.core.copies import Copies
+from headgate.core.fleet_change import FleetChange
 from headgate.core.metrics import Engine
 from headgate.core.samples import Absent, Cause, Instant, Sample
 from headgate.core.shard import Handover, Pull, ShardView, Skip
@@ -45,6 +47,7 @@ from tests.http.talk import Reply, Talk
 
 T = TypeVar("T")
 SHARD = "commerce/-80"
+MADE = FleetChange(1, 2, copies=Copies(1, 2, ("db-c does not answer",), None))
 LONG_S = MAX_WAIT_S
 """Who asks to be held for so long is held until something changes."""
 PEER, OPERATOR, VIEWER = "peer-token", "operator-token", "viewer-token"
@@ -135,17 +138,18 @@ class ScriptedShards:
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> Skip:
+    ) -> FleetChange:
         self._with_member(member)
         now = self.clock.now().wall_s
         self.skipped[member] = Skip(SHARD, member, now + for_s, who, reason, now)
         self.who.append(who)
-        return self.skipped[member]
+        return MADE
 
-    async def unskip(self, database: str, member: str, *, who: str) -> None:
+    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange:
         if self.skipped.pop(member, None) is None:
             raise NoSuchMember(f"{member} is not set aside in {SHARD}")
         self.who.append(who)
+        return MADE
 
     async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
         self._expect(SHARD, database)
@@ -162,16 +166,18 @@ class ScriptedShards:
 
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
-    ) -> None:
+    ) -> FleetChange:
         if member in self.peers:
             raise InvalidRequest(f"{SHARD} has a member {member!r} already", status=409)
         self.peers[member] = (url, peer_database)
         self.who.append(who)
+        return MADE
 
-    async def remove_peer(self, database: str, member: str, *, who: str) -> None:
+    async def remove_peer(self, database: str, member: str, *, who: str) -> FleetChange:
         self._with_member(member)
         del self.peers[member]
         self.who.append(who)
+        return MADE
 
     def _with_member(self, member: str) -> None:
         if member not in self.peers:

@@ -1,7 +1,7 @@
 """The agents of a shard tell each other of its changes, so that a promotion loses none.
 
 OwnBook ──changed──► Exchange ──► Partner, one for each other agent ──► their Exchange.answer
-operators ──lead──►   │ └──copied──► who has it, for the acknowledgment
+operators ──is_ready──► │ └──copied──► who has it, for the acknowledgment
 
 The agent that leads a shard tells the others at once, and every few seconds whether it still has
 the same as they. One that stands by asks the agent that it stands by for. No check waits for it.
@@ -290,7 +290,7 @@ class Exchange:
 
     # --- for the book ------------------------------------------------------------------------
 
-    async def lead(self, shards: Collection[str] = ()) -> None:
+    def is_ready(self, shards: Collection[str] = ()) -> bool:
         """Before a change: by one that leads, and has heard what the others have. Else what is made
         here might count less than something that this agent has not heard of."""
         each = self._shards.each
@@ -298,12 +298,22 @@ class Exchange:
             if name not in each:
                 message = f"no database of this agent belongs to shard {name!r}"
                 raise InvalidRequest(message, status=409)
-        await self._settled(each[name] for name in shards)
-        for name in shards:
-            if elsewhere := self._elsewhere(each[name]):
-                raise InvalidRequest(elsewhere, status=409)
+        if any(_is_unsettled(each[name]) for name in shards):
+            return False
+        self._expect_lead(shards)
+        self.look()
+        return self._has_met()
+
+    async def get_ready(self, shards: Collection[str] = ()) -> None:
+        await self._settled(self._shards.each[name] for name in shards)
+        self._expect_lead(shards)
         self.look()
         await self._bell.until(self._has_met, self._clock, MEET_S)
+
+    def _expect_lead(self, shards: Collection[str]) -> None:
+        for name in shards:
+            if elsewhere := self._elsewhere(self._shards.each[name]):
+                raise InvalidRequest(elsewhere, status=409)
 
     def _has_met(self) -> bool:
         led = (name for name, track in self._tracks.items() if track.led)

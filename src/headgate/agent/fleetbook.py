@@ -40,7 +40,7 @@ from headgate.agent.fleetcommit import (
 )
 from headgate.agent.fleethistory import MAX_REVISIONS, FleetHistory
 from headgate.agent.fleetreach import look_up
-from headgate.agent.ownwriter import Merged, OwnWriter
+from headgate.agent.ownwriter import Lead, Merged, OwnWriter
 from headgate.agent.ports import Clock, FleetStore, OwnStore
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.change_files import parse_file
@@ -401,12 +401,8 @@ class ChangeBook:
         return replace(change, reached=await look_up(self._store, concerned))
 
 
-class Exchanges(Protocol):
+class Exchanges(Lead, Protocol):
     """Tells the other agents of a shard of its changes (exchange.py)."""
-
-    async def lead(self, shards: Collection[str] = ()) -> None:
-        """Before a change: InvalidRequest where another agent has to make it."""
-        ...
 
     async def copied(self, shards: Collection[str]) -> Copies | None:
         """After it: who has it, as far as that is known within a moment."""
@@ -488,7 +484,7 @@ class OwnBook(ChangeBook):
     def exchange_by(self, exchanges: Exchanges, changed: Callable[[Sequence[str]], None]) -> None:
         """`changed` is called with the keys of what has changed of shards."""
         self._exchanges = exchanges
-        self._own.lead, self._own.on_shared = exchanges.lead, changed
+        self._own.lead, self._own.on_shared = exchanges, changed
 
     def inventory(self, shard: str) -> Inventory:
         """Which versions of a shard's changes are here."""

@@ -68,12 +68,21 @@ REPLICATED = "replicated"
 
 
 class Lead(Protocol):
-    """Asked before a change of shards: whether this agent may make it (agent/exchange.py)."""
+    """Asked before a change of shards: whether this agent may make it (agent/exchange.py). Both
+    raise InvalidRequest, with where the change has to be made."""
 
-    async def __call__(self, shards: Collection[str] = ()) -> None:
-        """Once what others have of the shards that it leads is here; or InvalidRequest, with where
-        the change has to be made."""
+    def is_ready(self, shards: Collection[str] = ()) -> bool:
+        """Whether that can be told, and what others have of the shards that it leads is here."""
         ...
+
+    async def get_ready(self, shards: Collection[str] = ()) -> None:
+        """As far as that comes within a moment."""
+        ...
+
+
+class _Unready(Exception):
+    def __init__(self, shards: frozenset[str]) -> None:
+        self.shards = shards
 
 
 class Merged(NamedTuple):
@@ -164,16 +173,36 @@ class OwnWriter(FleetWriter):
     async def carry_out(
         self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
     ) -> FleetChange:
-        if self.lead is not None:
-            # Without the lock: what others have is merged first.
-            await self.lead()
-            drafted = await plan(await self.read())
-            if shards := shards_of(change.after for change in drafted.changes):
-                await self.lead(shards)
-        if dry_run:  # Who only asks holds up nobody who changes.
-            return await super().carry_out(plan, who=who, expect_n=expect_n, dry_run=True)
-        async with self._lock:
-            return await super().carry_out(plan, who=who, expect_n=expect_n)
+        if self.lead is not None and not self.lead.is_ready():
+            await self.lead.get_ready()
+        awaited = frozenset[str]()
+        while True:
+            led = self._led(plan, awaited)
+            try:
+                if dry_run:  # Who only asks holds up nobody who changes.
+                    return await super().carry_out(led, who=who, expect_n=expect_n, dry_run=True)
+                async with self._lock:
+                    return await super().carry_out(led, who=who, expect_n=expect_n)
+            except _Unready as unready:
+                # Without the lock: what others have is merged meanwhile.
+                assert self.lead is not None
+                await self.lead.get_ready(unready.shards)
+                awaited |= unready.shards
+
+    def _led(self, plan: Plan, awaited: frozenset[str]) -> Plan:
+        """With a look at who leads the shards whose changes it makes; those of `awaited` have been
+        waited for."""
+
+        async def led(held: Holdings) -> Draft:
+            drafted = await plan(held)
+            shards = shards_of(change.after for change in drafted.changes)
+            if self.lead is not None and shards:
+                is_ready = self.lead.is_ready(shards)
+                if not is_ready and not shards <= awaited:
+                    raise _Unready(shards)
+            return drafted
+
+        return led
 
     async def _drafted(
         self, plan: Plan, holdings: Holdings

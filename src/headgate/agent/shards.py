@@ -8,9 +8,7 @@ fleet's store, Patroni ──found_in_fleet, follow_patroni──► Told ──
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -44,7 +42,7 @@ from headgate.agent.shardplan import fits, found_peer
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
 from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import Holdings
+from headgate.core.fleet_change import FleetChange, Holdings
 from headgate.core.fleet_members import FleetMember
 from headgate.core.reach import HERE, Level, Place, Reach
 from headgate.core.rollup import AGGREGATES, Aggregate
@@ -509,7 +507,7 @@ class Shards:
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> Skip:
+    ) -> FleetChange:
         """Leave a member out of the rollup, for a while. It is kept before it takes effect."""
         shard = self._with_member(database, member)
         if not 0 < for_s <= MAX_SKIP_S:
@@ -521,16 +519,15 @@ class Shards:
         def draft(held: Holdings, asked: Asked) -> Draft:
             value = {
                 "until_wall_s": asked.wall_s + for_s,
-                "expires_at": _iso(asked.wall_s + for_s),
                 "who": asked.who,
                 "reason": reason,
                 "set_wall_s": asked.wall_s,
             }
             return Draft("skip.set", _set(held, SKIP, _id(shard, member), value, asked, reach))
 
-        return _skip_of((await self._make(draft, who, dry_run=False)).items[0])
+        return await self._make(draft, who, dry_run=False)
 
-    async def unskip(self, database: str, member: str, *, who: str) -> None:
+    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange:
         shard = self._shard_of(database)
 
         def draft(held: Holdings, asked: Asked) -> Draft:
@@ -539,7 +536,7 @@ class Shards:
                 raise NoSuchMember(f"{member} is not set aside in {shard.name}")
             return Draft("skip.removed", changes)
 
-        await self._make(draft, who, dry_run=False)
+        return await self._make(draft, who, dry_run=False)
 
     async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
         """Our server is about to stop being the primary: see Handovers.announce."""
@@ -552,7 +549,7 @@ class Shards:
 
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
-    ) -> None:
+    ) -> FleetChange:
         shard = self._shard_of(database)
         is_there = f"{shard.name} has a member {member!r} already"
         if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
@@ -567,9 +564,9 @@ class Shards:
             value = {"url": url, "database": peer_database}
             return Draft("peer.set", _set(held, PEER, _id(shard, member), value, asked, reach))
 
-        await self._make(draft, who, dry_run=False)
+        return await self._make(draft, who, dry_run=False)
 
-    async def remove_peer(self, database: str, member: str, *, who: str) -> None:
+    async def remove_peer(self, database: str, member: str, *, who: str) -> FleetChange:
         shard = self._with_member(database, member)
 
         def draft(held: Holdings, asked: Asked) -> Draft:
@@ -578,8 +575,10 @@ class Shards:
                 raise InvalidRequest(f"{member} {why}", status=409)
             return Draft("peer.removed", changes)
 
-        if not (await self._make(draft, who, dry_run=False)).changes:
+        made = await self._make(draft, who, dry_run=False)
+        if not made.changes:
             await shard.remove_remote(member)  # Found once, and nobody lists it any more.
+        return made
 
     def _why_it_stays(self, shard: Shard, member: str) -> str | None:
         remote = shard.remotes.get(member)
@@ -667,10 +666,6 @@ def _set(
 def _taken_out(held: Holdings, kind: ItemKind, item_id: str, asked: Asked) -> list[ItemChange]:
     found = _standing(held, kind, item_id)
     return [put(held, kind, item_id, None, asked, item.reach) for item in found]
-
-
-def _iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(math.ceil(wall_s), tz=UTC).isoformat().replace("+00:00", "Z")
 
 
 def _skip_of(item: Item) -> Skip:

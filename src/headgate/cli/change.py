@@ -661,5 +661,19 @@ def _show_change(
     show(
         changed,
         as_json,
-        lambda canvas: change_page(_view_of(changed), before, canvas, dry_run=dry_run, done=done),
+        lambda canvas: change_page(
+            _view_of(changed),
+            before,
+            canvas,
+            dry_run=dry_run,
+            done=done,
+            replay=_replay_line(changed.document),
+        ),
     )
+
+
+def _replay_line(document: Mapping[str, Any]) -> str:
+    """Of a dry run: what it would have done in the last hour; empty where that is not told."""
+    replay = document.get("replay")
+    told = replay.get("says") if isinstance(replay, Mapping) else None
+    return told if isinstance(told, str) else ""

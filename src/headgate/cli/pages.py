@@ -217,6 +217,7 @@ def change_page(
     *,
     dry_run: bool,
     done: str = "SET",
+    replay: str = "",
 ) -> RenderableType:
     """A change as it is, or would be: what differs, and the reading it stands on."""
     word = Text()
@@ -235,6 +236,8 @@ def change_page(
         parts.append(Text(message, style="bold magenta"))
     elif dry_run:
         parts += [Text("a probe of it says now:"), metric_table(view.database, [view.now], canvas)]
+    if replay:
+        parts.append(Text(plain(replay)))
     if view.expires_at:
         parts.append(Text(_end_line(view.expires_at), style="yellow"))
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
@@ -319,8 +322,10 @@ def _costs(shard: Shard, canvas: Canvas) -> list[RenderableType]:
     return [line, table]
 
 
-def done_page(done: str, told: str) -> Text:
-    return Text().append(done, style="bold green").append(f"  {plain(told)}")
+def done_page(done: str, told: str, copies: str = "") -> Text:
+    """`copies`: who else has it, of a change for a shard."""
+    line = Text().append(done, style="bold green").append(f"  {plain(told)}")
+    return line.append(f"\n{copies}") if copies else line
 
 
 # --- clients, history, audit ---------------------------------------------------------------

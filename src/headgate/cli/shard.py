@@ -197,5 +197,6 @@ def time_of(text: str) -> str:
 def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:
     from headgate.cli.output import show
     from headgate.cli.pages import done_page
+    from headgate.cli.reaching import copies_line
 
-    show(changed, as_json, lambda _: done_page(done, told))
+    show(changed, as_json, lambda _: done_page(done, told, copies_line(changed.document)))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -281,6 +282,9 @@ class Control:
         if made.entry is None:
             return json_response(self._views.removed(database, metric, made))
         view = self._views.proposed(database, made, dry_run=dry_run)
+        if dry_run:
+            replay = await self._views.replayed(database, made.entry)
+            view = msgspec.structs.replace(view, replay=replay)
         return json_response(view, headers=etag(made.entry.revision))
 
     async def help(self, request: Request) -> Response:

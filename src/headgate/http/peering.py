@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from headgate.agent.demand import Demands
 from headgate.agent.metricbook import NoSuchMetric
+from headgate.core.fleet_change import FleetChange
 from headgate.core.names import parse_database
-from headgate.core.shard import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull, Skip
+from headgate.core.shard import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull
 from headgate.core.topology import MemberReport
 from headgate.errors import InvalidName, InvalidRequest
 from headgate.http.auth import Gatekeeper
@@ -26,6 +27,7 @@ from headgate.http.documents import (
     parse_duration,
 )
 from headgate.http.views import Views
+from headgate.wire.exchange import copies_doc
 from headgate.wire.peers import (
     URL_SCHEMA,
     decode_pull,
@@ -48,9 +50,9 @@ class ShardsPort(Protocol):
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> Skip: ...
+    ) -> FleetChange: ...
 
-    async def unskip(self, database: str, member: str, *, who: str) -> None: ...
+    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange: ...
 
     async def hand_over(
         self, database: str, *, for_s: float, reason: str, who: str
@@ -60,9 +62,9 @@ class ShardsPort(Protocol):
 
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
-    ) -> None: ...
+    ) -> FleetChange: ...
 
-    async def remove_peer(self, database: str, member: str, *, who: str) -> None: ...
+    async def remove_peer(self, database: str, member: str, *, who: str) -> FleetChange: ...
 
 
 class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
@@ -218,8 +220,11 @@ class Peering:
         return who
 
     async def _changed(self, request: Request, change: Awaitable[Any]) -> Response:
-        await self._under_way.finish(change)
-        return await self.shard(request)
+        made = await self._under_way.finish(change)
+        shard = self._views.shard(request.path_params["database"])
+        if isinstance(made, FleetChange):
+            shard = msgspec.structs.replace(shard, copies=copies_doc(made.copies))
+        return json_response(shard)
 
     @property
     def _shards(self) -> ShardsPort:

@@ -40,6 +40,8 @@ from headgate.core.names import Identity, Scope
 from headgate.core.records import Tally
 from headgate.core.samples import Cause, Instant
 from headgate.core.shard import ShardView
+from headgate.core.threshold_replay import REPLAYED_MINUTES, replay_threshold
+from headgate.errors import StoreUnavailable
 from headgate.http.budget_views import told_of
 from headgate.http.fleet_status import FleetLook
 from headgate.http.streaming import Broadcasts
@@ -66,6 +68,8 @@ from headgate.wire.status import (
     StatusDoc,
     StoreDoc,
     TallyDoc,
+    ThresholdReplayDoc,
+    threshold_replay_doc,
 )
 from headgate.wire.unthrottled import UnthrottledDoc, unthrottled_advice
 
@@ -411,6 +415,23 @@ class Views:
         view = self._view(plan, proposal.entry, window)
         more = [*map(str, proposal.advice), *_outside_default(plan, view.metric)]
         return msgspec.structs.replace(view, advice=[*view.advice, *more])
+
+    async def replayed(self, database: str, entry: Entry) -> ThresholdReplayDoc | None:
+        """What it would have done to the checks of the last hour; None: history is away."""
+        parts, until = self.parts, int(self.parts.clock.now().wall_s // 60)
+        since = until - REPLAYED_MINUTES + 1
+        try:
+            await parts.keeper.flush()
+            tallies = await parts.store.sums(
+                (), since_minute=since, until_minute=until, database=database, by_client=False
+            )
+            values = await parts.store.metric_minutes(
+                since_minute=since, until_minute=until, database=database
+            )
+        except StoreUnavailable:
+            return None  # A preview, and never a condition.
+        found = replay_threshold(entry.spec, values, tallies, enabled=entry.enabled)
+        return threshold_replay_doc(found)
 
     def removed(self, database: str, metric: str, proposal: Proposal) -> RemovedDoc:
         return RemovedDoc(

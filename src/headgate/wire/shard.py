@@ -16,6 +16,7 @@ from headgate.core.samples import Absent, Instant, Reading
 from headgate.core.shard import MemberView, ShardView, Skip
 from headgate.core.topology import Downstream, Following, Leading, RoleSeen, Unled
 from headgate.wire.answers import MetricDoc, metric_doc
+from headgate.wire.exchange import CopiesDoc
 from headgate.wire.upstreams import bytes_behind, upstream_members
 
 Specs = Mapping[str, MetricSpec]
@@ -131,6 +132,8 @@ class ShardDoc(msgspec.Struct, frozen=True):
     told: Sequence[str]
     """What Patroni and the fleet's store say of it, and what this agent cannot watch as it should;
     nothing is decided by it."""
+    copies: CopiesDoc | None = None
+    """In the answer to a change of the shard: who else has it."""
 
 
 def shard_doc(
