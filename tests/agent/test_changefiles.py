@@ -300,10 +300,14 @@ class Shared:
     """The agents of the shard, of which this one leads."""
 
     def __init__(self) -> None:
-        self.led: list[str] = []
+        self.led: set[str] = set()
 
-    async def lead(self, shards: Collection[str] = ()) -> None:
-        self.led += shards
+    def is_ready(self, shards: Collection[str] = ()) -> bool:
+        self.led |= set(shards)
+        return True
+
+    async def get_ready(self, shards: Collection[str] = ()) -> None:
+        pass
 
     async def copied(self, shards: Collection[str]) -> Copies | None:
         return Copies(2, 2)
@@ -320,7 +324,7 @@ async def test_what_is_for_the_shard_is_made_by_who_leads_it(world: ChangesWorld
     document["budgets"] = [{"name": "cap", "rate": 20}]
     wide = {section: [{**one, "reach": reach} for one in document[section]] for section in document}
     change = await world.apply(wide)
-    assert agents.led == [SHARD] and change.copies == Copies(2, 2)
+    assert agents.led == {SHARD} and change.copies == Copies(2, 2)
     assert {item.reach for item in change.items} == {parse_reach(reach)}
     assert f"main/lag@{reach}" in world.standing("metric")
     assert f"cap@{reach}" in world.standing("budget")
