@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.agent.fleetbudgetdrafts import check_budget_room, judged
 from headgate.agent.fleetcommit import Draft
+from headgate.agent.ownitems import known
 from headgate.agent.ruledrafts import (
     UNCHANGED,
     Asked,
@@ -30,8 +31,16 @@ from headgate.agent.ruledrafts import (
     rule_spec,
 )
 from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import BOOKKEEPING, Holdings, ItemName, audit_values, name_of
+from headgate.core.exchange import apart as apart_from_others
+from headgate.core.fleet import Item, ItemChange, ItemKind, item_key
+from headgate.core.fleet_change import (
+    BOOKKEEPING,
+    Holdings,
+    ItemName,
+    audit_values,
+    name_of,
+    stands,
+)
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Reach
@@ -200,30 +209,38 @@ def iso(wall_s: float) -> str:
 
 
 class _Standing:
-    """What stands in a log, for the entries of a file. In an agent's own log two may have the same
-    id, one for the agent and one for its shard: then an entry means the one of its reach."""
+    """What stands in a log, for the entries of a file.
 
-    def __init__(self, held: Holdings, file: ChangeFile, wall_s: float) -> None:
+    In a fleet's log a change is known by its id: with another reach it is moved there. In an
+    agent's own, what is set for the agent and what is set for its shard are two (`apart`)."""
+
+    def __init__(self, held: Holdings, file: ChangeFile, wall_s: float, *, apart: bool) -> None:
         self._held = held
         self._items = held.standing(wall_s)
-        reaches = {(item.kind, item.id, item.reach): name for name, item in self._items.items()}
-        keys = [(entry.kind, entry.id, entry.reach) for entry in file.entries]
-        self._names = {key: reaches[key] for key in keys if key in reaches}
-        self._claimed = set(self._names.values())
-        for kind, item_id, reach in keys:
-            name = (kind, item_id)
-            if (kind, item_id, reach) not in self._names and name not in self._claimed:
-                self._names[kind, item_id, reach] = name  # It stood with another reach, or never.
-                self._claimed.add(name)
+        self._by_key = {item.key: name for name, item in held.items.items()} if apart else None
+        self._claimed = {self._name(entry) for entry in file.entries}
+
+    def _name(self, entry: FileEntry) -> ItemName | None:
+        """In `held`; None: it was never there."""
+        if self._by_key is None:
+            return entry.kind, entry.id
+        return self._by_key.get(item_key(entry.kind, entry.id, entry.reach))
 
     def of(self, entry: FileEntry) -> Item | None:
-        name = self._names.get((entry.kind, entry.id, entry.reach))
+        name = self._name(entry)
         return None if name is None else self._items.get(name)
 
     def before(self, entry: FileEntry) -> Item | None:
         """The same, or how it ended."""
-        name = self._names.get((entry.kind, entry.id, entry.reach))
+        name = self._name(entry)
         return None if name is None else self._held.items.get(name)
+
+    def new_name(self, entry: FileEntry, item: Item) -> ItemName:
+        """Under which the rooms find it from now on."""
+        name = self._name(entry)
+        if name is not None:
+            return name
+        return apart_from_others(item) if name_of(item) in self._held.items else name_of(item)
 
     def others(self) -> list[Item]:
         """Those that the file could name, and does not."""
@@ -250,10 +267,13 @@ class ApplyDrafts:
     rooms: Mapping[str, Room]
     reach_fault: Callable[[Reach], str]
     """Why this log holds nothing with that reach; empty: it does."""
+    apart: bool = False
+    """See _Standing."""
 
     def apply(self, held: Holdings, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
         """As the file says; what it does not name stays, unless `prune`."""
-        standing, items = _Standing(held, file, asked.wall_s), dict(held.items)
+        standing = _Standing(held, file, asked.wall_s, apart=self.apart)
+        items = dict(held.items)
         found = _Reading(items, replace(held, items=items))
         for entry in file.entries:
             self._read(standing, entry, asked, found)
@@ -290,7 +310,7 @@ class ApplyDrafts:
             return
         change = ItemChange(standing.before(entry), item)
         if is_change(change):
-            found.items[name_of(item)] = item
+            found.items[standing.new_name(entry, item)] = item
             found.changes.append(change)
             found.advice += advice
 
@@ -361,7 +381,7 @@ class RuleRoom:
     def drafted(
         self, held: Holdings, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
-        now = held.standing_rule(entry.id, asked.wall_s)
+        now = self._standing(held, entry, asked.wall_s)
         spec = self._spec(entry, now, asked)
         self._rules.check_lock_out(spec, entry.reach, now, place=entry.place)
         item = rule_item(spec, entry.reach, asked)
@@ -373,6 +393,12 @@ class RuleRoom:
         check_pairs(held, changes, asked.wall_s)
         check_room(held, changes, self._rules.limits, asked.wall_s)
         return ()
+
+    def _standing(self, held: Holdings, entry: FileEntry, wall_s: float) -> Item | None:
+        if self._rules.here is None:  # Of a fleet: it may have had another reach.
+            return held.standing_rule(entry.id, wall_s)
+        found = known(held, ItemKind.RULE, entry.id, entry.reach)
+        return found if found is not None and stands(found, wall_s) else None
 
     def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
         raw = dict(entry.raw)

@@ -24,6 +24,7 @@ from headgate.core.fleet_change import (
     stands,
 )
 from headgate.core.lint import Advice, Severity
+from headgate.core.reach import HERE
 from headgate.errors import Conflict
 
 MAX_ADVICE = 50
@@ -66,9 +67,12 @@ def as_after(
 
 
 def _name(held: Holdings, item: Item) -> ItemName:
-    """In an agent's own log, a change of its shard may have the name of one of its own."""
+    """In an agent's own log, a change of its shard may have the name of one of its own: they are
+    two. In a fleet's, it was moved to another reach."""
     named = held.items.get(name_of(item))
-    is_apart = named is not None and named.key != item.key and apart(item) in held.items
+    if named is None or named.key == item.key:
+        return name_of(item)
+    is_apart = HERE in (named.reach, item.reach) or apart(item) in held.items
     return apart(item) if is_apart else name_of(item)
 
 

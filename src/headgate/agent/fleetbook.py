@@ -282,7 +282,7 @@ class ChangeBook:
         """As a file says (core/change_files.py); `prune`: what it does not name is taken out.
         `expect_n`: only if the log is at that revision."""
         file = parse_file(document, default_reach=self._default_reach, host=self._here_called)
-        drafts = ApplyDrafts(self._rooms(), self._reach_fault)
+        drafts = ApplyDrafts(self._rooms(), self._reach_fault, apart=self._default_reach == HERE)
         return await self.make(
             lambda held, asked: drafts.apply(held, file, asked, prune=prune),
             who,
