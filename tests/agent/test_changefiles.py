@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.fleetbook import ChangeBook
+from headgate.agent.changebook import ChangeBook
 from headgate.agent.widemetrics import WideMetrics
+from headgate.core.change import Item
+from headgate.core.change_codec import item_bytes
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
+from headgate.core.change_log import What, stands
 from headgate.core.copies import Copies
-from headgate.core.fleet import Item
-from headgate.core.fleet_change import What, stands
-from headgate.core.fleet_items import item_bytes
 from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
 from headgate.traffic.policy import Mode
@@ -25,7 +25,7 @@ from tests.agent.changes_world import PEER, ChangesWorld
 from tests.agent.fleetbook_world import book_on
 from tests.agent.own_world import keep, set_here
 from tests.agent.shard_world import SHARD, url
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 FILE = f"""
 [[rules]]
@@ -397,7 +397,7 @@ def _rules(world: ChangesWorld) -> list[Item]:
 
 
 def fleet_book(world: ChangesWorld) -> ChangeBook:
-    book = book_on(MemoryFleetStore(), world.clock)
+    book = book_on(MemoryLog(), world.clock)
     rooms = world.book.rooms
     book.rooms |= {kind: rooms[kind] for kind in rooms if kind != "budget"}
     return book
