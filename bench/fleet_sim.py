@@ -18,7 +18,7 @@ Scenes, in this order:
   primaries' agents all turn to it within half a second. This is a stampede, is reported as one
   where it is, and is not bounded.
 
-Real: Mirror, FleetFollower, FleetInForce, RuleKeeper, beat, registrar, feed and ChangeBook with all
+Real: Mirror, LogFollower, SharedInForce, RuleKeeper, beat, registrar, feed and ChangeBook with all
 their timing, and the bytes that agents hand to each other.
 
 Modelled: time (one event loop, no time passes while code runs: an agent's own CPU costs nothing);

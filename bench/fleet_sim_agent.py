@@ -1,6 +1,6 @@
 """One agent of the simulated fleet: the real following, beat, registrar and rules of an agent.
 
-ModelClient ──► FleetFollower ──► Mirror ──► FleetInForce ──► RuleKeeper.follow ──► book
+ModelClient ──► LogFollower ──► Mirror ──► SharedInForce ──► RuleKeeper.follow ──► book
                      ▲               └──wire/fleet_feed──► the shard's replicas
                      └── AgentReader ── FeedLink (the simulated way to the primary's agent)
 
@@ -20,18 +20,18 @@ from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_etcd import ModelClient
 from bench.fleet_sim_net import Traffic, Wire
-from headgate.agent.fleetbeat import FleetBeat
-from headgate.agent.fleetfollower import FleetFollower
-from headgate.agent.fleetinforce import FleetInForce
-from headgate.agent.fleetmirror import Mirror
-from headgate.agent.fleetregistrar import FleetRegistrar
-from headgate.agent.ports import Clock, FleetReader
-from headgate.agent.rulebook import RuleKeeper
-from headgate.core.fleet import ITEMS, followed_prefixes
-from headgate.core.fleet_copy import FleetCopy
+from headgate.agent.inforce import SharedInForce
+from headgate.agent.logbeat import LogBeat
+from headgate.agent.logfollower import LogFollower
+from headgate.agent.logmirror import Mirror
+from headgate.agent.ports import Clock, LogReader
+from headgate.agent.registrar import Registrar
+from headgate.agent.rulekeeper import RuleKeeper
+from headgate.core.change import ITEMS, followed_prefixes
 from headgate.core.fleet_members import FleetMember
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Changes
+from headgate.core.log_copy import LogCopy
 from headgate.core.reach import Place
 from headgate.core.rules import RuleBook
 from headgate.core.samples import Cause
@@ -91,9 +91,9 @@ class SimAgent:
     ) -> None:
         self.spot = spot
         self.traffic = traffic
-        self.primary: FleetReader | None = None
+        self.primary: LogReader | None = None
         """The feed of its primary's agent, where it is a replica's."""
-        self.disk: FleetCopy | None = None
+        self.disk: LogCopy | None = None
         self._role = "primary" if spot.is_primary else "replica"
         self._clock = clock
         self._roll = roll
@@ -107,7 +107,7 @@ class SimAgent:
     def _make(self) -> None:
         clock, roll, store = self._clock, self._roll, self._store
         self.mirror = Mirror(clock)
-        self.follower = FleetFollower(
+        self.follower = LogFollower(
             self.mirror,
             clock,
             roll,
@@ -115,8 +115,8 @@ class SimAgent:
             prefixes=lambda: self._prefixes,
             timing=self._timing,
         )
-        self._beat = FleetBeat(store, self.follower, clock, roll, by=self.spot.place.host)
-        self._registrar = FleetRegistrar(
+        self._beat = LogBeat(store, self.follower, clock, roll, by=self.spot.place.host)
+        self._registrar = Registrar(
             store,
             clock,
             roll,
@@ -126,7 +126,7 @@ class SimAgent:
         )
         self._state = MemoryStore()
         self._keeper = RuleKeeper(self._state, clock, self._put_in_force, lambda _: {})
-        self._in_force = FleetInForce(
+        self._in_force = SharedInForce(
             self.follower,
             clock,
             (self._keeper,),
@@ -174,7 +174,7 @@ class SimAgent:
 
     # --- following -------------------------------------------------------------------------
 
-    def _sources(self) -> Sequence[FleetReader]:
+    def _sources(self) -> Sequence[LogReader]:
         return (self._store,) if self.primary is None else (self.primary, self._store)
 
     def _found(self, members: Sequence[FleetMember]) -> None:

@@ -1,4 +1,4 @@
-"""etcd as a model: three members in front of one MemoryFleetStore, with what each piece costs.
+"""etcd as a model: three members in front of one MemoryLog, with what each piece costs.
 
 agent's ModelClient ──network──► Member: a queue ──► KeptInMemory (compares, revisions, watches)
 
@@ -17,10 +17,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore, _Watch
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog, _Watch
 
 from bench.fleet_sim_net import Network, Rates, Traffic
-from headgate.core.fleet import BEAT, ITEMS
+from headgate.core.change import BEAT, ITEMS
 from headgate.core.keyvalue import Changes, Compare, Event, Lease, Listing, Put
 from headgate.errors import Compacted, OutcomeUnknown, StoreUnavailable
 
@@ -42,7 +42,7 @@ class Member:
     alive: bool = True
     busy_until_s: float = 0.0
     busy_s: float = 0.0
-    streams: dict[MemoryFleetStore, None] = field(default_factory=dict)
+    streams: dict[MemoryLog, None] = field(default_factory=dict)
     most_streams: int = 0
     longest_queue_s: float = 0.0
     """How long whoever came last had to wait, at the worst."""
@@ -177,7 +177,7 @@ class ModelClient:
     ) -> AsyncGenerator[Changes]:
         member, base_s = await self._reached()
         await member.work(REQUEST_COST_S)
-        handle = MemoryFleetStore(self._kept)
+        handle = MemoryLog(self._kept)
         member.streams[handle] = None
         member.most_streams = max(member.most_streams, len(member.streams))
         stream = handle.watch(prefixes, after_revision=after_revision)

@@ -11,21 +11,21 @@ from bench.fleet_sim_agent import SimAgent, Spot, joined_to
 from bench.fleet_sim_etcd import ModelClient, ModelEtcd
 from bench.fleet_sim_net import Network, Traffic, Wire
 from bench.fleet_sim_time import VirtualClock
-from headgate.agent.fleetbook import ChangeBook
-from headgate.core.fleet import (
+from headgate.agent.changebook import ChangeBook
+from headgate.core.beat import Beat, beat_bytes
+from headgate.core.change import (
     BEAT,
     HEAD,
-    ItemChange,
-    ItemKind,
+    ChangeKind,
+    Edit,
     followed_prefixes,
     item_key,
     shard_key,
 )
-from headgate.core.fleet_beat import Beat, beat_bytes
-from headgate.core.fleet_copy import FleetCopy
-from headgate.core.fleet_items import head_bytes, item_bytes
+from headgate.core.change_codec import head_bytes, item_bytes
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Put
+from headgate.core.log_copy import LogCopy
 from headgate.core.reach import Place, parse_reach
 from headgate.core.rules import RuleBook
 
@@ -119,7 +119,7 @@ class Fleet:
         for agent in self.agents:
             prefixes = followed_prefixes((agent.spot.place.shard,))
             listing = self.etcd.kept.listing(prefixes)
-            agent.disk = FleetCopy(listing, prefixes, beat.n, clock.now().wall_s)
+            agent.disk = LogCopy(listing, prefixes, beat.n, clock.now().wall_s)
 
     # --- operators -------------------------------------------------------------------------
 
@@ -129,13 +129,13 @@ class Fleet:
         wanted = sum(met.meets(agent.spot.place) for agent in self.agents)
         change = Change(self._new_id(), self.loop.time(), wanted)
         self.changes[change.rule_id] = change
-        key = item_key(ItemKind.RULE, change.rule_id, met)
+        key = item_key(ChangeKind.RULE, change.rule_id, met)
         await self._set(reach, change.rule_id)
         change.committed_s = self.etcd.items_at[key] - change.asked_at
         change.acknowledged_s = self.loop.time() - change.asked_at
         return change
 
-    async def _set(self, reach: str, rule_id: str) -> ItemChange:
+    async def _set(self, reach: str, rule_id: str) -> Edit:
         raw = {
             "id": rule_id,
             "kind": "ratio",

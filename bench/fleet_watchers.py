@@ -27,14 +27,14 @@ from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_scenes import Spread
 from bench.load import cpu_s, table
+from headgate.agent.changebook import ChangeBook
+from headgate.agent.changeshelf import ChangeShelf
 from headgate.agent.clock import Dice, SystemClock
-from headgate.agent.fleetbeat import FleetBeat
-from headgate.agent.fleetbook import ChangeBook
-from headgate.agent.fleetfollower import FleetFollower
-from headgate.agent.fleetitems import ItemShelf
-from headgate.agent.fleetmirror import Mirror
-from headgate.agent.rulebook import RuleKeeper
-from headgate.core.fleet import BEAT, ITEMS, followed_prefixes
+from headgate.agent.logbeat import LogBeat
+from headgate.agent.logfollower import LogFollower
+from headgate.agent.logmirror import Mirror
+from headgate.agent.rulekeeper import RuleKeeper
+from headgate.core.change import BEAT, ITEMS, followed_prefixes
 from headgate.core.reach import EVERYWHERE, Place
 from headgate.core.rules import RuleBook
 
@@ -64,17 +64,17 @@ class Watcher:
         self.place = Place("r", "c", f"c/s{index:04}", f"host-{index:04}", "main")
         self.store = etcd_store(endpoints, PREFIX)
         self.mirror = Mirror(clock)
-        self.follower = FleetFollower(
+        self.follower = LogFollower(
             self.mirror,
             clock,
             roll,
             sources=lambda: (self.store,),
             prefixes=lambda: followed_prefixes((self.place.shard,)),
         )
-        self.beat = FleetBeat(self.store, self.follower, clock, roll, by=self.place.host)
+        self.beat = LogBeat(self.store, self.follower, clock, roll, by=self.place.host)
         self.state = MemoryStore()
         self.keeper = RuleKeeper(self.state, clock, applied, lambda _: {})
-        self._shelf = ItemShelf()
+        self._shelf = ChangeShelf()
         self._news = asyncio.Event()
         self.follower.watch(self._note)
 

@@ -15,9 +15,9 @@ import pytest
 
 from headgate import config, fleetsettings, pagesettings, proxysettings, tracingsettings
 from headgate.core.builtins import BUILTINS
+from headgate.core.change import ChangeKind
 from headgate.core.change_files import parse_file, read_document
 from headgate.core.decision import VERDICT_MEANINGS, Verdict
-from headgate.core.fleet import ItemKind
 from headgate.core.lint import Severity
 from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
 from headgate.core.metrics import Engine
@@ -364,7 +364,7 @@ def all_toml() -> list[tuple[str, str]]:
 def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> None:
     file = parse_file(read_document(block), default_reach=None if "reach" in block else HERE)
     unlimited = RuleLimits(max_for_s=1e9)
-    for rule in file.of(ItemKind.RULE):
+    for rule in file.of(ChangeKind.RULE):
         parse_rule(
             rule.raw,
             rule_id="r",
@@ -373,10 +373,10 @@ def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> No
             known_metrics=lambda _: {},
             limits=unlimited,
         )
-    for budget in file.of(ItemKind.BUDGET):
+    for budget in file.of(ChangeKind.BUDGET):
         beside = {"database", "whole", "unset"}
         parse_budget({key: one for key, one in budget.raw.items() if key not in beside})
-    for metric in file.of(ItemKind.METRIC):
+    for metric in file.of(ChangeKind.METRIC):
         beside = {"database", "metric", "removed", "for", "expires_at", "unset", "adds"}
         settings = {key: one for key, one in metric.raw.items() if key not in beside}
         parse_metric_settings(metric.raw["metric"], settings, Engine.POSTGRES)

@@ -1,6 +1,6 @@
 """The fleet's parts of one agent, put together from its settings.
 
-Settings ──► store ──► follower ──► Mirror ──► RuleKeeper, Budgets, MetricBook, Shards
+Settings ──► store ──► follower ──► Mirror ──► RuleKeeper, Budgets, MetricKeeper, Shards
                  │     (its primary's agent first, where it is a replica's)
                  └──► book (changes), beat, registrar, status; view, where the agent has that role
 """
@@ -17,43 +17,43 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.budgets import Budgets
+from headgate.agent.changebook import ChangeBook
 from headgate.agent.election import Elector
-from headgate.agent.fleetbeat import FleetBeat
-from headgate.agent.fleetbook import ChangeBook
-from headgate.agent.fleetcopies import FleetCopies
-from headgate.agent.fleetfollower import FleetFollower
-from headgate.agent.fleetinforce import FleetInForce
-from headgate.agent.fleetmeter import MeteredFleetStore
-from headgate.agent.fleetmirror import Mirror
-from headgate.agent.fleetregistrar import FleetRegistrar, Whereabouts, own_members
-from headgate.agent.fleetspeech import Footing
-from headgate.agent.fleetstatus import FleetStatus, Sources
-from headgate.agent.fleetview import VIEW_PREFIXES, FleetView
-from headgate.agent.metricbook import MetricBook
+from headgate.agent.inforce import SharedInForce
+from headgate.agent.logbeat import LogBeat
+from headgate.agent.logcopies import LogCopies
+from headgate.agent.logfollower import LogFollower
+from headgate.agent.logmeter import MeteredLog
+from headgate.agent.logmirror import Mirror
+from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
-from headgate.agent.ports import Clock, FleetReader, FleetStore, PeerLink, Tracer
+from headgate.agent.picture import VIEW_PREFIXES, FleetView
+from headgate.agent.ports import Clock, LogReader, PeerLink, SharedLog, Tracer
 from headgate.agent.recorder import Recorder
-from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.registrar import Registrar, Whereabouts, own_members
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.shardplan import ShardPlan
 from headgate.agent.shards import Shards
+from headgate.agent.shardspeech import Footing
+from headgate.agent.shardstatus import FleetStatus, Sources
 from headgate.agent.supervise import supervised
 from headgate.agent.traced import traced_fleet_store
 from headgate.client.local_clock import now as sleepless_now
 from headgate.config import AgentSettings, Settings
-from headgate.core.fleet import followed_prefixes, unquoted
-from headgate.core.fleet_beat import clock_told
-from headgate.core.fleet_copy import Origin
+from headgate.core.beat import clock_told
+from headgate.core.change import followed_prefixes, unquoted
 from headgate.core.fleet_members import FleetMember
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.fleet_view import Link
+from headgate.core.log_copy import Origin
 from headgate.core.reach import Place
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.fleetsettings import EtcdAccess, FleetSettings
 from headgate.http.fleet import Fleet
 from headgate.http.fleet_status import FleetLook, amiss
 from headgate.peers.fleetfeed import AgentReader
-from headgate.stores.fleetcache import FleetCache
-from headgate.stores.fleetroster import RosterFile
+from headgate.stores.logcache import LogCache
+from headgate.stores.roster import RosterFile
 from headgate.version import VERSION
 from headgate.wire.fleet import iso
 from headgate.wiring import advertised, answers_of, places_of
@@ -74,7 +74,7 @@ class Host:
     recorder: Recorder
     rules: RuleKeeper
     budgets: Budgets
-    metrics: MetricBook
+    metrics: MetricKeeper
     known_metrics: KnownMetrics
     limits: RuleLimits
     open_link: Callable[[str], PeerLink]
@@ -120,21 +120,21 @@ class FleetParts:
         store = store_of(fleet, roll)
         if host.tracer is not None:
             store = traced_fleet_store(store, host.tracer)
-        self.store = MeteredFleetStore(store)
+        self.store = MeteredLog(store)
         self.timing = FleetTiming.of(
             beat_interval_s=fleet.beat_interval_s, timeout_s=fleet.timeout_s
         )
         self.mirror = Mirror(self._clock)
         self._feeds = Feeds(host.open_link, fleet.timeout_s)
         self.follower = self._follower(self.mirror, self._sources, self._prefixes)
-        self.in_force = FleetInForce(
+        self.in_force = SharedInForce(
             self.follower,
             clock,
             (host.rules, host.budgets, host.metrics, host.shards),
             places=self.places,
             found=self._members_found,
         )
-        self.beat = FleetBeat(self.store, self.follower, clock, roll, by=settings.agent.name)
+        self.beat = LogBeat(self.store, self.follower, clock, roll, by=settings.agent.name)
         self.book = ChangeBook(
             self.store,
             clock,
@@ -144,8 +144,8 @@ class FleetParts:
             host=settings.agent.name,
         )
         self._file = _cache_of(settings, fleet)
-        self.copies = FleetCopies(self.follower, self._file, clock) if self._file else None
-        self.registrar = FleetRegistrar(
+        self.copies = LogCopies(self.follower, self._file, clock) if self._file else None
+        self.registrar = Registrar(
             self.store,
             clock,
             roll,
@@ -164,7 +164,7 @@ class FleetParts:
             sources=self._told_sources(),
         )
         self.view: FleetView | None = None
-        self._view_follower: FleetFollower | None = None
+        self._view_follower: LogFollower | None = None
         if fleet.view:
             self._watch_all()
         self._elector: Elector | None = None
@@ -268,10 +268,10 @@ class FleetParts:
     def _follower(
         self,
         mirror: Mirror,
-        sources: Callable[[], Sequence[FleetReader]],
+        sources: Callable[[], Sequence[LogReader]],
         prefixes: Callable[[], Sequence[str]],
-    ) -> FleetFollower:
-        return FleetFollower(
+    ) -> LogFollower:
+        return LogFollower(
             mirror,
             self._clock,
             self._roll,
@@ -283,7 +283,7 @@ class FleetParts:
     def _prefixes(self) -> Sequence[str]:
         return followed_prefixes(place.shard for place in self.places())
 
-    def _sources(self) -> Sequence[FleetReader]:
+    def _sources(self) -> Sequence[LogReader]:
         """Our primary's agent, where it is another one and speaks for all that we follow. Nobody
         for a moment at the start, until our servers have said what they are."""
         stands = self._host.shards.stands()
@@ -392,13 +392,13 @@ def fleet_parts(settings: Settings, host: Host, clock: Clock, roll: Roll) -> Fle
     return FleetParts(settings, settings.fleet, host, clock, roll)
 
 
-def store_of(fleet: FleetSettings, roll: Roll) -> FleetStore:
+def store_of(fleet: FleetSettings, roll: Roll) -> SharedLog:
     return etcd_store(fleet.etcd, fleet.prefix, roll, timeout_s=fleet.timeout_s, names_data=True)
 
 
 def etcd_store(
     access: EtcdAccess, prefix: str, roll: Roll, *, timeout_s: float, names_data: bool = False
-) -> FleetStore:
+) -> SharedLog:
     from headgate.stores import etcd  # Its HTTP client takes a moment to load.
 
     given = etcd.load_access(
@@ -419,11 +419,11 @@ def _kept_since(saved_at: float | None) -> str:
     return f"a restart while the store is away would know the rules of {iso(saved_at)}"
 
 
-def _cache_of(settings: Settings, fleet: FleetSettings) -> FleetCache | None:
+def _cache_of(settings: Settings, fleet: FleetSettings) -> LogCache | None:
     """Beside the agent's own state; without that, nothing is kept."""
     state = settings.agent.state
     path = fleet.cache or (state.with_name(f"{state.name}.fleet") if state else None)
-    return None if path is None else FleetCache(path, _origin(fleet))
+    return None if path is None else LogCache(path, _origin(fleet))
 
 
 def _origin(fleet: FleetSettings) -> Origin:
@@ -437,7 +437,7 @@ class PatroniParts:
         self._shards = shards
         self._clock = clock
         self._roll = roll
-        self._store: FleetStore | None = None
+        self._store: SharedLog | None = None
         self._pace = ConfirmPace()
         self._followers: dict[str, PatroniFollower] = {}
         """By scope."""
@@ -481,7 +481,7 @@ class PatroniParts:
             await self._store.close()
 
 
-def _patroni_store(settings: Settings, roll: Roll) -> FleetStore:
+def _patroni_store(settings: Settings, roll: Roll) -> SharedLog:
     access = settings.patroni.etcd or (settings.fleet.etcd if settings.fleet else None)
     assert access is not None  # config.py sees to it.
     namespace = settings.patroni.namespace

@@ -1,6 +1,6 @@
 """The composition root: reads the settings, puts the parts together, runs them.
 
-Settings ──build──► Store, Board, Sampler, MetricBook, Checker, Recorder, Keeper
+Settings ──build──► Store, Board, Sampler, MetricKeeper, Checker, Recorder, Keeper
                     Listener ──► CheckRoutes (hot) and Control (Starlette)
 """
 
@@ -23,6 +23,7 @@ from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
 from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
+from headgate.agent.changebook import OwnBook
 from headgate.agent.changefiles import Room
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
@@ -30,25 +31,24 @@ from headgate.agent.demand import Demands
 from headgate.agent.exchange import Exchange, OwnFacts, Pair
 from headgate.agent.fairness import Fairness
 from headgate.agent.filelimit import FileRoom, most_connections
-from headgate.agent.fleetbook import OwnBook
-from headgate.agent.fleetcommit import Draft
-from headgate.agent.fleetinforce import OwnInForce
 from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.inforce import OwnInForce
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
+from headgate.agent.logwriter import Draft
 from headgate.agent.memberfiles import MEMBERS, MemberRoom
 from headgate.agent.meter import MetricMinutes
-from headgate.agent.metricbook import MetricBook
 from headgate.agent.metricfiles import MetricRoom
+from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import Forgetter
 from headgate.agent.pacer import Pacers
 from headgate.agent.ports import Clock, PeerLink, Store
 from headgate.agent.pulse import Pulse
 from headgate.agent.recorder import Recorder
 from headgate.agent.rogues import Rogues, SessionsProbe
-from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.ruledrafts import Asked, Here
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import Shards
 from headgate.agent.snapshots import Snapshots
@@ -69,8 +69,8 @@ from headgate.config import (
     read_settings,
     settings_text,
 )
-from headgate.core.fleet import ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings
+from headgate.core.change import ChangeKind
+from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.reach import Place, Reach
 from headgate.core.records import AuditEntry
@@ -239,7 +239,7 @@ class Agent:
             history_days=agent.history_days,
             metrics=self.minutes,
         )
-        self.book = MetricBook(
+        self.book = MetricKeeper(
             self.board,
             self.sampler,
             self._clock,
@@ -285,7 +285,7 @@ class Agent:
             known_metrics,
             limits=limits,
             boot=boot_now,
-            forget=lambda rule_ids: self.own.forget(ItemKind.RULE, rule_ids),
+            forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
         self.budgets = Budgets(
             self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive
@@ -738,8 +738,8 @@ class Agent:
         return len(own.items)
 
     async def _make(
-        self, draft: Callable[[Holdings, Asked], Draft], who: str, *, dry_run: bool
-    ) -> FleetChange:
+        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+    ) -> ChangeMade:
         """For the rooms that the agent's own log is built from."""
         return await self.own.make(draft, who, dry_run=dry_run)
 
@@ -749,9 +749,9 @@ class Agent:
     def _validate_files(self) -> None:
         """What a file of changes says of a kind, the room of that kind validates."""
         members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
-        rooms: dict[str, Room] = {ItemKind.METRIC: MetricRoom(self.book)}
+        rooms: dict[str, Room] = {ChangeKind.METRIC: MetricRoom(self.book)}
         rooms |= dict.fromkeys(MEMBERS, members)
-        self.own.rooms |= {**rooms, ItemKind.BUDGET: BudgetRoom(self.budgets.by_database)}
+        self.own.rooms |= {**rooms, ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database)}
         if self.fleet is not None:
             self.fleet.book.rooms |= rooms
 

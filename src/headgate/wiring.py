@@ -20,7 +20,7 @@ from headgate.agent.alerts import Webhook
 from headgate.agent.budgetlayers import EMPTY, Document
 from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.agent.clock import SystemClock
-from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
 from headgate.agent.ports import Clock, PolicySink, Store, Tracer
 from headgate.agent.shards import PeerPlan, ShardPlan, Stand
 from headgate.agent.traced import traced_sink
@@ -262,7 +262,7 @@ def _base_of(path: Path) -> Document:
 # --- the shard -------------------------------------------------------------------------------
 
 
-def shard_plans(settings: Settings, book: MetricBook) -> list[ShardPlan]:
+def shard_plans(settings: Settings, book: MetricKeeper) -> list[ShardPlan]:
     return [
         shard_plan_of(database, database.shard, book)
         for database in settings.databases.values()
@@ -270,7 +270,7 @@ def shard_plans(settings: Settings, book: MetricBook) -> list[ShardPlan]:
     ]
 
 
-def shard_plan_of(database: DatabaseSettings, shard: str, book: MetricBook) -> ShardPlan:
+def shard_plan_of(database: DatabaseSettings, shard: str, book: MetricKeeper) -> ShardPlan:
     def correct_clock(ahead_s: float, error_s: float) -> None:
         source = book.source(database.name)
         if isinstance(source, DatabaseProbes):

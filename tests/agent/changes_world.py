@@ -7,14 +7,14 @@ from typing import Any
 from headgate.agent.board import Board
 from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, Gear, TrafficPlan
-from headgate.agent.fleetbook import OwnBook
+from headgate.agent.changebook import OwnBook
 from headgate.agent.memberfiles import MemberRoom
-from headgate.agent.metricbook import DatabasePlan, MetricBook
 from headgate.agent.metricfiles import MetricRoom
-from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.sampler import Sampler
-from headgate.core.fleet import ItemKind
-from headgate.core.fleet_change import FleetChange
+from headgate.core.change import ChangeKind
+from headgate.core.change_log import ChangeMade
 from headgate.core.metrics import Engine
 from headgate.core.rule_settings import KnownMetric
 from headgate.wire.peers import parse_peer_url
@@ -35,7 +35,7 @@ class ChangesWorld(ShardWorld):
         board = Board()
         sampler = Sampler(board, self.clock, self.demands)
         self.probes = FakeProbes({"lag": 1.0})
-        self.metric_book = MetricBook(
+        self.metric_book = MetricKeeper(
             board, sampler, self.clock, make=self.log.make, runtime_sources=("sql", "url")
         )
         self.rules = RuleKeeper(self.store, self.clock, lambda book: None, known)
@@ -45,10 +45,10 @@ class ChangesWorld(ShardWorld):
         self.log.attach(self.rules, self.budgets, self.metric_book)
         members = MemberRoom(self.shards.each, lambda text: parse_peer_url(text).text)
         self.book.rooms |= {
-            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
-            ItemKind.METRIC: MetricRoom(self.metric_book),
-            ItemKind.PEER: members,
-            ItemKind.SKIP: members,
+            ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ChangeKind.METRIC: MetricRoom(self.metric_book),
+            ChangeKind.PEER: members,
+            ChangeKind.SKIP: members,
         }
 
     @property
@@ -69,7 +69,7 @@ class ChangesWorld(ShardWorld):
         await self.metric_book.close()
         await super().close()
 
-    async def apply(self, document: Any, **more: Any) -> FleetChange:
+    async def apply(self, document: Any, **more: Any) -> ChangeMade:
         return await self.book.apply(document, who="ada", **more)
 
     async def exported(self) -> Any:

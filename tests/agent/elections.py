@@ -13,7 +13,7 @@ from headgate.core.pairs import Answered
 from headgate.core.samples import Instant
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from tests.agent.fakes import HandClock
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 T = TypeVar("T")
 TTL_S = 9.0
@@ -47,7 +47,7 @@ class RoughStore:
     name = "rough"
 
     def __init__(self, kept: KeptInMemory, true: HandClock, clock: DriftingClock) -> None:
-        self._store = MemoryFleetStore(kept)
+        self._store = MemoryLog(kept)
         self._true = true
         self._clock = clock
         self.away = False

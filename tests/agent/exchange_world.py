@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from headgate.agent.changebook import OwnBook
 from headgate.agent.demand import Demands
 from headgate.agent.exchange import Exchange, OwnFacts, Pair
-from headgate.agent.fleetbook import OwnBook
-from headgate.agent.fleetinforce import OwnInForce
+from headgate.agent.inforce import OwnInForce
 from headgate.agent.ports import PeerLink, Store
-from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.ruledrafts import Here
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.shards import Shards
 from headgate.core.activity import Idleness
+from headgate.core.change_log import ChangeMade
 from headgate.core.exchange import Answer, Offer
-from headgate.core.fleet_change import FleetChange
 from headgate.core.names import parse_identity
 from headgate.core.reach import HERE, Place, Reach, parse_reach
 from headgate.core.rule_settings import KnownMetric
@@ -268,17 +268,17 @@ class Agent:
 
     async def put(
         self, name: str, target: str = "etl", *, reach: Reach = REACH, **more: Any
-    ) -> FleetChange:
+    ) -> ChangeMade:
         raw = {"id": name, "target": target, "ratio": 0.5, "for": "2h", **more}
         return await self.finished(self.book.put_rule(raw, reach=reach, who=f"ops@{self.name}"))
 
-    async def set_here(self, name: str, target: str = "etl", **more: Any) -> FleetChange:
+    async def set_here(self, name: str, target: str = "etl", **more: Any) -> ChangeMade:
         return await self.put(name, target, reach=HERE, **more)
 
-    async def lift(self, name: str) -> FleetChange:
+    async def lift(self, name: str) -> ChangeMade:
         return await self.finished(self.book.lift_rule(name, who=f"ops@{self.name}"))
 
-    async def patch(self, name: str, **raw: Any) -> FleetChange:
+    async def patch(self, name: str, **raw: Any) -> ChangeMade:
         return await self.finished(self.book.patch_rule(name, raw, who=f"ops@{self.name}"))
 
     async def finished(self, change: Awaitable[T]) -> T:

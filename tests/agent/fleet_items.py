@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.core.fleet import Item, ItemKind
+from headgate.core.change import ChangeKind, Item
 from headgate.core.reach import Place, parse_reach
 from tests.builders import NOW
 
@@ -35,12 +35,12 @@ def rule_item(
         "set_at": iso(set_at),
         **settings,
     }
-    return Item(ItemKind.RULE, item_id, parse_reach(reach), value, n, set_at, "ann")
+    return Item(ChangeKind.RULE, item_id, parse_reach(reach), value, n, set_at, "ann")
 
 
 def budget_item(raw: dict[str, Any], n: int = 1, reach: str = "fleet") -> Item:
     item_id = f"{raw['name']}@{reach}"
-    return Item(ItemKind.BUDGET, item_id, parse_reach(reach), raw, n, NOW.wall_s, "ann")
+    return Item(ChangeKind.BUDGET, item_id, parse_reach(reach), raw, n, NOW.wall_s, "ann")
 
 
 def taken_out(item: Item, n: int) -> Item:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from headgate.agent.fleetbook import ChangeBook
-from headgate.agent.ports import FleetStore
-from headgate.core.fleet import shard_key, shard_members
+from headgate.agent.changebook import ChangeBook
+from headgate.agent.ports import SharedLog
+from headgate.core.change import shard_key, shard_members
 from headgate.core.keyvalue import Compare, Listing, Put
 from headgate.core.reach import Reach, parse_reach
 from headgate.core.rule_settings import KnownMetric, RuleLimits
 from headgate.core.samples import Instant
 from headgate.errors import OutcomeUnknown, StoreUnavailable
 from tests.builders import NOW
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 FLEET = parse_reach("fleet")
 COMMERCE = parse_reach("shard:commerce/*")
@@ -51,7 +51,7 @@ class QuickClock:
 Deed = Callable[[], Awaitable[object]]
 
 
-class FaultyStore(MemoryFleetStore):
+class FaultyStore(MemoryLog):
     """Does to each commit what the next of `fates` says; afterwards as ever."""
 
     def __init__(self, kept: KeptInMemory) -> None:
@@ -96,7 +96,7 @@ def known(database: str) -> Mapping[str, KnownMetric]:
     return KNOWN if database in ("", "main") else {}
 
 
-def book_on(store: FleetStore, clock: Any, prefix: str = "f", **more: Any) -> ChangeBook:
+def book_on(store: SharedLog, clock: Any, prefix: str = "f", **more: Any) -> ChangeBook:
     numbers, ops = count(1), count(1)
     return ChangeBook(
         store,
@@ -119,7 +119,7 @@ class BookWorld:
         self.kept = KeptInMemory(mono_s=lambda: self.clock.now().mono_s)
         self.store = FaultyStore(self.kept)
         self.book = book_on(self.store, self.clock, limits=self.limits)
-        self.other = book_on(MemoryFleetStore(self.kept), self.clock, "g", limits=self.limits)
+        self.other = book_on(MemoryLog(self.kept), self.clock, "g", limits=self.limits)
         """Another agent's, on the same data."""
 
     @property
@@ -144,7 +144,7 @@ class BookWorld:
             for host in hosts
         ]
         mine = Put(shard_key(shard), json.dumps(document).encode())
-        await MemoryFleetStore(self.kept).commit([], [mine, *members])
+        await MemoryLog(self.kept).commit([], [mine, *members])
 
 
 def file_of(rules: int, *, start: int = 0, ratio: float = 0.5) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from types import MappingProxyType
 from urllib.parse import parse_qs, urlsplit
 
-from headgate.agent.fleetfollower import FleetFollower
-from headgate.agent.fleetmirror import Mirror
-from headgate.core.fleet import BEAT, HEAD, WIDE, Item, ItemKind, followed_prefixes, log_key
-from headgate.core.fleet_beat import Beat, beat_bytes
-from headgate.core.fleet_items import head_bytes, item_bytes, read_head
+from headgate.agent.logfollower import LogFollower
+from headgate.agent.logmirror import Mirror
+from headgate.core.beat import Beat, beat_bytes
+from headgate.core.change import BEAT, HEAD, WIDE, ChangeKind, Item, followed_prefixes, log_key
+from headgate.core.change_codec import head_bytes, item_bytes, read_head
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Changes, Compare, Listing, Put
 from headgate.core.reach import EVERYWHERE, Reach
@@ -22,7 +22,7 @@ from headgate.wire.fleet_feed import FEED, encode_changes, encode_page
 from headgate.wire.problems import problem
 from tests.agent.fakes import HandClock, settle
 from tests.builders import NOW
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 PREFIXES = followed_prefixes(["commerce/-80"])
 AWAY = StoreUnavailable("etcd: connection refused")
@@ -38,7 +38,7 @@ def item(
     set_at: float = NOW.wall_s,
 ) -> Item:
     given = None if value is None else dict(value)
-    return Item(ItemKind.RULE, name, reach, given, n, set_at, "ops")
+    return Item(ChangeKind.RULE, name, reach, given, n, set_at, "ops")
 
 
 def wide(name: str) -> str:
@@ -75,7 +75,7 @@ class FakeReader:
     """A way to a store, which may be cut, refuse, or go silent."""
 
     def __init__(self, kept: KeptInMemory, name: str = "etcd") -> None:
-        self.store = MemoryFleetStore(kept, name=name)
+        self.store = MemoryLog(kept, name=name)
         self.name = name
         self.fault: StoreUnavailable | None = None
         self.silent = False
@@ -193,7 +193,7 @@ class Follow:
         self.prefixes = PREFIXES
         self.mirror = Mirror(self.clock)
         self.told: list[frozenset[str]] = []
-        self.follower = FleetFollower(
+        self.follower = LogFollower(
             self.mirror,
             self.clock,
             roll,

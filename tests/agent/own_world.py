@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from headgate.agent.fleetbook import OwnBook
-from headgate.agent.fleetcommit import Draft
-from headgate.agent.fleetinforce import Follows, OwnInForce
+from headgate.agent.changebook import OwnBook
+from headgate.agent.inforce import Follows, OwnInForce
+from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.ruledrafts import Asked, Here
-from headgate.core.fleet import HEAD, Item, item_key
-from headgate.core.fleet_change import FleetChange, Holdings
-from headgate.core.fleet_items import head_bytes, item_bytes
+from headgate.core.change import HEAD, Item, item_key
+from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry
@@ -46,8 +46,8 @@ class OwnLog:
         await self.in_force.load(list(held.items.values()))
 
     async def make(
-        self, draft: Callable[[Holdings, Asked], Draft], who: str, *, dry_run: bool
-    ) -> FleetChange:
+        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+    ) -> ChangeMade:
         return await self.book.make(draft, who, dry_run=dry_run)
 
     def standing(self, kind: str) -> dict[str, Item]:

@@ -20,10 +20,10 @@ from headgate.agent.budgetlayers import (
     laid_over,
 )
 from headgate.agent.ruledrafts import Asked
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import name_of
-from headgate.core.fleet_items import item_bytes, read_item
-from headgate.core.fleet_parts import numbered
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_codec import item_bytes, read_item
+from headgate.core.change_log import name_of
+from headgate.core.change_parts import numbered
 from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place, parse_reach
 from headgate.traffic.policy import Mode
@@ -229,8 +229,8 @@ def test_what_an_older_version_left_is_in_the_order_of_its_revisions() -> None:
     """It has no place of its own in there (stores/conversion.py)."""
     value = {"settings": {"rate": 1}, "whole": True}
     kept: Kept = {
-        (ItemKind.BUDGET, f"main/{name}"): Item(
-            ItemKind.BUDGET, f"main/{name}", HERE, value, n, 0.0, "ann"
+        (ChangeKind.BUDGET, f"main/{name}"): Item(
+            ChangeKind.BUDGET, f"main/{name}", HERE, value, n, 0.0, "ann"
         )
         for n, name in enumerate(["web", "etl"], start=1)
     }

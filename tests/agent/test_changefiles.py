@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.fleetbook import ChangeBook
+from headgate.agent.changebook import ChangeBook
 from headgate.agent.widemetrics import WideMetrics
+from headgate.core.change import Item
+from headgate.core.change_codec import item_bytes
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
-from headgate.core.fleet import Item
-from headgate.core.fleet_change import What
-from headgate.core.fleet_items import item_bytes
-from headgate.core.reach import HERE, parse_reach
+from headgate.core.change_log import What, stands
+from headgate.core.copies import Copies
+from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
 from headgate.traffic.policy import Mode
 from tests.agent.changes_world import PEER, ChangesWorld
 from tests.agent.fleetbook_world import book_on
 from tests.agent.own_world import keep, set_here
 from tests.agent.shard_world import SHARD, url
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 FILE = f"""
 [[rules]]
@@ -295,6 +296,53 @@ async def test_what_reaches_further_is_for_another_log(world: ChangesWorld, reac
     assert "--fleet" in found["rules[0].reach"]
 
 
+class Shared:
+    """The agents of the shard, of which this one leads."""
+
+    def __init__(self) -> None:
+        self.led: set[str] = set()
+
+    def is_ready(self, shards: Collection[str] = ()) -> bool:
+        self.led |= set(shards)
+        return True
+
+    async def get_ready(self, shards: Collection[str] = ()) -> None:
+        pass
+
+    async def copied(self, shards: Collection[str]) -> Copies | None:
+        return Copies(2, 2)
+
+    def shares(self, reach: Reach) -> bool:
+        return str(reach) == f"shard:{SHARD}"
+
+
+async def test_what_is_for_the_shard_is_made_by_who_leads_it(world: ChangesWorld) -> None:
+    """R164: without etcd, the agents of a shard share what is set for it."""
+    agents, reach = Shared(), f"shard:{SHARD}"
+    world.book.exchange_by(agents, lambda keys: None)
+    document: Any = read_document(FILE)
+    document["budgets"] = [{"name": "cap", "rate": 20}]
+    wide = {section: [{**one, "reach": reach} for one in document[section]] for section in document}
+    change = await world.apply(wide)
+    assert agents.led == {SHARD} and change.copies == Copies(2, 2)
+    assert {item.reach for item in change.items} == {parse_reach(reach)}
+    assert f"main/lag@{reach}" in world.standing("metric")
+    assert f"cap@{reach}" in world.standing("budget")
+    assert (await world.apply(await world.exported(), prune=True)).changes == ()
+    own = {"rules": [{"id": "etl-slow", "target": "etl", "ratio": 0.1, "for": "1h"}]}
+    await world.apply(own)
+    assert {item.reach: (item.value or {})["ratio"] for item in _rules(world)} == {
+        HERE: 0.1,
+        parse_reach(reach): 0.9,
+    }
+    assert (await world.apply(await world.exported(), prune=True)).changes == ()
+    left = {**await world.exported(), **own}
+    pruned = await world.apply(left, prune=True)
+    assert [(one.line.partition(",")[0]) for one in pruned.differences] == [
+        f"rule etl-slow (shard:{SHARD}): taken out"
+    ]
+
+
 async def test_what_another_agent_of_the_shard_set_is_exported_with_its_reach(
     world: ChangesWorld,
 ) -> None:
@@ -318,6 +366,29 @@ async def test_what_another_agent_of_the_shard_set_is_exported_with_its_reach(
     }
 
 
+async def test_going_back_takes_out_nothing_of_the_shard_that_has_the_name(
+    world: ChangesWorld,
+) -> None:
+    """Also where what was set here is forgotten by now."""
+    value = {"target": "etl", "ratio": 0.5, "for": "2h"}
+    await world.apply({"rules": [{"id": "half", **value}]})
+    held = world.book.held.rule("half")
+    assert held is not None and held.value is not None
+    theirs = Item("rule", "half", parse_reach(f"shard:{SHARD}"), held.value, 40, 1000.0, "bob")
+    await world.book.lift_rule("half", who="ada")
+    await world.book.forget("rule", ["half"])
+    await world.book.merge(SHARD, [(theirs.key, item_bytes(theirs))], by="db-b")
+    n = world.book.held.n
+    await world.apply({"rules": [{"id": "other", **value}]})
+    await world.book.rollback(n, who="ada")
+    assert [item.reach for item in _rules(world) if stands(item, world.clock.now().wall_s)] == [
+        theirs.reach
+    ]
+    assert (await world.book.rollback(2, who="ada", dry_run=True)).differences[0].reach == (
+        theirs.reach
+    ), "what another agent has made is of this log's history, too"
+
+
 def _rules(world: ChangesWorld) -> list[Item]:
     return [item for (kind, _), item in world.book.held.items.items() if kind == "rule"]
 
@@ -326,7 +397,7 @@ def _rules(world: ChangesWorld) -> list[Item]:
 
 
 def fleet_book(world: ChangesWorld) -> ChangeBook:
-    book = book_on(MemoryFleetStore(), world.clock)
+    book = book_on(MemoryLog(), world.clock)
     rooms = world.book.rooms
     book.rooms |= {kind: rooms[kind] for kind in rooms if kind != "budget"}
     return book

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from headgate.agent.exchange import EVERY_S, MAX_WAITERS, RESTING_S
-from headgate.agent.fleetcommit import Draft
+from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ruledrafts import Asked
+from headgate.core.change import ChangeKind, Item, item_key
+from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import LogState
 from headgate.core.exchange import KEEP_S, Offer
-from headgate.core.fleet import Item, ItemKind, item_key
-from headgate.core.fleet_change import Holdings
-from headgate.core.fleet_items import item_bytes
 from headgate.core.reach import HERE, parse_reach
 from headgate.core.samples import Absent, Cause
 from headgate.core.topology import RoleSeen, Unled
@@ -57,11 +57,11 @@ async def test_a_skip_and_a_metric_of_the_shard_are_told_as_rules_are(three: Thr
     reach = await a.exchange.reach(None, ["main"])
     assert reach == REACH and await b.exchange.reach(None, ["main"]) == HERE
     skip = {"until_wall_s": 1e10, "who": "ops", "reason": "rebuild", "set_wall_s": 1.0}
-    named = {ItemKind.SKIP: f"{SHARD} db-c", ItemKind.METRIC: f"main/lag@{REACH}"}
+    named = {ChangeKind.SKIP: f"{SHARD} db-c", ChangeKind.METRIC: f"main/lag@{REACH}"}
     metric = {"settings": {"threshold": 2}}
-    values: dict[ItemKind, dict[str, Any]] = {ItemKind.SKIP: skip, ItemKind.METRIC: metric}
+    values: dict[ChangeKind, dict[str, Any]] = {ChangeKind.SKIP: skip, ChangeKind.METRIC: metric}
 
-    def draft(held: Holdings, asked: Asked) -> Draft:
+    def draft(held: LogState, asked: Asked) -> Draft:
         return Draft("set", [put(held, k, named[k], values[k], asked, reach) for k in named])
 
     done = await a.book.make(draft, "ops", dry_run=False)

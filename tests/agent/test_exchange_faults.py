@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headgate.agent.ports import Store
-from headgate.core.fleet_change import FleetChange
+from headgate.core.change_log import ChangeMade
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.exchange_world import Agent, Net, pass_s, promote
 from tests.agent.fakes import HandClock, settle
@@ -144,7 +144,7 @@ class Drill:
             await pass_s(self.clock, 1.0, on_disk=True)
 
 
-def is_everywhere(done: FleetChange) -> bool:
+def is_everywhere(done: ChangeMade) -> bool:
     assert done.copies is not None
     assert done.copies.of == 2
     return done.copies.have == 2

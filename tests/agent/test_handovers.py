@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.agent.shards import NoSuchMember
-from headgate.core.fleet import ItemKind
+from headgate.core.change import ChangeKind
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_HANDOVER_S
 from headgate.errors import InvalidRequest, StoreUnavailable
@@ -194,4 +194,4 @@ async def test_one_that_is_announced_again_is_not_ended_with_the_last(
 
 
 def _kept(world: ShardWorld) -> list[str]:
-    return list(world.log.standing(ItemKind.HANDOVER))
+    return list(world.log.standing(ChangeKind.HANDOVER))

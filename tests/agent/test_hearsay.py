@@ -20,7 +20,7 @@ from tests.agent.fakes import UNREACHABLE, FakeAgent, primary, replica
 from tests.agent.shard_world import SHARD, ShardWorld, url
 from tests.core.test_fleet_members import MEMBER
 from tests.core.test_patroni import member as patroni_member
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 HOSTS = "https://{host}:8087"
 
@@ -369,7 +369,7 @@ class PatroniWorld:
 
     def __init__(self, world: ShardWorld, names: tuple[str, ...]) -> None:
         self.world = world
-        self.store = MemoryFleetStore()
+        self.store = MemoryLog()
         self.follower = PatroniFollower(self.store, "batman", world.clock, lambda: 0.5)
         self.names = names
 

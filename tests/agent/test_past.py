@@ -8,7 +8,7 @@ from headgate.agent.past import original_id, rules_at, rules_between
 from headgate.core.names import parse_identity
 from headgate.core.records import AuditEntry
 from headgate.core.rules import RuleBook
-from tests.agent.test_rulebook import World
+from tests.agent.test_rulekeeper import World
 
 ETL = parse_identity("u1:etl")
 

@@ -12,9 +12,9 @@ from headgate.agent.ownitems import Forgetter
 from headgate.agent.shard import Shard
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.core.activity import Activity, Idleness
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import ChangeMade
 from headgate.core.decision import Verdict
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import FleetChange
 from headgate.core.reach import HERE, Level, Reach
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
@@ -359,7 +359,7 @@ async def test_two_changes_of_one_member_at_once_are_made_one_after_the_other(
     ]
     first, second = await asyncio.gather(*added, return_exceptions=True)
     assert (
-        isinstance(first, FleetChange)
+        isinstance(first, ChangeMade)
         and isinstance(second, InvalidRequest)
         and second.status == 409
     )
@@ -378,8 +378,8 @@ async def test_what_another_version_left_in_the_log_is_kept_and_the_rest_counts(
     await store.open()
     good = {"until_wall_s": 1e10, "who": "ops", "reason": "x", "set_wall_s": 1.0}
     left = [
-        set_here(ItemKind.SKIP, f"{SHARD} db-b", {"until": "another way to say it"}),
-        set_here(ItemKind.SKIP, f"{SHARD} db-c", good),
+        set_here(ChangeKind.SKIP, f"{SHARD} db-b", {"until": "another way to say it"}),
+        set_here(ChangeKind.SKIP, f"{SHARD} db-c", good),
         set_here("curfew", "main", {"from": "22:00"}),
     ]
     await keep(store, *left)
@@ -403,7 +403,7 @@ async def test_a_skip_of_the_shard_is_in_force_at_the_agent_it_was_copied_to(
     """R164: a promoted replica's agent has it."""
     leader = await open_world("db-b", "db-c", reach=OF_SHARD)
     await leader.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
-    (item,) = leader.log.standing(ItemKind.SKIP).values()
+    (item,) = leader.log.standing(ChangeKind.SKIP).values()
     assert item.reach == OF_SHARD and item.key.startswith("items/shard/")
     other = await open_world("db-b", "db-c")
     await _copy(leader, other)
@@ -443,7 +443,7 @@ async def test_an_agent_is_no_peer_of_its_own(open_world: OpenWorld) -> None:
     """Added at the primary's agent, it is told to the one that it names, too."""
     world = await open_world(databases={"db-c": replica()})
     items = [
-        Item(ItemKind.PEER, f"{SHARD} {member}", OF_SHARD, _peer(at), 9, 0.0, "ops")
+        Item(ChangeKind.PEER, f"{SHARD} {member}", OF_SHARD, _peer(at), 9, 0.0, "ops")
         for member, at in (("db-c", "db-c"), ("db-x", "db-a"), ("db-d", "db-d"))
     ]
     await world.shards.follow(items, (), own=True)
@@ -454,7 +454,7 @@ async def test_a_fleets_log_may_name_members_of_our_shards_alone(open_world: Ope
     world = await open_world("db-b")
     reaches = {"db-c": OF_SHARD, "db-d": HERE, "db-e": Reach(Level.SHARD, "other")}
     items = [
-        Item(ItemKind.PEER, f"{SHARD} {member}", reach, _peer(member), 1, 0.0, "ops")
+        Item(ChangeKind.PEER, f"{SHARD} {member}", reach, _peer(member), 1, 0.0, "ops")
         for member, reach in reaches.items()
     ]
     await world.shards.follow(items, (), whole=True)
@@ -497,9 +497,9 @@ async def test_what_was_set_again_meanwhile_is_not_forgotten(open_world: OpenWor
     await world.shards.skip("main", "db-b", for_s=60, reason="x", who="ops")
     world.clock.set_wall(90_000)
     await world.shards.skip("main", "db-b", for_s=60, reason="again", who="ops")
-    await world.log.book.forget(ItemKind.SKIP, [f"{SHARD} db-b"])
+    await world.log.book.forget(ChangeKind.SKIP, [f"{SHARD} db-b"])
     assert [skip.reason for skip in world.shards.skips("main")] == ["again"]
-    assert world.log.standing(ItemKind.SKIP)
+    assert world.log.standing(ChangeKind.SKIP)
 
 
 async def test_a_tombstone_of_this_agent_beside_a_change_of_its_shard_is_forgotten(

@@ -9,13 +9,13 @@ import pytest
 
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
-from headgate.agent.metricbook import DatabasePlan, MetricBook, NoSuchMetric
 from headgate.agent.metricdrafts import LOOSER_FOR_S
+from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper, NoSuchMetric
 from headgate.agent.sampler import Sampler
 from headgate.agent.widemetrics import WideMetrics
 from headgate.core.activity import Idleness
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import ends_at
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import ends_at
 from headgate.core.metrics import Engine
 from headgate.core.reach import Place, parse_reach
 from headgate.errors import Conflict, InvalidName, InvalidSettings
@@ -36,7 +36,7 @@ class World:
         demands.open("main", Idleness())
         self.probes = FakeProbes({"lag": 1.0})
         self.log = OwnLog(self.store, self.clock, places=(OURS,))
-        self.book = MetricBook(
+        self.book = MetricKeeper(
             self.board, Sampler(self.board, self.clock, demands), self.clock, make=self.log.make
         )
         self.log.attach(self.book)
@@ -59,7 +59,7 @@ class World:
         """Of the fleet's log, all there is."""
         item_id, n = f"{name}@{reach}", len(self.fleet) + 1
         self.fleet[item_id] = Item(
-            ItemKind.METRIC, item_id, parse_reach(reach), value, n, 0.0, "ops"
+            ChangeKind.METRIC, item_id, parse_reach(reach), value, n, 0.0, "ops"
         )
         await self.book.follow(list(self.fleet.values()), (OURS,), whole=True)
 
@@ -199,7 +199,7 @@ async def test_what_is_set_for_a_shard_is_kept_as_a_patch_in_the_own_log(world: 
     wide = world.wide()
     await wide.put("main", "lag", {"threshold": 4, "interval_s": 2}, who="ops")
     change = await wide.patch("main", "lag", {"threshold": 3, "interval_s": None}, who="ops")
-    (item,) = world.log.standing(ItemKind.METRIC).values()
+    (item,) = world.log.standing(ChangeKind.METRIC).values()
     assert item.id == f"main/lag@{SHARD}" and item.key.startswith("items/shard/")
     assert item.value == {"settings": {"threshold": 3, "interval_s": None}, "adds": True}
     assert world.settings == {"threshold": 3}

@@ -224,7 +224,7 @@ def test_a_revision_of_a_newer_version_is_listed_as_one_that_cannot_be_read(
         "action": "",
         "summary": "",
         "is_current": True,
-        "unread": "it 'quota' is not a valid ItemKind",
+        "unread": "it 'quota' is not a valid ChangeKind",
     }
     agent.says(
         f"{CHANGES}/history",
@@ -233,7 +233,7 @@ def test_a_revision_of_a_newer_version_is_listed_as_one_that_cannot_be_read(
     assert "CANNOT BE READ HERE" in run("changes", "history", "--fleet").out
     whole = {"log": "fleet", "about": about, "difference": [], "difference_total": 0}
     agent.says(f"{CHANGES}/history/14", built(ChangeRevisionWholeDoc, whole))
-    assert "'quota' is not a valid ItemKind" in said(run("changes", "history", "--fleet", "14"))
+    assert "'quota' is not a valid ChangeKind" in said(run("changes", "history", "--fleet", "14"))
 
 
 # --- files -------------------------------------------------------------------------------------

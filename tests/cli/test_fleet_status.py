@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from headgate.agent.fleetledger import FleetLedger, Noted
+from headgate.agent.registry import FleetLedger, Noted
 from headgate.cli.documents import read
 from headgate.cli.fleet_pages import PATH, Fleet, fleet_page
 from headgate.cli.fleet_watch import Sight, drawn, next_sight

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.agent.ports import FleetStore
+from headgate.agent.ports import SharedLog
 from tests.fixtures.etcd import compact, etcd_store
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 
 class Fleet(ABC):
@@ -26,9 +26,9 @@ class Fleet(ABC):
     """Time passes for it by `let_pass` alone."""
 
     def __init__(self) -> None:
-        self._clients: list[FleetStore] = []
+        self._clients: list[SharedLog] = []
 
-    def client(self) -> FleetStore:
+    def client(self) -> SharedLog:
         self._clients.append(self._make())
         return self._clients[-1]
 
@@ -37,7 +37,7 @@ class Fleet(ABC):
             await client.close()
 
     @abstractmethod
-    def _make(self) -> FleetStore: ...
+    def _make(self) -> SharedLog: ...
 
     @abstractmethod
     async def compact(self) -> None:
@@ -56,8 +56,8 @@ class MemoryFleet(Fleet):
         self._mono_s = 0.0
         self._kept = KeptInMemory(mono_s=lambda: self._mono_s)
 
-    def _make(self) -> FleetStore:
-        return MemoryFleetStore(self._kept)
+    def _make(self) -> SharedLog:
+        return MemoryLog(self._kept)
 
     async def compact(self) -> None:
         self._kept.compact(self._kept.revision)
@@ -75,7 +75,7 @@ class EtcdFleet(Fleet):
         self._endpoints = endpoints
         self._prefix = f"/contract-{uuid4().hex}/"
 
-    def _make(self) -> FleetStore:
+    def _make(self) -> SharedLog:
         return etcd_store(self._endpoints, self._prefix)
 
     async def compact(self) -> None:

@@ -1,4 +1,4 @@
-"""What `FleetStore` of agent/ports.py promises, asked of every store alike: entries and commits."""
+"""What `SharedLog` of agent/ports.py promises, asked of every store alike: entries and commits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headgate.agent.ports import FleetStore
+from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Compare, Entry, Put
 from headgate.errors import Conflict, StoreUnavailable
 from headgate.stores.etcd.limits import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
@@ -16,7 +16,7 @@ HARD_VALUES = [b"", b"\x00", b"\xff\xfe", "🐘".encode(), b"x" * 50_000]
 HARD_KEYS = ["a/é", "a/名前", "a/%2F", "a/*", "a/'; --", "a/🐘", "a/" + "k" * 500]
 
 
-async def under(store: FleetStore, *prefixes: str) -> dict[str, bytes]:
+async def under(store: SharedLog, *prefixes: str) -> dict[str, bytes]:
     return {entry.key: entry.value for entry in (await store.list(prefixes)).entries}
 
 
@@ -139,7 +139,7 @@ async def test_of_many_at_once_no_update_is_lost(fleet: Fleet) -> None:
     assert await under(clients[0], "n") == {"n": b"20"}
 
 
-async def _raise_n(store: FleetStore, times: int) -> None:
+async def _raise_n(store: SharedLog, times: int) -> None:
     while times:
         (entry,) = (await store.list(["n"])).entries
         try:

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.agent.ports import FleetStore
+from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Changes, Compare, Event, Put
 from headgate.errors import Conflict, LeaseLost
 from tests.fixtures.eventually import DEADLINE_S
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 keys = st.sampled_from(["head", "a/1", "a/2", "b/1", "b"])
 prefixes = st.sampled_from(["", "a/", "b", "b/", "head", "none"])
@@ -80,10 +80,10 @@ class EveryStore(RuleBasedStateMachine):
         self.model = Model()
         self.following: list[Following] = []
         path = Path(self.folder.name) / "fleet.db"
-        self.stores: list[FleetStore] = self.runner.run(self.make(path))
+        self.stores: list[SharedLog] = self.runner.run(self.make(path))
 
-    async def make(self, path: Path) -> list[FleetStore]:
-        return [MemoryFleetStore(KeptInMemory())]
+    async def make(self, path: Path) -> list[SharedLog]:
+        return [MemoryLog(KeptInMemory())]
 
     def teardown(self) -> None:
         for follower in self.following:
@@ -93,10 +93,10 @@ class EveryStore(RuleBasedStateMachine):
         self.runner.close()
         self.folder.cleanup()
 
-    def each(self, operation: Callable[[FleetStore], Awaitable[Any]]) -> list[Any]:
+    def each(self, operation: Callable[[SharedLog], Awaitable[Any]]) -> list[Any]:
         return [self.runner.run(_outcome(operation, store)) for store in self.stores]
 
-    def alike(self, wanted: Any, operation: Callable[[FleetStore], Awaitable[Any]]) -> None:
+    def alike(self, wanted: Any, operation: Callable[[SharedLog], Awaitable[Any]]) -> None:
         assert self.each(operation) == [wanted] * len(self.stores)
 
     @rule(
@@ -169,7 +169,7 @@ async def _close(watch: AsyncGenerator[Changes]) -> None:
     await watch.aclose()
 
 
-async def _outcome(operation: Callable[[FleetStore], Awaitable[Any]], store: FleetStore) -> Any:
+async def _outcome(operation: Callable[[SharedLog], Awaitable[Any]], store: SharedLog) -> Any:
     try:
         return await operation(store)
     except (Conflict, LeaseLost) as error:

@@ -1,4 +1,4 @@
-"""What `FleetStore` promises to who watches it, and of leases; asked of every store alike."""
+"""What `SharedLog` promises to who watches it, and of leases; asked of every store alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from headgate.agent.ports import FleetStore
+from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Changes, Compare, Event, Lease, Put
 from headgate.errors import Compacted, Conflict, LeaseLost, StoreUnavailable
 from tests.contracts.fleets import Fleet
@@ -213,7 +213,7 @@ async def test_a_lease_that_nobody_renews_runs_out(fleet: Fleet) -> None:
         await store.renew(lease.id)
 
 
-async def _put_under_a_short_lease(fleet: Fleet, store: FleetStore, key: str) -> Lease:
+async def _put_under_a_short_lease(fleet: Fleet, store: SharedLog, key: str) -> Lease:
     """On a machine that is too busy, one may run out before anything could be put under it."""
     while True:
         lease = await store.grant(fleet.shortest_ttl_s)

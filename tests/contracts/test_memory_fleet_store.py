@@ -10,11 +10,11 @@ import pytest
 from headgate.core.keyvalue import Put
 from headgate.errors import Compacted
 from tests.fixtures import memory_log as fleet_memory
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 
 async def test_the_log_is_bounded_and_says_so() -> None:
-    store = MemoryFleetStore(KeptInMemory(max_log_commits=3))
+    store = MemoryLog(KeptInMemory(max_log_commits=3))
     revisions = [await store.commit([], [Put("a", b"%d" % i)]) for i in range(6)]
     with pytest.raises(Compacted, match="list anew"):
         await anext(store.watch(["a"], after_revision=revisions[1]))
@@ -25,7 +25,7 @@ async def test_the_log_is_bounded_and_says_so() -> None:
 
 async def test_a_watch_that_nobody_reads_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_memory, "MAX_PENDING_EVENTS", 3)
-    store = MemoryFleetStore()
+    store = MemoryLog()
     await store.commit([], [Put("a", b"")])
     async with aclosing(store.watch(["a"], after_revision=0)) as watch:
         await anext(watch)
@@ -36,7 +36,7 @@ async def test_a_watch_that_nobody_reads_does_not_grow(monkeypatch: pytest.Monke
 
 
 async def test_clients_of_other_data_know_nothing_of_each_other() -> None:
-    one, other = MemoryFleetStore(), MemoryFleetStore()
+    one, other = MemoryLog(), MemoryLog()
     await one.commit([], [Put("a", b"")])
     assert await other.count("") == 0
     assert (await one.list([])).store_id != (await other.list([])).store_id
@@ -44,7 +44,7 @@ async def test_clients_of_other_data_know_nothing_of_each_other() -> None:
 
 async def test_a_watch_that_is_over_is_forgotten() -> None:
     kept = KeptInMemory()
-    store = MemoryFleetStore(kept)
+    store = MemoryLog(kept)
     async with aclosing(store.watch(["a", "b/"], after_revision=0)) as watch:
         waiting = asyncio.ensure_future(anext(watch))
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.agent.ports import Store
-from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES
+from headgate.core.change_codec import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Entry, Lease, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable

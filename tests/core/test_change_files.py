@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.core.change import ChangeKind
 from headgate.core.change_files import (
     MAX_ENTRIES,
     MAX_FAULTS,
@@ -16,7 +17,6 @@ from headgate.core.change_files import (
     read_document,
     to_toml,
 )
-from headgate.core.fleet import ItemKind
 from headgate.core.reach import EVERYWHERE, HERE, parse_reach
 from headgate.errors import InvalidSettings
 from headgate.traffic.parse import with_lines
@@ -27,13 +27,13 @@ BUDGET = {"name": "cap", "reach": "shard:x", "rate": 20}
 
 def test_a_file_is_read_with_ids_and_reaches() -> None:
     file = parse_file({"rules": [RULE], "budgets": [BUDGET, {**BUDGET, "reach": "fleet"}]})
-    (rule,) = file.of(ItemKind.RULE)
+    (rule,) = file.of(ChangeKind.RULE)
     assert (rule.id, rule.reach, rule.raw) == (
         "a",
         EVERYWHERE,
         {"id": "a", "target": "etl", "ratio": 0.5},
     )
-    budgets = file.of(ItemKind.BUDGET)
+    budgets = file.of(ChangeKind.BUDGET)
     assert [budget.id for budget in budgets] == ["cap@shard:x", "cap@fleet"]
     assert [budget.place for budget in budgets] == ["budgets[0]", "budgets[1]"]
     assert parse_file({}) == parse_file({"rules": [], "budgets": []})
@@ -146,7 +146,7 @@ def test_without_a_word_an_entry_of_an_agents_own_log_is_for_that_agent() -> Non
         ("main/lag", HERE),
         ("commerce/-80 db-b", HERE),
     }
-    assert [entry.kind for entry in file.entries][-2:] == [ItemKind.PEER, ItemKind.SKIP], (
+    assert [entry.kind for entry in file.entries][-2:] == [ChangeKind.PEER, ChangeKind.SKIP], (
         "a skip may be of a peer of the same file"
     )
 

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.core.change import Item, item_key, shard_items
+from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import is_taken_out
 from headgate.core.copies import Copies, both
 from headgate.core.exchange import (
     KEEP_S,
@@ -30,9 +33,6 @@ from headgate.core.exchange import (
     succeeding,
     version_of,
 )
-from headgate.core.fleet import Item, item_key, shard_items
-from headgate.core.fleet_change import is_taken_out
-from headgate.core.fleet_items import item_bytes
 from headgate.core.reach import HERE, parse_reach
 
 SHARD = "commerce/-80"

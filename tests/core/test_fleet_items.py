@@ -11,17 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.fleet import Item, ItemChange, ItemKind, Revision
-from headgate.core.fleet_change import (
-    What,
-    difference,
-    is_taken_out,
-    newest,
-    same_setting,
-    stands,
-    summary_of,
-)
-from headgate.core.fleet_items import (
+from headgate.core.change import ChangeKind, Edit, Item, Revision
+from headgate.core.change_codec import (
     MAX_ITEM_BYTES,
     MAX_N,
     head_bytes,
@@ -33,7 +24,16 @@ from headgate.core.fleet_items import (
     read_revision,
     revision_bytes,
 )
-from headgate.core.fleet_parts import (
+from headgate.core.change_log import (
+    What,
+    difference,
+    is_taken_out,
+    newest,
+    same_setting,
+    stands,
+    summary_of,
+)
+from headgate.core.change_parts import (
     KEEP_S,
     MAX_PART_BYTES,
     MAX_PART_KEYS,
@@ -46,7 +46,7 @@ from headgate.core.reach import EVERYWHERE, parse_reach
 
 SHARD = parse_reach("shard:x")
 RULE = Item(
-    ItemKind.RULE,
+    ChangeKind.RULE,
     "a",
     SHARD,
     {"target": "etl", "ratio": 0.5, "expires_at": "2023-11-14T23:13:20Z"},
@@ -64,8 +64,8 @@ JSON = st.recursive(
 )
 
 
-def added(item: Item) -> ItemChange:
-    return ItemChange(None, item)
+def added(item: Item) -> Edit:
+    return Edit(None, item)
 
 
 # --- bytes -------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def added(item: Item) -> ItemChange:
 def test_items_and_revisions_read_as_they_were_written() -> None:
     assert read_item(item_bytes(RULE)) == RULE
     gone = replace(RULE, value=None, reach=EVERYWHERE)
-    change = ItemChange(RULE, gone)
+    change = Edit(RULE, gone)
     revision = Revision(7, 1.5, "ada", "apply", "ä", "op", (change, added(RULE)))
     assert read_revision(revision_bytes(revision)) == revision
     assert read_head(head_bytes(7)) == 7
@@ -133,7 +133,7 @@ def test_of_several_with_one_name_the_newest_counts_and_of_one_revision_the_stan
     left = replace(RULE, value=None, n=4)
     for items in ([RULE, moved, left], [left, moved, RULE], [moved, left]):
         assert list(newest(items).values()) == [moved]
-    assert newest([replace(left, n=9), moved]) == {(ItemKind.RULE, "a"): replace(left, n=9)}
+    assert newest([replace(left, n=9), moved]) == {(ChangeKind.RULE, "a"): replace(left, n=9)}
 
 
 @pytest.mark.parametrize(
@@ -154,17 +154,17 @@ def test_what_stands_is_told_by_its_own_end(value: Any, is_so: bool) -> None:
 def test_differences_tell_what_was_said_and_not_who_said_it() -> None:
     value = dict(RULE.value or {})
     after = replace(RULE, reach=EVERYWHERE, value={**value, "ratio": 0.9, "set_at": "later"})
-    told = difference(ItemChange(RULE, after))
+    told = difference(Edit(RULE, after))
     assert told.line == "rule a (fleet): reach shard:x → fleet, ratio 0.5 → 0.9"
     assert told.what is What.CHANGED
     assert difference(added(RULE)).what is What.ADDED
     lifted = replace(RULE, value={**value, "lifted_by": "bob"})
     assert is_taken_out(lifted)
-    assert difference(ItemChange(RULE, lifted)).what is What.TAKEN_OUT
+    assert difference(Edit(RULE, lifted)).what is What.TAKEN_OUT
     assert same_setting(RULE, replace(RULE, value={**value, "created_by": "eve"}, n=9))
     assert not same_setting(RULE, lifted)
     long = replace(RULE, value={**value, "reason": "x" * 500})
-    assert len(difference(ItemChange(RULE, long)).line) < 150
+    assert len(difference(Edit(RULE, long)).line) < 150
     assert summary_of([added(RULE)] * 7).endswith("; and 2 more")
 
 
@@ -173,11 +173,10 @@ def test_differences_tell_what_was_said_and_not_who_said_it() -> None:
 
 def test_a_move_puts_at_both_keys_and_counts_twice() -> None:
     moved = replace(RULE, reach=EVERYWHERE, n=4)
-    here, there = put_by(ItemChange(RULE, moved))
+    here, there = put_by(Edit(RULE, moved))
     assert (here, there.key, there.value, there.n) == (moved, RULE.key, None, 4)
     moves = [
-        ItemChange(replace(RULE, id=f"r{at}"), replace(moved, id=f"r{at}"))
-        for at in range(MAX_PART_KEYS)
+        Edit(replace(RULE, id=f"r{at}"), replace(moved, id=f"r{at}")) for at in range(MAX_PART_KEYS)
     ]
     assert [len(part) for part in parts_of(moves)] == [50, 50]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.fleet import shard_key
+from headgate.core.change import shard_key
 from headgate.core.fleet_members import FleetMember, member_bytes
 from headgate.core.fleet_reached import MAX_NAMES, prefixes_of, reached_by
 from headgate.core.fleet_told import HEALTHY, UNHEALTHY, ShardTold, told_bytes

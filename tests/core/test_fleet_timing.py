@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.fleet_beat import Beat, beat_bytes, read_beat
+from headgate.core.beat import Beat, beat_bytes, read_beat
 from headgate.core.fleet_timing import (
     LONGEST_RETRY_S,
     FleetTiming,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.fleet import ItemKind, followed_prefixes, item_key, unquoted
+from headgate.core.change import ChangeKind, followed_prefixes, item_key, unquoted
 from headgate.core.reach import EVERYWHERE, Level, Place, Reach, parse_reach
 
 HERE = Place("eu-west-1", "commerce", "commerce/-80", "db-7", "main")
@@ -74,8 +74,8 @@ def test_the_narrower_ranks_higher() -> None:
 
 def test_only_one_shards_items_lie_by_themselves() -> None:
     """Nobody else is told of them: messages do not grow with the fleet."""
-    alone = item_key(ItemKind.RULE, "f-1", parse_reach("shard:commerce/-80"))
-    wide = item_key(ItemKind.RULE, "f-1", parse_reach("shard:commerce/*"))
+    alone = item_key(ChangeKind.RULE, "f-1", parse_reach("shard:commerce/-80"))
+    wide = item_key(ChangeKind.RULE, "f-1", parse_reach("shard:commerce/*"))
     assert alone == "items/shard/commerce%2F-80/rule/f-1"
     assert wide == "items/wide/rule/f-1"
     assert any(alone.startswith(prefix) for prefix in followed_prefixes(["commerce/-80"]))

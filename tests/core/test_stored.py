@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_items import item_bytes, read_item
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_codec import item_bytes, read_item
 from headgate.core.fleet_members import read_member
 from headgate.core.fleet_told import read_told
 from headgate.core.reach import parse_reach
@@ -19,7 +19,7 @@ from headgate.core.stored import read_object
 HALVES = [b"\\ud800", b"\\uDFFF", b"\xed\xa0\x80"]
 VALUE = {"kind": "hold", "target": "x", "reason": "REASON"}
 ITEM = item_bytes(
-    Item(ItemKind.RULE, "f-1", parse_reach("fleet"), value=VALUE, n=1, set_by="WHO", set_at=1.8e9)
+    Item(ChangeKind.RULE, "f-1", parse_reach("fleet"), value=VALUE, n=1, set_by="WHO", set_at=1.8e9)
 )
 MEMBER = b'{"host":"HOST","url":"","database":"","role":"primary","refused":["REFUSED"]}'
 TOLD = b'{"shard":"s","state":"healthy","problem":"PROBLEM","hosts":["HOST"]}'

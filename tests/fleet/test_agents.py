@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.stores.fleetcache import decoded
+from headgate.stores.logcache import decoded
 from tests.fixtures.agents import AgentProcess
 from tests.fixtures.etcd import QUICK, EtcdCluster
 from tests.fixtures.eventually import DEADLINE_S, eventually

@@ -1,4 +1,4 @@
-"""What is etcd's own behind the port FleetStore; the rest is in tests/contracts."""
+"""What is etcd's own behind the port SharedLog; the rest is in tests/contracts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
-from headgate.agent.ports import FleetStore
+from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Changes, Compare, Event, Put
 from headgate.errors import Compacted, Conflict, StoreUnavailable
 from headgate.stores.etcd import EtcdAccess, EtcdStore, parse_endpoint, reading
@@ -27,7 +27,7 @@ async def store(etcd_endpoints: list[str], etcd_prefix: str) -> AsyncIterator[Et
 
 
 def test_it_is_what_the_port_asks_for(etcd_endpoints: list[str]) -> None:
-    store: FleetStore = etcd_store(etcd_endpoints, "/p/")
+    store: SharedLog = etcd_store(etcd_endpoints, "/p/")
     assert store.name.startswith("etcd 127.0.0.1:")
 
 

@@ -15,7 +15,7 @@ from bench.fleet_sim_net import Rates
 from bench.fleet_sim_scenes import Storm
 from bench.fleet_sim_time import Deadlock, VirtualLoop, run
 
-from headgate.agent import fleetregistrar
+from headgate.agent import registrar
 from headgate.core import fleet_timing
 
 SHARDS = 20
@@ -140,7 +140,7 @@ def test_without_spreading_the_same_bounds_show_a_stampede(
 ) -> None:
     monkeypatch.setattr(fleet_timing, "LEAST_SPREAD_S", 1e-6)
     monkeypatch.setattr(fleet_timing, "MOST_SPREAD_S", 1e-6)
-    monkeypatch.setattr(fleetregistrar, "LOST_AFTER_S", 0.0)
+    monkeypatch.setattr(registrar, "LOST_AFTER_S", 0.0)
     told, faults_found = storms(monkeypatch, "restart", "roles")
     broken = "\n".join(faults_found)
     assert told.restart is not None

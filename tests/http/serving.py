@@ -21,31 +21,31 @@ import uvloop
 from headgate.agent.board import Board
 from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, TrafficPlan
+from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
 from headgate.agent.exchange import Exchange, OwnFacts
-from headgate.agent.fleetbook import ChangeBook, OwnBook
-from headgate.agent.fleetcommit import Draft
-from headgate.agent.fleetinforce import OwnInForce
-from headgate.agent.fleetmirror import Mirror
+from headgate.agent.inforce import OwnInForce
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
-from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.logmirror import Mirror
+from headgate.agent.logwriter import Draft
 from headgate.agent.metricfiles import MetricRoom
+from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
 from headgate.agent.pacer import Pacers
-from headgate.agent.ports import FleetStore, PeerLink, Store
+from headgate.agent.ports import PeerLink, SharedLog, Store
 from headgate.agent.recorder import Recorder
-from headgate.agent.rulebook import RuleKeeper
 from headgate.agent.ruledrafts import Asked, Here
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import Shards
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.core.activity import Idleness
-from headgate.core.fleet import ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings
+from headgate.core.change import ChangeKind
+from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.reach import Place
 from headgate.core.rules import NO_RULES, Rule, RuleBook, book_of
@@ -141,7 +141,7 @@ class Plan:
     """For the TCP listener."""
     traffic: TrafficPlan | None = None
     """Traffic control, of one of the databases."""
-    fleet: FleetStore | None = None
+    fleet: SharedLog | None = None
     """The store of the fleet that it belongs to."""
     shards: ShardsPort | None = None
     """What operators set of the shards."""
@@ -164,7 +164,7 @@ class Served:
         self.sampler = Sampler(self.board, self.clock, self.demands)
         self.recorder = Recorder(max_clients=plan.max_clients)
         self.keeper = Keeper(self.recorder, self.store, self.clock, history_days=14)
-        self.book = MetricBook(
+        self.book = MetricKeeper(
             self.board,
             self.sampler,
             self.clock,
@@ -194,8 +194,8 @@ class Served:
         )
         self.budgets.own = self.own
         self.own.rooms |= {
-            ItemKind.BUDGET: BudgetRoom(self.budgets.by_database),
-            ItemKind.METRIC: MetricRoom(self.book),
+            ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ChangeKind.METRIC: MetricRoom(self.book),
         }
         self.shard = stub_shard(plan.shard, "agent", self.demands)
         self.exchange = None if not plan.shard else self._exchange(plan)
@@ -252,10 +252,10 @@ class Served:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
 
-    def _fleet_of(self, store: FleetStore) -> Fleet:
+    def _fleet_of(self, store: SharedLog) -> Fleet:
         known = metrics_known_to(self.book)
         book = ChangeBook(store, self.clock, known, self.dice.roll)
-        book.rooms |= {ItemKind.METRIC: MetricRoom(self.book)}
+        book.rooms |= {ChangeKind.METRIC: MetricRoom(self.book)}
         return Fleet(book, Mirror(self.clock))
 
     # --- on the server's loop --------------------------------------------------------------
@@ -287,8 +287,8 @@ class Served:
                 self._push(database, metric)
 
     async def _make(
-        self, draft: Callable[[Holdings, Asked], Draft], who: str, *, dry_run: bool
-    ) -> FleetChange:
+        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+    ) -> ChangeMade:
         return await self.own.make(draft, who, dry_run=dry_run)
 
     def _places(self) -> list[Place]:
@@ -390,7 +390,7 @@ class Served:
     def tasks(self) -> int:
         """Requests being served, changes being made: all but the probes and this call."""
         under_way = self.call(lambda: [repr(task.get_coro()) for task in asyncio.all_tasks()])
-        return sum("Connection._serve" in coro or "MetricBook" in coro for coro in under_way)
+        return sum("Connection._serve" in coro or "MetricKeeper" in coro for coro in under_way)
 
     def talk(self, *, timeout_s: float = DEADLINE_S, unix: bool = False) -> Talk:
         return Talk(str(self.socket_path) if unix else self.address, timeout_s)

@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from headgate.core.fleet import HEAD, ITEMS, followed_prefixes, log_key
+from headgate.core.change import HEAD, ITEMS, followed_prefixes, log_key
 from headgate.core.keyvalue import Put
 from headgate.errors import OutcomeUnknown, StoreRefused
 from headgate.http.openapi import document
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
@@ -35,7 +35,7 @@ FILE: dict[str, Any] = {"rules": [HALF, STOP], "budgets": [CAP]}
 SHARD = "commerce/-80"
 
 
-class FaultyStore(MemoryFleetStore):
+class FaultyStore(MemoryLog):
     """Raises what a test lays into it, once, instead of answering."""
 
     fault: Exception | None = None
@@ -72,7 +72,7 @@ def of_fleet(path: str) -> str:
     return f"{CHANGES}{path}{'&' if '?' in path else '?'}log=fleet"
 
 
-def follow(served: Served, store: MemoryFleetStore) -> None:
+def follow(served: Served, store: MemoryLog) -> None:
     """As its follower does, once."""
     prefixes = followed_prefixes([SHARD])
 
@@ -84,7 +84,7 @@ def follow(served: Served, store: MemoryFleetStore) -> None:
     served.run_there(listed)
 
 
-def lose_everything(served: Served, store: MemoryFleetStore) -> None:
+def lose_everything(served: Served, store: MemoryLog) -> None:
     served.call(setattr, store, "kept", KeptInMemory())
 
 

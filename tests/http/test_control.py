@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.metricbook import DatabasePlan
+from headgate.agent.metrickeeper import DatabasePlan
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.metrics import Engine
 from headgate.core.records import AuditEntry, MetricMinute, Tally

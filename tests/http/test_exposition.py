@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import headgate
 from headgate.agent.demand import Work
-from headgate.agent.metricbook import NoSuchMetric
+from headgate.agent.metrickeeper import NoSuchMetric
 from headgate.agent.standby import Standby
 from headgate.core.copies import CopyState
 from headgate.core.health import ShardHealth, stand

@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from headgate.agent.fleetmirror import MAX_LOG_BYTES, Mirror
-from headgate.core.fleet import BEAT, HEAD, WIDE, followed_prefixes, shard_items
-from headgate.core.fleet_items import MAX_ITEM_BYTES, head_bytes
+from headgate.agent.logmirror import MAX_LOG_BYTES, Mirror
+from headgate.core.change import BEAT, HEAD, WIDE, followed_prefixes, shard_items
+from headgate.core.change_codec import MAX_ITEM_BYTES, head_bytes
 from headgate.core.keyvalue import Changes, Event, Listing, Put
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.peers.access import PeerAccess
@@ -21,7 +21,7 @@ from headgate.peers.fleetfeed import AgentReader
 from headgate.peers.line import MAX_ANSWER_BYTES
 from headgate.peers.link import open_link
 from tests.fixtures.eventually import DEADLINE_S, eventually
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
@@ -35,7 +35,7 @@ FEED = "/v1/fleet/feed"
 class World:
     """An agent that follows a store, and what others ask of it."""
 
-    def __init__(self, served: Served, store: MemoryFleetStore) -> None:
+    def __init__(self, served: Served, store: MemoryLog) -> None:
         self.served = served
         self.store = store
         assert served.fleet is not None
@@ -88,7 +88,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    store = MemoryFleetStore()
+    store = MemoryLog()
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
         yield World(served, store)
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headgate.agent.fleetview import FleetView, Link
+from headgate.agent.picture import FleetView, Link
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest
 from headgate.http.control import _guarded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.fleet import ITEMS
+from headgate.core.change import ITEMS
 from headgate.core.keyvalue import Put
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
 from tests.http.test_changes import FaultyStore

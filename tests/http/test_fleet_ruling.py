@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.agent.fleetitems import ItemShelf
-from headgate.core.fleet import HEAD, ITEMS
-from headgate.core.fleet_items import head_bytes, item_bytes
+from headgate.agent.changeshelf import ChangeShelf
+from headgate.core.change import HEAD, ITEMS
+from headgate.core.change_codec import head_bytes, item_bytes
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place
 from headgate.errors import StoreUnavailable
 from headgate.traffic import parse
 from tests.agent.budget_world import FakeServer, document
 from tests.agent.fleet_items import rule_item
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.test_changes import FaultyStore
 from tests.http.test_checks import is_problem
@@ -54,11 +54,11 @@ def alone(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def follow(served: Served, store: MemoryFleetStore) -> None:
+def follow(served: Served, store: MemoryLog) -> None:
     """As the agent does when the store has news."""
 
     async def followed() -> None:
-        items = ItemShelf().read((await store.list([ITEMS])).entries)
+        items = ChangeShelf().read((await store.list([ITEMS])).entries)
         await served.rules.follow(items, PLACES)
         await served.budgets.follow(items, PLACES)
 

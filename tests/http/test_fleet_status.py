@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.agent.fleetfollower import FleetState
-from headgate.agent.fleetmirror import WentBack
+from headgate.agent.logfollower import FollowState
+from headgate.agent.logmirror import WentBack
 from headgate.core.fleet_view import Counts
 from headgate.core.samples import Instant
 from headgate.http.fleet_status import MAX_TOLD, FleetLook, amiss
@@ -19,7 +19,7 @@ from tests.http.serving import LOOPS, Plan, Served, serving
 from tests.http.test_exposition import ONLY_FLEET
 
 NOW = Instant(wall_s=1_700_000_000.0, mono_s=500.0)
-FRESH = FleetState(
+FRESH = FollowState(
     source="etcd 10.0.0.1:2379",
     direct=True,
     store_id="s",
@@ -51,9 +51,9 @@ BEHIND = replace(FRESH, went_back=WentBack(1_699_999_000.0, 14, 3, 2))
 
 @dataclass
 class Follower:
-    told: FleetState
+    told: FollowState
 
-    def state(self) -> FleetState:
+    def state(self) -> FollowState:
         return self.told
 
 
@@ -61,7 +61,7 @@ class View:
     counts = Counts(shards=3, unhealthy=1, silent=1, healthy=1, agents=9, behind=2, stale=1)
 
 
-def look(state: FleetState, **more: Any) -> FleetLook:
+def look(state: FollowState, **more: Any) -> FleetLook:
     return FleetLook(Follower(state), **more)
 
 

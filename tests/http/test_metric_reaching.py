@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.fleetitems import ItemShelf
-from headgate.core.fleet import ITEMS
-from tests.fixtures.memory_log import MemoryFleetStore
+from headgate.agent.changeshelf import ChangeShelf
+from headgate.core.change import ITEMS
+from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving
 from tests.http.test_checks import is_problem
 from tests.http.test_control import LAG, change
@@ -19,12 +19,12 @@ EVERY = "/v1/databases/*/metrics/lag"
 
 
 @pytest.fixture
-def store() -> MemoryFleetStore:
-    return MemoryFleetStore()
+def store() -> MemoryLog:
+    return MemoryLog()
 
 
 @pytest.fixture
-def served(store: MemoryFleetStore, tmp_path: Path) -> Iterator[Served]:
+def served(store: MemoryLog, tmp_path: Path) -> Iterator[Served]:
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
         yield served
 
@@ -35,9 +35,9 @@ def alone(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def follow(served: Served, store: MemoryFleetStore) -> None:
+def follow(served: Served, store: MemoryLog) -> None:
     async def followed() -> None:
-        items = ItemShelf().read((await store.list([ITEMS])).entries)
+        items = ChangeShelf().read((await store.list([ITEMS])).entries)
         await served.book.follow(items, (), whole=True)
 
     served.run_there(followed)
@@ -47,9 +47,7 @@ def threshold(served: Served, path: str = LAG) -> float:
     return float(served.ask("GET", path).json["now"]["threshold"])
 
 
-def test_a_threshold_is_set_and_reverted_for_the_fleet(
-    served: Served, store: MemoryFleetStore
-) -> None:
+def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: MemoryLog) -> None:
     before = threshold(served)
     tried = change(served, "PATCH", f"{EVERY}?reach=fleet&dry_run=true", {"threshold": 2})
     assert tried.json["dry_run"] is True and tried.json["reached"]["reach"] == "fleet"
@@ -82,14 +80,14 @@ def test_a_reach_that_nobody_understands_changes_nothing(served: Served, reach: 
     assert is_problem(refused, 400, field="reach")
 
 
-def test_it_is_removed_for_all(served: Served, store: MemoryFleetStore) -> None:
+def test_it_is_removed_for_all(served: Served, store: MemoryLog) -> None:
     done = change(served, "DELETE", f"{EVERY}?reach=fleet&for=2h", {})
     assert done.json["state"] == "removed" and done.json["expires_at"]
     follow(served, store)
     assert served.ask("GET", LAG).status == 404
 
 
-def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryFleetStore) -> None:
+def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryLog) -> None:
     path = "/v1/databases/orders/metrics/lag?reach=fleet"
     assert change(served, "PUT", path, {"interval_s": 9, "max_age_s": 1}).status == 200
     follow(served, store)
@@ -97,7 +95,7 @@ def test_what_is_not_in_force_here_is_told(served: Served, store: MemoryFleetSto
     item = "main/lag@fleet"
 
     async def invalid() -> None:
-        (known,) = ItemShelf().read((await store.list([ITEMS])).entries)
+        (known,) = ChangeShelf().read((await store.list([ITEMS])).entries)
         await served.book.follow([replace(known, id=item)], (), whole=True)
 
     served.run_there(invalid)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate.core.fleet import ITEMS
+from headgate.core.change import ITEMS
 from headgate.core.keyvalue import Put
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.budget_world import ETL
 from tests.agent.own_world import keep, set_here
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_budgets import Traffic
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_told_with_its_place(
 
 
 def test_each_log_takes_what_it_can_hold(tmp_path: Path) -> None:
-    with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=MemoryFleetStore())) as served:
+    with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=MemoryLog())) as served:
         here = {"rules": [{**FILE["rules"][0], "reach": "host"}]}
         (fault,) = applied(served, here, "?log=fleet").json["faults"]
         assert fault.startswith("rules[0].reach: is 'host', one agent alone")

@@ -20,13 +20,13 @@ from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
 from headgate.agent.keeper import Keeper
-from headgate.agent.metricbook import DatabasePlan, MetricBook
+from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
 from headgate.agent.recorder import Recorder
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity, Idleness
+from headgate.core.change_log import ChangeMade
 from headgate.core.copies import Copies
-from headgate.core.fleet_change import FleetChange
 from headgate.core.metrics import Engine
 from headgate.core.samples import Absent, Cause, Instant, Sample
 from headgate.core.shard import Handover, Pull, ShardView, Skip
@@ -47,7 +47,7 @@ from tests.http.talk import Reply, Talk
 
 T = TypeVar("T")
 SHARD = "commerce/-80"
-MADE = FleetChange(1, 2, copies=Copies(1, 2, ("db-c does not answer",), None))
+MADE = ChangeMade(1, 2, copies=Copies(1, 2, ("db-c does not answer",), None))
 LONG_S = MAX_WAIT_S
 """Who asks to be held for so long is held until something changes."""
 PEER, OPERATOR, VIEWER = "peer-token", "operator-token", "viewer-token"
@@ -138,14 +138,14 @@ class ScriptedShards:
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> FleetChange:
+    ) -> ChangeMade:
         self._with_member(member)
         now = self.clock.now().wall_s
         self.skipped[member] = Skip(SHARD, member, now + for_s, who, reason, now)
         self.who.append(who)
         return MADE
 
-    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange:
+    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
         if self.skipped.pop(member, None) is None:
             raise NoSuchMember(f"{member} is not set aside in {SHARD}")
         self.who.append(who)
@@ -166,14 +166,14 @@ class ScriptedShards:
 
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
-    ) -> FleetChange:
+    ) -> ChangeMade:
         if member in self.peers:
             raise InvalidRequest(f"{SHARD} has a member {member!r} already", status=409)
         self.peers[member] = (url, peer_database)
         self.who.append(who)
         return MADE
 
-    async def remove_peer(self, database: str, member: str, *, who: str) -> FleetChange:
+    async def remove_peer(self, database: str, member: str, *, who: str) -> ChangeMade:
         self._with_member(member)
         del self.peers[member]
         self.who.append(who)
@@ -207,7 +207,7 @@ class Agent:
         self.accidents: list[dict[str, Any]] = []
         board, store = Board(), MemoryStore()
         sampler = Sampler(board, plan.clock, self.demands)
-        self._book = MetricBook(board, sampler, plan.clock, make=OwnLog(store, plan.clock).make)
+        self._book = MetricKeeper(board, sampler, plan.clock, make=OwnLog(store, plan.clock).make)
         checker = Checker(
             board, self.recorder, self.demands, plan.clock, lambda: 0.5, anonymous_may_pass=True
         )

@@ -6,9 +6,9 @@ from contextlib import aclosing
 
 import pytest
 
-from headgate.agent.fleetmirror import Mirror
-from headgate.core.fleet import HEAD
-from headgate.core.fleet_items import item_bytes
+from headgate.agent.logmirror import Mirror
+from headgate.core.change import HEAD
+from headgate.core.change_codec import item_bytes
 from headgate.core.keyvalue import Changes, Event, Listing
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.peers.fleetfeed import AgentReader

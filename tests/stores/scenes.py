@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from headgate.core.fleet_copy import FleetCopy
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
+from headgate.core.log_copy import LogCopy
 from headgate.core.records import AuditEntry, Tally
 from headgate.errors import StoreUnavailable
 from headgate.stores import SqliteStore
-from headgate.stores.fleetcache import FleetCache
+from headgate.stores.logcache import LogCache
 
 Tell = Callable[[str, str], None]
 DEADLINE_S = 60.0
@@ -90,13 +90,13 @@ def state_closed(folder: Path, tell: Tell) -> None:
     asyncio.run(_state(folder, Told(tell), close=True))
 
 
-def fleet_copy(n: int) -> FleetCopy:
+def fleet_copy(n: int) -> LogCopy:
     entries = (Entry("/rules/r1", f"hold {n}".encode() * 200, n),)
-    return FleetCopy(Listing(entries, n, "store"), ("/rules/",), n, 1_700_000_000.0)
+    return LogCopy(Listing(entries, n, "store"), ("/rules/",), n, 1_700_000_000.0)
 
 
 async def _fleet(folder: Path, told: Told) -> None:
-    cache = FleetCache(folder / "fleet.json")
+    cache = LogCache(folder / "fleet.json")
     for n in range(1, 5):
         await told.step(str(n), lambda n=n: cache.save(fleet_copy(n)))  # type: ignore[misc]
     await cache.close()

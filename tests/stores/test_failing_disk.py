@@ -19,7 +19,7 @@ import pytest
 from headgate.core.keyvalue import Put
 from headgate.errors import StateLost, StoreUnavailable
 from headgate.stores import SqliteStore
-from headgate.stores.fleetcache import FleetCache
+from headgate.stores.logcache import LogCache
 from tests.fixtures.failing_disk import FAILURES, FailingDisks, Play, failing_disks
 from tests.stores.scenes import DEADLINE_S, STEPS, entry, fleet_copy, rule
 
@@ -289,7 +289,7 @@ def test_what_is_kept_of_the_fleet_is_always_whole_and_never_older_than_acknowle
     clean = played(disks, "fleet", empty, room, Fault(0, "i", "close"))
     for fault in faults_of(clean.play.calls, exhaustive=exhaustive):
         folder, play, _ = played(disks, "fleet", empty, room, fault)
-        found = asyncio.run(FleetCache(folder / "fleet.json").load())
+        found = asyncio.run(LogCache(folder / "fleet.json").load())
         done = [int(step) for step, what in play.told if what == "done"]
         begun = [int(step) for step, what in play.told if what == "begun"]
         seen = f"{clean.play.calls[fault.at - 1]}: {fault}: {found}, told {play.told}"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.fleet_copy import FleetCopy, Origin
 from headgate.core.keyvalue import Entry, Listing
+from headgate.core.log_copy import LogCopy, Origin
 from headgate.errors import StoreUnavailable
-from headgate.stores import fleetcache
-from headgate.stores.fleetcache import ASIDE, FleetCache, decoded, encoded
+from headgate.stores import logcache
+from headgate.stores.logcache import ASIDE, LogCache, decoded, encoded
 
-COPY = FleetCopy(
+COPY = LogCopy(
     Listing(
         (Entry("items/wide/rule/f-1", b'{"n":1}', 7), Entry("x", b"\x00\xff", 0)), 9, "cluster:1"
     ),
@@ -30,7 +30,7 @@ def names(folder: Path) -> list[str]:
 
 
 async def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
-    cache = FleetCache(tmp_path / "sub" / "fleet.copy")
+    cache = LogCache(tmp_path / "sub" / "fleet.copy")
     assert await cache.load() is None
     await cache.save(COPY)
     assert await cache.load() == COPY
@@ -41,7 +41,7 @@ async def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
 
 async def test_what_a_crash_left_beside_it_is_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "fleet.copy"
-    cache = FleetCache(path)
+    cache = LogCache(path)
     await cache.save(COPY)
     (tmp_path / "fleet.copy.new").write_bytes(encoded(COPY)[:20])
     assert await cache.load() == COPY
@@ -65,7 +65,7 @@ async def test_what_a_crash_left_beside_it_is_in_nobodys_way(tmp_path: Path) -> 
 async def test_a_damaged_copy_is_told_and_put_aside(tmp_path: Path, raw: bytes, words: str) -> None:
     path = tmp_path / "fleet.copy"
     path.write_bytes(raw)
-    cache = FleetCache(path)
+    cache = LogCache(path)
     with pytest.raises(StoreUnavailable, match=words) as told:
         await cache.load()
     assert str(path) in str(told.value)
@@ -87,9 +87,9 @@ def test_no_single_byte_can_be_changed_unnoticed(place: int, by: int) -> None:
 async def test_too_large_a_copy_leaves_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = FleetCache(tmp_path / "fleet.copy")
+    cache = LogCache(tmp_path / "fleet.copy")
     await cache.save(COPY)
-    monkeypatch.setattr(fleetcache, "MAX_CACHE_BYTES", 100)
+    monkeypatch.setattr(logcache, "MAX_CACHE_BYTES", 100)
     with pytest.raises(StoreUnavailable, match="are more than 100"):
         await cache.save(COPY)
     monkeypatch.undo()
@@ -99,7 +99,7 @@ async def test_too_large_a_copy_leaves_the_last_one(
 
 async def test_a_disk_that_takes_nothing_is_told_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    cache = FleetCache(tmp_path / "file" / "fleet.copy")
+    cache = LogCache(tmp_path / "file" / "fleet.copy")
     with pytest.raises(StoreUnavailable, match="cannot be written"):
         await cache.save(COPY)
     with pytest.raises(StoreUnavailable, match="cannot be read"):
@@ -112,7 +112,7 @@ async def test_a_copy_is_not_followed_elsewhere(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     (tmp_path / "fleet.copy.new").symlink_to(target)
-    cache = FleetCache(tmp_path / "fleet.copy")
+    cache = LogCache(tmp_path / "fleet.copy")
     with pytest.raises(StoreUnavailable, match="cannot be written"):
         await cache.save(COPY)
     assert target.read_bytes() == b"precious"
@@ -139,7 +139,7 @@ async def test_a_copy_of_another_fleet_is_put_aside(
 ) -> None:
     """Its rules would be put in force here, and written into this one's store by a restore."""
     path = tmp_path / "fleet.copy"
-    before, now = FleetCache(path, STAGE), FleetCache(path, origin)
+    before, now = LogCache(path, STAGE), LogCache(path, origin)
     await before.save(COPY)
     if is_ours:
         assert await now.load() == COPY
@@ -152,8 +152,8 @@ async def test_a_copy_of_another_fleet_is_put_aside(
 
 
 async def test_a_copy_that_cannot_be_told_in_json_is_a_fault_and_no_crash(tmp_path: Path) -> None:
-    cache = FleetCache(tmp_path / "fleet.copy")
+    cache = LogCache(tmp_path / "fleet.copy")
     broken = Listing((Entry("items/\udcff", b"", 1),), 1, "s")
     with pytest.raises(StoreUnavailable, match="cannot be written"):
-        await cache.save(FleetCopy(broken, ("items/",), 1, 0.0))
+        await cache.save(LogCopy(broken, ("items/",), 1, 0.0))
     await cache.close()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import FleetChange, Reached
+from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.change_log import ChangeMade, Reached
 from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.wire.changes import MAX_CHANGES_TOLD, Log, change_doc, change_made_doc
 from headgate.wire.fleet_reach import reached_says
@@ -26,7 +26,7 @@ RULE = {
 BUDGET = {"name": "cap", "mode": "warn", "rate": 20, "capacity": 200}
 
 
-def item(value: Any, kind: ItemKind = ItemKind.RULE, item_id: str = "half") -> Item:
+def item(value: Any, kind: ChangeKind = ChangeKind.RULE, item_id: str = "half") -> Item:
     return Item(kind, item_id, EVERYWHERE, value, 12, NOW_S - 60, "ops")
 
 
@@ -45,14 +45,14 @@ def test_a_rule_is_told_with_what_is_left_of_it() -> None:
 
 
 def test_a_budget_may_have_no_end() -> None:
-    doc = change_doc(item(BUDGET, ItemKind.BUDGET, "cap@fleet"), NOW_S)
+    doc = change_doc(item(BUDGET, ChangeKind.BUDGET, "cap@fleet"), NOW_S)
     assert (doc.state, doc.expires_at, doc.left_s) == ("in_force", None, None)
     ended = {**BUDGET, "expires_at": "2023-11-14T20:00:00Z"}
-    assert change_doc(item(ended, ItemKind.BUDGET), NOW_S).state == "ended"
+    assert change_doc(item(ended, ChangeKind.BUDGET), NOW_S).state == "ended"
 
 
-@pytest.mark.parametrize("kind", list(ItemKind))
-def test_what_cannot_be_read_is_told_as_such(kind: ItemKind) -> None:
+@pytest.mark.parametrize("kind", list(ChangeKind))
+def test_what_cannot_be_read_is_told_as_such(kind: ChangeKind) -> None:
     """One of a newer version is in the list, and says that it is not understood."""
     doc = change_doc(item({"magic": True}, kind), NOW_S)
     assert doc.state == "unreadable" and "cannot be read by this agent" in doc.says
@@ -81,14 +81,14 @@ POLICY = {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
 def test_what_was_set_at_one_agent_is_told_in_a_line(
     kind: str, item_id: str, value: Any, says: str
 ) -> None:
-    change = Item(ItemKind(kind), item_id, HERE, value, 12, NOW_S - 60, "ops")
+    change = Item(ChangeKind(kind), item_id, HERE, value, 12, NOW_S - 60, "ops")
     doc = change_doc(change, NOW_S)
     assert (doc.state, doc.reach, doc.says[: len(says)]) == ("in_force", "host", says)
     left = 60.0 if "until_wall_s" in value else None
     assert doc.left_s == left
     gone = replace(change, value=None)
     assert change_doc(gone, NOW_S).state == "removed"
-    made = change_made_doc(FleetChange(3, 4, (ItemChange(change, gone),)), Log.AGENT)
+    made = change_made_doc(ChangeMade(3, 4, (Edit(change, gone),)), Log.AGENT)
     assert made.reached is None and made.difference[0].kind == f"{kind} taken out"
 
 
@@ -102,12 +102,12 @@ def test_what_a_newer_version_set_says_so_and_shows_no_secret() -> None:
 def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
     taken = item({**RULE, "lifted_by": "ann"})
     changes = (
-        ItemChange(None, item(RULE)),
-        ItemChange(item(RULE), item({**RULE, "ratio": 0.9})),
-        ItemChange(item(RULE), taken),
-        ItemChange(None, item({"magic": True}, item_id="odd")),
+        Edit(None, item(RULE)),
+        Edit(item(RULE), item({**RULE, "ratio": 0.9})),
+        Edit(item(RULE), taken),
+        Edit(None, item({"magic": True}, item_id="odd")),
     )
-    doc = change_made_doc(FleetChange(3, 4, changes, Reached(0, 0, 0)), Log.FLEET)
+    doc = change_made_doc(ChangeMade(3, 4, changes, Reached(0, 0, 0)), Log.FLEET)
     lines = [one.line for one in doc.difference]
     assert lines[0].startswith("rule half (fleet): added, refuses 50% of the checks of etl, until")
     assert lines[1] == "rule half (fleet): ratio 0.5 → 0.9"
@@ -121,8 +121,8 @@ def test_a_change_tells_what_comes_and_goes_with_what_it_does() -> None:
 
 
 def test_a_large_change_is_told_in_part_and_counted_whole() -> None:
-    changes = tuple(ItemChange(None, item(RULE, item_id=f"r-{n}")) for n in range(1200))
-    doc = change_made_doc(FleetChange(3, 4, changes), Log.FLEET)
+    changes = tuple(Edit(None, item(RULE, item_id=f"r-{n}")) for n in range(1200))
+    doc = change_made_doc(ChangeMade(3, 4, changes), Log.FLEET)
     assert (len(doc.difference), doc.difference_total) == (MAX_CHANGES_TOLD, 1200)
 
 
@@ -147,6 +147,6 @@ def test_whom_it_reaches_is_one_line(reached: Reached, told: str) -> None:
 
 def test_the_reach_is_told_as_it_is_written() -> None:
     reached = Reached(1, 1, 0, ("x",), "", Reach(Level.SHARD, "commerce/*"))
-    doc = change_made_doc(FleetChange(0, 0, (), reached, dry_run=True), Log.FLEET)
+    doc = change_made_doc(ChangeMade(0, 0, (), reached, dry_run=True), Log.FLEET)
     assert doc.reached is not None
     assert doc.reached.reach == "shard:commerce/*" and not doc.changed

@@ -1,4 +1,4 @@
-"""Budgets of one agent in a file of changes.   FileEntry + Holdings ──BudgetRoom──► Item
+"""Budgets of one agent in a file of changes.   FileEntry + LogState ──BudgetRoom──► Item
 
 [[budgets]]
 database = "main"
@@ -20,16 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.agent.budgetbook import ANOTHER, RESERVED_NAMES, BudgetBook
+from headgate.agent.budgetdrafts import check_budget_room, judged, with_end
 from headgate.agent.budgetitems import KINDS, changes_here, database_of, edits
 from headgate.agent.budgetlayers import budgets_of, differences, merged
 from headgate.agent.budgets import Controlled
 from headgate.agent.changefiles import UNSET
-from headgate.agent.fleetbudgetdrafts import check_budget_room, judged, with_end
+from headgate.agent.policykeeper import ANOTHER, RESERVED_NAMES, PolicyKeeper
 from headgate.agent.ruledrafts import Asked
+from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.change_files import FileEntry
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import Holdings, name_of
+from headgate.core.change_log import LogState, name_of
 from headgate.core.lint import Advice
 from headgate.core.reach import HERE
 from headgate.errors import Fault, InvalidSettings
@@ -48,16 +48,16 @@ class BudgetRoom:
         self._by_database = by_database
 
     def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
+        self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         if entry.reach != HERE:
             return judged(entry.raw, entry.reach, asked, place=entry.place)
         base = budgets_of(self._book(entry).edition.layers.base).get(entry.raw["name"])
         removal = _removal(entry, base) if "removed" in entry.raw else None
         value = removal or _change(held, entry, base, asked)
-        return Item(ItemKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+        return Item(ChangeKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
 
-    def _book(self, entry: FileEntry) -> BudgetBook:
+    def _book(self, entry: FileEntry) -> PolicyKeeper:
         controlled = self._by_database.get(entry.raw["database"])
         if controlled is None:
             known = ", ".join(sorted(self._by_database)) or "none"
@@ -65,15 +65,13 @@ class BudgetRoom:
             raise InvalidSettings([Fault(f"{entry.place}.database", message)])
         return controlled.book
 
-    def check(
-        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
-    ) -> Sequence[ItemChange]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         """Every policy as a whole; and each says which of its budgets lie on one of the fleet's."""
         check_budget_room(held, changes, asked.wall_s)
         touched = [item for one in changes for item in (one.before, one.after) if item is not None]
         items = dict(held.items)
         items |= {name_of(one.after): one.after for one in changes if one.after is not None}
-        found: list[ItemChange] = []
+        found: list[Edit] = []
         for database in sorted({database_of(item) for item in touched if item.kind in KINDS}):
             if database in self._by_database:
                 book = self._by_database[database].book
@@ -95,7 +93,7 @@ def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 def _change(
-    held: Holdings, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
+    held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
 ) -> dict[str, Any] | None:
     """None: it says no more than what lies beneath."""
     name, place = entry.raw["name"], entry.place
@@ -136,22 +134,20 @@ def _besides(
     return bool(whole), at, list(unset or ())
 
 
-def _next_at(held: Holdings, entry: FileEntry) -> int:
+def _next_at(held: LogState, entry: FileEntry) -> int:
     """Behind those that are there, and before what comes later in the file."""
-    now = held.items.get((ItemKind.BUDGET, entry.id))
+    now = held.items.get((ChangeKind.BUDGET, entry.id))
     if now is not None and now.value is not None and isinstance(now.value.get("at"), int):
         return int(now.value["at"])
     there = (
         (item.value or {}).get("at", 0)
         for item in held.items.values()
-        if item.kind == ItemKind.BUDGET and database_of(item) == entry.raw["database"]
+        if item.kind == ChangeKind.BUDGET and database_of(item) == entry.raw["database"]
     )
     return 1 + max((at for at in there if isinstance(at, int)), default=0)
 
 
-def _checked(
-    book: BudgetBook, items: Mapping[tuple[str, str], Item], asked: Asked
-) -> list[ItemChange]:
+def _checked(book: PolicyKeeper, items: Mapping[tuple[str, str], Item], asked: Asked) -> list[Edit]:
     changes = changes_here(items.values(), book.database).changes
     fleet = book.edition.fleet.keys() | changes.of_fleet
     wanted = replace(changes, of_fleet=frozenset(changes.budgets.keys() & fleet))
@@ -164,7 +160,7 @@ def _checked(
     return [
         change
         for change in edits(items.values(), book.database, wanted, asked)
-        if change.after is not None and change.after.kind == ItemKind.POLICY
+        if change.after is not None and change.after.kind == ChangeKind.POLICY
     ]
 
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from headgate.agent.budgetlayers import NO_CHANGES, BudgetChange, BudgetHere, Changes
 from headgate.agent.ruledrafts import Asked, taken_out
-from headgate.core.fleet import Item, ItemChange, ItemKind
+from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.reach import HERE
 from headgate.traffic.policy import Mode
 
-KINDS = (ItemKind.BUDGET, ItemKind.POLICY)
+KINDS = (ChangeKind.BUDGET, ChangeKind.POLICY)
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -38,7 +38,7 @@ def database_of(item: Item) -> str:
     """Whose policy it changes at this agent; empty: none's."""
     if item.reach != HERE or item.kind not in KINDS:
         return ""
-    return item.id if item.kind == ItemKind.POLICY else item.id.partition("/")[0]
+    return item.id if item.kind == ChangeKind.POLICY else item.id.partition("/")[0]
 
 
 # --- from items ----------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def changes_here(items: Iterable[Item], database: str) -> ChangesHere:
     policy, budgets = NO_CHANGES, list[BudgetHere]()
     for item in found:
         try:
-            if item.kind == ItemKind.POLICY:
+            if item.kind == ChangeKind.POLICY:
                 policy = read_policy(item)
             elif (budget := read_budget(item)) is not None:
                 budgets.append(budget)
@@ -101,13 +101,13 @@ def _of(items: Iterable[Item], database: str) -> Iterator[Item]:
 # --- into items ----------------------------------------------------------------------------
 
 
-def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -> list[ItemChange]:
+def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -> list[Edit]:
     """What makes `wanted` of them; those that say it already are not touched."""
     known = {(item.kind, item.id): item for item in _of(items, database)}
-    found = list[ItemChange]()
+    found = list[Edit]()
     last = 0
     for name, change in wanted.budgets.items():
-        item = known.pop((ItemKind.BUDGET, f"{database}/{name}"), None)
+        item = known.pop((ChangeKind.BUDGET, f"{database}/{name}"), None)
         was = _readable(item)
         at = 0
         if change is not None and change.whole:
@@ -115,13 +115,13 @@ def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -
             last = at
         if was is None or was.change != change or (at and was.at != at):
             value = _budget_value(change, at)
-            found.append(_put(item, ItemKind.BUDGET, f"{database}/{name}", value, asked))
-    policy = known.pop((ItemKind.POLICY, database), None)
+            found.append(_put(item, ChangeKind.BUDGET, f"{database}/{name}", value, asked))
+    policy = known.pop((ChangeKind.POLICY, database), None)
     for item in known.values():
         if _readable(item) is not None:
-            found.append(ItemChange(item, taken_out(item, asked)))
+            found.append(Edit(item, taken_out(item, asked)))
     if not _says(policy, rest := replace(wanted, budgets={})):
-        found.append(_put(policy, ItemKind.POLICY, database, _policy_value(rest), asked))
+        found.append(_put(policy, ChangeKind.POLICY, database, _policy_value(rest), asked))
     return found
 
 
@@ -141,9 +141,13 @@ def _readable(item: Item | None) -> BudgetHere | None:
 
 
 def _put(
-    before: Item | None, kind: ItemKind, item_id: str, value: Mapping[str, Any] | None, asked: Asked
-) -> ItemChange:
-    return ItemChange(before, Item(kind, item_id, HERE, value, 0, asked.wall_s, asked.who))
+    before: Item | None,
+    kind: ChangeKind,
+    item_id: str,
+    value: Mapping[str, Any] | None,
+    asked: Asked,
+) -> Edit:
+    return Edit(before, Item(kind, item_id, HERE, value, 0, asked.wall_s, asked.who))
 
 
 def _budget_value(change: BudgetChange | None, at: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bring the policy to where it counts.   BudgetBook ──Edition──► Publisher ──► every PolicySink
+"""Bring the policy to where it counts.   PolicyKeeper ──Edition──► Publisher ──► every PolicySink
 
 A server that cannot be told keeps its last good policy. That this is so is never silent: it is
 in the answer to the change, in the status, in the log and in the metrics, and it is tried again

@@ -1,6 +1,6 @@
 """Traffic control of every database that has it.   settings, logs ──► Budgets ──► Control, metrics
 
-plan, FollowedBudgets ──► BudgetBook ──Edition──► Publisher ──► servers
+plan, FollowedBudgets ──► PolicyKeeper ──Edition──► Publisher ──► servers
                           servers ──counters──► BudgetWatch ──► Store
 Board ──health──► (each second, where a budget hangs on it) ──► Publisher
 """
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 import structlog
 
 from headgate.agent.board import Board
-from headgate.agent.budgetbook import BudgetBook, Edition, NoSuchBudget
 from headgate.agent.budgetitems import KINDS
 from headgate.agent.budgetlayers import EMPTY, Document
 from headgate.agent.budgetmeter import BudgetWatch
 from headgate.agent.budgetpublisher import Publisher
+from headgate.agent.changebook import OwnBook
 from headgate.agent.demand import Demands
-from headgate.agent.fleetbook import OwnBook
-from headgate.agent.fleetcommit import beside
 from headgate.agent.followedbudgets import FollowedBudgets, LayersHere
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
+from headgate.agent.logwriter import beside
+from headgate.agent.policykeeper import Edition, NoSuchBudget, PolicyKeeper
 from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.agent.statements import StatementTexts
 from headgate.agent.traces import TraceMemory, TraceSource
-from headgate.core.fleet import Item
+from headgate.core.change import Item
 from headgate.core.reach import Place
 from headgate.core.samples import Cause
 from headgate.errors import StoreUnavailable
@@ -84,7 +84,7 @@ class Controlled:
         self._clock = clock
         self._aside = aside
         self._fit_out(plan)
-        self.book = BudgetBook(plan.database, store, own, clock, self._publish, plan.own_role)
+        self.book = PolicyKeeper(plan.database, store, own, clock, self._publish, plan.own_role)
         self.texts = StatementTexts()
         self.is_loaded = False
         """What operators have changed is known: before that, nothing is published."""

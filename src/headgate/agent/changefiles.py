@@ -1,6 +1,6 @@
 """What stands in a log as a file has it, and a file as one change of it.
 
-items ──written_file──► document             ChangeFile + Holdings ──ApplyDrafts──► Draft
+items ──written_file──► document             ChangeFile + LogState ──ApplyDrafts──► Draft
                                                              └── Room (validates one kind)
 
 What the file says as it stands is not looked at any further: an export that is applied again
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from headgate.agent.fleetbudgetdrafts import check_budget_room, judged
-from headgate.agent.fleetcommit import Draft
+from headgate.agent.budgetdrafts import check_budget_room, judged
+from headgate.agent.logwriter import Draft
+from headgate.agent.ownitems import known
 from headgate.agent.ruledrafts import (
     UNCHANGED,
     Asked,
@@ -29,9 +30,17 @@ from headgate.agent.ruledrafts import (
     rule_item,
     rule_spec,
 )
+from headgate.core.change import ChangeKind, Edit, Item, item_key
 from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import BOOKKEEPING, Holdings, ItemName, audit_values, name_of
+from headgate.core.change_log import (
+    BOOKKEEPING,
+    ChangeName,
+    LogState,
+    audit_values,
+    name_of,
+    stands,
+)
+from headgate.core.exchange import apart as apart_from_others
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Reach
@@ -55,15 +64,13 @@ class Room(Protocol):
     """Validates what a file says of one kind, as it validates what is asked one by one."""
 
     def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
+        self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         """As it would be kept. `held` has what the file sets before this entry, too.
         InvalidSettings with all its faults, each at `entry.place`."""
         ...
 
-    def check(
-        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
-    ) -> Sequence[ItemChange]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         """Validates all changes of the file together, of whatever kinds; what has to change along
         with them. `held`: what stands before."""
         ...
@@ -88,7 +95,7 @@ def written_file(items: Iterable[Item]) -> Written:
             continue
         try:
             entry = written_entry(item)
-            section = _SECTION_OF[ItemKind(item.kind)]
+            section = _SECTION_OF[ChangeKind(item.kind)]
         except _NO_ENTRY:
             by_kind.setdefault(str(item.kind), []).append(item.id)
             continue
@@ -109,28 +116,28 @@ def written_entry(item: Item) -> dict[str, Any]:
     """As a file has it, without secrets: who set it when is for the history. One of _NO_ENTRY
     where no file can have it."""
     said, reach = dict(item.value or {}), {"reach": str(item.reach)}
-    if item.kind == ItemKind.METRIC:
+    if item.kind == ChangeKind.METRIC:
         return {**_names(item), **reach, **_metric(said)}
-    if item.kind == ItemKind.SKIP:
+    if item.kind == ChangeKind.SKIP:
         ends = {"expires_at": iso(said["until_wall_s"])}
         return {**_names(item), **reach, **ends, "reason": said["reason"]}
-    if item.kind == ItemKind.PEER:
+    if item.kind == ChangeKind.PEER:
         return {**_names(item), **reach, "url": said["url"], "database": said["database"]}
-    if item.kind == ItemKind.BUDGET and item.reach == HERE:
+    if item.kind == ChangeKind.BUDGET and item.reach == HERE:
         return {**_names(item), **reach, **_budget_here(said)}
     said = {key: one for key, one in said.items() if key not in BOOKKEEPING}
-    if item.kind == ItemKind.BUDGET:
+    if item.kind == ChangeKind.BUDGET:
         return {"name": said.pop("name"), **reach, **said}
-    if item.kind == ItemKind.RULE:
+    if item.kind == ChangeKind.RULE:
         return {"id": item.id, **reach, **said}
     raise ValueError(f"files have no section for {item.kind}")
 
 
 def _names(item: Item) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
-    if item.kind == ItemKind.BUDGET:
+    if item.kind == ChangeKind.BUDGET:
         first, _, second = item.id.partition("/")
-    elif item.kind == ItemKind.METRIC:
+    elif item.kind == ChangeKind.METRIC:
         first, _, second = item.id.removesuffix(f"@{item.reach}").rpartition("/")
     else:
         first, _, second = item.id.rpartition(" ")
@@ -200,30 +207,38 @@ def iso(wall_s: float) -> str:
 
 
 class _Standing:
-    """What stands in a log, for the entries of a file. In an agent's own log two may have the same
-    id, one for the agent and one for its shard: then an entry means the one of its reach."""
+    """What stands in a log, for the entries of a file.
 
-    def __init__(self, held: Holdings, file: ChangeFile, wall_s: float) -> None:
+    In a fleet's log a change is known by its id: with another reach it is moved there. In an
+    agent's own, what is set for the agent and what is set for its shard are two (`apart`)."""
+
+    def __init__(self, held: LogState, file: ChangeFile, wall_s: float, *, apart: bool) -> None:
         self._held = held
         self._items = held.standing(wall_s)
-        reaches = {(item.kind, item.id, item.reach): name for name, item in self._items.items()}
-        keys = [(entry.kind, entry.id, entry.reach) for entry in file.entries]
-        self._names = {key: reaches[key] for key in keys if key in reaches}
-        self._claimed = set(self._names.values())
-        for kind, item_id, reach in keys:
-            name = (kind, item_id)
-            if (kind, item_id, reach) not in self._names and name not in self._claimed:
-                self._names[kind, item_id, reach] = name  # It stood with another reach, or never.
-                self._claimed.add(name)
+        self._by_key = {item.key: name for name, item in held.items.items()} if apart else None
+        self._claimed = {self._name(entry) for entry in file.entries}
+
+    def _name(self, entry: FileEntry) -> ChangeName | None:
+        """In `held`; None: it was never there."""
+        if self._by_key is None:
+            return entry.kind, entry.id
+        return self._by_key.get(item_key(entry.kind, entry.id, entry.reach))
 
     def of(self, entry: FileEntry) -> Item | None:
-        name = self._names.get((entry.kind, entry.id, entry.reach))
+        name = self._name(entry)
         return None if name is None else self._items.get(name)
 
     def before(self, entry: FileEntry) -> Item | None:
         """The same, or how it ended."""
-        name = self._names.get((entry.kind, entry.id, entry.reach))
+        name = self._name(entry)
         return None if name is None else self._held.items.get(name)
+
+    def new_name(self, entry: FileEntry, item: Item) -> ChangeName:
+        """Under which the rooms find it from now on."""
+        name = self._name(entry)
+        if name is not None:
+            return name
+        return apart_from_others(item) if name_of(item) in self._held.items else name_of(item)
 
     def others(self) -> list[Item]:
         """Those that the file could name, and does not."""
@@ -235,13 +250,13 @@ class _Standing:
 class _Reading:
     """What was found so far."""
 
-    items: dict[ItemName, Item]
+    items: dict[ChangeName, Item]
     """As it stands with that."""
-    held: Holdings
-    changes: list[ItemChange] = field(default_factory=list)
+    held: LogState
+    changes: list[Edit] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     advice: list[Advice] = field(default_factory=list)
-    strange: set[ItemKind] = field(default_factory=set)
+    strange: set[ChangeKind] = field(default_factory=set)
     """Kinds that this log has no room for."""
 
 
@@ -250,10 +265,13 @@ class ApplyDrafts:
     rooms: Mapping[str, Room]
     reach_fault: Callable[[Reach], str]
     """Why this log holds nothing with that reach; empty: it does."""
+    apart: bool = False
+    """See _Standing."""
 
-    def apply(self, held: Holdings, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
+    def apply(self, held: LogState, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
         """As the file says; what it does not name stays, unless `prune`."""
-        standing, items = _Standing(held, file, asked.wall_s), dict(held.items)
+        standing = _Standing(held, file, asked.wall_s, apart=self.apart)
+        items = dict(held.items)
         found = _Reading(items, replace(held, items=items))
         for entry in file.entries:
             self._read(standing, entry, asked, found)
@@ -263,7 +281,7 @@ class ApplyDrafts:
             raise InvalidSettings(found.faults)
         others = standing.others()
         if prune:
-            found.changes += [ItemChange(item, ended(item, asked)) for item in others]
+            found.changes += [Edit(item, ended(item, asked)) for item in others]
         for room in dict.fromkeys(self.rooms.values()):
             found.changes += room.check(held, found.changes, asked)
         advice = [*found.advice[:MAX_ADVICE], *_told(others, prune=prune)]
@@ -277,7 +295,7 @@ class ApplyDrafts:
         if _is_over(entry, asked.wall_s):
             found.advice.append(_over(entry))
             if now is not None:
-                found.changes.append(ItemChange(now, ended(now, asked)))
+                found.changes.append(Edit(now, ended(now, asked)))
             return
         try:
             item, advice = self._drafted(entry, asked, found)
@@ -288,9 +306,9 @@ class ApplyDrafts:
             return  # It says no more than the settings file.
         if now is not None and item.value is not None and _is_written_as(now, written_entry(item)):
             return
-        change = ItemChange(standing.before(entry), item)
+        change = Edit(standing.before(entry), item)
         if is_change(change):
-            found.items[name_of(item)] = item
+            found.items[standing.new_name(entry, item)] = item
             found.changes.append(change)
             found.advice += advice
 
@@ -354,25 +372,29 @@ class RuleRoom:
 
     def __init__(self, rules: RuleDrafts) -> None:
         self._rules = rules
-        self._held: Holdings | None = None
+        self._held: LogState | None = None
         self._others: Neighbours | None = None
         self._advised = 0
 
     def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
+        self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
-        now = held.standing_rule(entry.id, asked.wall_s)
+        now = self._standing(held, entry, asked.wall_s)
         spec = self._spec(entry, now, asked)
         self._rules.check_lock_out(spec, entry.reach, now, place=entry.place)
         item = rule_item(spec, entry.reach, asked)
         return item, self._advice(held, spec, entry.reach, asked)
 
-    def check(
-        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
-    ) -> Sequence[ItemChange]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         check_pairs(held, changes, asked.wall_s)
         check_room(held, changes, self._rules.limits, asked.wall_s)
         return ()
+
+    def _standing(self, held: LogState, entry: FileEntry, wall_s: float) -> Item | None:
+        if self._rules.here is None:  # Of a fleet: it may have had another reach.
+            return held.standing_rule(entry.id, wall_s)
+        found = known(held, ChangeKind.RULE, entry.id, entry.reach)
+        return found if found is not None and stands(found, wall_s) else None
 
     def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
         raw = dict(entry.raw)
@@ -385,7 +407,7 @@ class RuleRoom:
         return replace(spec, pair=entry.pair) if entry.pair else spec
 
     def _advice(
-        self, held: Holdings, spec: RuleSpec, reach: Reach, asked: Asked
+        self, held: LogState, spec: RuleSpec, reach: Reach, asked: Asked
     ) -> Sequence[Advice]:
         if held is not self._held:  # Another file, or the same on what stands by now.
             self._held, self._others, self._advised = held, None, 0
@@ -402,12 +424,10 @@ class FleetBudgetRoom:
     """Budgets that are set for a fleet: each whole."""
 
     def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
+        self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         return judged(entry.raw, entry.reach, asked, place=entry.place)
 
-    def check(
-        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
-    ) -> Sequence[ItemChange]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         check_budget_room(held, changes, asked.wall_s)
         return ()

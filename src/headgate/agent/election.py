@@ -39,9 +39,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from headgate.agent.demand import first_of
-from headgate.agent.ports import Clock, FleetStore
+from headgate.agent.ports import Clock, SharedLog
 from headgate.agent.shardplan import fits
-from headgate.core.fleet import LEADERS, quoted
+from headgate.core.change import LEADERS, quoted
 from headgate.core.keyvalue import Compare, Entry, Event, Lease, Put
 from headgate.core.pairs import Answers, answers_doc, read_answers, why_apart
 from headgate.core.samples import Instant
@@ -111,7 +111,7 @@ NOBODY = _Seen("", "", 0, MappingProxyType({}))
 class Elector:
     def __init__(
         self,
-        store: FleetStore,
+        store: SharedLog,
         clock: Clock,
         roll: Callable[[], float],
         *,

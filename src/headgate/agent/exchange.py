@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from headgate.agent.changebook import OwnBook
 from headgate.agent.demand import Demands
-from headgate.agent.fleetbook import OwnBook
 from headgate.agent.ownreach import own_reach
 from headgate.agent.partners import Bell, Partner, Way
 from headgate.agent.ports import Clock, PeerLink

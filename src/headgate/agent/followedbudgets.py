@@ -21,9 +21,9 @@ from headgate.agent.budgetitems import (
     read_policy,
 )
 from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget
-from headgate.agent.fleetitems import ItemMemory
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import ends_at
+from headgate.agent.changeshelf import ChangeMemory
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import ends_at
 from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place
 from headgate.errors import Fault, InvalidSettings
@@ -104,7 +104,7 @@ class _Followed:
 
     def __init__(self, *, own: bool) -> None:
         self._is_own = own
-        self._items = [ItemMemory(kind) for kind in KINDS]
+        self._items = [ChangeMemory(kind) for kind in KINDS]
         self.budgets: dict[str, FleetBudget | BudgetHere] = {}
         """By the id of the item: as it last could be read."""
         self.policies: dict[str, Changes] = {}
@@ -138,7 +138,7 @@ class _Followed:
             self.policies.pop(item_id, None)
             return
         try:
-            if item.kind == ItemKind.POLICY:
+            if item.kind == ChangeKind.POLICY:
                 self.policies[item_id] = self._policy(item)
             elif (budget := self._budget(item)) is not None:
                 self.budgets[item_id] = budget

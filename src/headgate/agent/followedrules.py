@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from headgate.agent.fleetitems import ItemMemory
+from headgate.agent.changeshelf import ChangeMemory
 from headgate.agent.rulesteps import Origin, RuleEntry, value_of
 from headgate.agent.ruletime import OURSELVES, RuleMark, RuleTime
 from headgate.agent.schedules import check_zone
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import ends_at
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import ends_at
 from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry
 from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept
@@ -86,7 +86,7 @@ class FollowedRules:
         self._own = own
         self._shard = shard
         self._max_rules = max_rules
-        self._items = ItemMemory(ItemKind.RULE)
+        self._items = ChangeMemory(ChangeKind.RULE)
         self._places: tuple[Place, ...] = ()
         self._ids: dict[str, tuple[str, ...]] = {}
         """Item → its ids in the book."""

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 import structlog
 
-from headgate.agent.fleetcommit import Draft
+from headgate.agent.logwriter import Draft
 from headgate.agent.members import LocalMember
 from headgate.agent.ownitems import OURSELVES, Make, SetItems, put, standing
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import NoSuchMember, Shard
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import Holdings
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import LogState
 from headgate.core.samples import Instant
 from headgate.core.shard import MAX_HANDOVER_S, Handover
 from headgate.core.topology import Following, Role
@@ -29,7 +29,7 @@ from headgate.errors import Conflict, InvalidRequest, StoreUnavailable
 
 log = structlog.get_logger()
 
-HANDOVER = ItemKind.HANDOVER
+HANDOVER = ChangeKind.HANDOVER
 """One for a shard, by its name."""
 
 
@@ -58,7 +58,7 @@ class Handovers:
             raise InvalidRequest(message, field="for")
         local = _stepping_down(shard, database, self._clock.now().mono_s)
 
-        def draft(held: Holdings, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: Asked) -> Draft:
             value = {
                 "member": local.name,
                 "term": local.role.term if local.role else None,
@@ -81,7 +81,7 @@ class Handovers:
     async def _take_out(self, name: str, who: str, n: int | None = None) -> bool:
         """`n`: only the one of that revision. False: it is gone, or another one."""
 
-        def draft(held: Holdings, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: Asked) -> Draft:
             found = standing(held, HANDOVER, name)
             changes = [
                 put(held, HANDOVER, name, None, asked) for one in found if n in (None, one.n)

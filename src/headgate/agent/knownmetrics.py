@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headgate.agent.board import Board
-from headgate.agent.metricbook import MetricBook
+from headgate.agent.metrickeeper import MetricKeeper
 from headgate.core.metrics import Comparison
 from headgate.core.names import Scope
 from headgate.core.rule_settings import KnownMetric, KnownMetrics
 
 
-def metrics_known_to(book: MetricBook, board: Board | None = None) -> KnownMetrics:
+def metrics_known_to(book: MetricKeeper, board: Board | None = None) -> KnownMetrics:
     """What rules are held against: the metrics as they are configured now, and with `board` as
     they stand."""
 

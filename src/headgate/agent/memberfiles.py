@@ -1,4 +1,4 @@
-"""Skipped members and peers in a file of changes.   FileEntry + Holdings ──MemberRoom──► Item
+"""Skipped members and peers in a file of changes.   FileEntry + LogState ──MemberRoom──► Item
 
 [[peers]]                             [[skips]]
 shard = "commerce/-80"                shard = "commerce/-80"
@@ -19,9 +19,9 @@ from headgate.agent.ownitems import put, standing
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import Shard
 from headgate.agent.shards import PEER, RUNTIME, SKIP
+from headgate.core.change import Edit, Item
 from headgate.core.change_files import FileEntry
-from headgate.core.fleet import Item, ItemChange
-from headgate.core.fleet_change import Holdings, stands
+from headgate.core.change_log import LogState, stands
 from headgate.core.lint import Advice
 from headgate.core.names import parse_database
 from headgate.core.reach import HERE, Level, Reach
@@ -47,7 +47,7 @@ class MemberRoom:
         self._parse_url = parse_url
 
     def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
+        self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         reading = _Reading(entry)
         if entry.reach not in _reaches(entry):
@@ -70,7 +70,7 @@ class MemberRoom:
         assert change.after is not None
         return change.after, ()
 
-    def _check_skipped(self, held: Holdings, shard: Shard, reading: _Reading) -> None:
+    def _check_skipped(self, held: LogState, shard: Shard, reading: _Reading) -> None:
         """`held` has peers that the file adds, too."""
         entry, names = reading.entry, _names(shard)
         added = standing(held, PEER, entry.id, _reaches(entry))
@@ -78,9 +78,7 @@ class MemberRoom:
             known = ", ".join(sorted(names))
             reading.fault("member", f"is no member of {shard.name}; it has {known}")
 
-    def check(
-        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
-    ) -> Sequence[ItemChange]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         """No shard has too many members by it."""
         after = [one.after for one in changes if one.after is not None and one.after.kind == PEER]
         members = {name: set(shard.remotes) for name, shard in self._shards.items()}

@@ -1,4 +1,4 @@
-"""Metrics, as drafts of changes.   what is asked + Holdings ──MetricDrafts──► Draft
+"""Metrics, as drafts of changes.   what is asked + LogState ──MetricDrafts──► Draft
 
 The file says what there is; changes of the logs lie over it, until they are reverted or end. One
 that is looser than what lies beneath ends after an hour unless it says otherwise (R83, R155). What
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from headgate.agent.fleetcommit import Draft
+from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import Holdings, ends_at, stands
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
@@ -48,7 +48,7 @@ _FILE_ONLY = MappingProxyType(
         "command": "a command runs as the agent's user (allow_runtime_commands = true lifts this)",
     }
 )
-METRIC = ItemKind.METRIC
+METRIC = ChangeKind.METRIC
 ENDS = ("for", "expires_at")
 """What a change may say beside the settings."""
 NEVER = "never"
@@ -200,7 +200,7 @@ class MetricDrafts:
 
     def set(
         self,
-        held: Holdings,
+        held: LogState,
         asked: Asked,
         wish: Wish,
         database: MetricDatabase,
@@ -215,7 +215,7 @@ class MetricDrafts:
         change = put(held, METRIC, wish.id, with_end({"settings": dict(raw)}, end_s), asked)
         return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
 
-    def remove(self, held: Holdings, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
+    def remove(self, held: LogState, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
         known = known_of(held, database, wish, asked)
         there(wish, database, known)
         check_revision(wish, known)
@@ -227,7 +227,7 @@ class MetricDrafts:
         change = put(held, METRIC, wish.id, value, asked)
         return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
 
-    def revert(self, held: Holdings, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
+    def revert(self, held: LogState, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
         known = known_of(held, database, wish, asked)
         if known.item is None:
             there(wish, database, known)
@@ -239,7 +239,7 @@ class MetricDrafts:
 
     def of_file(
         self,
-        held: Holdings,
+        held: LogState,
         asked: Asked,
         wish: Wish,
         database: MetricDatabase,
@@ -374,7 +374,7 @@ def n_of(item: Item | None) -> int:
     return 0 if item is None else item.n
 
 
-def known_of(held: Holdings, database: MetricDatabase, wish: Wish, asked: Asked) -> MetricBefore:
+def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked) -> MetricBefore:
     """Of the log, and not of what is in force: another change may be on its way there."""
     item = held.items.get((METRIC, wish.id))
     n = n_of(item)

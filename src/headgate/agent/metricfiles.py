@@ -1,4 +1,4 @@
-"""Metrics in a file of changes.   FileEntry + Holdings ──MetricRoom──► Item
+"""Metrics in a file of changes.   FileEntry + LogState ──MetricRoom──► Item
 
 [[metrics]]                      at this agent: all settings of the metric
 database = "main"
@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.agent.changefiles import UNSET, with_unset
-from headgate.agent.metricbook import MetricBook
 from headgate.agent.metricdrafts import (
     ANY,
     MAX_METRICS_PER_DATABASE,
@@ -34,12 +33,13 @@ from headgate.agent.metricdrafts import (
     parted_id,
     settings_in,
 )
+from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import known
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.widemetrics import WideDrafts
+from headgate.core.change import Edit, Item
 from headgate.core.change_files import FileEntry
-from headgate.core.fleet import Item, ItemChange
-from headgate.core.fleet_change import Holdings, ends_at, stands
+from headgate.core.change_log import LogState, ends_at, stands
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import revealed
 from headgate.core.names import parse_database, parse_metric
@@ -52,12 +52,12 @@ _NAMES = ("database", "metric")
 class MetricRoom:
     """Implements changefiles.Room, for both logs."""
 
-    def __init__(self, book: MetricBook) -> None:
+    def __init__(self, book: MetricKeeper) -> None:
         self._book = book
         self._wide = WideDrafts(book.drafts)
 
     def drafted(
-        self, held: Holdings, entry: FileEntry, asked: Asked
+        self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
         database, metric = _named(entry)
         raw = {key: one for key, one in entry.raw.items() if key not in _NAMES}
@@ -81,7 +81,7 @@ class MetricRoom:
         raise InvalidSettings([Fault("database", message)])
 
     def _drafted_wide(
-        self, held: Holdings, asked: Asked, wish: Wish, settings: Mapping[str, Any]
+        self, held: LogState, asked: Asked, wish: Wish, settings: Mapping[str, Any]
     ) -> tuple[Item, Sequence[Advice]]:
         before = known(held, METRIC, wish.id, wish.reach)
         if before is None or not stands(before, asked.wall_s):
@@ -105,9 +105,7 @@ class MetricRoom:
         assert change.after is not None
         return change.after, draft.advice
 
-    def check(
-        self, held: Holdings, changes: Sequence[ItemChange], asked: Asked
-    ) -> Sequence[ItemChange]:
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
         """No database of this agent has too many metrics by it. What reaches further, each agent
         validates itself."""
         databases: dict[str, dict[str, bool]] = {}

@@ -1,7 +1,7 @@
 """What operators set one by one: metrics, skips, peers, handovers.
 
-logs ──items──► SetItems (values by id) ──► Shards, MetricBook
-                 what is asked + Holdings ──put──► ItemChange ──► OwnBook.make
+logs ──items──► SetItems (values by id) ──► Shards, MetricKeeper
+                 what is asked + LogState ──put──► Edit ──► OwnBook.make
                  taken out a day ago ──Forgetter──► OwnBook.forget
 """
 
@@ -12,13 +12,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from headgate.agent.fleetcommit import Draft
-from headgate.agent.fleetitems import ItemMemory
+from headgate.agent.changeshelf import ChangeMemory
+from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
+from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.change_log import ChangeMade, LogState, ends_at
 from headgate.core.exchange import apart
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings, ends_at
 from headgate.core.reach import HERE, Reach
 from headgate.errors import Conflict, StoreUnavailable
 
@@ -38,8 +38,8 @@ class Make(Protocol):
     meanwhile that its `follow` takes."""
 
     def __call__(
-        self, draft: Callable[[Holdings, Asked], Draft], who: str, *, dry_run: bool
-    ) -> Awaitable[FleetChange]: ...
+        self, draft: Callable[[LogState, Asked], Draft], who: str, *, dry_run: bool
+    ) -> Awaitable[ChangeMade]: ...
 
 
 class ReachOf(Protocol):
@@ -63,7 +63,7 @@ class SetItems(Generic[T]):
 
     def __init__(
         self,
-        kind: ItemKind,
+        kind: ChangeKind,
         parse: Callable[[Item], T],
         *,
         concerns: Callable[[Item], bool] = is_here,
@@ -72,7 +72,9 @@ class SetItems(Generic[T]):
         given one that is taken out. `concerns`: which ones mean something to an agent."""
         self.kind = kind
         self._concerns = concerns
-        self._here, self._shards, self._fleet = (_Layer(ItemMemory(kind), parse) for _ in range(3))
+        self._here, self._shards, self._fleet = (
+            _Layer(ChangeMemory(kind), parse) for _ in range(3)
+        )
         self.values: dict[str, T] = {}
         """By id; those that stand."""
 
@@ -129,7 +131,7 @@ class SetItems(Generic[T]):
 class _Layer(Generic[T]):
     """Of one log, and one reach of it."""
 
-    def __init__(self, items: ItemMemory, parse: Callable[[Item], T]) -> None:
+    def __init__(self, items: ChangeMemory, parse: Callable[[Item], T]) -> None:
         self.items = items
         self._parse = parse
         self.values: dict[str, T] = {}
@@ -200,19 +202,19 @@ class Forgetter:
 
 
 def put(
-    held: Holdings,
-    kind: ItemKind,
+    held: LogState,
+    kind: ChangeKind,
     item_id: str,
     value: Mapping[str, Any] | None,
     asked: Asked,
     reach: Reach = HERE,
-) -> ItemChange:
+) -> Edit:
     """`value` None takes it out."""
     after = Item(kind, item_id, reach, value, 0, asked.wall_s, asked.who)
-    return ItemChange(known(held, kind, item_id, reach), after)
+    return Edit(known(held, kind, item_id, reach), after)
 
 
-def known(held: Holdings, kind: ItemKind, item_id: str, reach: Reach = HERE) -> Item | None:
+def known(held: LogState, kind: ChangeKind, item_id: str, reach: Reach = HERE) -> Item | None:
     """The one of that reach; another of that name may be there, too."""
     wanted = Item(kind, item_id, reach, None, 0, 0.0, "")
     found = (held.items.get(name) for name in ((kind, item_id), apart(wanted)))
@@ -220,7 +222,7 @@ def known(held: Holdings, kind: ItemKind, item_id: str, reach: Reach = HERE) -> 
 
 
 def standing(
-    held: Holdings, kind: ItemKind, item_id: str, reaches: Iterable[Reach] = (HERE,)
+    held: LogState, kind: ChangeKind, item_id: str, reaches: Iterable[Reach] = (HERE,)
 ) -> list[Item]:
     """Of these reaches, those that are not taken out."""
     found = (known(held, kind, item_id, reach) for reach in reaches)

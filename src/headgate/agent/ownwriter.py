@@ -1,6 +1,6 @@
 """One change of an agent's own log.   OwnBook ──plan──► OwnWriter ──► state file
 
-As fleetcommit.py does it, but that nobody else writes there: what stands is kept in memory, and the
+As logwriter.py does it, but that nobody else writes there: what stands is kept in memory, and the
 audit entries are put in the same transaction. Changes of a shard are there besides the agent's own.
 The agents of a shard tell each other of them (exchange.py); what they have made is merged here.
 """
@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol, cast
 
 import structlog
 
-from headgate.agent.fleetcommit import (
+from headgate.agent.logwriter import (
     OURSELVES,
     Draft,
-    FleetWriter,
     Ground,
+    LogWriter,
     Plan,
     Run,
     beside,
@@ -27,7 +27,18 @@ from headgate.agent.fleetcommit import (
     holdings_of,
     puts_of,
 )
-from headgate.agent.ports import Clock, FleetStore, OwnStore
+from headgate.agent.ports import Clock, OwnStore, SharedLog
+from headgate.core.change import HEAD, ITEMS, ChangeKind, Edit, Item, Revision
+from headgate.core.change_codec import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
+from headgate.core.change_log import (
+    ChangeMade,
+    ChangeName,
+    LogState,
+    is_taken_out,
+    name_of,
+    summary_of,
+)
+from headgate.core.change_parts import MAX_PART_KEYS, put_by
 from headgate.core.exchange import (
     MAX_SHARED_BYTES,
     Entry,
@@ -43,17 +54,6 @@ from headgate.core.exchange import (
     succeeding,
     version_of,
 )
-from headgate.core.fleet import HEAD, ITEMS, Item, ItemChange, ItemKind, Revision
-from headgate.core.fleet_change import (
-    FleetChange,
-    Holdings,
-    ItemName,
-    is_taken_out,
-    name_of,
-    summary_of,
-)
-from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
-from headgate.core.fleet_parts import MAX_PART_KEYS, put_by
 from headgate.core.keyvalue import Compare, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, StoreUnavailable
@@ -96,7 +96,7 @@ _New = tuple[str, bytes, Item | None]
 """A key, the bytes of its item, and the item; None: only a newer version can read it."""
 
 
-class OwnWriter(FleetWriter):
+class OwnWriter(LogWriter):
     """Of the log that only this agent writes: nobody else is ever first. Changes of its shards are
     there besides its own, and other agents' are merged into them as they were made."""
 
@@ -111,11 +111,11 @@ class OwnWriter(FleetWriter):
         roll: Callable[[], float],
         new_op: Callable[[], str],
     ) -> None:
-        super().__init__(cast(FleetStore, store), clock, roll, new_op)
+        super().__init__(cast(SharedLog, store), clock, roll, new_op)
         self._own = store
-        self._held: Holdings | None = None
+        self._held: LogState | None = None
         """None: not read yet, or the outcome of a commit is not known."""
-        self.held = Holdings()
+        self.held = LogState()
         """What was read or written last."""
         self.shared = ShardItems()
         """Of what is held, what is of shards."""
@@ -150,12 +150,12 @@ class OwnWriter(FleetWriter):
                     await self.on_found(found)
                 return
 
-    async def read(self) -> Holdings:
+    async def read(self) -> LogState:
         if self._held is None:
             await self._take(await self._own.list((HEAD, ITEMS)))
         return self.held
 
-    async def load(self, *, salvaged: bool = False) -> Holdings:
+    async def load(self, *, salvaged: bool = False) -> LogState:
         """As the store has it now. `salvaged`: it cannot be opened, and is only looked at."""
         if salvaged:
             await self._take(await self._own.salvage_list((HEAD, ITEMS)))
@@ -164,7 +164,7 @@ class OwnWriter(FleetWriter):
         return self.held
 
     async def _take(self, listing: Listing) -> None:
-        def worked_out() -> tuple[Holdings, ShardItems]:
+        def worked_out() -> tuple[LogState, ShardItems]:
             return own_holdings(listing), shard_items_of(listing)
 
         held, self.shared = await beside(len(listing.entries), worked_out)
@@ -172,7 +172,7 @@ class OwnWriter(FleetWriter):
 
     async def carry_out(
         self, plan: Plan, *, who: str, expect_n: int | None = None, dry_run: bool = False
-    ) -> FleetChange:
+    ) -> ChangeMade:
         if self.lead is not None and not self.lead.is_ready():
             await self.lead.get_ready()
         awaited = frozenset[str]()
@@ -193,7 +193,7 @@ class OwnWriter(FleetWriter):
         """With a look at who leads the shards whose changes it makes; those of `awaited` have been
         waited for."""
 
-        async def led(held: Holdings) -> Draft:
+        async def led(held: LogState) -> Draft:
             drafted = await plan(held)
             shards = shards_of(change.after for change in drafted.changes)
             if self.lead is not None and shards:
@@ -205,8 +205,8 @@ class OwnWriter(FleetWriter):
         return led
 
     async def _drafted(
-        self, plan: Plan, holdings: Holdings
-    ) -> tuple[Draft, list[tuple[ItemChange, ...]]]:
+        self, plan: Plan, holdings: LogState
+    ) -> tuple[Draft, list[tuple[Edit, ...]]]:
         draft, parts = await super()._drafted(plan, holdings)
         shared = (one.after for one in draft.changes if one.after and shard_of(one.after.key))
         faults = [
@@ -222,16 +222,16 @@ class OwnWriter(FleetWriter):
         step = super()._step(run, ground)
         return replace(step, changes=tuple(map(self._succeeding, step.changes)))
 
-    def _succeeding(self, change: ItemChange) -> ItemChange:
+    def _succeeding(self, change: Edit) -> Edit:
         """What ended for a shard may be set for this agent, or the reverse: they are two."""
         before, after = change.before, change.after
         if before is not None and after is not None and before.key != after.key:
             before = None if shard_of(before.key) or shard_of(after.key) else before
         if after is not None and shard_of(after.key):
             after = succeeding(after, self.shared.items.get(after.key))
-        return ItemChange(before, after)
+        return Edit(before, after)
 
-    def _parts(self, changes: Sequence[ItemChange]) -> list[tuple[ItemChange, ...]]:
+    def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
         """One: its store takes all of it in one transaction."""
         return [tuple(changes)] if changes else []
 
@@ -254,7 +254,7 @@ class OwnWriter(FleetWriter):
         self._put(held, step.n, made, [_new(item) for one in step.changes for item in put_by(one)])
         return Ground(step.n, made)
 
-    def _put(self, held: Holdings, n: int, revision: int, put: Sequence[_New]) -> None:
+    def _put(self, held: LogState, n: int, revision: int, put: Sequence[_New]) -> None:
         """From here on it is so."""
         shared = [one for one in put if shard_of(one[0])]
         for one in shared:
@@ -268,7 +268,7 @@ class OwnWriter(FleetWriter):
         if shared:
             self.on_shared([key for key, _, _ in shared])
 
-    async def forget(self, names: Sequence[ItemName]) -> None:
+    async def forget(self, names: Sequence[ChangeName]) -> None:
         """Without a revision: what is forgotten had ended, and nobody goes back to it. What is of
         a shard stays, for agents that were away: `collect` drops that."""
         async with self._lock:
@@ -347,7 +347,7 @@ class OwnWriter(FleetWriter):
         wall_s = round(self._clock.now().wall_s, 3)
         n = max(held.n, *(version_of(raw).n for _, raw, _ in newer)) + 1
         was = self.shared.items
-        changes = [ItemChange(was.get(key), item) for key, _, item in newer if item is not None]
+        changes = [Edit(was.get(key), item) for key, _, item in newer if item is not None]
         before_n = None if n == held.n + 1 else held.n
         said = (f"agent {by}", REPLICATED, summary_of(changes), self._new_op())
         step = Revision(n, wall_s, *said, tuple(changes), before_n)
@@ -397,7 +397,7 @@ def _read_at(key: str, raw: bytes) -> Item | None:
         return None
 
 
-def _replicated(changes: Sequence[ItemChange], wall_s: float) -> Iterator[AuditEntry]:
+def _replicated(changes: Sequence[Edit], wall_s: float) -> Iterator[AuditEntry]:
     for change in changes:
         after = change.after
         assert after is not None
@@ -421,23 +421,23 @@ def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
         yield AuditEntry(step.wall_s, step.who, _audited(step, change, item), item.id, was, now)
 
 
-def _audited(step: Revision, change: ItemChange, item: Item) -> str:
+def _audited(step: Revision, change: Edit, item: Item) -> str:
     """As the change was called; of what a file or a rollback did, what it did to this one."""
     if step.action.startswith(f"{item.kind}."):
         return step.action
     is_gone = change.after is None or is_taken_out(change.after)
-    if item.kind == ItemKind.METRIC:
+    if item.kind == ChangeKind.METRIC:
         is_removed = (item.value or {}).get("removed") is True
         return f"metric.{'revert' if is_gone else 'remove' if is_removed else 'set'}"
     if is_gone:
-        return f"{item.kind}.{'lifted' if item.kind == ItemKind.RULE else 'removed'}"
+        return f"{item.kind}.{'lifted' if item.kind == ChangeKind.RULE else 'removed'}"
     return f"{item.kind}.{'set' if change.before is None else 'changed'}"
 
 
 # --- as it was read ------------------------------------------------------------------------
 
 
-def own_holdings(listing: Listing) -> Holdings:
+def own_holdings(listing: Listing) -> LogState:
     """Of an agent's own log, whose shards' changes others have made, too: their numbers count."""
     held = holdings_of(listing, MAX_OWN_ITEM_BYTES, own_names)
     return replace(held, n=max([held.n, *(item.n for item in held.items.values())]))

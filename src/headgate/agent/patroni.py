@@ -19,7 +19,7 @@ from collections.abc import Callable
 import structlog
 
 from headgate.agent.demand import first_of
-from headgate.agent.ports import Clock, FleetReader, RoleProbe
+from headgate.agent.ports import Clock, LogReader, RoleProbe
 from headgate.core.keyvalue import Changes, Entry, Listing
 from headgate.core.patroni import PatroniCluster, read_cluster
 from headgate.core.samples import Cause
@@ -63,7 +63,7 @@ class ConfirmPace:
 class PatroniFollower:
     def __init__(
         self,
-        reader: FleetReader,
+        reader: LogReader,
         scope: str,
         clock: Clock,
         roll: Callable[[], float],

@@ -17,9 +17,9 @@ import structlog
 
 from headgate.agent.budgetedition import Change, Edition, audited, summary
 from headgate.agent.budgetlayers import EMPTY
-from headgate.agent.fleetcommit import beside
+from headgate.agent.logwriter import beside
 from headgate.agent.ports import Clock, OwnStore
-from headgate.core.fleet import NOTES, quoted
+from headgate.core.change import NOTES, quoted
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
 from headgate.core.stored import read_object

@@ -153,7 +153,7 @@ class BudgetMeter(Protocol):
         ...
 
 
-class FleetReader(Protocol):
+class LogReader(Protocol):
     """What a fleet shares, to be followed: its store, or another agent that has it from there.
 
     Every call ends within a second or two: with what was asked for, or with StoreUnavailable.
@@ -180,7 +180,7 @@ class FleetReader(Protocol):
     async def close(self) -> None: ...
 
 
-class FleetStore(FleetReader, Protocol):
+class SharedLog(LogReader, Protocol):
     """Keeps what a fleet shares: memory, SQLite, etcd; one contract suite over all of them.
 
     No check ever waits for it.
@@ -468,9 +468,8 @@ __all__ = [
     "Clock",
     "Fact",
     "FenceProbe",
-    "FleetReader",
-    "FleetStore",
     "HeartbeatWriter",
+    "LogReader",
     "MetricMinute",
     "PeerLink",
     "PolicySink",
@@ -478,6 +477,7 @@ __all__ = [
     "ProbeSource",
     "Pulled",
     "RoleProbe",
+    "SharedLog",
     "Span",
     "SpansOut",
     "Store",

@@ -1,4 +1,4 @@
-"""Rules, as drafts of changes.   what is asked + Holdings ──RuleDrafts──► Draft
+"""Rules, as drafts of changes.   what is asked + LogState ──RuleDrafts──► Draft
 
 A rule of this agent's own log is judged by the metrics that it has: it is for this agent alone, or
 for the shard that it leads. One that reaches further may name what is not measured here but where
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from headgate.agent.fleetcommit import Draft, NoSuchItem
+from headgate.agent.logwriter import Draft, NoSuchItem
 from headgate.agent.rulesteps import favor_targets, value_of
 from headgate.agent.schedules import check_zone
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import Holdings, ends_at, is_taken_out, name_of, stands
-from headgate.core.fleet_parts import KEEP_S
+from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.change_log import LogState, ends_at, is_taken_out, name_of, stands
+from headgate.core.change_parts import KEEP_S
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_metric
 from headgate.core.reach import EVERYWHERE, HERE, Reach
@@ -74,7 +74,7 @@ class RuleDrafts:
     here: Here | None = None
     """Of an agent's own log."""
 
-    def put(self, held: Holdings, raw: Mapping[str, Any], reach: Reach, asked: Asked) -> Draft:
+    def put(self, held: LogState, raw: Mapping[str, Any], reach: Reach, asked: Asked) -> Draft:
         spec = self.parsed(raw, self.free_id(held), asked, reach)
         told = _checked_vacancy(held, spec, reach, asked)
         draft = self._drafted(held, "rule.set", [(spec, reach)], asked)
@@ -82,7 +82,7 @@ class RuleDrafts:
 
     def favor(
         self,
-        held: Holdings,
+        held: LogState,
         targets: tuple[str, str, float],
         more: Mapping[str, Any],
         reach: Reach,
@@ -102,7 +102,7 @@ class RuleDrafts:
 
     def patch(
         self,
-        held: Holdings,
+        held: LogState,
         rule_id: str,
         raw: Mapping[str, Any],
         asked: Asked,
@@ -118,7 +118,7 @@ class RuleDrafts:
         action = "rule.extended" if raw.keys() <= set(PAIRED) else "rule.changed"
         return self._drafted(held, action, specs, asked)
 
-    def lift(self, held: Holdings, rule_id: str, asked: Asked, expect: int | None) -> Draft:
+    def lift(self, held: LogState, rule_id: str, asked: Asked, expect: int | None) -> Draft:
         """Also what has ended by this agent's clock: another's may be behind, or right."""
         item = _known(held, rule_id, expect)
         if is_taken_out(item):
@@ -127,7 +127,7 @@ class RuleDrafts:
         other = held.rule(_pair_id(item))
         both = [item] if other is None or is_taken_out(other) else [item, other]
         told = () if stands(item, asked.wall_s) else (_over(item),)
-        return Draft("rule.lifted", [ItemChange(one, ended(one, asked)) for one in both], told)
+        return Draft("rule.lifted", [Edit(one, ended(one, asked)) for one in both], told)
 
     # --- one rule --------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class RuleDrafts:
         known = self.known_metrics(database)
         return {name: metric._replace(value=None) for name, metric in known.items()}
 
-    def free_id(self, held: Holdings, taken: set[str] | None = None) -> str:
+    def free_id(self, held: LogState, taken: set[str] | None = None) -> str:
         while True:
             rule_id = self.new_id()
             if held.rule(rule_id) is None and rule_id not in (taken or ()):
@@ -235,23 +235,21 @@ class RuleDrafts:
 
     def _drafted(
         self,
-        held: Holdings,
+        held: LogState,
         action: str,
         specs: Sequence[tuple[RuleSpec, Reach]],
         asked: Asked,
     ) -> Draft:
         for spec, reach in specs:
             self.check_lock_out(spec, reach, held.standing_rule(spec.id, asked.wall_s))
-        changes = [
-            ItemChange(held.rule(spec.id), rule_item(spec, reach, asked)) for spec, reach in specs
-        ]
+        changes = [Edit(held.rule(spec.id), rule_item(spec, reach, asked)) for spec, reach in specs]
         changes = [change for change in changes if is_change(change)]
         check_room(held, changes, self.limits, asked.wall_s)
         told = self._advice(held, specs, asked)
         return Draft(action, changes, tuple(told) if changes else (UNCHANGED,))
 
     def _advice(
-        self, held: Holdings, specs: Sequence[tuple[RuleSpec, Reach]], asked: Asked
+        self, held: LogState, specs: Sequence[tuple[RuleSpec, Reach]], asked: Asked
     ) -> list[Advice]:
         if self.here is not None:
             return [one for spec, _ in specs for one in self.here.advice(spec)]
@@ -275,11 +273,11 @@ class RuleDrafts:
 class Neighbours:
     """Rules that stand, by whom they are on: for advice on another one."""
 
-    def __init__(self, held: Holdings, wall_s: float) -> None:
+    def __init__(self, held: LogState, wall_s: float) -> None:
         self._items = [
             item
             for item in held.items.values()
-            if item.kind is ItemKind.RULE and stands(item, wall_s)
+            if item.kind is ChangeKind.RULE and stands(item, wall_s)
         ]
         self._by_tokens: dict[frozenset[str], list[Item]] = {}
         for item in self._items:
@@ -299,7 +297,7 @@ class Neighbours:
 UNCHANGED = Advice(Severity.WARNING, "unchanged", "fleet", "nothing changed: it is so already")
 
 
-def is_change(change: ItemChange) -> bool:
+def is_change(change: Edit) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return before is not after
@@ -307,7 +305,7 @@ def is_change(change: ItemChange) -> bool:
 
 
 def rule_item(spec: RuleSpec, reach: Reach, asked: Asked) -> Item:
-    return Item(ItemKind.RULE, spec.id, reach, value_of(spec), 0, asked.wall_s, asked.who)
+    return Item(ChangeKind.RULE, spec.id, reach, value_of(spec), 0, asked.wall_s, asked.who)
 
 
 def lifted(item: Item, asked: Asked) -> Item:
@@ -319,7 +317,7 @@ def lifted(item: Item, asked: Asked) -> Item:
 
 def ended(item: Item, asked: Asked) -> Item:
     """Taken out: of a rule with what it said, and who lifted it."""
-    if item.kind != ItemKind.RULE:
+    if item.kind != ChangeKind.RULE:
         return taken_out(item, asked)
     try:
         return lifted(item, asked)
@@ -336,16 +334,14 @@ def rule_spec(item: Item) -> RuleSpec:
     return parse_kept(item.id, item.value, item.n)
 
 
-def check_room(
-    held: Holdings, changes: Sequence[ItemChange], limits: RuleLimits, wall_s: float
-) -> None:
+def check_room(held: LogState, changes: Sequence[Edit], limits: RuleLimits, wall_s: float) -> None:
     """Rules that ended are not in the way of others."""
     if len(held.items) + len(changes) <= limits.max_rules:
         return
     _check_kept(held, changes, limits)
-    rules = {name for name in held.standing(wall_s) if name[0] is ItemKind.RULE}
+    rules = {name for name in held.standing(wall_s) if name[0] is ChangeKind.RULE}
     for after in (change.after for change in changes):
-        if after is not None and after.kind is ItemKind.RULE:
+        if after is not None and after.kind is ChangeKind.RULE:
             (rules.add if stands(after, wall_s) else rules.discard)((after.kind, after.id))
     if len(rules) > limits.max_rules:
         message = (
@@ -355,7 +351,7 @@ def check_room(
         raise InvalidSettings([Fault("rules", message)])
 
 
-def _check_kept(held: Holdings, changes: Sequence[ItemChange], limits: RuleLimits) -> None:
+def _check_kept(held: LogState, changes: Sequence[Edit], limits: RuleLimits) -> None:
     """What has ended is kept for a day, and everybody reads it: no program fills it up."""
     names = {name_of(change.after) for change in changes if change.after is not None}
     count = len(held.items.keys() | names)
@@ -367,15 +363,15 @@ def _check_kept(held: Holdings, changes: Sequence[ItemChange], limits: RuleLimit
         raise InvalidSettings([Fault("rules", message)])
 
 
-def check_pairs(held: Holdings, changes: Sequence[ItemChange], wall_s: float) -> None:
+def check_pairs(held: LogState, changes: Sequence[Edit], wall_s: float) -> None:
     """Two that were set together stand together, or not at all (R76)."""
     after = {**held.items, **{name_of(one.after): one.after for one in changes if one.after}}
-    rules = {rule_id: item for (kind, rule_id), item in after.items() if kind is ItemKind.RULE}
+    rules = {rule_id: item for (kind, rule_id), item in after.items() if kind is ChangeKind.RULE}
     touched = {
         rule_id
         for change in changes
         for item in (change.before, change.after)
-        if item is not None and item.kind is ItemKind.RULE
+        if item is not None and item.kind is ChangeKind.RULE
         for rule_id in (item.id, _pair_id(item))
     }
     faults = []
@@ -390,7 +386,7 @@ def check_pairs(held: Holdings, changes: Sequence[ItemChange], wall_s: float) ->
         raise InvalidSettings(faults)
 
 
-def _known(held: Holdings, rule_id: str, expect: int | None) -> Item:
+def _known(held: LogState, rule_id: str, expect: int | None) -> Item:
     item = held.rule(rule_id)
     if item is None:
         message = f"there is no rule {rule_id!r}; `headgate rules --all` lists them"
@@ -399,7 +395,7 @@ def _known(held: Holdings, rule_id: str, expect: int | None) -> Item:
     return item
 
 
-def changeable(held: Holdings, rule_id: str, wall_s: float, expect: int | None) -> Item:
+def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) -> Item:
     item = _known(held, rule_id, expect)
     if not stands(item, wall_s):
         message = "has ended; what has ended is not changed: set it anew"
@@ -417,7 +413,7 @@ def check_expected(item: Item, expect: int | None) -> None:
 
 
 def _checked_vacancy(
-    held: Holdings, spec: RuleSpec, reach: Reach, asked: Asked
+    held: LogState, spec: RuleSpec, reach: Reach, asked: Asked
 ) -> tuple[Advice, ...]:
     """What has ended by this agent's clock may be in force by those of others: its id is for the
     same rule, set again, for as long as it is kept."""
@@ -477,7 +473,7 @@ def _pair_id(item: Item) -> str:
     return str((item.value or {}).get("pair", ""))
 
 
-def _pair_of(held: Holdings, item: Item, wall_s: float) -> Item | None:
+def _pair_of(held: LogState, item: Item, wall_s: float) -> Item | None:
     """The rule that was set together with it, if it stands."""
     other = held.rule(_pair_id(item))
     return other if other is not None and stands(other, wall_s) else None

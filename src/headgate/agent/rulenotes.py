@@ -17,7 +17,7 @@ from headgate.agent.followedrules import FollowedRules, Note
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.rulesteps import RuleEntry, mark_of
 from headgate.agent.ruletime import RuleMark, RuleTime, parse_mark
-from headgate.core.fleet import NOTES, Item, ItemKind, quoted, unquoted
+from headgate.core.change import NOTES, ChangeKind, Item, quoted, unquoted
 from headgate.core.keyvalue import Entry, Put
 from headgate.core.reach import HERE
 from headgate.core.stored import read_object
@@ -90,7 +90,7 @@ class RuleNotes:
         marks: list[RuleMark] = [
             mark
             for item in items
-            if item.kind == ItemKind.RULE and item.reach == HERE and item.value is not None
+            if item.kind == ChangeKind.RULE and item.reach == HERE and item.value is not None
             if (mark := mark_of(item.value)) is not None
         ]
         self._time.go_on_from(marks)

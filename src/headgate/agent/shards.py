@@ -17,10 +17,10 @@ import structlog
 from headgate.agent.board import Board
 from headgate.agent.demand import Demands
 from headgate.agent.fences import FenceWatcher
-from headgate.agent.fleetcommit import Draft
 from headgate.agent.handovers import Handovers
 from headgate.agent.hearsay import Hearsay
 from headgate.agent.heartbeat import Heartbeat
+from headgate.agent.logwriter import Draft
 from headgate.agent.members import (
     FOLLOWED_S,
     FOUND,
@@ -41,8 +41,8 @@ from headgate.agent.shardplan import ShardPlan as ShardPlan
 from headgate.agent.shardplan import fits, found_peer
 from headgate.agent.supervise import supervised
 from headgate.core.activity import Activity
-from headgate.core.fleet import Item, ItemChange, ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings
+from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.fleet_members import FleetMember
 from headgate.core.reach import HERE, Level, Place, Reach
 from headgate.core.rollup import AGGREGATES, Aggregate
@@ -60,7 +60,7 @@ from headgate.errors import HeadgateError, InvalidName, InvalidRequest, WrongSha
 
 log = structlog.get_logger()
 
-SKIP, PEER = ItemKind.SKIP, ItemKind.PEER
+SKIP, PEER = ChangeKind.SKIP, ChangeKind.PEER
 """Of a member, by its shard and its name."""
 RUNTIME = "runtime"
 """The source of a member that an operator added."""
@@ -507,7 +507,7 @@ class Shards:
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> FleetChange:
+    ) -> ChangeMade:
         """Leave a member out of the rollup, for a while. It is kept before it takes effect."""
         shard = self._with_member(database, member)
         if not 0 < for_s <= MAX_SKIP_S:
@@ -516,7 +516,7 @@ class Shards:
 
         reach = await self._reach_of(None, [database])
 
-        def draft(held: Holdings, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: Asked) -> Draft:
             value = {
                 "until_wall_s": asked.wall_s + for_s,
                 "who": asked.who,
@@ -527,10 +527,10 @@ class Shards:
 
         return await self._make(draft, who, dry_run=False)
 
-    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange:
+    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
         shard = self._shard_of(database)
 
-        def draft(held: Holdings, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: Asked) -> Draft:
             changes = _taken_out(held, SKIP, _id(shard, member), asked)
             if not changes:
                 raise NoSuchMember(f"{member} is not set aside in {shard.name}")
@@ -549,7 +549,7 @@ class Shards:
 
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
-    ) -> FleetChange:
+    ) -> ChangeMade:
         shard = self._shard_of(database)
         is_there = f"{shard.name} has a member {member!r} already"
         if member in shard.remotes or member in {m.name for m in shard.locals.values()}:
@@ -558,7 +558,7 @@ class Shards:
             raise InvalidRequest(f"{shard.name} has {MAX_MEMBERS} members, which is the most")
         reach = await self._reach_of(None, [database])
 
-        def draft(held: Holdings, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: Asked) -> Draft:
             if _standing(held, PEER, _id(shard, member)):
                 raise InvalidRequest(is_there, status=409)
             value = {"url": url, "database": peer_database}
@@ -566,10 +566,10 @@ class Shards:
 
         return await self._make(draft, who, dry_run=False)
 
-    async def remove_peer(self, database: str, member: str, *, who: str) -> FleetChange:
+    async def remove_peer(self, database: str, member: str, *, who: str) -> ChangeMade:
         shard = self._with_member(database, member)
 
-        def draft(held: Holdings, asked: Asked) -> Draft:
+        def draft(held: LogState, asked: Asked) -> Draft:
             changes = _taken_out(held, PEER, _id(shard, member), asked)
             if not changes and (why := self._why_it_stays(shard, member)):
                 raise InvalidRequest(f"{member} {why}", status=409)
@@ -643,18 +643,18 @@ def _is_of_its_shard(item: Item) -> bool:
     return item.reach in _reaches(item.id)
 
 
-def _standing(held: Holdings, kind: ItemKind, item_id: str) -> list[Item]:
+def _standing(held: LogState, kind: ChangeKind, item_id: str) -> list[Item]:
     return standing(held, kind, item_id, _reaches(item_id))
 
 
 def _set(
-    held: Holdings,
-    kind: ItemKind,
+    held: LogState,
+    kind: ChangeKind,
     item_id: str,
     value: Mapping[str, Any],
     asked: Asked,
     reach: Reach,
-) -> list[ItemChange]:
+) -> list[Edit]:
     """For the shard it replaces what was set for this agent alone, which would hide it here."""
     narrower = [] if reach == HERE else standing(held, kind, item_id)
     return [
@@ -663,7 +663,7 @@ def _set(
     ]
 
 
-def _taken_out(held: Holdings, kind: ItemKind, item_id: str, asked: Asked) -> list[ItemChange]:
+def _taken_out(held: LogState, kind: ChangeKind, item_id: str, asked: Asked) -> list[Edit]:
     found = _standing(held, kind, item_id)
     return [put(held, kind, item_id, None, asked, item.reach) for item in found]
 

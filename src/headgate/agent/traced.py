@@ -16,10 +16,10 @@ from headgate.agent.ports import (
     AuditEntry,
     Clock,
     Fact,
-    FleetStore,
     PeerLink,
     PolicySink,
     Probe,
+    SharedLog,
     Span,
     Store,
     Tracer,
@@ -108,11 +108,11 @@ def traced_store(store: Store, tracer: Tracer) -> Store:
     return cast(Store, Traced(store, tracer, STORE))
 
 
-def traced_fleet_store(store: FleetStore, tracer: Tracer) -> FleetStore:
+def traced_fleet_store(store: SharedLog, tracer: Tracer) -> SharedLog:
     def commit(compares: Any, puts: Any) -> Facts:
         return {"headgate.store": store.name, "headgate.puts": len(puts)}
 
-    return cast(FleetStore, Traced(store, tracer, {"commit": Watched("fleet commit", commit)}))
+    return cast(SharedLog, Traced(store, tracer, {"commit": Watched("fleet commit", commit)}))
 
 
 def traced_link(link: PeerLink, tracer: Tracer) -> PeerLink:

@@ -1,6 +1,6 @@
 """Metrics that reach beyond this agent, as patches of what lies beneath at each.
 
-operators ──WideMetrics──► draft ──► the fleet's log, or that of a shard ──follow──► MetricBook
+operators ──WideMetrics──► draft ──► the fleet's log, or that of a shard ──follow──► MetricKeeper
 
 Each agent validates what it is told: one where the patched settings are not valid, or where a
 query, an address or a command may not come from outside, keeps what it had and says so.
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from headgate.agent.fleetcommit import Draft
-from headgate.agent.metricbook import MetricBook
+from headgate.agent.logwriter import Draft
 from headgate.agent.metricdrafts import (
     ANY,
     LOOSER_FOR_S,
@@ -36,11 +35,12 @@ from headgate.agent.metricdrafts import (
     patched,
     with_end,
 )
+from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import Make, put
 from headgate.agent.ownitems import known as known_item
 from headgate.agent.ruledrafts import Asked
-from headgate.core.fleet import Item
-from headgate.core.fleet_change import FleetChange, Holdings, ends_at, stands
+from headgate.core.change import Item
+from headgate.core.change_log import ChangeMade, LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import METRIC_SETTINGS
@@ -53,7 +53,7 @@ from headgate.errors import Fault, InvalidSettings
 class WideMetrics:
     """For one change: to a log, with a reach."""
 
-    def __init__(self, book: MetricBook, make: Make, reach: Reach) -> None:
+    def __init__(self, book: MetricKeeper, make: Make, reach: Reach) -> None:
         self._book = book
         self._drafts = WideDrafts(book.drafts)
         self._make = make
@@ -68,8 +68,8 @@ class WideMetrics:
         who: str,
         expect: int | None = None,
         dry_run: bool = False,
-    ) -> FleetChange:
-        """Add the metric where there is none, and patch it where there is. As MetricBook.put."""
+    ) -> ChangeMade:
+        """Add the metric where there is none, and patch it where there is. As MetricKeeper.put."""
         return await self._set(database, metric, raw, expect, who, dry_run, whole=True)
 
     async def patch(
@@ -81,7 +81,7 @@ class WideMetrics:
         who: str,
         expect: int | None = None,
         dry_run: bool = False,
-    ) -> FleetChange:
+    ) -> ChangeMade:
         """Change some settings, wherever there is such a metric."""
         return await self._set(database, metric, raw, expect, who, dry_run, whole=False)
 
@@ -94,7 +94,7 @@ class WideMetrics:
         who: str,
         expect: int | None = None,
         dry_run: bool = False,
-    ) -> FleetChange:
+    ) -> ChangeMade:
         wish = self._wish(database, metric, expect, parted(end, self._book.wall_s)[1])
         return await self._make(
             lambda held, asked: self._drafts.remove(held, asked, wish), who, dry_run=dry_run
@@ -108,7 +108,7 @@ class WideMetrics:
         who: str,
         expect: int | None = None,
         dry_run: bool = False,
-    ) -> FleetChange:
+    ) -> ChangeMade:
         """Take out what was set with this reach: what lies beneath is in force again."""
         wish = self._wish(database, metric, expect)
         return await self._make(
@@ -125,7 +125,7 @@ class WideMetrics:
         dry_run: bool,
         *,
         whole: bool,
-    ) -> FleetChange:
+    ) -> ChangeMade:
         settings, end = parted(raw, self._book.wall_s)
         wish = self._wish(database, metric, expect, end, keeps_end=not whole)
         grounds = self._book.grounds(wish.database, wish.metric, without=wish.id)
@@ -154,7 +154,7 @@ class WideDrafts:
 
     def set(
         self,
-        held: Holdings,
+        held: LogState,
         asked: Asked,
         wish: Wish,
         given: Mapping[str, Any],
@@ -182,14 +182,14 @@ class WideDrafts:
         change = put(held, METRIC, wish.id, with_end(value, end_s), asked, wish.reach)
         return Draft("metric.set", [change], (*told, *ends))
 
-    def remove(self, held: Holdings, asked: Asked, wish: Wish) -> Draft:
+    def remove(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
         check_revision(wish, MetricBefore(before, None, n_of(before)))
         end_s, ends = _wide_end(wish, None, True, asked)
         value = with_end({"removed": True}, end_s)
         return Draft("metric.remove", [put(held, METRIC, wish.id, value, asked, wish.reach)], ends)
 
-    def revert(self, held: Holdings, asked: Asked, wish: Wish) -> Draft:
+    def revert(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
         if before is None or not stands(before, asked.wall_s):
             raise NoSuchMetric(f"nothing is set for {wish.id}")

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from headgate.core.fleet import ItemKind
-from headgate.core.fleet_change import budget_id
+from headgate.core.change import ChangeKind
+from headgate.core.change_log import budget_id
 from headgate.core.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
 from headgate.core.settings import unknown
 from headgate.errors import Fault, InvalidSettings
@@ -37,13 +37,13 @@ from headgate.errors import Fault, InvalidSettings
 MAX_ENTRIES = 20_000
 MAX_FAULTS = 200
 """Then it stops looking: ten thousand rules with one typing error each are one mistake."""
-SECTIONS: Mapping[str, ItemKind] = MappingProxyType(
+SECTIONS: Mapping[str, ChangeKind] = MappingProxyType(
     {
-        "rules": ItemKind.RULE,
-        "budgets": ItemKind.BUDGET,
-        "metrics": ItemKind.METRIC,
-        "peers": ItemKind.PEER,
-        "skips": ItemKind.SKIP,
+        "rules": ChangeKind.RULE,
+        "budgets": ChangeKind.BUDGET,
+        "metrics": ChangeKind.METRIC,
+        "peers": ChangeKind.PEER,
+        "skips": ChangeKind.SKIP,
     }
 )
 """In the order in which they are validated: a skip may be of a peer of the same file."""
@@ -53,7 +53,7 @@ SECTIONS: Mapping[str, ItemKind] = MappingProxyType(
 class FileEntry:
     """One change of a file. Its room has yet to validate the settings."""
 
-    kind: ItemKind
+    kind: ChangeKind
     id: str
     reach: Reach
     raw: Mapping[str, Any]
@@ -67,7 +67,7 @@ class FileEntry:
 class ChangeFile:
     entries: tuple[FileEntry, ...] = ()
 
-    def of(self, kind: ItemKind) -> list[FileEntry]:
+    def of(self, kind: ChangeKind) -> list[FileEntry]:
         return [entry for entry in self.entries if entry.kind is kind]
 
 
@@ -122,7 +122,7 @@ def parse_file(
         found = list(reading.entries(document.get(section, ()), section, kind))
         faults += _repeated(found, by_reach=default_reach is not None)
         entries += found
-    faults += _half_pairs(entry for entry in entries if entry.kind is ItemKind.RULE)
+    faults += _half_pairs(entry for entry in entries if entry.kind is ChangeKind.RULE)
     if faults:
         raise InvalidSettings(faults[:MAX_FAULTS])
     return ChangeFile(tuple(entries))
@@ -135,7 +135,7 @@ class _Reading:
     """What HERE is called by its name."""
     faults: list[Fault]
 
-    def entries(self, raw: object, section: str, kind: ItemKind) -> Iterator[FileEntry]:
+    def entries(self, raw: object, section: str, kind: ChangeKind) -> Iterator[FileEntry]:
         if not isinstance(raw, list | tuple):
             self.faults.append(Fault(section, f"must be a list of tables: [[{section}]]"))
             return
@@ -151,12 +151,12 @@ class _Reading:
             if len(self.faults) > MAX_FAULTS:
                 return
 
-    def _entry(self, raw: object, kind: ItemKind, place: str) -> FileEntry:
+    def _entry(self, raw: object, kind: ChangeKind, place: str) -> FileEntry:
         if not isinstance(raw, Mapping):
             raise InvalidSettings([Fault(place, "must be a table of settings")])
         reach, faults = self._reach(raw, place)
         given = {key: value for key, value in raw.items() if key != "reach"}
-        pair = given.pop("pair", "") if kind is ItemKind.RULE else ""
+        pair = given.pop("pair", "") if kind is ChangeKind.RULE else ""
         names = known_by(kind, reach)
         for name in names:
             if not isinstance(given.get(name), str) or not given[name]:
@@ -184,38 +184,41 @@ class _Reading:
 
 def known_by(kind: str, reach: Reach) -> Sequence[str]:
     """The settings that name one: to apply a file once more changes nothing."""
-    if kind == ItemKind.BUDGET:
+    if kind == ChangeKind.BUDGET:
         return ("database", "name") if reach == HERE else ("name",)
     return _KNOWN_BY[kind]
 
 
 _KNOWN_BY: Mapping[str, Sequence[str]] = {
-    ItemKind.RULE: ("id",),
-    ItemKind.METRIC: ("database", "metric"),
-    ItemKind.PEER: ("shard", "member"),
-    ItemKind.SKIP: ("shard", "member"),
+    ChangeKind.RULE: ("id",),
+    ChangeKind.METRIC: ("database", "metric"),
+    ChangeKind.PEER: ("shard", "member"),
+    ChangeKind.SKIP: ("shard", "member"),
 }
 _UNNAMED = {
-    (ItemKind.RULE, "id"): "is missing: a file's rules are known by their ids, so that to apply it "
+    (
+        ChangeKind.RULE,
+        "id",
+    ): "is missing: a file's rules are known by their ids, so that to apply it "
     'once more changes nothing; any name will do, such as "nightly-etl"',
-    (ItemKind.BUDGET, "name"): "is missing: a budget is known by its name",
-    (ItemKind.BUDGET, "database"): "is missing: a budget of one agent is one database's",
-    (ItemKind.METRIC, "database"): "is missing: a metric is one database's",
-    (ItemKind.METRIC, "metric"): "is missing: say which metric, such as lag",
-    (ItemKind.PEER, "shard"): "is missing: a peer is a member of a shard",
-    (ItemKind.PEER, "member"): "is missing: a peer is known by its member's name",
-    (ItemKind.SKIP, "shard"): "is missing: a skip is of a member of a shard",
-    (ItemKind.SKIP, "member"): "is missing: say which member is skipped",
+    (ChangeKind.BUDGET, "name"): "is missing: a budget is known by its name",
+    (ChangeKind.BUDGET, "database"): "is missing: a budget of one agent is one database's",
+    (ChangeKind.METRIC, "database"): "is missing: a metric is one database's",
+    (ChangeKind.METRIC, "metric"): "is missing: say which metric, such as lag",
+    (ChangeKind.PEER, "shard"): "is missing: a peer is a member of a shard",
+    (ChangeKind.PEER, "member"): "is missing: a peer is known by its member's name",
+    (ChangeKind.SKIP, "shard"): "is missing: a skip is of a member of a shard",
+    (ChangeKind.SKIP, "member"): "is missing: say which member is skipped",
 }
 
 
-def _id(kind: ItemKind, reach: Reach, names: Sequence[str]) -> str:
+def _id(kind: ChangeKind, reach: Reach, names: Sequence[str]) -> str:
     """As its room calls it; what reaches beyond one agent is known by its reach as well."""
-    if kind is ItemKind.BUDGET and reach != HERE:
+    if kind is ChangeKind.BUDGET and reach != HERE:
         return budget_id(names[0], reach)
-    if kind is ItemKind.METRIC and reach != HERE:
+    if kind is ChangeKind.METRIC and reach != HERE:
         return f"{'/'.join(names)}@{reach}"
-    return (" " if kind in (ItemKind.PEER, ItemKind.SKIP) else "/").join(names)
+    return (" " if kind in (ChangeKind.PEER, ChangeKind.SKIP) else "/").join(names)
 
 
 def _repeated(entries: Iterable[FileEntry], *, by_reach: bool) -> Iterator[Fault]:
@@ -253,7 +256,7 @@ def to_toml(document: Mapping[str, Any], head: Iterable[str] = ()) -> str:
     lines = [f"# {line}" for line in head]
     for section, kind in SECTIONS.items():
         for entry in document.get(section, ()):
-            below = entry.get("rules", ()) if kind is ItemKind.BUDGET else ()
+            below = entry.get("rules", ()) if kind is ChangeKind.BUDGET else ()
             own = {key: value for key, value in entry.items() if not below or key != "rules"}
             lines += ["", f"[[{section}]]", *_settings(own)]
             for rule in below:

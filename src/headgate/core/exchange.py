@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from headgate.core.fleet import ITEMS, Item, shard_items, unquoted
-from headgate.core.fleet_change import ItemName, ends_at, is_taken_out, name_of, stands
-from headgate.core.fleet_items import MAX_ITEM_BYTES, MAX_WALL_S
+from headgate.core.change import ITEMS, Item, shard_items, unquoted
+from headgate.core.change_codec import MAX_ITEM_BYTES, MAX_WALL_S
+from headgate.core.change_log import ChangeName, ends_at, is_taken_out, name_of, stands
 from headgate.core.reach import HERE
 from headgate.core.stored import read_object
 
@@ -256,19 +256,19 @@ def is_of(shard: str, key: str) -> bool:
 # --- names -----------------------------------------------------------------------------------
 
 
-def own_names(items: Iterable[Item]) -> dict[ItemName, Item]:
+def own_names(items: Iterable[Item]) -> dict[ChangeName, Item]:
     """Of an agent's own log, by name. A shard's change, which another agent has made, may have the
     name of one that was set here: that one keeps it, and the other has its shard behind its own."""
-    by_name: dict[ItemName, list[Item]] = {}
+    by_name: dict[ChangeName, list[Item]] = {}
     for item in items:
         by_name.setdefault(name_of(item), []).append(item)
-    found: dict[ItemName, Item] = {}
+    found: dict[ChangeName, Item] = {}
     for alike in by_name.values():
         found.update(_named_apart(alike))
     return found
 
 
-def rename(items: dict[ItemName, Item], new: Iterable[Item], shards: Iterable[str]) -> None:
+def rename(items: dict[ChangeName, Item], new: Iterable[Item], shards: Iterable[str]) -> None:
     """The same, of what has changed; in place."""
     suffixes = ["", *(f"{APART}{place}" for place in (HERE.level.value, *shards))]
     for item in new:
@@ -277,14 +277,14 @@ def rename(items: dict[ItemName, Item], new: Iterable[Item], shards: Iterable[st
         items.update(_named_apart([*(alike | {item.key: item}).values()]))
 
 
-def _named_apart(alike: Sequence[Item]) -> Iterator[tuple[ItemName, Item]]:
+def _named_apart(alike: Sequence[Item]) -> Iterator[tuple[ChangeName, Item]]:
     first, *others = sorted(alike, key=lambda one: (is_taken_out(one), shard_of(one.key), one.key))
     yield name_of(first), first
     for other in others:
         yield apart(other), other
 
 
-def apart(item: Item) -> ItemName:
+def apart(item: Item) -> ChangeName:
     """What it is called where its name is another's."""
     return item.kind, f"{item.id}{APART}{shard_of(item.key) or item.reach.level.value}"
 

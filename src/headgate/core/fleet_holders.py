@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from headgate.core.fleet import Item
+from headgate.core.change import Item
 from headgate.core.fleet_view import AgentSeen, FleetPicture
 from headgate.core.reach import Level, Place
 

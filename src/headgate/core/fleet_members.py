@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headgate.core.fleet import MEMBERS, quoted, shard_members, unquoted
+from headgate.core.change import MEMBERS, quoted, shard_members, unquoted
 from headgate.core.keyvalue import Entry
 from headgate.core.reach import Place
 from headgate.core.stored import read_object

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.fleet import MEMBERS, SHARDS, quoted, unquoted
-from headgate.core.fleet_change import Reached
+from headgate.core.change import MEMBERS, SHARDS, quoted, unquoted
+from headgate.core.change_log import Reached
 from headgate.core.keyvalue import Entry
 from headgate.core.reach import EVERYWHERE, Level, Place, Reach
 

@@ -15,7 +15,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
 
-from headgate.core.fleet import Item
+from headgate.core.change import Item
 from headgate.core.fleet_members import FleetMember, called_alike, newest_of_each
 from headgate.core.fleet_told import UNHEALTHY, MemberTold, ShardTold
 from headgate.core.reach import Place, Reach, parse_reach

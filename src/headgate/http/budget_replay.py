@@ -10,8 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.budgetbook import OURSELVES, Change, exempting
 from headgate.agent.budgets import Budgets, Controlled
+from headgate.agent.policykeeper import OURSELVES, Change, exempting
 from headgate.agent.ports import Clock
 from headgate.agent.traces import TraceMemory
 from headgate.core.settings import unknown

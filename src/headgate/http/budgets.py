@@ -1,4 +1,4 @@
-"""Budgets over HTTP.   Control ──► Budgeting ──► BudgetBook: of a database, at this agent
+"""Budgets over HTTP.   Control ──► Budgeting ──► PolicyKeeper: of a database, at this agent
                                        └──reach──► ChangeBook: those that reach further
 
 Both are answered alike. One that reaches further is in force, here too, when the agents that it
@@ -16,12 +16,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.budgetbook import Change, Edition
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.fleetbook import ChangeBook, NoSuchItem
+from headgate.agent.changebook import ChangeBook, NoSuchItem
+from headgate.agent.policykeeper import Change, Edition
 from headgate.agent.ports import Clock, Store
-from headgate.core.fleet import Item
-from headgate.core.fleet_change import FleetChange
+from headgate.core.change import Item
+from headgate.core.change_log import ChangeMade
 from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.core.settings import one_of
 from headgate.errors import Fault, InvalidRequest, InvalidSettings
@@ -270,7 +270,7 @@ class Budgeting:
         }
 
     async def _changed_for_fleet(
-        self, request: Request, change: Awaitable[FleetChange], reach: Reach
+        self, request: Request, change: Awaitable[ChangeMade], reach: Reach
     ) -> Response:
         done, name = await self._under_way.finish(change), request.path_params["name"]
         item = next((one for one in done.items if one.value is not None), None)

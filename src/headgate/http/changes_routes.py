@@ -16,11 +16,11 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.fleetbook import ChangeBook, OwnBook
+from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.ports import Clock
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import FleetChange, Holdings, stands
-from headgate.core.fleet_items import read_item_at
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_codec import read_item_at
+from headgate.core.change_log import ChangeMade, LogState, stands
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.auth import Gatekeeper
@@ -166,7 +166,7 @@ class ChangeRoutes:
             request.state.peer, request.headers.get("authorization")
         )
 
-    async def _changed(self, which: Log, making: Awaitable[FleetChange]) -> Response:
+    async def _changed(self, which: Log, making: Awaitable[ChangeMade]) -> Response:
         change = await self._under_way.finish(making)
         response = await json_in_thread(lambda: change_made_doc(change, which))
         response.headers.update(etag(change.after_n))
@@ -241,10 +241,10 @@ def readable(entries: Iterable[Entry]) -> list[Item]:
     return items
 
 
-_ORDER: Mapping[str, int] = {kind: at for at, kind in enumerate(ItemKind)}
+_ORDER: Mapping[str, int] = {kind: at for at, kind in enumerate(ChangeKind)}
 
 
-def _changes_doc(which: Log, holdings: Holdings, wall_s: float, *, ended: bool) -> ChangesDoc:
+def _changes_doc(which: Log, holdings: LogState, wall_s: float, *, ended: bool) -> ChangesDoc:
     chosen = [item for item in holdings.items.values() if ended or stands(item, wall_s)]
     chosen.sort(key=lambda item: (_ORDER.get(item.kind, len(_ORDER)), item.reach.rank, item.id))
     docs = [change_doc(item, wall_s) for item in chosen]

@@ -1,4 +1,4 @@
-"""The control plane: looking and changing.   AsgiBridge ──► Starlette ──► views and MetricBook"""
+"""The control plane: looking and changing.   AsgiBridge ──► Starlette ──► views and MetricKeeper"""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headgate.agent.budgetbook import NoSuchBudget
 from headgate.agent.budgets import Budgets
+from headgate.agent.changebook import NoSuchItem, OwnBook, StoppedMidway
 from headgate.agent.demand import Demands
 from headgate.agent.exchange import Exchange
-from headgate.agent.fleetbook import NoSuchItem, OwnBook, StoppedMidway
 from headgate.agent.intake import Intake
-from headgate.agent.metricbook import MetricBook, NoSuchMetric, Proposal
-from headgate.agent.rulebook import NoSuchRule, RuleKeeper
+from headgate.agent.metrickeeper import MetricKeeper, NoSuchMetric, Proposal
+from headgate.agent.policykeeper import NoSuchBudget
+from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
-from headgate.core.fleet_change import FleetChange
+from headgate.core.change_log import ChangeMade
 from headgate.errors import (
     Compacted,
     Conflict,
@@ -98,7 +98,7 @@ class Control:
     def __init__(
         self,
         views: Views,
-        book: MetricBook,
+        book: MetricKeeper,
         gatekeeper: Gatekeeper,
         *,
         shards: ShardsPort | None = None,
@@ -264,7 +264,7 @@ class Control:
     async def _changed(
         self,
         request: Request,
-        change: Callable[..., Awaitable[Proposal | FleetChange]],
+        change: Callable[..., Awaitable[Proposal | ChangeMade]],
         *others: str,
     ) -> Response:
         """`others`: parameters that it takes besides dry_run and reach."""
@@ -276,7 +276,7 @@ class Control:
         made = await self._under_way.finish(
             change(book, who=who, expect=expected_revision(request), dry_run=dry_run)
         )
-        if isinstance(made, FleetChange):
+        if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)
             return json_response(doc, headers=etag(doc.revision))
         if made.entry is None:

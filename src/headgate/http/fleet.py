@@ -14,9 +14,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.fleetbook import ChangeBook
-from headgate.agent.fleetmirror import Mirror
-from headgate.agent.fleetview import FleetView
+from headgate.agent.changebook import ChangeBook
+from headgate.agent.logmirror import Mirror
+from headgate.agent.picture import FleetView
 from headgate.agent.ports import Clock
 from headgate.core.keyvalue import Listing
 from headgate.core.reach import HERE, parse_reach

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.fleetview import FleetView, Looked
+from headgate.agent.picture import FleetView, Looked
 from headgate.agent.ports import Clock
 from headgate.core.fleet_view import Look
 from headgate.errors import InvalidRequest

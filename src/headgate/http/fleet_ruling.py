@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headgate.agent.fleetbook import ChangeBook, NoSuchItem
+from headgate.agent.changebook import ChangeBook, NoSuchItem
 from headgate.agent.followedrules import item_of
 from headgate.agent.ports import Clock
 from headgate.agent.rulesteps import Origin, RuleEntry
-from headgate.core.fleet import Item, ItemChange
-from headgate.core.fleet_change import FleetChange, ends_at
+from headgate.core.change import Edit, Item
+from headgate.core.change_log import ChangeMade, ends_at
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import Reach, parse_reach
 from headgate.core.rule_settings import RuleSpec, parse_kept
@@ -102,7 +102,7 @@ class FleetRuling:
         entry = entry_of(found, self._clock.now())
         return entry if entry.unread else replace(entry, advice=(told,))
 
-    async def made(self, change: Awaitable[FleetChange], rule_id: str = "") -> Ruled:
+    async def made(self, change: Awaitable[ChangeMade], rule_id: str = "") -> Ruled:
         """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
         done = await change
         items = items_of(done)
@@ -150,12 +150,12 @@ def entry_of(item: Item, now: Instant) -> RuleEntry:
     return RuleEntry(spec, ends_mono_s, origin=origin, unread=unread)
 
 
-def items_of(change: FleetChange) -> list[Item]:
+def items_of(change: ChangeMade) -> list[Item]:
     """What has become of its rules."""
     return [item for item in map(_shown, change.changes) if item is not None]
 
 
-def _shown(change: ItemChange) -> Item | None:
+def _shown(change: Edit) -> Item | None:
     """What has become of a rule; of one that was taken out without a word, what it was."""
     after, before = change.after, change.before
     if after is None or after.value is not None:

@@ -1,6 +1,6 @@
 """How this agent stands with its fleet: for status, readiness and metrics.
 
-FleetFollower.state ──► FleetLook ──► StatusDoc.fleet, advice, /readyz, /metrics
+LogFollower.state ──► FleetLook ──► StatusDoc.fleet, advice, /readyz, /metrics
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from headgate.agent.fleetfollower import FleetState
+from headgate.agent.logfollower import FollowState
 from headgate.core.fleet_view import Counts
 from headgate.core.samples import Instant
 from headgate.wire.fleet import FleetFollowingDoc, iso
@@ -20,13 +20,13 @@ MAX_TOLD = 5
 
 
 class Following(Protocol):
-    """As much of agent/fleetfollower.FleetFollower as is looked at."""
+    """As much of agent/logfollower.LogFollower as is looked at."""
 
-    def state(self) -> FleetState: ...
+    def state(self) -> FollowState: ...
 
 
 class Viewing(Protocol):
-    """As much of agent/fleetview.FleetView."""
+    """As much of agent/picture.FleetView."""
 
     @property
     def counts(self) -> Counts: ...
@@ -36,7 +36,7 @@ class Viewing(Protocol):
 class FleetLook:
     follower: Following
     requests: Mapping[str, int] = field(default_factory=dict)
-    """To the store since the start, by outcome (agent/fleetmeter.py)."""
+    """To the store since the start, by outcome (agent/logmeter.py)."""
     view: Viewing | None = None
     """Where this agent watches the whole fleet."""
     unreadable: Callable[[], Mapping[str, str]] = dict
@@ -95,7 +95,7 @@ def amiss(
     return told if more <= 0 else [*told[:MAX_TOLD], f"{more} more of this kind"]
 
 
-def says(state: FleetState, now: Instant) -> str:
+def says(state: FollowState, now: Instant) -> str:
     if not state.store_id:
         return f"nothing is known of the fleet yet: {state.fault or 'its store is being asked'}"
     where = f"n {state.n:,} {_from(state)}"
@@ -105,7 +105,7 @@ def says(state: FleetState, now: Instant) -> str:
     return f"{where}, heard {duration(max(0.0, heard_s))} ago"
 
 
-def _from(state: FleetState) -> str:
+def _from(state: FollowState) -> str:
     if state.source:
         return f"from {state.source}"
     if state.from_cache_of is not None:
@@ -113,7 +113,7 @@ def _from(state: FleetState) -> str:
     return "as last heard; nobody is followed just now"
 
 
-def _stale(state: FleetState) -> str:
+def _stale(state: FollowState) -> str:
     why = f" ({state.fault})" if state.fault else ""
     if not state.store_id:
         return (
@@ -126,7 +126,7 @@ def _stale(state: FleetState) -> str:
     )
 
 
-def _behind(state: FleetState) -> str:
+def _behind(state: FollowState) -> str:
     back = state.went_back
     assert back is not None
     items = f"{back.kept:,} item{'' if back.kept == 1 else 's'}"

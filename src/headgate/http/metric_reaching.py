@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
+from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.fleetbook import ChangeBook, OwnBook
-from headgate.agent.metricbook import MetricBook
+from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.widemetrics import WideMetrics
-from headgate.core.fleet_change import FleetChange, ends_at
+from headgate.core.change_log import ChangeMade, ends_at
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Level, Reach, parse_reach
 from headgate.errors import InvalidRequest
@@ -28,7 +28,7 @@ REACH = "reach"
 class MetricReaching:
     def __init__(
         self,
-        book: MetricBook,
+        book: MetricKeeper,
         own: OwnBook | None,
         fleet: ChangeBook | None,
         exchange: Exchange | None,
@@ -38,7 +38,7 @@ class MetricReaching:
         self._fleet = fleet
         self._exchange = exchange
 
-    async def target(self, request: Request, database: str) -> MetricBook | WideMetrics:
+    async def target(self, request: Request, database: str) -> MetricKeeper | WideMetrics:
         """What makes the change."""
         given = _given(request)
         reach = HERE if given is None else await self._reach(given, database)
@@ -60,7 +60,7 @@ class MetricReaching:
             return False
         return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
 
-    def doc(self, database: str, metric: str, done: FleetChange) -> WideMetricDoc:
+    def doc(self, database: str, metric: str, done: ChangeMade) -> WideMetricDoc:
         item = done.items[0]
         settings = (item.value or {}).get("settings")
         end_s = ends_at(item)

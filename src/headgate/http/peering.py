@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.demand import Demands
-from headgate.agent.metricbook import NoSuchMetric
-from headgate.core.fleet_change import FleetChange
+from headgate.agent.metrickeeper import NoSuchMetric
+from headgate.core.change_log import ChangeMade
 from headgate.core.names import parse_database
 from headgate.core.shard import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull
 from headgate.core.topology import MemberReport
@@ -50,9 +50,9 @@ class ShardsPort(Protocol):
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> FleetChange: ...
+    ) -> ChangeMade: ...
 
-    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange: ...
+    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade: ...
 
     async def hand_over(
         self, database: str, *, for_s: float, reason: str, who: str
@@ -62,9 +62,9 @@ class ShardsPort(Protocol):
 
     async def add_peer(
         self, database: str, member: str, *, url: str, peer_database: str, who: str
-    ) -> FleetChange: ...
+    ) -> ChangeMade: ...
 
-    async def remove_peer(self, database: str, member: str, *, who: str) -> FleetChange: ...
+    async def remove_peer(self, database: str, member: str, *, who: str) -> ChangeMade: ...
 
 
 class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
@@ -222,7 +222,7 @@ class Peering:
     async def _changed(self, request: Request, change: Awaitable[Any]) -> Response:
         made = await self._under_way.finish(change)
         shard = self._views.shard(request.path_params["database"])
-        if isinstance(made, FleetChange):
+        if isinstance(made, ChangeMade):
             shard = msgspec.structs.replace(shard, copies=copies_doc(made.copies))
         return json_response(shard)
 

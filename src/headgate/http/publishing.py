@@ -14,8 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headgate.agent.budgetbook import Edition, NoSuchBudget
 from headgate.agent.budgets import Budgets, Controlled
+from headgate.agent.policykeeper import Edition, NoSuchBudget
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import SECURITY_HEADERS
 from headgate.traffic.parse import written

@@ -17,13 +17,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headgate.agent.changebook import ChangeBook, NoSuchItem, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.fleetbook import ChangeBook, NoSuchItem, OwnBook
-from headgate.agent.rulebook import NoSuchRule, RuleKeeper
 from headgate.agent.ruledrafts import FAVOR_RATIO
+from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
 from headgate.agent.rulesteps import Origin, RuleEntry
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import FleetChange
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import ChangeMade
 from headgate.core.lint import Advice
 from headgate.core.names import Identity
 from headgate.core.reach import HERE, Level, Reach
@@ -244,7 +244,7 @@ class Ruling:
             origin = self._rules.entry(rule_id).origin
         except NoSuchRule:
             return rule_id
-        return self._own.name(ItemKind.RULE, origin.item_id, origin.reach)
+        return self._own.name(ChangeKind.RULE, origin.item_id, origin.reach)
 
     def _is_of_fleet(self, rule_id: str) -> bool:
         """Not set at this agent; where it knows of no fleet, its own book says what is wrong."""
@@ -265,7 +265,7 @@ class Ruling:
     def _is_in_force(self, rule_id: str) -> bool:
         return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
 
-    async def _made(self, making: Awaitable[FleetChange], rule_id: str = "") -> Ruled:
+    async def _made(self, making: Awaitable[ChangeMade], rule_id: str = "") -> Ruled:
         """Of this agent's own. `rule_id`: of the one that was to be changed, for a change that
         changes nothing."""
         done = await self._under_way.finish(making)
@@ -276,7 +276,7 @@ class Ruling:
         copies = copies_doc(done.copies)
         return Ruled([replace(entry, advice=done.advice) for entry in entries], copies=copies)
 
-    def _as_it_is(self, item: Item, now: Instant, done: FleetChange) -> RuleEntry:
+    def _as_it_is(self, item: Item, now: Instant, done: ChangeMade) -> RuleEntry:
         """In force by now; what was only tried is not. A shard's may be in force as several."""
         is_shown = done.dry_run or item.reach != HERE
         return entry_of(item, now) if is_shown else self._rules.entry(item.id)

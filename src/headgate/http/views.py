@@ -20,7 +20,7 @@ from headgate.agent.heartbeat import Heartbeat
 from headgate.agent.intake import Intake
 from headgate.agent.keeper import Keeper
 from headgate.agent.knownmetrics import metrics_known_to
-from headgate.agent.metricbook import DatabasePlan, Entry, MetricBook, NoSuchMetric, Proposal
+from headgate.agent.metrickeeper import DatabasePlan, Entry, MetricKeeper, NoSuchMetric, Proposal
 from headgate.agent.pacer import paced
 from headgate.agent.ports import Clock, SpansOut, Store
 from headgate.agent.recorder import Recorder
@@ -118,7 +118,7 @@ class Parts:
     """The running agent, as far as it is looked at."""
 
     board: Board
-    book: MetricBook
+    book: MetricKeeper
     checker: Checker
     recorder: Recorder
     keeper: Keeper

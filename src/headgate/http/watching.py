@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from headgate.agent.knownmetrics import metrics_known_to
 from headgate.agent.ports import Store
-from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.schedules import windows_of
 from headgate.core.names import parse_identity
 from headgate.core.records import Asked, Tally, in_steps

@@ -1,6 +1,6 @@
 """Follow another agent instead of the store.   Mirror ◄── AgentReader ──► GET /v1/fleet/feed there
 
-Implements the port FleetReader over a peer's link. Revisions and the store's id are the store's
+Implements the port LogReader over a peer's link. Revisions and the store's id are the store's
 own, so that whoever follows may go on with the store where it left off here, and back again.
 """
 

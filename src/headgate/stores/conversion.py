@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from headgate.core.fleet import HEAD, WIDE, quoted
+from headgate.core.change import HEAD, WIDE, quoted
 from headgate.core.rule_times import parse_date_time
 
 log = structlog.get_logger()
@@ -199,7 +199,7 @@ def _object(raw_json: str, what: str) -> dict[str, Any] | None:
 
 
 def _bytes(document: Mapping[str, Any]) -> bytes:
-    """As core/fleet_items writes it; half a character, which it cannot write, stays escaped."""
+    """As core/change_codec writes it; half a character, which it cannot write, stays escaped."""
     try:
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headgate.core.fleet import LOG
-from headgate.core.fleet_items import MAX_OWN_ITEM_BYTES
+from headgate.core.change import LOG
+from headgate.core.change_codec import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.records import BudgetMinute, Report, Tally
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from headgate.core.fleet import LOG
+from headgate.core.change import LOG
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict

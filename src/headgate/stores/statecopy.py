@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from headgate.core.fleet import LOG
+from headgate.core.change import LOG
 from headgate.core.keyvalue import Entry, Listing
 from headgate.stores.conversion import OldRows, converted_revision, entries_of
 from headgate.stores.locallog import read_log

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.core.fleet import Revision
+from headgate.core.change import Revision
 from headgate.core.records import BudgetMinute
 from headgate.traffic.difference import Change
 from headgate.traffic.explain import BudgetState, Explanation

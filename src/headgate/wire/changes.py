@@ -1,6 +1,6 @@
 """What operators changed, as documents: changes of a log, differences, revisions, files.
 
-core/fleet (Item, ItemChange, Revision) ──► here ──► http/changes_routes ──► cli/changes_pages
+core/change (Item, Edit, Revision) ──► here ──► http/changes_routes ──► cli/changes_pages
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headgate.core.fleet import Item, ItemChange, ItemKind, Revision
-from headgate.core.fleet_change import FleetChange, ItemDifference, What, difference, ends_at
+from headgate.core.change import ChangeKind, Edit, Item, Revision
+from headgate.core.change_log import ChangeDifference, ChangeMade, What, difference, ends_at
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE
 from headgate.core.rule_settings import RuleSpec, parse_kept
@@ -198,7 +198,7 @@ def change_doc(item: Item, wall_s: float) -> ChangeDoc:
 
 def _shown(item: Item, value: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a metric is read with may open doors; of a newer version's value anything may."""
-    known = item.kind in _SAYS and item.kind != ItemKind.METRIC
+    known = item.kind in _SAYS and item.kind != ChangeKind.METRIC
     return dict(value) if known else redacted(value)
 
 
@@ -206,7 +206,7 @@ def _read(item: Item, wall_s: float) -> _Read:
     if item.value is None:
         return _Read("taken out", "removed")
     try:
-        if item.kind is ItemKind.RULE:
+        if item.kind is ChangeKind.RULE:
             return _rule(parse_kept(item.id, item.value, item.n), wall_s)
         ends = ends_at(item)
         over = ends is not None and wall_s >= ends
@@ -271,13 +271,13 @@ def _handover(item: Item, value: Mapping[str, Any]) -> str:
 
 
 _SAYS: Mapping[str, Callable[[Item, Mapping[str, Any]], str]] = {
-    ItemKind.RULE: lambda item, value: rule_says(parse_kept(item.id, value, item.n).rule),
-    ItemKind.BUDGET: _budget,
-    ItemKind.POLICY: _policy,
-    ItemKind.METRIC: _metric,
-    ItemKind.SKIP: _skip,
-    ItemKind.PEER: _peer,
-    ItemKind.HANDOVER: _handover,
+    ChangeKind.RULE: lambda item, value: rule_says(parse_kept(item.id, value, item.n).rule),
+    ChangeKind.BUDGET: _budget,
+    ChangeKind.POLICY: _policy,
+    ChangeKind.METRIC: _metric,
+    ChangeKind.SKIP: _skip,
+    ChangeKind.PEER: _peer,
+    ChangeKind.HANDOVER: _handover,
 }
 
 
@@ -294,7 +294,7 @@ def _value(value: Any) -> str:
 # --- what a change does ----------------------------------------------------------------------
 
 
-def change_made_doc(change: FleetChange, log: Log) -> ChangeMadeDoc:
+def change_made_doc(change: ChangeMade, log: Log) -> ChangeMadeDoc:
     return ChangeMadeDoc(
         log=log,
         before_n=change.before_n,
@@ -310,11 +310,11 @@ def change_made_doc(change: FleetChange, log: Log) -> ChangeMadeDoc:
     )
 
 
-def difference_docs(changes: Sequence[ItemChange]) -> list[ChangeDifferenceDoc]:
+def difference_docs(changes: Sequence[Edit]) -> list[ChangeDifferenceDoc]:
     return [_difference_doc(change) for change in changes[:MAX_CHANGES_TOLD]]
 
 
-def _difference_doc(change: ItemChange) -> ChangeDifferenceDoc:
+def _difference_doc(change: Edit) -> ChangeDifferenceDoc:
     found = difference(change)
     return ChangeDifferenceDoc(
         kind=f"{found.kind} {found.what.value}",
@@ -325,7 +325,7 @@ def _difference_doc(change: ItemChange) -> ChangeDifferenceDoc:
     )
 
 
-def _line(change: ItemChange, found: ItemDifference) -> str:
+def _line(change: Edit, found: ChangeDifference) -> str:
     """One that comes or goes is told with what it does: names alone tell nobody."""
     item = change.before if found.what is What.TAKEN_OUT else change.after
     if found.what is What.CHANGED or item is None or item.value is None:

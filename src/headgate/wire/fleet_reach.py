@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headgate.core.fleet_change import Reached
+from headgate.core.change_log import Reached
 
 MAX_NAMED = 5
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
-from headgate.core.fleet import Item, ItemKind
-from headgate.core.fleet_change import ends_at
+from headgate.core.change import ChangeKind, Item
+from headgate.core.change_log import ends_at
 from headgate.core.fleet_holders import Holders
 from headgate.core.fleet_told import PASSING, MetricTold
 from headgate.core.fleet_view import (
@@ -338,7 +338,7 @@ def _left_s(item: Item, wall_s: float) -> float | None:
 
 
 def _says(item: Item) -> str:
-    if item.kind is ItemKind.BUDGET:
+    if item.kind is ChangeKind.BUDGET:
         return _budget_says(item)
     try:
         return says(parse_kept(item.id, item.value, item.n).rule)

@@ -15,7 +15,7 @@ from headgate.core.keyvalue import Put
 from headgate.core.pairs import Answered
 from tests.agent.elections import TTL_S, Pair
 from tests.agent.fakes import HandClock
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 KEY = "leaders/pair"
 
@@ -335,7 +335,7 @@ async def test_a_machine_that_slept_has_no_term_left_when_it_wakes() -> None:
     """R53: its monotonic clock stood still meanwhile; what counts is one that did not."""
     clock, slept_s = HandClock(), [0.0]
     elector = Elector(
-        MemoryFleetStore(KeptInMemory(mono_s=lambda: clock.now().mono_s)),
+        MemoryLog(KeptInMemory(mono_s=lambda: clock.now().mono_s)),
         clock,
         lambda: 0.5,
         name="pair",

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from random import Random
 
-from headgate.agent.fleetbeat import FleetBeat
-from headgate.core.fleet import BEAT, SHARDS
-from headgate.core.fleet_beat import Beat, beat_bytes, read_beat
+from headgate.agent.logbeat import LogBeat
+from headgate.core.beat import Beat, beat_bytes, read_beat
+from headgate.core.change import BEAT, SHARDS
 from headgate.core.keyvalue import Put
 from headgate.errors import OutcomeUnknown
 from tests.agent.fakes import HandClock, settle
 from tests.agent.fleetfakes import FakeReader, Follow, item, set_items
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 
-class Counting(MemoryFleetStore):
+class Counting(MemoryLog):
     def __init__(self, kept: KeptInMemory, name: str = "etcd") -> None:
         super().__init__(kept, name=name)
         self.commits = self.counts = 0
@@ -47,7 +47,7 @@ class Beaters:
             roll = Random(seed).random
             follow = Follow(store, clock=self.clock, roll=roll)
             self.follows[name] = follow
-            self.beats[name] = FleetBeat(store, follow.follower, self.clock, roll, by=name)
+            self.beats[name] = LogBeat(store, follow.follower, self.clock, roll, by=name)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stack = AsyncExitStack()
 
@@ -135,7 +135,7 @@ async def test_who_follows_another_agent_does_not_beat() -> None:
     kept, clock = KeptInMemory(), HandClock()
     store = Counting(kept)
     async with Follow(FakeReader(kept, "agent a"), store, clock=clock) as follow:
-        beat = FleetBeat(store, follow.follower, clock, lambda: 0.5, by="b")
+        beat = LogBeat(store, follow.follower, clock, lambda: 0.5, by="b")
         task = asyncio.ensure_future(beat.run())
         await follow.pass_s(4.0)
         assert follow.follower.state().source == "agent a"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.agent.fleetcopies import FleetCopies
-from headgate.core.fleet_copy import FleetCopy
+from headgate.agent.logcopies import LogCopies
+from headgate.core.log_copy import LogCopy
 from headgate.errors import StoreUnavailable
 from tests.agent.fakes import settle
 from tests.agent.fleetfakes import FakeReader, Follow, item, set_items, wide
@@ -16,15 +16,15 @@ class FakeFile:
     name = "fleet.copy"
 
     def __init__(self) -> None:
-        self.copies: list[FleetCopy] = []
+        self.copies: list[LogCopy] = []
         self.fault: StoreUnavailable | None = None
 
-    async def load(self) -> FleetCopy | None:
+    async def load(self) -> LogCopy | None:
         if self.fault is not None:
             raise self.fault
         return self.copies[-1] if self.copies else None
 
-    async def save(self, copy: FleetCopy) -> None:
+    async def save(self, copy: LogCopy) -> None:
         if self.fault is not None:
             raise self.fault
         self.copies.append(copy)
@@ -36,7 +36,7 @@ class Keeping:
         self.file = file
         self.etcd = FakeReader(kept)
         self.follow = Follow(self.etcd)
-        self.copies = FleetCopies(self.follow.follower, file, self.follow.clock)
+        self.copies = LogCopies(self.follow.follower, file, self.follow.clock)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Keeping:

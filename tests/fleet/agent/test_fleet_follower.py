@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from headgate.agent.fleetmirror import Mirror
-from headgate.core.fleet import HEAD, WIDE, followed_prefixes, shard_items
-from headgate.core.fleet_copy import FleetCopy
+from headgate.agent.logmirror import Mirror
+from headgate.core.change import HEAD, WIDE, followed_prefixes, shard_items
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Changes, Listing, Put
+from headgate.core.log_copy import LogCopy
 from headgate.core.reach import Level, Reach
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from tests.agent.fakes import HandClock, settle
@@ -412,7 +412,7 @@ async def test_how_far_the_fleet_is_counts_when_it_has_arrived_and_not_before() 
         assert follow.follower.state().n == 0
 
 
-def copy_of(kept: KeptInMemory, *, wall_s: float = NOW.wall_s) -> FleetCopy:
+def copy_of(kept: KeptInMemory, *, wall_s: float = NOW.wall_s) -> LogCopy:
     mirror = Mirror(HandClock())
     mirror.adopt(kept.listing((HEAD, *PREFIXES)), PREFIXES)
     return mirror.copy(wall_s)

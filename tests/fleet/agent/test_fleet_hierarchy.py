@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.agent.fleetmirror import Mirror
-from headgate.core.fleet import BEAT, HEAD, followed_prefixes
+from headgate.agent.logmirror import Mirror
+from headgate.core.change import BEAT, HEAD, followed_prefixes
 from headgate.core.keyvalue import Changes, Event
 from headgate.peers.fleetfeed import AgentReader
 from tests.agent.fakes import HandClock, settle

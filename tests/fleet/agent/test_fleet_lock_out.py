@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.fleetbook import ChangeBook
-from headgate.agent.rulebook import RuleKeeper
+from headgate.agent.changebook import ChangeBook
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.rule_settings import KnownMetric
 from headgate.errors import InvalidSettings
 from tests.agent.fleet_items import HERE, OTHER, rule_item

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from headgate.agent.fleetmirror import KEPT, Mirror
-from headgate.core.fleet import BEAT, HEAD, shard_items
-from headgate.core.fleet_items import head_bytes, item_bytes
+from headgate.agent.logmirror import KEPT, Mirror
+from headgate.core.change import BEAT, HEAD, shard_items
+from headgate.core.change_codec import head_bytes, item_bytes
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.errors import Compacted, StoreUnavailable
 from headgate.wire.fleet import iso

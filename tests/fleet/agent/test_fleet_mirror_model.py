@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.agent.fleetmirror import Mirror
-from headgate.core.fleet import HEAD
+from headgate.agent.logmirror import Mirror
+from headgate.core.change import HEAD
 from headgate.core.keyvalue import Changes, Entry, Event
 from headgate.errors import Compacted
 from tests.agent.fakes import HandClock

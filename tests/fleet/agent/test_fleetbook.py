@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.fleetbook import NoSuchItem
-from headgate.agent.fleethistory import MAX_REVISIONS
-from headgate.core.fleet import (
+from headgate.agent.changebook import NoSuchItem
+from headgate.agent.loghistory import MAX_REVISIONS
+from headgate.core.change import (
     HEAD,
     ITEMS,
     LOG,
     WIDE,
-    ItemKind,
+    ChangeKind,
     Revision,
     item_key,
     log_key,
     shard_items,
 )
-from headgate.core.fleet_change import What
-from headgate.core.fleet_items import (
+from headgate.core.change_codec import (
     head_bytes,
     item_bytes,
     read_item,
     read_revision,
     revision_bytes,
 )
+from headgate.core.change_log import What
 from headgate.core.keyvalue import Put
 from headgate.core.rule_settings import RuleLimits, parse_kept
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
@@ -41,7 +41,7 @@ from tests.agent.fleetbook_world import (
     book_on,
     reach,
 )
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ async def test_a_budgets_end_is_put_off_and_its_name_and_reach_stay(world: BookW
 async def test_a_removed_budget_is_put_as_taken_out(world: BookWorld) -> None:
     await world.book.set_budget("cap", CAP, reach=FLEET, who="ada")
     await world.book.remove_budget("cap", reach=FLEET, who="bob", expect=1)
-    key = item_key(ItemKind.BUDGET, "cap@fleet", FLEET)
+    key = item_key(ChangeKind.BUDGET, "cap@fleet", FLEET)
     (entry,) = (await world.store.list((key,))).entries
     item = read_item(entry.value)
     assert (item.value, item.n, item.set_by) == (None, 2, "bob")
@@ -451,7 +451,7 @@ async def test_members_that_cannot_be_read_are_told_and_the_others_count(world: 
 
 
 async def test_a_topology_that_cannot_be_read_holds_up_no_change(world: BookWorld) -> None:
-    class Blind(MemoryFleetStore):
+    class Blind(MemoryLog):
         async def list(self, prefixes: Any, *, at_any_member: bool = False) -> Any:
             if any(prefix.startswith("members/") for prefix in prefixes):
                 raise StoreUnavailable("no answer in 2 s")

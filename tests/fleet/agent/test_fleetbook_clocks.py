@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from headgate.agent.fleetbook import ChangeBook
-from headgate.core.fleet import BEAT
-from headgate.core.fleet_beat import Beat, beat_bytes
+from headgate.agent.changebook import ChangeBook
+from headgate.core.beat import Beat, beat_bytes
+from headgate.core.change import BEAT
 from headgate.core.keyvalue import Put
 from headgate.core.samples import Instant
 from headgate.errors import Conflict, InvalidSettings
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, QuickClock, book_on
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 HOURS_S = 3600.0
 HOLD = {"id": "stop", "target": "etl", "kind": "hold", "reason": "x", "for": "1h"}
@@ -40,7 +40,7 @@ def world() -> BookWorld:
 
 
 def book_ahead(world: BookWorld, by_s: float = 2 * HOURS_S) -> ChangeBook:
-    return book_on(MemoryFleetStore(world.kept), Shifted(world.clock, by_s), "h")
+    return book_on(MemoryLog(world.kept), Shifted(world.clock, by_s), "h")
 
 
 async def test_what_others_have_in_force_can_be_lifted_by_a_clock_that_is_ahead(
@@ -89,7 +89,7 @@ async def test_a_clock_that_differs_from_the_fleets_is_told_of(
     world: BookWorld, by_s: float, told: str
 ) -> None:
     beat = beat_bytes(Beat("db-7", world.wall_s))
-    await MemoryFleetStore(world.kept).commit([], [Put(BEAT, beat)])
+    await MemoryLog(world.kept).commit([], [Put(BEAT, beat)])
     change = await book_ahead(world, by_s).put_rule(HALF, reach=FLEET, who="ann", dry_run=True)
     clocks = [one.message for one in change.advice if one.code == "clock"]
     assert len(clocks) == bool(told) and all(told in one for one in clocks)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.fleetbook import NoSuchItem
+from headgate.agent.changebook import NoSuchItem
+from headgate.core.change import HEAD, ITEMS, Item
+from headgate.core.change_codec import head_bytes
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
-from headgate.core.fleet import HEAD, ITEMS, Item
-from headgate.core.fleet_change import What
-from headgate.core.fleet_items import head_bytes
+from headgate.core.change_log import What
 from headgate.core.keyvalue import Put
 from headgate.errors import InvalidSettings
 from tests.agent.fleetbook_world import (
@@ -24,7 +24,7 @@ from tests.agent.fleetbook_world import (
     book_on,
     file_of,
 )
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 FILE = """
 [[rules]]
@@ -263,7 +263,7 @@ async def test_what_an_empty_store_has_lost_is_put_back_above_the_old_number() -
     world = await stocked()
     items, n = await held_items(world)
     document = (await world.book.export()).document
-    empty = MemoryFleetStore(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
+    empty = MemoryLog(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
     book = book_on(empty, world.clock)
     change = await book.restore(items, who="ada", known_n=n)
     assert (change.before_n, change.after_n) == (0, n + 1)
@@ -284,7 +284,7 @@ async def test_what_was_lifted_stays_lifted_in_a_store_from_a_backup(world: Book
     world.clock.pass_s(10)
     await world.book.lift_rule("half", who="bob")
     items, n = await held_items(world)
-    older = MemoryFleetStore(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
+    older = MemoryLog(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
     await older.commit([], [Put(entry.key, entry.value) for entry in backup.entries])
     book = book_on(older, world.clock)
     assert (await book.items()).standing(world.wall_s)
@@ -298,7 +298,7 @@ async def test_what_was_set_since_counts_and_gets_a_number_that_is_new(world: Bo
         await world.book.put_rule({**HALF, "id": f"r{at}"}, reach=FLEET, who="ada")
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
     items, n = await held_items(world)
-    empty = MemoryFleetStore(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
+    empty = MemoryLog(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
     book = book_on(empty, world.clock)
     world.clock.pass_s(5)
     await book.put_rule({**HALF, "ratio": 0.9}, reach=FLEET, who="eve")

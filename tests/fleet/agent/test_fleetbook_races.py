@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from headgate.agent.fleetbook import StoppedMidway
-from headgate.agent.fleetcommit import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
-from headgate.core.fleet import LOG
-from headgate.core.fleet_parts import MAX_PART_KEYS
+from headgate.agent.changebook import StoppedMidway
+from headgate.agent.logwriter import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
+from headgate.core.change import LOG
+from headgate.core.change_parts import MAX_PART_KEYS
 from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import (
     Conflict,
@@ -22,7 +22,7 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def rival(world: BookWorld, name: str) -> Deed:
     return lambda: world.other.put_rule(rule(name), reach=FLEET, who="eve")
 
 
-class SlowStore(MemoryFleetStore):
+class SlowStore(MemoryLog):
     """Lets others in between reading and writing."""
 
     async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
@@ -175,7 +175,7 @@ async def test_a_lease_that_is_lost_before_it_was_used_is_asked_for_anew(world: 
 
 
 async def test_a_lease_whose_answer_was_lost_leaves_nothing_unknown(world: BookWorld) -> None:
-    class Leaseless(MemoryFleetStore):
+    class Leaseless(MemoryLog):
         async def grant(self, ttl_s: float) -> Lease:
             raise OutcomeUnknown("no answer in 2 s")
 

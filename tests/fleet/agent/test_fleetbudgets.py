@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from headgate.agent.budgetlayers import FleetBudget, Layers
-from headgate.core.fleet import Item, ItemKind
+from headgate.core.change import ChangeKind, Item
 from headgate.core.reach import EVERYWHERE, Place
 from headgate.traffic import parse
 from headgate.traffic.policy import Mode
@@ -238,9 +238,9 @@ async def test_some_of_the_own_log_count_only_once_all_of_it_is_known() -> None:
 
 
 async def test_what_is_for_one_agent_alone_counts_in_its_own_log_only() -> None:
-    here = set_here(ItemKind.BUDGET, "main/etl", {"settings": {"rate": 1}, "whole": False})
+    here = set_here(ChangeKind.BUDGET, "main/etl", {"settings": {"rate": 1}, "whole": False})
     capped = set_here(
-        ItemKind.POLICY, "main", {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
+        ChangeKind.POLICY, "main", {"policy": {}, "order": [], "mode_cap": "off", "of_fleet": []}
     )
     world = await opened(here, capped, base=document(ETL))
     assert (rates(world), world.server.modes) == ({"etl": 20_000}, {"etl": "warn"})

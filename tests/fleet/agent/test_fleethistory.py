@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.fleetcommit import NoSuchItem
-from headgate.core.fleet import log_key
+from headgate.agent.logwriter import NoSuchItem
+from headgate.core.change import log_key
 from headgate.core.keyvalue import Compare, Put
 from headgate.errors import Conflict
 from tests.agent.fleetbook_world import FLEET, HALF, BookWorld
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 
 
 @pytest.fixture
@@ -21,12 +21,12 @@ def world() -> BookWorld:
 
 
 async def put_raw(world: BookWorld, key: str, raw: bytes) -> None:
-    await MemoryFleetStore(world.kept).commit([], [Put(key, raw)])
+    await MemoryLog(world.kept).commit([], [Put(key, raw)])
 
 
 async def make_newer(world: BookWorld, n: int) -> None:
     """As a version would that knows more reaches than this one."""
-    store = MemoryFleetStore(world.kept)
+    store = MemoryLog(world.kept)
     (entry,) = (await store.list((log_key(n),))).entries
     document: dict[str, Any] = json.loads(entry.value)
     document["changes"][0]["after"]["reach"] = "galaxy:andromeda"
@@ -92,7 +92,7 @@ async def test_numbers_that_a_restore_skipped_are_no_end_of_history(world: BookW
 async def test_history_ends_where_it_is_no_longer_kept(world: BookWorld) -> None:
     await world.book.put_rule(HALF, reach=FLEET, who="ada")
     await ratios(world, 0.6, 0.7)
-    store = MemoryFleetStore(world.kept)
+    store = MemoryLog(world.kept)
     (entry,) = (await store.list((log_key(1),))).entries
     await store.commit([Compare(entry.key, entry.revision)], [Put(entry.key, None)])
     assert [one.n for one in await world.book.history()] == [3, 2]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.agent.fleetinforce import LONGEST_PAUSE_S, FleetInForce
-from headgate.core.fleet import Item
-from headgate.core.fleet_items import item_bytes
+from headgate.agent.inforce import LONGEST_PAUSE_S, SharedInForce
+from headgate.core.change import Item
+from headgate.core.change_codec import item_bytes
 from headgate.core.fleet_members import FleetMember
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place
@@ -48,7 +48,7 @@ class World:
         self.follow = Follow(FakeReader(self.kept))
         self.rules = Rules(self.follow)
         self.found: list[Sequence[FleetMember]] = []
-        self.in_force = FleetInForce(
+        self.in_force = SharedInForce(
             self.follow.follower,
             self.follow.clock,
             (self.rules,),

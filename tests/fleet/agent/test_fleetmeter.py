@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.agent.fleetmeter import OUTCOMES, MeteredFleetStore
-from headgate.agent.ports import FleetStore
+from headgate.agent.logmeter import OUTCOMES, MeteredLog
+from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Compare, Put
 from headgate.errors import (
     Compacted,
@@ -15,10 +15,10 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 
-class FaultyStore(MemoryFleetStore):
+class FaultyStore(MemoryLog):
     fault: Exception | None = None
 
     def _reached(self) -> KeptInMemory:
@@ -28,8 +28,8 @@ class FaultyStore(MemoryFleetStore):
 
 
 async def test_every_request_is_passed_on_and_counted() -> None:
-    store: FleetStore = MeteredFleetStore(MemoryFleetStore(name="memory"))
-    assert isinstance(store, MeteredFleetStore) and store.name == "memory"
+    store: SharedLog = MeteredLog(MemoryLog(name="memory"))
+    assert isinstance(store, MeteredLog) and store.name == "memory"
     lease = await store.grant(60)
     revision = await store.commit([Compare("a", 0)], [Put("a", b"1", lease.id)])
     listing = await store.list(["a"])
@@ -45,8 +45,8 @@ async def test_every_request_is_passed_on_and_counted() -> None:
 
 
 async def test_a_watch_is_passed_on_and_counts_when_it_ends() -> None:
-    inner = MemoryFleetStore()
-    store = MeteredFleetStore(inner)
+    inner = MemoryLog()
+    store = MeteredLog(inner)
     await store.commit([], [Put("a", b"1")])
     watching = store.watch(["a"], after_revision=0)
     changes = await anext(watching)
@@ -71,7 +71,7 @@ async def test_a_watch_is_passed_on_and_counts_when_it_ends() -> None:
 )
 async def test_what_goes_wrong_is_told_apart(fault: Exception, outcome: str) -> None:
     inner = FaultyStore()
-    store = MeteredFleetStore(inner)
+    store = MeteredLog(inner)
     inner.fault = fault
     with pytest.raises(type(fault)):
         await store.list(["a"])

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.agent.fleetregistrar import (
+from headgate.agent.registrar import (
     LOST_AFTER_S,
     RETRY_S,
     SETTLED_AFTER_S,
-    FleetRegistrar,
+    Registrar,
     Whereabouts,
     own_members,
 )
@@ -23,12 +23,12 @@ from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import HandClock, replica, settle
 from tests.agent.shard_world import SHARD
 from tests.core.test_fleet_members import MEMBER
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 WHERE = Whereabouts("https://db-a:8087", "agent-a", "eu-1", "shop", "0.8.0")
 
 
-class CountingStore(MemoryFleetStore):
+class CountingStore(MemoryLog):
     """Away while `away` says why; counts what it is asked."""
 
     def __init__(self, kept: KeptInMemory) -> None:
@@ -60,7 +60,7 @@ class World:
         self.kept = KeptInMemory(mono_s=lambda: self.clock.now().mono_s)
         self.store = CountingStore(self.kept)
         self.members: list[FleetMember] = [MEMBER]
-        self.registrar = FleetRegistrar(
+        self.registrar = Registrar(
             self.store,
             self.clock,
             lambda: 0.5,
@@ -298,8 +298,8 @@ async def test_one_that_another_agent_took_over_is_left_to_it(world: World) -> N
     world.members = [MEMBER, replace(MEMBER, member="db-b")]
     await world.clock.advance(5)
     theirs = replace(MEMBER, member="db-b", url="https://elsewhere:8087")
-    other = FleetRegistrar(
-        MemoryFleetStore(world.kept),
+    other = Registrar(
+        MemoryLog(world.kept),
         world.clock,
         lambda: 0.0,
         members=lambda: [theirs],

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.fleetitems import ItemShelf
+from headgate.agent.changeshelf import ChangeShelf
 from headgate.agent.past import rules_at, rules_between
-from headgate.agent.rulebook import SLICE
+from headgate.agent.rulekeeper import SLICE
 from headgate.agent.rulenotes import RULES
 from headgate.agent.snapshots import differs
-from headgate.core.fleet import Item
-from headgate.core.fleet_items import MAX_ITEM_BYTES, item_bytes
+from headgate.core.change import Item
+from headgate.core.change_codec import MAX_ITEM_BYTES, item_bytes
 from headgate.core.keyvalue import Entry
 from headgate.core.names import parse_identity
 from headgate.core.reach import Level
@@ -26,7 +26,7 @@ from headgate.core.rule_settings import RuleLimits
 from headgate.core.snapshot import View
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.fleet_items import HERE, OTHER, rule_item, taken_out
-from tests.agent.test_rulebook import DAY_S, World
+from tests.agent.test_rulekeeper import DAY_S, World
 from tests.builders import NOW
 
 PLACES = (HERE,)
@@ -587,7 +587,7 @@ async def test_it_is_kept_in_a_file(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_read_once_and_one_that_cannot_be_is_told() -> None:
-    shelf, item = ItemShelf(), rule_item()
+    shelf, item = ChangeShelf(), rule_item()
     good = Entry(item.key, item_bytes(item), 5)
     bad, beat = Entry("items/wide/rule/x", b"{", 6), Entry("beat", b"{}", 7)
     (first,) = shelf.read([good, bad, beat])
@@ -602,6 +602,6 @@ def test_an_entry_is_read_once_and_one_that_cannot_be_is_told() -> None:
 
 def test_an_item_under_the_key_of_another_is_not_put_in_force() -> None:
     """Copied by hand: nobody would see it among the fleet's rules, nor could lift it."""
-    shelf, item = ItemShelf(), rule_item("hidden")
+    shelf, item = ChangeShelf(), rule_item("hidden")
     assert shelf.read([Entry("items/wide/rule/stray", item_bytes(item), 5)]) == []
     assert "belongs to items/wide/rule/hidden" in shelf.faults["items/wide/rule/stray"]

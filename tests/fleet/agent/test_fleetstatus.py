@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from headgate.agent.fleetspeech import Footing, RefusedShare
-from headgate.agent.fleetstatus import HANDED_OVER_S, REFRESH_S, SHORTEST_S, FleetStatus, Sources
 from headgate.agent.recorder import Key, Recorder
+from headgate.agent.shardspeech import Footing, RefusedShare
+from headgate.agent.shardstatus import HANDED_OVER_S, REFRESH_S, SHORTEST_S, FleetStatus, Sources
 from headgate.core.activity import Idleness
+from headgate.core.change import shard_key
 from headgate.core.decision import Verdict
-from headgate.core.fleet import shard_key
 from headgate.core.fleet_members import FleetMember
 from headgate.core.fleet_told import ShardTold, read_told, told_bytes
 from headgate.core.keyvalue import Compare, Put
@@ -22,12 +22,12 @@ from tests.agent.fakes import UNREACHABLE, primary, replica
 from tests.agent.shard_world import OURS, SHARD, ShardWorld
 from tests.builders import metric
 from tests.fixtures.fleet_sights import registered
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 KEY = shard_key(SHARD)
 
 
-class Store(MemoryFleetStore):
+class Store(MemoryLog):
     """Counts what is written; says what it is told to when it is away."""
 
     def __init__(self, kept: KeptInMemory) -> None:

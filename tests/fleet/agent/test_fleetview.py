@@ -9,18 +9,18 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.fleetfollower import FleetFollower
-from headgate.agent.fleetledger import SILENT_KEPT_S, FleetLedger, Noted
-from headgate.agent.fleetmirror import Mirror
-from headgate.agent.fleetview import VIEW_PREFIXES, FleetView, Link
-from headgate.core.fleet import Item, shard_key
-from headgate.core.fleet_items import item_bytes
+from headgate.agent.logfollower import LogFollower
+from headgate.agent.logmirror import Mirror
+from headgate.agent.picture import VIEW_PREFIXES, FleetView, Link
+from headgate.agent.registry import SILENT_KEPT_S, FleetLedger, Noted
+from headgate.core.change import Item, shard_key
+from headgate.core.change_codec import item_bytes
 from headgate.core.fleet_members import FleetMember, member_bytes
 from headgate.core.fleet_told import ShardTold, told_bytes
 from headgate.core.fleet_view import Condition, FleetPicture, Progress, ShardSeen
 from headgate.core.keyvalue import Changes, Entry, Event, Put
 from headgate.core.samples import Instant
-from headgate.stores.fleetroster import RosterFile
+from headgate.stores.roster import RosterFile
 from tests.agent.fakes import HandClock
 from tests.builders import NOW
 from tests.fixtures.eventually import aeventually
@@ -34,7 +34,7 @@ from tests.fixtures.fleet_sights import (
     rule_item,
     shard_told,
 )
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 TOLD = shard_told("a/0", member_told("db-a", "primary"), member_told("db-b"))
 MEMBERS = [registered("a/0", "db-a", role="primary"), registered("a/0", "db-b")]
@@ -257,14 +257,14 @@ def test_the_picture_does_not_depend_on_the_order_of_what_came(entries: list[Ent
 async def test_from_one_agents_word_to_anothers_page() -> None:
     """Through a store and a follower, as in an agent."""
     kept, clock = KeptInMemory(), HandClock()
-    store, mirror = MemoryFleetStore(kept), Mirror(clock)
-    follower = FleetFollower(
+    store, mirror = MemoryLog(kept), Mirror(clock)
+    follower = LogFollower(
         mirror, clock, lambda: 0.0, sources=lambda: (store,), prefixes=lambda: VIEW_PREFIXES
     )
     link = Link("memory", 0)
     view = FleetView(mirror, clock, link=lambda: link, spread_s=lambda: 0.5)
     follower.watch(view.note)
-    others = MemoryFleetStore(kept)
+    others = MemoryLog(kept)
     await others.commit((), [Put(shard_key("a/0"), told_bytes(TOLD))])
     task = asyncio.create_task(follower.run())
     try:

@@ -21,13 +21,13 @@ from headgate.core.topology import Role
 from headgate.errors import ProbeFailed, StoreUnavailable
 from tests.agent.fakes import FakeRole, HandClock, primary, replica
 from tests.core.test_patroni import member
-from tests.fixtures.memory_log import KeptInMemory, MemoryFleetStore
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 SLOW = ProbeFailed(Cause.TIMED_OUT, "db: did not tell its role in 0.5 s")
 DOWN = ProbeFailed(Cause.FAILED, "db: connection refused")
 
 
-class CutStore(MemoryFleetStore):
+class CutStore(MemoryLog):
     def __init__(self, kept: KeptInMemory) -> None:
         super().__init__(kept)
         self.away = ""

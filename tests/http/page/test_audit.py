@@ -13,7 +13,7 @@ from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
 from headgate.http.page.audit_lines import MAX_LINES, Line, Wanted, difference, entry_of
 from headgate.wire.status import AuditDoc
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 from tests.http.page.visiting import Visitor, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, Plan, Served, serving
 
@@ -70,7 +70,7 @@ def test_filters_meet_parts_of_names_and_whole_actions() -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    plan = Plan(fleet=MemoryFleetStore())
+    plan = Plan(fleet=MemoryLog())
     with serving(LOOPS["asyncio"], tmp_path_factory.mktemp("audit"), plan) as served:
         yield served
 

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity
-from headgate.core.fleet_change import FleetChange
+from headgate.core.change_log import ChangeMade
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
 from headgate.core.records import MetricMinute
@@ -326,25 +326,25 @@ class World:
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
-    ) -> FleetChange:
+    ) -> ChangeMade:
         wall_s = self.clock.now().wall_s
         self.skips[member] = Skip("commerce/-80", member, wall_s + for_s, who, reason, wall_s)
-        return FleetChange(0, 1)
+        return ChangeMade(0, 1)
 
-    async def unskip(self, database: str, member: str, *, who: str) -> FleetChange:
+    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
         if self.skips.pop(member, None) is None:
             raise NoSuchMember(f"{member} is not set aside in commerce/-80")
-        return FleetChange(1, 2)
+        return ChangeMade(1, 2)
 
     async def hand_over(self, *_: Any, **__: Any) -> Any: ...
 
     async def take_back(self, *_: Any, **__: Any) -> None: ...
 
-    async def add_peer(self, *_: Any, **__: Any) -> FleetChange:
-        return FleetChange(0, 1)
+    async def add_peer(self, *_: Any, **__: Any) -> ChangeMade:
+        return ChangeMade(0, 1)
 
-    async def remove_peer(self, *_: Any, **__: Any) -> FleetChange:
-        return FleetChange(1, 2)
+    async def remove_peer(self, *_: Any, **__: Any) -> ChangeMade:
+        return ChangeMade(1, 2)
 
 
 def _member(name: str, at: float, is_a: Role, lag: float | None) -> MemberView:

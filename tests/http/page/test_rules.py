@@ -12,14 +12,14 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from headgate.agent.fleetitems import ItemShelf
-from headgate.core.fleet import ITEMS
+from headgate.agent.changeshelf import ChangeShelf
+from headgate.core.change import ITEMS
 from headgate.core.reach import Place
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal
 from headgate.http.page.rules_view import left_text, replayed, rule_list
 from headgate.wire.history import ReplayDoc, ReplayRowDoc, ReplayTotalDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
-from tests.fixtures.memory_log import MemoryFleetStore
+from tests.fixtures.memory_log import MemoryLog
 from tests.http.page.visiting import Visitor, field_of, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, serving
 from tests.http.talk import Reply
@@ -460,7 +460,7 @@ def test_a_forged_flash_says_nothing(served: Served, ann: Visitor) -> None:
 
 
 def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> None:
-    store = MemoryFleetStore()
+    store = MemoryLog()
     with serving(LOOPS["asyncio"], tmp_path, Plan(fleet=store)) as served:
         ann = signed_in(served, OPERATOR)
         assert 'name="reach"' in ann.get("/rules/new").body.decode()
@@ -482,9 +482,9 @@ def test_a_rule_of_the_fleet_shows_its_reach_and_rests_here(tmp_path: Path) -> N
         assert [rule["state"] for rule in listed(served)] == ["in_force"]
 
 
-def _follow(served: Served, store: MemoryFleetStore) -> None:
+def _follow(served: Served, store: MemoryLog) -> None:
     async def followed() -> None:
-        items = ItemShelf().read((await store.list([ITEMS])).entries)
+        items = ChangeShelf().read((await store.list([ITEMS])).entries)
         await served.rules.follow(items, PLACES)
 
     served.run_there(followed)

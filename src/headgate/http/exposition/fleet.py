@@ -1,10 +1,10 @@
-"""How the agent stands with its fleet.   FleetFollower, FleetView ──► rows"""
+"""How the agent stands with its fleet.   LogFollower, FleetView ──► rows"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from headgate.agent.fleetfollower import FleetState
+from headgate.agent.logfollower import FollowState
 from headgate.core.fleet_view import Counts
 from headgate.http.exposition.series import Look, Row, Rows, Series
 
@@ -13,7 +13,7 @@ FLEET_SHARD_STATES = ("healthy", "unhealthy", "resting", "starting", "silent")
 FLEET_AGENT_STATES = ("current", "pending", "behind", "unknown")
 
 
-def _fleet(of: Callable[[FleetState], float | None]) -> Rows:
+def _fleet(of: Callable[[FollowState], float | None]) -> Rows:
     """None: there is nothing to tell; and outside a fleet there never is."""
 
     def rows(look: Look) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""The fleet's store in etcd.   agent/ports.FleetStore ──► EtcdStore ──► gateway ──► its members"""
+"""The fleet's store in etcd.   agent/ports.SharedLog ──► EtcdStore ──► gateway ──► its members"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def widest(prefixes: Sequence[str]) -> list[str]:
 
 
 class EtcdStore:
-    """Implements the port FleetStore.
+    """Implements the port SharedLog.
 
     `roll` chooses the member that is asked first. A list of no prefixes tells the revision and
     the store_id.

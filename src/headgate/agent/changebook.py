@@ -1,0 +1,539 @@
+"""Change what is set in a log.   operators ──► ChangeBook ──commit──► log ──► in force
+
+There is one for the agent's own log, and one for the log that a fleet shares, where there is one.
+Everything is validated on what stands at that moment, and again if somebody else was first
+(logwriter.py). Each change is a revision of the log, n, with who and what: to look at, and to
+go back to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
+
+from headgate.agent import budgetdrafts
+from headgate.agent.changefiles import (
+    ApplyDrafts,
+    FleetBudgetRoom,
+    Room,
+    RuleRoom,
+    written_file,
+)
+from headgate.agent.loghistory import MAX_REVISIONS, LogHistory
+from headgate.agent.logwriter import (
+    Draft,
+    LogWriter,
+    NoSuchItem,
+    StoppedMidway,
+    beside,
+)
+from headgate.agent.ownwriter import Lead, Merged, OwnWriter
+from headgate.agent.ports import Clock, OwnStore, SharedLog
+from headgate.agent.reachlookup import look_up
+from headgate.agent.rollback import of_sorts, restored, rolled_back
+from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
+from headgate.core.beat import clock_told
+from headgate.core.change import ChangeKind, Item, Revision
+from headgate.core.change_files import parse_file
+from headgate.core.change_log import ChangeMade, LogState, Reached
+from headgate.core.change_parts import MAX_PART_KEYS
+from headgate.core.copies import Copies
+from headgate.core.exchange import Entry, Inventory, apart, shards_of
+from headgate.core.lint import Advice, Severity
+from headgate.core.reach import HERE, Reach
+from headgate.core.rule_settings import KnownMetrics, RuleLimits
+from headgate.core.rules import EVERYONE
+
+__all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
+
+
+def _new_id() -> str:
+    return f"f-{secrets.token_hex(3)}"
+
+
+def _own_id() -> str:
+    return f"r-{secrets.token_hex(3)}"
+
+
+def _new_op() -> str:
+    return secrets.token_hex(8)
+
+
+class Exported(NamedTuple):
+    n: int
+    document: Mapping[str, Any]
+    """As core/change_files.py reads it."""
+    left_out: Sequence[str] = ()
+    """What no file can have, in words."""
+
+
+InForce = Callable[[Sequence[Item]], Awaitable[None]]
+"""Called with what a change of the agent's own log has put, before it is acknowledged."""
+
+
+class ChangeBook:
+    """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
+    OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
+
+    _flag = " --fleet"
+    """With which `headgate changes` asks for this log."""
+    _default_reach: Reach | None = None
+    """Of what a file says no reach of; None: it has to."""
+    _here_called = ""
+    """The agent that HERE means, by its name."""
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        known_metrics: KnownMetrics,
+        roll: Callable[[], float],
+        *,
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        host: str = "",
+        new_id: Callable[[], str] = _new_id,
+        new_op: Callable[[], str] = _new_op,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._host = host
+        """The agent's name."""
+        self._writer = LogWriter(store, clock, roll, new_op)
+        self._history = LogHistory(store)
+        self.rules = RuleDrafts(known_metrics, limits, new_id)
+        self.rooms: dict[str, Room] = {ChangeKind.BUDGET: FleetBudgetRoom()}
+        """Of other kinds than rules: who validates what a file says of them."""
+
+    # --- looking ---------------------------------------------------------------------------
+
+    async def items(self) -> LogState:
+        """Ended and taken out ones too, for a day."""
+        return await self._writer.read()
+
+    async def export(self) -> Exported:
+        """What stands, as a file has it."""
+        held, wall_s = await self.items(), self._clock.now().wall_s
+        written = await beside(
+            len(held.items), lambda: written_file(held.standing(wall_s).values())
+        )
+        return Exported(held.n, *written)
+
+    async def history(self, limit: int = 50) -> Sequence[Revision]:
+        """Newest first, without their changes."""
+        found: list[Revision] = []
+        async for revision in self._history.back_from((await self._writer.head()).n):
+            found.append(replace(revision, changes=()))
+            if len(found) >= limit:
+                break
+        return found
+
+    async def revision(self, n: int) -> Revision:
+        found = await self._history.revision(n)
+        if found is None:
+            message = (
+                f"the log has no revision {n}, or keeps it no longer: "
+                f"`headgate changes history{self._flag}` lists the last {MAX_REVISIONS}"
+            )
+            raise NoSuchItem(message)
+        return found
+
+    def revisions(self, n: int, *, after_n: int = 0) -> AsyncIterator[Revision]:
+        """With their changes, from revision n back to the first beyond `after_n`."""
+        return self._history.back_from(n, after_n=after_n)
+
+    async def reached(self, reach: Reach) -> Reached:
+        return await look_up(self._store, [reach])
+
+    # --- rules -----------------------------------------------------------------------------
+
+    async def put_rule(
+        self, raw: Mapping[str, Any], *, reach: Reach, who: str, dry_run: bool = False
+    ) -> ChangeMade:
+        return await self.make(
+            lambda held, asked: self.rules.put(held, raw, reach, asked), who, dry_run=dry_run
+        )
+
+    async def favor(
+        self,
+        target: str,
+        *,
+        reach: Reach,
+        who: str,
+        over: str = EVERYONE,
+        ratio: float = FAVOR_RATIO,
+        more: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """De-prioritise all except the target (R76): two rules, set and lifted together.
+
+        `more`: for, expires_at, schedule, database, reason; both rules have them.
+        """
+        targets = (target, over, ratio)
+        return await self.make(
+            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def patch_rule(
+        self,
+        rule_id: str,
+        raw: Mapping[str, Any],
+        *,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
+        return await self.make(
+            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def lift_rule(
+        self, rule_id: str, *, who: str, expect: int | None = None, dry_run: bool = False
+    ) -> ChangeMade:
+        """End it now, and the one that was set together with it."""
+        return await self.make(
+            lambda held, asked: self.rules.lift(held, rule_id, asked, expect),
+            who,
+            dry_run=dry_run,
+        )
+
+    # --- budgets ---------------------------------------------------------------------------
+
+    async def set_budget(
+        self,
+        name: str,
+        raw: Mapping[str, Any],
+        *,
+        reach: Reach,
+        who: str,
+        expect: int | None = None,
+        new: bool = False,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """Add or replace the one of that name and reach; `new`: only where there is none yet."""
+        return await self.make(
+            lambda held, asked: budgetdrafts.set_budget(
+                held, name, raw, reach, asked, expect=expect, new=new
+            ),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def patch_budget(
+        self,
+        name: str,
+        raw: Mapping[str, Any],
+        *,
+        reach: Reach,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        return await self.make(
+            lambda held, asked: budgetdrafts.patch_budget(
+                held, name, raw, reach, asked, expect=expect
+            ),
+            who,
+            dry_run=dry_run,
+        )
+
+    async def remove_budget(
+        self,
+        name: str,
+        *,
+        reach: Reach,
+        who: str,
+        expect: int | None = None,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        return await self.make(
+            lambda held, asked: budgetdrafts.remove_budget(held, name, reach, asked, expect=expect),
+            who,
+            dry_run=dry_run,
+        )
+
+    # --- many at once ----------------------------------------------------------------------
+
+    async def apply(
+        self,
+        document: object,
+        *,
+        who: str,
+        expect_n: int | None = None,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """As a file says (core/change_files.py); `prune`: what it does not name is taken out.
+        `expect_n`: only if the log is at that revision."""
+        file = parse_file(document, default_reach=self._default_reach, host=self._here_called)
+        drafts = ApplyDrafts(self._rooms(), self._reach_fault, apart=self._default_reach == HERE)
+        return await self.make(
+            lambda held, asked: drafts.apply(held, file, asked, prune=prune),
+            who,
+            expect_n=expect_n,
+            dry_run=dry_run,
+            size=len(file.entries),
+        )
+
+    def _rooms(self) -> Mapping[str, Room]:
+        return {ChangeKind.RULE: RuleRoom(self.rules), **self.rooms}
+
+    def _reach_fault(self, reach: Reach) -> str:
+        return _FOR_ONE_AGENT if reach == HERE else ""
+
+    async def rollback(
+        self,
+        n: int,
+        *,
+        who: str,
+        only: Collection[str] = (),
+        expect_n: int | None = None,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """To what stood after revision n, as new revisions. What has ended since stays so.
+        `only`: of fleetback.SORTS, those that go back; none: all of it."""
+        chosen = of_sorts(only)
+        return await self.make_back(
+            n,
+            lambda held, later, asked: rolled_back(held, n, later, asked, chosen),
+            who,
+            expect_n=expect_n,
+            dry_run=dry_run,
+        )
+
+    async def restore(
+        self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
+    ) -> ChangeMade:
+        """Put back what a store has lost, from what an agent still has; revisions go on above
+        `known_n`, so that nobody takes them for old ones."""
+        kept = list(items)
+        return await self.make(
+            lambda held, asked: restored(held, kept, known_n, asked),
+            who,
+            dry_run=dry_run,
+            size=len(kept),
+        )
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def _asked(self, who: str) -> Asked:
+        """One look at the clock for all tries and parts: drafted anew, it is the same change."""
+        return Asked(who, round(self._clock.now().wall_s, 3))
+
+    async def make(
+        self,
+        draft: Callable[[LogState, Asked], Draft],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None = None,
+        size: int = 1,
+    ) -> ChangeMade:
+        async def plan(held: LogState, asked: Asked) -> Draft:
+            return await beside(size + len(held.items), lambda: draft(held, asked))
+
+        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
+
+    async def make_back(
+        self,
+        n: int,
+        draft: Callable[[LogState, Sequence[Revision], Asked], Draft],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None = None,
+    ) -> ChangeMade:
+        """As `make`; `draft` is given every revision beyond n, too, newest first."""
+
+        async def plan(held: LogState, asked: Asked) -> Draft:
+            later = [one async for one in self.revisions(held.n, after_n=n)]
+            size = len(held.items) + sum(len(one.changes) for one in later)
+            return await beside(size, lambda: draft(held, later, asked))
+
+        return await self._carry_out(plan, who, dry_run=dry_run, expect_n=expect_n)
+
+    async def _carry_out(
+        self,
+        plan: Callable[[LogState, Asked], Awaitable[Draft]],
+        who: str,
+        *,
+        dry_run: bool,
+        expect_n: int | None,
+    ) -> ChangeMade:
+        asked = self._asked(self._signed(who))
+
+        async def planned(held: LogState) -> Draft:
+            return _with_clocks(await plan(held, asked), held, asked)
+
+        change = await self._writer.carry_out(
+            planned, who=self._signed(who), expect_n=expect_n, dry_run=dry_run
+        )
+        return await self._made(change)
+
+    def _signed(self, who: str) -> str:
+        """A user's number says nothing to those of another host."""
+        return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
+
+    async def _made(self, change: ChangeMade) -> ChangeMade:
+        """With whom it concerns, before or after: who is no longer reached is concerned, too."""
+        concerned = {
+            item.reach
+            for one in change.changes
+            for item in (one.before, one.after)
+            if item is not None
+        }
+        return replace(change, reached=await look_up(self._store, concerned))
+
+
+class Exchanges(Lead, Protocol):
+    """Tells the other agents of a shard of its changes (exchange.py)."""
+
+    async def copied(self, shards: Collection[str]) -> Copies | None:
+        """After it: who has it, as far as that is known within a moment."""
+        ...
+
+    def shares(self, reach: Reach) -> bool:
+        """Whether changes with that reach are in the own logs of a shard's agents."""
+        ...
+
+
+class OwnBook(ChangeBook):
+    """Of the agent's own log: in force when a change is acknowledged."""
+
+    _flag = ""
+    _default_reach = HERE
+
+    def __init__(
+        self,
+        store: OwnStore,
+        clock: Clock,
+        known_metrics: KnownMetrics,
+        roll: Callable[[], float],
+        here: Here,
+        in_force: InForce,
+        *,
+        name: str = "",
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        new_id: Callable[[], str] = _own_id,
+        new_op: Callable[[], str] = _new_op,
+    ) -> None:
+        own = cast(SharedLog, store)
+        super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
+        self._own = self._writer = OwnWriter(store, clock, roll, new_op)
+        self._own.on_found = self._in_force = in_force
+        self._here_called = name
+        self._exchanges: Exchanges | None = None
+        self._merging: set[asyncio.Future[Merged]] = set()
+        self.rules = RuleDrafts(known_metrics, limits, new_id, here)
+        self.rooms = {}
+
+    @property
+    def held(self) -> LogState:
+        """What stands, as far as it is known."""
+        return self._own.held
+
+    def name(self, kind: str, item_id: str, reach: Reach) -> str:
+        """What a change is called in `held`: its id, unless another has that name here."""
+        item = Item(kind, item_id, reach, None, 0, 0.0, "")
+        named = self.held.items.get((kind, item_id))
+        is_apart = named is not None and named.key != item.key and apart(item) in self.held.items
+        return apart(item)[1] if is_apart else item_id
+
+    def close(self) -> None:
+        self._own.close()
+
+    async def load(self, *, salvaged: bool = False) -> LogState:
+        """As the store has it now; nothing is put in force by this."""
+        return await self._own.load(salvaged=salvaged)
+
+    async def forget(self, kind: str, ids: Iterable[str]) -> None:
+        """What ended long ago is taken out, with an audit entry and no revision."""
+        await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
+
+    def _reach_fault(self, reach: Reach) -> str:
+        is_shared = self._exchanges is not None and self._exchanges.shares(reach)
+        return "" if reach == HERE or is_shared else _FURTHER.format(reach)
+
+    async def _made(self, change: ChangeMade) -> ChangeMade:
+        if not change.changes or change.dry_run:
+            return change
+        await self._in_force(change.items)
+        shards = shards_of(change.items)
+        if self._exchanges is None or not shards:
+            return change
+        return replace(change, copies=await self._exchanges.copied(shards))
+
+    # --- with the other agents of a shard ----------------------------------------------------
+
+    def exchange_by(self, exchanges: Exchanges, changed: Callable[[Sequence[str]], None]) -> None:
+        """`changed` is called with the keys of what has changed of shards."""
+        self._exchanges = exchanges
+        self._own.lead, self._own.on_shared = exchanges, changed
+
+    def inventory(self, shard: str) -> Inventory:
+        """Which versions of a shard's changes are here."""
+        return self._own.shared.of(shard)
+
+    async def entries(self, keys: Iterable[str]) -> list[Entry]:
+        """What is held under these keys of shards."""
+        return await self._own.entries(keys)
+
+    async def merge(self, shard: str, entries: Sequence[Entry], *, by: str) -> Merged:
+        """What another agent has of a shard, in force here as far as it is newer. Whoever asked may
+        be gone meanwhile: what is kept is put in force all the same."""
+        merging = asyncio.ensure_future(self._merge(shard, entries, by))
+        self._merging.add(merging)
+        merging.add_done_callback(self._merged)
+        return await asyncio.shield(merging)
+
+    async def _merge(self, shard: str, entries: Sequence[Entry], by: str) -> Merged:
+        """A part at a time, each in force before the next: what fails takes none of it back."""
+        items, refused = list[Item](), list[str]()
+        for start in range(0, len(entries), MAX_PART_KEYS):
+            merged = await self._own.merge(shard, entries[start : start + MAX_PART_KEYS], by=by)
+            if merged.items:
+                await self._in_force(merged.items)
+            items += merged.items
+            refused += merged.refused
+        return Merged(tuple(items), tuple(refused))
+
+    def _merged(self, merging: asyncio.Future[Merged]) -> None:
+        self._merging.discard(merging)
+        if not merging.cancelled():
+            merging.exception()  # Seen, though nobody may be waiting any more.
+
+    async def collect(self) -> None:
+        """Drop what has been over for long of all shards; what stands is not touched."""
+        await self._own.collect()
+
+
+_FOR_ONE_AGENT = (
+    f"is {str(HERE)!r}, one agent alone: that is for its own log (without --fleet). For an agent "
+    "by its name, say host:NAME"
+)
+_FURTHER = (
+    "is '{}', and this is the log of one agent: leave it out, or put the entry into a file for the "
+    "fleet's log (--fleet)"
+)
+
+
+def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
+    told = clock_told(held.beat, asked.wall_s)
+    if not told:
+        return draft
+    return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))

@@ -1,0 +1,443 @@
+"""What an agent knows of the fleet, whole and in memory.
+
+LogReader ──LogFollower──► Mirror ──listing──► rules, budgets, peers, the copy on disk
+                                      ──changes_after──► http/fleet ──► the shard's other agents
+
+Revisions are the store's own, also of what another agent handed down, and only ever rise within
+one store. A store that went back (made anew, or put back from a backup) takes nothing away, nor
+does somebody who deletes an item by hand: what the store no longer has is kept here as an entry of
+revision 0, until it says something of that key again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import structlog
+
+from headgate.agent.feedlog import FeedLog
+from headgate.agent.ports import Clock
+from headgate.core.beat import Beat, read_beat
+from headgate.core.change import BEAT, HEAD, ITEMS, Item
+from headgate.core.change_codec import head_bytes, read_head, read_item_at
+from headgate.core.change_log import ends_at, is_taken_out
+from headgate.core.keyvalue import Changes, Entry, Event, Listing
+from headgate.core.log_copy import LogCopy
+from headgate.errors import Compacted, StoreUnavailable
+
+log = structlog.get_logger()
+
+MAX_LOG_RECORDS = 512
+MAX_LOG_BYTES = 1024 * 1024
+MAX_WAITERS = 64
+KEPT = 0
+"""The revision of an entry that the store has no longer, and that stays in force."""
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The store is behind what is known here."""
+
+    wall_s: float
+    """When it was found out."""
+    from_n: int
+    to_n: int
+    """The fleet's revision that was known, and that the store had then. The same: items were
+    deleted by hand."""
+    kept: int
+    """How many items stay in force although the store has them no longer."""
+
+
+class Mirror:
+    __slots__ = (
+        "_clock",
+        "_entries",
+        "_kept",
+        "_log",
+        "_max_waiters",
+        "_news",
+        "_waiters",
+        "_went_back",
+        "_whole_at",
+        "beat",
+        "n",
+        "newest",
+        "prefixes",
+        "revision",
+        "store_id",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_log_records: int = MAX_LOG_RECORDS,
+        max_log_bytes: int = MAX_LOG_BYTES,
+        max_waiters: int = MAX_WAITERS,
+    ) -> None:
+        self._clock = clock
+        self._max_waiters = max_waiters
+        self.revision = 0
+        """Of the store: nothing up to it is missing here. 0: nothing is known."""
+        self.newest = 0
+        """The last one that something was heard of: of that commit more may come."""
+        self.store_id = ""
+        self.prefixes: tuple[str, ...] = ()
+        """What is mirrored; of other keys nothing is known."""
+        self.n = 0
+        """The fleet's revision that has been reached at least."""
+        self.beat: Beat | None = None
+        self._entries: dict[str, Entry] = {}
+        self._kept: dict[str, float] = {}
+        """What the store has no longer, and until when (wall clock) that matters."""
+        self._went_back: WentBack | None = None
+        self._whole_at = 0
+        """The revision of the last listing: nothing of before can be news."""
+        first_mark = int(clock.now().wall_s * 1000)
+        self._log = FeedLog(first_mark, max_records=max_log_records, max_bytes=max_log_bytes)
+        self._news: asyncio.Future[None] | None = None
+        self._waiters = 0
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def known(self) -> bool:
+        """There is something, be it from the disk."""
+        return bool(self.store_id)
+
+    @property
+    def went_back(self) -> WentBack | None:
+        """As long as something is in force that the store has not got."""
+        kept = len(self._still_kept())
+        return replace(self._went_back, kept=kept) if self._went_back and kept else None
+
+    @property
+    def mark(self) -> int:
+        """What was told just now, and all before: for `changes_after`."""
+        return self._log.mark
+
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """Those under a prefix, in no order; kept ones too."""
+        return (entry for key, entry in self._entries.items() if key.startswith(prefix))
+
+    def kept(self) -> list[Entry]:
+        """What is in force although the store has it no longer: for `headgate changes restore`."""
+        return [self._entries[key] for key in sorted(self._still_kept())]
+
+    def _still_kept(self) -> list[str]:
+        wall_s = self._clock.now().wall_s
+        return [key for key, until in self._kept.items() if until > wall_s]
+
+    def covers(self, prefixes: Iterable[str]) -> bool:
+        """All that lies under these is mirrored. The head always may be asked for."""
+        return all(one == HEAD or one.startswith(self.prefixes) for one in prefixes)
+
+    def listing(self, prefixes: Sequence[str]) -> Listing:
+        """By key, as of now; StoreUnavailable where nothing, or not that, is mirrored."""
+        self._expect(prefixes)
+        under = tuple(prefix for prefix in prefixes if prefix != HEAD)
+        found = [e for key, e in self._entries.items() if key.startswith(under)] if under else []
+        if self.n and HEAD in prefixes:
+            found.append(Entry(HEAD, head_bytes(self.n), self.newest))
+        found.sort(key=lambda entry: entry.key)
+        return Listing(tuple(found), self.revision, self.store_id)
+
+    def copy(self, wall_s: float) -> LogCopy:
+        """For the disk; `wall_s`: when the store was last heard of."""
+        listing = Listing(tuple(self._entries.values()), self.revision, self.store_id)
+        return LogCopy(listing, self.prefixes, self.n, wall_s)
+
+    def _expect(self, prefixes: Iterable[str]) -> None:
+        if not self.known:
+            raise StoreUnavailable("this agent knows nothing of the fleet yet: ask its store")
+        if not self.covers(prefixes):
+            message = "this agent does not follow all of these prefixes: ask the fleet's store"
+            raise StoreUnavailable(message)
+
+    # --- taking in -------------------------------------------------------------------------
+
+    def recall(self, copy: LogCopy) -> frozenset[str]:
+        """What was on disk; only ever into an empty one. The keys that are there now."""
+        if self.known:
+            return NOTHING
+        listing = copy.listing
+        self._entries = {entry.key: entry for entry in listing.entries}
+        self.store_id, self.prefixes, self.n = listing.store_id, copy.prefixes, copy.n
+        self.revision = self._whole_at = listing.revision
+        self.newest = listing.newest
+        self._find_kept()
+        self._went_back = WentBack(copy.wall_s, copy.n, copy.n, 0)
+        self._hear_beat()
+        self._log.forget(self.revision)
+        return frozenset(self._entries)
+
+    def is_late(self, listing: Listing) -> bool:
+        """It is of the same store, and knows less than we do."""
+        behind = listing.revision < self.revision or listing.newest < self.newest
+        return behind and listing.store_id == self.store_id
+
+    def adopt(
+        self, listing: Listing, prefixes: Sequence[str], *, authoritative: bool = True
+    ) -> frozenset[str]:
+        """All of these prefixes, instead of what there was; the keys that differ now.
+
+        It has the head, too, if there is one. `authoritative`: the store itself says so, and now;
+        then a lower revision means that it went back. Of anybody else it is merely late, and
+        changes nothing.
+        """
+        same, late = listing.store_id == self.store_id, self.is_late(listing)
+        if late and not authoritative:
+            return NOTHING
+        under, n = tuple(prefixes), head_n(listing)
+        back = self.known and (late or n < self.n)
+        told = {one.key: one for one in listing.entries if one.key.startswith(under)}
+        entries = told | self._survivors(told, under, n, back=back)
+        before, self._entries = self._entries, entries
+        changed = _differing(before, entries)
+        self._note_kept(WentBack(self._clock.now().wall_s, self.n, n, 0))
+        self.n = max(n, self.n) if same and not back else n
+        anew = back or not same or under != self.prefixes
+        known_to, self.revision = self.revision, listing.revision
+        self.store_id, self.prefixes = listing.store_id, under
+        self._whole_at, self.newest = listing.revision, listing.newest
+        self._hear_beat()
+        self._log.forget(self.revision) if anew else self._log_listing(changed, known_to)
+        self._wake()
+        return changed
+
+    def apply(self, changes: Changes) -> frozenset[str]:
+        """What a watch tells, however late, and however often; the keys that differ now."""
+        lost: dict[str, float] = {}
+        events = tuple(event for event in changes.events if self._take(event, lost))
+        rises = changes.revision > self.revision
+        self.revision = max(self.revision, changes.revision)
+        self.newest = max(self.newest, changes.newest)
+        if lost:
+            self._kept |= lost
+            self._behind(WentBack(self._clock.now().wall_s, self.n, self.n, 0))
+        if events:
+            self._log.append(events)
+        if events or rises:
+            self._wake()
+        return frozenset(event.key for event in events) if events else NOTHING
+
+    def _take(self, event: Event, lost: dict[str, float]) -> bool:
+        """Whether it changes anything. To `lost` goes an item that vanished, with its end."""
+        key, known = event.key, self._entries.get(event.key)
+        if event.revision <= self._whole_at or not key.startswith(self.prefixes):
+            return False
+        if known is not None and known.revision >= event.revision:
+            return False
+        if event.value is None:
+            return known is not None and self._vanishes(known, lost)
+        self._entries[key] = entry = Entry(key, event.value, event.revision)
+        self._kept.pop(key, None)
+        if key == BEAT:
+            self._hear_beat()
+        elif key.startswith(ITEMS) and (item := _item(entry)) is not None:
+            self.n = max(self.n, item.n)
+        return True
+
+    def _vanishes(self, known: Entry, lost: dict[str, float]) -> bool:
+        """Nothing is meant by it: an item that still stands was deleted by hand, with its log
+        and all, and stays in force until somebody says otherwise in the fleet's own words."""
+        end = _end_of(known) if known.key.startswith(ITEMS) else -inf
+        if end > self._clock.now().wall_s:
+            self._entries[known.key] = Entry(known.key, known.value, KEPT)
+            lost[known.key] = end
+            return False
+        del self._entries[known.key]
+        self._kept.pop(known.key, None)
+        if known.key == BEAT:
+            self.beat = None
+        return True
+
+    # --- what the store has lost -------------------------------------------------------------
+
+    def _survivors(
+        self, told: dict[str, Entry], under: tuple[str, ...], n: int, *, back: bool
+    ) -> dict[str, Entry]:
+        """Ours that stay, although the store says otherwise or nothing. With the n that is known
+        here nobody can have taken anything out; with a higher one its end may be collected by
+        now."""
+        missed = n <= self.n
+        return {
+            key: Entry(key, ours.value, KEPT)
+            for key, ours in self._entries.items()
+            if key.startswith(ITEMS) and key.startswith(under)
+            if back or ours.revision == KEPT or (missed and key not in told)
+            if self._outlives(ours, told.get(key), back=back)
+        }
+
+    def _outlives(self, ours: Entry, told: Entry | None, *, back: bool) -> bool:
+        """Between two stores nothing orders them but the time at which each was set. What cannot
+        be read may be of a newer version: it is not judged here."""
+        if told is None:
+            unread = _item(ours) is None and (back or ours.revision == KEPT)
+            return unread or _end_of(ours) > self._clock.now().wall_s
+        if ours.value == told.value:
+            return False
+        mine, other = _item(ours), _item(told)
+        return mine is not None and other is not None and mine.set_at > other.set_at
+
+    def _note_kept(self, found: WentBack) -> None:
+        before = self._kept.keys()
+        self._find_kept()
+        if not self._kept.keys() <= before:
+            self._behind(found)
+
+    def _behind(self, found: WentBack) -> None:
+        self._went_back = found
+        log.error(
+            "fleet.store_behind",
+            from_n=found.from_n,
+            to_n=found.to_n,
+            kept=len(self._still_kept()),
+            remedy="headgate changes restore --fleet",
+        )
+
+    def _find_kept(self) -> None:
+        known = self._kept
+        self._kept = {
+            key: known[key] if key in known else _matters_until(entry)
+            for key, entry in self._entries.items()
+            if entry.revision == KEPT
+        }
+
+    def _hear_beat(self) -> None:
+        entry = self._entries.get(BEAT)
+        self.beat = _beat(entry) if entry is not None else None
+        if self.beat is not None:
+            self.n = max(self.n, self.beat.n)
+
+    # --- handing down ------------------------------------------------------------------------
+
+    async def changes_after(
+        self,
+        revision: int,
+        prefixes: Sequence[str],
+        wait_s: float,
+        *,
+        store_id: str = "",
+        mark: int = 0,
+    ) -> Changes:
+        """What came after that revision, waited for up to `wait_s`; without events where nothing
+        did. `mark`: as it was when they were told last; then what was heard since, and nothing
+        twice. Compacted: list anew; also where `store_id`, if given, is of another store."""
+        changes = self._changes(revision, prefixes, store_id, mark)
+        if wait_s > 0 and not changes.events and changes.revision <= revision:
+            store_id = store_id or self.store_id
+            await self._wait(wait_s)
+            changes = self._changes(revision, prefixes, store_id, mark)
+        return changes
+
+    def _changes(self, revision: int, prefixes: Sequence[str], store_id: str, mark: int) -> Changes:
+        self._expect(prefixes)
+        if store_id and store_id != self.store_id:
+            raise Compacted("this agent has heard of another store since: list anew")
+        found = self._log.after_mark(mark) if mark else self._log.after_revision(revision)
+        under = tuple(prefixes)
+        events = tuple(event for event in found if event.key.startswith(under))
+        return Changes(events, max(self.revision, revision))
+
+    async def _wait(self, wait_s: float) -> None:
+        if self._waiters >= self._max_waiters:
+            raise StoreUnavailable(
+                f"{self._waiters} wait for changes here already: ask the fleet's store"
+            )
+        if self._news is None:
+            self._news = asyncio.get_running_loop().create_future()
+        self._waiters += 1
+        try:
+            await asyncio.wait({self._news}, timeout=wait_s)
+        finally:
+            self._waiters -= 1
+
+    def _wake(self) -> None:
+        news, self._news = self._news, None
+        if news is not None and not news.done():
+            news.set_result(None)
+
+    def _log_listing(self, changed: frozenset[str], known_to: int) -> None:
+        """A listing of the same store is as good as the changes that led to it; unless there is
+        something in it from before `known_to`, of which others were told that they have all."""
+        events = [self._event(key) for key in changed if self._logged(key)]
+        if any(event.revision <= known_to for event in events):
+            self._log.forget(known_to + 1)
+        elif events:
+            self._log.append(tuple(events))
+
+    def _logged(self, key: str) -> bool:
+        entry = self._entries.get(key)
+        return entry is None or entry.revision != KEPT
+
+    def _event(self, key: str) -> Event:
+        entry = self._entries.get(key)
+        return (
+            Event(key, None, self.revision)
+            if entry is None
+            else Event(key, entry.value, entry.revision)
+        )
+
+
+def head_n(listing: Listing) -> int:
+    """The fleet's revision by a listing that has the head; 0: none, or none that can be read."""
+    for entry in listing.entries:
+        if entry.key == HEAD:
+            try:
+                return read_head(entry.value)
+            except ValueError as error:
+                log.error("fleet.head_unreadable", detail=str(error))
+    return 0
+
+
+def _differing(before: dict[str, Entry], after: dict[str, Entry]) -> frozenset[str]:
+    changed = {key for key, entry in after.items() if before.get(key) != entry}
+    return frozenset(changed | (before.keys() - after.keys()))
+
+
+def _item(entry: Entry) -> Item | None:
+    """None: it cannot be read. Whoever puts it in force says so."""
+    try:
+        return read_item_at(entry.key, entry.value)
+    except ValueError:
+        return None
+
+
+def _matters_until(kept: Entry) -> float:
+    """Wall-clock seconds until which the store's lack of it is worth a word: what cannot be read
+    is not in force here, and a rule that has come to its own end is not missed. One that is taken
+    out stays so, whatever an older copy says."""
+    end = _end_of(kept)
+    return inf if end == -inf and _item(kept) is not None else end
+
+
+def _end_of(entry: Entry) -> float:
+    """Wall-clock seconds until which an item stands; minus infinity: it does not, or cannot be
+    read."""
+    item = _item(entry)
+    if item is None or is_taken_out(item):
+        return -inf
+    try:
+        end = ends_at(item)
+    except ValueError:
+        return -inf
+    return inf if end is None else end
+
+
+def _beat(entry: Entry) -> Beat | None:
+    try:
+        return read_beat(entry.value)
+    except ValueError as error:
+        log.warning("fleet.beat_unreadable", detail=str(error))
+        return None

@@ -1,0 +1,247 @@
+"""Keep the rules in force.   logs ──follow──► RuleKeeper ──RuleBook, whole──► checker
+
+What is set comes from two logs: the agent's own, with what its shards share, and the one that a
+fleet shares. What only this agent knows of a rule it notes itself (rulenotes.py).
+
+A rule ends by the reader's comparison, not by anything here: what this loop drops has long
+ceased to count. It only follows what a comparison cannot see: a wall clock that was set
+back must not prolong a rule (R87), and schedules have to be worked out for the days ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from headgate.agent.followedrules import FollowedRules
+from headgate.agent.ports import Clock, OwnStore
+from headgate.agent.ruleadvice import RuleAdvisor
+from headgate.agent.rulenotes import RuleNotes
+from headgate.agent.rulerests import RuleRests
+from headgate.agent.rulesinforce import SLICE, Logs, RulesInForce
+from headgate.agent.rulesteps import STEP_S, RuleEntry
+from headgate.agent.ruletime import Boot, RuleTime, no_boot
+from headgate.agent.schedules import RENEW_S
+from headgate.core.change import Item
+from headgate.core.lint import Advice
+from headgate.core.reach import HERE, Place
+from headgate.core.rule_settings import KnownMetrics, RuleLimits, RuleSpec
+from headgate.core.rules import Kind, Rule, RuleBook
+from headgate.core.samples import Instant
+from headgate.errors import Conflict, HeadgateError, StoreUnavailable
+
+__all__ = ["SLICE", "NoSuchRule", "RuleKeeper"]
+
+log = structlog.get_logger()
+
+TICK_S = 1.0
+MAX_FORGOTTEN_AT_ONCE = 100
+
+Forget = Callable[[Sequence[str]], Awaitable[None]]
+"""Takes rules that ended a day ago out of the agent's own log."""
+
+
+class NoSuchRule(HeadgateError, LookupError):
+    """A rule that is not in force here."""
+
+
+async def _nothing(rule_ids: Sequence[str]) -> None:
+    return
+
+
+class RuleKeeper:
+    def __init__(
+        self,
+        store: OwnStore,
+        clock: Clock,
+        apply: Callable[[RuleBook], None],
+        known_metrics: KnownMetrics,
+        *,
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        boot: Boot = no_boot,
+        forget: Forget = _nothing,
+    ) -> None:
+        self._clock = clock
+        self.known_metrics = known_metrics
+        self.time = RuleTime(clock, boot)
+        self.forget = forget
+        most = limits.max_rules
+        logs = Logs(
+            FollowedRules(self.time, most, own=True),
+            FollowedRules(self.time, most, own=True, shard=True),
+            FollowedRules(self.time, most),
+        )
+        self._rules = RulesInForce(clock, apply, logs, known_metrics)
+        self._notes = RuleNotes(store, clock, logs, self.time)
+        self._advisor = RuleAdvisor()
+        self._lock = asyncio.Lock()
+        self.rests = RuleRests(clock, self._rules, self._notes, self._lock)
+
+    # --- looking ---------------------------------------------------------------------------
+
+    @property
+    def book(self) -> RuleBook:
+        """The snapshot in force. Holds rules that ended within the day, too, for explain."""
+        return self._rules.book
+
+    def entries(self) -> list[tuple[RuleEntry, Rule]]:
+        """Every rule that is kept, ended ones too, with the rule as it is judged by."""
+        return self._rules.entries()
+
+    def entry(self, rule_id: str) -> RuleEntry:
+        entry = self._rules.known(rule_id)
+        if entry is None:
+            parts = self.parts_of(rule_id)
+            known_as = f", but {', '.join(parts)}" if parts else ""
+            message = (
+                f"no rule {rule_id!r} is kept here{known_as}; `headgate rules --all` lists them"
+            )
+            raise NoSuchRule(message)
+        return entry
+
+    def is_own(self, rule_id: str) -> bool:
+        """Is of this agent's own log."""
+        own, shard, _ = self._rules.logs
+        return any(log.ids_of(rule_id) or rule_id in log.entries for log in (own, shard))
+
+    def parts_of(self, item_id: str) -> tuple[str, ...]:
+        """The ids under which a change of a log is in force here."""
+        return next((ids for log in self._rules.logs if (ids := log.ids_of(item_id))), ())
+
+    @property
+    def faults(self) -> Mapping[str, str]:
+        """Rules that are not in force here as they were set, and why."""
+        return ChainMap(self._rules.unmeasured, *(log.faults for log in self._rules.logs))
+
+    def advice(self, spec: RuleSpec, known: KnownMetrics | None = None) -> tuple[Advice, ...]:
+        """`known`: the metrics, for one who asks for many rules and has them already."""
+        wall_s = self._clock.now().wall_s
+        return self._advisor.advice(spec, self.book, known or self.known_metrics, wall_s)
+
+    # --- from the logs ---------------------------------------------------------------------
+
+    async def follow(
+        self,
+        items: Sequence[Item],
+        places: Sequence[Place],
+        *,
+        whole: bool = False,
+        own: bool = False,
+    ) -> None:
+        """What is set. `places`: where each database of this agent stands. `own`: of the agent's
+        own log. In force at once, also where neither log can be reached.
+
+        `whole`: these are all, from one who knows what came after what, and what is missing is
+        gone. Else they are some, and may be late: the higher n counts, and nothing is meant by
+        one that is missing. What is known already changes nothing in any case."""
+        async with self._lock:
+            if not self._notes.is_tried:
+                # Once: while the agent's own disk hangs, what comes after need not wait for it.
+                await self._recall()
+            if own:
+                self._notes.go_on_from(items)
+            logs = self._rules.logs
+            if not own:
+                await self._follow(logs.fleet, items, places, whole=whole)
+                return
+            here = [item for item in items if item.reach == HERE]
+            await self._follow(logs.own, here, places, whole=whole)
+            others = [item for item in items if item.reach != HERE]
+            await self._follow(logs.shard, others, places, whole=whole)
+
+    async def _follow(
+        self, of: FollowedRules, items: Sequence[Item], places: Sequence[Place], *, whole: bool
+    ) -> None:
+        outcome = of.news(items, places, whole=whole)
+        if outcome is not None:
+            await self._rules.take(of, outcome)
+            said = {"rules": len(outcome.entries), "gone": len(outcome.gone)}
+            log.info("rules.followed", **said, refused=len(outcome.faults), reach=of.name)
+
+    async def _recall(self) -> None:
+        if entries := await self._notes.recall():
+            self._rules.put(entries)
+
+    # --- what the agent notes --------------------------------------------------------------
+
+    async def suspend(self, rule_id: str, why: str) -> bool:
+        """Have an exemption rest, at once; noted where the store can be written (R79)."""
+        return await self._rest(rule_id, why, "rule.suspended")
+
+    async def resume(self, rule_id: str) -> bool:
+        return await self._rest(rule_id, "", "rule.resumed")
+
+    async def _rest(self, rule_id: str, why: str, action: str) -> bool:
+        async with self._lock:
+            entry = self._rules.known(rule_id)
+            if entry is None or entry.spec.rule.kind is not Kind.EXEMPT or self._rules.ended(entry):
+                return False
+            if bool(entry.spec.suspended) is bool(why):
+                return False
+            entry = replace(entry, spec=replace(entry.spec, suspended=why))
+            self._rules.put([entry])  # Before it is noted: it protects.
+            log.warning(action, rule=rule_id, why=why)
+            try:
+                await self._notes.keep_rest(entry, action)
+            except (StoreUnavailable, Conflict) as error:
+                log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
+            return True
+
+    def charged(self, rule_id: str) -> Mapping[str, float]:
+        """Whom an exemption has starved for how long, as it was charged last."""
+        entry = self._rules.known(rule_id)
+        return entry.spec.charged if entry is not None else {}
+
+    async def charge(self, rule_id: str, charged: Mapping[str, float]) -> None:
+        """Note it with the rule, so that a restart does not refill its budget (R79)."""
+        async with self._lock:
+            entry = self._rules.known(rule_id)
+            if entry is not None and not self._rules.ended(entry):
+                spec = replace(entry.spec, charged=charged)
+                await self._notes.note_charge(replace(entry, spec=spec))
+
+    # --- each second -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the clock. A check never waits for this, and ends no later without it."""
+        while True:
+            await self._clock.sleep(TICK_S)
+            now = self._clock.now()
+            passed_s = now.mono_s - self._rules.built_at.mono_s
+            stepped_s = now.wall_s - self._rules.built_at.wall_s - passed_s
+            if abs(stepped_s) > STEP_S:
+                log.warning("rules.clock_was_set", by_s=round(stepped_s, 3))
+            otherwise = self._rules.is_measured_otherwise()
+            if abs(stepped_s) > STEP_S or passed_s >= RENEW_S or otherwise:
+                await self._renew(now)
+            await self.keep_notes()
+            if self.book.rules:
+                await self._notes.keep_time()
+
+    async def _renew(self, now: Instant) -> None:
+        async with self._lock:
+            await self._rules.renew(now)
+            over = await self._rules.forget_over(now)
+        await self._forget(over)
+
+    async def _forget(self, rule_ids: Iterable[str]) -> None:
+        """Without the lock: the log puts its change in force, which takes it."""
+        over = list(rule_ids)[:MAX_FORGOTTEN_AT_ONCE]
+        try:
+            if over:
+                await self.forget(over)
+        except (StoreUnavailable, Conflict) as error:
+            log.warning("rules.not_forgotten", detail=str(error))
+
+    async def keep_notes(self) -> None:
+        """Note down what has changed, for the time after a restart. A batch at a time: who changes
+        a rule of this agent waits for none but one."""
+        more = self._notes.is_due
+        while more:
+            async with self._lock:
+                await self._recall()
+                more = await self._notes.keep()
