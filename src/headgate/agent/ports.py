@@ -214,11 +214,14 @@ class OwnStore(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing: ...
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+        """All entries under these prefixes, at one revision. There is one member."""
+        ...
 
     async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
         """The same, where the store could not be opened but what it keeps can still be read, there
-        or in a copy. StateLost where it cannot, and there has been something."""
+        or in a copy, which has all but `log/`. StateLost where it cannot, and there has been
+        something."""
         ...
 
     async def commit(
@@ -230,8 +233,11 @@ class OwnStore(Protocol):
         must_fit: bool = False,
     ) -> int:
         """All puts and audit entries in one transaction, if every compare holds; the new revision.
-        Else Conflict, and nothing is done. `must_fit`: it lifts a restriction, and may take the
-        room that is kept for that on a full disk."""
+        Else Conflict, and nothing is done. A lease means nothing here: what is put stays.
+
+        InvalidSettings for what is too long; StoreUnavailable for an entry too many. `must_fit`:
+        it lifts a restriction, and may take the room that is kept for that on a full disk.
+        """
         ...
 
 
@@ -241,9 +247,6 @@ class Store(OwnStore, Protocol):
     No check ever waits for it. What operators change, and what the agent notes, is a log of keys,
     as a fleet's store has it.
     """
-
-    @property
-    def name(self) -> str: ...
 
     @property
     def fault(self) -> str | None:
@@ -265,41 +268,6 @@ class Store(OwnStore, Protocol):
         ...
 
     async def close(self) -> None: ...
-
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """All entries of the local log under these prefixes, at one revision. There is one member:
-        `at_any_member` changes nothing."""
-        ...
-
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
-        """The same, where the store could not be opened but what it keeps can still be read, there
-        or in a copy, which has all but `log/`. StateLost where it cannot, and there has been
-        something."""
-        ...
-
-    async def commit(
-        self,
-        compares: Sequence[Compare],
-        puts: Sequence[Put],
-        *,
-        audit: Sequence[AuditEntry] = (),
-        must_fit: bool = False,
-    ) -> int:
-        """All puts and all audit entries, if every compare holds; the log's new revision. Else
-        Conflict, and nothing is done. A lease means nothing here: what is put stays.
-
-        InvalidSettings for what is too long; StoreUnavailable for an entry too many. `must_fit`:
-        it lifts a restriction, and may take the room that is kept for that on a full disk.
-        """
-        ...
-
-    async def count(self, prefix: str) -> int:
-        """How many entries of the log there are, without reading them."""
-        ...
-
-    async def grant(self, ttl_s: float) -> Lease:
-        """One that collects nothing."""
-        ...
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         """Newest first."""

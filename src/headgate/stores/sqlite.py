@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.core.keyvalue import Compare, Lease, Listing, Put
+from headgate.core.keyvalue import Compare, Listing, Put
 from headgate.core.records import (
     Asked,
     AuditEntry,
@@ -55,7 +55,7 @@ from headgate.stores.file import (
     set_aside,
     transaction,
 )
-from headgate.stores.locallog import Commit, read_count, read_listing
+from headgate.stores.locallog import Commit, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,
@@ -207,12 +207,6 @@ class SqliteStore:
         """Leases mean nothing here: nothing is collected."""
         extra_s = check_commit(compares, puts) / BYTES_PER_S
         return await self._write(Commit(compares, puts, audit), extra_s=extra_s, must_fit=must_fit)
-
-    async def count(self, prefix: str) -> int:
-        return await self._read(lambda connection: read_count(connection, prefix))
-
-    async def grant(self, ttl_s: float) -> Lease:
-        return Lease(0, ttl_s)
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
