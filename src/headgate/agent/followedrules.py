@@ -274,7 +274,9 @@ class FollowedRules:
     def _make_room(self, outcome: Outcome) -> int:
         """Those that ended first go first: they are there for their past alone. How many there
         are still too many."""
-        excess = len((self.entries.keys() | outcome.entries) - outcome.gone) - self._max_rules
+        new = sum(name not in self.entries for name in outcome.entries)
+        gone = sum(name in self.entries or name in outcome.entries for name in outcome.gone)
+        excess = len(self.entries) + new - gone - self._max_rules
         if excess <= 0:
             return 0
         mark, known = self._time.mark(), self.entries | outcome.entries
@@ -299,7 +301,9 @@ class FollowedRules:
                 self._ids.pop(item_id, None)
 
     def _note_unkept(self, rule_id: str, entry: RuleEntry, wall_s: float) -> None:
-        if self._noted.get(rule_id) != entry.spec:
+        if self._noted.get(rule_id) == entry.spec:
+            self._noted[rule_id] = entry.spec  # One of both is enough.
+        else:
             self.unkept.setdefault(rule_id, wall_s)
 
     # --- what the agent itself notes ---------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from sys import intern
 from typing import Any
 
 from headgate.core.change import ChangeKind, Edit, Item, Revision, log_n
@@ -173,6 +174,8 @@ def _item(document: Mapping[str, Any]) -> Item:
         value = document["value"]
         if value is not None and not isinstance(value, Mapping):
             raise ValueError("is no item: its value is no object")
+        if value is not None:  # Thousands of them have the same few keys.
+            value = {intern(key): one for key, one in value.items()}
         return Item(
             _kind(document["kind"]),
             str(document["id"]),
@@ -180,7 +183,7 @@ def _item(document: Mapping[str, Any]) -> Item:
             value,
             _n(document["n"], "item"),
             _time(document["set_at"]),
-            str(document["set_by"]),
+            intern(str(document["set_by"])),
             None if document.get("again") is None else _n(document["again"], "item"),
         )
     except (KeyError, TypeError, OverflowError) as error:
