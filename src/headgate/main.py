@@ -723,17 +723,14 @@ class Agent:
         visible. Where nothing can be read, the gate stays shut unless the settings say otherwise:
         a `hold` may have been in force."""
         try:
-            own = await self.own.load(salvaged=True)
+            await self.own.load(self.own_in_force.load, salvaged=True)
         except StoreUnavailable as error:
             self._lose_state(str(error))
-            return
-        await self.own_in_force.load(list(own.items.values()))
 
     async def _load_state(self) -> int:
         """All of it is read before any of it counts. How many changes there are."""
-        own = await self.own.load()
         reports = await self.store.reports()
-        await self.own_in_force.load(list(own.items.values()))
+        own = await self.own.load(self.own_in_force.load)
         self.unthrottled.load(reports)
         return len(own.items)
 

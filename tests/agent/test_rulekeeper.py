@@ -248,6 +248,46 @@ async def test_what_was_kept_after_all_comes_into_force(world: World) -> None:
     assert world.refused_by() == "half"
 
 
+async def test_it_comes_into_force_though_somebody_looked_in_between(world: World) -> None:
+    """Who is told that an outcome is not known looks first."""
+    commit = world.store.commit
+
+    async def unsure(*given: Any, **more: Any) -> int:
+        await commit(*given, **more)
+        world.store.commit = commit  # type: ignore[method-assign]
+        raise OutcomeUnknown("the disk gave no answer")
+
+    world.store.commit = unsure  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await world.put(**HALF)
+    assert (await world.own.items()).rule("half") is not None
+    await settle()
+    await world.clock.advance(1)
+    await settle()
+    assert world.refused_by() == "half"
+
+
+async def test_a_change_made_while_all_is_loaded_again_stays_in_force(world: World) -> None:
+    """The store came back while operators were at work."""
+    await world.put(**HALF)
+    gate, listed = asyncio.Event(), world.store.list
+
+    async def slow(prefixes: Sequence[str], **more: Any) -> Any:
+        found = await listed(prefixes, **more)
+        await gate.wait()
+        return found
+
+    world.store.list = slow  # type: ignore[method-assign]
+    loading = asyncio.create_task(world.own.load(world.in_force.load))
+    await settle()
+    world.store.list = listed  # type: ignore[method-assign]
+    setting = asyncio.create_task(world.put(target="web", ratio=0.1, id="new"))
+    await settle()
+    gate.set()
+    await asyncio.gather(loading, setting)
+    assert (world.refused_by(), world.refused_by("web")) == ("half", "new")
+
+
 async def test_a_dry_run_judges_and_changes_nothing(world: World) -> None:
     (entry,) = await world.set(HALF, who="ops", dry_run=True)
     assert entry.spec.rule.ratio == 0.5

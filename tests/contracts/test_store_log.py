@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.agent.ports import Store
+from headgate.core.change import log_key
 from headgate.core.change_codec import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
@@ -238,6 +239,15 @@ async def test_history_has_a_bound_and_its_oldest_goes_first(
     await store.commit([], [Put("log/6", b"x" * 300_000)])
     assert sorted(await values(store, "log/")) == ["log/6"], "the newest stays in any case"
     assert (await values(store))[RULE] == b"5"
+    await store.close()
+
+
+async def test_revisions_go_by_their_numbers_though_some_are_skipped(tmp_path: Path) -> None:
+    store = sqlite_store(tmp_path / "state.db")
+    await store.open()
+    for n in (1, 2, 400, 502, 900, 903):
+        await store.commit([], [Put(log_key(n), b"x"), Put(RULE, b"r")])
+    assert sorted(await values(store, "log/")) == [log_key(n) for n in (502, 900, 903)]
     await store.close()
 
 

@@ -22,6 +22,7 @@ from headgate.core.exchange import (
     Inventory,
     ShardItems,
     Version,
+    check_room_above,
     collectable,
     compared,
     counts_over,
@@ -349,3 +350,17 @@ def test_an_acknowledgment_says_who_has_it(copies: Copies, words: str) -> None:
 def test_a_change_of_two_shards_counts_both() -> None:
     found = both(Copies(1, 2, ("x",), standby=True), Copies(2, 2, standby=False))
     assert found == Copies(3, 4, ("x",), standby=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (Version(0, False, 0.0, 10**11, "eve"), "beyond all numbers"),
+        (Version(10**11, False, 0.0, 1, "eve"), "beyond all numbers"),
+        (Version(0, True, 2e11 - 1, 1, "eve"), "mind the clocks"),
+    ],
+)
+def test_what_nobody_could_lift_is_not_taken(version: Version, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        check_room_above(version, 1.7e9)
+    check_room_above(Version(1, False, 1.7e9 + 60, 10**9, "ann"), 1.7e9)

@@ -30,7 +30,7 @@ from headgate.agent.changefiles import (
     RuleRoom,
     written_file,
 )
-from headgate.agent.loghistory import MAX_REVISIONS, LogHistory
+from headgate.agent.loghistory import LogHistory
 from headgate.agent.logwriter import (
     Draft,
     LogWriter,
@@ -38,13 +38,13 @@ from headgate.agent.logwriter import (
     StoppedMidway,
     beside,
 )
-from headgate.agent.ownwriter import Lead, Merged, OwnWriter
+from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
 from headgate.agent.ports import Clock, OwnStore, SharedLog
 from headgate.agent.reachlookup import look_up
 from headgate.agent.rollback import of_sorts, restored, rolled_back
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
-from headgate.core.change import ChangeKind, Item, Revision
+from headgate.core.change import MAX_REVISIONS, ChangeKind, Item, Revision
 from headgate.core.change_files import parse_file
 from headgate.core.change_log import ChangeMade, LogState, Reached
 from headgate.core.change_parts import MAX_PART_KEYS
@@ -457,9 +457,9 @@ class OwnBook(ChangeBook):
     def close(self) -> None:
         self._own.close()
 
-    async def load(self, *, salvaged: bool = False) -> LogState:
-        """As the store has it now; nothing is put in force by this."""
-        return await self._own.load(salvaged=salvaged)
+    async def load(self, then: Loaded | None = None, *, salvaged: bool = False) -> LogState:
+        """As the store has it now; put in force by `then`, while no other change is made."""
+        return await self._own.load(then, salvaged=salvaged)
 
     async def forget(self, kind: str, ids: Iterable[str]) -> None:
         """What ended long ago is taken out, with an audit entry and no revision."""

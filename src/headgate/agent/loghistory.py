@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 
 from headgate.agent.ports import SharedLog
-from headgate.core.change import Revision, log_key
+from headgate.core.change import MAX_REVISIONS, Revision, log_key
 from headgate.core.change_codec import read_revision_at
 
-MAX_REVISIONS = 500
-"""Kept; the oldest goes with the commit of the newest."""
 REVISIONS_A_PAGE = 10
 """Read at once: each may be half a megabyte."""
 

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.agent.loghistory import MAX_REVISIONS
 from headgate.agent.ports import Clock, SharedLog
 from headgate.core.beat import Beat, read_beat
-from headgate.core.change import BEAT, HEAD, ITEMS, Edit, Item, Revision, log_key
+from headgate.core.change import BEAT, HEAD, ITEMS, MAX_REVISIONS, Edit, Item, Revision, log_key
 from headgate.core.change_codec import (
     MAX_ITEM_BYTES,
     head_bytes,

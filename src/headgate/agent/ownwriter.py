@@ -8,7 +8,7 @@ The agents of a shard tell each other of them (exchange.py); what they have made
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol, cast
@@ -44,6 +44,7 @@ from headgate.core.exchange import (
     Entry,
     ShardItems,
     Version,
+    check_room_above,
     collectable,
     is_long_over,
     is_of,
@@ -92,6 +93,7 @@ class Merged(NamedTuple):
     """What was not taken, by its key, with the reason."""
 
 
+Loaded = Callable[[Sequence[Item]], Awaitable[None]]
 _New = tuple[str, bytes, Item | None]
 """A key, the bytes of its item, and the item; None: only a newer version can read it."""
 
@@ -135,12 +137,12 @@ class OwnWriter(LogWriter):
     def _look_later(self) -> None:
         """What may have been kept is put in force as soon as the store says whether it was."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            # As it is in force now: who reads in the meantime finds the outcome, and only that.
+            self._looking = asyncio.create_task(self._look(self.held.items))
 
-    async def _look(self) -> None:
+    async def _look(self, before: Mapping[ChangeName, Item]) -> None:
         while True:
             await self._clock.sleep(LOOK_AGAIN_S)
-            before = self.held.items
             with suppress(StoreUnavailable):
                 async with self._lock:
                     held = await self.read()
@@ -155,13 +157,16 @@ class OwnWriter(LogWriter):
             await self._take(await self._own.list((HEAD, ITEMS)))
         return self.held
 
-    async def load(self, *, salvaged: bool = False) -> LogState:
-        """As the store has it now. `salvaged`: it cannot be opened, and is only looked at."""
-        if salvaged:
-            await self._take(await self._own.salvage_list((HEAD, ITEMS)))
-        else:
-            await self._take(await self._own.list((HEAD, ITEMS)))
-        return self.held
+    async def load(self, then: Loaded | None = None, *, salvaged: bool = False) -> LogState:
+        """As the store has it now. `then`: puts all of it in force, before anybody makes another
+        change: one that came in between would be missing. `salvaged`: it cannot be opened, and is
+        only looked at."""
+        async with self._lock:
+            read = self._own.salvage_list if salvaged else self._own.list
+            await self._take(await read((HEAD, ITEMS)))
+            if then is not None:
+                await then(list(self.held.items.values()))
+            return self.held
 
     async def _take(self, listing: Listing) -> None:
         def worked_out() -> tuple[LogState, ShardItems]:
@@ -284,8 +289,7 @@ class OwnWriter(LogWriter):
             await self.read()
             wall_s, items = self._clock.now().wall_s, self.shared.items
             for shard in list(self.shared.inventories):
-                mine = {key: item for key, item in items.items() if shard_of(key) == shard}
-                over = [item for key in collectable(mine, wall_s) if (item := mine[key])]
+                over = await beside(len(items), lambda of=shard: _over(items, of, wall_s))  # type: ignore[misc]
                 for start in range(0, len(over), MAX_PART_KEYS):
                     await self._drop(over[start : start + MAX_PART_KEYS])
 
@@ -331,6 +335,7 @@ class OwnWriter(LogWriter):
                 if not is_of(shard, key):
                     raise ValueError(f"is none of {shard}")
                 version = version_of(raw)
+                check_room_above(version, wall_s)
             except ValueError as error:
                 refused.append(f"{key} {error}")
                 continue
@@ -382,6 +387,11 @@ class OwnWriter(LogWriter):
             listed = (await self._own.list(unread)).entries
             found |= {entry.key: entry.value for entry in listed if entry.key in set(unread)}
         return list(found.items())
+
+
+def _over(items: Mapping[str, Item | None], shard: str, wall_s: float) -> list[Item]:
+    mine = {key: item for key, item in items.items() if shard_of(key) == shard}
+    return [item for key in collectable(mine, wall_s) if (item := mine[key])]
 
 
 def _new(item: Item) -> _New:

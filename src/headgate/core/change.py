@@ -28,6 +28,8 @@ from headgate.core.reach import Level, Reach
 HEAD, BEAT = "head", "beat"
 LOG, ITEMS, WIDE = "log/", "items/", "items/wide/"
 NOTES = "notes/"
+MAX_REVISIONS = 500
+"""Of a log; the oldest goes with the commit of the newest."""
 MEMBERS, SHARDS, LEADERS = "members/", "shards/", "leaders/"
 
 

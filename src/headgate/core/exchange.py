@@ -26,6 +26,9 @@ MAX_SHARED_BYTES = 60_000
 """Of one change: with what is said around it, it fits into a request by default."""
 MAX_SHARED_N = 10**11
 """Whoever has a change of this number has to find higher ones for its own."""
+MAX_TOLD_N = MAX_SHARED_N // 10
+MAX_AHEAD_S = 366 * 86_400.0
+"""Of what another agent tells: nothing is taken that leaves no room above it."""
 MAX_BY_CHARS = 1000
 TICK_S = 0.001
 OFFER_BYTES = 48 * 1024
@@ -60,6 +63,14 @@ class Version(NamedTuple):
     set_by: str
     mark: int = 0
     """Of its bytes: of two that differ in nothing else, one counts everywhere."""
+
+
+def check_room_above(version: Version, wall_s: float) -> None:
+    """ValueError for one that no later change could come after: nobody could lift it."""
+    if max(version.n, version.again) > MAX_TOLD_N:
+        raise ValueError(f"is beyond all numbers: n {version.n}, again {version.again}")
+    if version.set_at > wall_s + MAX_AHEAD_S:
+        raise ValueError(f"was set {version.set_at - wall_s:,.0f} s from now: mind the clocks")
 
 
 def version_of(raw: bytes) -> Version:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from headgate.core.change import LOG
+from headgate.core.change import LOG, MAX_REVISIONS, log_key, log_n
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict
@@ -114,6 +114,8 @@ class Commit:
         for put in done:
             _replace(connection, put.key, put.value, self._log.revision)
         connection.execute("UPDATE log SET revision = ?", (self._log.revision,))
+        if newest := max((log_n(put.key) or 0 for put in done if put.value), default=0):
+            _forget_older(connection, newest - MAX_REVISIONS)
         if any(len(put.value or b"") > LARGE_REVISION_BYTES for put in done if _is_logged(put)):
             _cut_history(connection)
         self._audit_ids = [add_audit(connection, entry) for entry in self._audit]
@@ -151,6 +153,12 @@ def _replace(connection: sqlite3.Connection, key: str, value: bytes | None, revi
 
 def _is_logged(put: Put) -> bool:
     return put.key.startswith(LOG)
+
+
+def _forget_older(connection: sqlite3.Connection, n: int) -> None:
+    """By range: numbers are skipped where other agents of a shard have made changes."""
+    if n > 0:
+        connection.execute("DELETE FROM entries WHERE key >= ? AND key <= ?", (LOG, log_key(n)))
 
 
 def _cut_history(connection: sqlite3.Connection) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from headgate.agent.changebook import NoSuchItem
-from headgate.agent.loghistory import MAX_REVISIONS
 from headgate.core.change import (
     HEAD,
     ITEMS,
     LOG,
+    MAX_REVISIONS,
     WIDE,
     ChangeKind,
     Revision,
