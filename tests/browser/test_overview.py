@@ -106,6 +106,20 @@ def test_another_range_is_kept_by_the_address(site: Site, tab: Page) -> None:
     expect(tab.get_by_role("link", name="24h")).to_have_attribute("aria-current", "true")
 
 
+def test_a_chart_whose_history_failed_asks_again(
+    site: Site, tab: Page, watches: dict[Page, Watch]
+) -> None:
+    watches[tab].tolerated.append("net::ERR_FAILED")
+    tab.route("**/v1/history/metrics*", lambda route: route.abort())
+    tab.goto("/")
+    figure = tab.locator("#chart-main-pool_usage")
+    figure.scroll_into_view_if_needed()
+    expect(figure.locator(".summary")).to_contain_text("cannot be shown")
+    tab.unroute_all()
+    expect(figure.locator(".summary")).not_to_contain_text("cannot be shown")
+    expect(figure.get_by_role("img")).to_be_visible()
+
+
 def test_a_viewer_is_shown_why_nothing_can_be_changed(site: Site, viewer_tab: Page) -> None:
     viewer_tab.goto("/")
     expect(viewer_tab.get_by_text("vic may look, not change").first).to_be_visible()

@@ -7,6 +7,8 @@
   const MAX_CHARTS = 24; // Drawn at once; those out of sight are let go of beyond it.
   const MAX_TAIL = 200; // Readings that are newer than the last whole minute of history.
   const REFETCH_MS = 60_000;
+  const ANSWER_MS = 8_000;
+  const RETRY_MS = 2_000;
   const GAP_S = 15; // No look for longer, as in a tab that nobody saw: no line is drawn across.
   const figures = document.getElementById("figures");
   const section = document.getElementById("charts");
@@ -52,6 +54,9 @@
       this.tail = { at: [], value: [], bad: [] };
       this.drawnAt = 0;
       this.seen = false;
+      this.loading = false;
+      this.failedAt = 0;
+      this.shows = null; // The range that its history is of.
       this.element = this.#figure();
     }
 
@@ -76,21 +81,35 @@
     }
 
     async load() {
+      this.loading = true;
+      await this.#fetch();
+      this.loading = false;
+    }
+
+    retries(now) {
+      return this.seen && this.shows !== range && !this.loading && now - this.failedAt >= RETRY_MS;
+    }
+
+    async #fetch() {
       const asked = range;
       const query = new URLSearchParams({ database: this.database, metric: this.name, since: asked, step: `${STEPS[asked]}m` });
       let told;
       try {
-        const answer = await fetch(`/v1/history/metrics?${query}`, { signal: AbortSignal.timeout(8000) });
+        const answer = await fetch(`/v1/history/metrics?${query}`, { signal: AbortSignal.timeout(ANSWER_MS) });
         told = await answer.json();
         if (!answer.ok) {
           throw new Error(told.detail ?? `answered ${answer.status}`);
         }
       } catch (error) {
-        this.summary.textContent = `History cannot be shown: ${error.message}`;
+        const why = error.name === "TimeoutError" ? `no answer within ${ANSWER_MS / 1000} s` : error.message;
+        this.summary.textContent = `History cannot be shown: ${why}. Asking again …`;
+        this.failedAt = Date.now();
+        this.shows = null;
         return;
       }
       if (asked === range && this.seen) {
         this.#take(told.minutes, told.step_minutes);
+        this.shows = asked;
         this.draw();
         this.summarise();
       }
@@ -307,6 +326,7 @@
       this.plot?.destroy();
       this.plot = null;
       this.minutes = null;
+      this.shows = null;
     }
   }
 
@@ -376,6 +396,8 @@
       chart.append(row, at);
       if (chart.due(Date.now())) {
         chart.draw();
+      } else if (chart.retries(Date.now())) {
+        chart.load();
       }
     }
     for (const [key, chart] of charts) {
