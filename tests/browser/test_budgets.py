@@ -6,6 +6,7 @@ A server and an agent of their own: the others of this folder have no extension.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +241,15 @@ def test_forgiving_removing_and_going_back_are_each_confirmed(site: Traffic, tab
     tab.get_by_role("button", name="Go back to it …").click()
     confirm(site, tab, f"Go back to {before}")
     assert site.budgets["exports"]["rate"] == 0
+
+
+def test_one_that_somebody_else_removes_says_so(site: Traffic, tab: Page) -> None:
+    site.api("PUT", "/v1/budgets/main/exports", NOTHING)
+    tab.goto("/budgets/main/exports")
+    site.api("DELETE", "/v1/budgets/main/exports")
+    expect(tab.locator("#budget")).to_contain_text("exports has been removed")
+    tab.get_by_role("link", name="The budgets of main").click()
+    expect(tab).to_have_url(re.compile("/budgets/main$"))
 
 
 # --- the form -------------------------------------------------------------------------------------

@@ -119,7 +119,12 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
 
     async def budget(self, visit: Visit) -> Response:
         database, name = visit.path["database"], visit.path["name"]
-        budget = await visit.api.get(budget_path(database, name), BudgetDoc)
+        try:
+            budget = await visit.api.get(budget_path(database, name), BudgetDoc)
+        except Refused as refused:
+            if refused.status != 404 or not visit.by_script:
+                raise
+            return part(visit, "budgets_one_gone.html", database=database, name=name)
         policy = await policy_of(visit, database, 0)
         return _answered(
             visit,
