@@ -46,6 +46,7 @@ class World:
             self.clock,
             make=self.log.make,
             runtime_sources=runtime_sources,
+            time=self.log.time,
         )
         self.log.attach(book)
         return book

@@ -382,7 +382,7 @@ def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked)
         return MetricBefore(None, laid_over(database, wish.metric, None, n), n)
     change: Override | None = None
     try:
-        change = change_of(item, Instant(0.0, asked.wall_s))
+        change = change_of(item)
     except (KeyError, TypeError, ValueError) as error:
         log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
     return MetricBefore(item, laid_over(database, wish.metric, change, n), n)
@@ -419,14 +419,11 @@ def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) ->
     return replace(entry, expires_at=ground.expires_at)
 
 
-def change_of(item: Item, now: Instant) -> Override:
+def change_of(item: Item, ends_mono_s: float = math.inf) -> Override:
     kept = item.value or {}
     settings = None if kept.get("removed") is True else dict(kept["settings"])
-    end, ends_mono_s = ends_at(item), math.inf
-    if end is not None:
-        ends_mono_s = now.mono_s + min(end - now.wall_s, end - item.set_at)
     adds = item.reach != HERE and kept.get("adds") is True
-    return Override(settings, item.n, end, ends_mono_s, item.id, item.reach, adds)
+    return Override(settings, item.n, ends_at(item), ends_mono_s, item.id, item.reach, adds)
 
 
 def settings_in(item: Item) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from headgate.agent.board import Board
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.logwriter import Draft
 from headgate.agent.metricdrafts import (
     ANY,
@@ -88,6 +89,7 @@ class MetricKeeper:
         make: Make,
         runtime_sources: Collection[str] = (),
         rollups: Collection[str] = frozenset(AGGREGATES),
+        time: ChangeTime | None = None,
     ) -> None:
         """`runtime_sources`: of `sql`, `url` and `command`, those that operators may set while
         the agent runs; others come from the file alone."""
@@ -98,7 +100,7 @@ class MetricKeeper:
         self.drafts = MetricDrafts(frozenset(runtime_sources), rollups)
         self._databases: dict[str, MetricDatabase] = {}
         self.kept = SetItems(
-            METRIC, lambda item: change_of(item, clock.now()), concerns=is_named_by_its_reach
+            METRIC, change_of, time or ChangeTime(clock), concerns=is_named_by_its_reach
         )
         """What the logs hold on top of the file: `database/metric`, of this agent alone, and with
         its reach behind it what reaches further."""
@@ -439,7 +441,7 @@ class MetricKeeper:
             who,
             dry_run=dry_run,
         )
-        change = change_of(made.items[0], self._clock.now())
+        change = change_of(made.items[0])
         entry = laid_over(measured, wish.metric, change, self._n_after(wish, made))
         return await self._proposal(wish.database, entry, made)
 
