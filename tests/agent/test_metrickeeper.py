@@ -644,6 +644,12 @@ async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str
 # --- of the log ------------------------------------------------------------------------------
 
 
+async def test_an_end_that_makes_no_sense_hides_no_other_fault(world: World) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        await world.book.put("main", "lag", {"threshold": -1, "for": "soon"}, who="ops")
+    assert [fault.place for fault in refused.value.faults] == ["for", "lag.threshold"]
+
+
 async def test_two_patches_at_once_are_both_in_force(world: World) -> None:
     patches: list[dict[str, Any]] = [{"threshold": 2}, {"debounce": "2 of 3"}, {"interval_s": 3}]
     await asyncio.gather(*(world.book.patch("main", "lag", p, who="ops") for p in patches))
