@@ -370,6 +370,7 @@ def all_toml() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "block"), change_blocks(), ids=lambda part: part[:24])
 def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> None:
     file = parse_file(read_document(block), default_reach=None if "reach" in block else HERE)
+    assert not file.faults
     unlimited = RuleLimits(max_for_s=1e9)
     for rule in file.of(ChangeKind.RULE):
         parse_rule(

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from headgate.agent.changebook import NoSuchItem, OwnBook
+from headgate.agent.changenotes import KEEP_TIME_S as KEEP_S
+from headgate.agent.changenotes import RULE_TIME
+from headgate.agent.changetime import ChangeTime, parse_mark
 from headgate.agent.inforce import OwnInForce
 from headgate.agent.ruledrafts import Here
 from headgate.agent.rulekeeper import SLICE, RuleKeeper
-from headgate.agent.rulenotes import KEEP_TIME_S as KEEP_S
-from headgate.agent.rulenotes import RULE_TIME
 from headgate.agent.rulesteps import RuleEntry
-from headgate.agent.ruletime import parse_mark
 from headgate.core.change import ITEMS, ChangeKind, Item, item_key
 from headgate.core.change_codec import item_bytes
 from headgate.core.change_log import ChangeMade
@@ -117,7 +117,7 @@ class World:
             self.books.append,
             known,
             limits=self.limits,
-            boot=self.boot,
+            time=ChangeTime(self.clock, self.boot),
             forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
         self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,))

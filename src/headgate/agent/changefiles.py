@@ -272,13 +272,13 @@ class ApplyDrafts:
         """As the file says; what it does not name stays, unless `prune`."""
         standing = _Standing(held, file, asked.wall_s, apart=self.apart)
         items = dict(held.items)
-        found = _Reading(items, replace(held, items=items))
+        found = _Reading(items, replace(held, items=items), faults=list(file.faults))
         for entry in file.entries:
             self._read(standing, entry, asked, found)
             if len(found.faults) > MAX_FAULTS:
                 break
         if found.faults:
-            raise InvalidSettings(found.faults)
+            raise InvalidSettings(found.faults[:MAX_FAULTS])
         others = standing.others()
         if prune:
             found.changes += [Edit(item, ended(item, asked)) for item in others]

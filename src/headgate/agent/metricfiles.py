@@ -29,9 +29,9 @@ from headgate.agent.metricdrafts import (
     METRIC,
     MetricDatabase,
     Wish,
-    parted,
     parted_id,
     settings_in,
+    wish_of,
 )
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import known
@@ -62,8 +62,8 @@ class MetricRoom:
         database, metric = _named(entry)
         raw = {key: one for key, one in entry.raw.items() if key not in _NAMES}
         try:
-            settings, end = parted(raw, asked.wall_s)
-            wish = Wish(database, metric, None, end, keeps_end=True, reach=entry.reach)
+            wish = Wish(database, metric, None, keeps_end=True, reach=entry.reach)
+            wish, settings = wish_of(wish, raw, asked.wall_s)
             if entry.reach != HERE:
                 return self._drafted_wide(held, asked, wish, settings)
             measured = self._measured(entry, metric)

@@ -63,7 +63,7 @@ class Here:
     advice: Callable[[RuleSpec], Sequence[Advice]]
     """On a rule beside those in force."""
     ruled_s: Callable[[], float]
-    """The rules' own time (ruletime.py)."""
+    """The rules' own time (changetime.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ def notes_on_policy(path: Path) -> list[Note]:
     from headgate.cli.lint import Note
     from headgate.config import load_policy
     from headgate.core.lint import Severity
+    from headgate.core.places import with_lines
     from headgate.errors import Fault, InvalidSettings
     from headgate.traffic.lint import advise
-    from headgate.traffic.parse import with_lines
 
     try:
         policy = load_policy(path)

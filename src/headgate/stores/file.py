@@ -102,10 +102,17 @@ class OpenFile:
 
     @classmethod
     def open(
-        cls, path: Path, *, busy_timeout_s: float, max_bytes: int, anew: bool = False
+        cls,
+        path: Path,
+        *,
+        busy_timeout_s: float,
+        max_bytes: int,
+        anew: bool = False,
+        converting: Callable[[], None] = lambda: None,
     ) -> OpenFile:
         """StateLost where there has been a state, and neither the file nor its copy has it;
-        `anew`: that is acknowledged, and what lies there was moved aside."""
+        `anew`: that is acknowledged, and what lies there was moved aside. `converting` is called
+        before what an earlier version kept is converted, which takes its time."""
         path = path.resolve()  # Two links to one file must meet at one lock.
         with ExitStack() as held:
             lock = take_lock(path, held)
@@ -119,7 +126,7 @@ class OpenFile:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             _check_writable(path)
             writer = _connect(path, busy_timeout_s, held)
-            _prepare_writer(writer, path.name, max_bytes)
+            _prepare_writer(writer, path.name, max_bytes, converting)
             note = _bring_up_to(writer, found, path.name, is_new=is_new)
             reader = Reader(_connect(path, busy_timeout_s, held))
             looker = Reader(_connect(path, busy_timeout_s, held))
@@ -341,8 +348,15 @@ def _connect(path: Path, busy_timeout_s: float, held: ExitStack) -> sqlite3.Conn
     return connection
 
 
-def _prepare_writer(connection: sqlite3.Connection, file_name: str, max_bytes: int) -> None:
+def _prepare_writer(
+    connection: sqlite3.Connection,
+    file_name: str,
+    max_bytes: int,
+    converting: Callable[[], None],
+) -> None:
     version = _version_of_ours(connection, file_name)
+    if 0 < version < len(STEPS):
+        converting()
     if version == 0:
         # Only ever effective before the first table; without it a file never shrinks.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")

@@ -17,7 +17,6 @@ What is in force lies in two copies when a change is acknowledged: in the file, 
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import tempfile
 import time
@@ -75,7 +74,7 @@ from headgate.stores.statements import (
     Write,
     used_bytes,
 )
-from headgate.stores.worker import SLOW_DISK, Job, Ticket, Worker
+from headgate.stores.worker import Job, Ticket, Worker
 
 log = structlog.get_logger()
 
@@ -93,9 +92,9 @@ BYTES_PER_S = 1024 * 1024
 """Likewise of a commit: thousands of budgets at once are megabytes."""
 LOOK_BACK_S = 15.0
 """Deadline of a look into history: summing up a great deal of it is no fault of the disk."""
-SLOW_OR_UPGRADED = (
-    f"{SLOW_DISK}; a large file of an earlier version takes some seconds to be brought to this one"
-)
+CONVERSION_S = 120.0
+"""To bring a file of an earlier version to this one: with ten thousands of changes and a slow disk
+it takes some seconds, and what was in force is not lost meanwhile."""
 COPY_AGAIN_S = 10.0
 """After a copy that could not be written."""
 COPY_NOTES_S = 60.0
@@ -165,7 +164,7 @@ class SqliteStore:
         if self._threads is None:
             name = self._path.name
             self._threads = _Threads(
-                Worker(f"{name} (writing)", advice=SLOW_OR_UPGRADED),
+                Worker(f"{name} (writing)"),
                 Worker(f"{name} (reading)"),
                 Worker(f"{name} (looking back)", advice=TOO_MUCH),
             )
@@ -189,12 +188,14 @@ class SqliteStore:
         return await self._read(lambda connection: read_listing(connection, prefixes))
 
     async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+        def job(ticket: Ticket[Listing]) -> None:
+            ticket.settle(salvage(self._path, prefixes, lambda: ticket.extend(CONVERSION_S)))
+
+        worker = Worker(f"{self._path.name} (salvaging)")  # Of its own: others may hang.
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await asyncio.to_thread(salvage, self._path, prefixes)
-        except TimeoutError:
-            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
-            raise StoreUnavailable(message) from None
+            return await worker.run(job, until_mono_s=self._deadline())
+        finally:
+            worker.stop()
 
     async def commit(
         self,
@@ -448,7 +449,7 @@ class SqliteStore:
             if isinstance(copy_beside(path), str):
                 suffixes.append(SUFFIX)
             moved = set_aside(path, suffixes, ending)
-            self._open(anew=True)
+            self._open(ticket, anew=True)
         return moved
 
     def _in_writer(self, ticket: Ticket[Any], use: Callable[[OpenFile], T]) -> T:
@@ -467,12 +468,16 @@ class SqliteStore:
         if self._file is not None and self._file.is_current():
             return self._file
         self._close_file(ticket)
-        return self._open()
+        return self._open(ticket)
 
-    def _open(self, *, anew: bool = False) -> OpenFile:
+    def _open(self, ticket: Ticket[Any], *, anew: bool = False) -> OpenFile:
         busy_timeout_s = self._deadline_s / 2  # A held lock is named, before the wait just ends.
         file = self._file = OpenFile.open(
-            self._path, busy_timeout_s=busy_timeout_s, max_bytes=self._max_bytes, anew=anew
+            self._path,
+            busy_timeout_s=busy_timeout_s,
+            max_bytes=self._max_bytes,
+            anew=anew,
+            converting=lambda: ticket.extend(CONVERSION_S),
         )
         if file.note:
             log.warning("store.restored", store=self.name, detail=file.note)
