@@ -219,7 +219,7 @@ class RuleKeeper:
             if abs(stepped_s) > STEP_S or passed_s >= RENEW_S or otherwise:
                 await self._renew(now)
             await self.keep_notes()
-            if self.book.rules:
+            if not self.book.is_empty:
                 await self._notes.keep_time()
 
     async def _renew(self, now: Instant) -> None:
