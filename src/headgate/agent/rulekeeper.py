@@ -220,7 +220,7 @@ class RuleKeeper:
             if abs(stepped_s) > STEP_S or passed_s >= RENEW_S or otherwise:
                 await self._renew(now)
             await self.keep_notes()
-            if self.book.rules or self.time.is_counted:
+            if not self.book.is_empty or self.time.is_counted:
                 await self._notes.keep_time()
 
     async def _renew(self, now: Instant) -> None:
