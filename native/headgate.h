@@ -186,14 +186,10 @@ uint32_t hg_crc32(uint32_t crc, const void *bytes, size_t length);
  * this nothing is checked again. `bytes` is aligned to 8. */
 const char *hg_policy_check(const void *bytes, size_t length);
 
-/* The JSON document (the same as Python's) → a compiled policy in `out`, byte for byte what Python
- * compiles of it. For small sets; the document is at most 64 KiB. Returns its length, or 0 with the
- * fault in `error` ("budgets[2].rate: 120 is more than 100"). `work` is scratch of `work_length`
- * bytes (hg_compile_work_bytes(length) suffices). */
-size_t hg_compile_work_bytes(size_t json_length);
-size_t hg_compile(const char *json, size_t json_length, uint64_t version, void *out,
-                  size_t out_length, void *work, size_t work_length, char *error,
-                  size_t error_length);
+/* A policy as text, as `headgate budget compile` prints it: its bytes in base64 (RFC 4648, padded,
+ * without line breaks). `out` is aligned to 8 and has room for length / 4 * 3 bytes. NULL if what is
+ * there then is a whole and sound policy of `*out_length` bytes; else what is wrong with it. */
+const char *hg_policy_decode(const char *text, size_t length, void *out, size_t *out_length);
 
 /* ── Who asks ─────────────────────────────────────────────────────────────── */
 
