@@ -1,5 +1,5 @@
-"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, apply, diff, export,
-history, rollback, violations, top, explain.
+"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, apply, diff,
+export, history, rollback, violations, top, explain.
 
 A change is built on the revision that was seen (If-Match), as with metrics and rules.
 """
@@ -74,6 +74,9 @@ PolicyFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The policy: TOML, or JSON if its name ends so.")
 ]
 Strict: TypeAlias = Annotated[bool, typer.Option("--strict", help="Advice fails, too.")]
+Anyway: TypeAlias = Annotated[
+    bool, typer.Option("--anyway", help="Compile also what would lock out an administrator.")
+]
 Since: TypeAlias = Annotated[str, typer.Option(metavar="TIME", help="So long ago: 30m, 6h, 7d.")]
 
 
@@ -471,6 +474,16 @@ def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> N
     show_notes(path, notes, as_json=as_json)
     if any(note.level == "fault" for note in notes) or (strict and notes):
         raise typer.Exit(1)
+
+
+def compile_file(path: PolicyFile, anyway: Anyway = False) -> None:
+    """Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.
+
+    Prints the compiled policy as one line of base64. A policy with faults prints nothing.
+    """
+    from headgate.cli.budget_files import as_parameter
+
+    print(as_parameter(path, anyway=anyway))
 
 
 def apply(
