@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.cli.documents import AuditEntry, Refusal, Status, read
-from headgate.cli.rule_pages import RuleRow
+from headgate.cli.documents import read
 from headgate.cli.top_feed import Rules, Scene, Strip, Told
 from headgate.cli.top_page import Moment
 from headgate.cli.trend import Trend
-from headgate.cli.watch import Starving
+from headgate.wire.rules import RuleDoc as RuleRow
+from headgate.wire.starvation import StarvedDoc as Starving
+from headgate.wire.status import AuditDoc as AuditEntry
+from headgate.wire.status import RefusalDoc as Refusal
+from headgate.wire.status import StatusDoc as Status
 from tests.cli import builders
 from tests.cli.documents import STARVED
 
@@ -60,7 +63,7 @@ def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
     trend = Trend("http://127.0.0.1:8087")
     trend.take(read(Status, document or builders.busy_status()), 99.0)
     view = trend.take(read(Status, document or builders.busy_status()), 99.5)
-    refusal = Refusal("2026-03-01T03:12:00Z", builders.refusal())
+    refusal = read(Refusal, {"at": "2026-03-01T03:12:00Z", "answer": builders.refusal()})
     change = AuditEntry("2026-03-01T03:00:00Z", "ops", "rule.set", "r7", None, {"ratio": 0.5})
     values = {
         "rules": told(Rules([read(RuleRow, rule()), read(RuleRow, rule("r8"))], [])),

@@ -354,12 +354,12 @@ def test_one_frame_of_top(agent: ScriptedAgent, run: Run) -> None:
 
 
 def test_top_tells_refusals_a_second_and_keeps_the_last_picture(agent: ScriptedAgent) -> None:
-    from headgate.cli.budget_pages import PolicyView
     from headgate.cli.documents import read
+    from headgate.wire.budgets import PolicyDoc
 
-    def view(blocked: int) -> PolicyView:
+    def view(blocked: int) -> PolicyDoc:
         counts = {**COUNTS, "blocked": {"capacity": blocked}}
-        return read(PolicyView, policy(budgets=[budget(counts=counts)]))
+        return read(PolicyDoc, policy(budgets=[budget(counts=counts)]))
 
     first = next_picture(Picture(), lambda: view(10), 100.0)
     assert first.rates is None, "a rate needs a second look"
@@ -368,7 +368,7 @@ def test_top_tells_refusals_a_second_and_keeps_the_last_picture(agent: ScriptedA
     again = next_picture(second, lambda: view(1), 103.0)
     assert again.rates == {"etl": 0.0}, "a server that crashed counts anew"
 
-    def away() -> PolicyView:
+    def away() -> PolicyDoc:
         raise AgentUnreachable("no agent answers")
 
     lost = next_picture(again, away, 104.0)

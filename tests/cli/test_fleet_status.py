@@ -12,7 +12,7 @@ from rich.console import Console
 
 from headgate.agent.registry import FleetLedger, Noted
 from headgate.cli.documents import read
-from headgate.cli.fleet_pages import PATH, Fleet, fleet_page
+from headgate.cli.fleet_pages import PATH, fleet_page
 from headgate.cli.fleet_watch import Sight, drawn, next_sight
 from headgate.cli.render import Canvas
 from headgate.core.fleet_holders import Holders
@@ -20,7 +20,7 @@ from headgate.core.fleet_view import Link
 from headgate.core.keyvalue import Entry
 from headgate.core.samples import Instant
 from headgate.errors import HeadgateError
-from headgate.wire.fleet_view import Asked, fleet_doc
+from headgate.wire.fleet_view import Asked, FleetDoc, fleet_doc
 from tests.builders import NOW
 from tests.cli.conftest import Run
 from tests.cli.scripted import ScriptedAgent
@@ -42,11 +42,11 @@ def fleet_document(entries: list[Entry], asked: Asked | None = None) -> dict[str
     return found
 
 
-def fleet_of(entries: list[Entry], asked: Asked | None = None) -> Fleet:
-    return read(Fleet, fleet_document(entries, asked))
+def fleet_of(entries: list[Entry], asked: Asked | None = None) -> FleetDoc:
+    return read(FleetDoc, fleet_document(entries, asked))
 
 
-def page_of(fleet: Fleet, canvas: Canvas = WIDE, **options: Any) -> str:
+def page_of(fleet: FleetDoc, canvas: Canvas = WIDE, **options: Any) -> str:
     screen = Console(width=canvas.width, highlight=False, markup=False, emoji=False)
     with screen.capture() as captured:
         screen.print(fleet_page(fleet, canvas, **options))
@@ -93,7 +93,7 @@ def test_only_shards_where_only_some_were_asked_for() -> None:
 
 
 def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
-    fleet = replace(fleet_of(entries_of(n=50)), source="")
+    fleet = msgspec.structs.replace(fleet_of(entries_of(n=50)), source="")
     assert "at revision 50 · STALE: its store is not heard · shown by view-1" in page_of(fleet)
 
 
@@ -150,7 +150,7 @@ def test_what_was_seen_last_stays_with_its_age_when_the_agent_is_gone() -> None:
     sight = next_sight(Sight(), lambda: fleet, 100.0)
     assert sight == Sight(fleet, 100.0)
 
-    def gone() -> Fleet:
+    def gone() -> FleetDoc:
         raise HeadgateError("no agent answers at http://x")
 
     lost = next_sight(sight, gone, 130.0)

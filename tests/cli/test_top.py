@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from headgate.cli.api import connect
-from headgate.cli.documents import Status, read
+from headgate.cli.documents import read
 from headgate.cli.poller import WAKE_EVERY_S, Waker
 from headgate.cli.trend import View
+from headgate.wire.status import StatusDoc as Status
 from tests.cli import builders, documents, scenes
 from tests.cli.conftest import Run, headgate
 from tests.cli.glass import Glass

@@ -8,8 +8,7 @@ import pytest
 from rich.color import ColorSystem
 
 from headgate.cli.bars import ASCII, UNICODE, Marks
-from headgate.cli.documents import Client, read
-from headgate.cli.history import Timeline
+from headgate.cli.documents import read
 from headgate.cli.top_clients import Node, flat, grown, matching, resampled
 from headgate.cli.top_feed import Scene, Strip, Told, strip
 from headgate.cli.top_layout import Column, Cursor, fit, place, window
@@ -17,6 +16,8 @@ from headgate.cli.top_page import compose
 from headgate.cli.top_paint import Paint, difference
 from headgate.cli.top_state import Flash, Panel, Prompt, State
 from headgate.cli.top_views import VIEWS
+from headgate.wire.history import TimelineDoc as Timeline
+from headgate.wire.status import ClientDoc as Client
 from tests.cli import builders, scenes
 from tests.cli.documents import TIMELINE
 from tests.cli.glass import Glass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.cli.documents import Status, read
+from headgate.cli.documents import read
 from headgate.cli.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Trend, View
+from headgate.wire.status import StatusDoc as Status
 from tests.cli import builders
 
 

@@ -16,11 +16,12 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from headgate.cli.api import Api
-from headgate.cli.budget_pages import PolicyView, policy_page
+from headgate.cli.budget_pages import policy_page
 from headgate.cli.documents import read
 from headgate.cli.output import canvas_of
 from headgate.cli.words import plain
 from headgate.errors import HeadgateError
+from headgate.wire.budgets import PolicyDoc as PolicyView
 
 KEY_SLICE_S = 0.1
 REDRAW_S = 0.5

@@ -15,10 +15,11 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.fleet_pages import Fleet, fleet_page
+from headgate.cli.fleet_pages import fleet_page
 from headgate.cli.output import canvas_of, console
 from headgate.cli.words import plain
 from headgate.errors import HeadgateError
+from headgate.wire.fleet_view import FleetDoc as Fleet
 from headgate.wire.reasons import duration
 
 KEY_SLICE_S = 0.1

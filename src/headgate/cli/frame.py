@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.styled import Styled
 from rich.text import Text
 
-from headgate.cli.documents import Client, Database, Metric, Status
 from headgate.cli.render import (
     Canvas,
     advice_line,
@@ -22,7 +21,11 @@ from headgate.cli.render import (
 )
 from headgate.cli.trend import View
 from headgate.cli.words import plain
+from headgate.wire.answers import MetricDoc as Metric
 from headgate.wire.reasons import duration
+from headgate.wire.status import ClientDoc as Client
+from headgate.wire.status import DatabaseDoc as Database
+from headgate.wire.status import StatusDoc as Status
 
 MIN_CLIENT_LINES = 5
 MAX_ADVICE = 2

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 from headgate.cli.api import Api, database_path
-from headgate.cli.documents import Status, read
+from headgate.cli.documents import read
 from headgate.cli.exits import AgentUnreachable
 from headgate.cli.top_feed import (
     MAX_STRIPS,
@@ -30,6 +30,7 @@ from headgate.cli.top_feed import (
 )
 from headgate.cli.trend import Trend, View
 from headgate.errors import HeadgateError
+from headgate.wire.status import StatusDoc as Status
 
 WAKE_EVERY_S = 20.0
 """Well below the time after which a database that nobody asks about is measured less."""

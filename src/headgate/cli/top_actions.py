@@ -15,22 +15,26 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
-from headgate.cli.budget_pages import Explained, explained_page
-from headgate.cli.documents import Answer, read, read_list
-from headgate.cli.history import Timeline, unthrottled
+from headgate.cli.budget_pages import explained_page
+from headgate.cli.documents import read, read_list
+from headgate.cli.history import unthrottled
 from headgate.cli.pacing import explained_pace
 from headgate.cli.pages import explain_page, unthrottled_page
 from headgate.cli.reaching import preview_line, reached_line
 from headgate.cli.render import Canvas
 from headgate.cli.replay import last_hour
-from headgate.cli.rule_pages import RuleRow, chance_text, changed_page, matched_page
+from headgate.cli.rule_pages import chance_text, changed_page, matched_page
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.timeline import timeline_page
 from headgate.cli.top_feed import budget_path
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
+from headgate.wire.answers import AnswerDoc as Answer
+from headgate.wire.budgets import StatementExplainDoc as Explained
+from headgate.wire.history import TimelineDoc as Timeline
 from headgate.wire.reasons import duration
+from headgate.wire.rules import RuleDoc as RuleRow
 
 Drawn = Callable[[Canvas], RenderableType]
 DEFAULT_FOR = "1h"

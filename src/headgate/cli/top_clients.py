@@ -16,7 +16,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.cli.bars import Marks
-from headgate.cli.documents import Client
 from headgate.cli.frame import RESTS_S
 from headgate.cli.history import MOSTLY
 from headgate.cli.render import Canvas, rate_text
@@ -34,9 +33,11 @@ from headgate.cli.top_layout import (
     needing,
     row,
 )
-from headgate.cli.watch import Starving, starvation_page
+from headgate.cli.watch import starvation_page
 from headgate.cli.words import age_text, plain
 from headgate.wire.reasons import duration
+from headgate.wire.starvation import StarvedDoc as Starving
+from headgate.wire.status import ClientDoc as Client
 
 MAX_STARVED = 2
 Rates = Mapping[tuple[str, str], tuple[float, float]]

@@ -12,15 +12,19 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from headgate.cli.api import Api, with_query
-from headgate.cli.budget_pages import PolicyView, Violations
 from headgate.cli.budget_top import Picture as BudgetPicture
 from headgate.cli.budget_top import next_picture
-from headgate.cli.documents import AuditEntry, BadDocument, Refusal, read, read_list
-from headgate.cli.history import Bin, Timeline
-from headgate.cli.rule_pages import RuleRow
+from headgate.cli.documents import BadDocument, read, read_list
 from headgate.cli.trend import Past, View
-from headgate.cli.watch import Starving
 from headgate.errors import HeadgateError
+from headgate.wire.budgets import PolicyDoc as PolicyView
+from headgate.wire.budgets import ViolationsDoc as Violations
+from headgate.wire.history import BinDoc as Bin
+from headgate.wire.history import TimelineDoc as Timeline
+from headgate.wire.rules import RuleDoc as RuleRow
+from headgate.wire.starvation import StarvedDoc as Starving
+from headgate.wire.status import AuditDoc as AuditEntry
+from headgate.wire.status import RefusalDoc as Refusal
 
 LIST_LIMIT = "200"
 HISTORY_SINCE = "15m"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headgate.cli.documents import Status
 from headgate.cli.top_actions import DEFAULT_FOR, Action, Drawn, Prepared, Question, parse_question
 from headgate.cli.top_clients import ORDERS, Wanted
 from headgate.cli.top_feed import Scene
 from headgate.cli.top_layout import Cursor, Extent
 from headgate.cli.top_views import BY_KEY, VIEWS
+from headgate.wire.status import StatusDoc as Status
 
 MAX_TYPED_CHARS = 500
 MOTIONS = frozenset({"up", "down", "pageup", "pagedown", "home", "end", "k", "j", "g", "G"})

@@ -7,27 +7,21 @@ explain; clients are in top_clients.py, the overview is frame.py's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headgate.cli.budget_pages import (
-    Budget,
-    PolicyView,
-    fill_cell,
-    policy_page,
-    violations_page,
-)
-from headgate.cli.documents import AuditEntry, Database, Refusal
+from headgate.cli.budget_pages import fill_cell, policy_page, violations_page
 from headgate.cli.frame import overview
 from headgate.cli.pages import setting_text
 from headgate.cli.render import INDENT, UNSPOKEN, Canvas, database_blocks
-from headgate.cli.rule_pages import RuleRow, rule_page
+from headgate.cli.rule_pages import rule_page
 from headgate.cli.top_clients import Wanted, clients_page
 from headgate.cli.top_feed import Controlled, Pattern, Rules, Scene, ServerState, Told, Traced
 from headgate.cli.top_layout import (
@@ -45,7 +39,13 @@ from headgate.cli.top_layout import (
 from headgate.cli.top_paint import Ruler
 from headgate.cli.tree import curves, shard_tree
 from headgate.cli.words import local_time, plain
+from headgate.wire.budgets import BudgetDoc as Budget
+from headgate.wire.budgets import PolicyDoc as PolicyView
 from headgate.wire.reasons import duration
+from headgate.wire.rules import RuleDoc as RuleRow
+from headgate.wire.status import AuditDoc as AuditEntry
+from headgate.wire.status import DatabaseDoc as Database
+from headgate.wire.status import RefusalDoc as Refusal
 
 MAX_PATTERNS = 20
 WHOLE_POLICY_COLUMNS = 80
@@ -389,8 +389,8 @@ def _refusal_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]
     found = [one for one in told.value if all(word in str(one).lower() for word in words)]
     columns = needing(
         REFUSAL_COLUMNS,
-        client=longest(str(one.answer.get("app")) for one in found),
-        database=longest(str(one.answer.get("database")) for one in found),
+        client=longest(one.answer.app for one in found),
+        database=longest(one.answer.database for one in found),
     )
     fitted = fit(columns, ask.canvas.width - MARK_CELLS)
     head = Text(f"refused lately: {len(found):,}", style="bold")
@@ -401,7 +401,7 @@ def _refusal_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]
 
 
 def _refusal(one: Refusal, fitted: Sequence[Fitted]) -> Text:
-    said = {key: plain(str(one.answer.get(key) or "")) for key in _SAID}
+    said = {key: plain(str(getattr(one.answer, key) or "")) for key in _SAID}
     why = said["reason"].removeprefix(f"{said['database']}: ")
     cells = (local_time(one.at, "%H:%M:%S"), said["app"], said["database"], said["verdict"], why)
     return row(fitted, [Text(cell) for cell in cells])

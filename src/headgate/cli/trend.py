@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from headgate.cli.documents import Client, Database, Metric, Status
+from headgate.wire.answers import MetricDoc as Metric
+from headgate.wire.status import ClientDoc as Client
+from headgate.wire.status import DatabaseDoc as Database
+from headgate.wire.status import StatusDoc as Status
 
 SLOT_S = 15.0
 KEEP_SLOTS = 60
