@@ -78,8 +78,9 @@ class Exported(NamedTuple):
     """What no file can have, in words."""
 
 
-InForce = Callable[[Sequence[Item]], Awaitable[None]]
-"""Called with what a change of the agent's own log has put, before it is acknowledged."""
+InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
+"""Called with what a change of the agent's own log has put, before it is acknowledged. Tells why it
+is not in force everywhere."""
 
 
 class ChangeBook:
@@ -472,7 +473,9 @@ class OwnBook(ChangeBook):
     async def _made(self, change: ChangeMade) -> ChangeMade:
         if not change.changes or change.dry_run:
             return change
-        await self._in_force(change.items)
+        for told in await self._in_force(change.items):
+            failed = Advice(Severity.WARNING, "not-in-force", "changes", told)
+            change = replace(change, advice=(*change.advice, failed))
         shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
