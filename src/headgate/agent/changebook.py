@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict, Unpack, cast
 
 from headgate.agent import budgetdrafts
 from headgate.agent.changefiles import (
@@ -81,6 +81,13 @@ class Exported(NamedTuple):
 InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
 """Called with what a change of the agent's own log has put, before it is acknowledged. Tells why it
 is not in force everywhere."""
+
+
+class By(TypedDict):
+    """Who makes a change, or only tries it."""
+
+    who: str
+    dry_run: NotRequired[bool]
 
 
 class ChangeBook:
@@ -159,22 +166,19 @@ class ChangeBook:
     # --- rules -----------------------------------------------------------------------------
 
     async def put_rule(
-        self, raw: Mapping[str, Any], *, reach: Reach, who: str, dry_run: bool = False
+        self, raw: Mapping[str, Any], *, reach: Reach, **by: Unpack[By]
     ) -> ChangeMade:
-        return await self.make(
-            lambda held, asked: self.rules.put(held, raw, reach, asked), who, dry_run=dry_run
-        )
+        return await self.make(lambda held, asked: self.rules.put(held, raw, reach, asked), **by)
 
     async def favor(
         self,
         target: str,
         *,
         reach: Reach,
-        who: str,
         over: str = EVERYONE,
         ratio: float = FAVOR_RATIO,
         more: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """De-prioritise all except the target (R76): two rules, set and lifted together.
 
@@ -182,9 +186,7 @@ class ChangeBook:
         """
         targets = (target, over, ratio)
         return await self.make(
-            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked),
-            who,
-            dry_run=dry_run,
+            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked), **by
         )
 
     async def patch_rule(
@@ -192,25 +194,20 @@ class ChangeBook:
         rule_id: str,
         raw: Mapping[str, Any],
         *,
-        who: str,
         expect: int | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
         return await self.make(
-            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect),
-            who,
-            dry_run=dry_run,
+            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect), **by
         )
 
     async def lift_rule(
-        self, rule_id: str, *, who: str, expect: int | None = None, dry_run: bool = False
+        self, rule_id: str, *, expect: int | None = None, **by: Unpack[By]
     ) -> ChangeMade:
         """End it now, and the one that was set together with it."""
         return await self.make(
-            lambda held, asked: self.rules.lift(held, rule_id, asked, expect),
-            who,
-            dry_run=dry_run,
+            lambda held, asked: self.rules.lift(held, rule_id, asked, expect), **by
         )
 
     # --- budgets ---------------------------------------------------------------------------
@@ -221,18 +218,16 @@ class ChangeBook:
         raw: Mapping[str, Any],
         *,
         reach: Reach,
-        who: str,
         expect: int | None = None,
         new: bool = False,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """Add or replace the one of that name and reach; `new`: only where there is none yet."""
         return await self.make(
             lambda held, asked: budgetdrafts.set_budget(
                 held, name, raw, reach, asked, expect=expect, new=new
             ),
-            who,
-            dry_run=dry_run,
+            **by,
         )
 
     async def patch_budget(
@@ -241,31 +236,22 @@ class ChangeBook:
         raw: Mapping[str, Any],
         *,
         reach: Reach,
-        who: str,
         expect: int | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         return await self.make(
             lambda held, asked: budgetdrafts.patch_budget(
                 held, name, raw, reach, asked, expect=expect
             ),
-            who,
-            dry_run=dry_run,
+            **by,
         )
 
     async def remove_budget(
-        self,
-        name: str,
-        *,
-        reach: Reach,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
+        self, name: str, *, reach: Reach, expect: int | None = None, **by: Unpack[By]
     ) -> ChangeMade:
         return await self.make(
             lambda held, asked: budgetdrafts.remove_budget(held, name, reach, asked, expect=expect),
-            who,
-            dry_run=dry_run,
+            **by,
         )
 
     # --- many at once ----------------------------------------------------------------------
@@ -274,10 +260,9 @@ class ChangeBook:
         self,
         document: object,
         *,
-        who: str,
         expect_n: int | None = None,
         prune: bool = False,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """As a file says (core/change_files.py); `prune`: what it does not name is taken out.
         `expect_n`: only if the log is at that revision."""
@@ -285,10 +270,9 @@ class ChangeBook:
         drafts = ApplyDrafts(self._rooms(), self._reach_fault, apart=self._default_reach == HERE)
         return await self.make(
             lambda held, asked: drafts.apply(held, file, asked, prune=prune),
-            who,
             expect_n=expect_n,
-            dry_run=dry_run,
             size=len(file.entries),
+            **by,
         )
 
     def _rooms(self) -> Mapping[str, Room]:
@@ -301,10 +285,9 @@ class ChangeBook:
         self,
         n: int,
         *,
-        who: str,
         only: Collection[str] = (),
         expect_n: int | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """To what stood after revision n, as new revisions. What has ended since stays so.
         `only`: of fleetback.SORTS, those that go back; none: all of it."""
@@ -312,22 +295,18 @@ class ChangeBook:
         return await self.make_back(
             n,
             lambda held, later, asked: rolled_back(held, n, later, asked, chosen),
-            who,
             expect_n=expect_n,
-            dry_run=dry_run,
+            **by,
         )
 
     async def restore(
-        self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
+        self, items: Iterable[Item], *, known_n: int = 0, **by: Unpack[By]
     ) -> ChangeMade:
         """Put back what a store has lost, from what an agent still has; revisions go on above
         `known_n`, so that nobody takes them for old ones."""
         kept = list(items)
         return await self.make(
-            lambda held, asked: restored(held, kept, known_n, asked),
-            who,
-            dry_run=dry_run,
-            size=len(kept),
+            lambda held, asked: restored(held, kept, known_n, asked), size=len(kept), **by
         )
 
     # --- steps -----------------------------------------------------------------------------
@@ -341,7 +320,7 @@ class ChangeBook:
         draft: Callable[[LogState, Asked], Draft],
         who: str,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
         expect_n: int | None = None,
         size: int = 1,
     ) -> ChangeMade:
@@ -356,7 +335,7 @@ class ChangeBook:
         draft: Callable[[LogState, Sequence[Revision], Asked], Draft],
         who: str,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
         expect_n: int | None = None,
     ) -> ChangeMade:
         """As `make`; `draft` is given every revision beyond n, too, newest first."""
