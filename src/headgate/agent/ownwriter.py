@@ -443,10 +443,11 @@ def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
 
 
 def _audited(step: Revision, change: Edit, item: Item) -> str:
-    """As the change was called; of what a file or a rollback did, what it did to this one."""
-    if step.action.startswith(f"{item.kind}."):
-        return step.action
+    """As the change was called; of what a file or a rollback did, what it did to this one, and of
+    what was set in the place of another, that the other is gone."""
     is_gone = change.after is None or is_taken_out(change.after)
+    if step.action.startswith(f"{item.kind}.") and not (is_gone and step.action.endswith(".set")):
+        return step.action
     if item.kind == ChangeKind.METRIC:
         is_removed = (item.value or {}).get("removed") is True
         return f"metric.{'revert' if is_gone else 'remove' if is_removed else 'set'}"
