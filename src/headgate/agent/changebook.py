@@ -30,7 +30,6 @@ from headgate.agent.changefiles import (
     RuleRoom,
     written_file,
 )
-from headgate.agent.loghistory import LogHistory
 from headgate.agent.logwriter import (
     Draft,
     LogWriter,
@@ -40,22 +39,27 @@ from headgate.agent.logwriter import (
 )
 from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
 from headgate.agent.ports import Clock, OwnStore, SharedLog
-from headgate.agent.reachlookup import look_up
 from headgate.agent.rollback import of_sorts, restored, rolled_back
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
-from headgate.core.change import MAX_REVISIONS, ChangeKind, Item, Revision
+from headgate.core.change import MAX_REVISIONS, MEMBERS, SHARDS, ChangeKind, Item, Revision, log_key
+from headgate.core.change_codec import read_revision_at
 from headgate.core.change_files import parse_file
 from headgate.core.change_log import ChangeMade, LogState, Reached
 from headgate.core.change_parts import MAX_PART_KEYS
 from headgate.core.copies import Copies
 from headgate.core.exchange import Entry, Inventory, apart, shards_of
+from headgate.core.fleet_reached import prefixes_of, reached_by
 from headgate.core.lint import Advice, Severity
-from headgate.core.reach import HERE, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
+from headgate.errors import StoreUnavailable
 
 __all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
+NOBODY = "no agent has told where it stands yet"
+REVISIONS_A_PAGE = 10
+"""Read at once: each may be half a megabyte."""
 
 
 def _new_id() -> str:
@@ -519,3 +523,77 @@ def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
     if not told:
         return draft
     return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))
+
+
+async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
+    """Whom they meet, or why nobody can tell. A preview, and never a condition: what cannot be told
+    holds up no change."""
+    wanted = sorted(set(reaches), key=str)
+    if not wanted:
+        return Reached(0, 0, 0)
+    reach = wanted[0] if len(wanted) == 1 else EVERYWHERE
+    try:
+        found = await _read(store, wanted)
+    except StoreUnavailable as error:
+        return await _counted(store, wanted, Reached(unknown=str(error), reach=reach))
+    if found.hosts or found.shards or await _is_told(store):
+        return found
+    return Reached(unknown=NOBODY, reach=reach)
+
+
+async def _read(store: SharedLog, reaches: list[Reach]) -> Reached:
+    listing = await store.list(prefixes_of(reaches))
+    return await beside(len(listing.entries), lambda: reached_by(reaches, listing.entries))
+
+
+async def _is_told(store: SharedLog) -> bool:
+    """Whether there is anything to look among."""
+    try:
+        return await store.count(SHARDS) + await store.count(MEMBERS) > 0
+    except StoreUnavailable:
+        return False
+
+
+async def _counted(store: SharedLog, reaches: list[Reach], unknown: Reached) -> Reached:
+    """The whole of a fleet too large to be listed in time can still be counted."""
+    if not any(reach.level is Level.FLEET for reach in reaches):
+        return unknown
+    try:
+        shards, hosts = await store.count(SHARDS), await store.count(MEMBERS)
+    except StoreUnavailable:
+        return unknown
+    return Reached(shards, hosts, None, (), f"only counted: {unknown.unknown}", unknown.reach)
+
+
+class LogHistory:
+    """Revisions as they are kept. Each says on which it was built: numbers are skipped where a
+    store was restored. One that cannot be read, for a newer version made it, takes no other away.
+    """
+
+    def __init__(self, store: SharedLog) -> None:
+        self._store = store
+
+    async def revision(self, n: int) -> Revision | None:
+        return (await self._listed(log_key(n))).get(n)
+
+    async def back_from(self, n: int, *, after_n: int = 0) -> AsyncIterator[Revision]:
+        """Down to the first beyond `after_n`, or as far as they are kept."""
+        page: Mapping[int, Revision] = {}
+        at = -1
+        for _ in range(MAX_REVISIONS):
+            if n <= after_n:
+                return
+            if at != n // REVISIONS_A_PAGE:
+                at = n // REVISIONS_A_PAGE
+                page = await self._listed(log_key(n)[:-1])
+            revision = page.get(n)
+            if revision is None:
+                return
+            yield revision
+            n = revision.built_on
+
+    async def _listed(self, prefix: str) -> Mapping[int, Revision]:
+        """What lies there under any other key is none."""
+        entries = (await self._store.list((prefix,))).entries
+        found = (read_revision_at(entry.key, entry.value) for entry in entries)
+        return {revision.n: revision for revision in found if revision is not None}
