@@ -342,6 +342,7 @@ class Agent:
             self.budgets.watched, self.demands, self._clock, self._statements
         )
         self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
+        self.facts.unapplied = self._unapplied
         self.facts.spans = None if self.tracer is None else self.tracer.outbox
         parts = Parts(
             self.board,
@@ -787,6 +788,10 @@ class Agent:
         self._have_state()
         await self._adopt(self._settings)
         log.info("store.changes_loaded", count=count)
+
+    def _unapplied(self) -> list[str]:
+        fleet = [] if self.fleet is None else self.fleet.in_force.failures
+        return [*self.own_in_force.faults, *fleet]
 
     def _places(self) -> list[Place]:
         return places_of(self._settings)

@@ -7,6 +7,7 @@ A change is built on the revision that was seen (If-Match), as with metrics and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from headgate.cli.reaching import (
     InRegion,
     InShard,
     OnHost,
-    ask_for,
+    confirmed,
     reach_of,
 )
 
@@ -605,14 +606,8 @@ class OfFleet(NamedTuple):
         def make(api: Api) -> Answered:
             new = method == "PUT"
             etag = None if new else api.get(path, **query).etag
-            if not self.dry_run and not self.yes:
-                tried = api.change(
-                    method, path, given, etag=etag, dry_run=True, query=query, new=new
-                )
-                ask_for(tried.document, self.reach)
-            return api.change(
-                method, path, given, etag=etag, dry_run=self.dry_run, query=query, new=new
-            )
+            change = partial(api.change, method, path, given, etag=etag, query=query, new=new)
+            return confirmed(change, self.reach, dry_run=self.dry_run, yes=self.yes)
 
         return make
 

@@ -7,6 +7,7 @@ never overwritten, the agent answers 412 and the command says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from headgate.cli.reaching import (
     InRegion,
     InShard,
     OnHost,
-    ask_for,
+    confirmed,
     reach_of,
     reached_line,
 )
@@ -536,7 +537,6 @@ def _change_wide(
     url: str | None,
     token: str | None,
 ) -> None:
-    """Tried first, and asked for once it is told whom it reaches."""
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
@@ -545,10 +545,8 @@ def _change_wide(
 
     api = connect(url, token, timeout_s=FLEET_TIMEOUT_S)
     query = {**wanted.query, "reach": wanted.reach}
-    if not wanted.dry_run and not wanted.yes:
-        tried = api.change(method, path, settings, dry_run=True, query=query)
-        ask_for(tried.document, wanted.reach)
-    changed = api.change(method, path, settings, dry_run=wanted.dry_run, query=query)
+    change = partial(api.change, method, path, settings, query=query)
+    changed = confirmed(change, wanted.reach, dry_run=wanted.dry_run, yes=wanted.yes)
     view, reached = read(WideMetricDoc, changed.document), reached_line(changed.document)
     show(changed, wanted.as_json, lambda _: wide_metric_page(view, reached))
 

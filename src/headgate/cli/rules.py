@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -24,7 +25,7 @@ from headgate.cli.reaching import (
     InRegion,
     InShard,
     OnHost,
-    ask_for,
+    confirmed,
     copies_line,
     reach_of,
     reached_line,
@@ -538,16 +539,9 @@ def _connected(wanted: Wanted, url: str | None, token: str | None) -> Api:
 
 
 def _posted(api: Api, path: str, given: Mapping[str, Any], wanted: Wanted) -> Answered:
-    """What has a reach is tried first, and asked for once it is told whom it reaches."""
-    if wanted.reach is None:
-        return api.change("POST", path, given, dry_run=wanted.dry_run)
-    body = {**given, "reach": wanted.reach}
-    if wanted.dry_run or not wanted.yes:
-        tried = api.change("POST", path, body, dry_run=True)
-        if wanted.dry_run:
-            return tried
-        ask_for(tried.document, wanted.reach)
-    return api.change("POST", path, body)
+    body = given if wanted.reach is None else {**given, "reach": wanted.reach}
+    change = partial(api.change, "POST", path, body)
+    return confirmed(change, wanted.reach, dry_run=wanted.dry_run, yes=wanted.yes)
 
 
 def _change(
@@ -565,16 +559,15 @@ def _altered(
     url: str | None,
     token: str | None,
 ) -> Answered:
-    """Built on what was seen. One of the fleet is asked for, once it is told whom it reaches."""
+    """Built on what was seen."""
     from headgate.cli.api import connect
 
     api, path = connect(url, token, timeout_s=FLEET_TIMEOUT_S), rule_path(rule)
     seen = api.get(path)
-    reach = seen.document.get("reach")
-    if isinstance(reach, str) and not (wanted.yes or wanted.dry_run):
-        tried = api.change(method, path, given, etag=seen.etag, dry_run=True)
-        ask_for(tried.document, f"{rule}, {reach}")
-    return api.change(method, path, given, etag=seen.etag, dry_run=wanted.dry_run)
+    of = seen.document.get("reach")
+    reach = f"{rule}, {of}" if isinstance(of, str) else None
+    change = partial(api.change, method, path, given, etag=seen.etag)
+    return confirmed(change, reach, dry_run=wanted.dry_run, yes=wanted.yes)
 
 
 def _show_one(

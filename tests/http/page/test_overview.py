@@ -11,9 +11,11 @@ import pytest
 
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity
+from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import ChangeMade
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
+from headgate.core.reach import EVERYWHERE, Place
 from headgate.core.records import MetricMinute
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.core.shard import MemberView, Pull, ShardView, Skip
@@ -403,6 +405,16 @@ def activity(served: Served) -> str:
 
 def seen(served: Served) -> str:
     return text_of(Visitor(served).get("/overview/now"))
+
+
+def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_told(served: Served) -> None:
+    wrong = {"settings": {"threshold": -1}}
+    item = Item(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, wrong, 1, 0.0, "ops")
+    places = (Place(database="main"),)
+    served.run_there(lambda: served.book.follow([item], places, whole=True))
+    assert "Not in force here: metric main/lag@fleet on main:" in seen(served)
+    served.run_there(lambda: served.book.follow([], places, whole=True))
+    assert "Not in force here" not in seen(served)
 
 
 def test_what_is_unhealthy_comes_first(served: Served) -> None:

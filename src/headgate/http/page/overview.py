@@ -102,6 +102,7 @@ class OverviewPage:
             "told": status,
             "shown": sorted(shown, key=lambda one: _ORDER[one.stands.kind]),
             "advice": advice_of(status),
+            "refused": known.refused,
             "max_advice": MAX_ADVICE,
             "tiles": [*tiles_now(status), *await self._tiles(visit)],
             "clock_of": clock_of,

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.responses import Response
 
 from headgate.core.rule_times import DAYS
-from headgate.http.page.api import NO_QUERY, Query, Refused, in_path
-from headgate.http.page.rules_acts import RuleActs, told_done
+from headgate.http.page.api import NO_QUERY, Query, Refused
+from headgate.http.page.rules_acts import RuleActs, done_path, told_done
 from headgate.http.page.rules_form import (
     FAVOR,
     FOR_CHOICES,
@@ -132,7 +132,7 @@ class RulesPage:
             docs, _ = await _posted(visit, kind_of(fields), body)
         except Refused as refused:
             return await _refused(visit, refused)
-        return moved(visit, f"/rules?done=set&rule={in_path(docs[0].id)}")
+        return moved(visit, done_path("set", docs))
 
     async def _previewed(self, visit: Visit, body: Mapping[str, Any], note: str = "") -> Response:
         kind = kind_of(visit.form)
