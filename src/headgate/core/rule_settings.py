@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -134,6 +135,9 @@ def parse_target(value: object) -> str:
 def _check_level(given: str, place: int, level: str) -> None:
     if not level:
         raise ValueError(f"is {given!r}: level {place} is empty")
+    with suppress(InvalidName):
+        parse_identity(level)
+        return
     for index, char in enumerate(level, start=1):
         try:
             parse_identity(char)
@@ -294,7 +298,7 @@ def _rule(values: Mapping[str, Any], rule_id: str, expires_at: float) -> Rule:
         kind=values["kind"],
         order=values["order"],
         metrics=values["metrics"],
-        thresholds=values["thresholds"] or MappingProxyType({}),
+        thresholds=values["thresholds"] or NO_LIMITS,
         justification=values["justification"],
         ceiling=values["ceiling"],
         database=values["database"],

@@ -379,7 +379,6 @@ class SqliteStore:
                 self._owed = write
                 with suppress(StoreUnavailable):  # Stays owed: the next write tries again.
                     self._in_writer(ticket, self._pay)
-                self._copy_due, self._copied_at = True, float("-inf")
                 self._copy(ticket)
 
         return await self._workers().writer.run(job, until_mono_s=self._deadline() + extra_s)
@@ -515,6 +514,7 @@ class SqliteStore:
             with transaction(file.writer, lambda: False):
                 self._owed.take_back(file.writer)
             self._owed = None
+            self._copy_due, self._copied_at = True, float("-inf")
 
     def _open_job(self, ticket: Ticket[None]) -> None:
         self._in_writer(ticket, lambda file: None)
