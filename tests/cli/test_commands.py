@@ -676,7 +676,7 @@ def test_help_loads_nothing_that_only_commands_need() -> None:
     code = (
         "import sys\nimport headgate.__main__\n"
         "heavy = {'json', 'ssl', 'socket', 'rich.console', 'msgspec', 'asyncio',"
-        " 'headgate.config', 'headgate.core.decide', 'headgate.main'}\n"
+        " 'headgate.settings', 'headgate.core.decide', 'headgate.main'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate import config
 from headgate.agent.clock import SystemClock
-from headgate.config import load_policy, parse_settings, read_policy
 from headgate.errors import InvalidSettings
+from headgate.settings import document
+from headgate.settings.agent import parse_settings
+from headgate.settings.document import load_policy, read_policy
 from headgate.wiring import check_parts, traffic_plans
 
 MAIN = '[databases.main]\nengine = "postgres"\ndsn = "host=db"\n'
@@ -122,7 +123,7 @@ def test_what_is_no_file_or_no_text_is_told(
     file.write_bytes(b"# \n# \xff\n")
     with pytest.raises(InvalidSettings, match=r"line 2: is not UTF-8 here"):
         load_policy(file)
-    monkeypatch.setattr(config, "MAX_POLICY_FILE_BYTES", 3)
+    monkeypatch.setattr(document, "MAX_POLICY_FILE_BYTES", 3)
     with pytest.raises(InvalidSettings, match="has 7 bytes, at most 3"):
         load_policy(file)
 

@@ -482,7 +482,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Make a file the whole policy of a database: what is not in it is removed."""
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import written
 
     document = written(load_policy(path))
@@ -513,7 +513,7 @@ def diff(
     from headgate.cli.budget_pages import Difference, difference_page
     from headgate.cli.documents import read_list
     from headgate.cli.output import show_json, show_page
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import parse_policy
 
     if is_file(before):

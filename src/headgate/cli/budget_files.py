@@ -103,9 +103,9 @@ def is_file(word: str) -> bool:
 def notes_on_policy(path: Path) -> list[Note]:
     """Faults with their lines, or advice."""
     from headgate.cli.lint import Note
-    from headgate.config import load_policy
     from headgate.core.lint import Severity
     from headgate.errors import Fault, InvalidSettings
+    from headgate.settings.document import load_policy
     from headgate.traffic.lint import advise
     from headgate.traffic.parse import with_lines
 

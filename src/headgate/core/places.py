@@ -29,10 +29,12 @@ def line_index(content: str) -> dict[str, int]:
 
 
 def nearest_line(place: str, lines: Mapping[str, int]) -> int | None:
-    """The line of the place itself, or of the nearest table around it."""
+    """The line of the place itself, of the first that lies in it ([a.b] is in a), or of the nearest
+    table around it."""
     while place:
-        if place in lines:
-            return lines[place]
+        within = (line for known, line in lines.items() if known.startswith(f"{place}."))
+        if (line := lines.get(place) or min(within, default=None)) is not None:
+            return line
         place = place.rpartition(".")[0]
     return None
 
