@@ -373,7 +373,8 @@ def budgets_page() -> str:
             f"At most {MAX_BUDGETS:,}, each with a name of its own. Every limit is optional: left",
             "out (in JSON also `null`), nothing is limited by it; an explicit 0 admits nothing.",
             "Percentages and seconds have at most three decimals. `% s` are seconds of the whole",
-            "server in percent: 100 on 8 CPUs is 8 seconds of CPU.",
+            "server in percent: 100 on 8 CPUs is 8 seconds of CPU. A text may have the unit:",
+            '`rate = "20%"`, `capacity = "2s"` (of the whole server: 200), `max_delay_s = "50ms"`.',
             "",
             _table(("key", "range", "default", "meaning"), limits),
             "## [[budgets.rules]]",
@@ -404,9 +405,9 @@ exempt_usernames = ["postgres", "monitor"]
 [[budgets]]
 name = "exports"
 mode = "enforce"
-rate = 20           # a fifth of the server, in the long run
-capacity = 200      # of which two seconds' worth of the whole server may be owed at once
-burst = 100
+rate = "20%"        # a fifth of the server, in the long run
+capacity = "2s"     # of which two seconds of the whole server may be owed at once
+burst = "1s"
 max_workers = 2
 comment = "INC-7"
 

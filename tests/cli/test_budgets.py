@@ -406,8 +406,8 @@ def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
     [
         (("set", "main", "etl", "rat=5"), "did you mean 'rate'"),
         (("set", "main", "etl", "rate"), "SETTING=VALUE"),
-        (("set", "main", "etl", "rate=much"), "must be a number"),
-        (("set", "main", "etl", "rate=nan"), "no number"),
+        (("set", "main", "etl", "rate=much"), "must be a percentage such as 20%, or unset"),
+        (("set", "main", "etl", "rate=nan"), "must be a percentage such as 20%"),
         (("set", "main", "etl", "rate=1", "rate=2"), "twice"),
         (("set", "main", "etl", "in_transaction=1"), "true or false"),
         (("set", "main", "etl"), "nothing to change"),
@@ -438,6 +438,9 @@ def test_every_word_of_the_api_is_no_name() -> None:
     ("argv", "method", "path", "body"),
     [
         (("set", "main", "etl", "rate=30"), "PATCH", "/etl", {"rate": 30}),
+        (("set", "main", "etl", "rate=12.5%"), "PATCH", "/etl", {"rate": 12.5}),
+        (("set", "main", "etl", "capacity=2s"), "PATCH", "/etl", {"capacity": 200}),
+        (("set", "main", "etl", "max_delay_s=50ms"), "PATCH", "/etl", {"max_delay_s": 0.05}),
         (("set", "main", "etl", "burst=unset"), "PATCH", "/etl", {"burst": None}),
         (("mode", "main", "etl", "warn"), "PATCH", "/etl", {"mode": "warn"}),
         (("mode", "main", "off", "--all"), "PATCH", "", {"mode_cap": "off"}),

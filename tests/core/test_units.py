@@ -33,7 +33,7 @@ def test_a_bare_number_shows_both_readings() -> None:
         parse_seconds("30")
     with pytest.raises(ValueError, match=r"64, which has no unit: 64 KiB or 64 MiB\?"):
         parse_bytes("64")
-    with pytest.raises(ValueError, match=r"write 80% for a share of 100"):
+    with pytest.raises(ValueError, match=r"a text without a unit: 80 or \"80%\"\?"):
         parse_share("80")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 UNSET = "unset"
 EVERYTHING = "*"
 """As a rule: every statement."""
-_NUMBERS = frozenset({"percent", "server seconds", "seconds", "whole number"})
 _FLAGS = {"true": True, "false": False}
 
 
@@ -47,8 +45,8 @@ def read_settings(words: Sequence[str]) -> dict[str, Any]:
 
 def _value(row: Limit, value: str) -> Any:
     """Whether it fits is the agent's to judge; here it only becomes a number or a flag."""
-    if row.kind in _NUMBERS:
-        return _number(row.name, value)
+    if row.high is not None:
+        return _number(row, value)
     if row.kind == "true or false":
         if value not in _FLAGS:
             raise typer.BadParameter(f"{row.name} is {value!r}, must be true or false")
@@ -56,14 +54,17 @@ def _value(row: Limit, value: str) -> Any:
     return int(value) if row.kind == "time" and value.isdigit() else value
 
 
-def _number(name: str, value: str) -> int | float:
+def _number(row: Limit, value: str) -> int | float:
+    from headgate.traffic.limits import AMOUNTS, PLAIN_NUMBER, amount_of
+
+    if PLAIN_NUMBER.fullmatch(value):
+        return float(value) if "." in value else int(value)
     try:
-        number = float(value.removesuffix("%"))
-    except ValueError:
-        raise typer.BadParameter(f"{name} is {value!r}, must be a number or {UNSET}") from None
-    if not math.isfinite(number):
-        raise typer.BadParameter(f"{name} is {value!r}, which is no number to go by")
-    return int(number) if number.is_integer() else number
+        if row.kind in AMOUNTS:
+            return amount_of(row.kind, value)
+    except ValueError as error:
+        raise typer.BadParameter(f"{row.name} {error}, or {UNSET}") from None
+    raise typer.BadParameter(f"{row.name} is {value!r}, must be a number or {UNSET}")
 
 
 def read_rules(matches: Sequence[str], each: Sequence[str]) -> list[dict[str, Any]]:

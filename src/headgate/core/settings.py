@@ -17,7 +17,14 @@ from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints, runtime_checkable
 
-from headgate.core.units import duration_text, parse_bytes, parse_seconds, parse_share
+from headgate.core.units import (
+    Amount,
+    duration_text,
+    parse_amount,
+    parse_bytes,
+    parse_seconds,
+    parse_share,
+)
 from headgate.errors import Fault
 
 T = TypeVar("T")
@@ -286,11 +293,25 @@ def share(low: float, high: float) -> Callable[[object], float]:
     def read(value: Any) -> float:
         if isinstance(value, str):
             return within(parse_share(value))
-        too_much = isinstance(value, int | float) and value > max(1, high)
+        too_much = isinstance(value, int | float) and value > max(1.9, high)
         if too_much and low <= value / 100 <= high:
             meant = f'1 is all of it; did you mean "{value:g}%"?'
             raise ValueError(f"is {value:g}, must be at most {high:g}: {meant}")
         return within(value)
+
+    return read
+
+
+def amount(low: float, high: float, *, above_low: bool = False) -> Callable[[object], Any]:
+    """A number, or a text with a unit, as an Amount that whoever knows the metric's unit reads."""
+    within = number(low, high, above_low=above_low)
+
+    def read(value: object) -> float | Amount:
+        if not isinstance(value, str):
+            return within(value)
+        given = parse_amount(value)
+        within(given.value)
+        return given
 
     return read
 

@@ -21,18 +21,36 @@ class Amount(NamedTuple):
     value: float
     unit: str
     """`s`, `B` or `ratio`: what the value is in, whatever it was written in."""
+    text: str
+
+    def in_unit(self, unit: str) -> float:
+        """As a metric measures it."""
+        per = _METRIC_UNITS.get(unit)
+        if per is None or per[0] != self.unit:
+            measured = f"measured in {unit}" if unit else "a plain number"
+            raise ValueError(f"is {self.text!r}, and the metric is {measured}")
+        return self.value * per[1] if per[1] >= 1 else self.value / round(1 / per[1])
+
+
+_METRIC_UNITS = {
+    "s": ("s", 1), "ms": ("s", 1000), "us": ("s", 1_000_000), "ratio": ("ratio", 1),
+    "%": ("ratio", 100), "B": ("B", 1), "bytes": ("B", 1), "KiB": ("B", 2**-10),
+    "MiB": ("B", 2**-20), "GiB": ("B", 2**-30), "kB": ("B", 1e-3), "MB": ("B", 1e-6),
+    "GB": ("B", 1e-9),
+}  # fmt: skip
+"""What a metric's unit is of, and how many of them make one."""
 
 
 def parse_amount(text: str) -> Amount:
     """Of any kind, by its unit."""
-    for unit, parse in (("ratio", parse_share), ("B", parse_bytes)):
-        try:
-            return Amount(parse(text), unit)
-        except ValueError:
-            pass
-    if _BARE.fullmatch(text.strip()):
-        raise ValueError(f"is {text!r}, a text without a unit: write a number, or 50ms, 80%, 4 GiB")
-    return Amount(parse_seconds(text), "s")
+    whole = text.strip()
+    if _SHARE.fullmatch(whole):
+        return Amount(parse_share(whole), "ratio", text)
+    if _SIZE.fullmatch(whole):
+        return Amount(parse_bytes(whole), "B", text)
+    if _BARE.fullmatch(whole) or not _PART.match(whole):
+        raise ValueError(f"is {text!r}, must be a number, or a text with a unit: 50ms, 80%, 4 GiB")
+    return Amount(parse_seconds(whole), "s", text)
 
 
 def parse_seconds(text: str) -> float:
@@ -70,7 +88,7 @@ def parse_share(text: str) -> float:
     if match := _SHARE.fullmatch(whole):
         return float(match[1]) / 100
     if _BARE.fullmatch(whole):
-        raise ValueError(f"is {whole!r}, a text: write {whole}% for a share of 100, or a number")
+        raise ValueError(f'is {whole!r}, a text without a unit: {whole} or "{whole}%"?')
     raise ValueError(f"is {text!r}, must be a share such as 0.8 or 80%")
 
 
