@@ -11,60 +11,22 @@ import typer
 
 if TYPE_CHECKING:
     from headgate.cli.lint import Note
-    from headgate.traffic.limits import Limit
     from headgate.traffic.policy import Policy
 
-UNSET = "unset"
 EVERYTHING = "*"
 """As a rule: every statement."""
-_FLAGS = {"true": True, "false": False}
 
 
 # --- settings, as they are typed -------------------------------------------------------------
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
-    """`rate=30 mode=enforce capacity=unset`, by the table of settings; None for unset."""
-    from headgate.core.settings import unknown
+    """`rate=20% mode=enforce capacity=unset`, by the table of settings; None for unset."""
+    from headgate.cli.given import read_words
     from headgate.traffic.limits import BUDGET_SETTINGS
 
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        row = BUDGET_SETTINGS.get(name)
-        if not equals:
-            raise typer.BadParameter(f"{word!r} must read SETTING=VALUE, such as rate=20")
-        if row is None or name == "name":
-            known = [known for known in BUDGET_SETTINGS if known != "name"]
-            raise typer.BadParameter(unknown(name, known))
-        if name in found:
-            raise typer.BadParameter(f"{name} is given twice; say it once")
-        found[name] = None if value == UNSET else _value(row, value)
-    return found
-
-
-def _value(row: Limit, value: str) -> Any:
-    """Whether it fits is the agent's to judge; here it only becomes a number or a flag."""
-    if row.high is not None:
-        return _number(row, value)
-    if row.kind == "true or false":
-        if value not in _FLAGS:
-            raise typer.BadParameter(f"{row.name} is {value!r}, must be true or false")
-        return _FLAGS[value]
-    return int(value) if row.kind == "time" and value.isdigit() else value
-
-
-def _number(row: Limit, value: str) -> int | float:
-    from headgate.traffic.limits import AMOUNTS, PLAIN_NUMBER, amount_of
-
-    if PLAIN_NUMBER.fullmatch(value):
-        return float(value) if "." in value else int(value)
-    try:
-        if row.kind in AMOUNTS:
-            return amount_of(row.kind, value)
-    except ValueError as error:
-        raise typer.BadParameter(f"{row.name} {error}, or {UNSET}") from None
-    raise typer.BadParameter(f"{row.name} is {value!r}, must be a number or {UNSET}")
+    known = {name: row for name, row in BUDGET_SETTINGS.items() if name != "name"}
+    return read_words(words, known, "rate=20%")
 
 
 def read_rules(matches: Sequence[str], each: Sequence[str]) -> list[dict[str, Any]]:

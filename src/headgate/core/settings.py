@@ -68,7 +68,7 @@ class Setting:
     def default_text(self) -> str:
         if self.shown_default is not None:
             return self.shown_default
-        if self.default in (None, ()):
+        if self.default is None or self.default in ((), {}):
             return ""
         if isinstance(self.default, Enum):
             return str(self.default.value)

@@ -11,7 +11,7 @@ SECONDS |= {"h": 3_600_000_000, "d": 86_400_000_000}
 """In millionths: their quotient is the nearest number to what was written."""
 
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,9})?"
-_BARE = re.compile(_NUMBER)
+BARE = re.compile(_NUMBER)
 _PART = re.compile(rf"\s*({_NUMBER})\s*(us|ms|s|min|m|h|d)")
 _SIZE = re.compile(rf"({_NUMBER})\s*([kKMGT]i?)?B", re.IGNORECASE)
 _SHARE = re.compile(rf"({_NUMBER})\s*%")
@@ -48,7 +48,7 @@ def parse_amount(text: str) -> Amount:
         return Amount(parse_share(whole), "ratio", text)
     if _SIZE.fullmatch(whole):
         return Amount(parse_bytes(whole), "B", text)
-    if _BARE.fullmatch(whole) or not _PART.match(whole):
+    if BARE.fullmatch(whole) or not _PART.match(whole):
         raise ValueError(f"is {text!r}, must be a number, or a text with a unit: 50ms, 80%, 4 GiB")
     return Amount(parse_seconds(whole), "s", text)
 
@@ -64,7 +64,7 @@ def parse_seconds(text: str) -> float:
         millionths += float(part[1]) * SECONDS[part[2]]
     if whole and at == len(whole):
         return millionths / 1_000_000
-    if _BARE.fullmatch(whole):
+    if BARE.fullmatch(whole):
         raise ValueError(f"is {whole}, which has no unit: {whole}s or {whole}m?")
     raise ValueError(f"is {text!r}, must read like 250ms, 90s, 30m, 1h30m or 7d")
 
@@ -77,7 +77,7 @@ def parse_bytes(text: str) -> int:
         power = "kmgt".index(prefix[0]) + 1 if prefix else 0
         unit: int = (1024 if prefix.endswith("i") else 1000) ** power
         return round(float(match[1]) * unit)
-    if _BARE.fullmatch(whole):
+    if BARE.fullmatch(whole):
         raise ValueError(f"is {whole}, which has no unit: {whole} KiB or {whole} MiB?")
     raise ValueError(f"is {text!r}, must read like 64 KiB, 512 MB or 4 GiB")
 
@@ -87,7 +87,7 @@ def parse_share(text: str) -> float:
     whole = text.strip()
     if match := _SHARE.fullmatch(whole):
         return float(match[1]) / 100
-    if _BARE.fullmatch(whole):
+    if BARE.fullmatch(whole):
         raise ValueError(f'is {whole!r}, a text without a unit: {whole} or "{whole}%"?')
     raise ValueError(f"is {text!r}, must be a share such as 0.8 or 80%")
 
