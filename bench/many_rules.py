@@ -28,7 +28,6 @@ import uvloop
 
 from bench.load import serving, table
 from headgate.agent.rulesteps import value_of
-from headgate.config import load_settings
 from headgate.core.change import HEAD, ChangeKind, Item
 from headgate.core.change_codec import head_bytes, item_bytes
 from headgate.core.keyvalue import Put
@@ -38,6 +37,7 @@ from headgate.core.rules import RuleBook
 from headgate.demo import servers
 from headgate.logs import configure_logs
 from headgate.main import Agent
+from headgate.settings.agent import load_settings
 from headgate.stores import SqliteStore
 
 SETTINGS = """

@@ -21,12 +21,7 @@ LAW: Mapping[str, frozenset[str]] = {
     "traffic": frozenset({"core"}),
     "wire": frozenset({"core", "traffic"}),
     "paths": frozenset(),
-    "config": frozenset(
-        {"core", "traffic", "fleetsettings", "pagesettings", "paths", "tracingsettings"}
-    ),
-    "fleetsettings": frozenset({"core", "paths"}),
-    "pagesettings": frozenset({"core"}),
-    "tracingsettings": frozenset({"core", "paths"}),
+    "settings": frozenset({"core", "traffic", "paths"}),
     "logs": frozenset(),
     "notify": frozenset(),
     "agent": frozenset({"core", "traffic"}),
@@ -41,24 +36,23 @@ LAW: Mapping[str, frozenset[str]] = {
     "native": frozenset({"core", "traffic", "paths"}),
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
-    "cli": frozenset({"client", "config", "paths", "proxysettings", *PURE}),
-    "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
-    "fleetparts": frozenset({*PURE, *EDGES, "agent", "config", "fleetsettings", "wiring"}),
-    "tracingparts": frozenset({*PURE, *EDGES, "agent", "config", "tracingsettings"}),
+    "cli": frozenset({"client", "settings", "paths", *PURE}),
+    "wiring": frozenset({*PURE, *EDGES, "agent", "settings"}),
+    "fleetparts": frozenset({*PURE, *EDGES, "agent", "settings", "wiring"}),
+    "tracingparts": frozenset({*PURE, *EDGES, "agent", "settings"}),
     "main": frozenset(
-        {*PURE, *EDGES, "agent", "config", "fleetparts", "logs", "notify", "tracingparts", "wiring"}
+        {*PURE, *EDGES, "agent", "fleetparts", "logs", "notify", "settings", "tracingparts"}
+        | {"wiring"}
     ),
-    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "paths", "wiring"}),
-    # The proxy: its settings, its parts from settings, its composition root.
-    "proxysettings": frozenset({"core", "traffic", "config", "paths"}),
+    "demo": frozenset({*PURE, *EDGES, "agent", "settings", "logs", "main", "paths", "wiring"}),
+    # The proxy: its parts from settings, its composition root.
     "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
-    "proxyparts": frozenset({*PURE, *EDGES, "agent", "config", "proxysettings", "proxywiring"}),
+    "proxyparts": frozenset({*PURE, *EDGES, "agent", "settings", "proxywiring"}),
     "proxymain": frozenset(
-        {*PURE, *EDGES, "agent", "config", "logs", "notify", "proxyparts", "proxysettings"}
-        | {"proxywiring"}
+        {*PURE, *EDGES, "agent", "settings", "logs", "notify", "proxyparts", "proxywiring"}
     ),
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
-    "__main__": frozenset({"cli", "main", "proxymain", "demo", "pgext", "config", *PURE}),
+    "__main__": frozenset({"cli", "main", "proxymain", "demo", "pgext", "settings", *PURE}),
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})
@@ -143,7 +137,7 @@ def test_imports_run_one_way(ring: str) -> None:
         ("core", "from headgate.agent.board import Board"),
         ("core", "import asyncio.queues"),
         ("agent", "from headgate.http import listener"),
-        ("agent", "from headgate import config"),
+        ("agent", "from headgate import settings"),
         ("probes", "import headgate.stores.sqlite"),
         ("cli", "def f():\n    from headgate.agent import board"),
         ("client", "import msgspec"),
@@ -153,7 +147,7 @@ def test_imports_run_one_way(ring: str) -> None:
         ("peers", "from headgate.agent.ports import PeerLink"),
         ("http", "from headgate.peers import open_link"),
         ("proxy", "from headgate.pgext.meter import RegionMeter"),
-        ("proxysettings", "from headgate.proxy.relay import NativeRelay"),
+        ("settings", "from headgate.proxy.relay import NativeRelay"),
     ],
 )
 def test_the_law_bites(ring: str, source: str) -> None:

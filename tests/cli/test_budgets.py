@@ -18,9 +18,9 @@ from headgate.cli.budget import TAKEN_NAMES
 from headgate.cli.budget_files import read_rules, to_toml
 from headgate.cli.budget_top import Picture, next_picture
 from headgate.cli.exits import FAILED, AgentUnreachable
-from headgate.config import load_policy
 from headgate.http.budget_replay import REPLAY_ROUTES
 from headgate.http.budgets import BUDGET_ROUTES
+from headgate.settings.document import load_policy
 from headgate.traffic.compiled import read_compiled
 from headgate.traffic.parse import parse_policy, written
 from headgate.wire.budgets import (
@@ -409,8 +409,8 @@ def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
     [
         (("set", "main", "etl", "rat=5"), "did you mean 'rate'"),
         (("set", "main", "etl", "rate"), "SETTING=VALUE"),
-        (("set", "main", "etl", "rate=much"), "must be a number"),
-        (("set", "main", "etl", "rate=nan"), "no number"),
+        (("set", "main", "etl", "rate=much"), "must be a percentage such as 20%, or unset"),
+        (("set", "main", "etl", "rate=nan"), "must be a percentage such as 20%"),
         (("set", "main", "etl", "rate=1", "rate=2"), "twice"),
         (("set", "main", "etl", "in_transaction=1"), "true or false"),
         (("set", "main", "etl"), "nothing to change"),
@@ -441,6 +441,9 @@ def test_every_word_of_the_api_is_no_name() -> None:
     ("argv", "method", "path", "body"),
     [
         (("set", "main", "etl", "rate=30"), "PATCH", "/etl", {"rate": 30}),
+        (("set", "main", "etl", "rate=12.5%"), "PATCH", "/etl", {"rate": "12.5%"}),
+        (("set", "main", "etl", "capacity=2s"), "PATCH", "/etl", {"capacity": "2s"}),
+        (("set", "main", "etl", "max_delay_s=50ms"), "PATCH", "/etl", {"max_delay_s": "50ms"}),
         (("set", "main", "etl", "burst=unset"), "PATCH", "/etl", {"burst": None}),
         (("mode", "main", "etl", "warn"), "PATCH", "/etl", {"mode": "warn"}),
         (("mode", "main", "off", "--all"), "PATCH", "", {"mode_cap": "off"}),

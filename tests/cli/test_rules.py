@@ -84,11 +84,19 @@ def sent(agent: ScriptedAgent) -> Heard:
     ("argv", "body"),
     [
         (
+            "rule ratio etl 50% --for 1h30m",
+            {"kind": "ratio", "target": "etl", "ratio": 0.5, "for": "5400s"},
+        ),
+        (
+            "rule thresholds etl lag=2s",
+            {"kind": "thresholds", "target": "etl", "thresholds": {"lag": "2s"}},
+        ),
+        (
             "rule ratio etl 0.9 --for 2h --order after",
             {"kind": "ratio", "target": "etl", "ratio": 0.9, "for": "2h", "order": "after"},
         ),
         (
-            "rule hold etl:nightly --reason incident --for 90 --database main --id stop",
+            "rule hold etl:nightly --reason incident --for 90s --database main --id stop",
             {
                 "kind": "hold",
                 "target": "etl:nightly",
@@ -388,3 +396,20 @@ def test_a_share_below_zero_is_told_as_one(run: Run, share: str) -> None:
 def test_what_hangs_on_dice_is_told_as_a_chance() -> None:
     assert chance_text({"odds": 0.001, "rule": "r-1"}) == "with a chance of 0.1% (rule r-1)"
     assert chance_text({"odds": None, "rule": "r-1"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ("rule ratio etl 0.5 --for 30", "is 30, which has no unit: 30s or 30m?"),
+        ("rule ratio etl 50", "is 50: 1 is all of it; did you mean 50%?"),
+        ("favor etl --ratio much", "must be a share such as 0.5 or 50%"),
+        ("rule thresholds etl lag=soon", "must read METRIC=LIMIT, such as lag=2s"),
+    ],
+)
+def test_a_number_without_its_unit_is_told_and_not_sent(
+    agent: ScriptedAgent, run: Run, argv: str, told: str
+) -> None:
+    ran = run(*argv.split())
+    assert ran.code == 2 and told in " ".join(ran.err.split()), ran.err
+    assert agent.heard == []

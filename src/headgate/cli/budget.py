@@ -15,6 +15,7 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli.confirm import Yes
+from headgate.cli.given import completed_by, lasting
 from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
 from headgate.cli.reaching import (
     FLEET_TIMEOUT_S,
@@ -26,6 +27,7 @@ from headgate.cli.reaching import (
     confirmed,
     reach_of,
 )
+from headgate.cli.table import BUDGET_TABLE
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -48,7 +50,8 @@ Words: TypeAlias = Annotated[
     typer.Argument(
         metavar="SETTING=VALUE…",
         show_default=False,
-        help="Such as rate=20 capacity=200 max_workers=2; VALUE `unset` takes one out.",
+        autocompletion=completed_by(BUDGET_TABLE, but=("name",)),
+        help="Such as rate=20% capacity=2s max_workers=2; VALUE `unset` takes one out.",
     ),
 ]
 Match: TypeAlias = Annotated[
@@ -66,7 +69,14 @@ Each: TypeAlias = Annotated[
     _option("--each", metavar="KEY", about="A bucket for each value of it; repeatable."),
 ]
 For: TypeAlias = Annotated[
-    str | None, _option("--for", metavar="TIME", about="It ends by itself: 30m, 2h, 7d.")
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        parser=lasting,
+        show_default=False,
+        help="It ends automatically: 30m, 2h, 7d.",
+    ),
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
@@ -293,8 +303,8 @@ def create(
 ) -> None:
     """Make a budget; it starts in `warn` unless mode=enforce is said.
 
-    For example: headgate budget create main etl rate=20 capacity=200 --match username=etl
-    For a fleet: headgate budget create all etl rate=20 --match username=etl --shard 'commerce/*'
+    For example: headgate budget create main etl rate=20% capacity=2s --match username=etl
+    For a fleet: headgate budget create all etl rate=20% --match username=etl --shard 'commerce/*'
     """
     from headgate.cli.budget_files import read_rules, read_settings
 
@@ -346,7 +356,7 @@ def set_budget(
     given |= {"rules": rules} if rules else {}
     given |= {"for": lasts} if lasts else {}
     if not given:
-        raise typer.BadParameter("nothing to change: give a setting, such as rate=30")
+        raise typer.BadParameter("nothing to change: give a setting, such as rate=30%")
     if reach := reach_of(fleet, region, cluster, shard, host):
         of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
         _change(of_fleet.maker("PATCH", given), "CHANGED", url, token, as_json)
@@ -506,7 +516,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Make a file the whole policy of a database: what is not in it is removed."""
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import written
 
     document = written(load_policy(path))
@@ -537,7 +547,7 @@ def diff(
     from headgate.cli.budget_pages import difference_page
     from headgate.cli.documents import read_list
     from headgate.cli.output import show_json, show_page
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import parse_policy
     from headgate.wire.budgets import DifferenceDoc
 

@@ -79,7 +79,7 @@ def _seconds(last: str) -> float:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import written
 
     return written(load_policy(path))

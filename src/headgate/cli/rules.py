@@ -17,6 +17,8 @@ import typer
 from typer.core import TyperCommand
 
 from headgate.cli.confirm import Yes
+from headgate.cli.given import lasting
+from headgate.cli.given import ratio as ratio_of
 from headgate.cli.options import AsJson, Token, Url
 from headgate.cli.reaching import (
     FLEET_TIMEOUT_S,
@@ -49,11 +51,20 @@ Target: TypeAlias = Annotated[
 ]
 RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID")]
 Share: TypeAlias = Annotated[
-    float, typer.Argument(metavar="RATIO", help="Share of checks to refuse: 0 up to below 1.")
+    float,
+    typer.Argument(
+        metavar="RATIO", parser=ratio_of, help="Share of checks to reject, such as 0.5 or 50%."
+    ),
 ]
 For: TypeAlias = Annotated[
     str | None,
-    _option("--for", metavar="TIME", about="How long: 90s, 30m, 2h, 7d. Default: 1h."),
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        parser=lasting,
+        show_default=False,
+        help="How long: 90s, 30m, 2h, 7d. Default: 1h.",
+    ),
 ]
 Until: TypeAlias = Annotated[
     str | None,
@@ -115,10 +126,23 @@ Ceiling: TypeAlias = Annotated[
 ]
 Over: TypeAlias = Annotated[str, typer.Option(metavar="TARGET", help="Over whom.")]
 FavorRatio: TypeAlias = Annotated[
-    float, typer.Option("--ratio", metavar="RATIO", help="Share of the others' checks to refuse.")
+    float,
+    typer.Option(
+        "--ratio",
+        metavar="RATIO",
+        parser=ratio_of,
+        help="Share of the others' checks to reject, such as 0.9 or 90%.",
+    ),
 ]
 NewRatio: TypeAlias = Annotated[
-    float | None, _option("--ratio", metavar="RATIO", about="Share of checks to refuse.")
+    float | None,
+    typer.Option(
+        "--ratio",
+        metavar="RATIO",
+        parser=ratio_of,
+        show_default=False,
+        help="Share of checks to reject, such as 0.5 or 50%.",
+    ),
 ]
 NewMetrics: TypeAlias = Annotated[
     list[str] | None, _option("--metric", metavar="METRIC", about="Metrics of it; repeatable.")
@@ -483,9 +507,6 @@ def _given(
 
 
 def _end(duration: str | None, until: str | None) -> dict[str, str]:
-    """A bare number is seconds, as with the other commands."""
-    if duration is not None and duration.isdigit():
-        duration = f"{duration}s"
     said = {"for": duration, "expires_at": until}
     return {key: value for key, value in said.items() if value is not None}
 
@@ -497,16 +518,23 @@ def _finite(given: float) -> float:
     return given
 
 
-def _limits(given: list[str]) -> dict[str, float]:
-    limits = {}
+def _limits(given: list[str]) -> dict[str, float | str]:
+    """`lag=2` or `lag=2s`; whether it is in the metric's unit is the agent's to say."""
+    from headgate.core.settings import amount
+
+    limits: dict[str, float | str] = {}
     for pair in given:
-        name, equals, limit = pair.partition("=")
+        name, _, limit = pair.partition("=")
         try:
             limits[name] = _finite(float(limit))
         except ValueError:
-            equals = ""
-        if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} must read METRIC=LIMIT, such as lag=2")
+            try:
+                amount(0, 1e18)(limit)
+            except ValueError:
+                name = ""
+            limits[name] = limit
+        if not name:
+            raise typer.BadParameter(f"{pair!r} must read METRIC=LIMIT, such as lag=2s")
     return limits
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headgate.core.builtins import BUILTINS
 from headgate.core.names import parse_database, parse_identity, parse_metric
 from headgate.core.rule_times import DAY_S, Schedule, parse_date_time, parse_for, parse_schedule
 from headgate.core.rules import (
@@ -25,16 +26,19 @@ from headgate.core.rules import (
 )
 from headgate.core.settings import (
     Setting,
+    amount,
     flag,
     mapping,
     names,
     number,
     one_of,
     read_table,
+    share,
     table,
     unknown,
 )
 from headgate.core.settings import text as any_text
+from headgate.core.units import Amount
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_REASON_CHARS = 500
@@ -159,10 +163,19 @@ def _thresholds(value: object) -> Mapping[str, float]:
     limits = {}
     for name, limit in given.items():
         try:
-            limits[parse_metric(name)] = number(0, 1e18, above_low=True)(limit)
+            limits[parse_metric(name)] = _limit(name, limit)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
     return MappingProxyType(limits)
+
+
+def _limit(metric: str, given: object) -> float:
+    limit = amount(0, 1e18, above_low=True)(given)
+    if not isinstance(limit, Amount):
+        return float(limit)
+    if metric not in BUILTINS:
+        raise ValueError(f"is {limit.text!r}, must be a number in the unit of {metric}")
+    return limit.in_unit(BUILTINS[metric].unit)
 
 
 def _reason(value: object) -> str:
@@ -192,7 +205,10 @@ RULE_SETTINGS = table(
             one_of(Kind),
             default=Kind.RATIO,
         ),
-        Setting("ratio", "With `ratio`: share of checks to refuse, 0 up to below 1.", number(0, 1)),
+        Setting(
+            "ratio", "With `ratio`: share of checks to reject, 0 up to below 1 (`50%`).",
+            share(0, 1),
+        ),
         Setting(
             "order",
             "With `ratio`: throw the dice `before` metrics are looked at, or `after`.",
@@ -315,7 +331,7 @@ def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
 
 
 _NEEDED: Mapping[Kind, Mapping[str, str]] = {
-    Kind.RATIO: {"ratio": "is missing: say which share of checks to refuse, such as 0.9"},
+    Kind.RATIO: {"ratio": "is missing: say which share of checks to reject, such as 0.9 or 90%"},
     Kind.HOLD: {"reason": "is missing: a hold says why, for whoever finds it at night"},
     Kind.EXEMPT: {
         "justification": "is missing: an exemption is for a transient starvation (transient), an "

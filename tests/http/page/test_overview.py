@@ -572,7 +572,7 @@ def test_a_higher_threshold_says_that_it_ends(served: Served, operator: Visitor)
     form = operator.get(THRESHOLD, script=True)
     fields = {"revision": field_of(form, "revision"), "threshold": "300"}
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
-    assert "after 1 h" in tried and "--threshold 300" in tried
+    assert "after 1 h" in tried and "threshold=300" in tried
     done = text_of(operator.post(THRESHOLD, fields, script=True))
     assert "It ends at" in done and "main threads_running --for never" in done
     form = operator.get(THRESHOLD, script=True)
