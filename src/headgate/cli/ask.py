@@ -247,7 +247,7 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
 
 def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
     """A leave to work that contradicts itself, or is about something else, is none (R28)."""
-    from headgate.cli.documents import BadDocument
+    from headgate.errors import BadDocument
 
     says_ok = {answer.verdict == "OK", answer.admitted, asked.status == 200}
     if len(says_ok) > 1:

@@ -15,7 +15,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
-from headgate.cli.budget_pages import explained_page
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
 from headgate.cli.pacing import explained_pace
@@ -27,9 +26,11 @@ from headgate.cli.rule_pages import chance_text, changed_page, matched_page
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.timeline import timeline_page
 from headgate.cli.top_feed import budget_path
+from headgate.cli.views import drawn
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
+from headgate.present.budgets import explained_view
 from headgate.wire.answers import AnswerDoc as Answer
 from headgate.wire.budgets import StatementExplainDoc as Explained
 from headgate.wire.history import TimelineDoc as Timeline
@@ -233,7 +234,7 @@ def explained(api: Api, question: Question) -> Drawn:
         path = budget_path(question.database, "explain")
         told = api.change("POST", path, {"sql": question.text}).document
         found = read(Explained, told)
-        return lambda canvas: explained_page(found, canvas)
+        return lambda canvas: drawn(explained_view(found), canvas)
     asked, sent = _following(api, question)
     answer, document = read(Answer, asked.document), asked.document
     return lambda canvas: Group(
