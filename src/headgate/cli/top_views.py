@@ -19,8 +19,7 @@ from rich.text import Text
 
 from headgate.cli.frame import overview
 from headgate.cli.pages import setting_text
-from headgate.cli.render import INDENT, UNSPOKEN, Canvas, database_blocks
-from headgate.cli.rule_pages import rule_page
+from headgate.cli.render import INDENT, Canvas, database_blocks
 from headgate.cli.top_clients import Wanted, clients_page
 from headgate.cli.top_feed import Controlled, Pattern, Rules, Scene, ServerState, Told, Traced
 from headgate.cli.top_layout import (
@@ -40,6 +39,8 @@ from headgate.cli.tree import curves, shard_tree
 from headgate.cli.views import drawn, fill_cell
 from headgate.cli.words import local_time, plain
 from headgate.present.budgets import policy_view, violations_view
+from headgate.present.metrics import UNSPOKEN
+from headgate.present.rules import rule_view
 from headgate.wire.budgets import BudgetDoc as Budget
 from headgate.wire.budgets import PolicyDoc as PolicyView
 from headgate.wire.reasons import duration
@@ -198,7 +199,7 @@ def _rules(scene: Scene, ask: Ask) -> Page:
     rows = [Row(rule.id, partial(_rule_row, rule, fitted, ask.canvas)) for rule in _sorted(shown)]
     chosen = next((r for r in shown if r.id == ask.wanted.chosen), _sorted(shown)[0])
     fixed.append(Text("  ").append_text(header(fitted)))
-    return Page(fixed, rows, tail=[rule_page(chosen, ask.canvas)])
+    return Page(fixed, rows, tail=[drawn(rule_view(chosen), ask.canvas)])
 
 
 def _sorted(rules: Sequence[RuleRow]) -> list[RuleRow]:

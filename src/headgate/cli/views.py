@@ -6,27 +6,17 @@ messages come from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from headgate.cli.bars import ASCII, bar, share_text, sparkline
-from headgate.cli.render import Canvas, plain_table
-from headgate.cli.words import plain
-from headgate.present.view import DASH, Block, Cell, Curve, Fill, Line, Note, Said, Table, Tone
+from headgate.cli.render import Canvas, note_text, plain_table
+from headgate.cli.words import STYLES, plain
+from headgate.present.view import DASH, Block, Cell, Curve, Fill, Line, Note, Said, Table
 
-STYLES: Mapping[Tone, str] = {
-    "": "",
-    "good": "green",
-    "warned": "yellow",
-    "bad": "bold red",
-    "unknown": "bold magenta",
-    "quiet": "dim",
-    "strong": "bold",
-    "info": "cyan",
-}
 BAR_CELLS = 10
 MIN_CURVE_CELLS, MAX_CURVE_CELLS = 8, 60
 
@@ -45,10 +35,7 @@ def _drawn(block: Block, canvas: Canvas) -> Iterator[RenderableType]:
 
 
 def note_lines(note: Note) -> Iterator[Text]:
-    word = plain(note.word)
-    shown = word.upper() if note.tone in ("good", "warned", "bad", "unknown") else word
-    head = Text().append(shown, style=STYLES[note.tone] or "yellow")
-    yield head.append(f"  {plain(note.says)}" if note.says else "")
+    yield note_text(note)
     for step in note.steps:
         first, *more = step.command.splitlines() or [""]
         yield Text(f"  {plain(step.why)}: ").append(plain(first), style="cyan")

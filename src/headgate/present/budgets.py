@@ -131,6 +131,13 @@ def _switched_off(policy: PolicyDoc, state: StateDoc | None) -> Note:
     return Note(OFF_AT_SERVER, "bad", f"{NOT_JUDGED}: {why}", (Step("to switch on", command),))
 
 
+def thrown(policy: PolicyDoc) -> Note | None:
+    """A switch that stops all budgets of a database."""
+    is_thrown = policy.is_off or policy.mode_cap != "enforce"
+    words = (OFF_AT_SERVER, f"capped to {policy.mode_cap}")
+    return next((n for n in troubles(policy) if n.word in words), None) if is_thrown else None
+
+
 OFF_AT_SERVER, NOT_JUDGED = "switched off at the server", "No statement is judged"
 
 

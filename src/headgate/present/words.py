@@ -28,6 +28,10 @@ def age(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d" if seconds >= 48 * 3600 else duration(seconds)
 
 
+def ago(seconds: float) -> str:
+    return "just now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
 def told_quantity(value: float | None, unit: str = "") -> str:
     return DASH if value is None else quantity(value, unit)
 

@@ -451,7 +451,7 @@ def test_no_page_of_a_database_takes_a_budgets_name() -> None:
 def test_a_switch_that_is_thrown_is_told_on_every_page(world: World, ann: Visitor) -> None:
     """Nobody is to find out by accident; where a page says it itself, it is not said twice."""
     assert 'class="note' not in ann.get("/banner", script=True).body.decode()
-    for cap, words in (("warn", "every budget only warns"), ("off", "no budget is looked at")):
+    for cap, words in (("warn", "budgets only warn"), ("off", "no budget is looked at")):
         world.api("PATCH", "/v1/budgets/main", {"mode_cap": cap})
         assert words in text_of(ann.get("/banner", script=True))
     for path, polls in (("/rules", 1), ("/clients", 1), ("/audit", 1), ("/", 0), (MAIN, 0)):
