@@ -20,6 +20,7 @@ LAW: Mapping[str, frozenset[str]] = {
     "core": frozenset(),
     "traffic": frozenset({"core"}),
     "wire": frozenset({"core", "traffic"}),
+    "present": PURE,
     "paths": frozenset(),
     "settings": frozenset({"core", "traffic", "paths"}),
     "logs": frozenset(),
@@ -32,11 +33,11 @@ LAW: Mapping[str, frozenset[str]] = {
     "peers": frozenset({"core", "traffic", "wire"}),
     # Sends by the client's own HTTP, which bounds every size and every wait.
     "tracing": frozenset({"core", "agent", "client"}),
-    "http": frozenset({"core", "traffic", "wire", "agent"}),
+    "http": frozenset({"core", "traffic", "wire", "agent", "present"}),
     "native": frozenset({"core", "traffic", "paths"}),
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
-    "cli": frozenset({"client", "settings", "paths", *PURE}),
+    "cli": frozenset({"client", "settings", "paths", "present", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "settings"}),
     "fleetparts": frozenset({*PURE, *EDGES, "agent", "settings", "wiring"}),
     "tracingparts": frozenset({*PURE, *EDGES, "agent", "settings"}),
@@ -75,6 +76,9 @@ CORE_BANS = frozenset(
         "pathlib",
     }
 )
+# present makes view models of documents, with times as they are written there: it may read a
+# date, and never a clock.
+BANS: Mapping[str, frozenset[str]] = {"core": CORE_BANS, "present": CORE_BANS - {"datetime"}}
 # What the SDK may load: the standard library, and nothing of the agent's.
 SDK_RINGS = ("client", "__init__", "errors", "version")
 
@@ -110,8 +114,8 @@ def offences(ring: str, source: str) -> list[str]:
             other = parts[1]
             if other != ring and other not in FREE | LAW[ring] and _is_module(other):
                 found.append(f"{ring} imports {name}")
-        elif ring == "core" and parts[0] in CORE_BANS:
-            found.append(f"core imports {parts[0]}: time, dice and I/O are arguments")
+        elif parts[0] in BANS.get(ring, frozenset()):
+            found.append(f"{ring} imports {parts[0]}: time, dice and I/O are arguments")
         elif ring in SDK_RINGS and parts[0] not in sys.stdlib_module_names | {"headgate"}:
             found.append(f"{ring} imports {parts[0]}: the SDK needs the standard library only")
     return found
@@ -136,6 +140,8 @@ def test_imports_run_one_way(ring: str) -> None:
         ("core", "import time"),
         ("core", "from headgate.agent.board import Board"),
         ("core", "import asyncio.queues"),
+        ("present", "import time"),
+        ("present", "from headgate.cli import words"),
         ("agent", "from headgate.http import listener"),
         ("agent", "from headgate import settings"),
         ("probes", "import headgate.stores.sqlite"),

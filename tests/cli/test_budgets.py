@@ -206,12 +206,12 @@ def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) ->
     )
     out = run("budget", "list", "main").out
     for part in (
-        "EVERYTHING IS OFF",
+        "CAPPED TO OFF",
         "headgate budget mode main --all enforce",
-        "NOT PUBLISHED for 90.0 s",
+        "NOT PUBLISHED  The newest policy is not at server a for 90.0 s",
         "disk full",
         "REFUSED BY THE SERVER",
-        "counters unknown",
+        "COUNTERS UNREADABLE",
         "and 4 more pieces of advice",
     ):
         assert part in out
@@ -237,10 +237,10 @@ def test_one_budget_is_shown_with_its_buckets(agent: ScriptedAgent, run: Run) ->
     out = run("budget", "show", "main", "etl").out
     for part in (
         "tenant=acme",
-        "3.9 s of 4.0 s",
+        "3.90 s of 4.00 s",
         "2 of 2",
-        "refused: 40 by capacity, 2 by concurrency, 30 of them before planning",
-        "2 held now",
+        "blocked: 42, capacity 40, concurrency 2, 30 of them before planning",
+        "delayed: 5, 400 ms in all, 2 now",
         "for username=etl",
         "last violation at 2026-11-16T03:00:00Z",
     ):
@@ -276,7 +276,7 @@ def test_violations_are_shown_by_limit_and_minute(agent: ScriptedAgent, run: Run
     agent.says(f"{MAIN}/violations", checked(doc, ViolationsDoc))
     out = run("budget", "violations", "main", "--since", "6h", "--budget", "etl").out
     assert sent(agent).query == {"since": "6h", "budget": "etl"}
-    assert "5 by capacity, 1 by burst" in out and "oldest are left out" in out
+    assert "capacity 5, burst 1" in out and "oldest are left out" in out
     agent.says(f"{MAIN}/violations", checked({**doc, "budgets": [], "minutes": []}, ViolationsDoc))
     assert "no violation" in run("budget", "violations", "main").out
 
@@ -337,7 +337,7 @@ def test_an_explanation_tells_the_verdict_and_what_would_help(
         "remote_address": "10.0.0.1",
     }
     for part in (
-        "IT WOULD BE REFUSED  by budget etl, its capacity limit; it fits in 150 ms",
+        "IT WOULD BE BLOCKED  by budget etl, its capacity limit; it fits in 150 ms",
         "needed: etl: wait 0.150 s",
         "etl [tenant=acme]",
         "controller=export",
@@ -490,7 +490,7 @@ def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, ru
     out = run("budget", "list", "main").out
     assert "exempt: monitor, headgate (the agent's own)" in out
     assert "SWITCHED OFF AT THE SERVER" in out
-    assert "version 23 was published by somebody else; it is left alone" in out
+    assert "Version 23 at server a was published by somebody else; it is left alone" in out
     assert "# Exempt besides: headgate (the agent's own)." in run("budget", "export", "main").out
     agent.says(f"{MAIN}/etl", budget(own_role="headgate"))
     assert "exempt: headgate (the agent's own)" in run("budget", "show", "main", "etl").out

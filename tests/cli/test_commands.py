@@ -26,6 +26,7 @@ from tests.cli.scripted import Reply, ScriptedAgent, problem
 from tests.fixtures.agents import HOST_ONLY
 
 CHECK = ("check", "--app", "etl:nightly", "--database", "main")
+EXPLAINED = builders.explained(builders.refusal(), needed=["lag must fall from 7.2 s"])
 EXPLAIN = ("explain", "--app", "etl:nightly", "--database", "main")
 QUEUE = "/v1/databases/main/metrics/queue_depth"
 REFUSED_URL = "http://127.0.0.1:1"
@@ -131,7 +132,7 @@ def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run)
 def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, run: Run) -> None:
     reason = "main: as much as it bears has been released for now"
     refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
-    scripted.says("/v1/explain", {**refused, "pace": builders.pace()})
+    scripted.says("/v1/explain", builders.explained(refused, pace=builders.pace()))
     ran = run(*EXPLAIN)
     assert "would be REFUSED  PACED" in ran.out
     assert (
@@ -203,7 +204,7 @@ def misdirected(ask: str | None, **more: object) -> Reply:
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
     """R41"""
     scripted.says("/v1/check", builders.answer())
-    scripted.says("/v1/explain", builders.answer())
+    scripted.says("/v1/explain", builders.explained(builders.answer()))
     for argv in (CHECK, EXPLAIN):
         assert run(*argv, "--scope", "shard").code == 0
         assert scripted.heard[-1].query["scope"] == "shard"
@@ -376,7 +377,7 @@ AUDIT = {
 }
 LOOKS: list[tuple[tuple[str, ...], str, Any, str]] = [
     (("status",), "/v1/status", builders.busy_status(), "BREACHED"),
-    (EXPLAIN, "/v1/explain", builders.refusal(), "lag must fall from 7.2 s"),
+    (EXPLAIN, "/v1/explain", EXPLAINED, "lag must fall from 7.2 s"),
     (("clients",), "/v1/clients", {"clients": [builders.client()]}, "etl:nightly"),
     (("history", "etl"), "/v1/history/timeline", TIMELINE, "mostly throttled between"),
     (("starvation",), "/v1/starvation", STARVATION, "STARVED  etl"),

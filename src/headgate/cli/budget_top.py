@@ -15,12 +15,13 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from headgate.cli import views as view
 from headgate.cli.api import Api
-from headgate.cli.budget_pages import policy_page
 from headgate.cli.documents import read
 from headgate.cli.output import canvas_of
 from headgate.cli.words import plain
 from headgate.errors import HeadgateError
+from headgate.present.budgets import policy_view
 from headgate.wire.budgets import PolicyDoc as PolicyView
 
 KEY_SLICE_S = 0.1
@@ -96,7 +97,7 @@ def drawn(picture: Picture, screen: Console, hint: str = "") -> RenderableType:
     if picture.lost:
         parts.append(Text(f"AGENT UNREACHABLE: {plain(picture.lost)}", style="bold red"))
     if picture.policy is not None:
-        parts.append(policy_page(picture.policy, canvas_of(screen), picture.rates))
+        parts.append(view.drawn(policy_view(picture.policy, picture.rates), canvas_of(screen)))
     return Group(*parts)
 
 

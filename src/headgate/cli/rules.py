@@ -161,25 +161,22 @@ def rules(
 ) -> None:
     """List the rules: for whom, what, how long still, by whom and why."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import rules_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import rules_view
     from headgate.wire.rules import RulesDoc
 
     answered = connect(url, token).get(RULES, all="true" if ended else None)
-    show(answered, as_json, lambda canvas: rules_page(read(RulesDoc, answered.document), canvas))
+    show_view(answered, as_json, RulesDoc, rules_view)
 
 
 def show_rule(rule: RuleId, url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Show one rule with all that is known of it, and whom it meets."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import rule_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import rule_view
     from headgate.wire.rules import RuleDoc
 
-    answered = connect(url, token).get(rule_path(rule))
-    show(answered, as_json, lambda canvas: rule_page(read(RuleDoc, answered.document), canvas))
+    show_view(connect(url, token).get(rule_path(rule)), as_json, RuleDoc, rule_view)
 
 
 # --- setting ---------------------------------------------------------------------------------
@@ -601,39 +598,20 @@ def _altered(
 def _show_one(
     changed: Answered, done: str, *, dry_run: bool, as_json: bool, past: str = ""
 ) -> None:
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import changed_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import changed_view
     from headgate.wire.rules import RuleDoc
 
-    show(
-        changed,
-        as_json,
-        lambda canvas: changed_page(
-            [read(RuleDoc, changed.document)],
-            done,
-            canvas,
-            dry_run=dry_run,
-            reached=reached_line(changed.document) or copies_line(changed.document),
-            past=past,
-        ),
-    )
+    told = reached_line(changed.document) or copies_line(changed.document)
+    how: dict[str, Any] = {"dry_run": dry_run, "reached": told, "past": past}
+    show_view(changed, as_json, RuleDoc, lambda rule: changed_view([rule], done, **how))
 
 
 def _show_many(changed: Answered, done: str, *, dry_run: bool, as_json: bool) -> None:
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import changed_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import changed_view
     from headgate.wire.rules import RulesDoc
 
-    show(
-        changed,
-        as_json,
-        lambda canvas: changed_page(
-            read(RulesDoc, changed.document).rules,
-            done,
-            canvas,
-            dry_run=dry_run,
-            reached=reached_line(changed.document) or copies_line(changed.document),
-        ),
-    )
+    told = reached_line(changed.document) or copies_line(changed.document)
+    how: dict[str, Any] = {"dry_run": dry_run, "reached": told}
+    show_view(changed, as_json, RulesDoc, lambda found: changed_view(found.rules, done, **how))

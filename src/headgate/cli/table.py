@@ -140,10 +140,10 @@ _SHARD: Mapping[str, Row] = {
 
 _BUDGET: Mapping[str, Row] = {
     "list": Row(
-        "budget:list_budgets", "List budgets: how full, what they refuse, and what to do about it."
+        "budget:list_budgets", "List budgets: how full, what they block, and what to do about it."
     ),
     "show": Row(
-        "budget:show_budget", "Show one budget: its settings, its buckets, and what it has refused."
+        "budget:show_budget", "Show one budget: its settings, its buckets, and what it has blocked."
     ),
     "create": Row(
         "budget:create",
@@ -183,11 +183,11 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "violations": Row(
         "budget:violations",
-        "Show what was refused, warned of and delayed: by budget, limit and minute.",
+        "Show what was blocked, warned and delayed: by budget, limit and minute.",
     ),
     "top": Row(
         "budget:top",
-        "Watch a database's budgets live: fill, refusals a second, what to do; q leaves.",
+        "Watch a database's budgets live: fill, blocks a second, what to do; q leaves.",
     ),
     "explain": Row(
         "budget:explain",

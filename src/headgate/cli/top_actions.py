@@ -15,25 +15,25 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
-from headgate.cli.budget_pages import explained_page
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
-from headgate.cli.pacing import explained_pace
 from headgate.cli.pages import explain_page, unthrottled_page
 from headgate.cli.reaching import preview_line, reached_line
 from headgate.cli.render import Canvas
 from headgate.cli.replay import last_hour
-from headgate.cli.rule_pages import chance_text, changed_page, matched_page
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.timeline import timeline_page
 from headgate.cli.top_feed import budget_path
+from headgate.cli.views import drawn
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
-from headgate.wire.answers import AnswerDoc as Answer
+from headgate.present.budgets import explained_view
+from headgate.present.rules import changed_view
 from headgate.wire.budgets import StatementExplainDoc as Explained
 from headgate.wire.history import TimelineDoc as Timeline
 from headgate.wire.reasons import duration
+from headgate.wire.rules import ExplainDoc as Answer
 from headgate.wire.rules import RuleDoc as RuleRow
 
 Drawn = Callable[[Canvas], RenderableType]
@@ -125,9 +125,8 @@ _PREPARE = {"lift": _lift, "extend": _extend, "hold": _hold, "wake": _wake}
 
 def _page(rules: Sequence[RuleRow], done: str, tried: Answered, past: str = "") -> Drawn:
     reached = reached_line(tried.document)
-    return lambda canvas: changed_page(
-        rules, done, canvas, dry_run=True, reached=reached, past=past
-    )
+    view = changed_view(rules, done, dry_run=True, reached=reached, past=past)
+    return lambda canvas: drawn(view, canvas)
 
 
 def _names(rules: Sequence[RuleRow]) -> str:
@@ -233,14 +232,12 @@ def explained(api: Api, question: Question) -> Drawn:
         path = budget_path(question.database, "explain")
         told = api.change("POST", path, {"sql": question.text}).document
         found = read(Explained, told)
-        return lambda canvas: explained_page(found, canvas)
+        return lambda canvas: drawn(explained_view(found), canvas)
     asked, sent = _following(api, question)
-    answer, document = read(Answer, asked.document), asked.document
+    answer = read(Answer, asked.document)
     return lambda canvas: Group(
         *(Text(line, style="dim") for line in sent),
-        explain_page(answer, canvas, chance_text(document)),
-        *explained_pace(document),
-        *matched_page(document),
+        explain_page(answer, canvas),
     )
 
 

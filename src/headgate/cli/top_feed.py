@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from headgate.cli.api import Api, with_query
 from headgate.cli.budget_top import Picture as BudgetPicture
 from headgate.cli.budget_top import next_picture
-from headgate.cli.documents import BadDocument, read, read_list
+from headgate.cli.documents import read, read_list
 from headgate.cli.trend import Past, View
-from headgate.errors import HeadgateError
+from headgate.errors import BadDocument, HeadgateError
 from headgate.wire.budgets import PolicyDoc as PolicyView
 from headgate.wire.budgets import ViolationsDoc as Violations
 from headgate.wire.history import BinDoc as Bin

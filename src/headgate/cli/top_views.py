@@ -17,11 +17,9 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headgate.cli.budget_pages import fill_cell, policy_page, violations_page
 from headgate.cli.frame import overview
 from headgate.cli.pages import setting_text
-from headgate.cli.render import INDENT, UNSPOKEN, Canvas, database_blocks
-from headgate.cli.rule_pages import rule_page
+from headgate.cli.render import INDENT, Canvas, database_blocks
 from headgate.cli.top_clients import Wanted, clients_page
 from headgate.cli.top_feed import Controlled, Pattern, Rules, Scene, ServerState, Told, Traced
 from headgate.cli.top_layout import (
@@ -38,7 +36,11 @@ from headgate.cli.top_layout import (
 )
 from headgate.cli.top_paint import Ruler
 from headgate.cli.tree import curves, shard_tree
+from headgate.cli.views import drawn, fill_cell
 from headgate.cli.words import local_time, plain
+from headgate.present.budgets import policy_view, violations_view
+from headgate.present.metrics import UNSPOKEN
+from headgate.present.rules import rule_view
 from headgate.wire.budgets import BudgetDoc as Budget
 from headgate.wire.budgets import PolicyDoc as PolicyView
 from headgate.wire.reasons import duration
@@ -197,7 +199,7 @@ def _rules(scene: Scene, ask: Ask) -> Page:
     rows = [Row(rule.id, partial(_rule_row, rule, fitted, ask.canvas)) for rule in _sorted(shown)]
     chosen = next((r for r in shown if r.id == ask.wanted.chosen), _sorted(shown)[0])
     fixed.append(Text("  ").append_text(header(fitted)))
-    return Page(fixed, rows, tail=[rule_page(chosen, ask.canvas)])
+    return Page(fixed, rows, tail=[drawn(rule_view(chosen), ask.canvas)])
 
 
 def _sorted(rules: Sequence[RuleRow]) -> list[RuleRow]:
@@ -252,13 +254,13 @@ def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
     assert one.live.policy is not None
     policy, rates = one.live.policy, one.live.rates
     narrow = canvas.width < WHOLE_POLICY_COLUMNS and policy.budgets
-    page = _narrow(policy, canvas) if narrow else [policy_page(policy, canvas, rates)]
+    page = _narrow(policy, canvas) if narrow else [drawn(policy_view(policy, rates), canvas)]
     parts: list[RenderableType] = [*page]
     if one.shares:
         told = ", ".join(f"{plain(name)} {share:.0%}" for name, share in one.shares.items())
         parts.append(Text(f"of the server's CPU, of late: {told}"))
     if one.violations is not None and one.violations.budgets:
-        parts += [Text(), violations_page(one.violations, canvas)]
+        parts += [Text(), drawn(violations_view(one.violations), canvas)]
     if one.state is not None:
         parts += [Text(), *_statements(one, one.state, canvas)]
     return [*parts, *(Text(plain(fault), style="yellow") for fault in one.faults)]

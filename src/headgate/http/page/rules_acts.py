@@ -27,8 +27,8 @@ from headgate.http.page.rules_form import (
     number,
     seal,
 )
-from headgate.http.page.rules_view import RuleRow
 from headgate.http.page.shell import Visit, moved, page
+from headgate.present.rules import RuleRow
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.problems import Problem
 from headgate.wire.rules import RuleDoc, RulesDoc
