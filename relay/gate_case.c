@@ -37,7 +37,8 @@ static void free_prepared(hr_prepared *prepared)
 /* While its thread runs: others may have the memory. */
 static void give_up(hr_prepared *prepared)
 {
-    hr_memory_give(prepared->owner, size_of(prepared->text_length, prepared->tag_count, prepared->tags_used));
+    hr_memory_give(prepared->owner,
+                   size_of(prepared->text_length, prepared->tag_count, prepared->tags_used));
     free_prepared(prepared);
 }
 
@@ -280,10 +281,9 @@ static void note_limits(const hg_policy *policy, const hg_matches *matches, hr_c
 static uint64_t fingerprint_of(hr_session *session, hr_case *one)
 {
     if (!one->fingerprinted)
-        one->fingerprint = one->prepared != NULL
-                               ? one->prepared->fingerprint
-                               : hg_fingerprint(one->text, one->length,
-                                                hr_dialect(session->thread));
+        one->fingerprint = one->prepared != NULL ? one->prepared->fingerprint
+                                                 : hg_fingerprint(one->text, one->length,
+                                                                  hr_dialect(session->thread));
     one->fingerprinted = true;
     return one->fingerprint;
 }
@@ -293,8 +293,8 @@ static void find_budgets(hr_session *session, const hg_policy *policy,
                          const hr_resolution *resolution, hr_case *one, hg_matches *matches)
 {
     hr_thread *thread = session->thread;
-    hg_statement statement = {.text = one->text, .length = one->length,
-                              .dialect = hr_dialect(thread), .cut = one->cut};
+    hg_statement statement = {
+        .text = one->text, .length = one->length, .dialect = hr_dialect(thread), .cut = one->cut};
 
     matches->count = matches->left_out = matches->ignored_tags = matches->duplicate_tags = 0;
     one->matches = matches;
@@ -412,8 +412,8 @@ static void keep(hr_prepared *prepared, const hr_resolution *resolution, const h
 }
 
 /* What of its tags is trusted, found anew. */
-static void find_anew(hr_session *session, const hg_policy *policy,
-                      const hr_resolution *resolution, hr_case *one, hg_matches *matches)
+static void find_anew(hr_session *session, const hg_policy *policy, const hr_resolution *resolution,
+                      hr_case *one, hg_matches *matches)
 {
     hr_thread *thread = session->thread;
     const hr_naming *naming = hr_naming_of(thread);

@@ -84,7 +84,8 @@ static void say_what(const hr_report *report, hr_words *words)
                  report->budget, near, (number) report->used, (number) report->bound);
     else if (report->limit == HG_QUERY)
         snprintf(words->message, room,
-                 PREFIX "budget \"%s\": %sper-statement limit: estimated %.3f s of CPU, %.3f s allowed",
+                 PREFIX
+                 "budget \"%s\": %sper-statement limit: estimated %.3f s of CPU, %.3f s allowed",
                  report->budget, near, seconds(report->estimate_ns), seconds(report->bound));
     else
         snprintf(words->message, room,
@@ -116,8 +117,8 @@ static void say_detail(const hr_report *report, hr_words *words)
         snprintf(measure, sizeof measure, "used=%llu bound=%llu", (number) report->used,
                  (number) report->bound);
     else
-        snprintf(measure, sizeof measure, "used_ms=%.3f bound_ms=%.3f",
-                 milliseconds(report->used), milliseconds(report->bound));
+        snprintf(measure, sizeof measure, "used_ms=%.3f bound_ms=%.3f", milliseconds(report->used),
+                 milliseconds(report->bound));
     say_bucket(report->bucket, bucket);
     if (report->retry_ns != HG_NEVER)
         snprintf(retry, sizeof retry, "%llu", (number) in_ms(report->retry_ns));
@@ -182,11 +183,13 @@ void hr_say_cut(hr_words *words, bool lost)
     size_t at = strlen(words->detail);
 
     snprintf(words->detail + at, sizeof words->detail - at, lost ? " text=unknown" : " text=cut");
-    snprintf(words->hint, sizeof words->hint, "%s",
-             lost ? "The proxy does not know what it runs, so every budget that it may fall under applies: "
-                    "prepare it again, or send it as a text."
-                  : "Its text is longer than what the proxy reads (1 MiB), so every budget that the rest may "
-                    "fall under applies: send less at a time.");
+    snprintf(
+        words->hint, sizeof words->hint, "%s",
+        lost
+            ? "The proxy does not know what it runs, so every budget that it may fall under applies: "
+              "prepare it again, or send it as a text."
+            : "Its text is longer than what the proxy reads (1 MiB), so every budget that the rest may "
+              "fall under applies: send less at a time.");
 }
 
 /* ── Of all else ──────────────────────────────────────────────────────────── */
@@ -237,7 +240,8 @@ void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t c
     if (gate->retry_ms > 0)
         say_retry(words, gate->retry_ms
                              + (hr_dice(session->thread->gate) >> 40)
-                                   * hr_least(gate->retry_ms / 4, MOST_JITTER_MS) / (UINT64_C(1) << 24));
+                                   * hr_least(gate->retry_ms / 4, MOST_JITTER_MS)
+                                   / (UINT64_C(1) << 24));
     else
         snprintf(words->hint, sizeof words->hint,
                  "Back off and try again later, or ask who has set this rule.");
@@ -254,8 +258,8 @@ void hr_say_pace(hr_session *session, uint32_t client, uint64_t retry_ns, uint64
              PREFIX "client \"%s\": pace: more statements come than the database is let have now",
              identity);
     retry_ns = jittered(session->thread->gate, retry_ns);
-    snprintf(words->detail, sizeof words->detail, "client=%s cause=pace retry_after_ms=%llu", identity,
-             (number) in_ms(retry_ns));
+    snprintf(words->detail, sizeof words->detail, "client=%s cause=pace retry_after_ms=%llu",
+             identity, (number) in_ms(retry_ns));
     say_waited(words, waited_ns);
     say_retry(words, in_ms(retry_ns));
 }
@@ -323,8 +327,8 @@ static bool has_parameters(const char *text, size_t length, int dialect)
     while (hg_tokens_next(&tokens))
         if (tokens.piece == HG_PIECE_LITERAL
             && (*tokens.start == '?'
-                || (*tokens.start == '$' && tokens.end - tokens.start > 1
-                    && tokens.start[1] >= '0' && tokens.start[1] <= '9')))
+                || (*tokens.start == '$' && tokens.end - tokens.start > 1 && tokens.start[1] >= '0'
+                    && tokens.start[1] <= '9')))
             return true;
     return false;
 }
@@ -342,9 +346,8 @@ static void put_text(hr_session *session, hr_event *event, size_t *used, const h
         return;
     event->text_length = put(event, used, one->text, one->length);
     event->text_whole = whole && event->text_length == one->length;
-    event->parameters
-        = has_parameters(event->text + *used - event->text_length, event->text_length,
-                         hr_dialect(session->thread));
+    event->parameters = has_parameters(event->text + *used - event->text_length, event->text_length,
+                                       hr_dialect(session->thread));
 }
 
 static size_t put_names(hr_session *session, hr_event *event)
@@ -352,8 +355,7 @@ static size_t put_names(hr_session *session, hr_event *event)
     size_t used = 0;
 
     event->user_length = put(event, &used, hr_username(session), strlen(hr_username(session)));
-    event->database_length
-        = put(event, &used, hr_database(session), strlen(hr_database(session)));
+    event->database_length = put(event, &used, hr_database(session), strlen(hr_database(session)));
     return used;
 }
 

@@ -50,7 +50,8 @@ static size_t sign_in(hr_session *session, const uint8_t *bytes, size_t length, 
             break;
         }
         if (size < 4 || size > HR_WINDOW_BYTES) {
-            *next = hr_pg_violation(session, "headgate: invalid length of a message while signing in");
+            *next = hr_pg_violation(session,
+                                    "headgate: invalid length of a message while signing in");
             return length;
         }
         pg->pass_left = size + 1;

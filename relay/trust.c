@@ -227,8 +227,7 @@ static bool is_vouched(hr_seals *seals, const hr_naming *naming, const char *use
     signature given;
 
     if (naming->settings.secret_length == 0 || !find_signature(tags, &given)
-        || wall_ms >= given.expires_s * 1000
-        || !vouched_for(seals, naming, username, &given, tags))
+        || wall_ms >= given.expires_s * 1000 || !vouched_for(seals, naming, username, &given, tags))
         return false;
     if (given.expires_s * 1000 < *until_ms)
         *until_ms = given.expires_s * 1000;
