@@ -2,7 +2,7 @@
 
 Docs, the page's templates and the string literals of src/ are compared with the vocabulary of
 docs/reference/glossary.md: no banned words, no British spellings, no requirement numbers, no
-sentence of more than 30 words, no term that the glossary lacks.
+sentence of more than 30 words, no term that the glossary lacks, no how-to of more than 80 lines.
 
 scripts/words.pending has the files that are not clean yet, each with its number of findings. A
 number may only fall: more findings fail the check, and so do fewer until --update records them. A
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PENDING = ROOT / "scripts" / "words.pending"
 GLOSSARY = "docs/reference/glossary.md"
 MAX_WORDS = 30
+MAX_HOWTO_LINES = 80
 # Where the numbers are looked up.
 NUMBERED = {"docs/requirements.md"}
 
@@ -208,6 +209,13 @@ def findings(
                     yield Finding(path, at(match.start()), f"“{match[1]}”: not in the glossary")
 
 
+def lengths(path: str) -> Iterator[Finding]:
+    if path.startswith("docs/howto/"):
+        lines = (ROOT / path).read_text().count("\n")
+        if lines > MAX_HOWTO_LINES:
+            yield Finding(path, lines, "too long to follow: move edge cases to the reference")
+
+
 # ── The numbers of findings that are left ────────────────────────────────────
 
 
@@ -236,7 +244,7 @@ def main(arguments: list[str]) -> int:
     found = {
         path: every
         for path, texts in sources()
-        if (every := list(findings(path, texts, british, terms)))
+        if (every := [*findings(path, texts, british, terms), *lengths(path)])
     }
     pending = read_pending()
     if "--update" in arguments:
