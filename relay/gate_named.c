@@ -118,7 +118,8 @@ static hr_prepared *judged_by(hr_prepared *prepared)
     return hr_prepared_share(prepared);
 }
 
-static uint32_t name_of(const hr_session *session, const char *text, const hr_slice *slice, char *name)
+static uint32_t name_of(const hr_session *session, const char *text, const hr_slice *slice,
+                        char *name)
 {
     const char *at = text + slice->start + slice->reading.at;
     hg_tokens tokens;
@@ -226,7 +227,8 @@ static bool is_out_of_sight(const char *text, size_t length, bool whole)
 }
 
 /* Or it executes one that is. */
-static bool leads_out_of_sight(const hr_session *session, const char *text, size_t length, bool whole)
+static bool leads_out_of_sight(const hr_session *session, const char *text, size_t length,
+                               bool whole)
 {
     if (is_out_of_sight(text, length, whole))
         return true;
@@ -237,7 +239,8 @@ static bool leads_out_of_sight(const hr_session *session, const char *text, size
         bool inner_whole;
         const char *inner = hr_prepared_text(one->prepared, &inner_length, &inner_whole);
 
-        if (is_out_of_sight(inner, inner_length, inner_whole) && says(text, length, one->name, one->length))
+        if (is_out_of_sight(inner, inner_length, inner_whole)
+            && says(text, length, one->name, one->length))
             return true;
     }
     return false;
@@ -251,7 +254,8 @@ void hr_names_sent(hr_session *session, const char *text, size_t length, bool wh
         return;
     doomed = leads_out_of_sight(session, text, length, whole);
     prepares = doomed || says(text, length, "prepare", 7);
-    escaped = prepares && !doomed && says(text, length, "``", 2); /* names may stand there otherwise */
+    escaped = prepares && !doomed
+              && says(text, length, "``", 2); /* names may stand there otherwise */
     for (hr_named *one = session->gate.prepared; prepares && one != NULL; one = one->next) {
         one->doomed = doomed;
         one->doubtful = escaped || doomed || says(text, length, one->name, one->length);

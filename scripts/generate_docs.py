@@ -88,7 +88,7 @@ def settings_page() -> str:
             "",
             "How members' values become a shard's: `rollup` is one of these, or the name of an",
             "entry point in the group `headgate.rollups`, see",
-            "[other roll-ups](../howto/shard.md#other-roll-ups).",
+            "[other rollups](shard.md#rollups).",
             "",
             _table(("rollup", "the shard's value"), _meanings(ROLLUP_MEANINGS)),
             "## [databases.NAME.peers.MEMBER]",
@@ -196,7 +196,7 @@ def metrics_page() -> str:
             "grows because replication was stopped. At shard scope `warming_up`, `no_primary`,",
             "`split_brain`, `elsewhere` and `handing_over` are of the shard itself, and no policy",
             "lets them pass; a missing member and an empty shard have",
-            "[policies of their own](../howto/shard.md#what-each-absence-does).",
+            "[policies of their own](shard.md#missing-members).",
             "",
             _table(("cause", "meaning"), causes),
         )
