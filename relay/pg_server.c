@@ -192,8 +192,8 @@ static void drop_message(answer *a, uint32_t total)
 
 static void say_refusal(answer *a)
 {
-    static const hr_pg_said plain = {'E',  "ERROR",           "53000", "headgate: refused",
-                                     NULL, "Try again later."};
+    static const hr_pg_said plain = {
+        'E', "ERROR", "53000", "headgate: this statement is blocked", NULL, "Retry later."};
     hr_pg_unit *invalid = hr_pg_unit_at(a->pg, 0);
 
     if (invalid->silent)

@@ -154,9 +154,8 @@ static bool is_told_of_the_crowd(talk *t, uint8_t seq)
 {
     words told = {.length = 0};
 
-    told.length = my_error(
-        told.bytes, seq, 1040, "08004",
-        "headgate: too many sessions: max_sessions is reached; connect again later");
+    told.length = my_error(told.bytes, seq, 1040, "08004",
+                           "headgate: too many sessions: max_sessions is reached; reconnect later");
     return heard(t, HR_CLIENT, told) && t->closed;
 }
 

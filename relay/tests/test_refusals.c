@@ -74,7 +74,7 @@ static void a_fault_that_the_engine_knows_is_told(void)
     hr_words_of_loss(&session, HR_LOST_CONNECT, words, sizeof words);
     assert(strcmp(words,
                   "headgate: the server cannot be reached: primary-a (10.0.0.1:5432): connection "
-                  "refused; connect again later")
+                  "refused; reconnect later")
            == 0);
 }
 
@@ -85,11 +85,10 @@ static void what_was_held_has_not_reached_the_server(void)
 
     session.held = session.established = true;
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
-    assert(
-        strcmp(words,
-               "headgate: the server has closed the connection; the statement that waited here has "
-               "not reached it: connect again and repeat it")
-        == 0);
+    assert(strcmp(words,
+                  "headgate: the server has closed the connection; the delayed statement did "
+                  "not reach the server: reconnect and repeat it")
+           == 0);
 }
 
 static void a_server_that_goes_while_signing_in_has_run_nothing(void)
@@ -105,12 +104,14 @@ static void a_server_that_goes_while_signing_in_has_run_nothing(void)
     assert(strstr(words, "may or may not") != NULL);
     session.idle = true;
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
-    assert(strcmp(words,
-                  "headgate: the server has closed the connection; no statement ran: connect again")
-           == 0);
+    assert(
+        strcmp(
+            words,
+            "headgate: the server has closed the connection; no statement was running: reconnect")
+        == 0);
     session.fault = "the server has sent too much";
     hr_words_of_loss(&session, HR_LOST_MEMORY, words, sizeof words);
-    assert(strstr(words, ": the server has sent too much; max_buffer_mb does not bound this")
+    assert(strstr(words, ": the server has sent too much; max_buffer_mb does not affect this")
            != NULL);
 }
 
