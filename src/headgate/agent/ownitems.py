@@ -8,7 +8,7 @@ logs ──items──► SetItems (values by id) ──► Shards, MetricKeeper
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 import structlog
 
@@ -32,6 +32,18 @@ FORGET_EVERY_S = 60.0
 MAX_FORGOTTEN_AT_ONCE = 500
 
 T = TypeVar("T")
+
+
+class By(TypedDict):
+    """Who makes a change, or only tries it."""
+
+    who: str
+    dry_run: NotRequired[bool]
+
+
+class Expecting(By):
+    expect: NotRequired[int | None]
+    """Only if what is changed is of that revision."""
 
 
 class Make(Protocol):
