@@ -193,7 +193,8 @@ class _Layer(Generic[T]):
             self.drop(item_id)
             return True
         try:
-            ends_mono_s = self._time.ends_mono_s(f"{self._name}{item_id}", item)
+            name, end_s = f"{self._name}{item_id}", ends_at(item)
+            ends_mono_s = self._time.ends_mono_s(name, item.set_at, end_s)
             self.values[item_id] = self._parse(item, ends_mono_s)
         except (KeyError, TypeError, ValueError) as error:
             # Of a newer version, or broken: the last good one stays.

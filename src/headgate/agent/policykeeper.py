@@ -137,6 +137,8 @@ class PolicyKeeper:
         self._unkept = ""
         """Why what the agent does automatically could not be kept."""
         self._forget_at = clock.now().mono_s + LOOK_EVERY_S
+        self.over: frozenset[str] = frozenset()
+        """Of those that end: their time is used up, whatever the clock says (changetime.py)."""
         self.edition = Edition(0, EMPTY, Policy(), own_role=own_role)
 
     # --- looking ---------------------------------------------------------------------------
@@ -362,7 +364,8 @@ class PolicyKeeper:
     async def tend(self) -> None:
         """Drop what has expired; have the audit say what the file and the fleet brought."""
         wall_ms = self._wall_ms()
-        expired = {budget.name for budget in self.edition.ending if budget.expired(wall_ms)}
+        ending = self.edition.ending
+        expired = {one.name for one in ending if one.expired(wall_ms) or one.name in self.over}
         ours = {name for name in expired if self.edition.ends_at_agent(name)}
         if ours:
             await self._automatically(self._drop(ours))
