@@ -290,7 +290,12 @@ class Agent:
             forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
         self.budgets = Budgets(
-            self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive
+            self.store,
+            self.board,
+            self.demands,
+            self._clock,
+            stands_aside=self._is_passive,
+            time=time,
         )
         self.checker.debits = self.budgets.debits
         roll = (dice or Dice()).roll
