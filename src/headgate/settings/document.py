@@ -142,7 +142,7 @@ def placed(error: InvalidSettings, content: str, source: str) -> InvalidSettings
         fault if fault.line else fault._replace(line=nearest_line(fault.place, lines))
         for fault in error.faults
     ]
-    return InvalidSettings(faults, source)
+    return InvalidSettings(sorted(faults, key=lambda fault: fault.line or 0), source)
 
 
 def load_policy(path: Path) -> Policy:
