@@ -442,8 +442,8 @@ def _section(heading: str) -> str:
 
 
 def _settings(rows: Table) -> str:
-    cells = ((f"`{row.name}`", row.default_text, row.about) for row in rows.values())
-    return _table(("key", "default", "meaning"), cells)
+    cells = ((f"`{row.name}`", row.takes, row.default_text, row.about) for row in rows.values())
+    return _table(("key", "takes", "default", "meaning"), cells)
 
 
 def _meanings(told: Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -12,7 +12,8 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from headgate.settings.agent import Settings
+    from headgate.core.lint import Advice
+    from headgate.errors import InvalidSettings
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
 Connect = Annotated[
@@ -97,15 +98,47 @@ def _is_refused(notes: Iterable[Note]) -> bool:
 def notes_on(path: Path, host: Validator | None = None) -> list[Note]:
     """Faults, or else advice. Without a host: of the file alone."""
     from headgate.errors import InvalidSettings
-    from headgate.settings.agent import load_settings
+    from headgate.settings.agent import advice_on, load_settings
 
     try:
         settings = load_settings(path)
         missing = _validated(path, host) if host is not None else ""
     except InvalidSettings as error:
-        return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+        return faults_told(error)
     notes = [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
-    return [*notes, *_advice_on(path, settings), *_policy_notes(settings, host is None)]
+    notes += advice_told(path, [*settings.advice, *advice_on(settings)])
+    for name, database in settings.databases.items():
+        policy = database.traffic and database.traffic.policy
+        if policy:
+            found = policy_told(policy, f"databases.{name}.traffic.policy")
+            # With a host, faults of it are told already.
+            notes += [note for note in found if host is None or note.level != "fault"]
+    return notes
+
+
+def faults_told(error: InvalidSettings) -> list[Note]:
+    return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+
+
+def advice_told(path: Path, advice: Iterable[Advice]) -> list[Note]:
+    # tomllib keeps no positions; for faults the reader finds them again, and for advice this does.
+    from headgate.core.places import line_index, nearest_line
+
+    lines = line_index(path.read_text(encoding="utf-8"))
+    return [
+        Note("advice", nearest_line(one.place, lines), one.place, f"{one.message} [{one.code}]")
+        for one in advice
+    ]
+
+
+def policy_told(policy: Path, place: str) -> list[Note]:
+    """On a policy file that the settings name."""
+    from headgate.cli.budget_files import notes_on_policy
+
+    return [
+        Note(note.level, None, f"{place} ({policy}:{note.line or 0}) {note.place}", note.message)
+        for note in notes_on_policy(policy)
+    ]
 
 
 def _validated(path: Path, host: Validator) -> str:
@@ -119,32 +152,6 @@ def _validated(path: Path, host: Validator) -> str:
     except HeadgateError as error:
         return str(error)
     return ""
-
-
-def _advice_on(path: Path, settings: Settings) -> Iterator[Note]:
-    # tomllib keeps no positions; for faults the reader finds them again, and for advice this does.
-    from headgate.core.places import line_index, nearest_line
-    from headgate.settings.agent import advice_on
-
-    lines = line_index(path.read_text(encoding="utf-8"))
-    for one in [*settings.advice, *advice_on(settings)]:
-        line = nearest_line(one.place, lines)
-        yield Note("advice", line, one.place, f"{one.message} [{one.code}]")
-
-
-def _policy_notes(settings: Settings, with_faults: bool) -> Iterator[Note]:
-    """On the policy files that databases name; faults in them are told by the agent's own look."""
-    from headgate.cli.budget_files import notes_on_policy
-
-    for name, database in settings.databases.items():
-        traffic = database.traffic
-        if traffic is None or traffic.policy is None:
-            continue
-        where = f"databases.{name}.traffic.policy ({traffic.policy}"
-        for note in notes_on_policy(traffic.policy):
-            if with_faults or note.level != "fault":
-                place = f"{where}:{note.line or 0}) {note.place}"
-                yield Note(note.level, None, place, note.message)
 
 
 def _unread(path: Path, readings: Iterable[Reading]) -> Iterator[Note]:
