@@ -42,7 +42,7 @@ from headgate.pgext.publisher import FilePolicySink
 from headgate.pgext.trace_reader import TraceReader
 from headgate.probes.factory import DatabaseProbes
 from headgate.settings.agent import Settings
-from headgate.settings.document import load_policy
+from headgate.settings.document import first_line, load_policy
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings, TrafficSettings
 from headgate.stores.sqlite import SqliteStore, TemporaryStore
@@ -415,13 +415,6 @@ def _password(database: DatabaseSettings) -> str | None:
     if path is None:
         return None
     return first_line(path, f"databases.{database.name}.password_file", "password")
-
-
-def first_line(path: Path, place: str, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        raise InvalidSettings([Fault(place, f"no {what} can be read from {path}")]) from None
 
 
 def places_of(settings: Settings) -> list[Place]:

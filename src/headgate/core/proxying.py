@@ -210,11 +210,17 @@ class ReleaseTerms:
 class PlanTerms:
     """EXPLAIN on a side connection, once a pattern."""
 
-    dsn: str
-    password: str | None = None
-    timeout_s: float = 1.0
-    per_s: float = 20.0
-    """EXPLAINs a second at most."""
+    dsn: Annotated[
+        str,
+        Key(
+            "Postgres: a side connection for EXPLAIN, once a pattern, so that budgets know what a "
+            "statement costs before it has run. Without one, only wall time is learned.",
+            text(2048),
+        ),
+    ] = field(repr=False)
+    password: str | None = field(default=None, repr=False)
+    timeout_s: Annotated[float, Key("Of one EXPLAIN.", seconds(0.05, 60))] = 1.0
+    per_s: Annotated[float, Key("EXPLAINs a second, at most.", number(0.1, 1000))] = 20.0
     max_known: int = 4096
 
 

@@ -28,6 +28,7 @@ from headgate.core.proxying import (
     ListenTerms,
     ListenTls,
     MemoryTerms,
+    PlanTerms,
     Protocol,
     RelayTerms,
     ReleaseKind,
@@ -363,19 +364,10 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class PlansSettings:
-    dsn: Annotated[
-        str,
-        Key(
-            "Postgres: a side connection for EXPLAIN, once a pattern, so that budgets know what a "
-            "statement costs before it has run. Without one, only wall time is learned.",
-            text(2048),
-        ),
-    ] = field(repr=False)
+    terms: Annotated[PlanTerms, Flat()]
     password_file: Annotated[
         Path | None, Key("File whose first line is its password.", file_path)
     ] = None
-    timeout_s: Annotated[float, Key("Of one EXPLAIN.", seconds(0.05, 60))] = 1.0
-    per_s: Annotated[float, Key("EXPLAINs a second, at most.", number(0.1, 1000))] = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -797,6 +789,6 @@ def _odd_secrets(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
             host = urlsplit(url).hostname
             message = f"sends the token to {host} in plain text over a network; use https"
             yield "plain-token", "agent.url", message
-    if plans is not None and has_password(plans.dsn):
+    if plans is not None and has_password(plans.terms.dsn):
         message = "has a password in it, for whoever reads this file: use password_file"
         yield "password-in-dsn", "plans.dsn", message
