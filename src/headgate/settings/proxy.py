@@ -69,7 +69,6 @@ ENVIRONMENT_PREFIX = "HEADGATE_PROXY_"
 MAX_LISTENERS = 16
 MAX_SERVERS = 32
 MAX_TRUSTS = 16
-MAX_TRUSTED_USERS = 8
 MAX_TOKENS = 64
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 MAX_SOCKET_BYTES = 107 - len(".4194304")
@@ -107,14 +106,6 @@ def _agent_url(url: str) -> str:
     if parts.scheme not in ("http", "https", "unix") or not sound or parts.username:
         raise ValueError(f"is {url!r}, must read like https://db1:8087 or /run/headgate/agent.sock")
     return url
-
-
-def _users(value: object) -> tuple[str, ...]:
-    found = names(MAX_TRUSTED_USERS)(value)
-    for user in found:
-        if not 1 <= len(user.encode()) <= 63:
-            raise ValueError(f"names {user!r}, must have 1–63 bytes")
-    return found
 
 
 def _secret_of(path: Path) -> bytes:
@@ -327,19 +318,6 @@ class IdentitySection:
 
 
 @dataclass(frozen=True, slots=True)
-class TrustSection:
-    tag: Annotated[str, Key("Key of the tag; `*`: every tag.", text(65))]
-    users: Annotated[tuple[str, ...], Key("Database users from whom it counts.", _users)] = ()
-    signed: Annotated[
-        bool, Key("true: it counts from anybody, if headgate_sig vouches for it.")
-    ] = False
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        if not self.tag:
-            yield "tag", "is missing"
-
-
-@dataclass(frozen=True, slots=True)
 class PolicySettings:
     file: Annotated[
         Path | None,
@@ -430,7 +408,7 @@ STRUCTS: Mapping[str, type] = MappingProxyType(
         "[agent]": AgentLinkSettings,
         "[follow]": FollowSection,
         "[identity]": IdentitySection,
-        "[[identity.trust]]": TrustSection,
+        "[[identity.trust]]": Trust,
         "[gate]": GateTerms,
         "[release]": ReleaseTerms,
         "[policy]": PolicySettings,
@@ -580,8 +558,8 @@ def _follow(
 def _identity(document: Document) -> IdentitySection:
     raw = document.tables.get("identity", {})
     entries = raw.get("trust", []) if isinstance(raw, Mapping) else []
-    rows = document.each("identity.trust", TrustSection, MAX_TRUSTS, raw=entries)
-    trusts = tuple(Trust(row.tag, row.users, row.signed) for _, row in rows)
+    rows = document.each("identity.trust", Trust, MAX_TRUSTS, raw=entries)
+    trusts = tuple(trust for _, trust in rows)
     section = document.read(raw, IdentitySection, "identity", frozenset({"trust"}))
     if section is None:
         return IdentitySection()
