@@ -11,8 +11,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from headgate.core.names import parse_database, parse_identity, parse_metric
-from headgate.core.rule_times import DAY_S, Schedule, parse_date_time, parse_for, parse_schedule
+from headgate.core.names import MAX_IDENTITY_CHARS, parse_database, parse_identity, parse_metric
+from headgate.core.rule_times import (
+    DAY_S,
+    SCHEDULE_SETTINGS,
+    Schedule,
+    parse_date_time,
+    parse_for,
+    parse_schedule,
+)
 from headgate.core.rules import (
     DEFAULT_CEILING,
     EVERYONE,
@@ -24,12 +31,15 @@ from headgate.core.rules import (
 )
 from headgate.core.settings import (
     Setting,
+    Table,
     flag,
     mapping,
     names,
     number,
     one_of,
     read_table,
+    reads,
+    settings_schema,
     table,
     unknown,
 )
@@ -110,6 +120,7 @@ class RuleSpec:
 # --- readers -------------------------------------------------------------------------------
 
 
+@reads({"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,62}$", "not": {"const": "favor"}})
 def _id(value: object) -> str:
     given = any_text()(value)
     if not _ID.fullmatch(given) or given in RESERVED_IDS:
@@ -117,6 +128,12 @@ def _id(value: object) -> str:
     return given
 
 
+_LEVEL = r"[\w.@+=/~%-]{1,128}"
+
+
+@reads(
+    {"type": "string", "pattern": f"^{_LEVEL}(:{_LEVEL}){{0,7}}$", "maxLength": MAX_IDENTITY_CHARS}
+)
 def parse_target(value: object) -> str:
     """A client, one or several of its levels, or `all`."""
     given = any_text()(value)
@@ -144,10 +161,28 @@ def _check_level(given: str, place: int, level: str) -> None:
             ) from None
 
 
+_METRIC = "^[a-z][a-z0-9_-]{0,62}$"
+
+
+@reads(
+    {
+        "type": "array",
+        "items": {"type": "string", "pattern": _METRIC},
+        "maxItems": MAX_METRICS,
+    }
+)
 def _metrics(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(parse_metric, names(MAX_METRICS)(value))))
 
 
+@reads(
+    {
+        "type": "object",
+        "propertyNames": {"pattern": _METRIC},
+        "additionalProperties": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e18},
+        "maxProperties": MAX_METRICS,
+    }
+)
 def _thresholds(value: object) -> Mapping[str, float]:
     given = mapping(value)
     if len(given) > MAX_METRICS:
@@ -161,6 +196,10 @@ def _thresholds(value: object) -> Mapping[str, float]:
     return MappingProxyType(limits)
 
 
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+
+
+@reads({"type": "string", "maxLength": MAX_REASON_CHARS, "pattern": _ONE_LINE})
 def _reason(value: object) -> str:
     given = any_text(MAX_REASON_CHARS)(value).strip()
     if not given.isprintable():
@@ -168,9 +207,16 @@ def _reason(value: object) -> str:
     return given
 
 
+@reads({"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_.-]{0,62})?$"})
 def _database(value: object) -> str:
     given = any_text()(value)
     return parse_database(given) if given else ""
+
+
+@reads(settings_schema(SCHEDULE_SETTINGS, required=("from", "to")))
+def _schedule(value: object) -> object:
+    """Read by parse_schedule, with the place of each fault."""
+    return value
 
 
 # --- the table -----------------------------------------------------------------------------
@@ -222,7 +268,7 @@ RULE_SETTINGS = table(
             "for", "How long: `30m`, `2h`, `7d`.", parse_for, shown_default="`rule_default_s`: 1h"
         ),
         Setting("expires_at", "Instead of `for`: until when (RFC 3339).", parse_date_time),
-        Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", lambda value: value),
+        Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", _schedule),
         Setting(
             "lock_out", "`true` with `hold` on `all`: everybody is to be locked out.", flag,
             default=False,
@@ -321,6 +367,27 @@ _NEEDED: Mapping[Kind, Mapping[str, str]] = {
     Kind.METRICS: {"metrics": "is missing: name the metrics to judge by"},
     Kind.THRESHOLDS: {"thresholds": "is missing: give a limit, such as lag = 2"},
 }
+
+
+def rule_schema(more: Table) -> dict[str, Any]:
+    """By kind: what a rule of it needs, and what says nothing in it."""
+    variants = []
+    for kind in Kind:
+        rows = {**RULE_SETTINGS, **more}
+        rows = {k: row for k, row in rows.items() if kind in _ONLY_WITH.get(k, Kind)}
+        implied = ["kind"] if kind is not Kind.RATIO else []
+        needed = ("target", *implied, *_NEEDED[kind])
+        schema = settings_schema(rows, nullable=True, required=needed)
+        schema["properties"]["kind"] = {"enum": [kind.value, *([] if implied else [None])]}
+        for name in _NEEDED[kind]:
+            schema["properties"][name] = {**schema["properties"][name], **_SOME}
+        variants.append({"title": kind.value, **schema, **ONE_END})
+    return {"oneOf": variants}
+
+
+_SOME = {"minLength": 1, "minItems": 1, "minProperties": 1}
+"""Whichever it is of text, a list and a table."""
+ONE_END = {"not": {"required": ["for", "expires_at"]}}
 
 
 def _missing(values: Mapping[str, Any], place: str) -> list[Fault]:

@@ -11,9 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from headgate.errors import Fault, InvalidName
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,44 @@ class Setting:
             return str(self.default.value)
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """As JSON Schema has it, as far as the reader says."""
+        read = self.read
+        return {**(read.schema if isinstance(read, Reader) else {}), "description": self.about}
+
 
 Table = Mapping[str, Setting]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Generic[T]):
+    """Reads a value, and says what it takes as JSON Schema has it."""
+
+    read: Callable[[object], T]
+    schema: Mapping[str, Any]
+
+    def __call__(self, value: object) -> T:
+        return self.read(value)
+
+
+def reads(schema: Mapping[str, Any]) -> Callable[[Callable[[object], T]], Reader[T]]:
+    return lambda read: Reader(read, schema)
+
+
+def settings_schema(
+    rows: Table, *, nullable: bool = False, required: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Of an object of settings. `nullable`: null is the same as leaving one out."""
+    needed = [*required]
+    properties = {
+        name: {"anyOf": [row.schema, {"type": "null"}]}
+        if nullable and name not in needed
+        else row.schema
+        for name, row in rows.items()
+    }
+    found = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**found, "required": needed} if needed else found
 
 
 def table(rows: Iterable[Setting]) -> Table:
@@ -74,7 +113,8 @@ def unknown(key: str, known: Iterable[str]) -> str:
 # --- readers -------------------------------------------------------------------------------
 
 
-def text(max_chars: int = 1024) -> Callable[[object], str]:
+def text(max_chars: int = 1024) -> Reader[str]:
+    @reads({"type": "string", "maxLength": max_chars})
     def read(value: object) -> str:
         if not isinstance(value, str):
             raise ValueError(f"must be a string, not {_kind(value)}")
@@ -85,13 +125,15 @@ def text(max_chars: int = 1024) -> Callable[[object], str]:
     return read
 
 
+@reads({"type": "boolean"})
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, not {_kind(value)}")
     return value
 
 
-def number(low: float, high: float, *, above_low: bool = False) -> Callable[[object], float]:
+def number(low: float, high: float, *, above_low: bool = False) -> Reader[float]:
+    @reads({"type": "number", "exclusiveMinimum" if above_low else "minimum": low, "maximum": high})
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, not {_kind(value)}")
@@ -105,7 +147,8 @@ def number(low: float, high: float, *, above_low: bool = False) -> Callable[[obj
     return read
 
 
-def whole(low: int, high: int) -> Callable[[object], int]:
+def whole(low: int, high: int) -> Reader[int]:
+    @reads({"type": "integer", "minimum": low, "maximum": high})
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"must be a whole number, not {_kind(value)}")
@@ -116,10 +159,11 @@ def whole(low: int, high: int) -> Callable[[object], int]:
     return read
 
 
-def one_of(kind: type[Enum]) -> Callable[[object], Enum]:
+def one_of(kind: type[E]) -> Reader[E]:
     choices = {member.value: member for member in kind}
 
-    def read(value: object) -> Enum:
+    @reads({"enum": list(choices)})
+    def read(value: object) -> E:
         if isinstance(value, str) and value in choices:
             return choices[value]
         raise ValueError(f"is {value!r}, must be one of {', '.join(map(repr, choices))}")
@@ -127,7 +171,8 @@ def one_of(kind: type[Enum]) -> Callable[[object], Enum]:
     return read
 
 
-def names(max_items: int = 64) -> Callable[[object], tuple[str, ...]]:
+def names(max_items: int = 64) -> Reader[tuple[str, ...]]:
+    @reads({"type": "array", "items": {"type": "string"}, "maxItems": max_items})
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
             raise ValueError("must be a list of strings")
@@ -138,6 +183,7 @@ def names(max_items: int = 64) -> Callable[[object], tuple[str, ...]]:
     return read
 
 
+@reads({"type": "object"})
 def mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"must be a table, not {_kind(value)}")
