@@ -580,7 +580,8 @@ def _told(schema: Mapping[str, Any]) -> str:
     default = f" Default: `{json.dumps(schema['default'])}`." if "default" in schema else ""
     default = " Required." if schema.get("required") is True else default.replace('"', "")
     inner = schema.get("anyOf", [schema])[0]
-    return (schema.get("description", inner.get("description", "")) + default).strip()
+    told = schema.get("description", inner.get("description", ""))
+    return f"{told}{default}".strip()
 
 
 def _doc_link(name: str) -> str:

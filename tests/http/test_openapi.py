@@ -11,9 +11,13 @@ from typing import Any, get_args, get_type_hints
 import jsonschema_rs
 import pytest
 
+from headgate.core.rule_settings import RULE_SETTINGS
+from headgate.core.rules import Kind
 from headgate.http.control import ROUTES, description
-from headgate.http.routes import NoQuery, Settings, Unread
+from headgate.http.routes import NoQuery, Role, Route, Settings, Unread
 from headgate.wire.questions import FRENO_ROUTES
+from headgate.wire.rules import RuleDoc
+from tests.fixtures.api import validator
 from tests.http.serving import OPERATOR, Served, bearer
 from tests.http.test_checks import CHECK, post
 from tests.http.test_control import LAG
@@ -26,10 +30,6 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, item in description()["paths"].items():
         for method, operation in item.items():
             yield path, method, operation
-
-
-def validator(schema: dict[str, Any]) -> Any:
-    return jsonschema_rs.Draft202012Validator({**schema, "components": description()["components"]})
 
 
 def test_it_is_served_as_it_is(served: Served) -> None:
@@ -133,3 +133,29 @@ def test_batches_and_changes_are_as_described(served: Served) -> None:
     place = description()["paths"]["/v1/databases/{database}/metrics/{metric}"]
     content = place["patch"]["responses"]["200"]["content"]["application/json"]
     validator(content["schema"]).validate(tried.json)
+
+
+EXAMPLES = [one for one in DESCRIBED if one.role is not Role.PEER and one.path != "/v1/snapshot"]
+
+
+@pytest.mark.parametrize("route", EXAMPLES, ids=lambda one: f"{one.method} {one.path}")
+def test_every_example_fits_what_it_is_an_example_of(served: Served, route: Route) -> None:
+    """What there is not is a 404 or a 409; 400 and 422 would be the example's own fault."""
+    sent: dict[str, Any] = {"Authorization": bearer(OPERATOR)}
+    if route.body is not None:
+        sent |= {"body": json.dumps(route.sends).encode(), "Content_Type": "application/json"}
+    reply = served.ask(route.method, route.target, **sent)
+    # Only a rule of a fleet can be suspended, and this agent is part of none.
+    nowhere = (404, 409, 422) if route.path.endswith("/rest") else (404, 409)
+    assert reply.status in (200, 201, *nowhere), reply.body
+
+
+def test_a_rules_settings_are_in_its_document_and_in_the_bodies_that_set_it() -> None:
+    """A field of the model needs a setting and a place in the document, and no more."""
+    ways = {"for", "lock_out"}
+    """What is said when a rule is set, and nothing that it has."""
+    assert set(RULE_SETTINGS) - ways <= set(RuleDoc.__struct_fields__)
+    body = description()["paths"]["/v1/rules"]["post"]["requestBody"]
+    variants = body["content"]["application/json"]["schema"]["oneOf"]
+    described = {name for variant in variants for name in variant["properties"]}
+    assert described == {*RULE_SETTINGS, "reach"} and len(variants) == len(Kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -213,7 +213,10 @@ def _database(value: object) -> str:
     return parse_database(given) if given else ""
 
 
-@reads(settings_schema(SCHEDULE_SETTINGS, required=("from", "to")))
+_WINDOW = settings_schema(SCHEDULE_SETTINGS, required=("from", "to"))
+
+
+@reads({"anyOf": [_WINDOW, {"type": "string", "examples": ["mon-fri 07:00-09:30 UTC"]}]})
 def _schedule(value: object) -> object:
     """Read by parse_schedule, with the place of each fault."""
     return value
@@ -331,21 +334,13 @@ def parse_rule(
     return RuleSpec(replace(rule, created_at=wall_s, created_by=author), schedule, wall_s)
 
 
+RULE_FIELDS = frozenset(one.name for one in fields(Rule))
+
+
 def _rule(values: Mapping[str, Any], rule_id: str, expires_at: float) -> Rule:
-    return Rule(
-        id=rule_id,
-        target=values["target"],
-        ratio=values["ratio"] or 0.0,
-        expires_at=expires_at,
-        kind=values["kind"],
-        order=values["order"],
-        metrics=values["metrics"],
-        thresholds=values["thresholds"] or MappingProxyType({}),
-        justification=values["justification"],
-        ceiling=values["ceiling"],
-        database=values["database"],
-        reason=values["reason"],
-    )
+    """Each field as the setting of its name says, or as the model has it by default."""
+    said = {key: one for key, one in values.items() if key in RULE_FIELDS and one is not None}
+    return Rule(**{**said, "id": rule_id, "expires_at": expires_at})
 
 
 def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
@@ -530,6 +525,9 @@ def _expires_at(values: Mapping[str, Any], wall_s: float, limits: RuleLimits) ->
     return wall_s + float(values["for"] or limits.default_for_s)
 
 
+_TEXTS = tuple(key for key, row in RULE_SETTINGS.items() if row.default == "")
+
+
 # --- as it is kept -------------------------------------------------------------------------
 
 
@@ -548,8 +546,7 @@ def written(rule: Rule, schedule: Schedule | None) -> dict[str, Any]:
         given["justification"] = rule.justification.value
     if rule.kind is Kind.HOLD and rule.target == EVERYONE:
         given["lock_out"] = True
-    texts = {"reason": rule.reason, "database": rule.database}
-    given |= {key: value for key, value in texts.items() if value}
+    given |= {key: text for key in _TEXTS if (text := getattr(rule, key))}
     return given if schedule is None else given | {"schedule": schedule.written()}
 
 
@@ -587,12 +584,7 @@ def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
         raise InvalidSettings(faults)
     raw_schedule = values["schedule"]
     schedule = parse_schedule(raw_schedule, place=place) if raw_schedule is not None else None
-    rule = replace(
-        _rule(values, rule_id, values["expires_at"]),
-        created_at=values["created_at"],
-        created_by=values["created_by"],
-        revision=revision,
-    )
+    rule = replace(_rule(values, rule_id, values["expires_at"]), revision=revision)
     return RuleSpec(
         rule,
         schedule,
