@@ -55,7 +55,6 @@ from headgate.wire.status import (
     RemovedDoc,
     WideMetricDoc,
 )
-from headgate.wire.unthrottled import UnthrottledDoc
 
 # --- check and explain ---------------------------------------------------------------------
 
@@ -343,21 +342,6 @@ def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType
     if not clients:
         return Text("no client has asked yet", style="dim")
     return client_table(held_first(clients), canvas)
-
-
-def unthrottled_page(periods: Sequence[UnthrottledDoc]) -> list[RenderableType]:
-    """Nothing, where everybody was throttled all the time."""
-    if not periods:
-        return []
-    table = plain_table(
-        "client", "without a throttler from (UTC)", "for", "pieces of work",
-        right=frozenset({"for", "pieces of work"}),
-    )  # fmt: skip
-    for period in periods:
-        at = plain(period.started_at).replace("T", " ").removesuffix("Z")[:19]
-        told = (plain(period.client), at, duration(period.duration_s), f"{period.pieces:,}")
-        table.add_row(*(Text(text) for text in told))
-    return [Text(), table]
 
 
 def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:

@@ -23,6 +23,7 @@ class Fill(NamedTuple):
     """How full something is; None: not known."""
 
     share: float | None
+    is_bad: bool = False
 
 
 class Curve(NamedTuple):
