@@ -47,6 +47,10 @@ def _table(table: Table, canvas: Canvas) -> RichTable:
     chosen = [column for column, is_shown in zip(table.columns, shown, strict=True) if is_shown]
     right = frozenset(column.name for column in chosen if column.is_right)
     drawn = plain_table(*(column.name for column in chosen), right=right)
+    for column, made in zip(chosen, drawn.columns, strict=True):
+        if column.is_whole:
+            made.no_wrap, made.overflow = True, "ellipsis"
+            made.max_width = max(20, canvas.width // 2)
     for row in table.rows:
         cells = zip(row, shown, strict=True)
         drawn.add_row(*(text_of(cell, canvas) for cell, is_shown in cells if is_shown))

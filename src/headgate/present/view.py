@@ -55,6 +55,8 @@ class Column:
     """Left out of a narrower terminal."""
     below_width: int = 0
     """Left out of one that is as wide as this; 0: of none."""
+    is_whole: bool = False
+    """What people search for and paste stays in one piece; what is left over is cut."""
 
     def fits(self, width: int) -> bool:
         return self.from_width <= width and not 0 < self.below_width <= width
