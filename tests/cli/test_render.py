@@ -16,7 +16,6 @@ from headgate.cli.documents import read
 from headgate.cli.frame import fitted, frame
 from headgate.cli.pages import (
     answer_page,
-    audit_page,
     change_page,
     clients_page,
     explain_page,
@@ -26,10 +25,11 @@ from headgate.cli.pages import (
 from headgate.cli.render import Canvas, columns_for, metric_table, status_page
 from headgate.cli.trend import Trend, View
 from headgate.cli.views import drawn
+from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.rules import ExplainDoc
-from headgate.wire.status import AuditDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
+from headgate.wire.status import AuditDoc, AuditsDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.wire.unthrottled import UnthrottledDoc
 from tests.cli import builders
 
@@ -283,11 +283,11 @@ def test_the_audit_says_who_changed_what_from_what() -> None:
         AuditDoc(at, "alice", "metric.set", "main/lag", {"threshold": 5}, {"threshold": 9}),
         AuditDoc(at, "uid:0", "metric.remove", "main/lag", {"threshold": 5}, None),
     ]
-    text = shown(audit_page(entries, Canvas()))
+    text = shown(drawn(audit_view(AuditsDoc(entries)), Canvas()))
     assert "2026-03-01 07:40:12  alice  metric.set" in text
     assert "threshold: 5 → 9" in text
     assert "removed" in text
-    assert "nothing was changed yet" in shown(audit_page([], Canvas()))
+    assert "nothing was changed yet" in shown(drawn(audit_view(AuditsDoc([])), Canvas()))
 
 
 LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is it running?"
