@@ -84,7 +84,9 @@ def test_a_bar_leads_to_its_minute_explained_by_keys_too(site: Site, tab: Page, 
     tab.goto("/clients/bar:job")
     shot(tab, "client", dark=True)
     bars = tab.locator(".strip a")
-    expect(bars.last).to_have_attribute("aria-label", re.compile("checks held, mostly by rule r-"))
+    expect(bars.last).to_have_attribute(
+        "aria-label", re.compile("checks throttled, mostly by rule r-")
+    )
     bars.last.focus()
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Enter")

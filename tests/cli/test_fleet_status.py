@@ -12,14 +12,16 @@ from rich.console import Console
 
 from headgate.agent.registry import FleetLedger, Noted
 from headgate.cli.documents import read
-from headgate.cli.fleet_pages import PATH, fleet_page
+from headgate.cli.fleet_pages import PATH
 from headgate.cli.fleet_watch import Sight, drawn, next_sight
 from headgate.cli.render import Canvas
+from headgate.cli.views import drawn as drawn_view
 from headgate.core.fleet_holders import Holders
 from headgate.core.fleet_view import Link
 from headgate.core.keyvalue import Entry
 from headgate.core.samples import Instant
 from headgate.errors import HeadgateError
+from headgate.present.fleet import fleet_view
 from headgate.wire.fleet_view import Asked, FleetDoc, fleet_doc
 from tests.builders import NOW
 from tests.cli.conftest import Run
@@ -49,7 +51,7 @@ def fleet_of(entries: list[Entry], asked: Asked | None = None) -> FleetDoc:
 def page_of(fleet: FleetDoc, canvas: Canvas = WIDE, **options: Any) -> str:
     screen = Console(width=canvas.width, highlight=False, markup=False, emoji=False)
     with screen.capture() as captured:
-        screen.print(fleet_page(fleet, canvas, **options))
+        screen.print(drawn_view(fleet_view(fleet, **options), canvas))
     return captured.get()
 
 
@@ -75,7 +77,7 @@ def test_one_is_not_called_many() -> None:
 def test_who_lags_and_who_has_a_rule_is_told(canvas: Canvas) -> None:
     page = page_of(fleet_of(large_fleet(12)), canvas)
     assert "36 agents: 1 BEHIND" in " ".join(page.split())
-    assert "BEHIND, at 8 of 12" in page or canvas is NARROW
+    assert "behind: at 8 of 12" in page or canvas is NARROW
     assert "35 of 36" in page
     assert "db-00005-c  search/0005-" in page
 

@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 
 from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
 from headgate.cli.frame import fitted, frame
 from headgate.cli.pages import (
     answer_page,
-    audit_page,
     change_page,
     clients_page,
     explain_page,
     metric_page,
     metrics_page,
-    unthrottled_page,
 )
 from headgate.cli.render import Canvas, columns_for, metric_table, status_page
 from headgate.cli.trend import Trend, View
+from headgate.cli.views import drawn
+from headgate.present.changes import audit_view
+from headgate.present.history import unthrottled_view
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.rules import ExplainDoc
-from headgate.wire.status import AuditDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
+from headgate.wire.status import AuditDoc, AuditsDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.wire.unthrottled import UnthrottledDoc
 from tests.cli import builders
 
@@ -58,7 +59,7 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
         text = shown(page, 120)
         assert "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its thres" in text
         assert "last sent away to come back later: etl:nightly, purge and 7 more" in text
-        assert "paced for 800 ms" in text
+        assert "waits 800 ms by pacing" in text
         assert "REFUSED" not in text
 
 
@@ -82,7 +83,7 @@ def test_status_tells_the_whole_story() -> None:
         "shard/queue_depth",
         "last value; failed for 4.0 s:",
         "orders  mysql  ADMITS  nearest to its threshold",
-        "REFUSED for 13 min by lag",
+        "HELD 13 min by lag",
         "store sqlite  writable",
         "advice  databases.main.metrics.lag.threshold",
     ):
@@ -270,10 +271,10 @@ def test_clients_who_are_refused_longest_stand_on_top() -> None:
 def test_periods_without_a_throttler_stand_below_the_history() -> None:
     """R55"""
     period = UnthrottledDoc("etl:nightly", ["main"], "2026-03-01T07:00:30.123Z", 53.0, 600.0, 1421)
-    page = shown(Group(*unthrottled_page([period])))
+    page = shown(drawn(unthrottled_view([period]), Canvas()))
     assert "etl:nightly" in page and "2026-03-01 07:00:30" in page
     assert "53.0 s" in page and "1,421" in page
-    assert unthrottled_page([]) == []
+    assert unthrottled_view([]) == []
 
 
 def test_the_audit_says_who_changed_what_from_what() -> None:
@@ -282,11 +283,11 @@ def test_the_audit_says_who_changed_what_from_what() -> None:
         AuditDoc(at, "alice", "metric.set", "main/lag", {"threshold": 5}, {"threshold": 9}),
         AuditDoc(at, "uid:0", "metric.remove", "main/lag", {"threshold": 5}, None),
     ]
-    text = shown(audit_page(entries, Canvas()))
+    text = shown(drawn(audit_view(AuditsDoc(entries)), Canvas()))
     assert "2026-03-01 07:40:12  alice  metric.set" in text
     assert "threshold: 5 → 9" in text
     assert "removed" in text
-    assert "nothing was changed yet" in shown(audit_page([], Canvas()))
+    assert "nothing was changed yet" in shown(drawn(audit_view(AuditsDoc([])), Canvas()))
 
 
 LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is it running?"

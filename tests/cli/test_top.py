@@ -60,7 +60,7 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
     with terminal("top", "--interval", "0.1", HEADGATE_URL=busy.url) as shown:
         modes = shown.modes()
         eventually(lambda: "BREACHED" in shown.text and "threshold" in shown.text)
-        eventually(lambda: "REFUSED for 13 min by lag" in shown.text)
+        eventually(lambda: "HELD 13 min by lag" in shown.text)
         assert shown.modes() != modes, "keys come one by one"
         for columns, lines in ((60, 20), (40, 12), (300, 100)):
             shown.forget()

@@ -89,7 +89,7 @@ def test_advice_comes_first() -> None:
     places = [text.index(told) for told in ("advice", "REFUSES", "etl:nightly")]
     assert places == sorted(places)
     assert "2 in force: etl (refuses every check of etl)" in text
-    assert "REFUSED for 13 min by lag" in text
+    assert "HELD 13 min by lag" in text
 
 
 def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
@@ -128,7 +128,7 @@ def test_clients_say_since_when_by_what_their_hour_and_the_remedy() -> None:
     assert "HELD 13 min by lag, since 02:59" in line
     assert "··········▃▇▃▇▃▇▃▇▃▇" in line
     assert "headgate rule lift r7" in text
-    assert "mostly held for 10 min; at worst 90 %" in text
+    assert "mostly held for 10 min; at worst 90%" in text
 
 
 def test_levels_have_the_sums_of_their_clients() -> None:

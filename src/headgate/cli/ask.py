@@ -176,13 +176,15 @@ def _explain_at(
     from datetime import datetime
 
     from headgate.cli.api import connect
-    from headgate.cli.output import show
-    from headgate.cli.past import moment, past_page
+    from headgate.cli.history import moment
+    from headgate.cli.output import show_view
+    from headgate.present.history import past_view
+    from headgate.wire.past import PastDoc
 
     now = datetime.now().astimezone()
     api = connect(*connect_with, timeout_s=LOOK_BACK_TIMEOUT_S)
     asked = api.get("/v1/explain", app=app, database=database, at=moment(at, now))
-    show(asked, as_json, lambda canvas: past_page(asked.document, canvas, None))
+    show_view(asked, as_json, PastDoc, past_view)
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:

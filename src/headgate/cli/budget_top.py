@@ -15,7 +15,7 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli import views as view
+from headgate.cli import views
 from headgate.cli.api import Api
 from headgate.cli.documents import read
 from headgate.cli.output import canvas_of
@@ -97,7 +97,7 @@ def drawn(picture: Picture, screen: Console, hint: str = "") -> RenderableType:
     if picture.lost:
         parts.append(Text(f"AGENT UNREACHABLE: {plain(picture.lost)}", style="bold red"))
     if picture.policy is not None:
-        parts.append(view.drawn(policy_view(picture.policy, picture.rates), canvas_of(screen)))
+        parts.append(views.drawn(policy_view(picture.policy, picture.rates), canvas_of(screen)))
     return Group(*parts)
 
 

@@ -28,6 +28,7 @@ from headgate.wire.changes import (
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
     from headgate.cli.changes_files import File
+    from headgate.present.view import Block
 
 CHANGES = "/v1/changes"
 S_PER_CHANGE = 0.02
@@ -62,17 +63,12 @@ def list_changes(
     as_json: AsJson = False,
 ) -> None:
     """List what operators changed: rules, budgets, metrics, skipped replicas, peers."""
-    from headgate.cli.changes_pages import changes_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.changes import changes_view
 
     api = _api(url, token)
     answered = api.get(CHANGES, log=_log(fleet), all="true" if ended else None)
-    show(
-        answered,
-        as_json,
-        lambda canvas: changes_page(read(ChangesDoc, answered.document), canvas),
-    )
+    show_view(answered, as_json, ChangesDoc, changes_view)
 
 
 def history(
@@ -87,17 +83,16 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List revisions: when, by whom, and what changed; or what one of them did."""
-    from headgate.cli.changes_pages import history_page, revision_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.changes import history_view, revision_view
 
     api = _api(url, token)
     if n is not None:
         one = api.get(f"{CHANGES}/history/{n}", log=_log(fleet))
-        show(one, as_json, lambda _: revision_page(read(ChangeRevisionWholeDoc, one.document)))
+        show_view(one, as_json, ChangeRevisionWholeDoc, revision_view)
         return
     answered = api.get(f"{CHANGES}/history", log=_log(fleet), limit=str(limit))
-    show(answered, as_json, lambda _: history_page(read(ChangeRevisionsDoc, answered.document)))
+    show_view(answered, as_json, ChangeRevisionsDoc, history_view)
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -113,14 +108,15 @@ def export(
     """
     import sys
 
-    from headgate.cli.changes_pages import export_head
     from headgate.cli.documents import read
     from headgate.cli.output import show_json, show_toml
+    from headgate.cli.words import plain
     from headgate.core.change_files import to_toml
+    from headgate.present.changes import export_head
 
     answered = _api(url, token).get(f"{CHANGES}/export", log=_log(fleet))
     found = read(ChangeExportDoc, answered.document)
-    first, *left_out = export_head(found)
+    first, *left_out = map(plain, export_head(found))
     if as_json:
         show_json(found.document)
         for line in left_out:  # JSON has no comments.
@@ -142,14 +138,13 @@ def diff(
 ) -> None:
     """Show what a file would change, and change nothing."""
     from headgate.cli.changes_files import load
-    from headgate.cli.changes_pages import difference_page
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.changes import tried_view
 
     file = load(path, fleet=fleet)
     tried = _applied(_api_for(file, url, token), file, prune=prune, dry_run=True)
-    change = _read(tried)
-    show(tried, as_json, lambda _: difference_page(change))
-    if strict and change.changed:
+    show_view(tried, as_json, ChangeMadeDoc, tried_view)
+    if strict and _read(tried).changed:
         raise typer.Exit(1)
 
 
@@ -274,15 +269,18 @@ class Post(Protocol):
 
 def _make(post: Post, done: str, fleet: bool, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Tried and shown, then asked for, and then made of just that; with --yes at once."""
-    from headgate.cli.changes_pages import made_page
     from headgate.cli.exits import AgentSilent
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.changes import made_view
+
+    def view(change: ChangeMadeDoc) -> list[Block]:
+        return made_view(change, done)
 
     etag = None
     if not dry_run and not yes:
         tried = post(dry_run=True, etag=None)
         if not _read(tried).changed:
-            show(tried, as_json, lambda _: made_page(_read(tried), done))
+            show_view(tried, as_json, ChangeMadeDoc, view)
             return
         _show_and_ask(tried, done, fleet)
         etag = tried.etag
@@ -292,19 +290,20 @@ def _make(post: Post, done: str, fleet: bool, *, dry_run: bool, yes: bool, as_js
         flag = " --fleet" if fleet else ""
         message = f"{error}: `headgate changes history{flag}` tells how far it came"
         raise AgentSilent(message) from None
-    show(made, as_json, lambda _: made_page(_read(made), done))
+    show_view(made, as_json, ChangeMadeDoc, view)
 
 
 def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
     """On standard error, so that --json stays a document."""
     from rich.console import Console
 
-    from headgate.cli.changes_pages import made_page
     from headgate.cli.confirm import confirm
+    from headgate.cli.output import canvas_of
+    from headgate.cli.views import drawn
+    from headgate.present.changes import made_view
 
-    Console(stderr=True, highlight=False, markup=False, emoji=False).print(
-        made_page(_read(tried), done)
-    )
+    target = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    target.print(drawn(made_view(_read(tried), done), canvas_of(target)))
     confirm("Change it for the fleet?" if fleet else "Change it at this agent?")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,11 +16,6 @@ from headgate.cli.reaching import (
     OnHost,
     reach_of,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from headgate.cli.render import Canvas
 
 
 def reach(
@@ -41,13 +36,9 @@ def reach(
 
     For example: headgate fleet reach --shard 'commerce/*'
     """
-    from rich.console import Group
-    from rich.text import Text
-
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.words import plain
+    from headgate.cli.output import show_view
+    from headgate.present.fleet import reach_view
     from headgate.wire.fleet_reach import ReachedDoc
 
     given = reach_of(fleet, region, cluster, shard, host)
@@ -55,10 +46,4 @@ def reach(
         raise typer.BadParameter("say once how far: `fleet`, `shard:commerce/*`, or --shard …")
     api = connect(url, token, timeout_s=FLEET_TIMEOUT_S)
     answered = api.get("/v1/fleet/reach", reach=where or given)
-
-    def page(_: Canvas) -> RenderableType:
-        reached = read(ReachedDoc, answered.document)
-        line = Text().append(plain(reached.reach), style="cyan").append(f": {plain(reached.says)}")
-        return Group(line, *(Text(f"  {plain(name)}") for name in reached.sample))
-
-    show(answered, as_json, page)
+    show_view(answered, as_json, ReachedDoc, reach_view)

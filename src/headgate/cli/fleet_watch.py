@@ -15,10 +15,11 @@ from types import TracebackType
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.fleet_pages import fleet_page
+from headgate.cli import views
 from headgate.cli.output import canvas_of, console
 from headgate.cli.words import plain
 from headgate.errors import HeadgateError
+from headgate.present.fleet import fleet_view
 from headgate.wire.fleet_view import FleetDoc as Fleet
 from headgate.wire.reasons import duration
 
@@ -55,7 +56,9 @@ def drawn(
             ago = duration(max(0.0, now_s - sight.seen_at_s))
             parts.append(Text(f"below is what was seen {ago} ago", style="red"))
     if sight.fleet is not None:
-        parts.append(fleet_page(sight.fleet, canvas_of(screen), shards_only=shards_only))
+        parts.append(
+            views.drawn(fleet_view(sight.fleet, shards_only=shards_only), canvas_of(screen))
+        )
     return Group(*parts)
 
 

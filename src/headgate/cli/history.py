@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from headgate.wire.unthrottled import UnthrottledDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
-
-MOSTLY = 0.5
-"""Share of a minute's checks from which on the client counts as held in that minute."""
 
 
 STEPS_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
@@ -74,6 +71,16 @@ def instant(text: str, now: datetime, zone: tzinfo | None = None) -> datetime | 
     return _at(given, zone) if given.tzinfo is None else given
 
 
+def moment(text: str, now: datetime, zone: tzinfo | None = None) -> str:
+    """`07:10`, `yesterday`, `2026-03-01T07:10`, `90m`, as the agent wants it."""
+    at = instant(text, now, zone)
+    if at is None or at > now:
+        raise typer.BadParameter(
+            f"{text!r} is no time in the past: 90m, 07:10 or 2026-03-01T07:10", param_hint="--at"
+        )
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def _at(clock: datetime, zone: tzinfo | None) -> datetime:
     """What the wall clock showed, as an instant."""
     return clock.astimezone() if zone is None else clock.replace(tzinfo=zone)
@@ -125,13 +132,9 @@ def history(
 
     Times without a zone are this machine's.
     """
-    from rich.console import Group
-
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.pages import unthrottled_page
-    from headgate.cli.timeline import timeline_page
+    from headgate.cli.output import show_view
+    from headgate.present.history import timeline_view, unthrottled_view
     from headgate.wire.history import TimelineDoc
 
     now = datetime.now().astimezone()
@@ -147,13 +150,11 @@ def history(
         step=step or step_of(since_m - until_m),
     )
     without = [] if as_json else unthrottled(api, app, since_m)
-    show(
+    show_view(
         answered,
         as_json,
-        lambda canvas: Group(
-            timeline_page(read(TimelineDoc, answered.document), canvas, None),
-            *unthrottled_page(without),
-        ),
+        TimelineDoc,
+        lambda doc: [*timeline_view(doc), *unthrottled_view(without)],
     )
 
 

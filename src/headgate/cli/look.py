@@ -59,17 +59,12 @@ def audit(
 ) -> None:
     """Show who changed what, newest first."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.pages import audit_page
+    from headgate.cli.output import show_view
+    from headgate.present.changes import audit_view
     from headgate.wire.status import AuditsDoc
 
     answered = connect(url, token).get("/v1/audit", limit=str(limit))
-    show(
-        answered,
-        as_json,
-        lambda canvas: audit_page(read(AuditsDoc, answered.document).audit, canvas),
-    )
+    show_view(answered, as_json, AuditsDoc, audit_view)
 
 
 def list_metrics(

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.bars import Marks, share_text
+from headgate.cli.bars import share_text
 from headgate.cli.pacing import pace_lines
 from headgate.cli.render import (
     OUTSIDE,
@@ -27,12 +27,13 @@ from headgate.cli.render import (
     state_cell,
 )
 from headgate.cli.tree import shard_tree
-from headgate.cli.views import drawn
+from headgate.cli.views import drawn, shown
 from headgate.cli.words import (
     age_text,
     local_time,
     plain,
 )
+from headgate.present.changes import settings_changed
 from headgate.present.metrics import (
     absence_text,
     nearest,
@@ -47,7 +48,6 @@ from headgate.wire.reasons import duration
 from headgate.wire.rules import ExplainDoc
 from headgate.wire.shard import ShardDoc
 from headgate.wire.status import (
-    AuditDoc,
     ClientDoc,
     MetricsDoc,
     MetricView,
@@ -55,7 +55,6 @@ from headgate.wire.status import (
     RemovedDoc,
     WideMetricDoc,
 )
-from headgate.wire.unthrottled import UnthrottledDoc
 
 # --- check and explain ---------------------------------------------------------------------
 
@@ -236,7 +235,7 @@ def change_page(
     word.append(f"  {plain(view.database)}/{plain(view.metric)}")
     if dry_run:
         word.append("  (dry run: nothing was changed)", style="dim")
-    parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas.marks)]
+    parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas)]
     if view.now.state == "disabled":
         parts.append(Text("disabled: neither probed nor judged", style="yellow"))
     elif dry_run and view.now.cause is not None:
@@ -251,21 +250,11 @@ def change_page(
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks) -> list[Text]:
-    changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], canvas: Canvas) -> list[Text]:
+    changed = sorted(settings_changed(before, after), key=lambda one: one.setting)
     if not changed:
         return [Text("  nothing differs from what it was", style="dim")]
-    return [_difference(key, before, after, marks) for key in changed]
-
-
-def _difference(
-    key: str, before: Mapping[str, Any], after: Mapping[str, Any], marks: Marks
-) -> Text:
-    line = Text(f"  {plain(key)}: ")
-    if before:
-        old = setting_text(before[key]) if key in before else "default"
-        line.append(f"{old} {marks.arrow} ", style="dim")
-    return line.append(setting_text(after[key]) if key in after else "default")
+    return [Text(f"  {shown(one.told('default'), canvas)}") for one in changed]
 
 
 def removed_page(
@@ -345,21 +334,6 @@ def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType
     return client_table(held_first(clients), canvas)
 
 
-def unthrottled_page(periods: Sequence[UnthrottledDoc]) -> list[RenderableType]:
-    """Nothing, where everybody was throttled all the time."""
-    if not periods:
-        return []
-    table = plain_table(
-        "client", "without a throttler from (UTC)", "for", "pieces of work",
-        right=frozenset({"for", "pieces of work"}),
-    )  # fmt: skip
-    for period in periods:
-        at = plain(period.started_at).replace("T", " ").removesuffix("Z")[:19]
-        told = (plain(period.client), at, duration(period.duration_s), f"{period.pieces:,}")
-        table.add_row(*(Text(text) for text in told))
-    return [Text(), table]
-
-
 def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:
     if not refusals:
         return Text("nobody was refused lately", style="dim")
@@ -370,23 +344,3 @@ def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:
         told = (answer.app, answer.verdict, answer.reason)
         table.add_row(Text(at), *(Text(plain(text)) for text in told))
     return table
-
-
-def audit_page(entries: Sequence[AuditDoc], canvas: Canvas) -> RenderableType:
-    if not entries:
-        return Text("nothing was changed yet", style="dim")
-    table = plain_table("when (UTC)", "who", "what", "on", "change")
-    for entry in entries:
-        at = plain(entry.at).replace("T", " ").split(".")[0].removesuffix("Z")
-        cells = [Text(at), Text(plain(entry.who)), Text(plain(entry.action))]
-        table.add_row(*cells, Text(plain(entry.target)), _audit_change(entry, canvas.marks))
-    return table
-
-
-def _audit_change(entry: AuditDoc, marks: Marks) -> Text:
-    before = entry.before if isinstance(entry.before, Mapping) else {}
-    after = entry.after if isinstance(entry.after, Mapping) else {}
-    if entry.after is None:
-        return Text("removed", style="yellow")
-    lines = [line.plain.strip() for line in _differences(before, after, marks)]
-    return Text("; ".join(lines))

@@ -19,6 +19,7 @@ from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
 from headgate.cli.pacing import pace_lines
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.cli.words import STYLES, age_text, plain
+from headgate.present.clients import state_of as client_state
 from headgate.present.metrics import UNSPOKEN, absence_text, state_of, threshold_text, value_text
 from headgate.present.status import SLOW, agent_notes, database_state, fleet_note, store_note
 from headgate.present.view import Note, Step
@@ -338,13 +339,9 @@ def _counts(client: ClientDoc, canvas: Canvas, rates: Rates | None) -> tuple[Tex
 
 
 def standing_cell(client: ClientDoc) -> Text:
-    if client.refused_for_s is None:
-        return Text("admitted", style="green")
-    if client.last_verdict == "PACED":
-        return Text(f"paced for {duration(client.refused_for_s)}", style="cyan")
-    by = f" by {plain(client.refused_by)}" if client.refused_by else ""
-    words = f"REFUSED for {duration(client.refused_for_s)}{by}"
-    return Text(words, style="bold red")
+    text, tone = client_state(client)
+    shown = text.replace("held", "HELD", 1) if tone == "bad" else text
+    return Text(plain(shown), style=STYLES[tone])
 
 
 def held_first(clients: Sequence[ClientDoc]) -> list[ClientDoc]:

@@ -17,18 +17,18 @@ from rich.text import Text
 from headgate.cli.api import Answered, Api, database_path
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
-from headgate.cli.pages import explain_page, unthrottled_page
+from headgate.cli.pages import explain_page
 from headgate.cli.reaching import preview_line, reached_line
 from headgate.cli.render import Canvas
 from headgate.cli.replay import last_hour
 from headgate.cli.rules import RULES, rule_path
-from headgate.cli.timeline import timeline_page
 from headgate.cli.top_feed import budget_path
 from headgate.cli.views import drawn
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
 from headgate.present.budgets import explained_view
+from headgate.present.history import timeline_view, unthrottled_view
 from headgate.present.rules import changed_view
 from headgate.wire.budgets import StatementExplainDoc as Explained
 from headgate.wire.history import TimelineDoc as Timeline
@@ -194,7 +194,8 @@ def hour_of(api: Api, app: str) -> Drawn:
     """A client's, or a level's, own timeline."""
     told = api.get("/v1/history/timeline", app=app, since="1h", step="2m").document
     timeline, without = read(Timeline, told), unthrottled(api, app, 60)
-    return lambda canvas: Group(timeline_page(timeline, canvas, None), *unthrottled_page(without))
+    view = [*timeline_view(timeline), *unthrottled_view(without)]
+    return lambda canvas: drawn(view, canvas)
 
 
 _STATEMENT = re.compile(

@@ -17,9 +17,7 @@ from rich.text import Text
 
 from headgate.cli.bars import Marks
 from headgate.cli.frame import RESTS_S
-from headgate.cli.history import MOSTLY
 from headgate.cli.render import Canvas
-from headgate.cli.timeline import percent
 from headgate.cli.top_feed import STRIP_STEP_MINUTES, Scene, Strip, Told
 from headgate.cli.top_layout import (
     MARK_CELLS,
@@ -35,7 +33,9 @@ from headgate.cli.top_layout import (
 )
 from headgate.cli.watch import starvation_page
 from headgate.cli.words import age_text, plain
+from headgate.core.timeline import MOSTLY
 from headgate.present.words import per_s as rate_text
+from headgate.present.words import told_share as percent
 from headgate.wire.reasons import duration
 from headgate.wire.starvation import StarvedDoc as Starving
 from headgate.wire.status import ClientDoc as Client

@@ -47,6 +47,10 @@ def _table(table: Table, canvas: Canvas) -> RichTable:
     chosen = [column for column, is_shown in zip(table.columns, shown, strict=True) if is_shown]
     right = frozenset(column.name for column in chosen if column.is_right)
     drawn = plain_table(*(column.name for column in chosen), right=right)
+    for column, made in zip(chosen, drawn.columns, strict=True):
+        if column.is_whole:
+            made.no_wrap, made.overflow = True, "ellipsis"
+            made.max_width = max(20, canvas.width // 2)
     for row in table.rows:
         cells = zip(row, shown, strict=True)
         drawn.add_row(*(text_of(cell, canvas) for cell, is_shown in cells if is_shown))
@@ -61,8 +65,8 @@ def text_of(cell: Cell, canvas: Canvas) -> Text:
             return Text(shown(text, canvas), style=STYLES[tone])
         case Line(parts):
             return Text.assemble(*((shown(text, canvas), STYLES[tone]) for text, tone in parts))
-        case Fill(share):
-            return fill_cell(share, canvas)
+        case Fill(share, is_bad):
+            return fill_cell(share, canvas, is_bad=is_bad)
         case Curve(values, threshold):
             cells = max(MIN_CURVE_CELLS, min(MAX_CURVE_CELLS, canvas.width - 60))
             return sparkline(values, threshold, cells, canvas.marks)
@@ -79,8 +83,11 @@ def shown(text: str, canvas: Canvas) -> str:
 _ASCII = str.maketrans({DASH: ASCII.dash, "·": ASCII.dot, "→": ASCII.arrow, "×": "x", "−": "-"})
 
 
-def fill_cell(fill: float | None, canvas: Canvas) -> Text:
+def fill_cell(fill: float | None, canvas: Canvas, *, is_bad: bool = False) -> Text:
     if fill is None:
         return Text(canvas.marks.nothing)
     text = bar(fill, BAR_CELLS, canvas.marks, over=fill >= 1.0)
-    return text.append(f" {share_text(fill):>4}")
+    text.append(f" {share_text(fill):>4}")
+    if is_bad:
+        text.stylize("bold red")
+    return text

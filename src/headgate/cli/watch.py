@@ -76,8 +76,8 @@ def starvation_page(starved: Sequence[StarvedDoc], canvas: Canvas) -> Renderable
 def _starved(one: StarvedDoc, canvas: Canvas) -> RenderableType:
     from rich.text import Text
 
-    from headgate.cli.timeline import percent
     from headgate.cli.words import plain
+    from headgate.present.words import told_share as percent
     from headgate.wire.reasons import duration
 
     word, style = ("STARVED", "bold red") if one.alarming else ("waits", "yellow")
@@ -96,8 +96,8 @@ def rogue_page(rogues: RoguesDoc, canvas: Canvas) -> RenderableType:
     from rich.text import Text
 
     from headgate.cli.render import plain_table
-    from headgate.cli.timeline import percent
     from headgate.cli.words import plain
+    from headgate.present.words import told_share as percent
 
     parts: list[RenderableType] = [
         Text(f"{plain(f.database)}: sessions cannot be listed: {plain(f.detail)}", style="yellow")

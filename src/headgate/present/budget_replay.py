@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
-from headgate.present.budgets import difference_lines
+from headgate.present.changes import difference_lines
 from headgate.present.view import DASH, Block, Cell, Column, Line, Said, Table, Tone, columns, line
 from headgate.present.words import some, time_of, times_of
 from headgate.wire.budget_replay import BudgetReplayDoc, BudgetReplayRowDoc, BudgetTallyDoc

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headgate.present.changes import difference_lines
 from headgate.present.view import (
     BREAK,
     DASH,
@@ -516,20 +517,6 @@ def _publication(change: PolicyChangeDoc) -> Iterator[Block]:
             yield line(f"published to {outlet.where}, version {outlet.version}")
         if outlet.off:
             yield Note(OFF_AT_SERVER, "bad", f"{NOT_JUDGED}, whatever is published.")
-
-
-_MARKS: Mapping[str, Said] = {"added": Said("+ ", "good"), "removed": Said("- ", "bad")}
-
-
-def difference_lines(
-    differences: Sequence[DifferenceDoc], total: int, most: int = MAX_LINES
-) -> Iterator[Line]:
-    for one in differences[:most]:
-        mark = _MARKS.get(one.kind.rpartition(" ")[2], Said("~ ", "warned"))
-        yield line(mark, one.line)
-    more = total - min(len(differences), most)
-    if more > 0:
-        yield line(Said(f"and {more:,} more differences: --json", "quiet"))
 
 
 def difference_view(differences: Sequence[DifferenceDoc], total: int) -> list[Line]:

@@ -20,7 +20,7 @@ from headgate.present.view import (
     columns,
     line,
 )
-from headgate.present.words import advice_of, ago
+from headgate.present.words import advice_of, ago, rest_of
 from headgate.wire.reasons import duration, share_of
 from headgate.wire.rules import ExplainDoc, MatchDoc, RuleDoc, RulesDoc
 
@@ -28,6 +28,15 @@ WIDE = 80
 MAX_NAMED = 4
 NO_RULE = "no rule is in force: everybody is judged by the metrics alone"
 _ORDER = {"suspended": 1, "in_force": 2, "waiting": 3, "ended": 4}
+
+
+TOLD = frozenset(
+    {"id", "target", "kind", "says", "ratio", "order", "metrics", "thresholds", "justification"}
+    | {"ceiling", "reason", "database", "schedule", "created_at", "created_by", "expires_at"}
+    | {"left_s", "state", "next_at", "suspended", "lifted_by", "pair", "clients", "clients_total"}
+    | {"advice", "revision", "reach", "n", "reached", "copies"}
+)
+"""Fields that have a place of their own; any other is told by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,10 @@ class RuleRow:
         more = f" and {self.unnamed:,} more" if self.unnamed > 0 else ""
         named = f"{', '.join(self.named)}{more}"
         return f"{named}, of those who asked this agent" if doc.reach else named
+
+    @property
+    def others(self) -> list[tuple[str, str]]:
+        return rest_of(self.doc, TOLD)
 
     @property
     def exemption(self) -> Note:
@@ -206,6 +219,7 @@ def _facts(row: RuleRow) -> Iterator[Block]:
     yield line(f"{by}: {row.why}" if row.why else by)
     if doc.pair is not None:
         yield line(f"set, and lifted, together with {doc.pair}")
+    yield from (line(f"{name}: {value}") for name, value in row.others)
     yield line(f"applies to: {row.applies_to}")
 
 

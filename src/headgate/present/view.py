@@ -23,6 +23,7 @@ class Fill(NamedTuple):
     """How full something is; None: not known."""
 
     share: float | None
+    is_bad: bool = False
 
 
 class Curve(NamedTuple):
@@ -54,6 +55,8 @@ class Column:
     """Left out of a narrower terminal."""
     below_width: int = 0
     """Left out of one that is as wide as this; 0: of none."""
+    is_whole: bool = False
+    """What people search for and paste stays in one piece; what is left over is cut."""
 
     def fits(self, width: int) -> bool:
         return self.from_width <= width and not 0 < self.below_width <= width

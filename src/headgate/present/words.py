@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, tzinfo
+
+import msgspec
+from msgspec.json import encode
 
 from headgate.errors import BadDocument
 from headgate.present.view import DASH, Line, Note, Said, Tone, line
@@ -43,6 +46,17 @@ def told_share(ratio: float | None) -> str:
 def some(count: float) -> str:
     """A few of many are told to the tenth: half a check is an average, not none."""
     return f"{count:.1f}" if count < 10 and round(count, 1) % 1 else f"{count:,.0f}"
+
+
+def rest_of(doc: msgspec.Struct, told: Collection[str]) -> list[tuple[str, str]]:
+    """Fields that no presenter tells by itself, such as a new one; those that are empty are not
+    there."""
+    values = ((name, getattr(doc, name)) for name in doc.__struct_fields__ if name not in told)
+    return [
+        (name.replace("_", " "), value if isinstance(value, str) else encode(value).decode())
+        for name, value in values
+        if value not in (None, "", (), [], {})
+    ]
 
 
 # --- times --------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What operators changed, as documents: changes of a log, differences, revisions, files.
 
-core/change (Item, Edit, Revision) ──► here ──► http/changes_routes ──► cli/changes_pages
+core/change (Item, Edit, Revision) ──► here ──► http/changes_routes ──► present/changes
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import pytest
 
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
-from headgate.http.page.audit_lines import MAX_LINES, Line, Wanted, difference, entry_of
+from headgate.http.page.audit_lines import MAX_LINES, Wanted, entry_of
+from headgate.present.changes import SettingChange, settings_changed
 from headgate.wire.status import AuditDoc
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.page.visiting import Visitor, signed_in, text_of
@@ -21,7 +22,7 @@ AT = "2026-03-01T07:10:30Z"
 
 
 def lines(before: Any, after: Any) -> list[str]:
-    return [" ".join(filter(None, (one.mark, *one[2:]))) for one in difference(before, after)]
+    return [" ".join(filter(None, (one.mark, *one[2:]))) for one in settings_changed(before, after)]
 
 
 # --- differences --------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ def test_a_long_change_is_cut_and_says_so() -> None:
     after = {f"s{n}": "x" * 500 for n in range(200)}
     entry = entry_of(AuditDoc(AT, "ann", "policy.set", "main", None, after))
     assert len(entry.lines) == MAX_LINES and entry.more == 200 - MAX_LINES
-    assert entry.lines[0] == Line("+", "set", "s0", "", "x" * 160 + "…")
+    assert entry.lines[0] == SettingChange("+", "set", "s0", "", "x" * 160 + "…")
     assert entry.kept.endswith("characters more") and len(entry.kept) < 21_000
     assert (entry.day, entry.time) == ("1 Mar 2026", "07:10:30")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,8 +21,9 @@ from headgate.core.starvation import Culprit, Starved
 from headgate.errors import StoreUnavailable
 from headgate.http.page.clients_remedy import remedies
 from headgate.http.page.clients_rows import MAX_BELOW, MAX_ROWS, Row, Wanted, listing, wanted_of
-from headgate.http.page.clients_strip import Asked, runs_words, sentences, strip_of
-from headgate.http.page.clients_tree import Counts, Node, Seen, added, grown, held_by, seen_of
+from headgate.http.page.clients_strip import Asked, sentences, strip_of
+from headgate.present.clients import Counts, Node, Seen, added, grown, held_by, seen_of
+from headgate.present.history import runs_words
 from headgate.wire.history import (
     BinDoc,
     ByDoc,
@@ -269,29 +271,30 @@ def test_the_strip_tells_each_bin_by_colour_letter_and_words() -> None:
     first, last = strip.columns
     assert (first.x, first.width, last.x, last.width) == (0.0, 25.0, 75.0, 25.0)
     assert [piece.reason for piece in first.pieces] == ["metric"]
-    assert first.title == "07:00–07:15: 92% of 100 checks held, mostly by lag"
+    assert first.title == "07:00–07:15: 92% of 100 checks throttled, mostly by lag"
     assert first.href == "/explain?app=etl&database=main&at=2026-03-01T07%3A03Z"
     assert last.href.endswith("07%3A45Z")
     assert [(one.letter, one.x) for one in strip.letters] == [("M", 12.5)]
     assert [(name, count) for name, _, count in strip.reasons] == [("metric", 92), ("dice", 8)]
-    assert strip.summary == "25% of 400 checks held, mostly by lag; mostly held once."
+    assert strip.summary == "25% of 400 checks throttled, mostly by lag; mostly throttled once."
 
 
 def test_when_it_was_held_is_told_in_sentences() -> None:
     """R91"""
     [told] = sentences(TIMELINE, Asked("etl", "main"))
     assert f"{told.when} {told.words}" == (
-        "07:03–07:25 mostly held by shard/lag (92% of 100 checks)"
+        "07:03–07:25 mostly throttled by shard/lag (92% of 100 checks)"
     )
     assert "at=2026-03-01T07%3A03%3A00Z" in told.href
 
 
 def test_a_run_is_compared_with_earlier_ones() -> None:
     runs = RunsDoc("2026-03-01T06:00:00Z", "2026-03-01T07:55:00Z", True, 115, 4, 54.0, 55, True)
-    told = runs_words(runs)
+    told = runs_words(runs, UTC)
     assert told.endswith("its 4 runs before took 54 min typically, 55 min at most.")
     few = runs_words(
-        RunsDoc("2026-03-01T06:00:00Z", "2026-03-01T07:55:00Z", False, 115, 1, None, 9, False)
+        RunsDoc("2026-03-01T06:00:00Z", "2026-03-01T07:55:00Z", False, 115, 1, None, 9, False),
+        UTC,
     )
     assert "only 1 earlier" in few and few.startswith("It last ran 1 Mar 06:00–07:55")
 
@@ -442,7 +445,7 @@ def test_a_client_has_its_answer_rules_history_and_refusals(served: Served, ann:
     shown = text_of(ann.get("/clients/own:page", since="1h"))
     served.ask("DELETE", f"/v1/rules/{made.json['id']}", unix=True)
     assert "refused APP_DENIED" in shown and made.json["id"] in shown and "INC-1" in shown
-    assert "mostly held by lag (92% of 100 checks)" in shown
+    assert "mostly throttled by lag (92% of 100 checks)" in shown
     assert "Last refusals in full" in shown and "refuses every check of own" in shown
     whole = ann.get("/clients/own", since="24h").body.decode()
     assert "/rules/new?kind=hold&amp;target=own" in whole and 'href="/clients/own:page' in whole

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
 
 import msgspec
 
+from headgate.present.changes import SettingChange, settings_changed
 from headgate.wire.status import AuditDoc
 
 MAX_LINES = 12
 """Of one change; the rest is in what was kept."""
-MAX_VALUE_CHARS = 160
 MAX_KEPT_CHARS = 20_000
-BOOKKEEPING = frozenset({"created_at", "created_by", "set_at", "ruled_at"})
-"""What the entry says itself: they are in what was kept."""
-ABSENT = object()
-_FRACTION = re.compile(r"(\d\d:\d\d:\d\d)\.\d+(Z|[+-]\d\d:\d\d)")
-
-
-class Line(NamedTuple):
-    mark: str
-    """`+` set, `−` taken out, `~` put another way."""
-    words: str
-    """The same for those who do not see marks."""
-    setting: str
-    before: str
-    after: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +24,7 @@ class Entry:
     who: str
     action: str
     target: str
-    lines: tuple[Line, ...]
+    lines: tuple[SettingChange, ...]
     more: int
     """Lines beyond those."""
     kept: str
@@ -49,7 +33,7 @@ class Entry:
 
 def entry_of(doc: AuditDoc) -> Entry:
     at = datetime.fromisoformat(doc.at).astimezone(UTC)
-    lines = list(difference(doc.before, doc.after))
+    lines = list(settings_changed(doc.before, doc.after))
     return Entry(
         at=doc.at,
         day=f"{at.day} {at:%b %Y}",
@@ -61,51 +45,6 @@ def entry_of(doc: AuditDoc) -> Entry:
         more=max(0, len(lines) - MAX_LINES),
         kept=_kept(doc),
     )
-
-
-def difference(before: Any, after: Any) -> Iterator[Line]:
-    """Settings that differ, by their place: `schedule.days`, `budgets[0].rate`."""
-    was, now = dict(_flat(before, "")), dict(_flat(after, ""))
-    for name in [*was, *(name for name in now if name not in was)]:
-        old, new = was.get(name, ABSENT), now.get(name, ABSENT)
-        if old == new or name in BOOKKEEPING:
-            continue
-        if old is ABSENT:
-            yield Line("+", "set", name, "", _told(new))
-        elif new is ABSENT:
-            yield Line("−", "taken out", name, _told(old), "")
-        else:
-            yield Line("~", "changed", name, _told(old), _told(new))
-
-
-def _flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-        for at, inner in enumerate(value):
-            yield from _flat(inner, f"{place}[{_name(inner, at)}]")
-    elif value is not None:
-        yield place, value
-
-
-def _name(value: Any, at: int) -> str:
-    """By its name, where it has one: what moves within a list has not changed."""
-    name = value.get("name", value.get("id")) if isinstance(value, Mapping) else None
-    return name if isinstance(name, str) else str(at)
-
-
-def _told(value: Any) -> str:
-    text = _FRACTION.sub(r"\1\2", _text(value))
-    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return ", ".join(map(_text, value)) or "none"
-    return msgspec.json.encode(value).decode()
 
 
 def _kept(doc: AuditDoc) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Sequence
+from datetime import UTC
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,13 +23,12 @@ from headgate.http.page.clients_rows import (
 from headgate.http.page.clients_strip import (
     PERIODS,
     Asked,
-    outcome,
-    runs_words,
     sentences,
     strip_of,
 )
-from headgate.http.page.clients_tree import added, by_words
 from headgate.http.page.shell import Visit, page, part
+from headgate.present.clients import added, by_words
+from headgate.present.history import outcome, runs_words
 from headgate.wire.answers import AnswerDoc
 from headgate.wire.history import TimelineDoc
 from headgate.wire.rules import ExplainDoc
@@ -192,7 +192,7 @@ async def _history(visit: Visit, app: str) -> dict[str, Any]:
         "strip": strip,
         "told": sentences(doc, links),
         "links_to": links.database,
-        "runs": runs_words(doc.runs) if doc.runs is not None else "",
+        "runs": runs_words(doc.runs, UTC) if doc.runs is not None else "",
         "outcome": outcome,
         "by_words": by_words,
         "shown_children": SHOWN_CHILDREN,

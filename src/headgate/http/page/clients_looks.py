@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.http.page.api import PageApi, Refused
-from headgate.http.page.clients_tree import Seen, seen_of
+from headgate.present.clients import Seen, seen_of
 from headgate.wire.history import ClientsSumsDoc
 from headgate.wire.starvation import RoguesDoc, StarvationDoc
 from headgate.wire.status import ClientsDoc

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from headgate.http.page.clients_tree import (
+from headgate.present.clients import (
     SILENT_AFTER_S,
     Counts,
     Node,
@@ -14,6 +14,7 @@ from headgate.http.page.clients_tree import (
     added,
     by_words,
     grown,
+    held_words,
 )
 from headgate.present.words import age, told_share
 
@@ -238,9 +239,7 @@ def rates_of(minute: Counts | None, seconds: float | None) -> tuple[float, float
 
 def _state_of(one: Seen) -> tuple[str, str, str]:
     if one.held_for_s is not None:
-        verb = "waits" if one.is_paced else "held"
-        tone = "warned" if one.is_paced else "bad"
-        return tone, f"{verb} {age(one.held_for_s)}", f"by {one.held_by}"
+        return held_words(one.held_for_s, one.held_by, is_paced=one.is_paced)
     if one.seen_s_ago > SILENT_AFTER_S:
         return "", "silent", ""
     share = one.minute.held_share if one.minute is not None else None

@@ -1,4 +1,4 @@
-"""A client's timeline as a strip and as sentences. Pure.   TimelineDoc ──► Strip, sentences"""
+"""A client's timeline as a strip, and its times as links. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from headgate.core.timeline import MOSTLY
-from headgate.http.page.clients_tree import by_words
-from headgate.present.words import age, told_share
-from headgate.wire.history import BinDoc, RunsDoc, SpanDoc, SumsDoc, TimelineDoc
+from headgate.present.history import REASONS, Reason, outcome, span_words, summary
+from headgate.wire.history import BinDoc, SpanDoc, SumsDoc, TimelineDoc
 
 HEIGHT_PX = 56
 LETTER_FROM_PERCENT = 2.5
@@ -29,21 +28,6 @@ PERIODS: Mapping[str, Period] = {
     "24h": Period("24 h", "15m"),
     "7d": Period("7 days", "2h"),
     "14d": Period("14 days", "4h"),
-}
-
-
-class Reason(NamedTuple):
-    letter: str
-    words: str
-
-
-REASONS: Mapping[str, Reason] = {
-    "metric": Reason("M", "refused by metrics"),
-    "held": Reason("H", "held by a rule"),
-    "dice": Reason("D", "refused by dice"),
-    "paced": Reason("P", "paced: told to wait"),
-    "budget": Reason("B", "over a budget"),
-    "other": Reason("O", "other"),
 }
 
 
@@ -150,7 +134,7 @@ def _column(one: BinDoc, spans: Sequence[SpanDoc], frame: _Frame, asked: Asked) 
         x=x,
         width=round(end - x, 3),
         pieces=tuple(_pieces(one.sums)),
-        title=f"{span_words(at, at + frame.step, frame.until)}: {outcome(one.sums)}",
+        title=f"{when_words(at, at + frame.step, frame.until)}: {outcome(one.sums)}",
         href=asked.at(_worst_minute(at, frame.step, spans)),
     )
 
@@ -185,7 +169,7 @@ def _letters(bins: Sequence[BinDoc], frame: _Frame) -> Iterator[Letter]:
 def _mostly(one: BinDoc) -> str:
     """What refused most, where most was refused; else empty."""
     sums = one.sums
-    if not sums.checks or sums.refused / sums.checks < MOSTLY:
+    if not sums.checks or sums.refused_share < MOSTLY:
         return ""
     reason = max(sums.by_reason, key=lambda name: sums.by_reason[name])
     return reason if reason in REASONS else "other"
@@ -206,20 +190,10 @@ def instant(iso: str) -> datetime:
     return datetime.fromisoformat(iso).astimezone(UTC)
 
 
-def span_words(since: datetime, until: datetime, today: datetime) -> str:
+def when_words(since: datetime, until: datetime, today: datetime) -> str:
     """`07:00–07:25`, with the day where that is not today."""
     day = "" if since.date() == today.date() else f"{since.day} {since:%b} "
     return f"{day}{since:%H:%M}–{until:%H:%M}"
-
-
-def outcome(sums: SumsDoc) -> str:
-    if not sums.checks:
-        return "nobody asked"
-    if not sums.refused:
-        return f"all {sums.checks:,} checks admitted"
-    share = told_share(sums.refused / sums.checks)
-    by = f", mostly by {by_words(sums.by[0].by)}" if sums.by else ""
-    return f"{share} of {sums.checks:,} checks held{by}"
 
 
 def sentences(doc: TimelineDoc, asked: Asked) -> list[Sentence]:
@@ -227,36 +201,10 @@ def sentences(doc: TimelineDoc, asked: Asked) -> list[Sentence]:
     until = instant(doc.until)
     return [
         Sentence(
-            span_words(instant(span.since), instant(span.until), until),
-            f"mostly held by {by_words(span.mostly_by)} "
-            f"({told_share(span.share)} of {span.sums.checks:,} checks)",
+            when_words(instant(span.since), instant(span.until), until),
+            f"mostly throttled {span_words(span)}",
             asked.at(span.since),
             span.share,
         )
         for span in reversed(doc.spans)
     ]
-
-
-def summary(doc: TimelineDoc) -> str:
-    if not doc.total.checks:
-        return "Nobody asked by this name in that time."
-    told = outcome(doc.total)
-    spans = len(doc.spans) + doc.more_spans
-    if not spans:
-        return f"{told[0].upper()}{told[1:]}; in no minute was most of it held."
-    times = "once" if spans == 1 else f"{spans} times"
-    return f"{told[0].upper()}{told[1:]}; mostly held {times}."
-
-
-def runs_words(runs: RunsDoc) -> str:
-    lasted = age(runs.minutes * 60)
-    since, until = instant(runs.since), instant(runs.until)
-    if runs.ongoing:
-        told = f"It runs since {since:%H:%M} ({since.day} {since:%b}), for {lasted}"
-    else:
-        told = f"It last ran {since.day} {since:%b} {since:%H:%M}–{until:%H:%M}, for {lasted}"
-    if runs.usual_minutes is None:
-        few = f"only {runs.earlier} earlier" if runs.earlier else "no earlier"
-        return f"{told}; {few} runs are known within a fortnight, too few to compare with."
-    usual, longest = age(runs.usual_minutes * 60), age(runs.longest_minutes * 60)
-    return f"{told}; its {runs.earlier} runs before took {usual} typically, {longest} at most."

@@ -17,10 +17,10 @@ from starlette.responses import Response
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import Refused, in_path
 from headgate.http.page.clients import bare
-from headgate.http.page.clients_tree import by_words
 from headgate.http.page.explain_steps import steps_of, stopped_at
 from headgate.http.page.shell import Visit, page, part
 from headgate.present.budgets import VERDICTS
+from headgate.present.clients import by_words
 from headgate.wire.budgets import PoliciesDoc, StatementExplainDoc
 from headgate.wire.past import PastDoc
 from headgate.wire.rules import ExplainDoc

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import Refused
 from headgate.http.page.shell import Visit, page, part
+from headgate.present.fleet import agent_notes, condition, holders
 from headgate.wire.fleet_view import FleetDoc
 
 PAGE_ROWS = 50
@@ -56,6 +57,9 @@ class FleetPage:
             visit,
             fault,
             doc=doc,
+            condition=condition,
+            agent_notes=agent_notes,
+            holders=holders,
             chosen=chosen,
             fault=fault,
             refresh_s=refresh_s,

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.core.decision import Verdict
+from headgate.present.view import Said, Tone
+from headgate.present.words import age
 from headgate.wire.history import ClientsSumsDoc, SumsDoc
+from headgate.wire.reasons import duration
 from headgate.wire.status import ClientDoc
 
 SILENT_AFTER_S = 60.0
@@ -175,6 +178,21 @@ def held_by(verdict: str, by: str) -> str:
 def by_words(by: str) -> str:
     """As history names it, where the verdict is not told besides."""
     return held_by("", by)
+
+
+def held_words(for_s: float, by: str, *, is_paced: bool) -> tuple[Tone, str, str]:
+    lasted = age(for_s) if for_s >= 1 else duration(for_s)
+    if is_paced:
+        return "warned", f"waits {lasted}", f"by {by}"
+    return "bad", f"held {lasted}", f"by {by}"
+
+
+def state_of(doc: ClientDoc) -> Said:
+    if doc.refused_for_s is None:
+        return Said("admitted", "good")
+    by, is_paced = held_by(doc.last_verdict, doc.refused_by), doc.last_verdict == "PACED"
+    tone, word, told = held_words(doc.refused_for_s, by, is_paced=is_paced)
+    return Said(f"{word} {told}", tone)
 
 
 # --- the tree -----------------------------------------------------------------------------------

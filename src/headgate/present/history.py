@@ -1,0 +1,278 @@
+"""The past: when a client was throttled and by what, one minute of it, a rule tried on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import tzinfo
+from typing import NamedTuple
+
+from headgate.core.timeline import MOSTLY
+from headgate.present.clients import by_words
+from headgate.present.rules import matched_view
+from headgate.present.view import DASH, Block, Cell, Fill, Line, Said, Table, columns, line
+from headgate.present.words import age, some, time_of, times_of, told_share
+from headgate.wire.history import (
+    BinDoc,
+    ChildDoc,
+    MetricMinuteDoc,
+    ReplayDoc,
+    ReplayRowDoc,
+    RunsDoc,
+    SpanDoc,
+    SumsDoc,
+    TimelineDoc,
+)
+from headgate.wire.past import PastDoc
+from headgate.wire.reasons import duration
+from headgate.wire.unthrottled import UnthrottledDoc
+
+MAX_CHILDREN = 15
+MAX_REPLAY_ROWS = 200
+MORE_CLIENTS = (
+    "There are more clients than were looked at one by one: those that asked least are told as "
+    "`other` (of --json, the last). All sums are exact."
+)
+
+
+class Reason(NamedTuple):
+    letter: str
+    words: str
+
+
+REASONS: Mapping[str, Reason] = {
+    "metric": Reason("M", "refused by metrics"),
+    "held": Reason("H", "held by a rule"),
+    "dice": Reason("D", "refused by dice"),
+    "paced": Reason("P", "paced: told to wait"),
+    "budget": Reason("B", "over a budget"),
+    "other": Reason("O", "other"),
+}
+
+
+# --- in words -----------------------------------------------------------------------------------
+
+
+def outcome(sums: SumsDoc) -> str:
+    if not sums.checks:
+        return "nobody asked"
+    if not sums.refused:
+        return f"all {sums.checks:,} checks admitted"
+    by = f", mostly by {by_words(sums.by[0].by)}" if sums.by else ""
+    return f"{told_share(sums.refused_share)} of {sums.checks:,} checks throttled{by}"
+
+
+def summary(doc: TimelineDoc) -> str:
+    if not doc.total.checks:
+        return "Nobody asked by this name in that time."
+    told = outcome(doc.total)
+    spans = len(doc.spans) + doc.more_spans
+    if not spans:
+        return f"{told[0].upper()}{told[1:]}; at no time was it mostly throttled."
+    times = "once" if spans == 1 else f"{spans} times"
+    return f"{told[0].upper()}{told[1:]}; mostly throttled {times}."
+
+
+def span_words(span: SpanDoc) -> str:
+    share = f"{told_share(span.share)} of {span.sums.checks:,} checks"
+    return f"by {by_words(span.mostly_by)} ({share})"
+
+
+def by_told(sums: SumsDoc, of: int) -> str:
+    return ", ".join(f"{by_words(b.by)} {told_share(b.count / of)}" for b in sums.by[:3])
+
+
+def runs_words(runs: RunsDoc, zone: tzinfo | None) -> str:
+    lasted = age(runs.minutes * 60)
+    since, until = time_of(runs.since, zone), time_of(runs.until, zone)
+    if runs.ongoing:
+        told = f"It runs since {since:%H:%M} ({since.day} {since:%b}), for {lasted}"
+    else:
+        told = f"It last ran {since.day} {since:%b} {since:%H:%M}–{until:%H:%M}, for {lasted}"
+    if runs.usual_minutes is None:
+        few = f"only {runs.earlier} earlier" if runs.earlier else "no earlier"
+        return f"{told}; {few} runs are known within a fortnight, too few to compare with."
+    usual, longest = age(runs.usual_minutes * 60), age(runs.longest_minutes * 60)
+    told = f"{told}; its {runs.earlier} runs before took {usual} typically, {longest} at most."
+    return f"Far longer than usual. {told}" if runs.unusual else told
+
+
+# --- a timeline ---------------------------------------------------------------------------------
+
+
+def timeline_view(doc: TimelineDoc, zone: tzinfo | None = None) -> list[Block]:
+    when = DASH.join(times_of(doc.since, doc.until, zone))
+    if not doc.total.checks:
+        return [line(Said(f"{doc.app}: nobody asked, {when}", "quiet"))]
+    blocks: list[Block] = [_head(doc, when), line()]
+    for span in doc.spans:
+        begin, end = times_of(span.since, span.until, zone)
+        between = f" between {begin} and {end} "
+        blocks.append(line("  ", Said("mostly throttled", "bad"), f"{between}{span_words(span)}"))
+    if doc.more_spans:
+        told = f"  and {doc.more_spans:,} more times, in each of which less was refused"
+        blocks.append(line(Said(told, "quiet")))
+    if doc.runs is not None:
+        told = f"  {runs_words(doc.runs, zone)}"
+        blocks.append(line(Said(told, "warned" if doc.runs.unusual else "quiet")))
+    if not doc.spans:
+        blocks.append(line(Said("  at no time was it mostly throttled", "good")))
+    blocks += [line(), _bins(doc.bins, zone)]
+    if [child.client for child in doc.children] != [doc.app]:
+        blocks += [line(), *_children(doc.children)]
+    return blocks if doc.whole else [*blocks, line(Said(MORE_CLIENTS, "warned"))]
+
+
+def _head(doc: TimelineDoc, when: str) -> Line:
+    total = doc.total
+    counts = sorted(total.by_reason.items(), key=lambda item: -item[1])
+    kinds = ", ".join(
+        f"{told_share(count / total.checks)} {REASONS.get(name, REASONS['other']).words}"
+        for name, count in counts
+        if count
+    )
+    told = f"{total.checks:,} checks, {told_share(total.refused_share)} refused"
+    exempted = f"; {total.exempted:,} admitted by exemption" if total.exempted else ""
+    return line(
+        Said(doc.app, "strong"),
+        Said(f"  {when}  ", "quiet"),
+        f"{told}{f' ({kinds})' if kinds else ''}",
+        Said(exempted, "warned"),
+    )
+
+
+def _bins(bins: Sequence[BinDoc], zone: tzinfo | None) -> Table:
+    rows: list[list[Cell]] = []
+    last_day = None
+    for one in bins:
+        at, sums = time_of(one.at, zone), one.sums
+        shown = f"{at:%H:%M}" if at.date() == last_day else f"{at:%d %b %H:%M}"
+        last_day = at.date()
+        refused = Fill(sums.refused_share, is_bad=sums.refused_share >= MOSTLY)
+        by = Said(by_told(sums, sums.checks), "quiet")
+        rows.append([f"  {shown}", refused, f"{sums.checks:,}", by])
+    return Table(columns("  from", "refused", "checks", "by", right=("checks",)), rows)
+
+
+def _children(children: Sequence[ChildDoc]) -> Iterator[Block]:
+    rows: list[list[Cell]] = []
+    for child in children[:MAX_CHILDREN]:
+        sums = child.sums
+        share = Said(told_share(sums.refused_share), "bad" if sums.refused else "")
+        rows.append([child.client, f"{sums.checks:,}", share, by_told(sums, sums.refused)])
+    numbers = ("checks", "refused")
+    yield Table(columns("client", *numbers, "by", right=numbers), rows)
+    if (left := len(children) - MAX_CHILDREN) > 0:
+        yield line(Said(f"and {left} more; --json lists them", "quiet"))
+
+
+def unthrottled_view(periods: Sequence[UnthrottledDoc]) -> list[Block]:
+    """Nothing, where everybody was throttled all the time."""
+    if not periods:
+        return []
+    numbers = ("for", "pieces of work")
+    rows = [
+        [
+            period.client,
+            period.started_at.replace("T", " ").removesuffix("Z")[:19],
+            duration(period.duration_s),
+            f"{period.pieces:,}",
+        ]
+        for period in periods
+    ]
+    names = columns("client", "without a throttler from (UTC)", *numbers, right=numbers)
+    return [line(), Table(names, rows)]
+
+
+# --- one minute ---------------------------------------------------------------------------------
+
+
+def past_view(past: PastDoc, zone: tzinfo | None = None) -> list[Block]:
+    begin, end = time_of(past.at, zone), time_of(past.until, zone)
+    head = Said(f"{past.app} on {past.database}", "strong")
+    blocks: list[Block] = [line(head, Said(f"  {begin:%d %b %H:%M}–{end:%H:%M}", "quiet"))]
+    blocks += [line(f"  {told}") for told in past.told]
+    for word, at in (("last before", past.asked_before), ("first after", past.asked_after)):
+        if at:
+            blocks.append(line(f"  it asked {word} that at {time_of(at, zone):%H:%M}"))
+    blocks += [line(), *_children(past.clients)] if past.clients else []
+    blocks += [line(), _metrics(past.metrics)] if past.metrics else []
+    blocks += [line(), *matched_view(past.matched), line()]
+    return [*blocks, *(line(Said(f"not known: {one}", "quiet")) for one in past.unknown)]
+
+
+def _metrics(metrics: Sequence[MetricMinuteDoc]) -> Table:
+    names = ("lowest", "mean", "highest", "threshold", "breached")
+    rows: list[list[Cell]] = []
+    for m in metrics:
+        values = (m.low, m.mean, m.high, m.threshold)
+        breached = Said(told_share(m.breached_share), "bad" if m.breached_share else "")
+        rows.append([m.metric, *(DASH if v is None else f"{v:.4g}" for v in values), breached])
+    return Table(columns("metric", *names, right=names), rows)
+
+
+# --- a rule tried on it -------------------------------------------------------------------------
+
+
+def replay_view(doc: ReplayDoc, zone: tzinfo | None = None) -> list[Block]:
+    total = doc.total
+    span = DASH.join(times_of(doc.since, doc.until, zone))
+    head = line(
+        Said(f"{doc.kind} on {doc.target}", "strong"),
+        Said(f"  {span}  ", "quiet"),
+        f"{total.checks:,} checks: {total.admitted_before:,} admitted then, ",
+        Said(f"{amount(total.admitted_low, total.admitted_high)} with the rule", "strong"),
+    )
+    blocks: list[Block] = [head]
+    blocks += [line(), _replayed(doc.rows[:MAX_REPLAY_ROWS], zone)] if doc.rows else []
+    if (left := len(doc.rows) - MAX_REPLAY_ROWS) > 0:
+        blocks.append(line(f"and {left:,} more; --json lists them"))
+    if doc.more_rows:
+        told = f"and {doc.more_rows:,} in which less changes; the totals are of all"
+        blocks.append(line(Said(told, "quiet")))
+    blocks += [line(), *(line(Said(note, "quiet")) for note in doc.notes)]
+    if not doc.whole:
+        told = "There was more history than is replayed at once: it begins later than asked for."
+        blocks.append(line(Said(told, "warned")))
+    return blocks
+
+
+def _replayed(rows: Sequence[ReplayRowDoc], zone: tzinfo | None) -> Table:
+    numbers = ("checks", "admitted", "refused", "then admitted", "then refused")
+    cells: list[list[Cell]] = [
+        [
+            f"{time_of(row.hour, zone):%d %b %H:%M}",
+            row.client,
+            f"{row.checks:,}",
+            f"{row.admitted_before:,}",
+            f"{row.refused_before:,}",
+            Said(amount(row.admitted_low, row.admitted_high), "strong"),
+            Said(amount(row.checks - row.admitted_high, row.checks - row.admitted_low), "strong"),
+            _how(row),
+        ]
+        for row in rows
+    ]
+    return Table(columns("hour", "client", *numbers, "how", right=numbers), cells)
+
+
+def _how(row: ReplayRowDoc) -> str:
+    if row.shadowed_by:
+        return f"as before: {row.shadowed_by} comes first"
+    return "cannot tell" if row.how == "unknown" else row.how
+
+
+def amount(low: float, high: float) -> str:
+    first, last = some(low), some(high)
+    return first if first == last else f"{first}{DASH}{last}"
+
+
+def last_hour_told(doc: ReplayDoc) -> str:
+    """In one line, for a dry run, of the checks of one agent."""
+    total = doc.total
+    if not total.checks:
+        return "nobody whom it is meant for has asked this agent within the last hour"
+    low, high = some(total.admitted_low), some(total.admitted_high)
+    after = low if low == high else f"{low} to {high}"
+    return (
+        f"within the last hour, of {total.checks:,} checks here {total.admitted_before:,} were "
+        f"admitted; with this rule {after} (headgate replay tells more)"
+    )

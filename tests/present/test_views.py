@@ -1,0 +1,82 @@
+"""Presenters tell all of a document, also what they know nothing of; terminals get text."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from headgate.cli.bars import ASCII
+from headgate.cli.documents import read
+from headgate.cli.render import Canvas
+from headgate.cli.views import drawn
+from headgate.http.page.rendering import render
+from headgate.http.page.rules_view import acts_of, rule_list
+from headgate.present.rules import TOLD, RuleRow, rule_view
+from headgate.present.view import (
+    BREAK,
+    Block,
+    Column,
+    Fill,
+    Note,
+    Said,
+    Step,
+    Table,
+    columns,
+    line,
+)
+from headgate.wire.rules import RuleDoc, RulesDoc
+from tests.cli.scenes import rule
+
+
+class TicketedRule(RuleDoc, frozen=True):
+    """A rule with a field that no presenter has heard of."""
+
+    ticket: str | None = None
+
+
+def shown(*blocks: Block, canvas: Canvas | None = None) -> str:
+    canvas = canvas or Canvas(100)
+    console = Console(width=canvas.width, highlight=False, markup=False, color_system=None)
+    with console.capture() as captured:
+        console.print(drawn(blocks, canvas))
+    return captured.get()
+
+
+def test_a_new_field_of_a_rule_is_shown_without_a_presenter_of_its_own() -> None:
+    link = "https://tickets.example/OPS-7"
+    doc = read(TicketedRule, {**rule(), "ticket": link})
+    assert f"ticket: {link}" in shown(*rule_view(doc))
+    found = rule_list(RulesDoc([doc]), "")
+    context = {"found": found, "poll_s": 2, "may_change": True, "why_not": "", "acts_of": acts_of}
+    assert f'ticket: <a href="{link}"' in render("rules_list.html", context)
+    assert RuleRow(doc).others == [("ticket", link)]
+    assert RuleRow(read(TicketedRule, rule())).others == []
+
+
+def test_no_field_is_listed_that_a_rule_does_not_have() -> None:
+    assert set(RuleDoc.__struct_fields__) >= TOLD
+
+
+def test_a_note_says_what_to_do_with_commands_to_copy() -> None:
+    note = Note("not set up", "bad", "It is not.", (Step("in the file", "[a]\nb = 1"),))
+    assert shown(note).splitlines() == [
+        "NOT SET UP  It is not.",
+        "  in the file: [a]",
+        "    b = 1",
+    ]
+
+
+def test_columns_come_and_go_with_the_width() -> None:
+    names = [*columns("a", "b", b=90), Column("c", below_width=90)]
+    table = Table(names, [["1", "2", "3"]])
+    assert "b" in shown(table) and "c" not in shown(table)
+    narrow = shown(table, canvas=Canvas(60))
+    assert "b" not in narrow and "c" in narrow
+
+
+def test_nothing_steers_the_terminal_and_ascii_stays_ascii() -> None:
+    rude = "\x1b[2J[red]x[/red]\nnext"
+    text = shown(line(rude), Note(rude, "bad", rude), Table(columns("a"), [[Said(rude)]]))
+    assert "\x1b" not in text and "[red]x[/red] next" in text
+    blocks = (line("07:00–07:25 · a → b"), Table(columns("a"), [[Fill(0.5)]]))
+    assert shown(*blocks, canvas=Canvas(60, ASCII)).isascii()
+    assert shown(line("one", BREAK, "two")).splitlines() == ["one", "two"]
