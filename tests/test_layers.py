@@ -42,13 +42,17 @@ LAW: Mapping[str, frozenset[str]] = {
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "cli": frozenset({"client", "config", "paths", "proxysettings", *PURE}),
+    # The live screen; the command line reaches it through __main__, as it does the agent.
+    "tui": frozenset({"cli", "client", "paths", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "config"}),
     "fleetparts": frozenset({*PURE, *EDGES, "agent", "config", "fleetsettings", "wiring"}),
     "tracingparts": frozenset({*PURE, *EDGES, "agent", "config", "tracingsettings"}),
     "main": frozenset(
         {*PURE, *EDGES, "agent", "config", "fleetparts", "logs", "notify", "tracingparts", "wiring"}
     ),
-    "demo": frozenset({*PURE, *EDGES, "agent", "config", "logs", "main", "paths", "wiring"}),
+    "demo": frozenset(
+        {*PURE, *EDGES, "agent", "cli", "config", "logs", "main", "paths", "tui", "wiring"}
+    ),
     # The proxy: its settings, its parts from settings, its composition root.
     "proxysettings": frozenset({"core", "traffic", "config", "paths"}),
     "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
@@ -58,7 +62,7 @@ LAW: Mapping[str, frozenset[str]] = {
         | {"proxywiring"}
     ),
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
-    "__main__": frozenset({"cli", "main", "proxymain", "demo", "pgext", "config", *PURE}),
+    "__main__": frozenset({"cli", "tui", "main", "proxymain", "demo", "pgext", "config", *PURE}),
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})

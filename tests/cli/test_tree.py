@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from headgate.cli.bars import ASCII, UNICODE
 from headgate.cli.documents import Shard, Status, read
-from headgate.cli.frame import frame
 from headgate.cli.pages import shard_page
 from headgate.cli.render import Canvas, status_page
 from headgate.cli.tree import member_facts, shard_line, shard_tree
-from headgate.cli.trend import View
+from headgate.tui.trend import Picture
 from tests.cli import builders
 from tests.cli.test_render import shown, squeezed
+from tests.tui.scenes import overview_of
 
 TROUBLED = read(Shard, builders.troubled_shard())
 
@@ -209,8 +209,8 @@ def test_a_hopeless_replica_is_not_overlooked() -> None:
 
 def test_top_has_the_shard_in_a_line() -> None:
     status = a_status(role="primary", shard=builders.troubled_shard())
-    view = View("http://h", status, 1.0)
-    text = squeezed(shown(frame(view, Canvas(100), 40, now_s=1.0, corner="")))
+    picture = Picture("http://h", status, 1.0)
+    text = squeezed(shown(overview_of(picture, 100, 40, 1.0)))
     assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
     assert "db-c lag 8.1 s ✖ above 5 s set aside · db-d ○ UNREACHABLE" in text
     assert "├─" not in text

@@ -41,13 +41,16 @@ Pattern = Annotated[
 PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page of the shards.")]
 PerPage = Annotated[int, typer.Option(min=1, max=500, help="Shards on a page.")]
 RulesPage = Annotated[int, typer.Option(min=1, help="Which page of the rules.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Look again and again; q leaves.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Live, as the view `fleet` of `headgate top`; q quits.")
+]
 Interval = Annotated[
     float, typer.Option(min=1, max=600, metavar="SECONDS", help="With --watch: between two looks.")
 ]
 
 
 def status(
+    context: typer.Context,
     unhealthy: Unhealthy = False,
     behind: Behind = False,
     region: Pattern = None,
@@ -82,15 +85,13 @@ def status(
         "per_page": str(per_page),
         "rules_page": str(rules_page),
     }
-    api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
     if watch:
-        from headgate.cli.fleet_watch import watch_fleet
+        from headgate.cli.top import Watched
+        from headgate.cli.top import watch as show_live
 
-        def ask() -> Fleet:
-            return read(Fleet, api.get(PATH, **asked).document)
-
-        watch_fleet(ask, interval, shards_only=part)
+        show_live(context, Watched("fleet", interval, url, token, fleet=asked))
         return
+    api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
     answered = api.get(PATH, **asked)
     show(
         answered,

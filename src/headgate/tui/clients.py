@@ -7,23 +7,25 @@ only is told together with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.cli.bars import Marks
 from headgate.cli.documents import Client
-from headgate.cli.frame import RESTS_S
 from headgate.cli.history import MOSTLY
 from headgate.cli.render import Canvas, rate_text
 from headgate.cli.timeline import percent
-from headgate.cli.top_feed import STRIP_STEP_MINUTES, Scene, Strip, Told
-from headgate.cli.top_layout import (
+from headgate.cli.watch import Starving, starvation_page
+from headgate.cli.words import age_text, plain
+from headgate.tui.layout import (
     MARK_CELLS,
+    Ask,
     Column,
     Fitted,
     Page,
@@ -34,8 +36,8 @@ from headgate.cli.top_layout import (
     needing,
     row,
 )
-from headgate.cli.watch import Starving, starvation_page
-from headgate.cli.words import age_text, plain
+from headgate.tui.overview import RESTS_S
+from headgate.tui.sources import STRIP_STEP_MINUTES, Scene, Strip, Told
 from headgate.wire.reasons import duration
 
 MAX_STARVED = 2
@@ -52,8 +54,7 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A client on one database, or a level with those below it."""
 
     label: str
@@ -72,8 +73,7 @@ class Node:
         return f"{self.app} {self.only.database}" if self.only and not self.below else self.app
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Of a node: how much is refused now, and since when."""
 
     refused_per_s: float | None
@@ -157,34 +157,26 @@ def flat(clients: Sequence[Client]) -> list[Node]:
 # --- the page ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    filter: str = ""
-    order: str = "held longest"
-    as_tree: bool = True
-    chosen: str = ""
-
-
-def clients_page(scene: Scene, wanted: Wanted, canvas: Canvas, now: datetime) -> Page:
-    status = scene.view.status
+def draw(scene: Scene, ask: Ask) -> Page:
+    status, canvas = scene.picture.status, ask.canvas
     every = status.clients if status is not None else ()
-    clients = matching(every, wanted.filter)
+    clients = matching(every, ask.filter)
     starved = _starved(scene.of("starvation"))
-    nodes = grown(clients) if wanted.as_tree else flat(clients)
+    nodes = grown(clients) if ask.as_tree else flat(clients)
     columns = needing(
         COLUMNS,
         client=_name_cells(nodes, canvas.marks),
         database=longest({c.database for c in clients}),
     )
-    drawer = _Drawer(scene, canvas, now, starved, fit(columns, canvas.width - MARK_CELLS))
-    rows = list(drawer.rows(nodes, wanted.order))
+    drawer = _Drawer(scene, canvas, ask.now, starved, fit(columns, canvas.width - MARK_CELLS))
+    rows = list(drawer.rows(nodes, ask.order))
     by_key = {found.key: node for found, node in rows}
-    fixed = _above(every, clients, wanted, starved, canvas)
+    fixed = _above(every, clients, ask, starved)
     if not rows:
-        none = "no client has asked yet" if not every else f"nobody matches {wanted.filter!r}"
+        none = "no client has asked yet" if not every else f"nobody matches {ask.filter!r}"
         return Page([*fixed, Text(none, style="dim")])
     fixed.append(Text("  ").append_text(header(drawer.fitted)))
-    chosen = by_key.get(wanted.chosen) or rows[0][1]
+    chosen = by_key.get(ask.chosen) or rows[0][1]
     return Page(fixed, [found for found, _ in rows], tail=drawer.about(chosen))
 
 
@@ -200,29 +192,27 @@ def _starved(told: Told) -> Sequence[Starving]:
 def _above(
     every: Sequence[Client],
     shown: Sequence[Client],
-    wanted: Wanted,
+    ask: Ask,
     starved: Sequence[Starving],
-    canvas: Canvas,
 ) -> list[RenderableType]:
     held = sum(c.refused_for_s is not None for c in every)
     line = Text(no_wrap=True, overflow="ellipsis").append(
         f"{len(every):,} {'client' if len(every) == 1 else 'clients'}, "
     )
     line.append(f"{held:,} held", style="bold red" if held else "green")
-    line.append(f"  by {wanted.order}, {'tree' if wanted.as_tree else 'list'}", style="dim")
-    if wanted.filter:
-        line.append(f"  /{plain(wanted.filter)}: {len(shown):,} of them", style="bold yellow")
+    line.append(f"  by {ask.order}, {'tree' if ask.as_tree else 'list'}", style="dim")
+    if ask.filter:
+        line.append(f"  /{plain(ask.filter)}: {len(shown):,} of them", style="bold yellow")
     loud = sorted(starved, key=lambda one: -one.share)[:MAX_STARVED]
     parts: list[RenderableType] = [line]
-    parts += [starvation_page(loud, canvas)] if loud else []
+    parts += [starvation_page(loud, ask.canvas)] if loud else []
     if len(starved) > len(loud):
         left = len(starved) - len(loud)
         parts.append(Text(f"and {left} more: headgate starvation", style="dim"))
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawer:
+class _Drawer(Struct, frozen=True):
     scene: Scene
     canvas: Canvas
     now: datetime
@@ -233,7 +223,7 @@ class _Drawer:
         yield from self._rows(nodes, ORDERS[order], "")
 
     def _rows(self, nodes: Sequence[Node], order: Order, prefix: str) -> Iterator[tuple[Row, Node]]:
-        rates, marks = self.scene.view.rates, self.canvas.marks
+        rates, marks = self.scene.picture.rates, self.canvas.marks
         judged = [(node, standing(node, rates)) for node in nodes]
         judged.sort(key=lambda pair: order(*pair))
         is_top = prefix == ""

@@ -1,4 +1,4 @@
-"""What `top` does for its user: tried first (dry run), shown, asked for, and then done.
+"""What the live screen does for its user: tried first (dry run), shown, asked for, and then done.
 
 Through the agent's own routes, with the token or the socket at hand: who may only look is told
 so by the agent, before anything is asked for.
@@ -6,12 +6,10 @@ so by the agent, before anything is asked for.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
@@ -21,41 +19,17 @@ from headgate.cli.history import Timeline, unthrottled
 from headgate.cli.pacing import explained_pace
 from headgate.cli.pages import explain_page, unthrottled_page
 from headgate.cli.reaching import preview_line, reached_line
-from headgate.cli.render import Canvas
 from headgate.cli.replay import last_hour
 from headgate.cli.rule_pages import RuleRow, chance_text, changed_page, matched_page
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.timeline import timeline_page
-from headgate.cli.top_feed import budget_path
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
+from headgate.tui.layout import Drawn
+from headgate.tui.sources import budget_path
+from headgate.tui.state import Action, Prepared, Question
 from headgate.wire.reasons import duration
-
-Drawn = Callable[[Canvas], RenderableType]
-DEFAULT_FOR = "1h"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    kind: str
-    """`lift`, `extend`, `hold` or `wake`."""
-    target: str
-    """A rule's id; of a hold, whom; of a wake, which databases, by commas."""
-    for_text: str = DEFAULT_FOR
-    reason: str = ""
-    database: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Tried, and ready to be done as it was seen."""
-
-    action: Action
-    question: str
-    page: Drawn
-    etag: str | None = None
-    undo: str = ""
 
 
 def hint_for(error: HeadgateError) -> str:
@@ -192,36 +166,6 @@ def hour_of(api: Api, app: str) -> Drawn:
     told = api.get("/v1/history/timeline", app=app, since="1h", step="2m").document
     timeline, without = read(Timeline, told), unthrottled(api, app, 60)
     return lambda canvas: Group(timeline_page(timeline, canvas, None), *unthrottled_page(without))
-
-
-_STATEMENT = re.compile(
-    r"(select|insert|update|delete|with|merge|copy|call|create|alter)\b", re.IGNORECASE
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    text: str
-    """A client's name, or a statement."""
-    database: str
-
-    @property
-    def is_statement(self) -> bool:
-        return _STATEMENT.match(self.text) is not None and " " in self.text
-
-
-_ELSEWHERE = re.compile(r"(.+)\s@([\w.-]+)", re.DOTALL)
-
-
-def parse_question(typed: str, databases: Sequence[str]) -> Question:
-    """`etl:nightly main`, `select 1 @main`; without a place, the first database is meant."""
-    text = " ".join(typed.split())
-    place = databases[0] if databases else ""
-    if found := _ELSEWHERE.fullmatch(text):
-        return Question(found[1], found[2])
-    if not Question(text, "").is_statement and " " in text:
-        text, _, place = text.rpartition(" ")
-    return Question(text, place)
 
 
 def explained(api: Api, question: Question) -> Drawn:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import RenderableType
+
+from headgate.cli.bars import UNICODE
 from headgate.cli.documents import AuditEntry, Refusal, Status, read
+from headgate.cli.render import Canvas
 from headgate.cli.rule_pages import RuleRow
-from headgate.cli.top_feed import Rules, Scene, Strip, Told
-from headgate.cli.top_page import Moment
-from headgate.cli.trend import Trend
 from headgate.cli.watch import Starving
+from headgate.tui.page import Moment, Surroundings, still
+from headgate.tui.sources import Rules, Scene, Strip, Told
+from headgate.tui.trend import Picture, Trend
+from headgate.tui.views import VIEWS
 from tests.cli import builders
 from tests.cli.documents import STARVED
 
+AROUND = Surroundings(VIEWS, UNICODE)
 NOW = Moment(100.0, datetime(2026, 3, 1, 3, 12, 7, tzinfo=UTC))
 
 
@@ -59,7 +65,7 @@ def told(value: Any, **more: Any) -> Told:
 def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
     trend = Trend("http://127.0.0.1:8087")
     trend.take(read(Status, document or builders.busy_status()), 99.0)
-    view = trend.take(read(Status, document or builders.busy_status()), 99.5)
+    picture = trend.take(read(Status, document or builders.busy_status()), 99.5)
     refusal = Refusal("2026-03-01T03:12:00Z", builders.refusal())
     change = AuditEntry("2026-03-01T03:00:00Z", "ops", "rule.set", "r7", None, {"ratio": 0.5})
     values = {
@@ -70,7 +76,15 @@ def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
         **given,
     }
     strip = Strip([None] * 10 + [0.0] * 10 + [0.3, 0.9] * 5, "shard/lag")
-    return Scene(view, values, {"etl:nightly": told(strip)})
+    return Scene(picture, values, {"etl:nightly": told(strip)})
+
+
+def overview_of(
+    picture: Picture, width: int = 110, height: int = 40, now_s: float = 20.0
+) -> RenderableType:
+    """The overview as `--once` prints it."""
+    at = Moment(now_s, NOW.wall)
+    return still(VIEWS["overview"], Scene(picture), Canvas(width), height, at)[0]
 
 
 def crowded() -> dict[str, Any]:

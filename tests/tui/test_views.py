@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from rich.color import ColorSystem
 
 from headgate.cli.bars import ASCII, UNICODE, Marks
 from headgate.cli.documents import Client, read
 from headgate.cli.history import Timeline
-from headgate.cli.top_clients import Node, flat, grown, matching, resampled
-from headgate.cli.top_feed import Scene, Strip, Told, strip
-from headgate.cli.top_layout import Column, Cursor, fit, place, window
-from headgate.cli.top_page import compose
-from headgate.cli.top_paint import Paint, difference
-from headgate.cli.top_state import Flash, Panel, Prompt, State
-from headgate.cli.top_views import VIEWS
-from tests.cli import builders, scenes
+from headgate.tui.clients import Node, flat, grown, matching, resampled
+from headgate.tui.layout import Column, Cursor, fit, place, window
+from headgate.tui.page import Surroundings, compose
+from headgate.tui.paint import Paint, difference
+from headgate.tui.sources import Scene, Strip, Told, strip
+from headgate.tui.state import Flash, Panel, Prompt, State
+from headgate.tui.views import VIEWS
+from tests.cli import builders
 from tests.cli.documents import TIMELINE
-from tests.cli.glass import Glass
+from tests.tui import scenes
+from tests.tui.glass import Glass
 
 SIZES = [(40, 12), (57, 17), (80, 24), (133, 43), (300, 100), (12, 3), (1, 1)]
 PAINT = {
@@ -31,7 +31,7 @@ PAINT = {
 def shown(
     state: State, scene: Scene, size: tuple[int, int] = (110, 36), marks: Marks = UNICODE
 ) -> str:
-    frame = compose(state, scene, size, marks, scenes.NOW)
+    frame = compose(state, scene, size, Surroundings(VIEWS, marks), scenes.NOW)
     glass = Glass(max(20, size[0]), max(4, size[1]))
     glass.write(difference((), frame.lines, (glass.columns, glass.lines), PAINT[marks.dot]))
     assert not glass.overflowed
@@ -41,8 +41,10 @@ def shown(
 
 BUSY = scenes.scene()
 CROWDED = scenes.scene(scenes.crowded())
-LOST = replace(BUSY, view=replace(BUSY.view, lost="connection refused\n[red]x", lost_at_s=97.0))
-EMPTY = Scene(replace(BUSY.view, status=None, recent={}, rates={}))
+LOST = replace(
+    BUSY, picture=replace(BUSY.picture, lost="connection refused\n[red]x", lost_at_s=97.0)
+)
+EMPTY = Scene(replace(BUSY.picture, status=None, recent={}, rates={}))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -61,7 +63,7 @@ def test_every_view_is_there_with_many_with_none_and_without_an_agent(view: str)
 
 @pytest.mark.parametrize("size", SIZES)
 def test_panels_prompts_and_messages_fit_every_size(size: tuple[int, int]) -> None:
-    panel = Panel("etl", lambda canvas: VIEWS["shard"].title * 40)
+    panel = Panel("etl", lambda canvas: "shard" * 40)
     for state in (
         State(panel=panel),
         State(prompt=Prompt("filter", "/", "x" * 400)),
@@ -77,7 +79,7 @@ def test_ascii_terminals_get_ascii_alone() -> None:
 
 def test_a_small_screen_keeps_what_matters() -> None:
     text = shown(State(), BUSY, (40, 12))
-    assert "REFUSES" in text and "BREACHED" in text and "q leaves" in text
+    assert "REFUSES" in text and "BREACHED" in text and "q quit" in text
     text = shown(State("clients"), BUSY, (40, 12))
     assert "etl:nightly" in text and "HELD 13 min" in text and "admitted/s" not in text
 
@@ -100,7 +102,7 @@ def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
 
 
 def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
-    frame = compose(State("clients"), LOST, (110, 36), UNICODE, scenes.NOW)
+    frame = compose(State("clients"), LOST, (110, 36), scenes.AROUND, scenes.NOW)
     text = shown(State("clients"), LOST)
     assert "AGENT UNREACHABLE for 3.0 s: connection refused [red]x" in text
     assert "etl:nightly" in text
@@ -109,7 +111,7 @@ def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed
 
 
 def test_an_agent_that_began_anew_is_said() -> None:
-    anew = replace(BUSY, view=replace(BUSY.view, restarted_at_s=95.0))
+    anew = replace(BUSY, picture=replace(BUSY.picture, restarted_at_s=95.0))
     assert "the agent began anew 5.0 s ago" in shown(State(), anew)
 
 
@@ -148,7 +150,7 @@ def everybody(node: Node) -> list[Node]:
 
 
 def test_a_filter_finds_names_databases_and_what_holds() -> None:
-    clients = BUSY.view.status.clients if BUSY.view.status else ()
+    clients = BUSY.picture.status.clients if BUSY.picture.status else ()
     assert [c.client for c in matching(clients, "held LAG")] == ["etl:nightly"]
     assert [c.client for c in matching(clients, "orders")] == ["backfill:users"]
     assert len(flat(matching(clients, ""))) == 3

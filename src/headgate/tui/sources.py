@@ -1,6 +1,6 @@
-"""What `top` asks for besides the status, and how each answer is read.
+"""What the live screen asks for besides the status, and how each answer is read.
 
-SOURCES: name ──ask──► Told[value]; a view names those it needs, and no others are asked for.
+Source: name ──ask──► Told[value]; a view names those it needs, and no others are asked for.
 An agent that does not know a route, or whom it may not tell, says so in the view's own place.
 """
 
@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from msgspec import Struct
 
 from headgate.cli.api import Api, with_query
-from headgate.cli.budget_pages import PolicyView, Violations
-from headgate.cli.budget_top import Picture as BudgetPicture
-from headgate.cli.budget_top import next_picture
-from headgate.cli.documents import AuditEntry, BadDocument, Refusal, read, read_list
-from headgate.cli.history import Bin, Timeline
-from headgate.cli.rule_pages import RuleRow
-from headgate.cli.trend import Past, View
-from headgate.cli.watch import Starving
+from headgate.cli.documents import BadDocument, read, read_list
 from headgate.errors import HeadgateError
+from headgate.tui.trend import Past, Picture
+
+if TYPE_CHECKING:  # Each is read by its own view: what is not open is not loaded.
+    from headgate.cli.budget_pages import PolicyView, Violations
+    from headgate.cli.documents import AuditEntry, Refusal
+    from headgate.cli.fleet_pages import Fleet
+    from headgate.cli.history import Bin, Timeline
+    from headgate.cli.rule_pages import RuleRow
+    from headgate.cli.watch import Starving
 
 LIST_LIMIT = "200"
 HISTORY_SINCE = "15m"
@@ -30,8 +36,7 @@ MAX_STRIPS = 400
 """Remembered at a time; who is shown is asked for again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """The last good answer, and why there is no newer one."""
 
     value: Any = None
@@ -40,8 +45,7 @@ class Told:
     tried_at_s: float = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     rules: Sequence[RuleRow]
     refused: Sequence[str]
 
@@ -74,11 +78,13 @@ class ServerState:
     patterns: Sequence[Pattern] = field(metadata={"each": Pattern})
 
 
-@dataclass(frozen=True, slots=True)
-class Controlled:
+class Controlled(Struct, frozen=True):
     """One database with budgets."""
 
-    live: BudgetPicture
+    policy: PolicyView
+    rates: Mapping[str, float] | None
+    """Of its budgets: blocked a second; None: seen once only."""
+    at_s: float
     shares: Mapping[str, float]
     """Of its budgets: CPU charged of late, as a share of the server's; where that is known."""
     state: ServerState | None
@@ -88,8 +94,7 @@ class Controlled:
     faults: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """When a client was held within the last hour: a share of its checks for each step, None
     where it did not ask."""
 
@@ -98,13 +103,12 @@ class Strip:
     """What held it most, if anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """All that is known, at one instant. Replaced, never edited."""
 
-    view: View
-    told: Mapping[str, Told] = field(default_factory=dict)
-    strips: Mapping[str, Told] = field(default_factory=dict)
+    picture: Picture
+    told: Mapping[str, Told] = {}
+    strips: Mapping[str, Told] = {}
 
     def of(self, name: str) -> Told:
         return self.told.get(name, NOTHING)
@@ -130,30 +134,53 @@ def next_told(before: Told, ask: Callable[[], Any], now_s: float) -> Told:
 
 
 def _rules(api: Api, _before: Told, _now_s: float) -> Rules:
+    from headgate.cli.rule_pages import RuleRow
+
     told = api.get("/v1/rules").document
     refused = [line for line in told.get("refused") or () if isinstance(line, str)]
     return Rules(read_list(RuleRow, told, "rules"), refused)
 
 
 def _starvation(api: Api, _before: Told, _now_s: float) -> Sequence[Starving]:
+    from headgate.cli.watch import Starving
+
     return read_list(Starving, api.get("/v1/starvation").document, "starved")
 
 
 def _refusals(api: Api, _before: Told, _now_s: float) -> Sequence[Refusal]:
+    from headgate.cli.documents import Refusal
+
     return read_list(Refusal, api.get("/v1/refusals", limit=LIST_LIMIT).document, "refusals")
 
 
 def _audit(api: Api, _before: Told, _now_s: float) -> Sequence[AuditEntry]:
+    from headgate.cli.documents import AuditEntry
+
     return read_list(AuditEntry, api.get("/v1/audit", limit=LIST_LIMIT).document, "audit")
 
 
-def _budgets(api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
-    told = api.get("/v1/budgets").document
-    policies = read_list(PolicyView, told, "databases")
-    was = {one.live.policy.database: one for one in before.value or () if one.live.policy}
+def _fleet(
+    query: Mapping[str, str | None], api: Api, _before: Told, _now_s: float
+) -> tuple[Fleet, bool]:
+    """The fleet, and whether some of its shards were asked for."""
+    from headgate.cli.fleet_pages import PATH, Fleet
+
+    is_part = any(query.get(key) for key in ("unhealthy", "behind"))
+    return read(Fleet, api.get(PATH, **query).document), is_part
+
+
+def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
+    from headgate.cli.budget_pages import PolicyView
+
+    if database is None:
+        documents = api.get("/v1/budgets").document["databases"]
+    else:
+        documents = [api.get(budget_path(database)).document]
+    was = {one.policy.database: one for one in before.value or ()}
+    found = [(read(PolicyView, told, "policy"), shares_of(told)) for told in documents]
     return [
-        _controlled(api, policy, shares_of(raw), was.get(policy.database), now_s)
-        for policy, raw in zip(policies, told["databases"], strict=True)
+        _controlled(api, policy, shares, was.get(policy.database), now_s)
+        for policy, shares in found
     ]
 
 
@@ -164,8 +191,9 @@ def _controlled(
     before: Controlled | None,
     now_s: float,
 ) -> Controlled:
-    """Its counters are `headgate budget top`'s; what statements cost is the server's own word."""
-    live = next_picture(before.live if before else BudgetPicture(), lambda: policy, now_s)
+    """Counters are the policy's own; what statements cost is the server's word."""
+    from headgate.cli.budget_pages import Violations
+
     faults: list[str] = []
 
     def asked(below: str, **query: str) -> Mapping[str, Any] | None:
@@ -177,13 +205,25 @@ def _controlled(
 
     state, violations = asked("state"), asked("violations", since="1h")
     return Controlled(
-        live,
+        policy,
+        None if before is None else _blocked_per_s(before, policy, now_s),
+        now_s,
         shares,
         None if state is None else read(ServerState, state, "state"),
         {} if state is None else traced_of(state),
         None if violations is None else read(Violations, violations, "violations"),
         faults,
     )
+
+
+def _blocked_per_s(before: Controlled, policy: PolicyView, now_s: float) -> dict[str, float] | None:
+    """A counter that fell has started again."""
+    passed_s = now_s - before.at_s
+    if passed_s <= 0:
+        return None
+    was = {b.name: b.counts.blocked_total for b in before.policy.budgets if b.counts}
+    now = {b.name: b.counts.blocked_total for b in policy.budgets if b.counts}
+    return {name: max(0, count - was.get(name, count)) / passed_s for name, count in now.items()}
 
 
 def shares_of(policy: Mapping[str, Any]) -> dict[str, float]:
@@ -204,19 +244,31 @@ def _traced(told: Mapping[str, Any]) -> Traced:
     )
 
 
-def budget_path(database: str, below: str) -> str:
-    from urllib.parse import quote
-
-    return f"/v1/budgets/{quote(database, safe='')}/{below}"
+def budget_path(database: str, *below: str) -> str:
+    return "/".join(("/v1/budgets", *(quote(part, safe="") for part in (database, *below))))
 
 
-SOURCES: Mapping[str, Source] = {
-    "rules": Source(2.0, _rules),
-    "starvation": Source(5.0, _starvation),
-    "refusals": Source(2.0, _refusals),
-    "audit": Source(5.0, _audit),
-    "budgets": Source(2.0, _budgets),
-}
+class Chosen(Struct, frozen=True):
+    """What a command asks for besides a view."""
+
+    database: str | None = None
+    """Its budgets alone."""
+    fleet: Mapping[str, str | None] = {}
+    """Which shards of the fleet."""
+    every_s: float | None = None
+    """How often for those; None: as usual."""
+
+
+def sources(chosen: Chosen) -> Mapping[str, Source]:
+    budgets_s, fleet_s = chosen.every_s or 2.0, chosen.every_s or 5.0
+    return {
+        "rules": Source(2.0, _rules),
+        "starvation": Source(5.0, _starvation),
+        "refusals": Source(2.0, _refusals),
+        "audit": Source(5.0, _audit),
+        "budgets": Source(budgets_s, partial(_budgets, chosen.database)),
+        "fleet": Source(fleet_s, partial(_fleet, chosen.fleet)),
+    }
 
 
 # --- history -----------------------------------------------------------------------------------
@@ -251,6 +303,8 @@ def _instant(text: str) -> datetime:
 
 
 def strip_of(api: Api, client: str) -> Strip:
+    from headgate.cli.history import Timeline
+
     step = f"{STRIP_STEP_MINUTES}m"
     document = api.get("/v1/history/timeline", app=client, since=STRIP_SINCE, step=step).document
     return strip(read(Timeline, document))

@@ -1,16 +1,25 @@
-"""Columns that fit, rows that can be chosen, and the part of them that is on the screen. Pure."""
+"""A view, its page, and the part of that which is on the screen. Pure.
+
+A view names the documents that it needs, draws a page of them, and has keys of its own. A page
+has columns that fit, rows that can be chosen, or lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.top_paint import Line, Ruler
+from headgate.cli.render import Canvas
+from headgate.cli.words import plain
+from headgate.tui.paint import Line, Ruler
+from headgate.tui.sources import Scene, Told
+from headgate.wire.reasons import duration
 
 GAP = 2
 PROSE_CELLS = 100
@@ -83,7 +92,42 @@ def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
     return line
 
 
-# --- pages -------------------------------------------------------------------------------------
+# --- views and pages ---------------------------------------------------------------------------
+
+
+Drawn = Callable[[Canvas], RenderableType]
+
+
+class Ask(Struct, frozen=True):
+    """What a view is to show of the scene, and on what."""
+
+    canvas: Canvas
+    height: int
+    now_s: float
+    """Monotonic: for ages."""
+    now: datetime
+    filter: str = ""
+    order: str = ""
+    as_tree: bool = True
+    chosen: str = ""
+    tab: int = 0
+    explained: Drawn | None = None
+
+
+class View(Struct, frozen=True):
+    key: str
+    name: str
+    about: str
+    """For the help."""
+    draw: Callable[[Scene, Ask], Page]
+    sources: tuple[str, ...] = ()
+    """The documents that it cannot do without, besides the status."""
+    extras: tuple[str, ...] = ()
+    """Those that it shows where there are any."""
+    hints: Sequence[str] = ()
+    """For the line of keys."""
+    acts: Mapping[str, Any] = {}
+    """Its own keys, and what they do: state.Act."""
 
 
 class Row(NamedTuple):
@@ -92,8 +136,7 @@ class Row(NamedTuple):
     draw: Callable[[], Text]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Fixed lines, then what can be scrolled: rows to choose from, or lines."""
 
     fixed: Sequence[RenderableType] = ()
@@ -103,23 +146,34 @@ class Page:
     """About the chosen row; at most a third of the screen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     key: str = ""
     at: int = 0
     """Where the chosen row was; of lines, the first that is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What of a page was shown: what keys move within."""
+class Button(NamedTuple):
+    """A place on the screen that stands for a key."""
+
+    line: int
+    begins: int
+    ends: int
+    """The column after its last."""
+    key: str
+
+
+class Extent(Struct, frozen=True):
+    """What of a page was shown: what keys move within, and what a click meets."""
 
     keys: Sequence[str] = ()
     lines: int = 0
     room: int = 1
     at: int = 0
     first: int = 0
-    shown: Sequence[str] = field(default=())
+    shown: Sequence[str] = ()
+    top: int = 0
+    """The screen's line of the first row that is shown."""
+    buttons: Sequence[Button] = ()
 
 
 MARK_CELLS = 2
@@ -161,7 +215,7 @@ def laid_out(
     lines = [_drawn(one, begin + n == at, ruler, mark) for n, one in enumerate(shown)]
     below = [(), *tail] if tail else []
     drawn_keys = [one.key for one in shown]
-    extent = Extent(keys, len(keys), max(1, room), at, begin, drawn_keys)
+    extent = Extent(keys, len(keys), max(1, room), at, begin, drawn_keys, len(fixed))
     return [*fixed, *lines, *below], extent
 
 
@@ -181,3 +235,23 @@ def _drawn(one: Row, chosen: bool, ruler: Ruler, mark: str) -> Line:
         line.pad_right(max(0, ruler.width - line.cell_len))
         line.stylize("reverse")
     return ruler.lines(line)[0]
+
+
+# --- what every view says of its documents -------------------------------------------------------
+
+STALE_S = 15.0
+"""After so long without a newer answer a list is dated."""
+
+
+def missing(told: Told, what: str) -> list[RenderableType]:
+    if told.fault:
+        return [Text(f"{what} cannot be shown: {plain(told.fault)}", style="bold yellow")]
+    return [Text(f"asking for {what}", style="dim")]
+
+
+def dated(told: Told, ask: Ask) -> list[RenderableType]:
+    """Where the last answer is not the newest there should be."""
+    if not told.fault or ask.now_s - told.at_s < STALE_S:
+        return []
+    ago = duration(ask.now_s - told.at_s)
+    return [Text(f"below is what was said {ago} ago: {plain(told.fault)}", style="bold yellow")]

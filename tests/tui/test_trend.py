@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.cli.documents import Status, read
-from headgate.cli.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Trend, View
+from headgate.tui.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Picture, Trend
 from tests.cli import builders
 
 
@@ -40,14 +40,14 @@ def test_rates_are_of_some_seconds_so_that_they_do_not_flicker() -> None:
         view = trend.take(status(10 * second), float(second))
     assert view.rates == {KEY: (10.0, 0.0)}
     trend.take(status(1000), 20.0)
-    spread = trend.view.rates[KEY][0]
+    spread = trend.picture.rates[KEY][0]
     assert 10.0 < spread < 810.0, "one burst is spread over the window"
     for second in range(21, 21 + int(RATE_WINDOW_S) + 1):
         view = trend.take(status(1000), float(second))
     assert view.rates[KEY][0] == 0.0
 
 
-def last(view: View, count: int) -> tuple[float | None, ...]:
+def last(view: Picture, count: int) -> tuple[float | None, ...]:
     return tuple(view.recent[("main", "lag")])[-count:]
 
 

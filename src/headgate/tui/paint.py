@@ -7,9 +7,9 @@ with the place where it stands.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from msgspec import Struct
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -31,8 +31,7 @@ _DEPTHS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Paint:
+class Paint(Struct, frozen=True):
     """What the terminal can show."""
 
     depth: ColorSystem | None
@@ -79,8 +78,7 @@ def _without_colour(style: Style) -> Style:
 # --- renderables as lines ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Lines that were drawn already, for whatever prints or saves them."""
 
     lines: Sequence[Line]

@@ -1,4 +1,4 @@
-"""One frame of `top`: a view, a canvas and a height in, a renderable out. Pure."""
+"""The views of the whole and of shards: what is unhealthy, who is throttled, by what. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Group, RenderableType
-from rich.styled import Styled
+from rich.padding import Padding
 from rich.text import Text
 
 from headgate.cli.documents import Client, Database, Metric, Status
 from headgate.cli.render import (
+    INDENT,
+    UNSPOKEN,
     Canvas,
     advice_line,
     agent_line,
@@ -20,8 +22,12 @@ from headgate.cli.render import (
     is_loud,
     store_line,
 )
-from headgate.cli.trend import View
+from headgate.cli.tree import curves, shard_tree
 from headgate.cli.words import plain
+from headgate.tui.layout import Ask, Page
+from headgate.tui.paint import Ruler
+from headgate.tui.sources import Rules, Scene, Told
+from headgate.tui.trend import Picture
 from headgate.wire.reasons import duration
 
 MIN_CLIENT_LINES = 5
@@ -32,26 +38,102 @@ MEMBERS_A_LINE = 3
 RESTS_S = 60.0
 
 
-def frame(view: View, canvas: Canvas, height: int, *, now_s: float, corner: str) -> RenderableType:
-    """`corner` stands at the top right; ages are measured with `now_s`, monotonic."""
-    parts: list[RenderableType] = [head(view, canvas, corner)]
-    if view.lost is not None:
-        parts.append(lost_line(view, now_s))
-    if view.status is None:
-        return Group(*parts)
-    body = Group(*overview(view, view.status, canvas, height - len(parts)))
-    return Group(*parts, body if view.lost is None else Styled(body, "dim"))
+# --- 1 overview --------------------------------------------------------------------------------
+
+
+def draw(scene: Scene, ask: Ask) -> Page:
+    status = scene.picture.status
+    if status is None:
+        return Page([Text("waiting for the agent's first answer", style="dim")])
+    more = [*_rule_notes(scene.of("rules")), *_resting_note(status.databases), *_anew(scene, ask)]
+    parts = overview(scene.picture, status, ask.canvas, ask.height, more=more)
+    return Page(lines=Ruler(ask.canvas.width).lines(*parts))
+
+
+def _rule_notes(told: Told) -> list[Text]:
+    found = told.value
+    if not isinstance(found, Rules):
+        return []
+    here = [rule for rule in found.rules if rule.state == "in_force"]
+    notes = [Text(f"rule refused here: {plain(one)}", style="bold red") for one in found.refused]
+    if here:
+        held = [rule for rule in here if rule.kind in ("hold", "ratio")]
+        told_of = ", ".join(f"{plain(r.target)} ({plain(r.says)})" for r in held[:3])
+        line = Text(no_wrap=True, overflow="ellipsis").append("rules  ", style="yellow")
+        line.append(f"{len(here)} in force{f': {told_of}' if told_of else ''}; 4 shows them")
+        notes.append(line)
+    return notes
+
+
+def _resting_note(databases: Sequence[Database]) -> list[Text]:
+    resting = [one.database for one in databases if one.activity == "hibernating"]
+    if not resting:
+        return []
+    names = plain(", ".join(resting[:5])) + (f" and {len(resting) - 5} more" * (len(resting) > 5))
+    told = f"hibernating  {names}: nobody asks, so nothing is measured; w wakes"
+    return [Text(told, style="bold blue")]
+
+
+def _anew(scene: Scene, ask: Ask) -> list[Text]:
+    at_s = scene.picture.restarted_at_s
+    if at_s is None or ask.now_s - at_s > 60:
+        return []
+    return [Text(f"the agent began anew {duration(ask.now_s - at_s)} ago", style="bold yellow")]
+
+
+# --- 2 shard -----------------------------------------------------------------------------------
+
+
+def draw_shards(scene: Scene, ask: Ask) -> Page:
+    status = scene.picture.status
+    if status is None or not status.databases:
+        none = "waiting for the agent's first answer" if status is None else "no database"
+        return Page([Text(none, style="dim")])
+    parts: list[RenderableType] = []
+    for database in status.databases:
+        parts += _database(database, scene, ask)
+    return Page(lines=Ruler(ask.canvas.width).lines(*parts[1:]))
+
+
+def _database(database: Database, scene: Scene, ask: Ask) -> list[RenderableType]:
+    canvas, recent = ask.canvas, scene.picture.recent
+    blocks = database_blocks([_without_shard(database)], canvas, recent)
+    shard = database.shard
+    if shard is None:
+        return blocks
+    of_members = {
+        name: values for (where, name), values in recent.items() if where == database.database
+    }
+    width = max(20, canvas.width - INDENT)
+    tree = shard_tree(shard, canvas.marks, width, curves(of_members, width))
+    return [*blocks, Padding(tree, (0, 0, 0, INDENT))]
+
+
+def _without_shard(database: Database) -> Database:
+    """Its tree is drawn below, with curves; why nobody may speak for it, the tree says."""
+    if database.shard is None:
+        return database
+    quiet = [replace(m, detail="") if m.cause in UNSPOKEN else m for m in database.metrics]
+    return replace(database, shard=None, metrics=quiet)
+
+
+# --- the overview's parts -----------------------------------------------------------------------
 
 
 def overview(
-    view: View, status: Status, canvas: Canvas, height: int, *, more: Sequence[RenderableType] = ()
+    picture: Picture,
+    status: Status,
+    canvas: Canvas,
+    height: int,
+    *,
+    more: Sequence[RenderableType] = (),
 ) -> list[RenderableType]:
     """What to do, then what is unhealthy, then who is held, by what and since when.
 
     `more`: what others than the status tell, such as rules in force; a line each.
     """
     notes = [*_notes(status), *more]  # Each database begins with an empty line.
-    return [*notes, _body(view, status, canvas, height - _height(notes, canvas.width))]
+    return [*notes, _body(picture, status, canvas, height - _height(notes, canvas.width))]
 
 
 def _height(parts: Sequence[RenderableType], width: int) -> int:
@@ -61,23 +143,25 @@ def _height(parts: Sequence[RenderableType], width: int) -> int:
     )
 
 
-def head(view: View, canvas: Canvas, corner: str) -> Text:
+def head(picture: Picture, canvas: Canvas, corner: str) -> Text:
     left = Text().append("headgate", style="bold")
-    if view.status is not None:
-        left = agent_line(replace(view.status, settings=""), canvas)
-    left.append(f" {canvas.marks.dot} {plain(view.url)}", style="dim")
+    if picture.status is not None:
+        left = agent_line(replace(picture.status, settings=""), canvas)
+    left.append(f" {canvas.marks.dot} {plain(picture.url)}", style="dim")
     left.truncate(max(1, canvas.width - len(corner) - 1), overflow="ellipsis")
     line = Text(no_wrap=True, overflow="crop").append_text(left)
     line.append(" " * max(1, canvas.width - left.cell_len - len(corner)))
     return line.append(corner, style="dim")
 
 
-def lost_line(view: View, now_s: float) -> Text:
-    since = duration(max(0.0, now_s - view.lost_at_s)) if view.lost_at_s is not None else "now"
-    words = f"AGENT UNREACHABLE for {since}: {plain(view.lost or '')}"
+def lost_line(picture: Picture, now_s: float) -> Text:
+    since = (
+        duration(max(0.0, now_s - picture.lost_at_s)) if picture.lost_at_s is not None else "now"
+    )
+    words = f"AGENT UNREACHABLE for {since}: {plain(picture.lost or '')}"
     line = Text().append(words, style="bold red")
-    if view.seen_at_s is not None:
-        ago = duration(max(0.0, now_s - view.seen_at_s))
+    if picture.seen_at_s is not None:
+        ago = duration(max(0.0, now_s - picture.seen_at_s))
         line.append(f"\nbelow is what it said {ago} ago")
     return line
 
@@ -103,21 +187,21 @@ def _notes(status: Status) -> list[RenderableType]:
     return notes
 
 
-def _body(view: View, status: Status, canvas: Canvas, height: int) -> Group:
+def _body(picture: Picture, status: Status, canvas: Canvas, height: int) -> Group:
     databases, left_out = fitted(status.databases, height - MIN_CLIENT_LINES)
-    parts = database_blocks(databases, canvas, view.recent, trees=False)
+    parts = database_blocks(databases, canvas, picture.recent, trees=False)
     if left_out:
         parts.append(Text(f"  and {left_out} more metrics, none of them refusing", style="dim"))
     used = sum(_lines(database) for database in databases) + bool(left_out)
-    return Group(*parts, Text(), *_clients(view, status, canvas, height - used - 1))
+    return Group(*parts, Text(), *_clients(picture, status, canvas, height - used - 1))
 
 
-def _clients(view: View, status: Status, canvas: Canvas, height: int) -> list[RenderableType]:
+def _clients(picture: Picture, status: Status, canvas: Canvas, height: int) -> list[RenderableType]:
     if not status.clients:
         return [Text("no client has asked yet", style="dim")]
     clients = sorted(status.clients, key=_urgency)
     shown = clients[: max(1, height - 2)]
-    parts: list[RenderableType] = [client_table(shown, canvas, view.rates)]
+    parts: list[RenderableType] = [client_table(shown, canvas, picture.rates)]
     if len(shown) < len(clients):
         parts.append(Text(f"and {len(clients) - len(shown)} more clients", style="dim"))
     return parts

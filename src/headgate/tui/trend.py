@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from headgate.cli.documents import Client, Database, Metric, Status
 
@@ -31,9 +33,8 @@ class Past(NamedTuple):
     value: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """One picture, whole: the screen draws it while the next one is being asked for."""
+class Picture(Struct, frozen=True):
+    """The status, whole: the screen draws it while the next one is being asked for."""
 
     url: str
     status: Status | None = None
@@ -42,8 +43,8 @@ class View:
     lost: str | None = None
     """Why the last look failed; None while the agent answers."""
     lost_at_s: float | None = None
-    recent: Mapping[Key, Sequence[float | None]] = field(default_factory=dict)
-    rates: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    recent: Mapping[Key, Sequence[float | None]] = {}
+    rates: Mapping[Key, tuple[float, float]] = {}
     restarted_at_s: float | None = None
     """When the agent was seen to have begun anew; None: not since this one watches."""
 
@@ -54,17 +55,17 @@ class Trend:
         self._slots: dict[Key, Slots] = {}
         self._history: list[tuple[Key, int, float | None]] = []
         self._looks: deque[tuple[float, Clients]] = deque()
-        self.view = View(url)
+        self.picture = Picture(url)
 
-    def take(self, status: Status, at_s: float) -> View:
+    def take(self, status: Status, at_s: float) -> Picture:
         restarted = self._restarted(status, at_s)
         clients = {(c.database, c.client): c for c in status.clients}
         rates = self._rates(clients, at_s)
         recent = self._remember(status, at_s)
-        self.view = View(
+        self.picture = Picture(
             self._url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
         )
-        return self.view
+        return self.picture
 
     def recall(self, minutes: Iterable[Past], now_s: float) -> None:
         """What the agent's history says; it goes where nothing was seen."""
@@ -74,12 +75,12 @@ class Trend:
             found += [(past.key, slot, past.value) for slot in range(last - 3, last + 1)]
         self._history = found
 
-    def lose(self, why: str, at_s: float) -> View:
+    def lose(self, why: str, at_s: float) -> Picture:
         """Keep the last picture, and say that it is the last one."""
-        view = self.view
-        lost_at_s = view.lost_at_s if view.lost is not None else at_s
-        self.view = replace(view, lost=why, lost_at_s=lost_at_s)
-        return self.view
+        before = self.picture
+        lost_at_s = before.lost_at_s if before.lost is not None else at_s
+        self.picture = replace(before, lost=why, lost_at_s=lost_at_s)
+        return self.picture
 
     def _rates(self, clients: Clients, at_s: float) -> dict[Key, tuple[float, float]]:
         """Over some seconds: a job that asks once a second would flicker between 0 and 2."""
@@ -93,11 +94,11 @@ class Trend:
         return _rates(before, clients, at_s - before_s)
 
     def _restarted(self, status: Status, at_s: float) -> float | None:
-        before, seen_at_s = self.view.status, self.view.seen_at_s
+        before, seen_at_s = self.picture.status, self.picture.seen_at_s
         if before is None or seen_at_s is None:
             return None
         began_anew = status.uptime_s < before.uptime_s or status.agent != before.agent
-        return at_s if began_anew else self.view.restarted_at_s
+        return at_s if began_anew else self.picture.restarted_at_s
 
     def _remember(self, status: Status, at_s: float) -> dict[Key, tuple[float | None, ...]]:
         slot = _slot(at_s)
@@ -126,7 +127,8 @@ def _values(database: Database) -> Iterable[tuple[Key, float | None]]:
 
 
 def _seen(metric: Metric) -> float | None:
-    return None if metric.cause is not None else metric.value
+    """A value that was read counts, whatever else is wrong: replication that stopped has a lag."""
+    return None if metric.state == "absent" else metric.value
 
 
 def _slot(at_s: float) -> int:
