@@ -126,6 +126,8 @@ class View(Struct, frozen=True):
     """Those that it shows where there are any."""
     hints: Sequence[str] = ()
     """For the line of keys."""
+    is_own: bool = False
+    """What it shows is not the agent's word, and stays fresh while that is away."""
     acts: Mapping[str, Any] = {}
     """Its own keys, and what they do: state.Act."""
 

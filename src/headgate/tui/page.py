@@ -67,11 +67,12 @@ def compose(
     below, buttons = _below(state, around, ruler)
     room = max(1, height - len(above) - len(below))
     body, extent = _body(state, scene, around.views, canvas, room, at)
-    if scene.picture.lost is not None and state.panel is None:
+    is_own = state.panel is not None or around.views[state.view].is_own
+    if scene.picture.lost is not None and not is_own:
         body = dimmed(body)
     body = [*body[:room], *([()] * (room - len(body)))]
-    lines = [*above, *body, *below][:height]
-    first = len(lines) - len(below)
+    first = max(0, height - len(below))
+    lines = [*[*above, *body][:first], *below][:height]
     extent = replace(extent, top=extent.top + len(above), buttons=_moved_down(buttons, first))
     return Frame(lines, extent)
 

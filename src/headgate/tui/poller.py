@@ -45,6 +45,7 @@ STRIP_PAUSE_S = 0.05
 
 def look(api: Api, trend: Trend) -> Picture:
     """One look. Whatever is wrong with the answer is shown, as no answer is."""
+    trend.url = api.url
     try:
         status = read(Status, api.get("/v1/status").document)
     except HeadgateError as error:

@@ -45,9 +45,11 @@ def watch(wanted: Watched) -> None:
     screen = console()
     with Poller(api, wanted.interval_s, wake=wanted.wake, patient=patient, chosen=chosen) as poller:
         if screen.is_terminal and not screen.is_dumb_terminal:
+            from headgate.cli.signals import ending_on_signals
             from headgate.tui.session import Session
 
-            Session(screen, poller, patient, VIEWS, view.name).run()
+            with ending_on_signals():
+                Session(screen, poller, patient, VIEWS, view.name).run()
         else:
             from headgate.tui.export import scroll
 

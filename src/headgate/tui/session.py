@@ -21,7 +21,6 @@ from rich.console import Console, RenderableType
 from headgate.cli.api import Api
 from headgate.cli.bars import marks_for
 from headgate.cli.render import Canvas
-from headgate.cli.signals import ending_on_signals
 from headgate.errors import HeadgateError
 from headgate.paths import expanded
 from headgate.tui.layout import Extent, View
@@ -147,7 +146,7 @@ class Session:
 
     def run(self) -> None:
         terminal = Terminal(self._console, self._poller.bell)
-        with ending_on_signals(), suppress(KeyboardInterrupt), terminal:
+        with suppress(KeyboardInterrupt), terminal:
             while self._turn(terminal):
                 pass
 

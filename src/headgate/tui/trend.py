@@ -51,7 +51,7 @@ class Picture(Struct, frozen=True):
 
 class Trend:
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._slots: dict[Key, Slots] = {}
         self._history: list[tuple[Key, int, float | None]] = []
         self._looks: deque[tuple[float, Clients]] = deque()
@@ -63,7 +63,7 @@ class Trend:
         rates = self._rates(clients, at_s)
         recent = self._remember(status, at_s)
         self.picture = Picture(
-            self._url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
+            self.url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
         )
         return self.picture
 
