@@ -25,6 +25,7 @@ case "$folder" in
   native) built="$folder/build/fuzz" variables=(CC=clang) ;;
   *) built="$folder/build/clang/sanitized" variables=(CC=clang BUILD=build/clang) ;;
 esac
+export HEADGATE_PYTHON="${HEADGATE_PYTHON:-$PWD/.venv/bin/python}"
 make -s -C "$folder" "${variables[@]}" fuzzers
 if [[ -f "$2" ]]; then
   exec "$built/fuzz_$1" "$2"

@@ -11,7 +11,6 @@ settings; what is done until then, beside that load, is *made*.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import statistics
@@ -28,7 +27,7 @@ from bench.pg_kit import Chosen, Goal, Report, Session, Workbench, say
 from bench.pg_load import Load, Seen
 from bench.pg_policies import Document
 from headgate.pgext.directory import POLICY_FILE, opened
-from headgate.traffic.compiled import compile_policy
+from headgate.traffic.compiled import compile_policy, encoded
 from headgate.traffic.parse import parse_policy
 
 BUSY, MAX_CONNECTIONS = 94, 100
@@ -77,15 +76,14 @@ def put_file(server: ExtendedServer, body: bytes) -> float:
     return (server.traffic_dir / POLICY_FILE).stat().st_ctime
 
 
-def as_json(document: Document) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
+def as_text(document: Document) -> bytes:
+    return encoded(compile_policy(parse_policy(document), 0)).encode()
 
 
 def set_parameter(server: ExtendedServer, body: bytes) -> float:
     """As ALTER SYSTEM would, but without a connection, for there is none left."""
-    quoted = body.decode().replace("'", "''")
     path = server.data_dir / "postgresql.auto.conf"
-    path.write_text(f"{SETTING} = '{quoted}'\n")
+    path.write_text(f"{SETTING} = '{body.decode()}'\n")
     published_s = time.time()
     os.kill(server.pid, signal.SIGHUP)
     return published_s
@@ -93,7 +91,7 @@ def set_parameter(server: ExtendedServer, body: bytes) -> float:
 
 CHANNELS: Mapping[str, Channel] = {
     BY_FILE: Channel(compiled, put_file, lambda: compiled({"budgets": []})),
-    BY_PARAMETER: Channel(as_json, set_parameter, lambda: b""),
+    BY_PARAMETER: Channel(as_text, set_parameter, lambda: b""),
 }
 
 

@@ -186,14 +186,10 @@ uint32_t hg_crc32(uint32_t crc, const void *bytes, size_t length);
  * this nothing is checked again. `bytes` is aligned to 8. */
 const char *hg_policy_check(const void *bytes, size_t length);
 
-/* The JSON document (the same as Python's) → a compiled policy in `out`, byte for byte what Python
- * compiles of it. For small sets; the document is at most 64 KiB. Returns its length, or 0 with the
- * fault in `error` ("budgets[2].rate: 120 is more than 100"). `work` is scratch of `work_length`
- * bytes (hg_compile_work_bytes(length) suffices). */
-size_t hg_compile_work_bytes(size_t json_length);
-size_t hg_compile(const char *json, size_t json_length, uint64_t version, void *out,
-                  size_t out_length, void *work, size_t work_length, char *error,
-                  size_t error_length);
+/* A policy as text, as `headgate budget compile` prints it: its bytes in base64 (RFC 4648, padded,
+ * without line breaks). `out` is aligned to 8 and has room for length / 4 * 3 bytes. NULL if what is
+ * there then is a whole and sound policy of `*out_length` bytes; else what is wrong with it. */
+const char *hg_policy_decode(const char *text, size_t length, void *out, size_t *out_length);
 
 /* ── Who asks ─────────────────────────────────────────────────────────────── */
 
@@ -437,6 +433,19 @@ typedef struct hg_region {
     char refusal[128];               /* why the last policy was refused */
 } hg_region;
 
+/* Counters order nothing: they are read for views alone. */
+static inline void hg_add(_Atomic uint64_t *counter, uint64_t amount)
+{
+    atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
+}
+
+/* Of one that this thread alone writes to: no locked instruction is needed, and others read it whole. */
+static inline void hg_add_own(_Atomic uint64_t *counter, uint64_t amount)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + amount,
+                          memory_order_relaxed);
+}
+
 size_t hg_region_bytes(const hg_sizes *sizes); /* 0: the sizes are not sound */
 /* All zero but the header. The memory is aligned to 64. */
 const char *hg_region_init(void *memory, size_t length, const hg_sizes *sizes, uint32_t cpus_milli,
@@ -584,5 +593,41 @@ void hg_trace_write(hg_region *region, const hg_trace *trace);
 /* For views: what a bucket owes now, in ns of CPU, and its budget's counts. */
 uint64_t hg_owed_ns(const hg_region *region, uint32_t bucket, uint64_t now_ns);
 hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, size_t length);
+
+/* ── What is said of it (report.c) ────────────────────────────────────────── */
+
+#define HG_SAID_BY "[HEADGATE] Traffic Control: " /* every message begins so */
+#define HG_ONLY_WARNS "Warn mode: the statement runs. In enforce mode it would be delayed or blocked."
+
+/* Of a budget, by itself: the policy may be gone when it is said. */
+typedef struct hg_report {
+    uint64_t budget_key;
+    uint64_t policy_version;
+    uint64_t estimate_ns;
+    uint64_t used, bound; /* as in hg_answer */
+    uint64_t retry_ns;    /* with its jitter; HG_NEVER */
+    uint8_t limit;        /* HG_* that decided */
+    bool near_limit;      /* crossed the warning threshold alone */
+    bool runs;            /* all the same: a warning */
+    bool is_trial;        /* at retry_ns one execution is admitted to learn its cost */
+    char budget[64];
+    char bucket[48]; /* its label, in the client's own encoding; empty: the budget's own bucket */
+} hg_report;
+
+/* `dice`: a random number, for the jitter. */
+void hg_report_fill(hg_report *report, const hg_policy *policy, const hg_matches *matches,
+                    const hg_answer *answer, uint64_t dice);
+/* Up to a quarter more, so that those who were blocked together do not come back together (R143). */
+uint64_t hg_jittered(uint64_t retry_ns, uint64_t dice);
+/* What is longer than `room` is cut. */
+void hg_say_message(const hg_report *report, char *out, size_t room);
+void hg_say_detail(const hg_report *report, char *out, size_t room); /* key=value, between blanks */
+void hg_say_hint(const hg_report *report, char *out, size_t room);
+
+/* Milliseconds, rounded up. */
+static inline uint64_t hg_ms(uint64_t ns)
+{
+    return ns / 1000000 + (ns % 1000000 != 0);
+}
 
 #endif

@@ -84,12 +84,6 @@ static inline uint64_t hg_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Counters order nothing: they are read for views alone. */
-static inline void hg_add(_Atomic uint64_t *counter, uint64_t amount)
-{
-    atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
-}
-
 /* ── bucket.c ─────────────────────────────────────────────────────────────── */
 
 /* What a bucket is to be like under the policy in force. */

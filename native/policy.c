@@ -392,3 +392,47 @@ const char *hg_policy_check(const void *bytes, size_t length)
         return fault;
     return check_exempt(seen.policy);
 }
+
+/* ── As text ──────────────────────────────────────────────────────────────── */
+
+/* Of six bits; 64 and more: it is none of base64's. */
+static uint32_t digit_of(char c)
+{
+    if (c >= 'A' && c <= 'Z')
+        return (uint32_t) (c - 'A');
+    if (c >= 'a' && c <= 'z')
+        return (uint32_t) (c - 'a') + 26;
+    if (c >= '0' && c <= '9')
+        return (uint32_t) (c - '0') + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : 64;
+}
+
+const char *hg_policy_decode(const char *text, size_t length, void *out, size_t *out_length)
+{
+    static const char fault[] = "it is not base64, or not all of it is there";
+    uint32_t bits = 0, held = 0;
+    uint8_t *to = out;
+
+    if (length > 0 && text[0] == '{')
+        return "it is a JSON document that has not been compiled";
+    if (length % 4 != 0)
+        return fault;
+    for (int padding = 0; padding < 2 && length > 0 && text[length - 1] == '='; padding++)
+        length--;
+    for (size_t i = 0; i < length; i++) {
+        uint32_t digit = digit_of(text[i]);
+
+        if (digit > 63)
+            return fault;
+        bits = (bits << 6 | digit) & 0x3fff;
+        held += 6;
+        if (held >= 8) {
+            held -= 8;
+            *to++ = (uint8_t) (bits >> held);
+        }
+    }
+    if ((bits & ((1u << held) - 1)) != 0)
+        return fault; /* the last digit says more than there is room for */
+    *out_length = (size_t) (to - (uint8_t *) out);
+    return hg_policy_check(out, *out_length);
+}

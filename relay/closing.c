@@ -64,9 +64,9 @@ static void count_loss(hr_session *session, hr_lost why)
     hr_thread_counts *counts = session->thread->counts;
 
     if (why == HR_LOST_SESSIONS)
-        hr_count(&counts->refused_sessions, 1);
+        hg_add_own(&counts->refused_sessions, 1);
     else if (!session->established && why != HR_LOST_DRAIN && !session->own.wished)
-        hr_count(&counts->failed_startups, 1);
+        hg_add_own(&counts->failed_startups, 1);
 }
 
 void hr_lose(hr_session *session, hr_lost why, const char *fault)

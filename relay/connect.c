@@ -113,7 +113,7 @@ static void note_fault(hr_session *session, const hr_place *place, int error)
     size_t room = sizeof session->thread->engine->fault;
     uint32_t timeout_ms = session->thread->relay->settings.connect_timeout_ms;
 
-    hr_count(&session->thread->counts->failed_connects, 1);
+    hg_add_own(&session->thread->counts->failed_connects, 1);
     if (error == ETIMEDOUT)
         snprintf(fault, room, "%.63s: no answer in %u.%u s", place->target.name, timeout_ms / 1000,
                  timeout_ms % 1000 / 100);

@@ -144,13 +144,6 @@ static inline hr_end hr_other(hr_end end)
     return end == HR_CLIENT ? HR_SERVER : HR_CLIENT;
 }
 
-/* One thread writes a counter, so it need not be locked; others read it whole. */
-static inline void hr_count(_Atomic uint64_t *counter, uint64_t more)
-{
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more,
-                          memory_order_relaxed);
-}
-
 static inline void hr_time(hr_thread *thread)
 {
     struct timespec now;

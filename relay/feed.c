@@ -199,7 +199,7 @@ void hr_fed(hr_session *session, hr_end from, uint8_t *bytes, size_t length, siz
 {
     hr_thread_counts *counts = session->thread->counts;
 
-    hr_count(from == HR_CLIENT ? &counts->client_bytes : &counts->server_bytes, length);
+    hg_add_own(from == HR_CLIENT ? &counts->client_bytes : &counts->server_bytes, length);
     if (session->closing)
         return;
     if (from == HR_CLIENT) {
@@ -233,7 +233,7 @@ void hr_act(hr_session *session, hr_end from, hr_next next)
     case HR_MORE:
         break;
     case HR_HELD:
-        hr_count(&session->thread->counts->held, 1);
+        hg_add_own(&session->thread->counts->held, 1);
         session->held = true;
         hr_timer(session, hr_gate_due(session));
         break;
@@ -364,7 +364,7 @@ static void now_established(hr_session *session)
 {
     session->own.counted = true;
     hr_login_over(session);
-    hr_count(&session->thread->counts->established, 1);
+    hg_add_own(&session->thread->counts->established, 1);
     hr_register(session);
     hr_timer_anew(session);
 }
@@ -436,7 +436,7 @@ static void count_rest(hr_session *session, bool resting)
     if (resting == session->own.resting)
         return;
     session->own.resting = resting;
-    hr_count(&session->thread->counts->idle_sessions, resting ? 1 : UINT64_MAX);
+    hg_add_own(&session->thread->counts->idle_sessions, resting ? 1 : UINT64_MAX);
 }
 
 void hr_settle(hr_session *session)

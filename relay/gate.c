@@ -19,19 +19,19 @@ static void count_seat(hr_asking *a)
 {
     hg_seat *seat = hr_seat(a->thread);
 
-    hr_bump(&seat->statements, a->count);
+    hg_add_own(&seat->statements, a->count);
     for (uint32_t i = 0; i < a->count; i++) {
         const hg_matches *matches = a->cases[i].matches;
 
-        hr_bump(&seat->matched, matches->count > 0);
+        hg_add_own(&seat->matched, matches->count > 0);
         if (matches->ignored_tags | matches->duplicate_tags | matches->left_out) {
-            hr_bump(&seat->ignored_tags, matches->ignored_tags);
-            hr_bump(&seat->duplicate_tags, matches->duplicate_tags);
-            hr_bump(&seat->left_out, matches->left_out);
+            hg_add_own(&seat->ignored_tags, matches->ignored_tags);
+            hg_add_own(&seat->duplicate_tags, matches->duplicate_tags);
+            hg_add_own(&seat->left_out, matches->left_out);
         }
     }
     if (a->session->gate.resolution != NULL && a->session->gate.resolution->core.exempt)
-        hr_bump(&seat->bypassed, a->count);
+        hg_add_own(&seat->bypassed, a->count);
 }
 
 /* Once for each, however often it is looked at. */
@@ -39,10 +39,10 @@ static void count_asked(hr_asking *a)
 {
     if (a->again)
         return;
-    hr_bump(&a->thread->counts->judged, a->count);
-    hr_add(&a->client->statements, a->count);
+    hg_add_own(&a->thread->counts->judged, a->count);
+    hg_add(&a->client->statements, a->count);
     if (hr_lead(a)->who.client == HR_UNIDENTIFIED)
-        hr_bump(&a->thread->counts->unidentified, a->count);
+        hg_add_own(&a->thread->counts->unidentified, a->count);
     if (hr_now(a) - atomic_load_explicit(&a->client->last_ns, memory_order_relaxed) > SECOND_NS)
         atomic_store_explicit(&a->client->last_ns, hr_now(a), memory_order_relaxed);
     if (a->policy != NULL)
@@ -121,14 +121,14 @@ static hr_said go(hr_asking *a, const uint32_t *slots, hr_ticket *ticket)
             hr_slot_free(a->session, slot);
     }
     *ticket = start(a, slots);
-    hr_add(&a->client->admitted, a->count);
+    hg_add(&a->client->admitted, a->count);
     if (a->passed)
-        hr_add(&a->client->passed, 1);
+        hg_add(&a->client->passed, 1);
     if (delayed)
         hr_tell_action(a->session, HR_EVENT_DELAYED, hr_lead(a), cause, "", budget, waited);
     if (!a->warned)
         return HR_GO;
-    hr_add(&a->client->warned, 1);
+    hg_add(&a->client->warned, 1);
     hr_tell_action(a->session, HR_EVENT_WARNED, hr_lead(a), a->words->cause, a->words->message,
                    a->report.budget, 0);
     return HR_GO_WARNED;
@@ -166,7 +166,7 @@ static hr_said refuse(hr_asking *a, hr_verdict how)
 {
     uint64_t waited = hr_waited(a);
 
-    hr_add(&a->client->refused[a->words->cause], 1);
+    hg_add(&a->client->refused[a->words->cause], 1);
     a->words->statement = a->cases[a->refused].statement;
     hr_return_units(a);
     if (hr_waiter_of(a) != NULL)
@@ -480,7 +480,7 @@ hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t fl
         return said;
     begin_asking(&a, session, flags, words);
     if ((flags & HR_ASK_TRUNCATED) && !a.again)
-        hr_bump(&a.thread->counts->truncated_texts, 1);
+        hg_add_own(&a.thread->counts->truncated_texts, 1);
     if (text != NULL) {
         add_cases(&a, text, length);
     } else {

@@ -32,7 +32,7 @@ typedef struct hr_asking {
     bool warned, passed;
     uint32_t units;          /* of the pace, that it has */
     bool exempt;
-    hr_report report;        /* of the budget that decided; budget_key 0: none did */
+    hg_report report;        /* of the budget that decided; budget_key 0: none did */
 } hr_asking;
 
 static inline uint64_t hr_now(const hr_asking *a)

@@ -99,13 +99,12 @@ static uint32_t take_all(hr_asking *a, const uint32_t *slots, uint32_t flags, hg
         if (i > 0 && slots[i] != UINT32_MAX)
             hg_pause(a->region, &hr_slot_of(a, slots[i])->holding);
         if (answer->verdict == HG_WARN && !a->warned) {
-            hr_report_fill(a->thread, &a->report, a->policy, one->matches, answer);
+            hg_report_fill(&a->report, a->policy, one->matches, answer, hr_dice(a->gate));
             warns = *answer;
             near = true;
         }
     }
     if (near) {
-        a->report.runs = true;
         hr_say_budget(&a->report, a->words);
         a->warned = true;
         *answer = warns;
@@ -121,11 +120,11 @@ static hr_verdict pass_dry(hr_asking *a, const hr_case *one, const hg_answer *an
                                   budget->name.length);
 
     if (count != NULL) {
-        hr_add(&count->warned[answer->decided_by], 1);
+        hg_add(&count->warned[answer->decided_by], 1);
         atomic_store_explicit(&count->last_violation_ms, a->thread->wall_ms, memory_order_relaxed);
     }
     if (!a->warned) {
-        hr_report_fill(a->thread, &a->report, a->policy, one->matches, answer);
+        hg_report_fill(&a->report, a->policy, one->matches, answer, hr_dice(a->gate));
         a->report.runs = true;
         hr_say_budget(&a->report, a->words);
     }
@@ -137,7 +136,7 @@ static hr_verdict refuse_by_budget(hr_asking *a, const hr_case *one, const hg_an
 {
     a->refused = (uint32_t) (one - a->cases);
     hg_count_refusal(a->region, a->policy, one->matches, answer, false, a->thread->wall_ms);
-    hr_report_fill(a->thread, &a->report, a->policy, one->matches, answer);
+    hg_report_fill(&a->report, a->policy, one->matches, answer, hr_dice(a->gate));
     hr_say_budget(&a->report, a->words);
     if (one->cut)
         hr_say_cut(a->words, one->lost);

@@ -141,7 +141,7 @@ static hr_prepared *reserve(hr_thread *thread, size_t bytes)
         if (thread->gate->idle_prepareds > 0)
             sweep(thread->gate);
         if (!hr_memory_take(thread, bytes)) {
-            hr_bump(&thread->counts->unkept_texts, 1);
+            hg_add_own(&thread->counts->unkept_texts, 1);
             return NULL;
         }
     }
@@ -195,7 +195,7 @@ hr_prepared *hr_prepare(hr_session *session, const char *text, size_t length, bo
     hr_prepared *prepared = find(gate, hash, text, length, truncated);
 
     if (truncated)
-        hr_bump(&session->thread->counts->truncated_texts, 1);
+        hg_add_own(&session->thread->counts->truncated_texts, 1);
     if (prepared != NULL) {
         gate->idle_prepareds -= prepared->users == 0;
         prepared->users++;
@@ -325,7 +325,7 @@ static void guard_tags(hr_session *session, const hr_naming *naming, hr_case *on
 
     if (!one->has_tags || !naming->guarded)
         return;
-    hr_bump(&thread->counts->untrusted_tags,
+    hg_add_own(&thread->counts->untrusted_tags,
             hr_trust_tags(&thread->gate->seals, naming, hr_username(session), thread->wall_ms,
                           &thread->gate->tags, until_ms));
 }

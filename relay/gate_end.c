@@ -81,9 +81,9 @@ static void settle(hr_session *session, uint32_t slot, uint64_t took, bool abort
     hr_trace_end(session, running, &thread->relay->gate->notes[slot], took, aborted);
     hg_settle(thread->relay->region, &running->holding, took, aborted, thread->now_ns);
     running->flags |= HR_RUNNING_ENDED;
-    hr_add(&client->wall_ns, took);
+    hg_add(&client->wall_ns, took);
     if (aborted)
-        hr_add(&client->errors, 1);
+        hg_add(&client->errors, 1);
     wake_for(session, running, held);
 }
 

@@ -286,25 +286,11 @@ uint64_t hr_dice(hr_gate_thread *gate);
 
 /* ── What is said (gate_words.c) ──────────────────────────────────────────── */
 
-/* What is said of a budget, by itself: the policy may be gone when it is said. */
-typedef struct hr_report {
-    bool near_limit; /* crossed the warning threshold alone */
-    bool runs;       /* all the same: a warning */
-    uint8_t limit;
-    uint64_t budget_key;
-    uint64_t policy_version;
-    uint64_t estimate_ns, used, bound, retry_ns;
-    char budget[64];
-    char bucket[48];
-} hr_report;
-
-void hr_report_fill(hr_thread *thread, hr_report *report, const hg_policy *policy,
-                    const hg_matches *matches, const hg_answer *answer);
-void hr_say_budget(const hr_report *report, hr_words *words);
+void hr_say_budget(const hg_report *report, hr_words *words);
 /* Behind any of them: it was not acted upon. */
 void hr_say_runs(hr_words *words);
 /* Behind hr_say_budget: as many as may wait for it do. */
-void hr_say_full(const hr_report *report, uint32_t waiting, hr_words *words);
+void hr_say_full(const hg_report *report, uint32_t waiting, hr_words *words);
 /* Behind hr_say_budget: it may not be under that budget at all. */
 void hr_say_cut(hr_words *words, bool lost);
 /* `judge`: whose gate it is. */
@@ -327,7 +313,7 @@ void hr_note_tags(hr_session *session, uint32_t slot, const hr_case *one, bool f
 void hr_note_drop(hr_session *session, uint32_t slot);
 void hr_trace_end(hr_session *session, const hr_running *running, const hr_note *note,
                   uint64_t actual_ns, bool aborted);
-void hr_trace_refusal(hr_session *session, const hr_case *one, const hr_report *report);
+void hr_trace_refusal(hr_session *session, const hr_case *one, const hg_report *report);
 
 /* ── Slots (gate_end.c) ───────────────────────────────────────────────────── */
 
@@ -361,18 +347,6 @@ static inline hr_client *hr_client_at(const hr_thread *thread, uint32_t client)
 static inline int hr_dialect(const hr_thread *thread)
 {
     return thread->relay->settings.protocol == HR_PROTOCOL_MYSQL ? HG_MYSQL : HG_POSTGRES;
-}
-
-/* Of our own: nobody else writes it, so no locked instruction is needed. */
-static inline void hr_bump(_Atomic uint64_t *own, uint64_t by)
-{
-    atomic_store_explicit(own, atomic_load_explicit(own, memory_order_relaxed) + by,
-                          memory_order_relaxed);
-}
-
-static inline void hr_add(_Atomic uint64_t *counter, uint64_t by)
-{
-    atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
 }
 
 static inline uint64_t hr_least(uint64_t a, uint64_t b)

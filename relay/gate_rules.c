@@ -179,7 +179,7 @@ static bool take_units(hr_release *release, uint32_t units, uint64_t now_ns, uin
     } while (!atomic_compare_exchange_weak_explicit(&release->empty_at_ns, &empty_at,
                                                     from + all_ns, memory_order_relaxed,
                                                     memory_order_relaxed));
-    hr_add(&release->taken, units);
+    hg_add(&release->taken, units);
     return true;
 }
 
@@ -249,7 +249,7 @@ hr_verdict hr_at_pace(hr_asking *a)
         return STEP_PASS;
     }
     if (waiter == NULL || waiter->why != HR_WAITS_PACE)
-        hr_add(&release->limited, 1);
+        hg_add(&release->limited, 1);
     if (action == HR_ACT_DELAY && !hr_dry(a))
         return delay_by_pace(a, wait_ns);
     if (action == HR_ACT_PASS)

@@ -165,7 +165,7 @@ static float drawn_refusal(hr_thread *thread)
     return weight;
 }
 
-void hr_trace_refusal(hr_session *session, const hr_case *one, const hr_report *report)
+void hr_trace_refusal(hr_session *session, const hr_case *one, const hg_report *report)
 {
     hr_thread *thread = session->thread;
     float weight = drawn_refusal(thread);

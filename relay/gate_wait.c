@@ -16,8 +16,8 @@ void hr_count_waited(hr_thread *thread, hr_waiter *waiter)
     if (!waiter->noted || waited == 0)
         return;
     waiter->noted = false;
-    hr_add(&client->delayed, 1);
-    hr_add(&client->delayed_ns, waited);
+    hg_add(&client->delayed, 1);
+    hg_add(&client->delayed_ns, waited);
     if (waiter->counted_to != 0)
         hg_count_delay(thread->relay->region, waiter->counted_to, waited);
 }
@@ -143,7 +143,7 @@ bool hr_is_answered(hr_session *session, hr_words *words, hr_said *said)
         return false;
     client = hr_client_at(session->thread, waiter->client);
     if (session->gate.cancelled) {
-        hr_add(&client->refused[HR_BY_CANCEL], 1);
+        hg_add(&client->refused[HR_BY_CANCEL], 1);
         hr_count_waited(session->thread, waiter);
         hr_say_cancelled(now_ns - waiter->since_ns, words);
         hr_end_waiting(session);

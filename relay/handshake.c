@@ -75,7 +75,7 @@ static void shaken(hr_session *session, hr_end end)
     session->side[end].sending = false;
     hr_loop_of(session)->reading(session, end, session->side[end].reading);
     if (end == HR_CLIENT)
-        hr_count(&session->thread->counts->tls_sessions, 1);
+        hg_add_own(&session->thread->counts->tls_sessions, 1);
     next = session->machine->secured(session, end);
     if (!hr_after_machine(session))
         return;

@@ -92,7 +92,7 @@ static enum my_verdict pass_prepare(hr_session *session, const my_command *it, h
     my_read_meaning(text, it->seen - 1, false, &meaning);
     unit.flags |= meaning.flags & MY_UNIT_ENDS;
     unit.prepared = hr_prepare(session, text, it->seen - 1, cut);
-    my_count(&session->thread->counts->prepared);
+    hg_add_own(&session->thread->counts->prepared, 1);
     return my_enter(session, &unit, next);
 }
 

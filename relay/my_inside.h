@@ -213,7 +213,6 @@ enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t co
 enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit, hr_next *next); /* its answer will come */
 enum my_verdict my_later(hr_next *next);
 uint32_t my_id_of(const my_command *it); /* of the statement, or the thread */
-void my_count(_Atomic uint64_t *counter);
 
 /* ── my_types.c ───────────────────────────────────────────────────────────── */
 

@@ -123,13 +123,6 @@ enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit, hr_next *n
 }
 
 /* Only this thread writes it. */
-void my_count(_Atomic uint64_t *counter)
-{
-    uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
-
-    atomic_store_explicit(counter, value + 1, memory_order_relaxed);
-}
-
 /* Something that has been said of a statement: `unit` goes, is refused, or waits. */
 static enum my_verdict obey(hr_session *session, const my_command *it, hr_said said, const hr_words *words,
                          hr_my_unit *unit, hr_next *next)
@@ -140,7 +133,7 @@ static enum my_verdict obey(hr_session *session, const my_command *it, hr_said s
         *next = HR_HELD;
         return MY_WAITS;
     }
-    my_count(&session->thread->counts->statements);
+    hg_add_own(&session->thread->counts->statements, 1);
     switch (said) {
     case HR_SHUT:
         session->my.shut = true;

@@ -23,7 +23,7 @@ hr_next hr_pg_violation(hr_session *session, const char *what)
 {
     hr_pg_said said = {'E', "FATAL", "08P01", what, NULL, NULL};
 
-    hr_pg_count(&session->thread->counts->protocol_errors);
+    hg_add_own(&session->thread->counts->protocol_errors, 1);
     if (session->pg.server_pass_left == 0)
         hr_pg_say(session, &said);
     session->pg.phase = HR_PG_ENDED;

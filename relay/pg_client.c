@@ -141,7 +141,7 @@ bool hr_pg_refuse_alone(hr_pg_feed *feed)
 {
     hr_pg_said said = hr_pg_refusal(&feed->words, false);
 
-    hr_pg_count(&feed->session->thread->counts->statements);
+    hg_add_own(&feed->session->thread->counts->statements, 1);
     hr_pg_flush(feed);
     hr_pg_say(feed->session, &said);
     feed->pg->swallowing = HR_PG_SWALLOW_ALONE;
@@ -159,7 +159,7 @@ static hr_pg_saying *refusal_of(const hr_pg_feed *feed)
 /* Takes the saying over. */
 static void send_poison(hr_pg_feed *feed, bool with_sync, hr_pg_saying *saying)
 {
-    hr_pg_count(&feed->session->thread->counts->statements);
+    hg_add_own(&feed->session->thread->counts->statements, 1);
     hr_pg_flush(feed);
     hr_pg_poison(feed->session, with_sync);
     hr_pg_push(feed->session, HR_PG_UNIT_POISON, 0)->saying = saying;
@@ -342,7 +342,7 @@ static bool refuse_query(hr_pg_feed *feed, const char *text, size_t length, uint
 
 static bool pass_query(hr_pg_feed *feed, uint8_t kind, uint32_t total)
 {
-    hr_pg_count(&feed->session->thread->counts->statements);
+    hg_add_own(&feed->session->thread->counts->statements, 1);
     notify(feed, hr_pg_push(feed->session, kind, feed->ticket), notice_of(feed));
     begin_segment(feed->pg);
     return pass(feed, total);
@@ -459,7 +459,7 @@ static bool on_parse(hr_pg_feed *feed, uint32_t total)
     word = hr_pg_word_of(parse.text, parse.length, parse.truncated);
     feed->pg->parses++;
     hr_pg_statement_put(session, &parse.name, prepared, word);
-    hr_pg_count(&session->thread->counts->prepared);
+    hg_add_own(&session->thread->counts->prepared, 1);
     return pass_counted(feed, total);
 }
 
@@ -591,7 +591,7 @@ static bool pass_execute(hr_pg_feed *feed, const hr_pg_called *portal, const hr_
     expect(feed, prepared);
     if (doubtful || prepared == NULL || !is_plain(hr_prepared_kind(prepared)))
         hr_pg_statements_doubt(feed->session);
-    hr_pg_count(&feed->session->thread->counts->statements);
+    hg_add_own(&feed->session->thread->counts->statements, 1);
     feed->pg->data_ended = false;
     feed->pg->segment_bound = feed->pg->segment_executed = true;
     return pass_counted(feed, total);

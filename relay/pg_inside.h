@@ -54,13 +54,6 @@ static inline uint32_t hr_pg_u32(const uint8_t *bytes)
     return (uint32_t) bytes[0] << 24 | (uint32_t) bytes[1] << 16 | (uint32_t) bytes[2] << 8 | bytes[3];
 }
 
-static inline void hr_pg_count(_Atomic uint64_t *counter)
-{
-    /* One thread writes it: no locked instruction is needed. */
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
-}
-
 /* A name in a message: as far as the server tells it apart, and its hash. */
 typedef struct hr_pg_called {
     const char *name;

@@ -30,7 +30,7 @@ static hr_next fail(hr_session *session, const char *sqlstate, const char *messa
 
 static hr_next violate(hr_session *session, const char *message)
 {
-    hr_pg_count(&session->thread->counts->protocol_errors);
+    hg_add_own(&session->thread->counts->protocol_errors, 1);
     return fail(session, "08P01", message, "The client does not speak the Postgres protocol as it should.");
 }
 
@@ -108,7 +108,7 @@ static hr_next want_cancel(hr_session *session, const uint8_t *packet, size_t le
     size_t key_length = length - 12;
     bool forward = true;
 
-    hr_pg_count(&session->thread->counts->cancels);
+    hg_add_own(&session->thread->counts->cancels, 1);
     session->pg.cancels = true;
     if (key_length > sizeof session->cancel_key)
         key_length = sizeof session->cancel_key;
@@ -182,7 +182,7 @@ static hr_next want_session(hr_session *session, const uint8_t *packet, size_t l
     if (version >> 16 != 3) {
         snprintf(message, sizeof message, "headgate: unsupported frontend protocol %u.%u: only 3 is spoken",
                  version >> 16, version & 0xffff);
-        hr_pg_count(&session->thread->counts->protocol_errors);
+        hg_add_own(&session->thread->counts->protocol_errors, 1);
         return fail(session, "0A000", message, NULL);
     }
     if (session->client_tls_mode == 2 && session->side[HR_CLIENT].tls == NULL)

@@ -63,10 +63,10 @@ hr_buffer *hr_buffer_get(hr_thread *thread, size_t least)
                                       memory_order_relaxed);
     }
     if (buffer == NULL) {
-        hr_count(&thread->counts->out_of_buffers, 1);
+        hg_add_own(&thread->counts->out_of_buffers, 1);
         return NULL;
     }
-    hr_count(&thread->counts->buffers_used_bytes, buffer->size);
+    hg_add_own(&thread->counts->buffers_used_bytes, buffer->size);
     buffer->next = NULL;
     buffer->start = buffer->end = 0;
     return buffer;
@@ -81,7 +81,7 @@ void hr_buffer_put(hr_thread *thread, hr_buffer *buffer)
         return;
     pool = pool_of(buffer->size);
     atomic_fetch_sub_explicit(&hr_shared(thread)->buffer_bytes, buffer->size, memory_order_relaxed);
-    hr_count(&thread->counts->buffers_used_bytes, 0 - (uint64_t) buffer->size);
+    hg_add_own(&thread->counts->buffers_used_bytes, 0 - (uint64_t) buffer->size);
     if (engine->pooled[pool] >= spares_of_pool[pool]) {
         free(buffer);
         return;
@@ -102,14 +102,14 @@ bool hr_memory_take(hr_thread *thread, size_t bytes)
         atomic_fetch_sub_explicit(&shared->buffer_bytes, bytes, memory_order_relaxed);
         return false;
     }
-    hr_count(&thread->counts->buffers_used_bytes, bytes);
+    hg_add_own(&thread->counts->buffers_used_bytes, bytes);
     return true;
 }
 
 void hr_memory_give(hr_thread *thread, size_t bytes)
 {
     atomic_fetch_sub_explicit(&hr_shared(thread)->buffer_bytes, bytes, memory_order_relaxed);
-    hr_count(&thread->counts->buffers_used_bytes, 0 - (uint64_t) bytes);
+    hg_add_own(&thread->counts->buffers_used_bytes, 0 - (uint64_t) bytes);
 }
 
 /* ── As they get fewer ────────────────────────────────────────────────────── */

@@ -119,7 +119,7 @@ static void link_in(hr_thread *thread, hr_session *session)
     if (engine->sessions != NULL)
         engine->sessions->previous = session;
     engine->sessions = session;
-    hr_count(&thread->counts->sessions, 1);
+    hg_add_own(&thread->counts->sessions, 1);
 }
 
 static void fill_in(hr_session *session, hr_thread *thread, int fd, const hr_listener *listener)
@@ -271,7 +271,7 @@ static void link_out(hr_thread *thread, hr_session *session)
         thread->engine->sessions = session->next;
     if (session->next != NULL)
         session->next->previous = session->previous;
-    hr_count(&thread->counts->sessions, UINT64_MAX);
+    hg_add_own(&thread->counts->sessions, UINT64_MAX);
 }
 
 void hr_session_finish(hr_session *session)
@@ -289,8 +289,8 @@ void hr_session_finish(hr_session *session)
     atomic_fetch_sub(&hr_shared(thread)->listener[session->listener].sessions, 1);
     link_out(thread, session);
     if (session->own.resting)
-        hr_count(&thread->counts->idle_sessions, UINT64_MAX);
-    hr_count(&thread->counts->closed, 1);
+        hg_add_own(&thread->counts->idle_sessions, UINT64_MAX);
+    hg_add_own(&thread->counts->closed, 1);
     session->own.in_use = false;
     session->next = thread->engine->dead;
     thread->engine->dead = session;

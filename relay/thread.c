@@ -64,7 +64,7 @@ static void note_round(hr_thread *thread, uint64_t began_ns)
 
     hr_time(thread); /* the next wait is reckoned from here */
     took_ns = thread->now_ns - began_ns;
-    hr_count(&thread->counts->rounds, 1);
+    hg_add_own(&thread->counts->rounds, 1);
     if (took_ns > atomic_load_explicit(&thread->counts->longest_round_ns, memory_order_relaxed))
         atomic_store_explicit(&thread->counts->longest_round_ns, took_ns, memory_order_relaxed);
 }

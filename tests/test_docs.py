@@ -265,10 +265,17 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
-def test_every_page_is_reachable_from_the_readme(path: Path) -> None:
-    linked = {m[1] for m in LINK.finditer((ROOT / "README.md").read_text())}
-    assert str(path.relative_to(ROOT)) in linked
+def test_the_index_links_every_page_and_the_readme_links_the_index() -> None:
+    linked = {m[1] for m in LINK.finditer((DOCS / "index.md").read_text())}
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"index.md"}
+    assert pages <= linked
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_is_one_short_read() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900
 
 
 TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
@@ -363,6 +370,7 @@ def all_toml() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("name", "block"), change_blocks(), ids=lambda part: part[:24])
 def test_every_file_of_changes_in_the_docs_is_taken(name: str, block: str) -> None:
     file = parse_file(read_document(block), default_reach=None if "reach" in block else HERE)
+    assert not file.faults
     unlimited = RuleLimits(max_for_s=1e9)
     for rule in file.of(ChangeKind.RULE):
         parse_rule(

@@ -104,11 +104,27 @@ static void test_empty_is_sound(void)
     free(one.policy);
 }
 
+/* What is not the text of a policy is told from what is; that policies come out whole, every test here shows. */
+static void test_texts(void)
+{
+    static const char *const wrong[] = {"", "SEdQ", "SEdQT0xJQ1k=", "SEd", "SEdQT0x*", "=", "==", "====",
+                                        "SE=Q", "SEd=", "{\"budgets\":[]}"};
+    _Alignas(8) char out[32];
+    size_t length;
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert(hg_policy_decode(wrong[i], strlen(wrong[i]), out, &length) != NULL);
+    assert(strstr(hg_policy_decode("{}", 2, out, &length), "JSON") != NULL);
+    assert(strstr(hg_policy_decode("SEd", 3, out, &length), "base64") != NULL);
+    assert(strstr(hg_policy_decode("SEd=", 4, out, &length), "base64") != NULL);
+}
+
 int main(void)
 {
     test_cut_anywhere();
     test_any_bit_flipped();
     test_wrong_inside();
     test_empty_is_sound();
+    test_texts();
     return 0;
 }

@@ -65,23 +65,11 @@ ask_for(const GateStatement *statement, uint32 flags, uint64 now_ns)
 	};
 }
 
-static void
-copy_name(char *to, size_t room, const char *from, size_t length)
-{
-	length = Min(length, room - 1);
-	memcpy(to, from, length);
-	to[gate_clean(to, length)] = '\0';
-}
-
-/* Up to a quarter more, so that those who were refused together do not come back together (R143). */
+/* For the jitter of retries. */
 static uint64
-jittered(uint64 retry_ns)
+dice(void)
 {
-	uint64		dice = (gate_now_ns() ^ ((uint64) MyProcPid << 40)) * UINT64CONST(0x9e3779b97f4a7c15);
-
-	if (retry_ns == HG_NEVER)
-		return HG_NEVER;
-	return retry_ns + (retry_ns >> 10) * (dice >> 56);
+	return (gate_now_ns() ^ ((uint64) MyProcPid << 40)) * UINT64CONST(0x9e3779b97f4a7c15);
 }
 
 /* What is refused for its estimate alone is tried again one day, unless the limit is 0. */
@@ -99,24 +87,15 @@ static void
 fill_report(GateReport *report, const hg_policy *policy, const hg_matches *matches,
 			const hg_ask *ask, const hg_answer *answer)
 {
-	const hg_match_one *match = &matches->at[answer->match];
-	const hg_budget *budget = gate_budget(policy, match->budget);
+	const hg_budget *budget = gate_budget(policy, matches->at[answer->match].budget);
+	hg_report  *said = &report->said;
 
 	memset(report, 0, sizeof *report);
-	report->near_limit = answer->verdict == HG_WARN && answer->limit[answer->match] == HG_NO_LIMIT;
-	report->limit = answer->decided_by;
-	report->budget_key = budget->key;
-	report->policy_version = policy->version;
-	report->estimate_ns = answer->estimate_ns;
-	report->used = answer->used;
-	report->bound = answer->bound;
-	report->is_trial = waits_for_trial(budget, answer);
-	report->retry_ns = jittered(report->is_trial
-								? hg_until_trial(gate_region, ask, answer->estimate_ns)
-								: answer->retry_ns);
-	copy_name(report->budget, sizeof report->budget, gate_string(policy, budget->name),
-			  budget->name.length);
-	copy_name(report->bucket, sizeof report->bucket, match->label, match->label_length);
+	hg_report_fill(said, policy, matches, answer, dice());
+	said->bucket[gate_clean(said->bucket, strlen(said->bucket))] = '\0';
+	said->is_trial = waits_for_trial(budget, answer);
+	if (said->is_trial)
+		said->retry_ns = hg_jittered(hg_until_trial(gate_region, ask, answer->estimate_ns), dice());
 }
 
 /* ── Refusal ──────────────────────────────────────────────────────────────── */
@@ -141,14 +120,14 @@ prepare_refusal(GateReport *report, const hg_policy *policy, const hg_matches *m
 static void
 refuse(const GateStatement *statement, GateReport *report)
 {
-	if (report->is_trial && OidIsValid(statement->unanalyzed))
+	if (report->said.is_trial && OidIsValid(statement->unanalyzed))
 		gate_relation_name(statement->unanalyzed, report->unanalyzed,
 						   sizeof report->unanalyzed);
 	note_trouble();
 	gate_note_refused();
 	gate_trace_refusal(statement, report);
 	if (report->sleeps)
-		gate_sleep(report->budget_key, report->sleep_ns);
+		gate_sleep(report->said.budget_key, report->sleep_ns);
 	gate_refuse(report);
 }
 
@@ -159,7 +138,7 @@ count_seat(const hg_matches *matches)
 	hg_seat    *seat = gate_seat_of(gate_seat);
 
 	if (matches->count > 0)
-		gate_count(&seat->matched);
+		hg_add_own(&seat->matched, 1);
 	if (unlikely(matches->ignored_tags | matches->duplicate_tags | matches->left_out))
 	{
 		atomic_fetch_add(&seat->ignored_tags, matches->ignored_tags);
@@ -192,7 +171,7 @@ look(const GateStatement *statement, uint32 flags, GateReport *report)
 		if (step == STEP_REFUSED)
 		{
 			/* It ends here, so it is counted here. */
-			gate_count(&gate_seat_of(gate_seat)->statements);
+			hg_add_own(&gate_seat_of(gate_seat)->statements, 1);
 			count_seat(matches);
 			prepare_refusal(report, policy, matches, &ask, &answer);
 		}
@@ -269,7 +248,7 @@ take(const GateStatement *statement, uint32 flags, uint64 now_ns, Wait *wait, hg
 		return STEP_FREE;
 	session = gate_session(policy);
 	if (session == NULL && gate_bypassed())
-		gate_count(&gate_seat_of(gate_seat)->bypassed);
+		hg_add_own(&gate_seat_of(gate_seat)->bypassed, 1);
 	matches = session == NULL ? NULL : gate_match(policy, session, statement);
 	if (matches != NULL && matches->count > 0)
 	{
@@ -287,7 +266,7 @@ wait_for_room(Wait *wait, const GateReport *report, uint64 *now_ns)
 {
 	uint64		before = *now_ns;
 
-	gate_sleep(report->budget_key, report->sleep_ns);
+	gate_sleep(report->said.budget_key, report->sleep_ns);
 	*now_ns = gate_now_ns();
 	wait->waited_ns += *now_ns - before;
 	gate_watch(GetCurrentTimestamp());

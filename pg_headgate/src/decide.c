@@ -131,11 +131,11 @@ gate_free_and_counted(void)
 	if (gate_nothing_in_force())
 		return true;
 	ask_for_query_ids();
-	gate_count(&seat->statements);
+	hg_add_own(&seat->statements, 1);
 	if (!gate_surely_free())
 		return false;
 	if (gate_bypassed())
-		gate_count(&seat->bypassed);
+		hg_add_own(&seat->bypassed, 1);
 	return true;
 }
 

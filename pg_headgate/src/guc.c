@@ -1,6 +1,6 @@
 /*
- * guc.c: the settings. The small policy in one of them is compiled where it is checked: in every
- * process, so that none takes over what another would have refused.
+ * guc.c: the settings. The small policy in one of them comes compiled, as text; every process decodes
+ * and checks it, so that none takes over what another would have rejected.
  */
 #include "pg_headgate.h"
 
@@ -10,9 +10,7 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
-#define MAX_POLICY_TEXT (64 * 1024)
-/* The compiled form of a document, at worst: each of its rules and pairs is written out. */
-#define MAX_COMPILED (4 * 1024 * 1024)
+#define MAX_POLICY_TEXT (128 * 1024)	/* the server reads longer values in quadratic time */
 
 bool		gate_enabled = true;
 char	   *gate_directory = NULL;
@@ -30,55 +28,39 @@ const hg_policy *gate_guc_policy = NULL;
 
 static char *policy_text = NULL;
 
-/* Its version is 0: whatever is published is newer. May not raise an error: neither does the
- * compiler, and memory is malloc's. */
-static size_t
-compile(const char *text, void *out, char *why, size_t why_length)
-{
-	size_t		length = strlen(text);
-	size_t		work_length = hg_compile_work_bytes(length);
-	void	   *work = malloc(work_length);
-	size_t		compiled;
-
-	if (work == NULL)
-	{
-		snprintf(why, why_length, "out of memory");
-		return 0;
-	}
-	compiled = hg_compile(text, length, 0, out, MAX_COMPILED, work, work_length, why, why_length);
-	free(work);
-	return compiled;
-}
-
-static bool
-keep_compiled(const char *text, void **extra)
-{
-	char		why[256] = "";
-	void	   *out = malloc(MAX_COMPILED);
-	size_t		length = out == NULL ? 0 : compile(text, out, why, sizeof why);
-
-	if (length > 0 && (*extra = gate_guc_malloc(length)) != NULL)
-		memcpy(*extra, out, length);
-	else
-		GUC_check_errdetail("%s", why[0] != '\0' ? why : "out of memory");
-	free(out);
-	return *extra != NULL;
-}
-
+/* As strict as with a policy file, and in every process. May not raise an error. */
 static bool
 check_policy(char **value, void **extra, GucSource source)
 {
+	size_t		length = *value == NULL ? 0 : strlen(*value);
+	const char *why = "it is too long";
+	size_t		decoded = 0;
+	void	   *policy;
+
 	*extra = NULL;
-	if (*value == NULL || **value == '\0')
+	if (length == 0)
 		return true;
-	if (strlen(*value) > MAX_POLICY_TEXT)
+	if (length <= MAX_POLICY_TEXT)
 	{
-		GUC_check_errdetail("It has %zu bytes, and at most %d are taken here.", strlen(*value),
-							MAX_POLICY_TEXT);
-		GUC_check_errhint("Publish it as a file: headgate pg publish.");
-		return false;
+		policy = malloc(length);
+		why = policy == NULL ? "out of memory"
+			: hg_policy_decode(*value, length, policy, &decoded);
+		if (why == NULL && (*extra = gate_guc_malloc(decoded)) == NULL)
+			why = "out of memory";
+		if (why == NULL)
+			memcpy(*extra, policy, decoded);
+		free(policy);
 	}
-	return keep_compiled(*value, extra);
+	if (why == NULL)
+		return true;
+	/* Without the value: nobody can read it. */
+	GUC_check_errmsg("invalid value for parameter \"pg_headgate.policy\": it must be the output of"
+					 " \"headgate budget compile FILE\"");
+	GUC_check_errdetail("The value of %zu bytes cannot be used: %s.", length, why);
+	if (length > MAX_POLICY_TEXT)
+		GUC_check_errhint("At most %d bytes fit here. Publish a larger policy as a file:"
+						  " headgate pg publish FILE.", MAX_POLICY_TEXT);
+	return false;
 }
 
 static void
@@ -168,7 +150,7 @@ gate_define_settings(void)
 							   &gate_directory, "pg_headgate", PGC_POSTMASTER,
 							   GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomStringVariable("pg_headgate.policy",
-							   "A small policy as JSON, in force where none is published.", NULL,
+							   "A small compiled policy, in force where no policy file is published.", NULL,
 							   &policy_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_policy,
 							   assign_policy, NULL);
 	DefineCustomBoolVariable("pg_headgate.bypass_superuser",

@@ -64,14 +64,6 @@ extern void gate_sit(void);
 extern void gate_stand(void);
 extern hg_seat *gate_seat_of(uint32 seat);
 
-static inline void
-gate_count(_Atomic uint64_t *own)
-{
-	/* Of our own seat: nobody else writes it, so no locked instruction is needed. */
-	atomic_store_explicit(own, atomic_load_explicit(own, memory_order_relaxed) + 1,
-						  memory_order_relaxed);
-}
-
 /* ── policyfile.c ─────────────────────────────────────────────────────────── */
 
 extern int64 gate_clock_us;		/* Unix time of the present statement */
@@ -207,23 +199,12 @@ extern void gate_worker_ends(void);
 
 /* ── admit.c ──────────────────────────────────────────────────────────────── */
 
-/* What is said of a decision, by itself: the policy may be gone when it is said. */
 typedef struct GateReport
 {
-	bool		near_limit;		/* crossed the warning threshold alone */
-	uint8		limit;
-	uint64		budget_key;
+	hg_report	said;
 	bool		sleeps;			/* has a place among those held back, */
 	uint64		sleep_ns;		/* for that long */
-	uint64		policy_version;
-	uint64		estimate_ns;
-	uint64		used;
-	uint64		bound;
-	uint64		retry_ns;
-	bool		is_trial;		/* until then one execution is let through to learn its cost */
 	char		unanalyzed[2 * NAMEDATALEN + 8];	/* a table; empty: none */
-	char		budget[64];
-	char		bucket[48];
 } GateReport;
 
 typedef enum GateVerdict

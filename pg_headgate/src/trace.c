@@ -153,9 +153,9 @@ gate_trace_refusal(const GateStatement *statement, const GateReport *report)
 		return;
 	fill(&trace, statement, true);
 	trace.weight = weight;
-	trace.estimate_ns = report->estimate_ns;
-	trace.budget = (uint32) report->budget_key;
+	trace.estimate_ns = report->said.estimate_ns;
+	trace.budget = (uint32) report->said.budget_key;
 	trace.verdict = HG_BLOCK;
-	trace.limit = report->limit;
+	trace.limit = report->said.limit;
 	hg_trace_write(gate_region, &trace);
 }

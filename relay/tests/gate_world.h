@@ -69,15 +69,4 @@ HARNESS_UNUSED static hg_count *count_of(world *w, const char *budget)
     return count;
 }
 
-/* With ' for ". */
-HARNESS_UNUSED static void policy(world *w, const char *text, uint64_t version)
-{
-    char json[4096];
-
-    assert(strlen(text) < sizeof json);
-    for (size_t i = 0; i <= strlen(text); i++)
-        json[i] = (char) (text[i] == '\'' ? '"' : text[i]);
-    put_policy(w, json, version);
-}
-
 #endif

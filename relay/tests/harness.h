@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "documents.h"
 #include "fuzz.h"
 #include "inside.h"
 
@@ -552,24 +553,15 @@ HARNESS_UNUSED static inline hr_client *clients_of(world *w)
 }
 
 /* The JSON document of a policy, in force from now on. */
-HARNESS_UNUSED static inline void put_policy(world *w, const char *json, uint64_t version)
+HARNESS_UNUSED static inline void policy(world *w, const char *document, uint64_t version)
 {
-    static _Alignas(64) char out[65536];
-    size_t work_length = hg_compile_work_bytes(strlen(json));
-    void *work = aligned_alloc(64, (work_length + 63) / 64 * 64);
-    char error[256] = "";
-    size_t length = hg_compile(json, strlen(json), version, out, sizeof out, work, work_length, error,
-                               sizeof error);
-    const char *why;
+    compiled one = compile_document(document, version);
+    const char *why = hg_publish(w->relay.region, one.policy, one.length, true, w->thread[0].wall_ms);
 
-    if (length == 0)
-        fprintf(stderr, "policy: %s\n", error);
-    assert(length > 0);
-    why = hg_publish(w->relay.region, out, length, true, w->thread[0].wall_ms);
     if (why != NULL)
         fprintf(stderr, "publish: %s\n", why);
     assert(why == NULL);
-    free(work);
+    free(one.policy);
 }
 
 /* When all talks are closed nothing may run or wait any more. */

@@ -85,7 +85,7 @@ static void inside_a_transaction_it_passes_unless_the_limit_is_0(void)
            "'rules':[{'match':{'username':'etl'}}]}]}",
            2);
     assert(ask_with(b, "select 2", HR_ASK_IN_TRANSACTION) == HR_REFUSE && words.retry_ms == 0);
-    assert(strcmp(words.hint, "The budget lets nothing through: ask who has set it, or raise its limit.") == 0);
+    assert(strcmp(words.hint, "The budget's limit is 0, so it blocks every statement: ask who set it, or raise the limit.") == 0);
     talk_close(a);
     talk_close(b);
     world_close(w);
@@ -115,7 +115,7 @@ static void who_waits_goes_by_priority_and_arrival(void)
     assert(ask(t[3], "select 3 /*priority='10'*/") == HR_WAIT);
     assert(count_of(w, "etl")->sleeping == 3 && client_named(w, "etl")->waiting == 3);
     assert(ask(t[4], "select 4") == HR_REFUSE); /* max_delayed */
-    assert(strstr(words.message, "queue limit: 3 statements wait for it already") != NULL);
+    assert(strstr(words.message, "queue limit: 3 statements are waiting already") != NULL);
     assert(strstr(words.detail, "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 retry_after_ms=")
            == words.detail);
     assert(strstr(words.detail, " policy_version=1 waiting=3") != NULL);
@@ -212,7 +212,7 @@ static void a_refusal_is_told_after_its_penalty(void)
     hr_gate_stir(&w->thread[0]);
     assert(ask(t, "select 1") == HR_WAIT);
     pass_ms(w, 100);
-    assert(ask(t, "select 1") == HR_REFUSE && strstr(words.message, "per-statement limit") != NULL);
+    assert(ask(t, "select 1") == HR_REFUSE && strstr(words.message, "per-query limit") != NULL);
     assert(count_of(w, "etl")->blocked[HG_QUERY] == 2 && count_of(w, "etl")->delayed == 0);
     assert(count_of(w, "etl")->sleeping == 0);
     assert(ask_with(t, "select 1", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
@@ -261,7 +261,7 @@ static void a_full_queue_is_counted_where_it_is(void)
     done(t[0], held);
     assert(ask(t[3], "select 1") == HR_REFUSE && words.retry_ms >= 100);
     assert(strstr(words.detail, "limit=concurrency") != NULL && strstr(words.detail, "used=1 bound=1") != NULL);
-    assert(strstr(words.message, "queue limit: 1 statements wait") != NULL);
+    assert(strstr(words.message, "queue limit: 1 statements are waiting") != NULL);
     assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 2);
     assert(client_named(w, "etl")->refused[HR_BY_BUDGET] == 2);
     assert(ask(t[1], "select 1") == HR_GO);
@@ -485,10 +485,10 @@ static void hints_of_warnings_fit_what_has_run(void)
            "'rules':[{'match':{'username':'web'}}]}]}",
            1);
     assert(ask(t, "select 1") == HR_GO_WARNED && words.retry_ms == 0);
-    assert(strstr(words.hint, "It runs, for this only warns.") == words.hint);
+    assert(strstr(words.hint, "Warn mode: the statement runs.") == words.hint);
     done(t, ticket);
     assert(ask(web, "select 1") == HR_GO_WARNED && words.retry_ms == 0);
-    assert(strstr(words.hint, "It runs. Beyond the limit") == words.hint);
+    assert(strstr(words.hint, "The statement runs. Over the limit") == words.hint);
     done(web, ticket);
     talk_close(t);
     talk_close(web);

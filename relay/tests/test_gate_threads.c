@@ -3,6 +3,7 @@
  * time, sessions that give up. However they meet: never more than three run, whoever waits is woken
  * or has a time, and in the end nothing is held.
  */
+#include "documents.h"
 #include "gate_inside.h"
 
 #include <assert.h>
@@ -59,20 +60,17 @@ void hr_timer(hr_session *session, uint64_t due_ns)
 
 static void publish(uint64_t version, const char *extra)
 {
-    static _Alignas(64) char out[POLICY_BYTES];
-    static _Alignas(64) char work[1u << 20];
-    char json[1024];
-    char error[256] = "";
-    size_t length;
+    char document[1024];
+    compiled one;
 
-    snprintf(json, sizeof json,
-             "{\"budgets\":[{\"name\":\"etl\",\"mode\":\"enforce\",\"max_workers\":%d,\"max_delay_s\":0.5,"
-             "\"max_delayed\":30,\"penalty_s\":0,\"rules\":[{\"match\":{\"username\":\"etl\"}}]}%s]}",
+    snprintf(document, sizeof document,
+             "{'budgets':[{'name':'etl','mode':'enforce','max_workers':%d,'max_delay_s':0.5,"
+             "'max_delayed':30,'penalty_s':0,'rules':[{'match':{'username':'etl'}}]}%s]}",
              PLACES, extra);
-    length = hg_compile(json, strlen(json), version, out, sizeof out, work, sizeof work, error, sizeof error);
-    assert(length > 0);
-    while (hg_publish(relay.region, out, length, true, 1) != NULL)
+    one = compile_document(document, version);
+    while (hg_publish(relay.region, one.policy, one.length, true, 1) != NULL)
         sched_yield();
+    free(one.policy);
 }
 
 static void begin(client *one)
@@ -214,7 +212,7 @@ static void disturb(uint64_t until_ns)
         atomic_store(&relay.state->release.action, HR_ACT_DELAY);
         atomic_store(&relay.state->release.max_delay_ms, 50);
         version++;
-        publish(version, version % 2 ? ",{\"name\":\"other\",\"max_workers\":5,\"rules\":[{}]}" : "");
+        publish(version, version % 2 ? ",{'name':'other','max_workers':5,'rules':[{}]}" : "");
         while (hr_event_take(&relay, &event))
             ;
         sched_yield();

@@ -16,11 +16,11 @@ static const char all_refused[] = "{\"budgets\":[{\"name\":\"zero\",\"mode\":\"e
 static const char job_refused[] = "{\"budgets\":[{\"name\":\"x\",\"mode\":\"enforce\",\"max_workers\":0,"
                                   "\"penalty_s\":0,\"rules\":[{\"match\":{\"tag.job\":\"x\"}}]}]}";
 
-static void under(const char *policy)
+static void under(const char *document)
 {
     static uint64_t version;
 
-    put_policy(w, policy, ++version);
+    policy(w, document, ++version);
 }
 
 static void parse(talk *t, const char *name, const char *text)

@@ -26,7 +26,7 @@ from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_settings import METRIC_SETTINGS, parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec
 from headgate.core.names import parse_database, parse_metric
-from headgate.core.places import line_index, nearest_line
+from headgate.core.places import with_lines
 from headgate.core.rollup_settings import labels
 from headgate.core.settings import (
     Setting,
@@ -46,7 +46,7 @@ from headgate.fleetsettings import FleetSettings, PatroniSettings, read_fleet, r
 from headgate.pagesettings import PageSettings, read_page
 from headgate.paths import expanded
 from headgate.tracingsettings import TracingSettings, read_tracing
-from headgate.traffic.parse import parse_policy, with_lines
+from headgate.traffic.parse import parse_policy
 from headgate.traffic.policy import Policy
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -781,7 +781,7 @@ def parse_settings(
     try:
         settings = _read_document(document, environment)
     except InvalidSettings as error:
-        raise InvalidSettings(_with_lines(error.faults, content), source) from None
+        raise InvalidSettings(with_lines(error.faults, content), source) from None
     return replace(settings, source=source)
 
 
@@ -1187,11 +1187,6 @@ def _tokens(raw: object, faults: list[Fault]) -> tuple[Token, ...]:
         if not found and not missing:
             tokens.append(Token(**values))
     return tuple(tokens)
-
-
-def _with_lines(faults: list[Fault], content: str) -> list[Fault]:
-    lines = line_index(content)
-    return [fault._replace(line=nearest_line(fault.place, lines)) for fault in faults]
 
 
 __all__ = [

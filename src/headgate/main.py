@@ -25,6 +25,7 @@ from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
 from headgate.agent.changebook import OwnBook
 from headgate.agent.changefiles import Room
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.checker import Checker
 from headgate.agent.clock import Dice, SystemClock, boot_now
 from headgate.agent.demand import Demands
@@ -239,6 +240,7 @@ class Agent:
             history_days=agent.history_days,
             metrics=self.minutes,
         )
+        time = ChangeTime(self._clock, boot_now)
         self.book = MetricKeeper(
             self.board,
             self.sampler,
@@ -246,6 +248,7 @@ class Agent:
             make=self._make,
             runtime_sources=agent.runtime_sources,
             rollups=aggregates,
+            time=time,
         )
         self.checker = Checker(
             self.board,
@@ -270,6 +273,7 @@ class Agent:
             make=self._make,
             reach_of=self._reach_of,
             aggregates=aggregates,
+            time=time,
         )
         self.sampler.watch(self.shards.note_reading)
         self.pacers = Pacers(self.board, self._clock)
@@ -284,7 +288,7 @@ class Agent:
             self._apply_rules,
             known_metrics,
             limits=limits,
-            boot=boot_now,
+            time=time,
             forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
         self.budgets = Budgets(

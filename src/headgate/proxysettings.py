@@ -30,7 +30,7 @@ from headgate.config import (
 )
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_database, parse_identity
-from headgate.core.places import line_index, nearest_line
+from headgate.core.places import with_lines
 from headgate.core.proxying import (
     Act,
     Band,
@@ -863,8 +863,7 @@ def parse_proxy_settings(
     try:
         settings = _Reading(document, environment).settings()
     except InvalidSettings as error:
-        lines = line_index(content)
-        faults = [fault._replace(line=nearest_line(fault.place, lines)) for fault in error.faults]
+        faults = with_lines(error.faults, content)
         raise InvalidSettings(faults, source) from None
     return replace(settings, source=source)
 

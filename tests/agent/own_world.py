@@ -1,6 +1,7 @@
 """The agent's own log, for tests of what it puts in force.
 
-log = OwnLog(store, clock)            as main.py does: the rooms first, with `make=log.make`,
+log = OwnLog(store, clock)            as main.py does: the rooms first, with `make=log.make` and
+                                      `time=log.time`,
 log.attach(shards, metrics)           then they are in force by it
 await log.load()                      at each start
 """
@@ -11,10 +12,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from headgate.agent.changebook import OwnBook
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.inforce import Follows, OwnInForce
 from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.ruledrafts import Asked, Here
+from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.change import HEAD, Item, item_key
 from headgate.core.change_codec import head_bytes, item_bytes
 from headgate.core.change_log import ChangeMade, LogState
@@ -32,7 +35,9 @@ class OwnLog:
     def __init__(
         self, store: OwnStore, clock: Clock, *, places: Sequence[Place] = (Place(database="main"),)
     ) -> None:
-        self._rooms: list[Follows] = []
+        self.time = ChangeTime(clock)
+        self.rules = RuleKeeper(store, clock, lambda book: None, _no_metrics, time=self.time)
+        self._rooms: list[Follows] = [self.rules]
         self.in_force = OwnInForce(self._rooms, lambda: places)
         here = Here(lambda spec: (), lambda: 0.0)
         self.book = OwnBook(store, clock, _no_metrics, lambda: 0.5, here, self.in_force.changed)

@@ -89,6 +89,7 @@ class ShardWorld:
             make=self.log.make,
             reach_of=self._reach_of,
             aggregates=aggregates,
+            time=self.log.time,
         )
         self.log.attach(self.shards)
         self.sampler.watch(self.shards.note_reading)

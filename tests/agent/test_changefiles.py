@@ -208,6 +208,25 @@ async def test_every_fault_is_told_with_its_place(world: ChangesWorld) -> None:
     ]
 
 
+async def test_no_fault_hides_another(world: ChangesWorld) -> None:
+    metric = {"database": "main", "metric": "lag", "for": "soon", "threshold": -1}
+    found = await faults(
+        world,
+        ruler={"id": "a"},
+        rules={"target": "etl", "ratio": 0.5},
+        metrics={**metric, "command": ["id"]},
+        skips={"shard": SHARD, "member": "db-q", "for": "1h", "reason": "x"},
+    )
+    assert list(found) == [
+        "ruler",
+        "rules[0].id",
+        "metrics[0].for",
+        "metrics[0].command",
+        "metrics[0].threshold",
+        "skips[0].member",
+    ]
+
+
 @pytest.mark.parametrize(
     ("section", "entry", "place", "words"),
     [

@@ -46,6 +46,7 @@ class World:
             self.clock,
             make=self.log.make,
             runtime_sources=runtime_sources,
+            time=self.log.time,
         )
         self.log.attach(book)
         return book
@@ -641,6 +642,12 @@ async def test_an_end_that_makes_no_sense_is_refused(world: World, raw: dict[str
 
 
 # --- of the log ------------------------------------------------------------------------------
+
+
+async def test_an_end_that_makes_no_sense_hides_no_other_fault(world: World) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        await world.book.put("main", "lag", {"threshold": -1, "for": "soon"}, who="ops")
+    assert [fault.place for fault in refused.value.faults] == ["for", "lag.threshold"]
 
 
 async def test_two_patches_at_once_are_both_in_force(world: World) -> None:

@@ -13,18 +13,19 @@ from typing import Any, cast
 import pytest
 
 from headgate.agent.changebook import NoSuchItem, OwnBook
+from headgate.agent.changenotes import KEEP_TIME_S as KEEP_S
+from headgate.agent.changenotes import RULE_TIME
+from headgate.agent.changetime import ChangeTime, parse_mark
 from headgate.agent.inforce import OwnInForce
 from headgate.agent.ruledrafts import Here
 from headgate.agent.rulekeeper import SLICE, RuleKeeper
-from headgate.agent.rulenotes import KEEP_TIME_S as KEEP_S
-from headgate.agent.rulenotes import RULE_TIME
 from headgate.agent.rulesteps import RuleEntry
-from headgate.agent.ruletime import parse_mark
 from headgate.core.change import ITEMS, ChangeKind, Item, item_key
 from headgate.core.change_codec import item_bytes
 from headgate.core.change_log import ChangeMade
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.names import parse_identity
+from headgate.core.overlay import Overlay
 from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry
 from headgate.core.rule_settings import KnownMetric, RuleLimits
@@ -117,7 +118,7 @@ class World:
             self.books.append,
             known,
             limits=self.limits,
-            boot=self.boot,
+            time=ChangeTime(self.clock, self.boot),
             forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
         self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,))
@@ -883,6 +884,20 @@ async def test_there_is_a_most_and_what_ended_makes_room() -> None:
     assert [rule.id for rule in world.books[-1].rules if rule.in_force(world.clock.now().wall_s)]
     with pytest.raises(InvalidSettings):
         await world.favor("x", who="ops")
+
+
+async def test_a_change_of_one_rule_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among as many as there may be: it costs what it changes."""
+    world = World(limits=RuleLimits(max_rules=3))
+    await world.store.open()
+    for name in ("etl", "web", "batch"):
+        await world.put(target=name, ratio=0.5, id=name)
+    monkeypatch.setattr(Overlay, "_whole", lambda self: pytest.fail("it looks at all of them"))
+    await world.patch("etl", {"ratio": 0.7}, who="ops")
+    assert world.refused_by() == "etl"
+    await world.lift("etl", who="ops")
+    assert world.refused_by() is None
+    assert world.refused_by("web") == "web"
 
 
 async def test_advice_comes_with_the_change(world: World) -> None:

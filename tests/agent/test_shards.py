@@ -635,3 +635,16 @@ async def test_a_metric_added_while_leading_is_rolled_up_with_the_next_word_of_e
     decision = world.ask("shard/threads_running")
     assert decision.failing[0].cause is Cause.NEVER_READ, "our own is not read yet"
     assert isinstance(world.view().standpoint, Leading)
+
+
+async def test_a_skip_of_this_agent_that_ended_hides_none_of_its_shard(
+    open_world: OpenWorld,
+) -> None:
+    """What was set for this agent alone is forgotten a day after its end."""
+    leader = await open_world("db-b", "db-c", reach=OF_SHARD)
+    other = await open_world("db-b", "db-c")
+    await other.shards.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
+    await other.pass_s(11)
+    await leader.shards.skip("main", "db-c", for_s=3600, reason="rebuilt", who="ops")
+    await _copy(leader, other)
+    assert [one.reason for one in other.shards.skips("main")] == ["rebuilt"]

@@ -30,14 +30,18 @@ OURS = Place("eu-1", "commerce", "commerce/-80", "db-1", "main")
 class World:
     """One agent, with its own log and what it hears of the fleet's."""
 
-    def __init__(self) -> None:
-        self.clock, self.board, self.store = HandClock(), Board(), MemoryStore()
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.clock, self.board, self.store = HandClock(), Board(), store or MemoryStore()
         demands = Demands(self.clock)
         demands.open("main", Idleness())
         self.probes = FakeProbes({"lag": 1.0})
         self.log = OwnLog(self.store, self.clock, places=(OURS,))
         self.book = MetricKeeper(
-            self.board, Sampler(self.board, self.clock, demands), self.clock, make=self.log.make
+            self.board,
+            Sampler(self.board, self.clock, demands),
+            self.clock,
+            make=self.log.make,
+            time=self.log.time,
         )
         self.log.attach(self.book)
         self.fleet: dict[str, Item] = {}

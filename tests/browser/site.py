@@ -41,6 +41,8 @@ _BEATS = "heartbeat_interval_s = 0.2"
 # late for a poll. A file that is missing is a fault.
 _TOLERATED = re.compile(
     r"status of (4(?!04)\d\d)|Response Status Error Code 4(?!04)\d\d|htmx:timeout"
+    # With each request without an answer, besides the event that says which kind it was.
+    r"|^htmx:afterRequest,"
 )
 
 

@@ -59,9 +59,15 @@ STARVED: dict[str, Any] = {
     "runtime_s": 3600.0,
     "share": 0.25,
     "alarming": True,
+    "refusals": 900,
+    "breached_share": 0.9,
+    "mean_utilization": 1.4,
+    "dice_s": 0.0,
     "blamed": ["fix:x"],
+    "rule": "r7",
     "proposal": "headgate rule lift r7",
 }
+STARVATION = {"window_s": 3600.0, "waterline": 0.2, "starved": [STARVED]}
 SUSPECT: dict[str, Any] = {
     "database": "main",
     "user": "alice",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from headgate.cli.budget import TAKEN_NAMES
 from headgate.cli.budget_files import read_rules, to_toml
 from headgate.cli.exits import FAILED
+from headgate.config import load_policy
 from headgate.http.budget_replay import REPLAY_ROUTES
 from headgate.http.budgets import BUDGET_ROUTES
+from headgate.traffic.compiled import read_compiled
 from headgate.traffic.parse import parse_policy, written
 from headgate.wire.budgets import (
     BudgetDoc,
@@ -515,6 +518,37 @@ def test_a_file_is_judged_without_an_agent(run: Run, file: Path, tmp_path: Path)
     assert run("budget", "lint", str(advised)).code == 0
     assert run("budget", "lint", str(advised), "--strict").code == 1
     assert run("budget", "lint", str(tmp_path / "none.toml")).code == 1
+
+
+def test_a_file_is_compiled_for_a_server_without_an_agent(
+    run: Run, file: Path, tmp_path: Path
+) -> None:
+    compiled = run("budget", "compile", str(file), url="http://127.0.0.1:9")
+    assert compiled.code == 0
+    read = read_compiled(b64decode(compiled.out.strip(), validate=True))
+    assert read.version == 0
+    assert [one.name for one in read.policy.budgets] == [one.name for one in load_policy(file).kept]
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
+    rejected = run("budget", "compile", str(wrong))
+    assert (rejected.code, rejected.out) == (2, "") and "line 3, budgets[0].rate" in rejected.err
+
+
+def test_what_locks_out_or_is_too_large_for_a_parameter_is_not_compiled(
+    run: Run, tmp_path: Path
+) -> None:
+    shut = tmp_path / "shut.json"
+    shut.write_text(
+        json.dumps({"budgets": [{"name": "x", "mode": "enforce", "max_workers": 0, "rules": [{}]}]})
+    )
+    rejected = run("budget", "compile", str(shut))
+    assert (rejected.code, rejected.out) == (2, "") and "--anyway" in rejected.err
+    assert run("budget", "compile", str(shut), "--anyway").code == 0
+    large = tmp_path / "large.json"
+    rules = [{"match": {"username": f"u{n}"}} for n in range(2000)]
+    large.write_text(json.dumps({"budgets": [{"name": "x", "rules": rules}]}))
+    rejected = run("budget", "compile", str(large))
+    assert rejected.code == 2 and "headgate pg publish" in rejected.err
 
 
 def test_two_files_are_compared_without_an_agent(run: Run, file: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from headgate.version import VERSION
 from headgate.wire.answers import STATUS
 from tests.cli import builders
 from tests.cli.conftest import Run, headgate
-from tests.cli.documents import STARVED, SUSPECT, TIMELINE
+from tests.cli.documents import STARVATION, SUSPECT, TIMELINE
 from tests.cli.scripted import Reply, ScriptedAgent, problem
 from tests.fixtures.agents import HOST_ONLY
 
@@ -377,7 +377,7 @@ LOOKS: list[tuple[tuple[str, ...], str, Any, str]] = [
     (EXPLAIN, "/v1/explain", builders.refusal(), "lag must fall from 7.2 s"),
     (("clients",), "/v1/clients", {"clients": [builders.client()]}, "etl:nightly"),
     (("history", "etl"), "/v1/history/timeline", TIMELINE, "mostly throttled between"),
-    (("starvation",), "/v1/starvation", {"starved": [STARVED]}, "STARVED  etl"),
+    (("starvation",), "/v1/starvation", STARVATION, "STARVED  etl"),
     (("clients", "--rogue"), "/v1/rogues", {"suspects": [SUSPECT], "faults": []}, "alice"),
     (("audit",), "/v1/audit", {"audit": [AUDIT]}, "threshold: 9"),
     (("metrics", "list"), "/v1/metrics", {"metrics": [builders.metric_view()]}, "builtin"),
@@ -409,6 +409,7 @@ def test_looking_at_an_agent_that_is_away_fails_by_name(run: Run) -> None:
 
 UNTHROTTLED = {
     "client": "etl",
+    "databases": ["main"],
     "started_at": "2026-03-01T07:00:30Z",
     "duration_s": 53.0,
     "ended_s_ago": 600.0,
@@ -570,8 +571,10 @@ def test_a_dry_run_outwaits_the_timeout_the_metric_has(
 def test_a_dry_run_prints_what_it_would_have_done(scripted: ScriptedAgent, run: Run) -> None:
     """R140"""
     says = "would have rejected between 3 and 9 of 40 checks of the last 60 minutes (now: 1)"
+    counts = {"minutes": 60, "checks": 40, "at_least": 3, "at_most": 9, "rejected": 1, "unknown": 0}
+    replay = {**counts, "says": says}
     scripted.says(QUEUE, builders.metric_view("queue_depth"))
-    view = {**builders.metric_view("queue_depth"), "replay": {"says": says}}
+    view = {**builders.metric_view("queue_depth"), "replay": replay}
     scripted.says(QUEUE, view, method="PATCH")
     ran = run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
     assert says in ran.out

@@ -6,41 +6,32 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.documents import (
-    Answer,
-    AuditEntry,
-    BadDocument,
-    Client,
-    Metric,
-    MetricView,
-    Refusal,
-    Status,
-    read,
-    read_list,
-)
+from headgate.cli.documents import BadDocument, read, read_list
+from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.status import AuditDoc, ClientDoc, MetricView, RefusalDoc, StatusDoc
 from tests.cli import builders
 
 
 def test_the_documents_of_the_contract_are_read() -> None:
-    status = read(Status, builders.busy_status())
+    status = read(StatusDoc, builders.busy_status())
     assert status.databases[0].metrics[0].value == 7.2
     assert status.clients[0].refused_for_s == 754.0
     assert status.store.writable
-    assert read(Answer, builders.refusal()).metrics[1].cause == "timed_out"
+    assert read(AnswerDoc, builders.refusal()).metrics[1].cause == "timed_out"
     assert read(MetricView, builders.metric_view()).now.threshold == 5.0
 
 
 def test_fields_of_a_newer_agent_are_ignored() -> None:
-    assert read(Answer, {**builders.answer(), "budget": {"share": 1}}).admitted
+    assert read(AnswerDoc, {**builders.answer(), "later": {"share": 1}}).admitted
 
 
 def test_whole_numbers_are_numbers() -> None:
-    assert read(Metric, builders.metric(value=7)).value == 7
+    assert read(MetricDoc, builders.metric(value=7)).value == 7
 
 
 def test_a_missing_value_stays_missing() -> None:
     """Misleading zero: no absence becomes 0 (R151)."""
-    metric = read(Metric, builders.absent())
+    metric = read(MetricDoc, builders.absent())
     assert metric.value is None
     assert metric.share is None
     assert not metric.over
@@ -49,28 +40,30 @@ def test_a_missing_value_stays_missing() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"databases": None}, "databases is no list"),
-        ({"store": []}, "store is no object"),
-        ({"uptime_s": "long"}, "uptime_s is not of the expected kind, but str"),
-        ({"uptime_s": True}, "uptime_s is not of the expected kind, but bool"),
+        ({"databases": None}, "databases is not as expected: expected `array`, got `null`"),
+        ({"store": []}, "store is not as expected: expected `object`, got `array`"),
+        ({"uptime_s": "long"}, "uptime_s is not as expected: expected `float`, got `str`"),
+        ({"uptime_s": True}, "uptime_s is not as expected: expected `float`, got `bool`"),
         ({"databases": [{"database": "main"}]}, "databases.0.engine is missing"),
     ],
 )
 def test_a_document_that_cannot_be_shown_says_where(change: dict[str, Any], told: str) -> None:
     with pytest.raises(BadDocument, match=told):
-        read(Status, {**builders.status(), **change})
+        read(StatusDoc, {**builders.status(), **change})
 
 
 def test_lists_are_read_under_their_name() -> None:
-    refusal = {"at": "2026-03-01T07:00:00Z", "answer": {"app": "etl"}}
-    assert read_list(Refusal, {"refusals": [refusal]}, "refusals")[0].answer == {"app": "etl"}
+    refusal = {"at": "2026-03-01T07:00:00Z", "answer": builders.refusal(app="etl")}
+    assert read_list(RefusalDoc, {"refusals": [refusal]}, "refusals")[0].answer.app == "etl"
+    with pytest.raises(BadDocument, match=r"refusals\.1\.at is missing"):
+        read_list(RefusalDoc, {"refusals": [refusal, {}]}, "refusals")
     with pytest.raises(BadDocument, match="clients is missing"):
-        read_list(Client, {}, "clients")
+        read_list(ClientDoc, {}, "clients")
 
 
 def test_what_was_changed_may_be_anything() -> None:
     entry = {"at": "t", "who": "w", "action": "a", "target": "t", "before": None, "after": [1]}
-    assert read(AuditEntry, entry).after == [1]
+    assert read(AuditDoc, entry).after == [1]
 
 
 @pytest.mark.parametrize(
@@ -79,4 +72,4 @@ def test_what_was_changed_may_be_anything() -> None:
 )
 def test_the_comparison_decides_at_the_threshold(value: float, comparison: str, over: bool) -> None:
     """R5."""
-    assert read(Metric, builders.metric(value=value, comparison=comparison)).over is over
+    assert read(MetricDoc, builders.metric(value=value, comparison=comparison)).over is over

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.console import Console, RenderableType
 from headgate.agent.registry import FleetLedger, Noted
 from headgate.cli.api import connect
 from headgate.cli.documents import read
-from headgate.cli.fleet_pages import PATH, Fleet, fleet_page
+from headgate.cli.fleet_pages import PATH, fleet_page
 from headgate.cli.render import Canvas
 from headgate.core.fleet_holders import Holders
 from headgate.core.fleet_view import Link
@@ -27,7 +26,7 @@ from headgate.tui.poller import Feed
 from headgate.tui.sources import Chosen, Scene, Told
 from headgate.tui.trend import Picture
 from headgate.tui.views import VIEWS
-from headgate.wire.fleet_view import Asked, fleet_doc
+from headgate.wire.fleet_view import Asked, FleetDoc, fleet_doc
 from tests.builders import NOW
 from tests.cli.conftest import Run
 from tests.cli.scripted import ScriptedAgent
@@ -49,11 +48,11 @@ def fleet_document(entries: list[Entry], asked: Asked | None = None) -> dict[str
     return found
 
 
-def fleet_of(entries: list[Entry], asked: Asked | None = None) -> Fleet:
-    return read(Fleet, fleet_document(entries, asked))
+def fleet_of(entries: list[Entry], asked: Asked | None = None) -> FleetDoc:
+    return read(FleetDoc, fleet_document(entries, asked))
 
 
-def page_of(fleet: Fleet, canvas: Canvas = WIDE, **options: Any) -> str:
+def page_of(fleet: FleetDoc, canvas: Canvas = WIDE, **options: Any) -> str:
     return printed(fleet_page(fleet, canvas, **options), canvas.width)
 
 
@@ -104,7 +103,7 @@ def test_only_shards_where_only_some_were_asked_for() -> None:
 
 
 def test_a_store_that_is_not_heard_is_no_empty_place() -> None:
-    fleet = replace(fleet_of(entries_of(n=50)), source="")
+    fleet = msgspec.structs.replace(fleet_of(entries_of(n=50)), source="")
     assert "at revision 50 · STALE: its store is not heard · shown by view-1" in page_of(fleet)
 
 

@@ -15,23 +15,17 @@ from rich.console import Console, RenderableType
 from headgate.cli.api import connect
 from headgate.cli.ask import explain
 from headgate.cli.bars import ASCII
-from headgate.cli.documents import read, read_list
-from headgate.cli.history import Timeline, history, minutes_ago, step_of
+from headgate.cli.documents import read
+from headgate.cli.history import history, minutes_ago, step_of
 from headgate.cli.past import moment, past_page
 from headgate.cli.render import Canvas, advice_line
-from headgate.cli.replay import Replay, last_hour, read_rule, replay, replay_page
+from headgate.cli.replay import last_hour, read_rule, replay, replay_page
 from headgate.cli.timeline import percent, timeline_page
-from headgate.cli.watch import (
-    RogueFault,
-    Starving,
-    Suspect,
-    clients,
-    rogue_page,
-    starvation,
-    starvation_page,
-)
+from headgate.cli.watch import clients, rogue_page, starvation, starvation_page
 from headgate.errors import InvalidSettings
-from tests.cli.documents import STARVED, SUSPECT, TIMELINE, sums
+from headgate.wire.history import ReplayDoc, TimelineDoc
+from headgate.wire.starvation import RogueFaultDoc, RoguesDoc, StarvedDoc, SuspectDoc
+from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
 from tests.cli.scripted import ScriptedAgent
 
 NOW = datetime(2026, 3, 2, 9, 0, 30, tzinfo=timezone(timedelta(hours=1)))
@@ -109,17 +103,17 @@ def test_a_time_without_a_zone_is_of_the_machine_as_its_clock_was_that_day(
 def test_a_time_of_before_the_clocks_were_set_is_shown_as_it_was() -> None:
     october = {"since": "2026-10-24T05:00:00Z", "until": "2026-10-24T05:25:00Z"}
     spans = [TIMELINE["spans"][0] | october]
-    page = shown(timeline_page(read(Timeline, TIMELINE | {"spans": spans}), CANVAS, None))
+    page = shown(timeline_page(read(TimelineDoc, TIMELINE | {"spans": spans}), CANVAS, None))
     assert "mostly throttled between 07:00 and 07:25" in page
 
 
 def test_what_is_left_out_is_said() -> None:
     """R135"""
     cut = TIMELINE | {"whole": False, "more_spans": 1200}
-    page = shown(timeline_page(read(Timeline, cut), CANVAS, UTC))
+    page = shown(timeline_page(read(TimelineDoc, cut), CANVAS, UTC))
     assert "and 1,200 more times" in page
     assert "All sums are exact" in page
-    assert "exact" not in shown(timeline_page(read(Timeline, TIMELINE), CANVAS, UTC))
+    assert "exact" not in shown(timeline_page(read(TimelineDoc, TIMELINE), CANVAS, UTC))
 
 
 @pytest.mark.parametrize("text", ["", "noon", "25:00", "2027-01-01", "-1h", "1e9s"])
@@ -149,24 +143,24 @@ def test_what_is_not_all_does_not_read_so(share: float, text: str) -> None:
 
 def test_the_timeline_says_it_in_one_line_and_draws_it() -> None:
     """R68, R91"""
-    page = shown(timeline_page(read(Timeline, TIMELINE), CANVAS, UTC))
+    page = shown(timeline_page(read(TimelineDoc, TIMELINE), CANVAS, UTC))
     assert "mostly throttled between 07:00 and 07:25 by shard/lag  (92 % of 14,200 checks)" in page
     assert "17,000 checks, 82 % refused (77 % by metrics, 6 % by dice)" in page
     assert "██████" in page and "u1:etl" in page
-    ascii_page = timeline_page(read(Timeline, TIMELINE), Canvas(160, ASCII), UTC)
+    ascii_page = timeline_page(read(TimelineDoc, TIMELINE), Canvas(160, ASCII), UTC)
     assert shown(ascii_page).isascii()
 
 
 def test_times_are_those_of_the_machine() -> None:
-    page = shown(timeline_page(read(Timeline, TIMELINE), CANVAS, NOW.tzinfo))
+    page = shown(timeline_page(read(TimelineDoc, TIMELINE), CANVAS, NOW.tzinfo))
     assert "mostly throttled between 08:00 and 08:25 by shard/lag" in page
 
 
 def test_nobody_asked_and_never_held_are_said() -> None:
     empty = TIMELINE | {"total": sums(0, 0), "bins": [], "spans": [], "children": []}
-    assert "nobody asked" in shown(timeline_page(read(Timeline, empty), CANVAS, UTC))
+    assert "nobody asked" in shown(timeline_page(read(TimelineDoc, empty), CANVAS, UTC))
     fine = TIMELINE | {"spans": []}
-    told = shown(timeline_page(read(Timeline, fine), CANVAS, UTC))
+    told = shown(timeline_page(read(TimelineDoc, fine), CANVAS, UTC))
     assert "at no time was it mostly throttled" in told
 
 
@@ -189,6 +183,8 @@ def test_history_asks_for_minutes(
 def test_a_run_far_longer_than_usual_is_told() -> None:
     """R91"""
     runs = {
+        "since": "2026-03-01T05:00:00Z",
+        "until": "2026-03-01T08:10:00Z",
         "minutes": 190,
         "ongoing": True,
         "earlier": 6,
@@ -196,14 +192,15 @@ def test_a_run_far_longer_than_usual_is_told() -> None:
         "longest_minutes": 50,
         "unusual": True,
     }
-    page = shown(timeline_page(read(Timeline, TIMELINE | {"runs": runs}), CANVAS, UTC))
+    page = shown(timeline_page(read(TimelineDoc, TIMELINE | {"runs": runs}), CANVAS, UTC))
     assert "far longer than usual: has been running for 3.2 h; its 6 runs before" in page
     quiet = TIMELINE | {"runs": runs | {"usual_minutes": None, "unusual": False}}
-    assert "runs before" not in shown(timeline_page(read(Timeline, quiet), CANVAS, UTC))
+    assert "runs before" not in shown(timeline_page(read(TimelineDoc, quiet), CANVAS, UTC))
 
 
 # --- explain at a past instant -------------------------------------------------------------
 
+OF_MAIN = {"at": "2026-03-02T06:10:00Z", "database": "main", "looks": 60, "absent": 0}
 PAST: dict[str, Any] = {
     "app": "etl",
     "database": "main",
@@ -218,6 +215,7 @@ PAST: dict[str, Any] = {
     "clients": [{"client": "u1:etl", "sums": sums(2, 98)}],
     "metrics": [
         {
+            **OF_MAIN,
             "metric": "lag",
             "low": 2.0,
             "mean": 8.0,
@@ -226,6 +224,7 @@ PAST: dict[str, Any] = {
             "threshold": 5.0,
         },
         {
+            **OF_MAIN,
             "metric": "load",
             "low": None,
             "mean": None,
@@ -315,7 +314,7 @@ def row(**more: Any) -> dict[str, Any]:
 )
 def test_what_a_rule_would_have_changed(document: dict[str, Any], told: str) -> None:
     """R145"""
-    assert told in shown(replay_page(read(Replay, document), CANVAS, UTC))
+    assert told in shown(replay_page(read(ReplayDoc, document), CANVAS, UTC))
 
 
 def test_replay_sends_the_rule_of_a_file(
@@ -373,10 +372,10 @@ def test_a_file_that_is_no_rule_is_named(tmp_path: Path, text: str, told: str) -
 
 
 def test_who_is_starved_with_cause_and_remedy() -> None:
-    page = shown(starvation_page(read_list(Starving, {"starved": [STARVED]}, "starved"), CANVAS))
+    page = shown(starvation_page([read(StarvedDoc, STARVED)], CANVAS))
     assert "STARVED  etl (2 clients) on main: refused by lag for 15 min, 25 %" in page
     assert "an exempt client works on (fix:x)" in page and "headgate rule lift r7" in page
-    quiet = read_list(Starving, {"starved": [STARVED | {"alarming": False}]}, "starved")
+    quiet = [read(StarvedDoc, STARVED | {"alarming": False})]
     assert shown(starvation_page(quiet, CANVAS)).startswith("waits")
     assert "nobody is starved" in shown(starvation_page((), CANVAS))
 
@@ -391,13 +390,15 @@ def test_starvation_is_loud_in_status_and_top() -> None:
 
 def test_rogues_are_listed_and_what_hides_them_is_said() -> None:
     """R138"""
-    suspects = read_list(Suspect, {"s": [SUSPECT]}, "s")
-    faults = read_list(RogueFault, {"f": [{"database": "b", "detail": "denied"}]}, "f")
-    page = shown(rogue_page(suspects, faults, CANVAS))
+    suspects = [read(SuspectDoc, SUSPECT)]
+    faults = [RogueFaultDoc("b", "denied")]
+    page = shown(rogue_page(RoguesDoc(suspects, faults), CANVAS))
     assert "alice" in page and "psql" in page and "60 %" in page
     assert "b: sessions cannot be listed: denied" in page
-    assert "everybody at work there has asked" in shown(rogue_page((), (), CANVAS))
-    assert "everybody" not in shown(rogue_page((), faults, CANVAS)), "not listed is not cleared"
+    assert "everybody at work there has asked" in shown(rogue_page(RoguesDoc((), ()), CANVAS))
+    assert "everybody" not in shown(rogue_page(RoguesDoc((), faults), CANVAS)), (
+        "not listed is not cleared"
+    )
 
 
 @pytest.mark.parametrize(
@@ -406,7 +407,7 @@ def test_rogues_are_listed_and_what_hides_them_is_said() -> None:
         (lambda url: clients(rogue=True, url=url), "/v1/rogues",
          {"suspects": [SUSPECT], "faults": []}, "alice"),
         (lambda url: clients(url=url), "/v1/clients", {"clients": []}, "no client"),
-        (lambda url: starvation(url=url), "/v1/starvation", {"starved": [STARVED]}, "STARVED"),
+        (lambda url: starvation(url=url), "/v1/starvation", STARVATION, "STARVED"),
     ],
 )  # fmt: skip
 def test_commands_show_what_the_agent_says(

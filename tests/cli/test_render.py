@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console, Group, RenderableType
 
 from headgate.cli.bars import ASCII
-from headgate.cli.documents import (
-    Answer,
-    AuditEntry,
-    Client,
-    Metric,
-    MetricView,
-    Status,
-    Unthrottled,
-    read,
-)
+from headgate.cli.documents import read
 from headgate.cli.pages import (
     answer_page,
     audit_page,
@@ -35,6 +26,9 @@ from headgate.cli.pages import (
 from headgate.cli.render import Canvas, columns_for, metric_table, status_page
 from headgate.tui.overview import fitted
 from headgate.tui.trend import Picture, Trend
+from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.status import AuditDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
+from headgate.wire.unthrottled import UnthrottledDoc
 from tests.cli import builders
 from tests.tui.scenes import overview_of
 
@@ -49,7 +43,7 @@ def squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
-BUSY = read(Status, builders.busy_status())
+BUSY = read(StatusDoc, builders.busy_status())
 
 
 PACED = builders.database(pace=builders.pace(clients_total=9))
@@ -58,7 +52,7 @@ PACED = builders.database(pace=builders.pace(clients_total=9))
 def test_status_and_top_say_what_is_released_and_who_waits() -> None:
     """R142: the gate is open, and yet clients are sent away; nobody is to wonder why."""
     waits = builders.client(last_verdict="PACED", refused_for_s=0.8)
-    status = read(Status, builders.status(databases=[PACED], clients=[waits]))
+    status = read(StatusDoc, builders.status(databases=[PACED], clients=[waits]))
     top = overview_of(Picture("http://agent", status, 0.0), 120, 30, 0.0)
     for page in (status_page(status, Canvas(120)), top):
         text = shown(page, 120)
@@ -73,7 +67,7 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
 )
 def test_a_rate_is_short_at_any_size(rate: float, text: str) -> None:
     database = builders.database(pace=builders.pace(rate=rate, starting=True))
-    status = read(Status, builders.status(databases=[database]))
+    status = read(StatusDoc, builders.status(databases=[database]))
     assert f"paced  slow start, {text} of cost" in shown(status_page(status, Canvas(120)), 120)
 
 
@@ -103,12 +97,12 @@ def test_a_store_that_cannot_be_written_is_loud() -> None:
         "fault_for_s": 90.0,
         "tallies_waiting": 12000,
     }
-    page = status_page(read(Status, builders.status(store=store)), Canvas())
+    page = status_page(read(StatusDoc, builders.status(store=store)), Canvas())
     assert "NOT WRITABLE for 90.0 s: disk full; 12,000 counts wait" in shown(page)
 
 
 def test_a_refused_reload_is_loud() -> None:
-    status = read(Status, builders.status(settings_fault="line 3, agent.lisen: unknown"))
+    status = read(StatusDoc, builders.status(settings_fault="line 3, agent.lisen: unknown"))
     assert "settings refused at the last reload: line 3, agent.lisen" in shown(
         status_page(status, Canvas())
     )
@@ -151,27 +145,27 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
     client = builders.client("[red]x[/red]", refused_for_s=3.0, refused_by="[b]lag\x1b[2J")
     metrics = [builders.absent("m", detail="\x1b]0;owned\x07 [bold]no[/bold]")]
     status = builders.status(clients=[client], databases=[builders.database(metrics=metrics)])
-    text = shown(status_page(read(Status, status), Canvas(140)), 140)
+    text = shown(status_page(read(StatusDoc, status), Canvas(140)), 140)
     assert "[red]x[/red]" in text
     assert "\x1b" not in text
     assert "\x07" not in text
 
 
 def test_a_refusal_says_why_and_when_to_ask_again() -> None:
-    text = squeezed(shown(answer_page(read(Answer, builders.refusal()), Canvas())))
+    text = squeezed(shown(answer_page(read(AnswerDoc, builders.refusal()), Canvas())))
     assert text.startswith("REFUSED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "ask again in 1.4 s" in text
     assert "BREACHED" in text and "ABSENT" in text
 
 
 def test_an_admission_is_one_line() -> None:
-    text = shown(answer_page(read(Answer, builders.answer()), Canvas()))
+    text = shown(answer_page(read(AnswerDoc, builders.answer()), Canvas()))
     assert text == "ADMITTED  etl:nightly may work on main\n"
 
 
 def test_explain_says_what_would_have_to_change() -> None:
     """R144."""
-    text = shown(explain_page(read(Answer, builders.refusal()), Canvas()))
+    text = shown(explain_page(read(AnswerDoc, builders.refusal()), Canvas()))
     assert "would be REFUSED  THRESHOLD_EXCEEDED" in text
     assert "To be admitted:\n  · lag must fall from 7.2 s to 5 s or below" in text
 
@@ -179,14 +173,14 @@ def test_explain_says_what_would_have_to_change() -> None:
 def test_explain_of_an_exempt_client_says_that_it_is() -> None:
     """R78: nothing stands in its way, but much would in anybody else's."""
     answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "waived"}])
-    text = squeezed(shown(explain_page(read(Answer, answer), Canvas())))
+    text = squeezed(shown(explain_page(read(AnswerDoc, answer), Canvas())))
     assert "EXEMPT: lag would refuse anybody else." in text
     assert "Nothing stands in the way" not in text
 
 
 def test_explain_of_an_admission_names_the_nearest_metric() -> None:
     answer = builders.answer(metrics=[builders.metric(value=4.0)])
-    text = squeezed(shown(explain_page(read(Answer, answer), Canvas())))
+    text = squeezed(shown(explain_page(read(AnswerDoc, answer), Canvas())))
     assert "would be ADMITTED" in text
     assert "Nearest to refusing: lag, at 80% of its threshold (4 s; refused > 5 s)" in text
 
@@ -212,7 +206,7 @@ def test_status_marks_what_guards_only_when_named() -> None:
     """A metric that judges nothing must not look like one that does."""
     off = builders.metric("loadavg", state="disabled", value=None, age_ms=None)
     other = builders.database(other_metrics=[builders.metric("queue"), off])
-    text = shown(status_page(read(Status, builders.status(databases=[other])), Canvas()))
+    text = shown(status_page(read(StatusDoc, builders.status(databases=[other])), Canvas()))
     assert "queue*" in text and "* outside the default set" in text
     assert "loadavg " in text and "disabled" in text
 
@@ -220,7 +214,7 @@ def test_status_marks_what_guards_only_when_named() -> None:
 def test_metrics_outside_the_default_set_are_marked_and_show_how_fine_they_are() -> None:
     """R23"""
     view = read(MetricView, builders.metric_view("queue", in_default=False, granularity_s=30.0))
-    text = shown(metrics_page([view], Canvas()))
+    text = shown(metrics_page(MetricsDoc([view]), Canvas()))
     assert "queue*" in text and "fine to" in text and "30" in text
     assert "outside the default set" in shown(metric_page(view, Canvas()))
 
@@ -235,10 +229,10 @@ def test_metrics_are_listed_with_their_origin_and_advice() -> None:
             ),
         ),
     ]
-    text = shown(metrics_page(views, Canvas()))
+    text = shown(metrics_page(MetricsDoc(views), Canvas()))
     assert "runtime, rev 3" in text
     assert "advice  q: slow" in text
-    assert "no metric is configured" in shown(metrics_page([], Canvas()))
+    assert "no metric is configured" in shown(metrics_page(MetricsDoc([]), Canvas()))
 
 
 def test_the_end_of_a_change_stands_in_the_list_and_with_its_metric() -> None:
@@ -247,9 +241,9 @@ def test_the_end_of_a_change_stands_in_the_list_and_with_its_metric() -> None:
     stays = read(MetricView, builders.metric_view())
     at = datetime(2026, 3, 1, 12, tzinfo=UTC).astimezone()
     for width in (60, 120):
-        text = shown(metrics_page([stays, view], Canvas(width=width)))
+        text = shown(metrics_page(MetricsDoc([stays, view]), Canvas(width=width)))
         assert " ends " in text and f"{at:%m-%d %H:%M %Z}" in text
-    assert " ends " not in shown(metrics_page([stays], Canvas()))
+    assert " ends " not in shown(metrics_page(MetricsDoc([stays]), Canvas()))
     assert f"ends at {at:%Y-%m-%d %H:%M:%S %Z}" in shown(metric_page(view, Canvas()))
 
 
@@ -261,7 +255,7 @@ def test_one_metric_shows_timing_and_settings() -> None:
 
 
 def test_clients_who_are_refused_longest_stand_on_top() -> None:
-    clients = [read(Client, document) for document in builders.busy_status()["clients"]]
+    clients = [read(ClientDoc, document) for document in builders.busy_status()["clients"]]
     text = shown(clients_page(clients[::-1], Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
     assert "no client has asked yet" in shown(clients_page([], Canvas()))
@@ -269,7 +263,7 @@ def test_clients_who_are_refused_longest_stand_on_top() -> None:
 
 def test_periods_without_a_throttler_stand_below_the_history() -> None:
     """R55"""
-    period = Unthrottled("etl:nightly", "2026-03-01T07:00:30.123Z", 53.0, 600.0, 1421)
+    period = UnthrottledDoc("etl:nightly", ["main"], "2026-03-01T07:00:30.123Z", 53.0, 600.0, 1421)
     page = shown(Group(*unthrottled_page([period])))
     assert "etl:nightly" in page and "2026-03-01 07:00:30" in page
     assert "53.0 s" in page and "1,421" in page
@@ -279,8 +273,8 @@ def test_periods_without_a_throttler_stand_below_the_history() -> None:
 def test_the_audit_says_who_changed_what_from_what() -> None:
     at = "2026-03-01T07:40:12.123Z"
     entries = [
-        AuditEntry(at, "alice", "metric.set", "main/lag", {"threshold": 5}, {"threshold": 9}),
-        AuditEntry(at, "uid:0", "metric.remove", "main/lag", {"threshold": 5}, None),
+        AuditDoc(at, "alice", "metric.set", "main/lag", {"threshold": 5}, {"threshold": 9}),
+        AuditDoc(at, "uid:0", "metric.remove", "main/lag", {"threshold": 5}, None),
     ]
     text = shown(audit_page(entries, Canvas()))
     assert "2026-03-01 07:40:12  alice  metric.set" in text
@@ -295,7 +289,7 @@ LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is
 def test_a_long_message_stands_once_beneath_its_table() -> None:
     dead = [builders.absent(name, cause="failed", detail=LONG) for name in ("lag", "lock_waits")]
     dead[1]["absent_for_ms"] = 9000
-    metrics = [read(Metric, document) for document in dead]
+    metrics = [read(MetricDoc, document) for document in dead]
     text = shown(metric_table("main", metrics, Canvas(110)), 110)
     assert text.count("Connection refused") == 1
     assert f"lag, lock_waits: failed: {LONG}" in text
@@ -305,7 +299,7 @@ def test_a_long_message_stands_once_beneath_its_table() -> None:
 def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
-    line = squeezed(shown(answer_page(read(Answer, answer), Canvas(160)), 160))
+    line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
     told = "lag is 7.2 s, refused > 5 s; lock_waits has no value (failed for 2.2 s); ask again"
     assert f"REFUSED etl:nightly on main: {told}" in line
 
@@ -350,7 +344,7 @@ def test_on_a_low_terminal_what_refuses_stays() -> None:
     metrics = [builders.metric(f"m{n}", value=n / 10) for n in range(30)]
     metrics += [builders.breached("late"), builders.absent("mute")]
     status = builders.status(databases=[builders.database(verdict="X", metrics=metrics)])
-    view = Trend("u").take(read(Status, status), 1.0)
+    view = Trend("u").take(read(StatusDoc, status), 1.0)
     text = framed(view, height=16)
     assert "late" in text and "mute" in text
     assert "more metrics, none of them refusing" in text
@@ -360,7 +354,7 @@ def test_on_a_low_terminal_what_refuses_stays() -> None:
 def test_where_not_all_databases_fit_the_refusing_ones_come_first() -> None:
     databases = [builders.database(f"db{n}") for n in range(10)]
     databases[7] = builders.database("db7", verdict="THRESHOLD_EXCEEDED")
-    status = read(Status, builders.status(databases=databases))
+    status = read(StatusDoc, builders.status(databases=databases))
     shown_databases, left_out = fitted(status.databases, 12)
     assert shown_databases[0].database == "db7"
     assert left_out == 10
@@ -368,12 +362,12 @@ def test_where_not_all_databases_fit_the_refusing_ones_come_first() -> None:
 
 def test_many_clients_are_counted_not_listed() -> None:
     clients = [builders.client(f"job{n}") for n in range(200)]
-    view = Trend("u").take(read(Status, builders.status(clients=clients)), 1.0)
+    view = Trend("u").take(read(StatusDoc, builders.status(clients=clients)), 1.0)
     text = framed(view, height=20)
     assert "more clients" in text
     assert len(text.splitlines()) <= 20
 
 
 def test_a_metric_without_threshold_has_no_bar() -> None:
-    metric = read(Metric, builders.metric(threshold=None))
+    metric = read(MetricDoc, builders.metric(threshold=None))
     assert "–" in shown(metric_table("main", [metric], Canvas()))

@@ -9,20 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.cli.bars import ASCII, UNICODE
-from headgate.cli.documents import Shard, Status, read
+from headgate.cli.documents import read
 from headgate.cli.pages import shard_page
 from headgate.cli.render import Canvas, status_page
 from headgate.cli.tree import member_facts, shard_line, shard_tree
 from headgate.tui.trend import Picture
+from headgate.wire.shard import ShardDoc
+from headgate.wire.status import StatusDoc
 from tests.cli import builders
 from tests.cli.test_render import shown, squeezed
 from tests.tui.scenes import overview_of
 
-TROUBLED = read(Shard, builders.troubled_shard())
+TROUBLED = read(ShardDoc, builders.troubled_shard())
 
 
 def drawn(width: int = 80, **given_: Any) -> str:
-    return shown(shard_tree(read(Shard, builders.shard(**given_)), UNICODE, width), width)
+    return shown(shard_tree(read(ShardDoc, builders.shard(**given_)), UNICODE, width), width)
 
 
 def test_the_tree() -> None:
@@ -144,7 +146,7 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
     skip = {"member": rude, "who": rude, "reason": rude, "until_s": 60.0}
     member = builders.member(rude, problem=rude, labels={rude: rude}, asides={rude: rude})
     members = [member, builders.member("db-z", skip=skip, reachable=False, role_detail=rude)]
-    shard = read(Shard, builders.shard(shard=rude, members=members, warming_up=rude))
+    shard = read(ShardDoc, builders.shard(shard=rude, members=members, warming_up=rude))
     for page in (
         shard_tree(shard, UNICODE, 100),
         shard_line(shard, UNICODE),
@@ -158,8 +160,8 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
 # --- where it is shown -------------------------------------------------------------------------
 
 
-def a_status(**database: Any) -> Status:
-    return read(Status, builders.status(databases=[builders.database(**database)]))
+def a_status(**database: Any) -> StatusDoc:
+    return read(StatusDoc, builders.status(databases=[builders.database(**database)]))
 
 
 def test_status_draws_the_tree_below_its_database() -> None:
@@ -203,7 +205,7 @@ def test_a_hopeless_replica_is_not_overlooked() -> None:
     )
     text = drawn(members=[builders.primary(), member])
     assert "✖ lag SKIPPED: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)
-    line = shard_line(read(Shard, builders.shard(members=[member])), UNICODE)
+    line = shard_line(read(ShardDoc, builders.shard(members=[member])), UNICODE)
     assert "HOPELESS, skipped" in line.plain
 
 
@@ -225,7 +227,7 @@ def test_a_member_without_a_copy_of_the_changes_is_told_with_the_reason() -> Non
     )
     text = squeezed(drawn(members=[behind, whole]))
     assert text.count("has no copy yet of what is set for the shard: the disk is full") == 1
-    shard = read(Shard, builders.shard(members=[behind, whole]))
+    shard = read(ShardDoc, builders.shard(members=[behind, whole]))
     facts = [", ".join(member_facts(member, shard)) for member in shard.members]
     assert "has not all changes as of 42.0s ago" in facts[0]
     assert "has all changes as of 1.0s ago" in facts[1]

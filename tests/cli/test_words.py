@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.documents import Answer, Metric, read
+from headgate.cli.documents import read
 from headgate.cli.words import absence_text, age_text, ago, nearest, plain, remedies
+from headgate.wire.answers import AnswerDoc, MetricDoc
 from tests.cli import builders
 
 
 def remedy(metric: dict[str, Any]) -> str:
-    return remedies(read(Answer, builders.refusal(metrics=[metric])))[0]
+    return remedies(read(AnswerDoc, builders.refusal(metrics=[metric])))[0]
 
 
 def test_a_breach_says_from_where_to_where() -> None:
@@ -46,29 +47,29 @@ def test_an_unknown_metric_is_named_with_those_that_exist() -> None:
 def test_a_rule_must_end() -> None:
     reason = "rule r1 refuses every check of etl for another 12 min"
     answer = builders.refusal("APP_DENIED", rule="r1", reason=reason, metrics=[builders.metric()])
-    assert remedies(read(Answer, answer)) == [f"rule r1 must end: {reason}"]
+    assert remedies(read(AnswerDoc, answer)) == [f"rule r1 must end: {reason}"]
 
 
 def test_a_rule_that_leaves_a_client_to_the_metrics_need_not_end() -> None:
     """It is named in the answer, for other dice would have refused by it."""
     answer = builders.refusal("THRESHOLD_EXCEEDED", rule="favored")
-    assert all("favored" not in told for told in remedies(read(Answer, answer)))
+    assert all("favored" not in told for told in remedies(read(AnswerDoc, answer)))
 
 
 def test_a_refusal_without_metrics_gives_its_reason() -> None:
     answer = builders.refusal("APP_DENIED", reason="the check carries no client name", metrics=[])
-    assert remedies(read(Answer, answer)) == ["the check carries no client name"]
+    assert remedies(read(AnswerDoc, answer)) == ["the check carries no client name"]
 
 
 def test_nothing_has_to_change_for_who_is_admitted() -> None:
-    assert remedies(read(Answer, builders.answer(metrics=[builders.metric()]))) == []
+    assert remedies(read(AnswerDoc, builders.answer(metrics=[builders.metric()]))) == []
 
 
 def test_the_nearest_metric_has_used_most_of_its_threshold() -> None:
     metrics = [builders.metric("a", value=1), builders.metric("b", value=4), builders.absent("c")]
-    found = nearest(read(Answer, builders.answer(metrics=metrics)))
+    found = nearest(read(AnswerDoc, builders.answer(metrics=metrics)))
     assert found is not None and found.metric == "b"
-    assert nearest(read(Answer, builders.answer())) is None
+    assert nearest(read(AnswerDoc, builders.answer())) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_servers_message_does_not_steer_the_terminal(text: str, shown: str) ->
 
 
 def test_an_absence_without_detail_still_has_its_cause() -> None:
-    metric = read(Metric, builders.absent(detail="", absent_for_ms=None, cause="never_read"))
+    metric = read(MetricDoc, builders.absent(detail="", absent_for_ms=None, cause="never_read"))
     assert absence_text(metric) == "never read"
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import pytest
 from headgate.core.keyvalue import Compare, Listing, Put
 from headgate.core.records import AuditEntry, Report, Tally
 from headgate.errors import StoreUnavailable
-from headgate.stores import SqliteStore
+from headgate.stores import SqliteStore, file, salvage
+from headgate.stores.conversion import OldRows, entries_of
 from tests.contracts.conftest import sqlite_store
 
 # As version 1 wrote it: a dump of its file. sqlite_sequence tells that two entries were forgotten.
@@ -342,6 +344,39 @@ EVERYTHING = {
         "boot": "boot-1 1091.000",
     },
 }
+
+
+SLOW_S = 1.5
+"""Well over the deadline of everything else."""
+
+
+async def test_a_conversion_that_takes_long_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *others, (script, convert) = file.STEPS
+    assert convert is not None
+
+    def slowly(connection: sqlite3.Connection) -> None:
+        time.sleep(SLOW_S)
+        convert(connection)
+
+    monkeypatch.setattr(file, "STEPS", (*others, (script, slowly)))
+    store = SqliteStore(path, deadline_s=SLOW_S / 3)
+    await store.open()
+    await check_kept(store)
+    await store.close()
+
+
+async def test_to_salvage_what_has_to_be_converted_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(rows: OldRows) -> dict[str, bytes]:
+        time.sleep(SLOW_S)
+        return entries_of(rows)
+
+    monkeypatch.setattr(salvage, "entries_of", slowly)
+    listing = await SqliteStore(path, deadline_s=SLOW_S / 3).salvage_list([""])
+    assert told(listing) == CHANGES
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import pytest
 from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.cli.api import Answered
 from headgate.cli.budget_replay import last_hour
-from headgate.cli.budget_replay_pages import Replayed, replay_page
+from headgate.cli.budget_replay_pages import replay_page
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas
 from headgate.traffic.ask import Who
 from headgate.traffic.traces import Trace, TraceBatch
+from headgate.wire.budget_replay import BudgetReplayDoc
 from tests.agent.budget_world import FakeServer, document
 from tests.cli.test_looking_back import CANVAS, shown
 from tests.http.conftest import Serve
@@ -144,7 +145,7 @@ def test_without_a_server_there_is_nothing_to_play(serve: Serve) -> None:
 
 def test_the_page_says_who_would_have_been_refused(served: Made) -> None:
     made = served(*BUSY)
-    found = read(Replayed, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
+    found = read(BudgetReplayDoc, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
     page = shown(replay_page(found, CANVAS))
     assert "4 statements, 4 traces" in page
     assert "1 that ran would have been refused" in page
@@ -155,14 +156,14 @@ def test_the_page_says_who_would_have_been_refused(served: Made) -> None:
 
 def test_at_eighty_columns_no_word_is_cut(served: Made) -> None:
     made = served(*BUSY)
-    found = read(Replayed, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
+    found = read(BudgetReplayDoc, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
     page = shown(replay_page(found, Canvas(80)), Canvas(80))
     for word in ("budget", "username", "statements", "refused", "what changes"):
         assert word in page
 
 
 def test_a_page_of_nothing_says_so(served: Made) -> None:
-    found = read(Replayed, replay(served()).json)
+    found = read(BudgetReplayDoc, replay(served()).json)
     assert "no statement was traced" in shown(replay_page(found, CANVAS))
 
 

@@ -231,6 +231,49 @@ def spoil(copy: Path, damage: str) -> None:
         copy.write_bytes(b"{}\n")
 
 
+async def test_a_change_is_appended_to_the_copy_and_the_copy_stays_small(path: Path) -> None:
+    """Thousands of rules are not written again with each change of one."""
+    copy = Path(f"{path}.copy")
+    many = [Put(f"{RULES}m{n}", b"x" * 400) for n in range(500)]
+    async with opened(path) as store:
+        await store.commit([], many, audit=[ENTRY])
+        inodes, sizes = set[int](), list[int]()
+        for n in range(600):
+            await store.commit([], [replace(many[n % 500], value=b"%d" % n * 130)])
+            inodes.add(copy.stat().st_ino)
+            sizes.append(copy.stat().st_size)
+        expected = await in_force(store)
+    assert len(inodes) <= 3, "it was written anew with each change"
+    assert max(sizes) < 2.5 * sizes[0], "it grows"
+    path.unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == expected
+
+
+async def test_what_was_being_appended_when_the_power_failed_does_not_count(path: Path) -> None:
+    """Its change was not acknowledged; those before it were."""
+    copy = Path(f"{path}.copy")
+    begun = b'{"id":"","revision":99,"wall_s":1.0,"entries":[["items/'
+    copy.write_bytes(copy.read_bytes() + begun)
+    path.unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == ALL
+
+
+async def test_a_copy_that_was_put_there_meanwhile_is_replaced(path: Path) -> None:
+    copy = Path(f"{path}.copy")
+    async with opened(path) as store:
+        await store.commit([], [OTHER])
+        shutil.copy(copy, f"{copy}.older")
+        await store.commit([], [STRICT])
+        Path(f"{copy}.older").rename(copy)
+        await store.commit([], [LIFTED])
+        expected = await in_force(store)
+    path.unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == expected
+
+
 # --- both are lost -------------------------------------------------------------------------
 
 

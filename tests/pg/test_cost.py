@@ -98,7 +98,7 @@ def test_what_reads_more_than_small_tables_is_estimated_as_planned(gate: Gate, d
     said = detail(error)
     assert (said["limit"], said["retry_after_ms"]) == ("burst", "never"), "it has never run"
     hint = error.diag.message_hint or ""
-    assert "Its estimate is a guess: ANALYZE public.tiny_" in hint
+    assert "The estimate is a guess: run ANALYZE public.tiny_" in hint
 
 
 def test_a_hint_to_analyze_is_given_only_where_that_is_missing(gate: Gate) -> None:
@@ -120,7 +120,7 @@ def test_what_is_refused_for_its_estimate_says_when_it_is_tried_again(gate: Gate
         error = refusal(lambda: session.execute(DEAR.encode()))
         said = detail(error)
         assert 0 < int(said["retry_after_ms"]) <= 900_000 * 1.25
-        told = f"One execution is let through in {said['retry_after_ms']} ms"
+        told = f"One execution is admitted in {said['retry_after_ms']} ms"
         assert told in (error.diag.message_hint or "")
         gate.publish(budget(burst=0))
         assert detail(refusal(lambda: session.execute(DEAR.encode())))["retry_after_ms"] == "never"

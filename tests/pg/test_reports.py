@@ -37,11 +37,11 @@ def test_what_never_fits(gate: Gate) -> None:
     dear = "SELECT count(*), 'never run' FROM numbers, generate_series(1, 50)"
     with gate.app() as session:
         error = refusal(lambda: session.execute(dear))
-    assert "per-statement limit: estimated " in (error.diag.message_primary or "")
+    assert "per-query limit: estimated " in (error.diag.message_primary or "")
     said = detail(error)
     assert (said["limit"], said["retry_after_ms"]) == ("burst", "never")
     assert float(said["bound_ms"]) == 0.2
-    assert (error.diag.message_hint or "").startswith("As it is estimated it does not fit")
+    assert (error.diag.message_hint or "").startswith("The estimate is over the limit")
 
 
 def test_a_full_bucket_says_when_to_come_back(gate: Gate) -> None:

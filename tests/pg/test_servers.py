@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from base64 import b64decode
 from pathlib import Path
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 
 from headgate.demo import servers
 from headgate.pgext.meter import RegionMeter
+from headgate.traffic.compiled import compile_policy, encoded
 from headgate.traffic.parse import parse_policy
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import NEWEST
@@ -23,7 +25,7 @@ CLOSED = budget(max_workers=0)
 
 
 def as_setting(*budgets: dict[str, object], **policy: object) -> str:
-    return json.dumps({"budgets": list(budgets), "policy": policy})
+    return encoded(compile_policy(parse_policy({"budgets": list(budgets), "policy": policy}), 0))
 
 
 def set_and_reload(gate: Gate, name: str, value: str) -> None:
@@ -71,17 +73,36 @@ def test_a_policy_in_a_setting(fresh: Fresh, major: int) -> None:
     assert is_refused(gate)
 
 
+INVALID = (
+    'invalid value for parameter "pg_headgate.policy": it must be the output of '
+    '"headgate budget compile FILE"'
+)
+
+
 def _bad_settings_leave_it(gate: Gate) -> None:
-    for bad in ('{"budgets": [{"name": "x", "rate": 120}]}', "{", '{"budgets": 7}', "x" * 70_000):
-        with pytest.raises(psycopg.errors.InvalidParameterValue):
+    good = as_setting(budget(max_workers=5))
+    flipped = good[:40] + ("B" if good[40] == "A" else "A") + good[41:]
+    for bad, why in (
+        ('{"budgets": []}', "JSON"),
+        ("{", "JSON"),
+        ("not a policy", "base64"),
+        (good[:-4], "not as long as it says"),
+        (flipped, "checksum"),
+        (encoded(b64decode(good) + bytes(8)), "not as long as it says"),
+        ("AAAA" * 40_000, "headgate pg publish"),
+    ):
+        with pytest.raises(psycopg.errors.InvalidParameterValue) as rejected:
             set_and_reload(gate, "policy", bad)
+        diag = rejected.value.diag
+        assert diag.message_primary == INVALID
+        assert why in f"{diag.message_detail} {diag.message_hint}", bad[:40]
     # By the file, which nobody checks before: every process does.
     conf = gate.server.data_dir / "postgresql.auto.conf"
-    conf.write_text(conf.read_text() + "pg_headgate.policy = '{\"budgets\": 7}'\n")
+    conf.write_text(conf.read_text() + f"pg_headgate.policy = '{flipped}'\n")
     gate.admin().execute("SELECT pg_reload_conf()")
-    eventually(lambda: 'invalid value for parameter "pg_headgate.policy"' in gate.server.log())
+    eventually(lambda: INVALID in gate.server.log())
     assert gate.budget()["max_workers"] == 5
-    set_and_reload(gate, "policy", as_setting(budget(max_workers=5)))
+    set_and_reload(gate, "policy", good)
 
 
 def test_a_broken_policy_in_a_setting_does_not_keep_a_server_from_starting(

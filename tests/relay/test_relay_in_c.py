@@ -3,7 +3,6 @@ that have threads in them under ThreadSanitizer, and longer runs."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,16 +20,7 @@ pytestmark = pytest.mark.timeout(LONGEST_S + 60, func_only=True)
 
 
 def run(programs: Path, name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [programs / name, *arguments],
-        cwd=RELAY.source,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=LONGEST_S,
-    )
-    assert done.returncode == 0, f"{name}: {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return relaytests.run(RELAY, programs / name, *arguments, within_s=LONGEST_S)
 
 
 @pytest.fixture(scope="session")

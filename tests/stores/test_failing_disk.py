@@ -25,7 +25,6 @@ from tests.stores.scenes import DEADLINE_S, STEPS, entry, fleet_copy, rule
 
 SIDE_FILES = ("", "-wal", "-shm", "-journal")
 PREFIXES = ("items/", "notes/")
-NOTE = "notes/rule_time"
 
 
 class Fault(NamedTuple):
@@ -171,17 +170,6 @@ def allowed(play: Play, begun: Mapping[str, bytes]) -> dict[str, list[bytes | No
     return found
 
 
-def allowed_notes(play: Play, begun: Mapping[str, bytes]) -> list[bytes | None]:
-    """In the copy alone: any that it had, for it is written later."""
-    kept = [
-        put.value
-        for _, puts, outcome in outcomes(play)
-        for put in puts
-        if put.key == NOTE and outcome != "refused"
-    ]
-    return [begun.get(NOTE), *kept]
-
-
 def check_state(case: Played, begun: Mapping[str, bytes], why: object) -> None:
     fits = allowed(case.play, begun)
     for gone, name in ((SIDE_FILES, "copy alone"), ((".copy",), "file alone"), ((), "both")):
@@ -197,8 +185,7 @@ def check_state(case: Played, begun: Mapping[str, bytes], why: object) -> None:
         if found is None:
             assert name == "copy alone", f"lost: {seen}"
             continue
-        later = {NOTE: allowed_notes(case.play, begun)} if name == "copy alone" else {}
-        check_values(found, fits | later, seen)
+        check_values(found, fits, seen)
         if found.audited is not None:
             check_audit(found.audited, case.play, seen)
 

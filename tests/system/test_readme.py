@@ -22,7 +22,7 @@ from tests.fixtures.forking import forked_agents
 from tests.fixtures.servers import CACHE_DIR, Pair
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-STEPS = README[README.index("## From nothing to a refused check") : README.index("## In a job")]
+STEPS = README[README.index("## Five minutes to a first check") : README.index("## In a job")]
 SECRET = "it's a 'secret' %40"
 
 

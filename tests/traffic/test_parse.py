@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.core.places import with_lines
 from headgate.errors import InvalidSettings
 from headgate.traffic.limits import BUDGET_SETTINGS, instant_text, parse_instant_ms
 from headgate.traffic.parse import (
     MAX_FAULTS,
     parse_budget,
     parse_policy,
-    with_lines,
     written,
     written_budget,
 )

@@ -8,14 +8,15 @@ from typing import Any
 from rich.console import RenderableType
 
 from headgate.cli.bars import UNICODE
-from headgate.cli.documents import AuditEntry, Refusal, Status, read
+from headgate.cli.documents import read
 from headgate.cli.render import Canvas
-from headgate.cli.rule_pages import RuleRow
-from headgate.cli.watch import Starving
 from headgate.tui.page import Moment, Surroundings, still
-from headgate.tui.sources import Rules, Scene, Strip, Told
+from headgate.tui.sources import Scene, Strip, Told
 from headgate.tui.trend import Picture, Trend
 from headgate.tui.views import VIEWS
+from headgate.wire.rules import RulesDoc
+from headgate.wire.starvation import StarvationDoc
+from headgate.wire.status import AuditsDoc, RefusalsDoc, StatusDoc
 from tests.cli import builders
 from tests.cli.documents import STARVED
 
@@ -64,15 +65,22 @@ def told(value: Any, **more: Any) -> Told:
 
 def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
     trend = Trend("http://127.0.0.1:8087")
-    trend.take(read(Status, document or builders.busy_status()), 99.0)
-    picture = trend.take(read(Status, document or builders.busy_status()), 99.5)
-    refusal = Refusal("2026-03-01T03:12:00Z", builders.refusal())
-    change = AuditEntry("2026-03-01T03:00:00Z", "ops", "rule.set", "r7", None, {"ratio": 0.5})
+    trend.take(read(StatusDoc, document or builders.busy_status()), 99.0)
+    picture = trend.take(read(StatusDoc, document or builders.busy_status()), 99.5)
+    refusal = {"at": "2026-03-01T03:12:00Z", "answer": builders.refusal()}
+    change: dict[str, Any] = {
+        "at": "2026-03-01T03:00:00Z",
+        "who": "ops",
+        "action": "rule.set",
+        "target": "r7",
+    }
+    change |= {"before": None, "after": {"ratio": 0.5}}
+    starved = {"window_s": 3600.0, "waterline": 0.05, "starved": [STARVED]}
     values = {
-        "rules": told(Rules([read(RuleRow, rule()), read(RuleRow, rule("r8"))], [])),
-        "starvation": told([read(Starving, STARVED)]),
-        "refusals": told([refusal] * 50),
-        "audit": told([change] * 50),
+        "rules": told(read(RulesDoc, {"rules": [rule(), rule("r8")]})),
+        "starvation": told(read(StarvationDoc, starved)),
+        "refusals": told(read(RefusalsDoc, {"refusals": [refusal] * 50})),
+        "audit": told(read(AuditsDoc, {"audit": [change] * 50})),
         **given,
     }
     strip = Strip([None] * 10 + [0.0] * 10 + [0.3, 0.9] * 5, "shard/lag")

@@ -324,12 +324,18 @@ def test_a_snapshot_asks_for_a_name_and_overwrites_nothing(tmp_path: Path) -> No
         save_lines(tmp_path / "a.svg", frame.lines, (90, 30))
 
 
+NOT_READ = ("read_s_ago", "version", "checksum", "enabled", "wanted_version", "refusal")
 STATE: dict[str, Any] = {
+    "database": "main",
+    **dict.fromkeys((*NOT_READ, "health", "cpus", "workers")),
+    **dict.fromkeys(("refused", "seats_total", "seats_behind", "buckets_total"), 0),
+    **dict.fromkeys(("seats", "budgets", "buckets"), ()),
     "fault": None,
     "patterns_total": 30,
     "patterns": [
         {
             "query_id": "77",
+            "database": 5,
             "calls": 4200,
             "k": 3.5,
             "cpu_mean_ms": 12.0,

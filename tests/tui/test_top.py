@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from headgate.cli.api import connect
-from headgate.cli.documents import Status, read
+from headgate.cli.documents import read
 from headgate.tui.poller import WAKE_EVERY_S, Waker
 from headgate.tui.trend import Picture
+from headgate.wire.status import StatusDoc
 from tests.cli import builders, documents
 from tests.cli.conftest import Run, headgate
 from tests.cli.scripted import Heard, Reply, ScriptedAgent
@@ -264,7 +265,7 @@ def test_who_wants_databases_awake_wakes_them_again_and_again() -> None:
     agent = ScriptedAgent()
     for method, path in wake:
         agent.says(path, {"database": "x", "activity": "normal"}, method=method)
-    status = read(Status, builders.busy_status())
+    status = read(StatusDoc, builders.busy_status())
     with agent.serving():
         waker = Waker(connect(agent.url, None))
         for now_s in (0.0, 1.0, WAKE_EVERY_S - 0.1, WAKE_EVERY_S):
@@ -286,7 +287,7 @@ def test_looking_wakes_nobody_unless_it_is_asked_for(busy: ScriptedAgent, run: R
 
 
 def test_an_agent_that_is_away_is_not_woken() -> None:
-    view = Picture("http://127.0.0.1:1", read(Status, builders.status()), 1.0, lost="gone")
+    view = Picture("http://127.0.0.1:1", read(StatusDoc, builders.status()), 1.0, lost="gone")
     Waker(connect(view.url, None)).wake(view, 1.0)
     Waker(connect(view.url, None)).wake(Picture(view.url, view.status, 1.0), 1.0)
 
@@ -321,7 +322,8 @@ def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
 
 def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run) -> None:
     at = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:00Z")
-    minute = {"at": at, "database": "main", "metric": "lag", "high": 5.0}
+    minute = {"at": at, "database": "main", "metric": "lag", "looks": 4, "absent": 0, "low": 1.0}
+    minute |= {"mean": 2.0, "high": 5.0, "breached_share": 0.0, "threshold": 5.0}
     busy.says("/v1/history/metrics", {"minutes": [minute], "whole": True})
     ran = run("top", "--once", "--view", "shard", "--interval", "0.1")
     line = next(line for line in ran.out.splitlines() if line.strip().startswith("lag"))

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from rich.color import ColorSystem
 
 from headgate.cli.bars import ASCII, UNICODE, Marks
-from headgate.cli.documents import Client, read
-from headgate.cli.history import Timeline
+from headgate.cli.documents import read
 from headgate.tui.clients import Node, flat, grown, matching, resampled
 from headgate.tui.layout import Column, Cursor, fit, place, window
 from headgate.tui.page import Surroundings, compose
@@ -16,6 +15,8 @@ from headgate.tui.paint import Paint, difference
 from headgate.tui.sources import Scene, Strip, Told, strip
 from headgate.tui.state import Flash, Panel, Prompt, State
 from headgate.tui.views import VIEWS
+from headgate.wire.history import TimelineDoc
+from headgate.wire.status import ClientDoc
 from tests.cli import builders
 from tests.cli.documents import TIMELINE
 from tests.tui import scenes
@@ -133,8 +134,8 @@ def test_clients_say_since_when_by_what_their_hour_and_the_remedy() -> None:
 
 
 def test_levels_have_the_sums_of_their_clients() -> None:
-    clients = [read(Client, builders.client(name)) for name in ("a:x", "a:y:1", "a:y:2", "b")]
-    clients.append(read(Client, builders.client("b", database="orders")))
+    clients = [read(ClientDoc, builders.client(name)) for name in ("a:x", "a:y:1", "a:y:2", "b")]
+    clients.append(read(ClientDoc, builders.client("b", database="orders")))
     nodes = {node.label: node for node in grown(clients)}
     assert set(nodes) == {"a", "b"}
     assert [below.label for below in nodes["a"].below] == ["x", "y"]
@@ -183,7 +184,7 @@ def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
 
 
 def test_a_strip_is_an_hour_in_steps_with_gaps_where_nobody_asked() -> None:
-    found = strip(read(Timeline, TIMELINE))
+    found = strip(read(TimelineDoc, TIMELINE))
     assert found == Strip([0.0, None, 0.92, None], "shard/lag")
     assert resampled([0.1, None, 0.9, 0.2, None, None], 3) == [0.1, 0.9, None]
 

@@ -43,6 +43,7 @@ from headgate.core.change_log import (
 from headgate.core.exchange import apart as apart_from_others
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import redacted
+from headgate.core.overlay import Overlay
 from headgate.core.reach import HERE, Reach
 from headgate.core.rule_settings import PAIRED, RuleSpec
 from headgate.core.rule_times import parse_date_time
@@ -250,7 +251,7 @@ class _Standing:
 class _Reading:
     """What was found so far."""
 
-    items: dict[ChangeName, Item]
+    items: Overlay[ChangeName, Item]
     """As it stands with that."""
     held: LogState
     changes: list[Edit] = field(default_factory=list)
@@ -271,14 +272,14 @@ class ApplyDrafts:
     def apply(self, held: LogState, file: ChangeFile, asked: Asked, *, prune: bool) -> Draft:
         """As the file says; what it does not name stays, unless `prune`."""
         standing = _Standing(held, file, asked.wall_s, apart=self.apart)
-        items = dict(held.items)
-        found = _Reading(items, replace(held, items=items))
+        items = held.items.copy()
+        found = _Reading(items, replace(held, items=items), faults=list(file.faults))
         for entry in file.entries:
             self._read(standing, entry, asked, found)
             if len(found.faults) > MAX_FAULTS:
                 break
         if found.faults:
-            raise InvalidSettings(found.faults)
+            raise InvalidSettings(found.faults[:MAX_FAULTS])
         others = standing.others()
         if prune:
             found.changes += [Edit(item, ended(item, asked)) for item in others]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from headgate.agent.changeshelf import ChangeMemory
+from headgate.agent.changetime import OURSELVES, ChangeTime, TimeMark
 from headgate.agent.rulesteps import Origin, RuleEntry, value_of
-from headgate.agent.ruletime import OURSELVES, RuleMark, RuleTime
 from headgate.agent.schedules import check_zone
 from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import ends_at
@@ -79,7 +79,7 @@ class FollowedRules:
     """No store and no lock in here: the keeper has both."""
 
     def __init__(
-        self, time: RuleTime, max_rules: int, *, own: bool = False, shard: bool = False
+        self, time: ChangeTime, max_rules: int, *, own: bool = False, shard: bool = False
     ) -> None:
         """`own`: of the agent's own log; `shard`: of that, what is of its shards."""
         self._time = time
@@ -106,7 +106,7 @@ class FollowedRules:
 
     # --- from the store --------------------------------------------------------------------
 
-    def recall(self, notes: Mapping[str, Mapping[str, Any]], now: Instant) -> list[RuleEntry]:
+    def recall(self, notes: Mapping[str, Mapping[str, Any]]) -> list[RuleEntry]:
         """What was known of them before a restart. Where they are in force already, for the
         store was away, those that are otherwise by it."""
         self._noted = {}
@@ -120,14 +120,16 @@ class FollowedRules:
             except InvalidSettings as error:
                 log.error("rule.note_refused", rule=rule_id, fault=str(error))
         known = [entry for entry in self.entries.values() if entry.id in self._noted]
-        again = [self._recalled(entry, now) for entry in known]
+        again = [self._recalled(entry) for entry in known]
         changed = [one for one, was in zip(again, known, strict=True) if _differ(one, was)]
         self.entries |= {entry.id: entry for entry in changed}
         return changed
 
-    def _recalled(self, entry: RuleEntry, now: Instant) -> RuleEntry:
+    def _recalled(self, entry: RuleEntry) -> RuleEntry:
         """What was noted of it since stays: that it rests."""
-        again = self._entry(entry.spec, entry.origin, now, self._noted[entry.id])
+        spec, origin = entry.spec, entry.origin
+        said_at = spec.ruled_at if origin.reach == HERE else None
+        again = self._entry(replace(spec, ruled_at=said_at), origin, self._noted[entry.id])
         suspended = entry.spec.suspended or again.spec.suspended
         return replace(again, spec=replace(again.spec, suspended=suspended))
 
@@ -191,7 +193,7 @@ class FollowedRules:
             outcome.faults[item.id] = HALF.format(other=spec.pair)
             log.warning("rule.half_of_a_pair", rule=item.id)
         origin = Origin(item.id, item.reach, item.n, item.set_by)
-        return [self._entry(one, origin, now, self._known(one, origin)) for one in placed]
+        return [self._entry(one, origin, self._known(one, origin)) for one in placed]
 
     def _suffix(self, item: Item) -> str:
         return f"{SPLIT}{item.reach.pattern}" if self._shard else OF_FLEET
@@ -206,27 +208,14 @@ class FollowedRules:
             return False
         return True
 
-    def _entry(
-        self, spec: RuleSpec, origin: Origin, now: Instant, known: RuleSpec | None
-    ) -> RuleEntry:
-        """With what is known of it here. A clock that stands before the rule was set is behind:
-        count from when it was; and it gets back nothing of what it had used up (R87)."""
-        ruled_s = self._time.now_s()
-        passed_s = max(0.0, now.wall_s - spec.set_at)
-        term_s = spec.rule.expires_at - spec.set_at
-        # By a clock that is ahead it may seem to be over: that is not noted down.
-        ruled_at = round(ruled_s - passed_s, 3) if passed_s < term_s else None
-        if spec.ruled_at is not None:  # Set at this agent, which then said where its time was.
-            ruled_at = spec.ruled_at
-            passed_s = max(passed_s, ruled_s - ruled_at)
+    def _entry(self, spec: RuleSpec, origin: Origin, known: RuleSpec | None) -> RuleEntry:
+        """With what is known of it here. One that was set at this agent says where its time was."""
+        noted_at = None if known is None or known.set_at != spec.set_at else known.ruled_at
+        term = self._time.term(spec.set_at, spec.rule.expires_at, spec.ruled_at, noted_at)
         again = known is not None and known.lifted_by and not spec.lifted_by
         if known is not None and not again and known.rule.created_at == spec.rule.created_at:
             spec = replace(spec, suspended=known.suspended, charged=known.charged)
-        if known is not None and known.set_at == spec.set_at and known.ruled_at is not None:
-            ruled_at = known.ruled_at
-            passed_s = max(passed_s, ruled_s - ruled_at)
-        spec = replace(spec, ruled_at=ruled_at)
-        return RuleEntry(spec, now.mono_s + term_s - passed_s, origin=origin)
+        return RuleEntry(replace(spec, ruled_at=term.ruled_at), term.ends_mono_s, origin=origin)
 
     def _known(self, spec: RuleSpec, origin: Origin) -> RuleSpec | None:
         """Of another split, too: it is the same rule."""
@@ -401,7 +390,7 @@ class FollowedRules:
         return rule_id not in self.entries and rule_id not in self._noted
 
 
-def _is_done(entry: RuleEntry, mark: RuleMark) -> bool:
+def _is_done(entry: RuleEntry, mark: TimeMark) -> bool:
     """Lifted, or over by both clocks: a wall clock that leapt may come back."""
     spec = entry.spec
     if spec.lifted_by:

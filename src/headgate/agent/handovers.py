@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.logwriter import Draft
 from headgate.agent.members import LocalMember
 from headgate.agent.ownitems import OURSELVES, Make, SetItems, put, standing
@@ -34,10 +35,12 @@ HANDOVER = ChangeKind.HANDOVER
 
 
 class Handovers:
-    def __init__(self, clock: Clock, make: Make) -> None:
+    def __init__(self, clock: Clock, make: Make, time: ChangeTime) -> None:
         self._clock = clock
         self._make = make
-        self.kept = SetItems(HANDOVER, lambda item: _handover_of(item, clock.now()))
+        self.kept = SetItems(
+            HANDOVER, lambda item, ends_mono_s: _handover_of(item, clock.now(), ends_mono_s), time
+        )
         self._errands: set[asyncio.Task[None]] = set()
 
     def follow(self, items: Sequence[Item], *, whole: bool) -> list[str]:
@@ -63,14 +66,14 @@ class Handovers:
                 "member": local.name,
                 "term": local.role.term if local.role else None,
                 "until_wall_s": asked.wall_s + for_s,
-                "for_s": for_s,
                 "who": asked.who,
                 "reason": reason,
             }
             return Draft("handover.set", [put(held, HANDOVER, shard.name, value, asked)])
 
         made = await self._make(draft, who, dry_run=False)
-        return _handover_of(made.items[0], self._clock.now())
+        now = self._clock.now()
+        return _handover_of(made.items[0], now, now.mono_s + for_s)
 
     async def take_back(self, shard: Shard, *, who: str) -> None:
         if shard.handover is None:
@@ -133,15 +136,13 @@ def _stepping_down(shard: Shard, database: str, now: float) -> LocalMember:
     return local
 
 
-def _handover_of(item: Item, now: Instant) -> Handover:
-    """Its time is counted by our own clock: a wall clock that is set back does not lengthen it."""
+def _handover_of(item: Item, now: Instant, ends_mono_s: float) -> Handover:
     kept = item.value or {}
-    left_s = min(max(0.0, kept["until_wall_s"] - now.wall_s), kept["for_s"])
     return Handover(
         shard=item.id,
         member=kept["member"],
         term=kept["term"],
-        until_mono_s=now.mono_s + left_s,
+        until_mono_s=ends_mono_s,
         until_wall_s=kept["until_wall_s"],
         set_mono_s=now.mono_s,
         who=kept["who"],

@@ -48,6 +48,7 @@ from headgate.core.change_parts import (
 )
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.lint import Advice
+from headgate.core.overlay import Overlay
 from headgate.errors import (
     Conflict,
     HeadgateError,
@@ -388,7 +389,8 @@ def holdings_of(
                 items.append(read_item_at(entry.key, entry.value, most_bytes))
             except ValueError as error:
                 refused.append(f"{entry.key} {error}")
-    return LogState(n, named(items), tuple(refused), head_revision, listing.store_id, beat)
+    known = Overlay(named(items))
+    return LogState(n, known, tuple(refused), head_revision, listing.store_id, beat)
 
 
 def _head(entry: Entry) -> int:

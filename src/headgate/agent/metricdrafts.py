@@ -8,24 +8,28 @@ reaches beyond this agent is a patch; what is set at this agent is whole, and li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar, Unpack
 
 import structlog
 
 from headgate.agent.logwriter import Draft
-from headgate.agent.ownitems import put
+from headgate.agent.ownitems import Make, put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import LogState, ends_at, stands
+from headgate.core.change_log import ChangeMade, LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec, is_looser
+from headgate.core.names import parse_metric
 from headgate.core.reach import HERE, Place, Reach
 from headgate.core.rollup_settings import plugin_faults
 from headgate.core.rule_times import parse_date_time, parse_for
@@ -34,6 +38,9 @@ from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
 
 log = structlog.get_logger()
 
+R = TypeVar("R")
+Settings = Mapping[str, Any]
+NOTHING: Settings = MappingProxyType({})
 MAX_METRICS_PER_DATABASE = 64
 _PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"sql": ("sql",), "url": ("url", "pointer", "series"), "command": ("command",)}
@@ -182,14 +189,92 @@ class Wish(NamedTuple):
     keeps_end: bool = False
     """Where nothing is said of it, the end of the change before stays."""
     reach: Reach = HERE
+    faults: tuple[Fault, ...] = ()
+    """What is wrong with the end: told with what is wrong with the settings."""
 
     @property
     def id(self) -> str:
         return override_id(self.database, self.metric, self.reach)
 
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        try:
+            yield
+        except InvalidSettings as error:
+            raise InvalidSettings([*self.faults, *error.faults]) from None
+        if self.faults:
+            raise InvalidSettings(list(self.faults))
+
 
 WantedSettings = Callable[[MetricBefore], Mapping[str, Any]]
 """Worked out on what is known when the change is drafted."""
+
+
+class Verb(Enum):
+    PUT = "put"
+    PATCH = "patch"
+    REMOVE = "remove"
+    REVERT = "revert"
+
+
+class By(TypedDict):
+    """Who changes a metric, and how."""
+
+    who: str
+    expect: NotRequired[int | None]
+    """Only if it is of that revision."""
+    dry_run: NotRequired[bool]
+
+
+Drafted = Callable[[LogState, Asked], Draft]
+
+
+class MetricVerbs(ABC, Generic[R]):
+    """What operators may do to a metric, at this agent or as far as the reach says."""
+
+    def __init__(self, make: Make, reach: Reach = HERE) -> None:
+        self._make = make
+        self._reach = reach
+
+    async def put(self, database: str, metric: str, raw: Settings, **by: Unpack[By]) -> R:
+        """Add or replace a metric. Beside its settings, `raw` may say when that ends: `for` or
+        `expires_at`; `never`, or None, for not at all."""
+        return await self._change(Verb.PUT, database, metric, raw, by)
+
+    async def patch(self, database: str, metric: str, raw: Settings, **by: Unpack[By]) -> R:
+        """Change some settings of a metric, and some of its options; one given as None goes
+        back to its default. Its end stays, unless `raw` says another one (see put)."""
+        return await self._change(Verb.PATCH, database, metric, raw, by)
+
+    async def remove(
+        self, database: str, metric: str, *, end: Settings = NOTHING, **by: Unpack[By]
+    ) -> R:
+        """`end`: as put has it."""
+        return await self._change(Verb.REMOVE, database, metric, end, by)
+
+    async def revert(self, database: str, metric: str, **by: Unpack[By]) -> R:
+        """Take out what was set with this reach: what lies beneath is in force again."""
+        return await self._change(Verb.REVERT, database, metric, NOTHING, by)
+
+    async def _change(self, verb: Verb, database: str, metric: str, raw: Settings, by: By) -> R:
+        patches = verb is Verb.PATCH
+        wish = Wish(
+            database, parse_metric(metric), by.get("expect"), keeps_end=patches, reach=self._reach
+        )
+        wish, settings = wish_of(wish, raw, self.wall_s)
+        draft = self._draft(verb, wish, settings)
+        made = await self._make(draft, by["who"], dry_run=by.get("dry_run", False))
+        return await self._made(verb, wish, made)
+
+    @property
+    @abstractmethod
+    def wall_s(self) -> float: ...
+
+    @abstractmethod
+    def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted: ...
+
+    @abstractmethod
+    async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> R: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +293,8 @@ class MetricDrafts:
     ) -> Draft:
         known = known_of(held, database, wish, asked)
         raw = settings(known)
-        entry = self.validated(database, wish.metric, raw, known.shown or {})
+        with wish.checked():
+            entry = self.validated(database, wish.metric, raw, known.shown or {})
         check_revision(wish, known)
         beneath = laid_over(database, wish.metric, None, 0)
         end_s, told = _end_of(wish, beneath, entry, known, asked)
@@ -217,7 +303,8 @@ class MetricDrafts:
 
     def remove(self, held: LogState, asked: Asked, wish: Wish, database: MetricDatabase) -> Draft:
         known = known_of(held, database, wish, asked)
-        there(wish, database, known)
+        with wish.checked():
+            there(wish, database, known)
         check_revision(wish, known)
         beneath = laid_over(database, wish.metric, None, 0)
         told, value = tuple[Advice, ...](), None
@@ -253,7 +340,7 @@ class MetricDrafts:
             told: Sequence[Advice] = draft.advice
         else:
             beneath = laid_over(database, wish.metric, None, 0)
-            if faults := _removal_faults(settings, beneath):
+            if faults := [*wish.faults, *_removal_faults(settings, beneath)]:
                 raise InvalidSettings(faults)
             known = known_of(held, database, wish, asked)
             end_s, told = _end_of(wish, beneath, None, known, asked)
@@ -271,12 +358,17 @@ class MetricDrafts:
         """`before`: what it was, or lies on."""
         file = database.plan.raw_metrics.get(metric, {})
         faults = [*hidden_faults(raw), *self.source_faults(raw, before, file)]
+        try:
+            entry = _entry(database.plan, metric, raw, "runtime", 0)
+        except InvalidSettings as error:
+            told = {f"{metric}.{fault.place}" for fault in faults}
+            faults += [fault for fault in error.faults if fault.place not in told]
+            raise InvalidSettings(faults) from None
         if faults:
             raise InvalidSettings(faults)
         if metric not in database.entries and len(database.entries) >= MAX_METRICS_PER_DATABASE:
             message = f"{database.plan.name} has {MAX_METRICS_PER_DATABASE} metrics, the most"
             raise InvalidSettings([Fault(metric, message)])
-        entry = _entry(database.plan, metric, raw, "runtime", 0)
         errors = [a for a in entry.advice if a.severity is Severity.ERROR]
         if errors:
             raise InvalidSettings([Fault(a.place, a.message) for a in errors])
@@ -382,7 +474,7 @@ def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked)
         return MetricBefore(None, laid_over(database, wish.metric, None, n), n)
     change: Override | None = None
     try:
-        change = change_of(item, Instant(0.0, asked.wall_s))
+        change = change_of(item)
     except (KeyError, TypeError, ValueError) as error:
         log.error("metric.kept_change_refused", metric=item.id, fault=repr(error))
     return MetricBefore(item, laid_over(database, wish.metric, change, n), n)
@@ -419,14 +511,11 @@ def on_ground(plan: DatabasePlan, metric: str, ground: Ground, revision: int) ->
     return replace(entry, expires_at=ground.expires_at)
 
 
-def change_of(item: Item, now: Instant) -> Override:
+def change_of(item: Item, ends_mono_s: float = math.inf) -> Override:
     kept = item.value or {}
     settings = None if kept.get("removed") is True else dict(kept["settings"])
-    end, ends_mono_s = ends_at(item), math.inf
-    if end is not None:
-        ends_mono_s = now.mono_s + min(end - now.wall_s, end - item.set_at)
     adds = item.reach != HERE and kept.get("adds") is True
-    return Override(settings, item.n, end, ends_mono_s, item.id, item.reach, adds)
+    return Override(settings, item.n, ends_at(item), ends_mono_s, item.id, item.reach, adds)
 
 
 def settings_in(item: Item) -> dict[str, Any] | None:
@@ -477,19 +566,17 @@ def _same_place(source: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool
 # --- when a change ends --------------------------------------------------------------------
 
 
-def parted(raw: Mapping[str, Any], wall_s: float) -> tuple[dict[str, Any], float | None]:
-    """The settings, and when the change ends (see Wish)."""
+def wish_of(wish: Wish, raw: Mapping[str, Any], wall_s: float) -> tuple[Wish, dict[str, Any]]:
+    """With when the change ends, and the settings."""
     settings = {key: value for key, value in raw.items() if key not in ENDS}
     given = [key for key in ENDS if key in raw]
     if len(given) > 1:
-        raise InvalidSettings([Fault("for", "give for or expires_at, not both")])
-    if not given:
-        return settings, None
-    (key,) = given
+        return wish._replace(faults=(Fault("for", "give for or expires_at, not both"),)), settings
     try:
-        return settings, _end(key, raw[key], wall_s)
+        ends = [_end(key, raw[key], wall_s) for key in given]
     except ValueError as error:
-        raise InvalidSettings([Fault(key, str(error))]) from None
+        return wish._replace(faults=(Fault(given[0], str(error)),)), settings
+    return wish._replace(expires_at=ends[0] if ends else None), settings
 
 
 def _end(key: str, given: object, wall_s: float) -> float:

@@ -29,9 +29,9 @@ from headgate.agent.metricdrafts import (
     METRIC,
     MetricDatabase,
     Wish,
-    parted,
     parted_id,
     settings_in,
+    wish_of,
 )
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import known
@@ -43,6 +43,7 @@ from headgate.core.change_log import LogState, ends_at, stands
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import revealed
 from headgate.core.names import parse_database, parse_metric
+from headgate.core.overlay import Overlay
 from headgate.core.reach import HERE
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
@@ -62,8 +63,8 @@ class MetricRoom:
         database, metric = _named(entry)
         raw = {key: one for key, one in entry.raw.items() if key not in _NAMES}
         try:
-            settings, end = parted(raw, asked.wall_s)
-            wish = Wish(database, metric, None, end, keeps_end=True, reach=entry.reach)
+            wish = Wish(database, metric, None, keeps_end=True, reach=entry.reach)
+            wish, settings = wish_of(wish, raw, asked.wall_s)
             if entry.reach != HERE:
                 return self._drafted_wide(held, asked, wish, settings)
             measured = self._measured(entry, metric)
@@ -98,7 +99,7 @@ class MetricRoom:
             adds, unset, given = _besides(settings)
             given = with_unset(revealed(given, _settings_of(before)), unset)
             # It is all that is said of it: nothing of the change before is patched.
-            alone = replace(held, items={})
+            alone = replace(held, items=Overlay())
             grounds = self._book.grounds(wish.database, wish.metric, without=wish.id)
             draft = self._wide.set(alone, asked, wish, given, grounds, whole=adds)
         (change,) = draft.changes

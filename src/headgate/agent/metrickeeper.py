@@ -18,23 +18,27 @@ from typing import Any
 import structlog
 
 from headgate.agent.board import Board
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.logwriter import Draft
 from headgate.agent.metricdrafts import (
     ANY,
     METRIC,
     DatabasePlan,
+    Drafted,
     Entry,
     Ground,
+    MetricBefore,
     MetricDatabase,
     MetricDrafts,
+    MetricVerbs,
     NoSuchMetric,
     Override,
-    WantedSettings,
+    Settings,
+    Verb,
     Wish,
     change_of,
     is_named_by_its_reach,
     laid_over,
-    parted,
     parted_id,
     patched,
     settings_in,
@@ -49,7 +53,6 @@ from headgate.core.change_log import ChangeMade, LogState, ends_at
 from headgate.core.layers import layers_at
 from headgate.core.lint import Advice
 from headgate.core.metrics import MetricSpec
-from headgate.core.names import parse_metric
 from headgate.core.reach import HERE, Place
 from headgate.core.rollup import AGGREGATES
 from headgate.core.samples import Cause, Instant, Reading
@@ -78,7 +81,7 @@ class Proposal:
     dry_run: bool = False
 
 
-class MetricKeeper:
+class MetricKeeper(MetricVerbs[Proposal]):
     def __init__(
         self,
         board: Board,
@@ -88,17 +91,18 @@ class MetricKeeper:
         make: Make,
         runtime_sources: Collection[str] = (),
         rollups: Collection[str] = frozenset(AGGREGATES),
+        time: ChangeTime | None = None,
     ) -> None:
         """`runtime_sources`: of `sql`, `url` and `command`, those that operators may set while
         the agent runs; others come from the file alone."""
         self._board = board
         self._sampler = sampler
         self._clock = clock
-        self._make = make
+        super().__init__(make)
         self.drafts = MetricDrafts(frozenset(runtime_sources), rollups)
         self._databases: dict[str, MetricDatabase] = {}
         self.kept = SetItems(
-            METRIC, lambda item: change_of(item, clock.now()), concerns=is_named_by_its_reach
+            METRIC, change_of, time or ChangeTime(clock), concerns=is_named_by_its_reach
         )
         """What the logs hold on top of the file: `database/metric`, of this agent alone, and with
         its reach behind it what reaches further."""
@@ -353,111 +357,34 @@ class MetricKeeper:
 
     # --- at run time -----------------------------------------------------------------------
 
-    async def put(
-        self,
-        database: str,
-        metric: str,
-        raw: Mapping[str, Any],
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> Proposal:
-        """Add or replace a metric. Beside its settings, `raw` may say when that ends: `for` or
-        `expires_at`; `never`, or None, for not at all."""
-        settings, end = self._parted(raw)
-        wish = Wish(database, parse_metric(metric), expect, end)
-        settings = {key: value for key, value in settings.items() if value is not None}
-        return await self._set(wish, lambda known: settings, who, dry_run)
+    def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted:
+        measured, drafts = self._database(wish.database), self.drafts
+        if verb is Verb.REMOVE:
+            return lambda held, asked: drafts.remove(held, asked, wish, measured)
+        if verb is Verb.REVERT:
+            return lambda held, asked: drafts.revert(held, asked, wish, measured)
 
-    async def patch(
-        self,
-        database: str,
-        metric: str,
-        raw: Mapping[str, Any],
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> Proposal:
-        """Change some settings of a metric, and some of its options; one given as None goes
-        back to its default. Its end stays, unless `raw` says another one (see put)."""
-        settings, end = self._parted(raw)
-        wish = Wish(database, parse_metric(metric), expect, end, keeps_end=True)
-        measured = self._database(database)
-        return await self._set(
-            wish,
-            lambda known: patched(there(wish, measured, known).raw, settings),
-            who,
-            dry_run,
-        )
+        def wanted(known: MetricBefore) -> Settings:
+            if verb is Verb.PATCH:
+                return patched(there(wish, measured, known).raw, settings)
+            return {key: value for key, value in settings.items() if value is not None}
 
-    async def remove(
-        self,
-        database: str,
-        metric: str,
-        *,
-        end: Mapping[str, Any] = MappingProxyType({}),
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> Proposal:
-        """`end`: as put has it."""
-        wish = Wish(database, parse_metric(metric), expect, self._parted(end)[1])
-        measured = self._database(database)
-        made = await self._make(
-            lambda held, asked: self.drafts.remove(held, asked, wish, measured),
-            who,
-            dry_run=dry_run,
-        )
-        return Proposal(None, None, ends_at(made.items[0]), made.advice, dry_run)
+        return lambda held, asked: drafts.set(held, asked, wish, measured, wanted)
 
-    async def revert(
-        self,
-        database: str,
-        metric: str,
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> Proposal:
-        """Drop what was changed at run time: the file's settings, or none, hold again."""
-        wish = Wish(database, parse_metric(metric), expect)
-        measured = self._database(database)
-        made = await self._make(
-            lambda held, asked: self.drafts.revert(held, asked, wish, measured),
-            who,
-            dry_run=dry_run,
-        )
-        entry = laid_over(measured, wish.metric, None, self._n_after(wish, made))
-        return await self._proposal(database, entry, made)
-
-    async def _set(self, wish: Wish, settings: WantedSettings, who: str, dry_run: bool) -> Proposal:
-        measured = self._database(wish.database)
-        made = await self._make(
-            lambda held, asked: self.drafts.set(held, asked, wish, measured, settings),
-            who,
-            dry_run=dry_run,
-        )
-        change = change_of(made.items[0], self._clock.now())
-        entry = laid_over(measured, wish.metric, change, self._n_after(wish, made))
-        return await self._proposal(wish.database, entry, made)
-
-    def _parted(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
-        return parted(raw, self._clock.now().wall_s)
-
-    async def _proposal(self, database: str, entry: Entry | None, made: ChangeMade) -> Proposal:
+    async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> Proposal:
         """Outside any lock: a probe that hangs until its timeout holds up no other change."""
-        end = None if entry is None else entry.expires_at
-        reading = None
+        database, item = self._database(wish.database), next(iter(made.items), None)
+        if verb is Verb.REMOVE:
+            end = None if item is None else ends_at(item)
+            return Proposal(None, None, end, made.advice, made.dry_run)
+        change = None if item is None or item.value is None else change_of(item)
+        # A dry run leaves it at the revision that it is of.
+        n = self.kept.n_of(wish.id) if item is None or made.dry_run else item.n
+        entry, reading = laid_over(database, wish.metric, change, n), None
         if made.dry_run and entry is not None and entry.enabled:
-            reading = await self._try(self._database(database).probes, entry.spec)
+            reading = await self._try(database.probes, entry.spec)
+        end = None if entry is None else entry.expires_at
         return Proposal(entry, reading, end, made.advice, made.dry_run)
-
-    def _n_after(self, wish: Wish, made: ChangeMade) -> int:
-        """A dry run leaves it at the revision that it is of."""
-        changed = made.items and not made.dry_run
-        return made.items[0].n if changed else self.kept.n_of(wish.id)
 
     async def _try(self, probes: ProbeSource, spec: MetricSpec) -> Reading:
         probe = probes.probe_for(spec)

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from headgate.agent.changeshelf import ChangeMemory
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
@@ -64,16 +65,21 @@ class SetItems(Generic[T]):
     def __init__(
         self,
         kind: ChangeKind,
-        parse: Callable[[Item], T],
+        parse: Callable[[Item, float], T],
+        time: ChangeTime,
         *,
         concerns: Callable[[Item], bool] = is_here,
     ) -> None:
-        """`parse` raises KeyError, TypeError or ValueError for what it cannot read; it is never
-        given one that is taken out. `concerns`: which ones mean something to an agent."""
+        """`parse` is given by when it has ended by the monotonic clock, too. It raises KeyError,
+        TypeError or ValueError for what it cannot read; it is never given one that is taken out.
+        `concerns`: which ones mean something to an agent."""
         self.kind = kind
         self._concerns = concerns
+        self._time = time
+        self._recalled = time.recalled
         self._here, self._shards, self._fleet = (
-            _Layer(ChangeMemory(kind), parse) for _ in range(3)
+            _Layer(f"{kind}/{name}/", ChangeMemory(kind), parse, time)
+            for name in ("host", "shard", "fleet")
         )
         self.values: dict[str, T] = {}
         """By id; those that stand."""
@@ -104,17 +110,22 @@ class SetItems(Generic[T]):
             changed = [*self._here.follow(here, whole), *self._shards.follow(beyond, whole)]
         else:
             changed = self._fleet.follow(beyond, whole)
+        if self._recalled != self._time.recalled:  # The notes came later than the changes.
+            self._recalled = self._time.recalled
+            changed += [item_id for layer in self._layers for item_id in layer.take_again()]
         changed = list(dict.fromkeys(changed))
         for item_id in changed:
             self._choose(item_id)
         return changed
 
     def _choose(self, item_id: str) -> None:
-        for layer in self._layers:
-            if item_id in layer.values:
-                self.values[item_id] = layer.values[item_id]
-                return
-        self.values.pop(item_id, None)
+        """One that has ended hides none that stands."""
+        found = [layer for layer in self._layers if item_id in layer.values]
+        found.sort(key=lambda layer: layer.has_ended(item_id))
+        if found:
+            self.values[item_id] = found[0].values[item_id]
+        else:
+            self.values.pop(item_id, None)
 
     def over(self, wall_s: float) -> list[str]:
         """Set at this agent alone, and taken out or ended for a day."""
@@ -124,31 +135,54 @@ class SetItems(Generic[T]):
     def forget(self, ids: Iterable[str]) -> None:
         for item_id in ids:
             self._here.items.known.pop(item_id, None)
-            self._here.values.pop(item_id, None)
+            self._here.drop(item_id)
             self._choose(item_id)
 
 
 class _Layer(Generic[T]):
     """Of one log, and one reach of it."""
 
-    def __init__(self, items: ChangeMemory, parse: Callable[[Item], T]) -> None:
+    def __init__(
+        self,
+        name: str,
+        items: ChangeMemory,
+        parse: Callable[[Item, float], T],
+        time: ChangeTime,
+    ) -> None:
+        self._name = name
         self.items = items
         self._parse = parse
+        self._time = time
         self.values: dict[str, T] = {}
         self.faults: dict[str, str] = {}
 
     def follow(self, items: Sequence[Item], whole: bool) -> list[str]:
         news = self.items.news(items, whole=whole)
         self.items.remember(news)
-        return [item_id for item_id, item in news.items() if self._take(item_id, item)]
+        changed = [item_id for item_id, item in news.items() if self._take(item_id, item)]
+        if whole:
+            self._time.keep_only(self._name, self.items.known)
+        return changed
+
+    def take_again(self) -> list[str]:
+        """As much of their time as is used up may be otherwise."""
+        return [name for name in self.values if self._take(name, self.items.known[name])]
+
+    def has_ended(self, item_id: str) -> bool:
+        return self._time.has_ended(f"{self._name}{item_id}")
+
+    def drop(self, item_id: str) -> None:
+        self.values.pop(item_id, None)
+        self._time.forget(f"{self._name}{item_id}")
 
     def _take(self, item_id: str, item: Item | None) -> bool:
         self.faults.pop(item_id, None)
         if item is None or item.value is None:
-            self.values.pop(item_id, None)
+            self.drop(item_id)
             return True
         try:
-            self.values[item_id] = self._parse(item)
+            ends_mono_s = self._time.ends_mono_s(f"{self._name}{item_id}", item)
+            self.values[item_id] = self._parse(item, ends_mono_s)
         except (KeyError, TypeError, ValueError) as error:
             # Of a newer version, or broken: the last good one stays.
             self.faults[item_id] = repr(error)

@@ -56,6 +56,7 @@ from headgate.core.exchange import (
     version_of,
 )
 from headgate.core.keyvalue import Compare, Listing, Put
+from headgate.core.overlay import Overlay
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, StoreUnavailable
 
@@ -264,7 +265,7 @@ class OwnWriter(LogWriter):
         shared = [one for one in put if shard_of(one[0])]
         for one in shared:
             self.shared.put(*one)
-        items, new = dict(held.items), [item for _, _, item in put if item is not None]
+        items, new = held.items.copy(), [item for _, _, item in put if item is not None]
         if self.shared.items:
             rename(items, new, self.shared.inventories)
         else:
@@ -305,7 +306,7 @@ class OwnWriter(LogWriter):
         compares = [Compare(HEAD, held.head_revision)]
         await self._own.commit(compares, [Put(item.key, None) for item in gone], audit=audit)
         keys = {item.key for item in gone}
-        left = {name: item for name, item in held.items.items() if item.key not in keys}
+        left = Overlay({name: item for name, item in held.items.items() if item.key not in keys})
         self._held = self.held = replace(held, items=left)
         shared = [key for key in keys if shard_of(key)]
         for key in shared:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from headgate.agent.board import Board
 from headgate.agent.members import HEARSAY, UNASKED, LocalMember, RemoteMember
+from headgate.core.samples import Instant
 from headgate.core.shard import Skip
 from headgate.core.topology import Downstream, Member, Role, RoleSeen
 
@@ -143,9 +144,9 @@ class Roster:
         same = its.cluster == ours.cluster != "" and port == str(ours.port)
         return same and not cascades
 
-    def is_skipped(self, name: str, wall_s: float) -> bool:
+    def is_skipped(self, name: str, now: Instant) -> bool:
         skip = self.skips.get(name)
-        return skip is not None and skip.holds(wall_s)
+        return skip is not None and skip.holds(now)
 
 
 def _without_answered(

@@ -63,7 +63,7 @@ class Here:
     advice: Callable[[RuleSpec], Sequence[Advice]]
     """On a rule beside those in force."""
     ruled_s: Callable[[], float]
-    """The rules' own time (ruletime.py)."""
+    """The rules' own time (changetime.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,17 +335,18 @@ def rule_spec(item: Item) -> RuleSpec:
 
 
 def check_room(held: LogState, changes: Sequence[Edit], limits: RuleLimits, wall_s: float) -> None:
-    """Rules that ended are not in the way of others."""
-    if len(held.items) + len(changes) <= limits.max_rules:
-        return
+    """Rules that ended are not in the way of others, and who changes one adds none."""
     _check_kept(held, changes, limits)
-    rules = {name for name in held.standing(wall_s) if name[0] is ChangeKind.RULE}
-    for after in (change.after for change in changes):
-        if after is not None and after.kind is ChangeKind.RULE:
-            (rules.add if stands(after, wall_s) else rules.discard)((after.kind, after.id))
-    if len(rules) > limits.max_rules:
+    rules = [one.after for one in changes if one.after and one.after.kind is ChangeKind.RULE]
+    added = sum(stands(rule, wall_s) for rule in rules)
+    added -= sum(held.standing_rule(rule.id, wall_s) is not None for rule in rules)
+    if added <= 0 or len(held.items) + added <= limits.max_rules:
+        return
+    kept = (item for item in held.items.values() if item.kind is ChangeKind.RULE)
+    count = added + sum(stands(rule, wall_s) for rule in kept)
+    if count > limits.max_rules:
         message = (
-            f"there would be {len(rules):,} rules, at most {limits.max_rules:,}; lift some, "
+            f"there would be {count:,} rules, at most {limits.max_rules:,}; lift some, "
             "or set one on a category instead of many on its clients"
         )
         raise InvalidSettings([Fault("rules", message)])
@@ -354,8 +355,9 @@ def check_room(held: LogState, changes: Sequence[Edit], limits: RuleLimits, wall
 def _check_kept(held: LogState, changes: Sequence[Edit], limits: RuleLimits) -> None:
     """What has ended is kept for a day, and everybody reads it: no program fills it up."""
     names = {name_of(change.after) for change in changes if change.after is not None}
-    count = len(held.items.keys() | names)
-    if names - held.items.keys() and count > KEPT_TIMES * limits.max_rules:
+    new = [name for name in names if name not in held.items]
+    count = len(held.items) + len(new)
+    if new and count > KEPT_TIMES * limits.max_rules:
         message = (
             f"the log would keep {count:,} changes, most of which have ended within "
             f"the day, at most {KEPT_TIMES * limits.max_rules:,}; use the same ids again"

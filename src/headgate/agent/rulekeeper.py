@@ -1,7 +1,7 @@
 """Keep the rules in force.   logs ──follow──► RuleKeeper ──RuleBook, whole──► checker
 
 What is set comes from two logs: the agent's own, with what its shards share, and the one that a
-fleet shares. What only this agent knows of a rule it notes itself (rulenotes.py).
+fleet shares. What only this agent knows of a rule it notes itself (changenotes.py).
 
 A rule ends by the reader's comparison, not by anything here: what this loop drops has long
 ceased to count. It only follows what a comparison cannot see: a wall clock that was set
@@ -17,14 +17,14 @@ from dataclasses import replace
 
 import structlog
 
+from headgate.agent.changenotes import ChangeNotes
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.followedrules import FollowedRules
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.ruleadvice import RuleAdvisor
-from headgate.agent.rulenotes import RuleNotes
 from headgate.agent.rulerests import RuleRests
 from headgate.agent.rulesinforce import SLICE, Logs, RulesInForce
 from headgate.agent.rulesteps import STEP_S, RuleEntry
-from headgate.agent.ruletime import Boot, RuleTime, no_boot
 from headgate.agent.schedules import RENEW_S
 from headgate.core.change import Item
 from headgate.core.lint import Advice
@@ -62,12 +62,12 @@ class RuleKeeper:
         known_metrics: KnownMetrics,
         *,
         limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
-        boot: Boot = no_boot,
+        time: ChangeTime | None = None,
         forget: Forget = _nothing,
     ) -> None:
         self._clock = clock
         self.known_metrics = known_metrics
-        self.time = RuleTime(clock, boot)
+        self.time = time or ChangeTime(clock)
         self.forget = forget
         most = limits.max_rules
         logs = Logs(
@@ -76,7 +76,7 @@ class RuleKeeper:
             FollowedRules(self.time, most),
         )
         self._rules = RulesInForce(clock, apply, logs, known_metrics)
-        self._notes = RuleNotes(store, clock, logs, self.time)
+        self._notes = ChangeNotes(store, clock, logs, self.time)
         self._advisor = RuleAdvisor()
         self._lock = asyncio.Lock()
         self.rests = RuleRests(clock, self._rules, self._notes, self._lock)
@@ -139,8 +139,9 @@ class RuleKeeper:
         gone. Else they are some, and may be late: the higher n counts, and nothing is meant by
         one that is missing. What is known already changes nothing in any case."""
         async with self._lock:
-            if not self._notes.is_tried:
-                # Once: while the agent's own disk hangs, what comes after need not wait for it.
+            if not self._notes.is_tried or (own and whole):
+                # Once, and where the own log was just read: while the agent's own disk hangs, what
+                # comes after need not wait for it.
                 await self._recall()
             if own:
                 self._notes.go_on_from(items)
@@ -219,7 +220,7 @@ class RuleKeeper:
             if abs(stepped_s) > STEP_S or passed_s >= RENEW_S or otherwise:
                 await self._renew(now)
             await self.keep_notes()
-            if self.book.rules:
+            if not self.book.is_empty or self.time.is_counted:
                 await self._notes.keep_time()
 
     async def _renew(self, now: Instant) -> None:

@@ -1,4 +1,4 @@
-"""Have a rule of others rest at one agent.   operator ──► RuleRests ──► RulesInForce, RuleNotes
+"""Have a rule of others rest at one agent.   operator ──► RuleRests ──► RulesInForce, ChangeNotes
 
 For the time when the fleet's store cannot be reached, or has lost it, or nobody leads the shard:
 then nobody can lift it, and it would stop work here until its own end. It is this agent's alone,
@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import structlog
 
+from headgate.agent.changenotes import ChangeNotes
 from headgate.agent.followedrules import item_of
 from headgate.agent.ports import Clock
-from headgate.agent.rulenotes import RuleNotes
 from headgate.agent.rulesinforce import RulesInForce
 from headgate.agent.rulesteps import RuleEntry
 from headgate.core.lint import Advice, Severity
@@ -29,7 +29,7 @@ MAX_REASON_CHARS = 500
 
 class RuleRests:
     def __init__(
-        self, clock: Clock, rules: RulesInForce, notes: RuleNotes, lock: asyncio.Lock
+        self, clock: Clock, rules: RulesInForce, notes: ChangeNotes, lock: asyncio.Lock
     ) -> None:
         """`lock`: the keeper's, who changes the same rules."""
         self._clock = clock

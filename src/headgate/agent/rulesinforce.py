@@ -111,7 +111,7 @@ class RulesInForce:
             draft.drop(outcome.left_out)
             changed = [*outcome.entries.values(), *(one.entry for one in moved)]
             self._adopt_changed(draft, changed, gone)
-        if not self.book.rules:
+        if self.book.is_empty:
             self.built_at = now
 
     async def renew(self, now: Instant) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.agent.ruletime import RuleMark, parse_mark
+from headgate.agent.changetime import TimeMark, parse_mark
 from headgate.agent.schedules import windows_ahead
 from headgate.core.lint import Advice
 from headgate.core.reach import Reach
@@ -99,7 +99,7 @@ def value_of(spec: RuleSpec) -> Mapping[str, Any]:
     return value | {key: text for key, text in texts.items() if text}
 
 
-def mark_of(value: Mapping[str, Any]) -> RuleMark | None:
+def mark_of(value: Mapping[str, Any]) -> TimeMark | None:
     """A rule that was set here tells how far time had come when its end was set, by both clocks."""
     try:
         set_at = parse_date_time(value.get("set_at"))

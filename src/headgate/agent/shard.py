@@ -552,7 +552,7 @@ class Shard:
         return MemberView(
             member=member,
             problem=astray.get(member.name) or (member.lost.detail if member.lost else ""),
-            skip=skip if skip is not None and skip.holds(now.wall_s) else None,
+            skip=skip if skip is not None and skip.holds(now) else None,
             readings=member.report.readings if member.report and counts else MappingProxyType({}),
             asides={metric: aside.why for metric, aside in asides.items()},
             aside_kinds={metric: aside.kind.value for metric, aside in asides.items()},

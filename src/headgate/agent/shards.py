@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from headgate.agent.board import Board
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.demand import Demands
 from headgate.agent.fences import FenceWatcher
 from headgate.agent.handovers import Handovers
@@ -105,6 +106,7 @@ class Shards:
         make: Make,
         reach_of: ReachOf = always_here,
         aggregates: Mapping[str, Aggregate] = AGGREGATES,
+        time: ChangeTime | None = None,
     ) -> None:
         self._board = board
         self._demands = demands
@@ -117,9 +119,10 @@ class Shards:
         self._plans: dict[str, ShardPlan] = {}
         self._shards: dict[str, Shard] = {}
         self._watching: dict[str, list[asyncio.Task[None]]] = {}
-        self._skips = SetItems(SKIP, _skip_of, concerns=_is_of_its_shard)
-        self._peers = SetItems(PEER, _peer_of, concerns=_is_of_its_shard)
-        self._handovers = Handovers(clock, make)
+        time = time or ChangeTime(clock)
+        self._skips = SetItems(SKIP, _skip_of, time, concerns=_is_of_its_shard)
+        self._peers = SetItems(PEER, _peer_of, time, concerns=_is_of_its_shard)
+        self._handovers = Handovers(clock, make, time)
         self._unusable: set[str] = set()
         """Found in the database, and no member could be called so; told once."""
         self._hearsay = Hearsay(clock, self._add_found, self._note_unusable)
@@ -502,8 +505,8 @@ class Shards:
         return shard.view(shard.locals[database])
 
     def skips(self, database: str) -> list[Skip]:
-        name, wall_s = self._shard_of(database).name, self._clock.now().wall_s
-        return [s for s in self._skips.values.values() if s.shard == name and s.holds(wall_s)]
+        name, now = self._shard_of(database).name, self._clock.now()
+        return [s for s in self._skips.values.values() if s.shard == name and s.holds(now)]
 
     async def skip(
         self, database: str, member: str, *, for_s: float, reason: str, who: str
@@ -668,7 +671,7 @@ def _taken_out(held: LogState, kind: ChangeKind, item_id: str, asked: Asked) -> 
     return [put(held, kind, item_id, None, asked, item.reach) for item in found]
 
 
-def _skip_of(item: Item) -> Skip:
+def _skip_of(item: Item, ends_mono_s: float) -> Skip:
     kept, (shard, member) = item.value or {}, _split(item.id)
     return Skip(
         shard,
@@ -678,9 +681,10 @@ def _skip_of(item: Item) -> Skip:
         str(kept["reason"]),
         float(kept["set_wall_s"]),
         revision=item.n,
+        ends_mono_s=ends_mono_s,
     )
 
 
-def _peer_of(item: Item) -> PeerPlan:
+def _peer_of(item: Item, ends_mono_s: float) -> PeerPlan:
     kept = item.value or {}
     return PeerPlan(_split(item.id)[1], str(kept["url"]), str(kept["database"]))

@@ -113,7 +113,7 @@ class Succession:
         for name, role in self._rivals.items():
             older = role.term is not None and point.term is not None and role.term < point.term
             forgotten = now.mono_s - role.taken_at > RIVAL_MEMORY_S
-            if older or forgotten or self._roster.is_skipped(name, now.wall_s):
+            if older or forgotten or self._roster.is_skipped(name, now):
                 continue
             detail = f"{name} said that it is the primary, too, and has not been seen to step down"
             return Absent(Cause.SPLIT_BRAIN, detail, now.mono_s)

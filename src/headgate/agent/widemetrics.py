@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from headgate.agent.logwriter import Draft
@@ -19,11 +18,14 @@ from headgate.agent.metricdrafts import (
     ANY,
     LOOSER_FOR_S,
     METRIC,
+    Drafted,
     Ground,
     MetricBefore,
     MetricDatabase,
     MetricDrafts,
+    MetricVerbs,
     NoSuchMetric,
+    Verb,
     Wish,
     check_revision,
     default_end,
@@ -31,7 +33,6 @@ from headgate.agent.metricdrafts import (
     may_admit_more,
     n_of,
     on_ground,
-    parted,
     patched,
     with_end,
 )
@@ -44,108 +45,39 @@ from headgate.core.change_log import ChangeMade, LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import METRIC_SETTINGS
-from headgate.core.names import parse_database, parse_metric
+from headgate.core.names import parse_database
 from headgate.core.reach import Reach
 from headgate.core.settings import read_table
 from headgate.errors import Fault, InvalidSettings
 
 
-class WideMetrics:
-    """For one change: to a log, with a reach."""
+class WideMetrics(MetricVerbs[ChangeMade]):
+    """For one change: to a log, with a reach. What is put adds the metric where there is none, and
+    patches it where there is; a patch is for wherever there is such a metric."""
 
     def __init__(self, book: MetricKeeper, make: Make, reach: Reach) -> None:
+        super().__init__(make, reach)
         self._book = book
         self._drafts = WideDrafts(book.drafts)
-        self._make = make
-        self._reach = reach
 
-    async def put(
-        self,
-        database: str,
-        metric: str,
-        raw: Mapping[str, Any],
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> ChangeMade:
-        """Add the metric where there is none, and patch it where there is. As MetricKeeper.put."""
-        return await self._set(database, metric, raw, expect, who, dry_run, whole=True)
+    @property
+    def wall_s(self) -> float:
+        return self._book.wall_s
 
-    async def patch(
-        self,
-        database: str,
-        metric: str,
-        raw: Mapping[str, Any],
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> ChangeMade:
-        """Change some settings, wherever there is such a metric."""
-        return await self._set(database, metric, raw, expect, who, dry_run, whole=False)
-
-    async def remove(
-        self,
-        database: str,
-        metric: str,
-        *,
-        end: Mapping[str, Any] = MappingProxyType({}),
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> ChangeMade:
-        wish = self._wish(database, metric, expect, parted(end, self._book.wall_s)[1])
-        return await self._make(
-            lambda held, asked: self._drafts.remove(held, asked, wish), who, dry_run=dry_run
-        )
-
-    async def revert(
-        self,
-        database: str,
-        metric: str,
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
-    ) -> ChangeMade:
-        """Take out what was set with this reach: what lies beneath is in force again."""
-        wish = self._wish(database, metric, expect)
-        return await self._make(
-            lambda held, asked: self._drafts.revert(held, asked, wish), who, dry_run=dry_run
-        )
-
-    async def _set(
-        self,
-        database: str,
-        metric: str,
-        raw: Mapping[str, Any],
-        expect: int | None,
-        who: str,
-        dry_run: bool,
-        *,
-        whole: bool,
-    ) -> ChangeMade:
-        settings, end = parted(raw, self._book.wall_s)
-        wish = self._wish(database, metric, expect, end, keeps_end=not whole)
+    def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted:
+        if wish.database != ANY:
+            parse_database(wish.database)
+        if verb is Verb.REMOVE:
+            return lambda held, asked: self._drafts.remove(held, asked, wish)
+        if verb is Verb.REVERT:
+            return lambda held, asked: self._drafts.revert(held, asked, wish)
         grounds = self._book.grounds(wish.database, wish.metric, without=wish.id)
-        return await self._make(
-            lambda held, asked: self._drafts.set(held, asked, wish, settings, grounds, whole=whole),
-            who,
-            dry_run=dry_run,
+        return lambda held, asked: self._drafts.set(
+            held, asked, wish, settings, grounds, whole=verb is Verb.PUT
         )
 
-    def _wish(
-        self,
-        database: str,
-        metric: str,
-        expect: int | None,
-        end: float | None = None,
-        *,
-        keeps_end: bool = False,
-    ) -> Wish:
-        named = database if database == ANY else parse_database(database)
-        return Wish(named, parse_metric(metric), expect, end, keeps_end, self._reach)
+    async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> ChangeMade:
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +107,8 @@ class WideDrafts:
         adds = whole or bool(was.get("adds"))
         if not settings:
             raise InvalidSettings([Fault(wish.metric, "nothing to set: give a setting")])
-        looser, told = self._checked(wish, settings, grounds, adds=adds)
+        with wish.checked():
+            looser, told = self._checked(wish, settings, grounds, adds=adds)
         check_revision(wish, known)
         end_s, ends = _wide_end(wish, known.item, looser, asked)
         value = {"settings": settings, **({"adds": True} if adds else {})}
@@ -184,7 +117,8 @@ class WideDrafts:
 
     def remove(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
-        check_revision(wish, MetricBefore(before, None, n_of(before)))
+        with wish.checked():
+            check_revision(wish, MetricBefore(before, None, n_of(before)))
         end_s, ends = _wide_end(wish, None, True, asked)
         value = with_end({"removed": True}, end_s)
         return Draft("metric.remove", [put(held, METRIC, wish.id, value, asked, wish.reach)], ends)

@@ -23,7 +23,7 @@ from headgate.cli.options import App, AsJson, Database, Metrics, Scope, Token, U
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
-    from headgate.cli.documents import Answer
+    from headgate.wire.answers import AnswerDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
 RETRY_S = 0.5
@@ -84,17 +84,18 @@ def check(
     so on standard error.
     """
     from headgate.cli.api import connect
-    from headgate.cli.documents import Answer, read
+    from headgate.cli.documents import read
     from headgate.cli.exits import exit_code_of_verdict
     from headgate.cli.output import show
     from headgate.cli.pages import answer_page, debit_text
+    from headgate.wire.answers import AnswerDoc
 
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
     if cost is not None:
         question["cost"] = f"{cost:.15g}"
     question |= {"budget": budget, "cpu_s": None if cpu_s is None else f"{cpu_s:.15g}"}
     asked = ask_until(connect(url, token), question, wait_s=wait)
-    answer = read(Answer, asked.document)
+    answer = read(AnswerDoc, asked.document)
     refuse_incoherent(asked, answer, database)
     show(asked, as_json, lambda canvas: answer_page(answer, canvas, debit_text(asked.document)))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
@@ -164,11 +165,12 @@ def explain(
     from rich.console import Group
 
     from headgate.cli.api import connect
-    from headgate.cli.documents import Answer, read
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pacing import explained_pace
     from headgate.cli.pages import explain_page
     from headgate.cli.rule_pages import chance_text, matched_page
+    from headgate.wire.answers import AnswerDoc
 
     api = connect(url, token)
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
@@ -177,7 +179,7 @@ def explain(
         asked,
         as_json,
         lambda canvas: Group(
-            explain_page(read(Answer, asked.document), canvas, chance_text(asked.document)),
+            explain_page(read(AnswerDoc, asked.document), canvas, chance_text(asked.document)),
             *explained_pace(asked.document),
             *matched_page(asked.document),
         ),
@@ -243,7 +245,7 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
         time.sleep(pause_s)
 
 
-def refuse_incoherent(asked: Answered, answer: Answer, database: str) -> None:
+def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
     """A leave to work that contradicts itself, or is about something else, is none (R28)."""
     from headgate.cli.documents import BadDocument
 

@@ -1,5 +1,5 @@
-"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, apply, diff, export,
-history, rollback, violations, top, explain.
+"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, apply, diff,
+export, history, rollback, violations, top, explain.
 
 A change is built on the revision that was seen (If-Match), as with metrics and rules.
 """
@@ -74,6 +74,9 @@ PolicyFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The policy: TOML, or JSON if its name ends so.")
 ]
 Strict: TypeAlias = Annotated[bool, typer.Option("--strict", help="Advice fails, too.")]
+Anyway: TypeAlias = Annotated[
+    bool, typer.Option("--anyway", help="Compile also what would lock out an administrator.")
+]
 Since: TypeAlias = Annotated[str, typer.Option(metavar="TIME", help="So long ago: 30m, 6h, 7d.")]
 
 
@@ -85,18 +88,22 @@ def list_budgets(
 ) -> None:
     """List budgets: how full, what they refuse, and what to do about it."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import PolicyView, policies_page
-    from headgate.cli.documents import read, read_list
+    from headgate.cli.budget_pages import policies_page, policy_page
+    from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.budgets import PoliciesDoc, PolicyDoc
 
     api = connect(url, token)
     if database is None:
-        answered = api.get(BUDGETS)
-        views = read_list(PolicyView, answered.document, "databases") if not as_json else ()
-    else:
-        answered = api.get(policy_path(database))
-        views = (read(PolicyView, answered.document),) if not as_json else ()
-    show(answered, as_json, lambda canvas: policies_page(views, canvas))
+        listed = api.get(BUDGETS)
+        show(
+            listed,
+            as_json,
+            lambda canvas: policies_page(read(PoliciesDoc, listed.document).databases, canvas),
+        )
+        return
+    one = api.get(policy_path(database))
+    show(one, as_json, lambda canvas: policy_page(read(PolicyDoc, one.document), canvas))
 
 
 def show_budget(
@@ -116,14 +123,15 @@ def show_budget(
     With a reach: as it is set for the fleet; DATABASE is `all` then.
     """
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import Budget, budget_page
+    from headgate.cli.budget_pages import budget_page
     from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.budgets import BudgetDoc
 
     if reach := reach_of(fleet, region, cluster, shard, host):
         every_database(database)
     answered = connect(url, token).get(budget_path(database, name), reach=reach)
-    show(answered, as_json, lambda canvas: budget_page(read(Budget, answered.document), canvas))
+    show(answered, as_json, lambda canvas: budget_page(read(BudgetDoc, answered.document), canvas))
 
 
 def history(
@@ -135,15 +143,16 @@ def history(
 ) -> None:
     """List the policy's revisions: when, by whom, and what changed."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import Revision, history_page
-    from headgate.cli.documents import read_list
+    from headgate.cli.budget_pages import history_page
+    from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.budgets import RevisionsDoc
 
     answered = connect(url, token).get(policy_path(database, "history"), limit=str(limit))
     show(
         answered,
         as_json,
-        lambda _: history_page(read_list(Revision, answered.document, "revisions"), database),
+        lambda _: history_page(read(RevisionsDoc, answered.document).revisions, database),
     )
 
 
@@ -159,16 +168,17 @@ def violations(
 ) -> None:
     """Show what was refused, warned of and delayed: by budget, limit and minute."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import Violations, violations_page
+    from headgate.cli.budget_pages import violations_page
     from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.budgets import ViolationsDoc
 
     path = policy_path(database, "violations")
     answered = connect(url, token).get(path, since=since, budget=budget)
     show(
         answered,
         as_json,
-        lambda canvas: violations_page(read(Violations, answered.document), canvas),
+        lambda canvas: violations_page(read(ViolationsDoc, answered.document), canvas),
     )
 
 
@@ -216,9 +226,10 @@ def explain(
 ) -> None:
     """Tell what would become of a statement now, by which rule and budget, and what would help."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import Explained, explained_page
+    from headgate.cli.budget_pages import explained_page
     from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.budgets import StatementExplainDoc
 
     said = {
         "sql": _stdin() if sql == "-" else sql,
@@ -232,7 +243,9 @@ def explain(
     body = {key: value for key, value in said.items() if value is not None}
     answered = connect(url, token).change("POST", policy_path(database, "explain"), body)
     show(
-        answered, as_json, lambda canvas: explained_page(read(Explained, answered.document), canvas)
+        answered,
+        as_json,
+        lambda canvas: explained_page(read(StatementExplainDoc, answered.document), canvas),
     )
 
 
@@ -459,6 +472,16 @@ def lint(path: PolicyFile, strict: Strict = False, as_json: AsJson = False) -> N
         raise typer.Exit(1)
 
 
+def compile_file(path: PolicyFile, anyway: Anyway = False) -> None:
+    """Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.
+
+    Prints the compiled policy as one line of base64. A policy with faults prints nothing.
+    """
+    from headgate.cli.budget_files import as_parameter
+
+    print(as_parameter(path, anyway=anyway))
+
+
 def apply(
     database: DatabaseArgument,
     path: PolicyFile,
@@ -496,11 +519,12 @@ def diff(
 ) -> None:
     """Show what a file would change: in a database's policy, or, without an agent, in a file's."""
     from headgate.cli.budget_files import compared, is_file
-    from headgate.cli.budget_pages import Difference, difference_page
+    from headgate.cli.budget_pages import difference_page
     from headgate.cli.documents import read_list
     from headgate.cli.output import show_json, show_page
     from headgate.config import load_policy
     from headgate.traffic.parse import parse_policy
+    from headgate.wire.budgets import DifferenceDoc
 
     if is_file(before):
         old = load_policy(Path(before))
@@ -512,7 +536,7 @@ def diff(
     if as_json:
         show_json(document)
     else:
-        found = read_list(Difference, document, "difference")
+        found = read_list(DifferenceDoc, document, "difference")
         show_page(lambda _: difference_page(found, document["difference_total"]))
     if strict and document["difference"]:
         raise typer.Exit(1)
@@ -629,18 +653,19 @@ def _change(
     make: Callable[[Api], Answered], done: str, url: str | None, token: str | None, as_json: bool
 ) -> None:
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import PolicyChange, change_page
+    from headgate.cli.budget_pages import change_page
     from headgate.cli.documents import read
     from headgate.cli.exits import FAILED
     from headgate.cli.output import show
+    from headgate.wire.budgets import PolicyChangeDoc
 
     changed = make(connect(url, token, timeout_s=FLEET_TIMEOUT_S))
     show(
         changed,
         as_json,
-        lambda canvas: change_page(read(PolicyChange, changed.document), done, canvas),
+        lambda canvas: change_page(read(PolicyChangeDoc, changed.document), done, canvas),
     )
-    change = read(PolicyChange, changed.document)
+    change = read(PolicyChangeDoc, changed.document)
     if change.changed and not change.dry_run and any(one.fault for one in change.published):
         # Kept, and tried again; but a script must not take it for done.
         raise typer.Exit(FAILED)

@@ -105,9 +105,9 @@ def notes_on_policy(path: Path) -> list[Note]:
     from headgate.cli.lint import Note
     from headgate.config import load_policy
     from headgate.core.lint import Severity
+    from headgate.core.places import with_lines
     from headgate.errors import Fault, InvalidSettings
     from headgate.traffic.lint import advise
-    from headgate.traffic.parse import with_lines
 
     try:
         policy = load_policy(path)
@@ -126,6 +126,30 @@ def notes_on_policy(path: Path) -> list[Note]:
         )
         for one, at in zip(advice, places, strict=True)
     ]
+
+
+def as_parameter(path: Path, *, anyway: bool) -> str:
+    """The value of pg_headgate.policy for a file; InvalidSettings where it cannot be one."""
+    from headgate.config import load_policy
+    from headgate.core.lint import Severity
+    from headgate.errors import Fault, InvalidSettings
+    from headgate.traffic.compiled import MAX_PARAMETER_BYTES, compile_policy, encoded
+    from headgate.traffic.lint import advise
+
+    policy = load_policy(path)
+    errors = [one for one in advise(policy) if one.severity is Severity.ERROR]
+    if errors and not anyway:
+        faults = [Fault(one.place, f"{one.message} [{one.code}]") for one in errors]
+        faults.append(Fault("", "nothing was compiled; add --anyway if this is intended"))
+        raise InvalidSettings(faults, str(path))
+    value = encoded(compile_policy(policy, 0))
+    if len(value) > MAX_PARAMETER_BYTES:
+        fault = (
+            f"compiles to {len(value)} bytes, and pg_headgate.policy takes at most "
+            f"{MAX_PARAMETER_BYTES}: publish it as a file with headgate pg publish"
+        )
+        raise InvalidSettings([Fault("", fault)], str(path))
+    return value
 
 
 def compared(before: Policy, after: Policy) -> dict[str, Any]:

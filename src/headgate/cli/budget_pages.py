@@ -7,7 +7,6 @@ command that can be copied.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,6 +16,18 @@ from rich.text import Text
 from headgate.cli.bars import bar, share_text, sparkline
 from headgate.cli.render import Canvas, advice_line, plain_table, rate_text
 from headgate.cli.words import plain
+from headgate.wire.budgets import (
+    AppliesDoc,
+    BucketDoc,
+    BudgetDoc,
+    DifferenceDoc,
+    OutletDoc,
+    PolicyChangeDoc,
+    PolicyDoc,
+    RevisionDoc,
+    StatementExplainDoc,
+    ViolationsDoc,
+)
 from headgate.wire.reasons import duration
 
 NARROW = 100
@@ -33,199 +44,13 @@ STATE_STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    budget: str
-    label: str
-    owed_ms: float
-    capacity_ms: float | None
-    fill: float | None
-    running: int
-    max_workers: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    admitted: int
-    charged_ms: float
-    warned: Mapping[str, Any]
-    blocked: Mapping[str, Any]
-    blocked_early: int
-    delayed: int
-    delayed_ms: float
-    passed: int
-    sleeping: int
-    forgiven_ms: float
-    last_violation_at: str | None
-
-    @property
-    def blocked_total(self) -> int:
-        return sum(self.blocked.values())
-
-    @property
-    def warned_total(self) -> int:
-        return sum(self.warned.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    name: str
-    mode: str
-    state: str
-    says: str
-    origin: str
-    settings: Mapping[str, Any]
-    expires_at: str | None
-    left_s: float | None
-    buckets_total: int
-    fill: float | None
-    running: int | None
-    advice: Sequence[str]
-    revision: int
-    own_role: str | None
-    reach: str | None
-    n: int | None
-    counts: Counts | None = field(metadata={"one": Counts, "or_null": True})
-    buckets: Sequence[Bucket] = field(metadata={"each": Bucket})
-
-
-@dataclass(frozen=True, slots=True)
-class Outlet:
-    where: str
-    version: int | None
-    is_current: bool
-    fault: str | None
-    fault_for_s: float | None
-    off: bool
-    others_version: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyView:
-    database: str
-    revision: int
-    mode_cap: str
-    source: str
-    changed_at_runtime: bool
-    document: Mapping[str, Any]
-    in_force_version: int | None
-    read_fault: str | None
-    refusal: str | None
-    advice: Sequence[str]
-    own_role: str | None
-    has_policy: bool
-    is_off: bool
-    budgets: Sequence[Budget] = field(metadata={"each": Budget})
-    published: Sequence[Outlet] = field(metadata={"each": Outlet})
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    kind: str
-    line: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """Of a change for a fleet: whom it concerns."""
-
-    says: str
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
-    database: str
-    revision: int
-    dry_run: bool
-    changed: bool
-    mode_cap: str
-    difference_total: int
-    advice: Sequence[str]
-    reach: str | None
-    difference: Sequence[Difference] = field(metadata={"each": Difference})
-    published: Sequence[Outlet] = field(metadata={"each": Outlet})
-    reached: Reached | None = field(metadata={"one": Reached, "or_null": True})
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    revision: int
-    at: str
-    who: str
-    action: str
-    summary: str
-    is_current: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ViolationSum:
-    budget: str
-    warned: Mapping[str, Any]
-    blocked: Mapping[str, Any]
-    delayed: int
-    last_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    at: str
-    budget: str
-    what: str
-    limit: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Violations:
-    database: str
-    since: str
-    until: str
-    whole: bool
-    budgets: Sequence[ViolationSum] = field(metadata={"each": ViolationSum})
-    minutes: Sequence[Violation] = field(metadata={"each": Violation})
-
-
-@dataclass(frozen=True, slots=True)
-class Applies:
-    budget: str
-    label: str
-    mode: str
-    fails: str
-    bucket: Bucket | None = field(metadata={"one": Bucket, "or_null": True})
-
-
-@dataclass(frozen=True, slots=True)
-class RuleFinding:
-    budget: str
-    place: str
-    rule: str
-    outcome: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    verdict: str
-    decided_by: str | None
-    limit: str | None
-    retry_after_ms: float | None
-    estimate_ms: float | None
-    tags: Mapping[str, Any]
-    fingerprint: str
-    rules_total: int
-    needed: Sequence[str]
-    notes: Sequence[str]
-    budgets: Sequence[Applies] = field(metadata={"each": Applies})
-    rules: Sequence[RuleFinding] = field(metadata={"each": RuleFinding})
-
-
 # --- the list --------------------------------------------------------------------------------
 
 Rates = Mapping[str, float]
 """Budget → refused a second, between two looks."""
 
 
-def policies_page(policies: Sequence[PolicyView], canvas: Canvas) -> RenderableType:
+def policies_page(policies: Sequence[PolicyDoc], canvas: Canvas) -> RenderableType:
     if not policies:
         return Text(
             "no database has traffic control: give the agent's settings file "
@@ -238,7 +63,7 @@ def policies_page(policies: Sequence[PolicyView], canvas: Canvas) -> RenderableT
     return Group(*parts)
 
 
-def policy_page(policy: PolicyView, canvas: Canvas, rates: Rates | None = None) -> RenderableType:
+def policy_page(policy: PolicyDoc, canvas: Canvas, rates: Rates | None = None) -> RenderableType:
     parts: list[RenderableType] = [_head(policy, canvas), *_exempt(policy), *_troubles(policy)]
     if not policy.budgets:
         parts.append(_no_budgets(policy))
@@ -248,7 +73,7 @@ def policy_page(policy: PolicyView, canvas: Canvas, rates: Rates | None = None) 
     return Group(*parts, *_advice(policy.advice))
 
 
-def _head(policy: PolicyView, canvas: Canvas) -> Text:
+def _head(policy: PolicyDoc, canvas: Canvas) -> Text:
     line = Text().append(plain(policy.database), style="bold")
     versions = [f"version {policy.in_force_version} in force"] if policy.in_force_version else []
     runtime = ["changed at run time"] if policy.changed_at_runtime else []
@@ -257,7 +82,7 @@ def _head(policy: PolicyView, canvas: Canvas) -> Text:
     return line
 
 
-def _exempt(policy: PolicyView) -> Iterable[RenderableType]:
+def _exempt(policy: PolicyDoc) -> Iterable[RenderableType]:
     told = policy.document.get("policy") or {}
     names = [name for name in told.get("exempt_usernames") or () if name != policy.own_role]
     own = [f"{policy.own_role} (the agent's own)"] if policy.own_role else []
@@ -265,7 +90,7 @@ def _exempt(policy: PolicyView) -> Iterable[RenderableType]:
         yield Text(f"exempt: {plain(', '.join([*names, *own]))}", style="dim")
 
 
-def _troubles(policy: PolicyView) -> Iterable[RenderableType]:
+def _troubles(policy: PolicyDoc) -> Iterable[RenderableType]:
     """What makes the table below less than the truth."""
     if policy.is_off:
         line = Text().append("SWITCHED OFF AT THE SERVER", style="bold red")
@@ -290,7 +115,7 @@ def _troubles(policy: PolicyView) -> Iterable[RenderableType]:
         yield line.append(f"  {plain(policy.read_fault)}")
 
 
-def _not_published(outlet: Outlet) -> Text:
+def _not_published(outlet: OutletDoc) -> Text:
     for_s = outlet.fault_for_s or 0.0
     since = f" for {duration(for_s)}" if for_s >= 1 else ""
     line = Text().append(f"NOT PUBLISHED{since}", style="bold red")
@@ -298,13 +123,13 @@ def _not_published(outlet: Outlet) -> Text:
     return line.append("; it is tried again", style="dim")
 
 
-def _no_budgets(policy: PolicyView) -> Text:
+def _no_budgets(policy: PolicyDoc) -> Text:
     name = plain(policy.database)
     command = f"headgate budget create {name} etl rate=20 capacity=200 --match username=etl"
     return Text(f"no budget yet; the first one only warns: {command}", style="dim")
 
 
-def _budget_table(policy: PolicyView, canvas: Canvas, rates: Rates | None) -> Table:
+def _budget_table(policy: PolicyDoc, canvas: Canvas, rates: Rates | None) -> Table:
     wide = canvas.width >= NARROW
     more = ("what",) if wide else ()
     columns = ("budget", "state", "owed", "running", "refused", "warned", "delayed", *more)
@@ -324,25 +149,25 @@ def _budget_table(policy: PolicyView, canvas: Canvas, rates: Rates | None) -> Ta
     return table
 
 
-def _reach(budget: Budget) -> str:
+def _reach(budget: BudgetDoc) -> str:
     """Of one that the fleet has set: `shard:commerce/*: `."""
     return "" if budget.reach is None else f"{budget.reach}: "
 
 
-def _pressing(budget: Budget) -> tuple[bool, int, float, str]:
+def _pressing(budget: BudgetDoc) -> tuple[bool, int, float, str]:
     """What refuses first, then what is full."""
     blocked = budget.counts.blocked_total if budget.counts else 0
     return budget.state in ("off", "expired"), -blocked, -(budget.fill or 0.0), budget.name
 
 
-def _state(budget: Budget) -> Text:
+def _state(budget: BudgetDoc) -> Text:
     words = budget.state
     if budget.left_s is not None and budget.state != "expired":
         words += f", {duration(budget.left_s)} left"
     return Text(words, style=STATE_STYLES.get(budget.state, ""))
 
 
-def _running(budget: Budget, canvas: Canvas) -> Text:
+def _running(budget: BudgetDoc, canvas: Canvas) -> Text:
     return Text(canvas.marks.nothing if budget.running is None else f"{budget.running:,}")
 
 
@@ -353,7 +178,7 @@ def fill_cell(fill: float | None, canvas: Canvas) -> Text:
     return text.append(f" {share_text(fill):>4}")
 
 
-def _counted(budget: Budget, canvas: Canvas, rates: Rates | None) -> list[Text]:
+def _counted(budget: BudgetDoc, canvas: Canvas, rates: Rates | None) -> list[Text]:
     counts = budget.counts
     if counts is None:
         return [Text(canvas.marks.nothing) for _ in range(3)]
@@ -370,7 +195,7 @@ def _number(count: int, canvas: Canvas) -> str:
     return f"{count:,}" if count else canvas.marks.nothing
 
 
-def _what_to_do(policy: PolicyView) -> Iterable[RenderableType]:
+def _what_to_do(policy: PolicyDoc) -> Iterable[RenderableType]:
     """For the one that refuses most, and the one that would: commands to copy."""
     database = plain(policy.database)
     enforcing = [b for b in policy.budgets if b.state == "enforcing" and _blocked(b)]
@@ -389,11 +214,11 @@ def _what_to_do(policy: PolicyView) -> Iterable[RenderableType]:
         )
 
 
-def _blocked(budget: Budget) -> int:
+def _blocked(budget: BudgetDoc) -> int:
     return budget.counts.blocked_total if budget.counts else 0
 
 
-def _warned(budget: Budget) -> int:
+def _warned(budget: BudgetDoc) -> int:
     return budget.counts.warned_total if budget.counts else 0
 
 
@@ -406,7 +231,7 @@ def _advice(advice: Sequence[str]) -> Iterable[RenderableType]:
 # --- one -------------------------------------------------------------------------------------
 
 
-def budget_page(budget: Budget, canvas: Canvas) -> RenderableType:
+def budget_page(budget: BudgetDoc, canvas: Canvas) -> RenderableType:
     head = Text().append(plain(budget.name), style="bold").append("  ").append_text(_state(budget))
     head.append(f"  {plain(budget.origin)}, revision {budget.revision}", style="dim")
     parts: list[RenderableType] = [head, Text(plain(budget.says))]
@@ -444,7 +269,7 @@ def _rule_text(rule: Mapping[str, Any]) -> str:
     return plain(f"{match or 'everything'}{f', a bucket for each {each}' if each else ''}")
 
 
-def _count_lines(budget: Budget) -> Iterable[RenderableType]:
+def _count_lines(budget: BudgetDoc) -> Iterable[RenderableType]:
     counts = budget.counts
     if counts is None:
         yield Text("the server's counters cannot be read", style="bold magenta")
@@ -474,7 +299,7 @@ def _by_limit(counts: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def bucket_table(buckets: Sequence[Bucket], canvas: Canvas) -> Table:
+def bucket_table(buckets: Sequence[BucketDoc], canvas: Canvas) -> Table:
     columns = ("bucket", "owed", "", "running")
     table = plain_table(*columns, right=frozenset({"running"}))
     for bucket in buckets:
@@ -487,7 +312,7 @@ def bucket_table(buckets: Sequence[Bucket], canvas: Canvas) -> Table:
     return table
 
 
-def _workers(bucket: Bucket) -> str:
+def _workers(bucket: BucketDoc) -> str:
     most = f" of {bucket.max_workers:,}" if bucket.max_workers is not None else ""
     return f"{bucket.running:,}{most}"
 
@@ -495,7 +320,7 @@ def _workers(bucket: Bucket) -> str:
 # --- changes ---------------------------------------------------------------------------------
 
 
-def change_page(change: PolicyChange, done: str, canvas: Canvas) -> RenderableType:
+def change_page(change: PolicyChangeDoc, done: str, canvas: Canvas) -> RenderableType:
     word = Text()
     if not change.changed:
         word.append("UNCHANGED", style="bold").append("  it is so already")
@@ -517,7 +342,7 @@ def change_page(change: PolicyChange, done: str, canvas: Canvas) -> RenderableTy
     return Group(*parts, *_advice(change.advice))
 
 
-def _publication(change: PolicyChange) -> Iterable[RenderableType]:
+def _publication(change: PolicyChangeDoc) -> Iterable[RenderableType]:
     for outlet in change.published:
         if outlet.fault is not None:
             yield _not_published(outlet)
@@ -531,13 +356,13 @@ def _publication(change: PolicyChange) -> Iterable[RenderableType]:
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red")}
 
 
-def difference_lines(differences: Sequence[Difference]) -> Iterable[RenderableType]:
+def difference_lines(differences: Sequence[DifferenceDoc]) -> Iterable[RenderableType]:
     for one in differences[:MAX_LINES]:
         mark, style = _MARKS.get(one.kind.rpartition(" ")[2], ("~", "yellow"))
         yield Text().append(f"{mark} ", style=style).append(plain(one.line))
 
 
-def difference_page(differences: Sequence[Difference], total: int) -> RenderableType:
+def difference_page(differences: Sequence[DifferenceDoc], total: int) -> RenderableType:
     if not differences:
         return Text("no difference: the two decide alike", style="green")
     lines = list(difference_lines(differences))
@@ -545,7 +370,7 @@ def difference_page(differences: Sequence[Difference], total: int) -> Renderable
     return Group(*lines, *([Text(f"and {more:,} more: --json", style="dim")] if more > 0 else []))
 
 
-def history_page(revisions: Sequence[Revision], database: str) -> RenderableType:
+def history_page(revisions: Sequence[RevisionDoc], database: str) -> RenderableType:
     if not revisions:
         return Text("no revision is kept yet", style="dim")
     table = plain_table("revision", "at", "by", "what", right=frozenset({"revision"}))
@@ -560,7 +385,7 @@ def history_page(revisions: Sequence[Revision], database: str) -> RenderableType
 # --- violations ------------------------------------------------------------------------------
 
 
-def violations_page(found: Violations, canvas: Canvas) -> RenderableType:
+def violations_page(found: ViolationsDoc, canvas: Canvas) -> RenderableType:
     if not found.budgets:
         return Text(f"no violation between {plain(found.since)} and now", style="green")
     columns = ("budget", "refused", "warned", "delayed", "last", "refused by the minute")
@@ -589,7 +414,7 @@ def _with_limits(total: int, by_limit: Mapping[str, Any], canvas: Canvas, style:
     return text.append(f"\n{_by_limit(by_limit)}", style="dim") if len(by_limit) > 1 else text
 
 
-def _by_minute(found: Violations, budget: str) -> list[float | None]:
+def _by_minute(found: ViolationsDoc, budget: str) -> list[float | None]:
     """Minutes without one are 0: nothing is missing, nothing came."""
     sums: dict[str, float] = {}
     for minute in found.minutes:
@@ -611,7 +436,7 @@ VERDICTS = {
 }
 
 
-def explained_page(found: Explained, canvas: Canvas) -> RenderableType:
+def explained_page(found: StatementExplainDoc, canvas: Canvas) -> RenderableType:
     words, style = VERDICTS.get(found.verdict, (plain(found.verdict).upper(), "bold"))
     head = Text().append(words, style=style)
     if found.decided_by is not None:
@@ -628,7 +453,7 @@ def explained_page(found: Explained, canvas: Canvas) -> RenderableType:
     return Group(*parts, *(Text(f"note: {plain(note)}", style="dim") for note in found.notes))
 
 
-def _about_statement(found: Explained) -> Iterable[RenderableType]:
+def _about_statement(found: StatementExplainDoc) -> Iterable[RenderableType]:
     tags = ", ".join(f"{plain(k)}={plain(str(v))}" for k, v in found.tags.items()) or "none"
     cost = "not known"
     if found.estimate_ms is not None:
@@ -637,7 +462,7 @@ def _about_statement(found: Explained) -> Iterable[RenderableType]:
     yield Text(told, style="dim")
 
 
-def _applies_table(budgets: Sequence[Applies], canvas: Canvas) -> Table:
+def _applies_table(budgets: Sequence[AppliesDoc], canvas: Canvas) -> Table:
     table = plain_table("budget", "mode", "owed", "running", "fails", right=frozenset({"running"}))
     for one in budgets:
         label = f" [{plain(one.label)}]" if one.label else ""
@@ -651,7 +476,7 @@ def _applies_table(budgets: Sequence[Applies], canvas: Canvas) -> Table:
     return table
 
 
-def _rule_lines(found: Explained) -> Iterable[RenderableType]:
+def _rule_lines(found: StatementExplainDoc) -> Iterable[RenderableType]:
     shown = found.rules[:MAX_BUCKETS]
     for rule in shown:
         style = "" if rule.outcome == "applies" else "dim"

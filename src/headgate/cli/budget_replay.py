@@ -52,16 +52,21 @@ def replay(
     """
     from headgate.cli.api import connect
     from headgate.cli.budget import policy_path
-    from headgate.cli.budget_replay_pages import Replayed, replay_page
+    from headgate.cli.budget_replay_pages import replay_page
     from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.budget_replay import BudgetReplayDoc
 
     body: dict[str, Any] = {"since_s": _seconds(last), "by": [k for k in by.split(",") if k]}
     if path is not None:
         body["policy"] = _document(path)
     api = connect(url, token, timeout_s=TIMEOUT_S)
     answered = api.change("POST", policy_path(database, "replay"), body)
-    show(answered, as_json, lambda canvas: replay_page(read(Replayed, answered.document), canvas))
+    show(
+        answered,
+        as_json,
+        lambda canvas: replay_page(read(BudgetReplayDoc, answered.document), canvas),
+    )
 
 
 def _seconds(last: str) -> float:
@@ -83,12 +88,13 @@ def _document(path: Path) -> Mapping[str, Any]:
 def last_hour(api: Api, database: str, document: Mapping[str, Any]) -> str:
     """In one line, for a dry run; empty where the agent cannot say: it is no part of the change."""
     from headgate.cli.budget import policy_path
-    from headgate.cli.budget_replay_pages import Replayed, changes_text, many
+    from headgate.cli.budget_replay_pages import changes_text, many
     from headgate.cli.documents import read
+    from headgate.wire.budget_replay import BudgetReplayDoc
 
     try:
         answered = api.change("POST", policy_path(database, "replay"), {"policy": document})
-        found = read(Replayed, answered.document)
+        found = read(BudgetReplayDoc, answered.document)
     except HeadgateError:
         return ""
     if not found.traces:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.budget_pages import Difference, difference_lines
+from headgate.cli.budget_pages import difference_lines
 from headgate.cli.render import Canvas, plain_table
 from headgate.cli.timeline import time_of, times_of
 from headgate.cli.words import plain
+from headgate.wire.budget_replay import BudgetReplayDoc, BudgetReplayRowDoc, BudgetTallyDoc
 
 MAX_CLIENTS = 40
 MAX_STEPS = 30
@@ -21,52 +21,7 @@ NARROW = 120
 """Below it, not all columns have room without being cut inside words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    statements: float
-    ran_before: float
-    refused_before: float
-    cpu_before_s: float
-    ran: float
-    warned: float
-    delayed: float
-    refused: float
-    elsewhere: float
-    cpu_s: float
-    waited_s: float
-    newly_refused: float
-    newly_admitted: float
-    error: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedRow:
-    budget: str
-    client: str
-    since: str | None
-    sums: Sums = field(metadata={"one": Sums})
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    database: str
-    since: str
-    until: str
-    step_s: int
-    by: Sequence[str]
-    traces: int
-    more_clients: int
-    more_steps: int
-    difference_total: int
-    notes: Sequence[str]
-    total: Sums = field(metadata={"one": Sums})
-    in_force: Sums = field(metadata={"one": Sums})
-    clients: Sequence[ReplayedRow] = field(metadata={"each": ReplayedRow})
-    steps: Sequence[ReplayedRow] = field(metadata={"each": ReplayedRow})
-    difference: Sequence[Difference] = field(metadata={"each": Difference})
-
-
-def replay_page(found: Replayed, canvas: Canvas) -> RenderableType:
+def replay_page(found: BudgetReplayDoc, canvas: Canvas) -> RenderableType:
     if not found.traces:
         nothing = Text(f"{found.database}: no statement was traced then", style="bold yellow")
         return Group(nothing, *_notes(found.notes))
@@ -80,7 +35,7 @@ def replay_page(found: Replayed, canvas: Canvas) -> RenderableType:
     return Group(*parts, Text(), *_notes(found.notes))
 
 
-def _head(found: Replayed, canvas: Canvas) -> Iterable[RenderableType]:
+def _head(found: BudgetReplayDoc, canvas: Canvas) -> Iterable[RenderableType]:
     total, now = found.total, found.in_force
     span = canvas.marks.dash.join(times_of(found.since, found.until, None))
     head = Text().append(plain(found.database), style="bold").append(f"  {span}  ", style="dim")
@@ -94,11 +49,11 @@ def _head(found: Replayed, canvas: Canvas) -> Iterable[RenderableType]:
     yield Text(told, style="dim")
 
 
-def _give_or_take(sums: Sums) -> str:
+def _give_or_take(sums: BudgetTallyDoc) -> str:
     return f" (give or take {many(sums.error)})" if sums.error >= 0.5 else ""
 
 
-def _difference(found: Replayed) -> Iterable[RenderableType]:
+def _difference(found: BudgetReplayDoc) -> Iterable[RenderableType]:
     if not found.difference_total:
         return
     shown = found.difference[:MAX_DIFFERENCES]
@@ -107,7 +62,7 @@ def _difference(found: Replayed) -> Iterable[RenderableType]:
         yield Text(f"and {found.difference_total - len(shown):,} more differences", style="dim")
 
 
-def _client_table(found: Replayed, canvas: Canvas) -> Table:
+def _client_table(found: BudgetReplayDoc, canvas: Canvas) -> Table:
     if canvas.width < NARROW:
         return _narrow_table(found, canvas)
     numbers = ("statements", "refused", "then refused", "warned", "delayed", "CPU s", "then CPU s")
@@ -126,7 +81,7 @@ def _client_table(found: Replayed, canvas: Canvas) -> Table:
     return table
 
 
-def _narrow_table(found: Replayed, canvas: Canvas) -> Table:
+def _narrow_table(found: BudgetReplayDoc, canvas: Canvas) -> Table:
     """What is left out of the columns is said in words."""
     numbers = ("statements", "refused", "then")
     client = plain(", ".join(found.by))
@@ -144,7 +99,7 @@ def _narrow_table(found: Replayed, canvas: Canvas) -> Table:
     return table
 
 
-def _in_words(sums: Sums) -> Iterable[str]:
+def _in_words(sums: BudgetTallyDoc) -> Iterable[str]:
     if sums.warned:
         yield f"{many(sums.warned)} warned"
     if sums.delayed:
@@ -153,7 +108,7 @@ def _in_words(sums: Sums) -> Iterable[str]:
         yield f"CPU {sums.cpu_before_s:,.1f} s, then {sums.cpu_s:,.1f} s"
 
 
-def _counts(sums: Sums, canvas: Canvas) -> list[Text]:
+def _counts(sums: BudgetTallyDoc, canvas: Canvas) -> list[Text]:
     dash = canvas.marks.dash
     cells = [Text(many(sums.statements)), Text(many(sums.refused_before) or dash)]
     after = (sums.refused + sums.elsewhere, sums.warned, sums.delayed)
@@ -164,7 +119,7 @@ def _counts(sums: Sums, canvas: Canvas) -> list[Text]:
     ]
 
 
-def _verdict(sums: Sums) -> Text:
+def _verdict(sums: BudgetTallyDoc) -> Text:
     others = " by other budgets" if sums.elsewhere and not sums.refused else ""
     told = [
         f"+{many(sums.newly_refused)} refused{others}" if sums.newly_refused else "",
@@ -177,7 +132,7 @@ def _verdict(sums: Sums) -> Text:
     return Text(words + _give_or_take(sums), style="red" if sums.newly_refused else "green")
 
 
-def _step_table(rows: Sequence[ReplayedRow], canvas: Canvas) -> Table:
+def _step_table(rows: Sequence[BudgetReplayRowDoc], canvas: Canvas) -> Table:
     numbers = ("statements", "refused", "then refused")
     table = plain_table("when", "budget", *numbers, "what changes", right=frozenset(numbers))
     for row in rows:
@@ -191,7 +146,7 @@ def _step_table(rows: Sequence[ReplayedRow], canvas: Canvas) -> Table:
     return table
 
 
-def _changed(sums: Sums) -> bool:
+def _changed(sums: BudgetTallyDoc) -> bool:
     return bool(sums.newly_refused or sums.newly_admitted or sums.waited_s)
 
 
@@ -204,6 +159,6 @@ def many(count: float) -> str:
     return f"{count:.1f}" if count < 10 and round(count, 1) % 1 else f"{count:,.0f}"
 
 
-def changes_text(sums: Sums) -> str:
+def changes_text(sums: BudgetTallyDoc) -> str:
     refused, admitted = many(sums.newly_refused), many(sums.newly_admitted)
     return f"{refused} that ran would have been refused, {admitted} that were refused would run"

@@ -28,7 +28,7 @@ from headgate.cli.reaching import (
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
-    from headgate.cli.documents import MetricView
+    from headgate.wire.status import MetricView
 
 
 # A dry run waits for one probe, and this for the way there and back.
@@ -538,9 +538,10 @@ def _change_wide(
 ) -> None:
     """Tried first, and asked for once it is told whom it reaches."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import WideMetric, read
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import wide_metric_page
+    from headgate.wire.status import WideMetricDoc
 
     api = connect(url, token, timeout_s=FLEET_TIMEOUT_S)
     query = {**wanted.query, "reach": wanted.reach}
@@ -548,7 +549,7 @@ def _change_wide(
         tried = api.change(method, path, settings, dry_run=True, query=query)
         ask_for(tried.document, wanted.reach)
     changed = api.change(method, path, settings, dry_run=wanted.dry_run, query=query)
-    view, reached = read(WideMetric, changed.document), reached_line(changed.document)
+    view, reached = read(WideMetricDoc, changed.document), reached_line(changed.document)
     show(changed, wanted.as_json, lambda _: wide_metric_page(view, reached))
 
 
@@ -635,7 +636,8 @@ def _etag(seen: Answered) -> str:
 
 
 def _view_of(seen: Answered) -> MetricView:
-    from headgate.cli.documents import MetricView, read
+    from headgate.cli.documents import read
+    from headgate.wire.status import MetricView
 
     return read(MetricView, seen.document)
 
@@ -650,12 +652,13 @@ def _show_change(
     as_json: bool,
     done: str = "SET",
 ) -> None:
-    from headgate.cli.documents import RemovedMetric, read
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import change_page, removed_page
+    from headgate.wire.status import RemovedDoc
 
     if "removed" in changed.document:
-        removed = read(RemovedMetric, changed.document)
+        removed = read(RemovedDoc, changed.document)
         show(changed, as_json, lambda _: removed_page(removed, database, metric, dry_run=dry_run))
         return
     show(

@@ -63,7 +63,7 @@ def list_changes(
 ) -> None:
     """List what operators changed: rules, budgets, metrics, skipped replicas, peers."""
     from headgate.cli.changes_pages import changes_page
-    from headgate.cli.documents import decoded
+    from headgate.cli.documents import read
     from headgate.cli.output import show
 
     api = _api(url, token)
@@ -71,7 +71,7 @@ def list_changes(
     show(
         answered,
         as_json,
-        lambda canvas: changes_page(decoded(ChangesDoc, answered.document), canvas),
+        lambda canvas: changes_page(read(ChangesDoc, answered.document), canvas),
     )
 
 
@@ -88,16 +88,16 @@ def history(
 ) -> None:
     """List revisions: when, by whom, and what changed; or what one of them did."""
     from headgate.cli.changes_pages import history_page, revision_page
-    from headgate.cli.documents import decoded
+    from headgate.cli.documents import read
     from headgate.cli.output import show
 
     api = _api(url, token)
     if n is not None:
         one = api.get(f"{CHANGES}/history/{n}", log=_log(fleet))
-        show(one, as_json, lambda _: revision_page(decoded(ChangeRevisionWholeDoc, one.document)))
+        show(one, as_json, lambda _: revision_page(read(ChangeRevisionWholeDoc, one.document)))
         return
     answered = api.get(f"{CHANGES}/history", log=_log(fleet), limit=str(limit))
-    show(answered, as_json, lambda _: history_page(decoded(ChangeRevisionsDoc, answered.document)))
+    show(answered, as_json, lambda _: history_page(read(ChangeRevisionsDoc, answered.document)))
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -114,12 +114,12 @@ def export(
     import sys
 
     from headgate.cli.changes_pages import export_head
-    from headgate.cli.documents import decoded
+    from headgate.cli.documents import read
     from headgate.cli.output import show_json, show_toml
     from headgate.core.change_files import to_toml
 
     answered = _api(url, token).get(f"{CHANGES}/export", log=_log(fleet))
-    found = decoded(ChangeExportDoc, answered.document)
+    found = read(ChangeExportDoc, answered.document)
     first, *left_out = export_head(found)
     if as_json:
         show_json(found.document)
@@ -309,6 +309,6 @@ def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
 
 
 def _read(answered: Answered) -> ChangeMadeDoc:
-    from headgate.cli.documents import decoded
+    from headgate.cli.documents import read
 
-    return decoded(ChangeMadeDoc, answered.document)
+    return read(ChangeMadeDoc, answered.document)

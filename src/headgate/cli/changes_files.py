@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from headgate.cli.api import Refused
-from headgate.core.change_files import SECTIONS, parse_file, read_document
-from headgate.core.reach import HERE
+from headgate.core.change_files import SECTIONS, read_document
+from headgate.core.places import with_lines
 from headgate.errors import Fault, InvalidSettings
-from headgate.traffic.parse import with_lines
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """As much as an agent may be set to take (`max_body_bytes`)."""
@@ -33,7 +31,8 @@ class File:
 
     @property
     def entries(self) -> int:
-        return sum(len(self.document.get(section) or ()) for section in SECTIONS)
+        listed = (self.document.get(section) for section in SECTIONS)
+        return sum(len(some) for some in listed if isinstance(some, list))
 
     @property
     def is_json(self) -> bool:
@@ -53,21 +52,16 @@ class File:
             raise InvalidSettings(self.located(faults), str(self.path)) from None
 
     def located(self, faults: Sequence[Fault]) -> list[Fault]:
-        return list(faults) if self.is_json else with_lines(list(faults), _numbered(self.text))
+        return list(faults) if self.is_json else with_lines(faults, self.text)
 
 
 def load(path: Path, *, fleet: bool) -> File:
-    """InvalidSettings with every fault of its shape; the agent validates its settings."""
+    """InvalidSettings for what is no document; the agent validates what it says."""
     try:
         text = _text(path)
-        file = File(path, text, read_document(text, is_json=path.suffix == ".json"), fleet)
+        return File(path, text, read_document(text, is_json=path.suffix == ".json"), fleet)
     except InvalidSettings as error:
         raise InvalidSettings(error.faults, str(path)) from None
-    try:
-        parse_file(file.document, default_reach=None if fleet else HERE)
-    except InvalidSettings as error:
-        raise InvalidSettings(file.located(error.faults), str(path)) from None
-    return file
 
 
 def _text(path: Path) -> str:
@@ -88,23 +82,3 @@ def _text(path: Path) -> str:
 def _fault(told: str) -> Fault:
     place, colon, message = told.partition(": ")
     return Fault(place, message) if colon else Fault("", told)
-
-
-def _numbered(toml: str) -> str:
-    """With `[rules.2]` for the headers of entries, line by line; those of budgets are known."""
-    at, numbered = dict.fromkeys(SECTIONS, -1), []
-    for line in toml.splitlines():
-        header = re.sub(r"[\s\"']", "", line.partition("#")[0])
-        match = _HEADER.fullmatch(header)
-        if match is None:
-            numbered.append(line)
-        elif header.startswith("[["):
-            at[match[1]] += 1
-            numbered.append(f"[{match[1]}.{at[match[1]]}]")
-        else:
-            numbered.append(f"[{match[2]}.{at[match[2]]}.{match[3]}]")
-    return "\n".join(numbered)
-
-
-_OTHERS = "|".join(section for section in SECTIONS if section != "budgets")
-_HEADER = re.compile(rf"\[(?:\[({_OTHERS})\]|({_OTHERS})\.(.+))\]")

@@ -45,7 +45,7 @@ def reach(
     from rich.text import Text
 
     from headgate.cli.api import connect
-    from headgate.cli.documents import decoded
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.words import plain
     from headgate.wire.fleet_reach import ReachedDoc
@@ -57,7 +57,7 @@ def reach(
     answered = api.get("/v1/fleet/reach", reach=where or given)
 
     def page(_: Canvas) -> RenderableType:
-        reached = decoded(ReachedDoc, answered.document)
+        reached = read(ReachedDoc, answered.document)
         line = Text().append(plain(reached.reach), style="cyan").append(f": {plain(reached.says)}")
         return Group(line, *(Text(f"  {plain(name)}") for name in reached.sample))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from headgate.cli.render import Canvas
+    from headgate.wire.fleet_view import FleetDoc, FleetItemDoc, FleetShardDoc
 
 PATH = "/v1/fleet"
 TIMEOUT_S = 15.0
@@ -72,6 +72,7 @@ def status(
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.fleet_view import FleetDoc
 
     if watch and as_json:
         raise typer.BadParameter("--watch draws pages; for programs ask again without it")
@@ -96,87 +97,17 @@ def status(
     show(
         answered,
         as_json,
-        lambda canvas: fleet_page(read(Fleet, answered.document), canvas, shards_only=part),
+        lambda canvas: fleet_page(read(FleetDoc, answered.document), canvas, shards_only=part),
     )
 
 
 # --- documents -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FleetAgent:
-    shard: str
-    member: str
-    host: str
-    role: str
-    lag_s: float | None
-    n: int | None
-    wanted_n: int
-    progress: str
-    stale_for_s: float | None
-    registered: bool
-    version: str
-    problem: str
-    refused: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FleetShard:
-    shard: str
-    region: str
-    cluster: str
-    condition: str
-    for_s: float | None
-    why: str
-    told_s_ago: float | None
-    checks: int | None
-    refused: float | None
-    agents: Sequence[FleetAgent] = field(metadata={"each": FleetAgent})
-
-    @property
-    def lag_s(self) -> float | None:
-        """The longest of its members."""
-        return max((one.lag_s for one in self.agents if one.lag_s is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetItem:
-    kind: str
-    id: str
-    reach: str
-    says: str
-    reason: str
-    n: int
-    set_by: str
-    left_s: float | None
-    agents: int
-    have: int
-    without: int
-    refused: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    agent: str
-    n: int | None
-    source: str
-    counts: Mapping[str, Any]
-    matching: int
-    page: int
-    pages: int
-    items_total: int
-    items_page: int
-    items_pages: int
-    advice: Sequence[str]
-    shards: Sequence[FleetShard] = field(metadata={"each": FleetShard})
-    items: Sequence[FleetItem] = field(metadata={"each": FleetItem})
-    behind: Sequence[FleetAgent] = field(metadata={"each": FleetAgent})
-
-
 # --- pages -----------------------------------------------------------------------------------
 
 
-def fleet_page(fleet: Fleet, canvas: Canvas, *, shards_only: bool = False) -> RenderableType:
+def fleet_page(fleet: FleetDoc, canvas: Canvas, *, shards_only: bool = False) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -191,7 +122,7 @@ def fleet_page(fleet: Fleet, canvas: Canvas, *, shards_only: bool = False) -> Re
     return Group(*parts)
 
 
-def _head(fleet: Fleet, canvas: Canvas) -> Text:
+def _head(fleet: FleetDoc, canvas: Canvas) -> Text:
     from rich.text import Text
 
     from headgate.cli.words import plain
@@ -206,7 +137,7 @@ def _head(fleet: Fleet, canvas: Canvas) -> Text:
     return line.append(f" {dot} shown by {plain(fleet.agent)}", "dim")
 
 
-def _figures(fleet: Fleet, canvas: Canvas) -> Text:
+def _figures(fleet: FleetDoc, canvas: Canvas) -> Text:
     """`500 shards: 8 UNHEALTHY, 3 SILENT, 489 healthy · 1,500 agents: 3 BEHIND, 1,497 current`."""
     from rich.text import Text
 
@@ -220,28 +151,28 @@ def _figures(fleet: Fleet, canvas: Canvas) -> Text:
 _PROGRESS = ("behind", "stale", "refusing", "unknown", "pending", "current")
 
 
-def _listed(line: Text, fleet: Fleet, names: Sequence[str], loud: Any) -> None:
-    told = [name for name in names if fleet.counts.get(name)]
+def _listed(line: Text, fleet: FleetDoc, names: Sequence[str], loud: Any) -> None:
+    told = [name for name in names if getattr(fleet.counts, name)]
     for number, name in enumerate(told):
         line.append(", " if number else ": ")
         word = name.upper() if name in loud else name
         line.append(f"{_count(fleet, name)} {word}", style="bold red" if name in loud else "")
 
 
-def _counted(fleet: Fleet, many: str) -> str:
-    named = many.removesuffix("s") if fleet.counts.get(many) == 1 else many
+def _counted(fleet: FleetDoc, many: str) -> str:
+    named = many.removesuffix("s") if getattr(fleet.counts, many) == 1 else many
     return f"{_count(fleet, many)} {named}"
 
 
-def _count(fleet: Fleet, name: str) -> str:
-    return f"{fleet.counts.get(name, 0):,}"
+def _count(fleet: FleetDoc, name: str) -> str:
+    return f"{getattr(fleet.counts, name):,}"
 
 
-def _shards(fleet: Fleet, canvas: Canvas) -> list[RenderableType]:
+def _shards(fleet: FleetDoc, canvas: Canvas) -> list[RenderableType]:
     from rich.text import Text
 
     if not fleet.shards:
-        known = fleet.counts.get("shards", 0)
+        known = fleet.counts.shards
         told = f"none of {known:,} shards is like that" if known else _NO_SHARDS
         return [Text(told, style="dim")]
     parts: list[RenderableType] = [_shard_table(fleet.shards, canvas)]
@@ -256,7 +187,7 @@ _NO_SHARDS = (
 )
 
 
-def _shard_table(shards: Sequence[FleetShard], canvas: Canvas) -> Table:
+def _shard_table(shards: Sequence[FleetShardDoc], canvas: Canvas) -> Table:
     from rich.text import Text
 
     from headgate.cli.render import plain_table
@@ -282,7 +213,7 @@ def _shard_table(shards: Sequence[FleetShard], canvas: Canvas) -> Table:
     return table
 
 
-def _condition(one: FleetShard) -> Text:
+def _condition(one: FleetShardDoc) -> Text:
     from rich.text import Text
 
     from headgate.cli.words import plain
@@ -299,7 +230,7 @@ def _copyable(table: Table, canvas: Canvas, columns: int) -> Table:
     return table
 
 
-def _refused(one: FleetShard, canvas: Canvas) -> Text:
+def _refused(one: FleetShardDoc, canvas: Canvas) -> Text:
     from rich.text import Text
 
     from headgate.wire.reasons import share_of
@@ -309,7 +240,7 @@ def _refused(one: FleetShard, canvas: Canvas) -> Text:
     return Text(share_of(one.refused), style="red" if one.refused else "")
 
 
-def _why(one: FleetShard) -> Text:
+def _why(one: FleetShardDoc) -> Text:
     from rich.text import Text
 
     from headgate.cli.words import plain
@@ -330,7 +261,7 @@ def _why(one: FleetShard) -> Text:
     return Text("\n").join(lines)
 
 
-def _items(fleet: Fleet, canvas: Canvas) -> list[RenderableType]:
+def _items(fleet: FleetDoc, canvas: Canvas) -> list[RenderableType]:
     from rich.text import Text
 
     from headgate.cli.render import plain_table
@@ -356,7 +287,7 @@ def _items(fleet: Fleet, canvas: Canvas) -> list[RenderableType]:
     return parts
 
 
-def _holders(item: FleetItem) -> Text:
+def _holders(item: FleetItemDoc) -> Text:
     from rich.text import Text
 
     if not item.agents:
@@ -369,7 +300,7 @@ def _holders(item: FleetItem) -> Text:
     return cell
 
 
-def _behind(fleet: Fleet) -> list[RenderableType]:
+def _behind(fleet: FleetDoc) -> list[RenderableType]:
     from rich.text import Text
 
     from headgate.cli.render import plain_table
@@ -379,7 +310,7 @@ def _behind(fleet: Fleet) -> list[RenderableType]:
     for one in fleet.behind:
         cells = (plain(one.host), plain(one.shard), str(one.n), str(one.wanted_n))
         table.add_row(*map(Text, cells), Text(plain(one.version), style="dim"))
-    more = fleet.counts.get("behind", 0) - len(fleet.behind)
+    more = fleet.counts.behind - len(fleet.behind)
     return [table, *([Text(f"and {more:,} more", style="dim")] if more > 0 else [])]
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,79 +14,12 @@ from headgate.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from headgate.cli.api import Api
-    from headgate.cli.documents import Unthrottled
+    from headgate.wire.unthrottled import UnthrottledDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
 
 MOSTLY = 0.5
 """Share of a minute's checks from which on the client counts as held in that minute."""
-
-
-@dataclass(frozen=True, slots=True)
-class By:
-    by: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    checks: int
-    admitted: int
-    exempted: int
-    refused: int
-    by_reason: Mapping[str, Any]
-    by: Sequence[By] = field(metadata={"each": By})
-
-    @property
-    def refused_share(self) -> float:
-        return self.refused / self.checks if self.checks else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    at: str
-    minutes: int
-    sums: Sums = field(metadata={"one": Sums})
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    since: str
-    until: str
-    mostly_by: str
-    share: float
-    sums: Sums = field(metadata={"one": Sums})
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    client: str
-    sums: Sums = field(metadata={"one": Sums})
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    minutes: int
-    ongoing: bool
-    earlier: int
-    usual_minutes: float | None
-    longest_minutes: int
-    unusual: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    app: str
-    since: str
-    until: str
-    step_minutes: int
-    total: Sums = field(metadata={"one": Sums})
-    bins: Sequence[Bin] = field(metadata={"each": Bin})
-    spans: Sequence[Span] = field(metadata={"each": Span})
-    children: Sequence[Child] = field(metadata={"each": Child})
-    whole: bool
-    more_spans: int
-    runs: Runs | None = field(metadata={"one": Runs, "or_null": True})
 
 
 STEPS_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
@@ -200,6 +132,7 @@ def history(
     from headgate.cli.output import show
     from headgate.cli.pages import unthrottled_page
     from headgate.cli.timeline import timeline_page
+    from headgate.wire.history import TimelineDoc
 
     now = datetime.now().astimezone()
     since_m, until_m = minutes_ago(since, now), _until(until, now) if until else 0
@@ -218,18 +151,19 @@ def history(
         answered,
         as_json,
         lambda canvas: Group(
-            timeline_page(read(Timeline, answered.document), canvas, None),
+            timeline_page(read(TimelineDoc, answered.document), canvas, None),
             *unthrottled_page(without),
         ),
     )
 
 
-def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[Unthrottled]:
+def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[UnthrottledDoc]:
     """Who went without a throttler; nobody, where the agent is too old to be told."""
-    from headgate.cli.documents import Unthrottled, read_list
+    from headgate.cli.documents import read
+    from headgate.wire.unthrottled import UnthrottledsDoc
 
     try:
         answered = api.get("/v1/unthrottled", since=f"{since_minutes}m", app=app)
     except InvalidRequest:
         return []
-    return read_list(Unthrottled, answered.document, "unthrottled")
+    return read(UnthrottledsDoc, answered.document).unthrottled

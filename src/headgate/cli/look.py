@@ -23,12 +23,13 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest firs
 def status(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Show databases, metrics, clients, the store, and advice."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import Status, read
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.render import status_page
+    from headgate.wire.status import StatusDoc
 
     answered = connect(url, token).get("/v1/status")
-    show(answered, as_json, lambda canvas: status_page(read(Status, answered.document), canvas))
+    show(answered, as_json, lambda canvas: status_page(read(StatusDoc, answered.document), canvas))
 
 
 def refusals(
@@ -40,15 +41,16 @@ def refusals(
 ) -> None:
     """Show recent refusals in full, newest first."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import Refusal, read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import refusals_page
+    from headgate.wire.status import RefusalsDoc
 
     answered = connect(url, token).get("/v1/refusals", limit=str(limit), app=app)
     show(
         answered,
         as_json,
-        lambda _: refusals_page(read_list(Refusal, answered.document, "refusals")),
+        lambda _: refusals_page(read(RefusalsDoc, answered.document).refusals),
     )
 
 
@@ -57,15 +59,16 @@ def audit(
 ) -> None:
     """Show who changed what, newest first."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import AuditEntry, read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import audit_page
+    from headgate.wire.status import AuditsDoc
 
     answered = connect(url, token).get("/v1/audit", limit=str(limit))
     show(
         answered,
         as_json,
-        lambda canvas: audit_page(read_list(AuditEntry, answered.document, "audit"), canvas),
+        lambda canvas: audit_page(read(AuditsDoc, answered.document).audit, canvas),
     )
 
 
@@ -74,17 +77,14 @@ def list_metrics(
 ) -> None:
     """List metrics with values, thresholds and origins."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import MetricView, read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import metrics_page
+    from headgate.wire.status import MetricsDoc
 
     answered = connect(url, token).get("/v1/metrics", database=database)
-    told = answered.document
-    refused = [line for line in told.get("refused") or () if isinstance(line, str)]
     show(
-        answered,
-        as_json,
-        lambda canvas: metrics_page(read_list(MetricView, told, "metrics"), canvas, refused),
+        answered, as_json, lambda canvas: metrics_page(read(MetricsDoc, answered.document), canvas)
     )
 
 
@@ -97,9 +97,10 @@ def show_metric(
 ) -> None:
     """Show a metric's reading, settings and timing."""
     from headgate.cli.api import connect, metric_path
-    from headgate.cli.documents import MetricView, read
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import metric_page
+    from headgate.wire.status import MetricView
 
     answered = connect(url, token).get(metric_path(database, metric))
     show(answered, as_json, lambda canvas: metric_page(read(MetricView, answered.document), canvas))

@@ -7,14 +7,15 @@ from typing import Any
 
 from rich.text import Text
 
-from headgate.cli.documents import Pace, SetPoint, read
+from headgate.cli.documents import read
 from headgate.cli.words import plain
+from headgate.wire.pacing import PaceDoc, SetPointDoc
 from headgate.wire.reasons import quantity
 
 MAX_NAMED = 3
 
 
-def pace_lines(pace: Pace | None) -> list[Text]:
+def pace_lines(pace: PaceDoc | None) -> list[Text]:
     if pace is None:
         return []
     kept = ", ".join(_kept(point) for point in pace.set_points)
@@ -24,14 +25,14 @@ def pace_lines(pace: Pace | None) -> list[Text]:
     return [line, *_waiting(pace)]
 
 
-def _kept(point: SetPoint) -> str:
+def _kept(point: SetPointDoc) -> str:
     name = point.metric if point.scope == "host" else f"{point.scope}/{point.metric}"
     share = point.set_point / point.threshold if point.threshold else 0.0
     at = quantity(point.set_point, plain(point.unit))
     return f"{plain(name)} near {at} ({share:.0%} of its threshold)"
 
 
-def _waiting(pace: Pace) -> list[Text]:
+def _waiting(pace: PaceDoc) -> list[Text]:
     if not pace.clients_total:
         return []
     named = ", ".join(plain(client) for client in pace.clients[:MAX_NAMED])
@@ -49,4 +50,4 @@ def explained_pace(document: Mapping[str, Any]) -> list[Text]:
     """Nothing for an agent that paces nothing, or does not know how."""
     if document.get("pace") is None:
         return []
-    return pace_lines(read(Pace, document["pace"], "pace"))
+    return pace_lines(read(PaceDoc, document["pace"], "pace"))

@@ -13,17 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import Marks, share_text
-from headgate.cli.documents import (
-    Answer,
-    AuditEntry,
-    Client,
-    MetricView,
-    Refusal,
-    RemovedMetric,
-    Shard,
-    Unthrottled,
-    WideMetric,
-)
 from headgate.cli.render import (
     OUTSIDE,
     OUTSIDE_NOTE,
@@ -48,7 +37,19 @@ from headgate.cli.words import (
     threshold_text,
     value_text,
 )
+from headgate.wire.answers import AnswerDoc
 from headgate.wire.reasons import duration
+from headgate.wire.shard import ShardDoc
+from headgate.wire.status import (
+    AuditDoc,
+    ClientDoc,
+    MetricsDoc,
+    MetricView,
+    RefusalDoc,
+    RemovedDoc,
+    WideMetricDoc,
+)
+from headgate.wire.unthrottled import UnthrottledDoc
 
 # --- check and explain ---------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ def debit_text(document: Mapping[str, Any]) -> str:
     return plain(f"{debit.get('cost_s')} s of CPU charged to budget {debit.get('budget')}")
 
 
-def answer_page(answer: Answer, canvas: Canvas, charged: str = "") -> RenderableType:
+def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> RenderableType:
     who, where = plain(answer.app), plain(answer.database)
     if answer.admitted:
         line = Text().append("ADMITTED", style="bold green")
@@ -78,7 +79,7 @@ def answer_page(answer: Answer, canvas: Canvas, charged: str = "") -> Renderable
     return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
 
 
-def explain_page(answer: Answer, canvas: Canvas, chance: str = "") -> RenderableType:
+def explain_page(answer: AnswerDoc, canvas: Canvas, chance: str = "") -> RenderableType:
     """`chance`: how likely, where dice have a say."""
     verdict = Text("would be ADMITTED", style="bold green")
     if chance:
@@ -101,7 +102,7 @@ def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
     return grid
 
 
-def _margin(answer: Answer) -> Text:
+def _margin(answer: AnswerDoc) -> Text:
     waived = [plain(metric.name) for metric in answer.metrics if metric.state == "waived"]
     if waived:
         return Text(f"EXEMPT: {', '.join(waived)} would refuse anybody else.", style="bold red")
@@ -118,11 +119,11 @@ def _margin(answer: Answer) -> Text:
 # --- metrics -------------------------------------------------------------------------------
 
 
-def metrics_page(
-    views: Sequence[MetricView], canvas: Canvas, refused: Sequence[str] = ()
-) -> RenderableType:
-    """`refused`: changes with a reach that are not in force here as they were set."""
-    not_here = [Text(f"not in force here: {plain(told)}", style="bold magenta") for told in refused]
+def metrics_page(found: MetricsDoc, canvas: Canvas) -> RenderableType:
+    views = found.metrics
+    not_here = [
+        Text(f"not in force here: {plain(told)}", style="bold magenta") for told in found.refused
+    ]
     if not views:
         return Group(Text("no metric is configured", style="yellow"), *not_here)
     parts: list[RenderableType] = []
@@ -261,7 +262,7 @@ def _difference(
 
 
 def removed_page(
-    removed: RemovedMetric, database: str, metric: str, *, dry_run: bool
+    removed: RemovedDoc, database: str, metric: str, *, dry_run: bool
 ) -> RenderableType:
     if dry_run:
         line = Text().append("WOULD BE REMOVED", style="bold yellow")
@@ -273,7 +274,7 @@ def removed_page(
     return Group(*parts, *(advice_line(advice) for advice in removed.advice))
 
 
-def wide_metric_page(view: WideMetric, reached: str) -> RenderableType:
+def wide_metric_page(view: WideMetricDoc, reached: str) -> RenderableType:
     """A change of a metric with a reach: what it changes, and whom it reaches."""
     done = view.state.upper()
     word = Text(f"WOULD BE {done}", "bold yellow") if view.dry_run else Text(done, "bold green")
@@ -282,8 +283,8 @@ def wide_metric_page(view: WideMetric, reached: str) -> RenderableType:
     for key, value in view.settings.items():
         shown = "default" if value is None else setting_text(value)
         parts.append(Text(f"  {plain(key)}: {shown}"))
-    told = (view.copies or {}).get("says")
-    parts += [Text(plain(line)) for line in (reached, told) if isinstance(line, str) and line]
+    told = view.copies.says if view.copies is not None else ""
+    parts += [Text(plain(line)) for line in (reached, told) if line]
     if view.expires_at:
         parts.append(Text(_end_line(view.expires_at), style="yellow"))
     return Group(*parts, *(advice_line(advice) for advice in view.advice))
@@ -292,7 +293,7 @@ def wide_metric_page(view: WideMetric, reached: str) -> RenderableType:
 # --- the shard -----------------------------------------------------------------------------
 
 
-def shard_page(shard: Shard, canvas: Canvas) -> RenderableType:
+def shard_page(shard: ShardDoc, canvas: Canvas) -> RenderableType:
     """The tree, then each member with all that is known of it."""
     parts: list[RenderableType] = [shard_tree(shard, canvas.marks, canvas.width), Text()]
     inner = replace(canvas, width=max(20, canvas.width - 2))
@@ -308,7 +309,7 @@ def shard_page(shard: Shard, canvas: Canvas) -> RenderableType:
     return Group(*parts, *told, *_costs(shard, canvas))
 
 
-def _costs(shard: Shard, canvas: Canvas) -> list[RenderableType]:
+def _costs(shard: ShardDoc, canvas: Canvas) -> list[RenderableType]:
     every = duration(shard.collect_interval_s)
     line = Text(f"collected every {every} while asked", style="dim")
     line.append(f" {canvas.marks.dot} {shard.messages_total:,} messages to other agents so far")
@@ -331,13 +332,13 @@ def done_page(done: str, told: str, copies: str = "") -> Text:
 # --- clients, history, audit ---------------------------------------------------------------
 
 
-def clients_page(clients: Sequence[Client], canvas: Canvas) -> RenderableType:
+def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType:
     if not clients:
         return Text("no client has asked yet", style="dim")
     return client_table(held_first(clients), canvas)
 
 
-def unthrottled_page(periods: Sequence[Unthrottled]) -> list[RenderableType]:
+def unthrottled_page(periods: Sequence[UnthrottledDoc]) -> list[RenderableType]:
     """Nothing, where everybody was throttled all the time."""
     if not periods:
         return []
@@ -352,18 +353,19 @@ def unthrottled_page(periods: Sequence[Unthrottled]) -> list[RenderableType]:
     return [Text(), table]
 
 
-def refusals_page(refusals: Sequence[Refusal]) -> RenderableType:
+def refusals_page(refusals: Sequence[RefusalDoc]) -> RenderableType:
     if not refusals:
         return Text("nobody was refused lately", style="dim")
     table = plain_table("when (UTC)", "client", "verdict", "why")
     for refusal in refusals:
         at = plain(refusal.at).partition("T")[2].removesuffix("Z")[:12]
-        told = (str(refusal.answer.get(key) or "") for key in ("app", "verdict", "reason"))
+        answer = refusal.answer
+        told = (answer.app, answer.verdict, answer.reason)
         table.add_row(Text(at), *(Text(plain(text)) for text in told))
     return table
 
 
-def audit_page(entries: Sequence[AuditEntry], canvas: Canvas) -> RenderableType:
+def audit_page(entries: Sequence[AuditDoc], canvas: Canvas) -> RenderableType:
     if not entries:
         return Text("nothing was changed yet", style="dim")
     table = plain_table("when (UTC)", "who", "what", "on", "change")
@@ -374,7 +376,7 @@ def audit_page(entries: Sequence[AuditEntry], canvas: Canvas) -> RenderableType:
     return table
 
 
-def _audit_change(entry: AuditEntry, marks: Marks) -> Text:
+def _audit_change(entry: AuditDoc, marks: Marks) -> Text:
     before = entry.before if isinstance(entry.before, Mapping) else {}
     after = entry.after if isinstance(entry.after, Mapping) else {}
     if entry.after is None:

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headgate.cli.history import Child, Sums, instant
+from headgate.cli.history import instant
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headgate.cli.render import Canvas
-
-
-@dataclass(frozen=True, slots=True)
-class MetricMinute:
-    metric: str
-    low: float | None
-    mean: float | None
-    high: float | None
-    breached_share: float | None
-    threshold: float
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    app: str
-    database: str
-    at: str
-    until: str
-    asked_before: str | None
-    asked_after: str | None
-    told: Sequence[str]
-    unknown: Sequence[str]
-    refusals: Sequence[Mapping[str, Any]]
-    sums: Sums = field(metadata={"one": Sums})
-    clients: Sequence[Child] = field(metadata={"each": Child})
-    metrics: Sequence[MetricMinute] = field(metadata={"each": MetricMinute})
+    from headgate.wire.history import MetricMinuteDoc
+    from headgate.wire.past import PastDoc
 
 
 def moment(text: str, now: datetime, zone: tzinfo | None = None) -> str:
@@ -61,8 +36,9 @@ def past_page(document: Mapping[str, Any], canvas: Canvas, zone: tzinfo | None) 
     from headgate.cli.rule_pages import matched_page
     from headgate.cli.timeline import children_table, time_of
     from headgate.cli.words import plain
+    from headgate.wire.past import PastDoc
 
-    past = read(Past, document)
+    past = read(PastDoc, document)
     begin, end = time_of(past.at, zone), time_of(past.until, zone)
     head = Text().append(f"{plain(past.app)} on {plain(past.database)}", style="bold")
     head.append(f"  {begin:%d %b %H:%M}{canvas.marks.dash}{end:%H:%M}", style="dim")
@@ -77,7 +53,7 @@ def past_page(document: Mapping[str, Any], canvas: Canvas, zone: tzinfo | None) 
     return Group(*parts)
 
 
-def _elsewhere(past: Past, zone: tzinfo | None) -> list[RenderableType]:
+def _elsewhere(past: PastDoc, zone: tzinfo | None) -> list[RenderableType]:
     from rich.text import Text
 
     from headgate.cli.timeline import time_of
@@ -88,7 +64,7 @@ def _elsewhere(past: Past, zone: tzinfo | None) -> list[RenderableType]:
     ]
 
 
-def _metrics(metrics: Sequence[MetricMinute], canvas: Canvas) -> RenderableType:
+def _metrics(metrics: Sequence[MetricMinuteDoc], canvas: Canvas) -> RenderableType:
     from rich.text import Text
 
     from headgate.cli.render import plain_table

@@ -7,15 +7,15 @@ elsewhere, and every cell is a Text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
-from headgate.cli.documents import Client, Database, Fleet, Metric, Shard, Status, Store
 from headgate.cli.grid import PlainTable
 from headgate.cli.pacing import pace_lines
 from headgate.cli.tree import shard_line, shard_tree
@@ -28,10 +28,14 @@ from headgate.cli.words import (
     threshold_text,
     value_text,
 )
+from headgate.wire.answers import MetricDoc
+from headgate.wire.fleet import FleetFollowingDoc
 from headgate.wire.reasons import duration
 from headgate.wire.rules import EXEMPT, SUSPENDED
+from headgate.wire.shard import ShardDoc
 from headgate.wire.shard_advice import HOPELESS
 from headgate.wire.starvation import STARVED
+from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc, StoreDoc
 
 STATE_STYLES = {
     "healthy": "green",
@@ -81,7 +85,7 @@ MIN_BAR_CELLS, MAX_BAR_CELLS = 8, 24
 MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
 
 
-def columns_for(metrics: Sequence[Metric], width: int, *, recent: bool = False) -> Columns:
+def columns_for(metrics: Sequence[MetricDoc], width: int, *, recent: bool = False) -> Columns:
     """Name, value and state always; then bar, threshold, age and sparkline, as room allows."""
     value = max([MIN_VALUE_CELLS, *(len(value_text(m) or "") for m in metrics)])
     longest = min(MAX_NAME_CELLS, max([6, *(len(plain(m.name)) for m in metrics)]))
@@ -107,7 +111,7 @@ def _fit(cells: int, room: int) -> tuple[int, int]:
 
 
 def metric_table(
-    database: str, metrics: Sequence[Metric], canvas: Canvas, recent: Recent = NO_RECENT
+    database: str, metrics: Sequence[MetricDoc], canvas: Canvas, recent: Recent = NO_RECENT
 ) -> RenderableType:
     columns = columns_for(metrics, canvas.width, recent=bool(recent))
     return _metric_table(database, metrics, columns, canvas, recent)
@@ -115,7 +119,7 @@ def metric_table(
 
 def _metric_table(
     database: str,
-    metrics: Sequence[Metric],
+    metrics: Sequence[MetricDoc],
     columns: Columns,
     canvas: Canvas,
     recent: Recent,
@@ -142,7 +146,7 @@ def _metric_table(
     return Group(table, *(Text(note, style="magenta") for note in notes)) if notes else table
 
 
-def notes_below(metrics: Sequence[Metric], used_cells: int) -> list[str]:
+def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
     """Messages too long for their row: beneath the table, each once, with whom it concerns."""
     names: dict[str, list[str]] = {}
     for metric in metrics:
@@ -153,7 +157,7 @@ def notes_below(metrics: Sequence[Metric], used_cells: int) -> list[str]:
     return [f"{plain(', '.join(who))}: {why}" for why, who in names.items()]
 
 
-def _fits_in_row(metric: Metric, used_cells: int) -> bool:
+def _fits_in_row(metric: MetricDoc, used_cells: int) -> bool:
     return len(absence_text(metric)) <= 2 * used_cells
 
 
@@ -173,14 +177,14 @@ def _metric_columns(columns: Columns) -> Table:
     return table
 
 
-def _value_cell(metric: Metric, canvas: Canvas) -> Text:
+def _value_cell(metric: MetricDoc, canvas: Canvas) -> Text:
     value = value_text(metric)
     if value is None or metric.state == "absent":
         return Text(value or canvas.marks.nothing, style="dim")
     return Text(value, style=STATE_STYLES.get(metric.state, ""))
 
 
-def _used_cell(metric: Metric, bar_cells: int, canvas: Canvas) -> Text:
+def _used_cell(metric: MetricDoc, bar_cells: int, canvas: Canvas) -> Text:
     """A bar against the threshold, and what stands behind it; where there is no value, why."""
     share = metric.share
     fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
@@ -198,13 +202,13 @@ def _used_cell(metric: Metric, bar_cells: int, canvas: Canvas) -> Text:
     return drawn
 
 
-def _age_cell(metric: Metric, canvas: Canvas) -> Text:
+def _age_cell(metric: MetricDoc, canvas: Canvas) -> Text:
     if metric.age_ms is None:
         return Text(canvas.marks.nothing, style="dim")
     return Text(age_text(metric.age_ms / 1000), style="dim")
 
 
-def state_cell(metric: Metric, *, with_cause: bool = False) -> Text:
+def state_cell(metric: MetricDoc, *, with_cause: bool = False) -> Text:
     word = plain(metric.state)
     shown = word.upper() if word in _LOUD else word
     text = Text().append(shown, style=STATE_STYLES.get(word, ""))
@@ -217,7 +221,7 @@ def state_cell(metric: Metric, *, with_cause: bool = False) -> Text:
 
 
 def database_blocks(
-    databases: Sequence[Database],
+    databases: Sequence[DatabaseDoc],
     canvas: Canvas,
     recent: Recent = NO_RECENT,
     *,
@@ -239,12 +243,12 @@ def database_blocks(
     return blocks
 
 
-def _shard_block(shard: Shard, canvas: Canvas, *, tree: bool) -> RenderableType:
+def _shard_block(shard: ShardDoc, canvas: Canvas, *, tree: bool) -> RenderableType:
     width = max(20, canvas.width - INDENT)
     return shard_tree(shard, canvas.marks, width) if tree else shard_line(shard, canvas.marks)
 
 
-def _resting(database: Database) -> list[Text]:
+def _resting(database: DatabaseDoc) -> list[Text]:
     if database.activity == "hibernating":
         advice = f"hibernating: nobody asks; `headgate wake {plain(database.database)}`"
         return [Text(advice, style="bold blue")]
@@ -254,7 +258,7 @@ def _resting(database: Database) -> list[Text]:
 
 
 def _database_table(
-    database: Database, columns: Columns, canvas: Canvas, recent: Recent
+    database: DatabaseDoc, columns: Columns, canvas: Canvas, recent: Recent
 ) -> RenderableType:
     """All its metrics; those that a check has to name to be judged by them are marked."""
     outside = _outside(database)
@@ -263,17 +267,17 @@ def _database_table(
     return Group(table, Text(OUTSIDE_NOTE, style="dim")) if outside else table
 
 
-def _without_what_the_tree_tells(metric: Metric, database: Database) -> Metric:
+def _without_what_the_tree_tells(metric: MetricDoc, database: DatabaseDoc) -> MetricDoc:
     """Why nobody may speak for the shard is said once, with the shard."""
     told = database.shard is not None and metric.cause in UNSPOKEN
     return replace(metric, detail="") if told else metric
 
 
-def _outside(database: Database) -> frozenset[str]:
+def _outside(database: DatabaseDoc) -> frozenset[str]:
     return frozenset(m.name for m in database.other_metrics if m.state != "disabled")
 
 
-def _as_marked(database: Database) -> list[Metric]:
+def _as_marked(database: DatabaseDoc) -> list[MetricDoc]:
     """For the widths of columns: names with the mark that they will be shown with."""
     outside = _outside(database)
     return [
@@ -282,7 +286,7 @@ def _as_marked(database: Database) -> list[Metric]:
     ]
 
 
-def _database_head(database: Database, canvas: Canvas) -> Text:
+def _database_head(database: DatabaseDoc, canvas: Canvas) -> Text:
     head = Text().append(plain(database.database), style="bold")
     role = f" {plain(database.role)}" if database.role else ""
     head.append(f"  {plain(database.engine)}{role}  " if canvas.width >= 72 else "  ", style="dim")
@@ -299,7 +303,7 @@ def _database_head(database: Database, canvas: Canvas) -> Text:
 # --- clients -------------------------------------------------------------------------------
 
 
-def client_table(clients: Sequence[Client], canvas: Canvas, rates: Rates | None = None) -> Table:
+def client_table(clients: Sequence[ClientDoc], canvas: Canvas, rates: Rates | None = None) -> Table:
     wide = canvas.width >= 80
     counts = "/s" if rates is not None else ""
     table = plain_table("client")
@@ -319,7 +323,7 @@ def client_table(clients: Sequence[Client], canvas: Canvas, rates: Rates | None 
     return table
 
 
-def _counts(client: Client, canvas: Canvas, rates: Rates | None) -> tuple[Text, Text]:
+def _counts(client: ClientDoc, canvas: Canvas, rates: Rates | None) -> tuple[Text, Text]:
     if rates is None:
         admitted, refused = f"{client.admitted:,}", f"{client.refused:,}"
     elif (pair := rates.get((client.database, client.client))) is None:
@@ -334,7 +338,7 @@ def rate_text(per_s: float) -> str:
     return "0" if per_s == 0 else f"{per_s:.1f}" if per_s < 100 else f"{per_s:,.0f}"
 
 
-def standing_cell(client: Client) -> Text:
+def standing_cell(client: ClientDoc) -> Text:
     if client.refused_for_s is None:
         return Text("admitted", style="green")
     if client.last_verdict == "PACED":
@@ -344,7 +348,7 @@ def standing_cell(client: Client) -> Text:
     return Text(words, style="bold red")
 
 
-def held_first(clients: Sequence[Client]) -> list[Client]:
+def held_first(clients: Sequence[ClientDoc]) -> list[ClientDoc]:
     """Who has been refused longest stands on top; then who asked last."""
     return sorted(clients, key=lambda c: (-(c.refused_for_s or 0.0), c.last_seen_s_ago))
 
@@ -352,7 +356,7 @@ def held_first(clients: Sequence[Client]) -> list[Client]:
 # --- the whole -----------------------------------------------------------------------------
 
 
-def status_page(status: Status, canvas: Canvas) -> RenderableType:
+def status_page(status: StatusDoc, canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = [agent_line(status, canvas)]
     if status.state_lost:
         parts.append(Text(f"STATE LOST  {plain(status.state_lost)}", style="bold red"))
@@ -374,7 +378,7 @@ def status_page(status: Status, canvas: Canvas) -> RenderableType:
     return Group(*parts)
 
 
-def agent_line(status: Status, canvas: Canvas) -> Text:
+def agent_line(status: StatusDoc, canvas: Canvas) -> Text:
     dot = canvas.marks.dot
     line = Text().append(f"agent {plain(status.agent)}", style="bold")
     line.append(f" {plain(status.version)} {dot} up {duration(status.uptime_s)}")
@@ -383,7 +387,7 @@ def agent_line(status: Status, canvas: Canvas) -> Text:
     return line
 
 
-def store_line(store: Store) -> Text:
+def store_line(store: StoreDoc) -> Text:
     line = Text().append(f"store {plain(store.name)}  ", style="dim")
     if store.writable:
         return line.append("writable", style="green")
@@ -393,7 +397,7 @@ def store_line(store: Store) -> Text:
     return line.append(f"NOT WRITABLE{since}{fault}{waiting}", style="bold red")
 
 
-def fleet_line(fleet: Fleet) -> Text:
+def fleet_line(fleet: FleetFollowingDoc) -> Text:
     line = Text().append("fleet ", style="dim")
     style = "bold red" if fleet.kept else "bold yellow" if fleet.stale_for_s is not None else ""
     return line.append(plain(fleet.says), style=style)

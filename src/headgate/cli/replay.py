@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from headgate.cli.api import Api
     from headgate.cli.render import Canvas
+    from headgate.wire.history import ReplayDoc, ReplayRowDoc
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_ROWS = 200
@@ -29,43 +29,6 @@ RuleFile = Annotated[
 Since = Annotated[
     str, typer.Option(metavar="TIME", help="History from then on: 1h, 7d, yesterday, 07:00.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayRow:
-    hour: str
-    database: str
-    client: str
-    checks: int
-    admitted_before: int
-    refused_before: int
-    admitted_after: float | None
-    admitted_low: float
-    admitted_high: float
-    how: str
-    shadowed_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayTotal:
-    checks: int
-    admitted_before: int
-    admitted_low: float
-    admitted_high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    rule: str
-    target: str
-    kind: str
-    since: str
-    until: str
-    whole: bool
-    more_rows: int
-    notes: Sequence[str]
-    total: ReplayTotal = field(metadata={"one": ReplayTotal})
-    rows: Sequence[ReplayRow] = field(metadata={"each": ReplayRow})
 
 
 def replay(
@@ -83,6 +46,7 @@ def replay(
     from headgate.cli.documents import read
     from headgate.cli.history import LOOK_BACK_TIMEOUT_S, minutes_ago
     from headgate.cli.output import show
+    from headgate.wire.history import ReplayDoc
 
     now = datetime.now().astimezone()
     body = {"rule": read_rule(rule_file), "since": f"{minutes_ago(since, now)}m"}
@@ -91,7 +55,7 @@ def replay(
     show(
         answered,
         as_json,
-        lambda canvas: replay_page(read(Replay, answered.document), canvas, None),
+        lambda canvas: replay_page(read(ReplayDoc, answered.document), canvas, None),
     )
 
 
@@ -99,10 +63,11 @@ def last_hour(api: Api, rule: Mapping[str, Any]) -> str:
     """In one line, for a dry run, of the checks of one agent; empty where it cannot say: it is no
     part of the change."""
     from headgate.cli.documents import read
+    from headgate.wire.history import ReplayDoc
 
     try:
         answered = api.change("POST", "/v1/replay", {"rule": rule, "since": "1h"})
-        total = read(Replay, answered.document).total
+        total = read(ReplayDoc, answered.document).total
     except HeadgateError:
         return ""
     if not total.checks:
@@ -141,7 +106,7 @@ def read_rule(path: Path) -> Mapping[str, Any]:
 # --- the page ------------------------------------------------------------------------------
 
 
-def replay_page(replay: Replay, canvas: Canvas, zone: tzinfo | None) -> RenderableType:
+def replay_page(replay: ReplayDoc, canvas: Canvas, zone: tzinfo | None) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -162,7 +127,7 @@ def replay_page(replay: Replay, canvas: Canvas, zone: tzinfo | None) -> Renderab
     return Group(*parts)
 
 
-def _head(replay: Replay, canvas: Canvas, zone: tzinfo | None) -> RenderableType:
+def _head(replay: ReplayDoc, canvas: Canvas, zone: tzinfo | None) -> RenderableType:
     from rich.text import Text
 
     from headgate.cli.timeline import times_of
@@ -177,7 +142,7 @@ def _head(replay: Replay, canvas: Canvas, zone: tzinfo | None) -> RenderableType
     return head.append(f"{after} with the rule", style="bold")
 
 
-def _table(rows: Sequence[ReplayRow], canvas: Canvas, zone: tzinfo | None) -> RenderableType:
+def _table(rows: Sequence[ReplayRowDoc], canvas: Canvas, zone: tzinfo | None) -> RenderableType:
     from rich.text import Text
 
     from headgate.cli.render import plain_table
@@ -205,7 +170,7 @@ def _table(rows: Sequence[ReplayRow], canvas: Canvas, zone: tzinfo | None) -> Re
     return table
 
 
-def _how(row: ReplayRow) -> str:
+def _how(row: ReplayRowDoc) -> str:
     if row.shadowed_by:
         return f"as before: {row.shadowed_by} comes first"
     return "cannot tell" if row.how == "unknown" else row.how

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -14,61 +13,13 @@ from headgate.cli.documents import read_list
 from headgate.cli.render import Canvas, advice_line, plain_table
 from headgate.cli.words import ago, plain
 from headgate.wire.reasons import duration, share_of
+from headgate.wire.rules import MatchDoc, RuleDoc, RulesDoc
 
 NARROW = 80
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
-    id: str
-    target: str
-    kind: str
-    says: str
-    justification: str | None
-    reason: str
-    database: str | None
-    schedule: Mapping[str, Any] | None
-    created_at: str
-    created_by: str
-    expires_at: str
-    left_s: float
-    state: str
-    next_at: str | None
-    suspended: str | None
-    lifted_by: str | None
-    pair: str | None
-    clients: Sequence[str]
-    clients_total: int | None
-    """Null: nobody asks that agent, for it has no database."""
-    advice: Sequence[str]
-    revision: int
-    reach: str | None
-    """Null: it was set at this agent."""
-    n: int | None
-
-    @property
-    def loud(self) -> bool:
-        """An exemption in force: others pay for it."""
-        return self.kind == "exempt" and self.state == "in_force"
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    rule: str
-    target: str
-    kind: str
-    state: str
-    by: str | None
-    says: str
-    left_s: float | None
-    ended_s_ago: float | None
-
-
-def rules_page(
-    rules: Sequence[RuleRow], canvas: Canvas, refused: Sequence[str] = ()
-) -> RenderableType:
-    """`refused`: of the fleet's, those that are not in force here as they were set."""
-    not_here = [_refused_line(told) for told in refused]
+def rules_page(found: RulesDoc, canvas: Canvas) -> RenderableType:
+    rules, not_here = found.rules, [_refused_line(told) for told in found.refused]
     if not rules:
         none = "no rule is in force: everybody is judged by the metrics alone"
         return Group(Text(none, style="dim"), *not_here)
@@ -83,13 +34,13 @@ def _refused_line(told: str) -> Text:
     return Text().append("NOT IN FORCE HERE", style="bold red").append(f"  rule {plain(told)}")
 
 
-def _exemption_line(rule: RuleRow) -> Text:
+def _exemption_line(rule: RuleDoc) -> Text:
     line = Text().append("EXEMPT", style="bold red")
     line.append(f"  {plain(rule.target)} for another {duration(rule.left_s)}, by ")
     return line.append(f"{plain(rule.created_by)}: {_why(rule)}")
 
 
-def _table(rules: Sequence[RuleRow], canvas: Canvas) -> Table:
+def _table(rules: Sequence[RuleDoc], canvas: Canvas) -> Table:
     wide = canvas.width >= NARROW
     far = ("reach",) if any(rule.reach for rule in rules) else ()
     columns = ("id", *far, "target", "what", "left", *(("by", "why", "meets") if wide else ()))
@@ -105,7 +56,7 @@ def _table(rules: Sequence[RuleRow], canvas: Canvas) -> Table:
     return table
 
 
-def _what(rule: RuleRow) -> Text:
+def _what(rule: RuleDoc) -> Text:
     told = plain(rule.says)
     if rule.database and f" on {rule.database}" not in told:
         told += f" on {plain(rule.database)}"
@@ -123,28 +74,28 @@ def schedule_text(schedule: Mapping[str, Any]) -> str:
     return f"only {plain(told)}"
 
 
-def _left(rule: RuleRow) -> str:
+def _left(rule: RuleDoc) -> str:
     if rule.state == "ended":
         return f"lifted by {plain(rule.lifted_by)}" if rule.lifted_by else "ended"
     left = duration(rule.left_s)
     return f"{left}, waits" if rule.state == "waiting" else left
 
 
-def _why(rule: RuleRow) -> str:
+def _why(rule: RuleDoc) -> str:
     because = f"{plain(rule.justification)}: " if rule.justification else ""
     return f"{because}{plain(rule.reason)}"
 
 
-def _meets(rule: RuleRow, canvas: Canvas) -> Text:
+def _meets(rule: RuleDoc, canvas: Canvas) -> Text:
     return Text(f"{rule.clients_total:,}" if rule.clients_total else canvas.marks.nothing)
 
 
-def rule_page(rule: RuleRow, canvas: Canvas) -> RenderableType:
+def rule_page(rule: RuleDoc, canvas: Canvas) -> RenderableType:
     head = Text().append(plain(rule.id), style="bold").append(f"  {plain(rule.state)}", style="dim")
     return Group(head, *_facts(rule, canvas), *(advice_line(advice) for advice in rule.advice))
 
 
-def _facts(rule: RuleRow, canvas: Canvas) -> list[RenderableType]:
+def _facts(rule: RuleDoc, canvas: Canvas) -> list[RenderableType]:
     lines: list[RenderableType] = [_what(rule)]
     if rule.reach is not None:
         lines.append(Text(f"set for {plain(rule.reach)}, revision {rule.n}"))
@@ -162,7 +113,7 @@ def _facts(rule: RuleRow, canvas: Canvas) -> list[RenderableType]:
     return lines
 
 
-def _meeting(rule: RuleRow) -> str:
+def _meeting(rule: RuleDoc) -> str:
     """Of one for the fleet, who asks other agents is not known here."""
     if rule.clients_total is None:
         return "which clients it meets is not known to this agent: it has no database"
@@ -176,7 +127,7 @@ def _meeting(rule: RuleRow) -> str:
 
 
 def changed_page(
-    rules: Sequence[RuleRow],
+    rules: Sequence[RuleDoc],
     done: str,
     canvas: Canvas,
     *,
@@ -218,7 +169,7 @@ def matched_page(document: Mapping[str, Any]) -> list[RenderableType]:
     Nothing for an agent that knows no rules."""
     if "matched" not in document:
         return []
-    matches = read_list(Match, document, "matched")
+    matches = read_list(MatchDoc, document, "matched")
     if not matches:
         return [Text("no rule is meant for this client", style="dim")]
     parts: list[RenderableType] = []
@@ -234,7 +185,7 @@ def matched_page(document: Mapping[str, Any]) -> list[RenderableType]:
     return [*parts, table]
 
 
-def _standing(match: Match) -> str:
+def _standing(match: MatchDoc) -> str:
     if match.ended_s_ago is not None:
         return f"ended {ago(match.ended_s_ago)}"
     if match.by is not None:

@@ -136,18 +136,13 @@ def rules(
 ) -> None:
     """List the rules: for whom, what, how long still, by whom and why."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.rule_pages import RuleRow, rules_page
+    from headgate.cli.rule_pages import rules_page
+    from headgate.wire.rules import RulesDoc
 
     answered = connect(url, token).get(RULES, all="true" if ended else None)
-    told = answered.document
-    refused = [line for line in told.get("refused") or () if isinstance(line, str)]
-    show(
-        answered,
-        as_json,
-        lambda canvas: rules_page(read_list(RuleRow, told, "rules"), canvas, refused),
-    )
+    show(answered, as_json, lambda canvas: rules_page(read(RulesDoc, answered.document), canvas))
 
 
 def show_rule(rule: RuleId, url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
@@ -155,10 +150,11 @@ def show_rule(rule: RuleId, url: Url = None, token: Token = None, as_json: AsJso
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.rule_pages import RuleRow, rule_page
+    from headgate.cli.rule_pages import rule_page
+    from headgate.wire.rules import RuleDoc
 
     answered = connect(url, token).get(rule_path(rule))
-    show(answered, as_json, lambda canvas: rule_page(read(RuleRow, answered.document), canvas))
+    show(answered, as_json, lambda canvas: rule_page(read(RuleDoc, answered.document), canvas))
 
 
 # --- setting ---------------------------------------------------------------------------------
@@ -586,13 +582,14 @@ def _show_one(
 ) -> None:
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.rule_pages import RuleRow, changed_page
+    from headgate.cli.rule_pages import changed_page
+    from headgate.wire.rules import RuleDoc
 
     show(
         changed,
         as_json,
         lambda canvas: changed_page(
-            [read(RuleRow, changed.document)],
+            [read(RuleDoc, changed.document)],
             done,
             canvas,
             dry_run=dry_run,
@@ -603,15 +600,16 @@ def _show_one(
 
 
 def _show_many(changed: Answered, done: str, *, dry_run: bool, as_json: bool) -> None:
-    from headgate.cli.documents import read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.rule_pages import RuleRow, changed_page
+    from headgate.cli.rule_pages import changed_page
+    from headgate.wire.rules import RulesDoc
 
     show(
         changed,
         as_json,
         lambda canvas: changed_page(
-            read_list(RuleRow, changed.document, "rules"),
+            read(RulesDoc, changed.document).rules,
             done,
             canvas,
             dry_run=dry_run,

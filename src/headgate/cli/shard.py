@@ -56,13 +56,14 @@ def show(
     `headgate shard DATABASE` is short for it.
     """
     from headgate.cli.api import connect, database_path
-    from headgate.cli.documents import Shard, read
+    from headgate.cli.documents import read
     from headgate.cli.output import show as show_answer
     from headgate.cli.pages import shard_page
+    from headgate.wire.shard import ShardDoc
 
     answered = connect(url, token).get(database_path(database, "shard"))
     show_answer(
-        answered, as_json, lambda canvas: shard_page(read(Shard, answered.document), canvas)
+        answered, as_json, lambda canvas: shard_page(read(ShardDoc, answered.document), canvas)
     )
 
 

@@ -147,6 +147,10 @@ _BUDGET: Mapping[str, Row] = {
     "lint": Row(
         "budget:lint", "Judge a policy file, without an agent: faults with their lines, and advice."
     ),
+    "compile": Row(
+        "budget:compile_file",
+        "Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.",
+    ),
     "apply": Row(
         "budget:apply", "Make a file the whole policy of a database: what is not in it is removed."
     ),

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.documents import BadDocument
-from headgate.cli.history import MOSTLY, Bin, Child, Runs, Span, Sums, Timeline
+from headgate.cli.history import MOSTLY
 from headgate.cli.render import Canvas, plain_table
 from headgate.cli.words import plain
+from headgate.wire.history import BinDoc, ChildDoc, RunsDoc, SpanDoc, SumsDoc, TimelineDoc
 from headgate.wire.reasons import duration
 
 BAR_CELLS = 24
@@ -32,7 +33,7 @@ REASON_WORDS = {
 }
 
 
-def timeline_page(timeline: Timeline, canvas: Canvas, zone: tzinfo | None) -> RenderableType:
+def timeline_page(timeline: TimelineDoc, canvas: Canvas, zone: tzinfo | None) -> RenderableType:
     if not timeline.total.checks:
         span = _span_text(timeline.since, timeline.until, canvas, zone)
         return Text(f"{plain(timeline.app)}: nobody asked, {span}", style="dim")
@@ -54,7 +55,7 @@ def timeline_page(timeline: Timeline, canvas: Canvas, zone: tzinfo | None) -> Re
     return Group(*parts)
 
 
-def _head(timeline: Timeline, canvas: Canvas, zone: tzinfo | None) -> Text:
+def _head(timeline: TimelineDoc, canvas: Canvas, zone: tzinfo | None) -> Text:
     total = timeline.total
     head = Text().append(plain(timeline.app), style="bold")
     head.append(f"  {_span_text(timeline.since, timeline.until, canvas, zone)}  ", style="dim")
@@ -66,7 +67,7 @@ def _head(timeline: Timeline, canvas: Canvas, zone: tzinfo | None) -> Text:
     return head
 
 
-def runs_text(runs: Runs) -> str:
+def runs_text(runs: RunsDoc) -> str:
     """Only where there are runs to compare with (R91)."""
     if runs.usual_minutes is None:
         return ""
@@ -77,7 +78,7 @@ def runs_text(runs: Runs) -> str:
     return f"far longer than usual: {what}" if runs.unusual else what
 
 
-def reasons_text(sums: Sums) -> str:
+def reasons_text(sums: SumsDoc) -> str:
     """Each kind of refusal apart, as a share of all checks (R91)."""
     counts = sorted(sums.by_reason.items(), key=lambda item: -item[1])
     return ", ".join(
@@ -87,14 +88,14 @@ def reasons_text(sums: Sums) -> str:
     )
 
 
-def _span_line(span: Span, zone: tzinfo | None) -> Text:
+def _span_line(span: SpanDoc, zone: tzinfo | None) -> Text:
     begin, end = times_of(span.since, span.until, zone)
     line = Text().append("mostly throttled", style="bold red")
     line.append(f" between {begin} and {end} by {plain(span.mostly_by)}", style="bold")
     return line.append(f"  ({percent(span.share)} of {span.sums.checks:,} checks)")
 
 
-def _bars(bins: Sequence[Bin], canvas: Canvas, zone: tzinfo | None) -> Table:
+def _bars(bins: Sequence[BinDoc], canvas: Canvas, zone: tzinfo | None) -> Table:
     table = plain_table("from", "refused", "", "checks", "by", right=frozenset({"checks", ""}))
     last_day = None
     for one in bins:
@@ -121,7 +122,7 @@ def _bar(share: float, canvas: Canvas) -> Text:
     return text.append(marks.track * (BAR_CELLS - cells), style="dim")
 
 
-def children_table(children: Sequence[Child]) -> RenderableType:
+def children_table(children: Sequence[ChildDoc]) -> RenderableType:
     table = plain_table("client", "checks", "refused", "by", right=frozenset({"checks", "refused"}))
     for child in children[:MAX_CHILDREN]:
         sums = child.sums

@@ -14,9 +14,10 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from headgate.cli.bars import Marks, sparkline
-from headgate.cli.documents import Member, Metric, Shard, Unwatched
 from headgate.cli.words import age_text, cause_text, plain, threshold_text, value_text
+from headgate.wire.answers import MetricDoc
 from headgate.wire.reasons import duration
+from headgate.wire.shard import MemberDoc, ShardDoc, UnwatchedDoc
 
 MAX_READINGS = 3
 SKEW_S = 0.1
@@ -48,7 +49,7 @@ class Curves:
     recent: Recent
     cells: int
 
-    def of(self, member: Member, marks: Marks) -> Text:
+    def of(self, member: MemberDoc, marks: Marks) -> Text:
         curve = Text()
         for reading in _telling(member)[:1] if self.cells else ():
             values = self.recent.get(f"{member.member} {reading.metric}", ())
@@ -65,12 +66,14 @@ def curves(recent: Recent, width: int) -> Curves:
     return Curves(recent, min(MAX_CURVE_CELLS, room) if room >= MIN_CURVE_CELLS else 0)
 
 
-def shard_tree(shard: Shard, marks: Marks, width: int, drawn: Curves = NO_CURVES) -> RenderableType:
+def shard_tree(
+    shard: ShardDoc, marks: Marks, width: int, drawn: Curves = NO_CURVES
+) -> RenderableType:
     head = _wrapped(shard_head(shard, marks), width, "")
     return Group(*head, *_branches(shard, marks, width, drawn))
 
 
-def shard_head(shard: Shard, marks: Marks) -> Text:
+def shard_head(shard: ShardDoc, marks: Marks) -> Text:
     head = (
         Text().append("shard ", style="dim").append(plain(shard.shard), style="bold").append("  ")
     )
@@ -91,7 +94,7 @@ def shard_head(shard: Shard, marks: Marks) -> Text:
     return head.append(f": {told}" if told else ", so nobody may speak for it", style="red")
 
 
-def shard_line(shard: Shard, marks: Marks) -> Text:
+def shard_line(shard: ShardDoc, marks: Marks) -> Text:
     """All of it in one line, for a screen that has other things to show."""
     line = shard_head(shard, marks)
     for member in shard.members:
@@ -100,7 +103,7 @@ def shard_line(shard: Shard, marks: Marks) -> Text:
     return line
 
 
-def _in_short(member: Member, marks: Marks) -> Text:
+def _in_short(member: MemberDoc, marks: Marks) -> Text:
     if not member.reachable:
         return Text(f" {marks.away} UNREACHABLE", style="bold red")
     text = Text(" primary" if member.role == "primary" else "")
@@ -116,7 +119,7 @@ def _in_short(member: Member, marks: Marks) -> Text:
 # --- who hangs below whom ----------------------------------------------------------------------
 
 
-def _branches(shard: Shard, marks: Marks, width: int, drawn: Curves) -> list[Text]:
+def _branches(shard: ShardDoc, marks: Marks, width: int, drawn: Curves) -> list[Text]:
     roots = _roots(shard, marks, drawn)
     leaves = [*roots, *(_unwatched(replica, marks) for replica in shard.unwatched)]
     name_cells = min(width // 3, _name_cells(leaves, marks))
@@ -130,17 +133,17 @@ def _name_cells(leaves: Sequence[Leaf], marks: Marks) -> int:
     return max([*own, *deeper], default=0)
 
 
-def _roots(shard: Shard, marks: Marks, drawn: Curves) -> list[Leaf]:
+def _roots(shard: ShardDoc, marks: Marks, drawn: Curves) -> list[Leaf]:
     """Those that follow the primary stand beside it; only a cascade goes deeper."""
     by_name = {member.member: member for member in shard.members}
     primaries = {name for name, member in by_name.items() if member.role == "primary"}
 
-    def parent(member: Member) -> str | None:
+    def parent(member: MemberDoc) -> str | None:
         above = member.upstream_member
         known = above in by_name and above not in primaries and member.member not in primaries
         return above if known and _reaches_top(member, by_name) else None
 
-    def leaf(member: Member) -> Leaf:
+    def leaf(member: MemberDoc) -> Leaf:
         below = [leaf(other) for other in shard.members if parent(other) == member.member]
         return _leaf(member, shard, below, marks, drawn)
 
@@ -148,7 +151,7 @@ def _roots(shard: Shard, marks: Marks, drawn: Curves) -> list[Leaf]:
     return [leaf(member) for member in sorted(tops, key=lambda m: m.role != "primary")]
 
 
-def _reaches_top(member: Member, by_name: dict[str, Member]) -> bool:
+def _reaches_top(member: MemberDoc, by_name: dict[str, MemberDoc]) -> bool:
     seen, above = {member.member}, member.upstream_member
     while above is not None and above in by_name:
         if above in seen:
@@ -161,7 +164,9 @@ def _reaches_top(member: Member, by_name: dict[str, Member]) -> bool:
 # --- one member --------------------------------------------------------------------------------
 
 
-def _leaf(member: Member, shard: Shard, below: Sequence[Leaf], marks: Marks, drawn: Curves) -> Leaf:
+def _leaf(
+    member: MemberDoc, shard: ShardDoc, below: Sequence[Leaf], marks: Marks, drawn: Curves
+) -> Leaf:
     quiet = member.activity == "hibernating" or not member.reachable
     facts = Text(f"{plain(member.role or '?'):<{ROLE_CELLS}}", style="dim" if quiet else "")
     facts.append_text(drawn.of(member, marks))
@@ -173,7 +178,7 @@ def _leaf(member: Member, shard: Shard, below: Sequence[Leaf], marks: Marks, dra
     return Leaf(plain(member.member), style, facts, list(_notes(member, shard, marks)), below)
 
 
-def _telling(member: Member) -> list[Metric]:
+def _telling(member: MemberDoc) -> list[MetricDoc]:
     """What is wrong, and one reading that says how it is: lag, or what is nearest to refusing."""
     if not member.reachable:
         return []
@@ -185,12 +190,12 @@ def _telling(member: Member) -> list[Metric]:
     return [r for r in wrong if not _rests(r)][:MAX_READINGS]
 
 
-def _rests(reading: Metric) -> bool:
+def _rests(reading: MetricDoc) -> bool:
     """What has no value because nobody asks, or because a primary has no lag, is not news."""
     return reading.cause in ("hibernating", "heartbeat_resting", "unsupported")
 
 
-def _reading(reading: Metric, member: Member, marks: Marks) -> Text:
+def _reading(reading: MetricDoc, member: MemberDoc, marks: Marks) -> Text:
     name = plain(reading.metric)
     aside = reading.metric in member.asides
     if reading.value is None or reading.state == "absent":
@@ -203,7 +208,7 @@ def _reading(reading: Metric, member: Member, marks: Marks) -> Text:
     return text.append(marks.good, style="green")
 
 
-def _notes(member: Member, shard: Shard, marks: Marks) -> Iterator[Text]:
+def _notes(member: MemberDoc, shard: ShardDoc, marks: Marks) -> Iterator[Text]:
     if not member.reachable:
         since = f" for {duration(member.unreachable_for_s)}" if member.unreachable_for_s else ""
         why = f": {plain(member.problem or member.role_detail)}"
@@ -236,7 +241,7 @@ def _notes(member: Member, shard: Shard, marks: Marks) -> Iterator[Text]:
 _ASLEEP = {"hibernating": "nobody asks, nothing is measured", "slow": "seldom asked"}
 
 
-def _asides(member: Member) -> Iterator[str]:
+def _asides(member: MemberDoc) -> Iterator[str]:
     skip = member.skip
     if skip is not None:
         left = duration(skip.until_s)
@@ -251,13 +256,13 @@ def _asides(member: Member) -> Iterator[str]:
         yield f"{', '.join(sorted(metrics))} set aside: {why}"
 
 
-def _unwatched(replica: Unwatched, marks: Marks) -> Leaf:
+def _unwatched(replica: UnwatchedDoc, marks: Marks) -> Leaf:
     behind = f", {replica.bytes_behind:,} bytes behind" if replica.bytes_behind is not None else ""
     facts = Text(f"{marks.away} NOT WATCHED: no agent answers for it{behind}", style="yellow")
     return Leaf(_called(replica), "yellow", facts, ())
 
 
-def _called(replica: Unwatched) -> str:
+def _called(replica: UnwatchedDoc) -> str:
     return plain(replica.name or replica.host) or "?"
 
 
@@ -309,7 +314,7 @@ def _wrapped(line: Text, width: int, beneath: str) -> list[Text]:
 # --- everything there is -----------------------------------------------------------------------
 
 
-def member_facts(member: Member, shard: Shard) -> list[str]:
+def member_facts(member: MemberDoc, shard: ShardDoc) -> list[str]:
     """What the tree has no room for."""
     facts = [_agent(member, shard)]
     if member.term is not None:
@@ -334,7 +339,7 @@ def member_facts(member: Member, shard: Shard) -> list[str]:
     return facts
 
 
-def _agent(member: Member, shard: Shard) -> str:
+def _agent(member: MemberDoc, shard: ShardDoc) -> str:
     if member.member == shard.member:
         return "this agent" + (f" at {plain(member.url)}" if member.url else "")
     if member.here:

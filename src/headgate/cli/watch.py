@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,44 +13,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headgate.cli.render import Canvas
+    from headgate.wire.starvation import RoguesDoc, StarvedDoc
 
 Rogue = Annotated[
     bool, typer.Option("--rogue", help="Instead: who works in the database and never asks.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Starving:
-    database: str
-    client: str
-    is_level: bool
-    members: Sequence[str]
-    metric: str
-    cause: str
-    why: str
-    starved_s: float
-    runtime_s: float
-    share: float
-    alarming: bool
-    blamed: Sequence[str]
-    proposal: str
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    database: str
-    user: str
-    application: str
-    host: str
-    sessions: int
-    active_mean: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class RogueFault:
-    database: str
-    detail: str
 
 
 def clients(
@@ -59,50 +25,46 @@ def clients(
 ) -> None:
     """List who asked lately, and who is refused by what."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import Client, read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
     from headgate.cli.pages import clients_page
+    from headgate.wire.starvation import RoguesDoc
+    from headgate.wire.status import ClientsDoc
 
     api = connect(url, token)
     if rogue:
         answered = api.get("/v1/rogues")
-        document = answered.document
         show(
-            answered,
-            as_json,
-            lambda canvas: rogue_page(
-                read_list(Suspect, document, "suspects"),
-                read_list(RogueFault, document, "faults"),
-                canvas,
-            ),
+            answered, as_json, lambda canvas: rogue_page(read(RoguesDoc, answered.document), canvas)
         )
         return
     listed = api.get("/v1/clients")
     show(
         listed,
         as_json,
-        lambda canvas: clients_page(read_list(Client, listed.document, "clients"), canvas),
+        lambda canvas: clients_page(read(ClientsDoc, listed.document).clients, canvas),
     )
 
 
 def starvation(url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Show who is starved: refused by metrics for long while others work, and why."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read_list
+    from headgate.cli.documents import read
     from headgate.cli.output import show
+    from headgate.wire.starvation import StarvationDoc
 
     answered = connect(url, token).get("/v1/starvation")
     show(
         answered,
         as_json,
-        lambda canvas: starvation_page(read_list(Starving, answered.document, "starved"), canvas),
+        lambda canvas: starvation_page(read(StarvationDoc, answered.document).starved, canvas),
     )
 
 
 # --- pages ---------------------------------------------------------------------------------
 
 
-def starvation_page(starved: Sequence[Starving], canvas: Canvas) -> RenderableType:
+def starvation_page(starved: Sequence[StarvedDoc], canvas: Canvas) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -111,7 +73,7 @@ def starvation_page(starved: Sequence[Starving], canvas: Canvas) -> RenderableTy
     return Group(*(_starved(one, canvas) for one in starved))
 
 
-def _starved(one: Starving, canvas: Canvas) -> RenderableType:
+def _starved(one: StarvedDoc, canvas: Canvas) -> RenderableType:
     from rich.text import Text
 
     from headgate.cli.timeline import percent
@@ -129,9 +91,7 @@ def _starved(one: Starving, canvas: Canvas) -> RenderableType:
     return text.append(f"  {canvas.marks.dot} {plain(one.proposal)}", style="cyan")
 
 
-def rogue_page(
-    suspects: Sequence[Suspect], faults: Sequence[RogueFault], canvas: Canvas
-) -> RenderableType:
+def rogue_page(rogues: RoguesDoc, canvas: Canvas) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -141,16 +101,16 @@ def rogue_page(
 
     parts: list[RenderableType] = [
         Text(f"{plain(f.database)}: sessions cannot be listed: {plain(f.detail)}", style="yellow")
-        for f in faults
+        for f in rogues.faults
     ]
-    if not suspects and faults:
+    if not rogues.suspects and rogues.faults:
         return Group(*parts)  # Who is not listed has not been cleared.
-    if not suspects:
+    if not rogues.suspects:
         return Group(Text("everybody at work there has asked", style="green"))
     right = frozenset({"sessions", "at work", "of activity"})
     names = ("database", "user", "application", "host", "sessions", "at work", "of activity")
     table = plain_table(*names, right=right)
-    for one in suspects:
+    for one in rogues.suspects:
         cells = (one.database, one.user, one.application or canvas.marks.nothing, one.host)
         numbers = (f"{one.sessions:,}", f"{one.active_mean:.1f}", percent(one.share))
         table.add_row(*(Text(plain(cell)) for cell in (*cells, *numbers)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from headgate.cli.documents import Answer, Metric
 from headgate.wire.reasons import duration, quantity
+
+if TYPE_CHECKING:
+    from headgate.wire.answers import AnswerDoc, MetricDoc
 
 MAX_SENTENCE_CHARS = 160
 
@@ -25,28 +28,28 @@ def local_time(text: str, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
         return plain(text)
 
 
-def value_text(metric: Metric) -> str | None:
+def value_text(metric: MetricDoc) -> str | None:
     return None if metric.value is None else quantity(metric.value, plain(metric.unit))
 
 
-def threshold_text(metric: Metric) -> str:
+def threshold_text(metric: MetricDoc) -> str:
     if metric.threshold is None:
         return ""
     return f"{metric.comparison} {quantity(metric.threshold, plain(metric.unit))}"
 
 
-def absence_text(metric: Metric) -> str:
+def absence_text(metric: MetricDoc) -> str:
     """`timed out for 2.2 s: no answer in 0.5 s`."""
     return ": ".join(part for part in (cause_text(metric), plain(metric.detail)) if part)
 
 
-def cause_text(metric: Metric) -> str:
+def cause_text(metric: MetricDoc) -> str:
     """`timed out for 2.2 s`: without the server's own words, which may be many."""
     words = plain(metric.cause or "").replace("_", " ")
     return f"{words} for {duration(metric.absent_for_ms / 1000)}" if metric.absent_for_ms else words
 
 
-def refusal_text(answer: Answer) -> str:
+def refusal_text(answer: AnswerDoc) -> str:
     """The agent's sentence; where servers' messages made it a page, the gist of it."""
     reason = plain(answer.reason).removeprefix(f"{plain(answer.database)}: ")
     gist = "; ".join(_gist(m) for m in answer.metrics if m.state in ("breached", "absent"))
@@ -55,7 +58,7 @@ def refusal_text(answer: Answer) -> str:
     return reason or plain(answer.verdict)
 
 
-def _gist(metric: Metric) -> str:
+def _gist(metric: MetricDoc) -> str:
     if metric.state == "absent":
         return f"{plain(metric.name)} has no value ({cause_text(metric)})"
     return f"{plain(metric.name)} is {value_text(metric)}, refused {threshold_text(metric)}"
@@ -75,7 +78,7 @@ def ago(seconds: float) -> str:
 # --- what would have to change (R144) --------------------------------------------------------
 
 
-def remedies(answer: Answer) -> list[str]:
+def remedies(answer: AnswerDoc) -> list[str]:
     """What stands between this client and an OK, each with the change that lifts it."""
     if answer.admitted:
         return []
@@ -89,7 +92,7 @@ _BY_RULE = ("REJECT_BY_RATIO", "APP_DENIED")
 """A rule that leaves a client to the metrics stands in nobody's way."""
 
 
-def _remedy(metric: Metric) -> str:
+def _remedy(metric: MetricDoc) -> str:
     name = plain(metric.name)
     if metric.state == "absent":
         if metric.cause == "unknown":
@@ -104,7 +107,7 @@ def _remedy(metric: Metric) -> str:
     return f"{name} must fall from {value} to {goal}"
 
 
-def nearest(answer: Answer) -> Metric | None:
+def nearest(answer: AnswerDoc) -> MetricDoc | None:
     """The metric that has used most of its threshold."""
     shares = [(m.share, m.metric, m) for m in answer.metrics if m.share is not None]
     return max(shares, key=lambda item: item[:2])[2] if shares else None

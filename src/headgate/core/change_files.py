@@ -66,6 +66,8 @@ class FileEntry:
 @dataclass(frozen=True, slots=True)
 class ChangeFile:
     entries: tuple[FileEntry, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    """What is wrong with its shape: told with what the rooms find in the entries."""
 
     def of(self, kind: ChangeKind) -> list[FileEntry]:
         return [entry for entry in self.entries if entry.kind is kind]
@@ -109,10 +111,10 @@ def _plain(value: Any) -> Any:
 def parse_file(
     document: object, *, default_reach: Reach | None = None, host: str = ""
 ) -> ChangeFile:
-    """InvalidSettings with all that is wrong with its shape. `default_reach`: of an entry that
-    says none; None: each has to say it. `host`: the agent's name, by which HERE is meant."""
+    """`default_reach`: of an entry that says none; None: each has to say it. `host`: the agent's
+    name, by which HERE is meant."""
     if not isinstance(document, Mapping):
-        raise InvalidSettings([Fault("", _NO_FILE)])
+        return ChangeFile(faults=(Fault("", _NO_FILE),))
     faults = [
         Fault(str(key), unknown(str(key), SECTIONS)) for key in document if key not in SECTIONS
     ]
@@ -123,9 +125,7 @@ def parse_file(
         faults += _repeated(found, by_reach=default_reach is not None)
         entries += found
     faults += _half_pairs(entry for entry in entries if entry.kind is ChangeKind.RULE)
-    if faults:
-        raise InvalidSettings(faults[:MAX_FAULTS])
-    return ChangeFile(tuple(entries))
+    return ChangeFile(tuple(entries), tuple(faults[:MAX_FAULTS]))
 
 
 @dataclass(frozen=True, slots=True)

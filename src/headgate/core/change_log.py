@@ -15,6 +15,7 @@ from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.copies import Copies
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import redacted
+from headgate.core.overlay import Overlay
 from headgate.core.reach import EVERYWHERE, HERE, Reach
 from headgate.core.rule_times import parse_date_time
 
@@ -81,7 +82,7 @@ class LogState:
 
     n: int = 0
     """The fleet's revision; 0: nothing was ever set."""
-    items: Mapping[ChangeName, Item] = field(default_factory=dict)
+    items: Overlay[ChangeName, Item] = field(default_factory=Overlay)
     """The newest of each name, ended and taken out ones too."""
     refused: tuple[str, ...] = ()
     """What could not be read, by its key, with the reason: of another version, or broken."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -279,7 +279,9 @@ def own_names(items: Iterable[Item]) -> dict[ChangeName, Item]:
     return found
 
 
-def rename(items: dict[ChangeName, Item], new: Iterable[Item], shards: Iterable[str]) -> None:
+def rename(
+    items: MutableMapping[ChangeName, Item], new: Iterable[Item], shards: Iterable[str]
+) -> None:
     """The same, of what has changed; in place."""
     suffixes = ["", *(f"{APART}{place}" for place in (HERE.level.value, *shards))]
     for item in new:

@@ -4,7 +4,9 @@ easy to find again."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from headgate.errors import Fault
 
 _PART = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
@@ -12,20 +14,38 @@ _KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
 
 
 def line_index(content: str) -> dict[str, int]:
-    """Dotted place → its line, counted from 1."""
+    """Dotted place → its line, counted from 1; the third of `[[rules]]` is `rules.2`."""
     index: dict[str, int] = {}
     section, counts = "", dict[str, int]()
     for line_number, line in enumerate(content.splitlines(), start=1):
         if header := _HEADER.match(line):
-            section = _dotted(header[1])
+            name = _dotted(header[1])
             if line.lstrip().startswith("[["):
-                counts[section] = counts.get(section, -1) + 1
-                section = f"{section}.{counts[section]}"
+                counts = {of: n for of, n in counts.items() if not of.startswith(f"{name}.")}
+                counts[name] = counts.get(name, -1) + 1
+                index.setdefault(_numbered(name, counts, within=True), line_number)
+            section = _numbered(name, counts)
             index.setdefault(section, line_number)
         elif key := _KEY.match(line):
             place = f"{section}.{_dotted(key[1])}" if section else _dotted(key[1])
             index.setdefault(place, line_number)
     return index
+
+
+def _numbered(name: str, counts: Mapping[str, int], *, within: bool = False) -> str:
+    """With the number of each list's last table. `within`: that of the last part aside."""
+    parts, found = name.split("."), list[str]()
+    for end, part in enumerate(parts, start=1):
+        count = counts.get(".".join(parts[:end]))
+        found.append(part if count is None or (within and end == len(parts)) else f"{part}.{count}")
+    return ".".join(found)
+
+
+def with_lines(faults: Iterable[Fault], content: str) -> list[Fault]:
+    """The same faults with the lines of the TOML text where they are."""
+    lines = line_index(content)
+    dotted = ((fault, re.sub(r"\[(\d+)\]", r".\1", fault.place)) for fault in faults)
+    return [fault._replace(line=nearest_line(place, lines)) for fault, place in dotted]
 
 
 def nearest_line(place: str, lines: Mapping[str, int]) -> int | None:

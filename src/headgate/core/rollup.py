@@ -24,7 +24,7 @@ from headgate.core.metrics import (
     RollupOf,
 )
 from headgate.core.names import Scope
-from headgate.core.samples import Absent, Cause, Reading, Sample
+from headgate.core.samples import Absent, Cause, Instant, Reading, Sample
 from headgate.core.shard import Skip
 from headgate.core.topology import Role
 
@@ -175,8 +175,7 @@ def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: floa
     def aside(kind: AsideKind, why: str) -> Aside:
         return Aside(member.name, why, kind)
 
-    if skip is not None and skip.holds(wall_s):
-        left_s = skip.until_wall_s - wall_s
+    if skip is not None and (left_s := skip.left_s(Instant(now, wall_s))) > 0:
         why = f"skipped by {skip.who} for another {span(left_s)}: {skip.reason}"
         return aside(AsideKind.SKIPPED, why)
     absent = isinstance(member.reading, Absent)

@@ -98,7 +98,7 @@ class RuleSpec:
     """Why an exemption rests (R79); empty while it does not."""
     lifted_by: str = ""
     ruled_at: float | None = None
-    """The same as set_at in the rules' own time, which never goes back (agent/ruletime.py)."""
+    """The same as set_at in the rules' own time, which never goes back (agent/changetime.py)."""
     charged: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
     """Of an exemption: for how many seconds whom it has starved; `database client` → s."""
 

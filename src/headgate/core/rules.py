@@ -14,12 +14,12 @@ name that is new costs a look-up per level, however many rules there are.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from headgate.core.names import Identity
+from headgate.core.overlay import Overlay
 from headgate.core.rule import (
     DEFAULT_CEILING,
     EVERYONE,
@@ -130,7 +130,8 @@ class RuleBook:
     """
 
     __slots__ = (
-        "_by_token", "_common", "_groups", "_known", "_resolved", "revision", "rules", "suspended"
+        "_by_token", "_common", "_groups", "_known", "_resolved", "_rules",
+        "is_empty", "revision", "suspended"
     )  # fmt: skip
 
     def __init__(
@@ -151,20 +152,28 @@ class RuleBook:
         self.revision = revision
         self.suspended = draft.suspended
         """Exemptions that are suspended because they starve others (R79)."""
-        self._known = draft.known
-        self._groups = draft.groups
-        self._by_token: Mapping[str, tuple[str, ...]] = draft.by_token
-        self._common = draft.common
+        self.is_empty = not draft.known
+        self._known = draft.known.copy()
+        self._groups = draft.groups.copy()
+        self._by_token = draft.by_token.copy()
+        self._common = draft.common.copy()
         self._resolved: dict[tuple[str, str], Applied] = {}
-        self.rules = tuple(draft.known.values())
+        self._rules: tuple[Rule, ...] | None = None
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Worked out on demand: no check asks for all of them."""
+        if self._rules is None:
+            self._rules = tuple(self._known.values())
+        return self._rules
 
     def draft(self, wall_s: float = -FOREVER) -> RuleDraft:
         """To be changed into another book; this one stays as it is."""
         draft = RuleDraft(wall_s)
-        draft.known = dict(self._known)
-        draft.groups = dict(self._groups)
-        draft.by_token = dict(self._by_token)
-        draft.common = Counter(self._common)
+        draft.known = self._known.copy()
+        draft.groups = self._groups.copy()
+        draft.by_token = self._by_token.copy()
+        draft.common = self._common.copy()
         draft.suspended = self.suspended
         return draft
 
@@ -172,7 +181,7 @@ class RuleBook:
         return rule_id in self._known
 
     def applied(self, identity: Identity, database: str, wall_s: float) -> Applied:
-        if not self.rules:
+        if self.is_empty:
             return UNRULED
         key = (identity.text, database)
         known = self._resolved.get(key)
@@ -201,7 +210,7 @@ class RuleBook:
         tokens = frozenset(target.split(":"))
         for other in {name for token in tokens for name in self._by_token.get(token, ())}:
             group = self._groups[other]
-            if group.tokens == tokens:
+            if frozenset(group.tokens) == tokens:
                 yield from group.lasting()
 
     def _groups_of(self, identity: Identity) -> list[tuple[int, _Group]]:
@@ -210,10 +219,10 @@ class RuleBook:
         for token in tokens:
             for target in self._by_token.get(token, ()):
                 group = self._groups[target]
-                if tokens >= group.tokens:
+                if tokens.issuperset(group.tokens):
                     found.append((WHOLE if target == text else len(group.tokens), group))
-        if EVERYONE in self._groups:
-            found.append((0, self._groups[EVERYONE]))
+        if (everyone := self._groups.get(EVERYONE)) is not None:
+            found.append((0, everyone))
         return found
 
     def _resolve(self, identity: Identity, database: str, wall_s: float) -> Applied:
@@ -240,21 +249,27 @@ class RuleDraft:
     def __init__(self, wall_s: float = -FOREVER) -> None:
         self._wall_s = wall_s
         self._own: set[str] = set()
-        self.known: dict[str, Rule] = {}
-        self.groups: dict[str, _Group] = {}
-        self.by_token: dict[str, tuple[str, ...]] = {}
+        self.known = Overlay[str, Rule]()
+        self.groups = Overlay[str, _Group]()
+        self.by_token = Overlay[str, tuple[str, ...]]()
         """Token → targets that are found by it."""
-        self.common: Counter[str] = Counter()
+        self.common = Overlay[str, int]()
+        """Token → how many targets have it."""
         self.suspended: frozenset[str] = frozenset()
 
     def put(self, rules: Iterable[Rule]) -> None:
         new: dict[str, list[Rule]] = {}
         for rule in {rule.id: rule for rule in rules}.values():
-            self.drop([rule.id])
+            before = self.known.get(rule.id)
+            if before is not None and before.target == rule.target:
+                self._group(rule.target).remove(before)
+            else:
+                self.drop([rule.id])
             self.known[rule.id] = rule
             new.setdefault(rule.target, []).append(rule)
         fresh = [target for target in new if target not in self.groups]
-        self.common.update(token for target in fresh for token in set(target.split(":")))
+        for token in (token for target in fresh for token in set(target.split(":"))):
+            self.common[token] = self.common.get(token, 0) + 1
         for target, mine in new.items():
             self._group(target).add(mine, self._wall_s)
         for target in fresh:
@@ -307,8 +322,10 @@ class RuleDraft:
         del self.groups[target]
         self._own.discard(target)
         for token in set(target.split(":")):
-            self.common[token] -= 1
-            if not self.common[token]:
+            left_with = self.common[token] - 1
+            if left_with:
+                self.common[token] = left_with
+            else:
                 del self.common[token]
             left = tuple(other for other in self.by_token.get(token, ()) if other != target)
             if left:
@@ -336,6 +353,10 @@ class _Span(NamedTuple):
 _NOTHING = _Span((), (), -FOREVER, FOREVER)
 
 
+_NONE: dict[str, Rule] = {}
+"""Of most groups, none has ended."""
+
+
 class _Group:
     """The rules on one target, weighed against each other. Never edited once a book has it."""
 
@@ -343,21 +364,23 @@ class _Group:
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self.tokens = frozenset(target.split(":"))
+        self.tokens = tuple(dict.fromkeys(target.split(":")))
         self._ranked: list[_Ranked] = []
-        self._ended: dict[str, Rule] = {}
+        self._ended: dict[str, Rule] = _NONE
         """Kept to be told of; no check looks at them."""
-        self._spans: dict[str, _Span] = {}
+        self._spans: dict[str, _Span] | None = None
+        """By database; None: nobody has asked."""
 
     def copy(self) -> _Group:
         copy = _Group(self.target)
-        copy._ranked, copy._ended = list(self._ranked), dict(self._ended)
+        copy._ranked, copy._ended = list(self._ranked), dict(self._ended) or _NONE
         return copy
 
     def add(self, rules: Sequence[Rule], wall_s: float) -> None:
         lasting = []
         for rule in rules:
             if _has_ended(rule, wall_s):
+                self._ended = {} if self._ended is _NONE else self._ended
                 self._ended[rule.id] = rule
             else:
                 lasting.append(_ranked(rule))
@@ -386,11 +409,11 @@ class _Group:
         yield from self._ended.values()
 
     def span(self, database: str, wall_s: float, suspended: frozenset[str]) -> _Span:
+        if self._spans is None or len(self._spans) >= MAX_DATABASES:
+            self._spans = {}
         known = self._spans.get(database)
         if known is not None and known.since <= wall_s < known.until:
             return known
-        if len(self._spans) >= MAX_DATABASES:
-            self._spans.clear()
         meant = [one[3] for one in self._ranked if one[3].database in ("", database)]
         found = self._spans[database] = _span(meant, wall_s, suspended) if meant else _NOTHING
         return found

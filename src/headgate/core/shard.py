@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -60,9 +61,14 @@ class Skip:
     reason: str
     set_wall_s: float
     revision: int = 0
+    ends_mono_s: float = math.inf
+    """By this it has ended, too: a wall clock that is set back does not lengthen it."""
 
-    def holds(self, wall_s: float) -> bool:
-        return wall_s < self.until_wall_s
+    def left_s(self, now: Instant) -> float:
+        return min(self.until_wall_s - now.wall_s, self.ends_mono_s - now.mono_s)
+
+    def holds(self, now: Instant) -> bool:
+        return self.left_s(now) > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,8 @@ from headgate.traffic.ask import Dialect, Match, Statement, Who
 from headgate.traffic.matching import Matched, Now, known_address
 from headgate.traffic.tags import MAX_TAGS, MAX_TEXT_BYTES, Tags
 
-MAX_DOCUMENT_BYTES = 64 * 1024
-"""Of what hg_compile takes; larger policies are compiled by traffic/compiled.py."""
 _MAX_SESSION_PRESENT = 132
 _SESSION_KEYS = 4
-_ERROR_BYTES = 512
 
 
 class _Who(Structure):
@@ -107,8 +104,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hg_hash": (c_uint64, [c_uint64, *_TEXT]),
     "hg_crc32": (c_uint32, [c_uint32, *_TEXT]),
     "hg_policy_check": (c_char_p, _ROOM),
-    "hg_compile_work_bytes": (c_size_t, [c_size_t]),
-    "hg_compile": (c_size_t, [*_TEXT, c_uint64, *_ROOM, *_ROOM, *_ROOM]),
+    "hg_policy_decode": (c_char_p, [*_TEXT, c_void_p, POINTER(c_size_t)]),
     "hg_session_resolve": (None, [c_void_p, POINTER(_Who), POINTER(_Session)]),
     "hg_tags_read": (None, [*_TEXT, c_int, POINTER(_Tags)]),
     "hg_fingerprint": (c_uint64, [*_TEXT, c_int]),
@@ -175,23 +171,14 @@ def policy_fault(compiled: bytes) -> str | None:
     return _fault_of(_aligned(compiled), len(compiled))
 
 
-def compile_document(document: bytes, version: int) -> bytes:
-    """hg_compile: a JSON document's compiled policy, or InvalidSettings with its first fault."""
-    core = _core()
-    work_bytes = int(core.hg_compile_work_bytes(len(document)))
-    work, out = _room(work_bytes), _room(work_bytes)
-    error = ctypes.create_string_buffer(_ERROR_BYTES)
-    length = core.hg_compile(
-        document, len(document), version, out, work_bytes, work, work_bytes, error, _ERROR_BYTES
-    )
-    if length == 0:
-        raise InvalidSettings([_fault(error.value.decode(errors="replace"))])
-    return bytes(out)[:length]
-
-
-def _fault(told: str) -> Fault:
-    place, colon, message = told.partition(": ")
-    return Fault(place, message) if colon and " " not in place else Fault("", told)
+def decoded(text: str) -> bytes:
+    """hg_policy_decode: the policy that the text says; InvalidSettings if there is none."""
+    given, length = text.encode(), c_size_t()
+    out = _room(len(given) // 4 * 3)
+    fault = _core().hg_policy_decode(given, len(given), out, byref(length))
+    if fault is not None:
+        raise InvalidSettings([Fault("", fault.decode())])
+    return bytes(out)[: length.value]
 
 
 def _room(length: int) -> ctypes.Array[c_uint64]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from headgate.agent.clock import SystemClock
 from headgate.core.lint import Advice, Severity
+from headgate.core.places import with_lines
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, PolicyRefused
 from headgate.pgext import directory as files
 from headgate.pgext.build import EXTENSION, build_extension, install_built
@@ -26,7 +27,7 @@ from headgate.pgext.publisher import FilePolicySink
 from headgate.pgext.sqlstatus import status_by_sql
 from headgate.pgext.status import status_of
 from headgate.traffic.lint import advise
-from headgate.traffic.parse import parse_policy, with_lines
+from headgate.traffic.parse import parse_policy
 from headgate.traffic.policy import Policy
 from headgate.traffic.readings import Published
 

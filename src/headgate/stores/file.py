@@ -27,7 +27,16 @@ from urllib.parse import quote
 from headgate.errors import OutcomeUnknown, StateLost, StoreUnavailable
 from headgate.stores.conversion import convert
 from headgate.stores.faults import primary_code
-from headgate.stores.statecopy import Damaged, StateCopy, copy_of, load_copy, place_of, restore
+from headgate.stores.locallog import read_log
+from headgate.stores.statecopy import (
+    CopyFile,
+    Damaged,
+    StateCopy,
+    load_copy,
+    parts_of,
+    place_of,
+    restore,
+)
 
 APPLICATION_ID = 0x48644774  # "HdGt": tells our files from other programs' (PRAGMA application_id)
 
@@ -81,13 +90,15 @@ class OpenFile:
         writer: sqlite3.Connection,
         readers: tuple[Reader, Reader],
         held: ExitStack,
-        copied: StateCopy | None = None,
         note: str = "",
+        *,
+        is_copied: bool = False,
     ) -> None:
         self.path = path
         self.writer = writer
-        self.copied = copied
-        """What the copy beside it says; None where it says nothing, or something else."""
+        self.copy = CopyFile(path)
+        self.is_copied = is_copied
+        """The copy beside it said the same when it was opened."""
         self.note = note
         """What had to be done to open it, for people; empty for nothing."""
         self.reader, self.looker = readers
@@ -102,10 +113,17 @@ class OpenFile:
 
     @classmethod
     def open(
-        cls, path: Path, *, busy_timeout_s: float, max_bytes: int, anew: bool = False
+        cls,
+        path: Path,
+        *,
+        busy_timeout_s: float,
+        max_bytes: int,
+        anew: bool = False,
+        converting: Callable[[], None] = lambda: None,
     ) -> OpenFile:
         """StateLost where there has been a state, and neither the file nor its copy has it;
-        `anew`: that is acknowledged, and what lies there was moved aside."""
+        `anew`: that is acknowledged, and what lies there was moved aside. `converting` is called
+        before what an earlier version kept is converted, which takes its time."""
         path = path.resolve()  # Two links to one file must meet at one lock.
         with ExitStack() as held:
             lock = take_lock(path, held)
@@ -119,14 +137,14 @@ class OpenFile:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             _check_writable(path)
             writer = _connect(path, busy_timeout_s, held)
-            _prepare_writer(writer, path.name, max_bytes)
+            _prepare_writer(writer, path.name, max_bytes, converting)
             note = _bring_up_to(writer, found, path.name, is_new=is_new)
             reader = Reader(_connect(path, busy_timeout_s, held))
             looker = Reader(_connect(path, busy_timeout_s, held))
-            copied = None if isinstance(found, str) else found
             mark_lock(lock)
             keep_reserve(path)
-            return cls(path, writer, (reader, looker), held.pop_all(), copied, note)
+            is_copied = _says(found, writer)
+            return cls(path, writer, (reader, looker), held.pop_all(), note, is_copied=is_copied)
 
     def is_current(self) -> bool:
         """False when it must be opened anew; raises while the file is gone.
@@ -229,7 +247,9 @@ def _bring_up_to(
 ) -> str:
     """Raises what SQLite does where what is in force cannot be read."""
     now_s = time.time()  # noqa: TID251 -- for the audit entry of what no caller asked for
-    here = copy_of(writer, now_s)
+    for _ in parts_of(writer, now_s):
+        pass
+    here = read_log(writer)
     if not isinstance(found, StateCopy) or found.revision <= here.revision:
         return ""
     with transaction(writer, lambda: False):
@@ -245,6 +265,11 @@ def _bring_up_to(
         f"{name} {was}: what is in force comes from its copy (revision {found.revision}, of "
         f"{made}); {left}"
     )
+
+
+def _says(found: StateCopy | str | None, writer: sqlite3.Connection) -> bool:
+    """Whether the copy is of what the file has."""
+    return isinstance(found, StateCopy) and (found.id, found.revision) == read_log(writer)
 
 
 def set_aside(path: Path, suffixes: Sequence[str], ending: str) -> list[str]:
@@ -341,8 +366,15 @@ def _connect(path: Path, busy_timeout_s: float, held: ExitStack) -> sqlite3.Conn
     return connection
 
 
-def _prepare_writer(connection: sqlite3.Connection, file_name: str, max_bytes: int) -> None:
+def _prepare_writer(
+    connection: sqlite3.Connection,
+    file_name: str,
+    max_bytes: int,
+    converting: Callable[[], None],
+) -> None:
     version = _version_of_ours(connection, file_name)
+    if 0 < version < len(STEPS):
+        converting()
     if version == 0:
         # Only ever effective before the first table; without it a file never shrinks.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")

@@ -15,7 +15,6 @@ from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict
 from headgate.stores.audit import add_audit, drop_audit
-from headgate.stores.conversion import NOTES
 from headgate.stores.entries import check_room
 
 MAX_HISTORY_BYTES = 64 * 1024 * 1024
@@ -31,6 +30,10 @@ _HISTORY = """
 _ENTRY = "SELECT key, value, revision FROM entries WHERE key = ?"
 _PUT = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
 _DROP = "DELETE FROM entries WHERE key = ?"
+
+
+Row = tuple[str, bytes | None, int]
+"""Key, value, revision; None: it was taken out."""
 
 
 class LogRow(NamedTuple):
@@ -90,19 +93,11 @@ class Commit:
         self._puts = puts
         self._audit = audit
         self._before: dict[str, Entry | None] = {}
-        self._log = LogRow("", 0)
+        self.log = LogRow("", 0)
         """As it was left."""
+        self.rows: Sequence[Row] = ()
+        """What became of its entries, but for the history."""
         self._audit_ids: list[int] = []
-
-    @property
-    def sets_state(self) -> bool:
-        """What is in force is another after it. What the agent notes is written every few seconds:
-        its copy may wait."""
-        return any(not put.key.startswith((NOTES, LOG)) for put in self._puts)
-
-    @property
-    def sets_notes(self) -> bool:
-        return any(put.key.startswith(NOTES) for put in self._puts)
 
     def do(self, connection: sqlite3.Connection) -> int:
         _hold(connection, self._compares)
@@ -110,25 +105,27 @@ class Commit:
         check_room(self._puts, self._before, partial(read_count, connection))
         before = read_log(connection)
         done = [put for put in self._puts if put.value is not None or self._before[put.key]]
-        self._log = before._replace(revision=before.revision + 1) if done else before
+        self.log = before._replace(revision=before.revision + 1) if done else before
         for put in done:
-            _replace(connection, put.key, put.value, self._log.revision)
-        connection.execute("UPDATE log SET revision = ?", (self._log.revision,))
+            _replace(connection, put.key, put.value, self.log.revision)
+        rows = ((put.key, put.value, self.log.revision) for put in done)
+        self.rows = [row for row in rows if not row[0].startswith(LOG)]
+        connection.execute("UPDATE log SET revision = ?", (self.log.revision,))
         if newest := max((log_n(put.key) or 0 for put in done if put.value), default=0):
             _forget_older(connection, newest - MAX_REVISIONS)
         if any(len(put.value or b"") > LARGE_REVISION_BYTES for put in done if _is_logged(put)):
             _cut_history(connection)
         self._audit_ids = [add_audit(connection, entry) for entry in self._audit]
-        return self._log.revision
+        return self.log.revision
 
     def take_back(self, connection: sqlite3.Connection) -> None:
         found = read_log(connection)
         # Another file may have been put in place since: only what we wrote is ours to undo.
-        if found.id != self._log.id or found.revision < self._log.revision:
+        if found.id != self.log.id or found.revision < self.log.revision:
             return
         for put in self._puts:
             before, now = self._before[put.key], _entry(connection, put.key)
-            ours = now is None if put.value is None else now and now.revision == self._log.revision
+            ours = now is None if put.value is None else now and now.revision == self.log.revision
             if ours and before is not None:
                 _replace(connection, put.key, before.value, before.revision)
             elif ours:

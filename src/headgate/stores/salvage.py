@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -26,15 +26,19 @@ from headgate.stores.statecopy import StateCopy, copy_from
 BUSY_S = 0.5
 MAX_COPY_BYTES = 256 * 1024 * 1024
 NOTHING = Listing((), 0, "")
+Query = Callable[[sqlite3.Connection], Listing]
 
 
-def salvage(path: Path, prefixes: Sequence[str]) -> Listing:
-    """What is kept under them; nothing where there never was anything. Raises StoreUnavailable."""
+def salvage(
+    path: Path, prefixes: Sequence[str], converting: Callable[[], None] = lambda: None
+) -> Listing:
+    """What is kept under them; nothing where there never was anything. Raises StoreUnavailable.
+    `converting` is called before what an earlier version kept is converted."""
     if not has_been(path):
         return NOTHING
     copy = copy_beside(path)
     try:
-        found = _in_file(path, prefixes)
+        found = _in_file(path, lambda connection: _listed(connection, prefixes, converting))
     except (sqlite3.Error, StoreUnavailable):
         if not isinstance(copy, StateCopy):
             raise lost(path, copy) from None
@@ -44,33 +48,36 @@ def salvage(path: Path, prefixes: Sequence[str]) -> Listing:
     return found
 
 
-def _in_file(path: Path, prefixes: Sequence[str]) -> Listing:
+def _in_file(path: Path, read: Query) -> Listing:
     if not path.exists() or path.stat().st_size == 0:
         raise StoreUnavailable(f"{path.name}: is gone")
     try:
-        return _read(path, prefixes)
+        return _read(path, read)
     except sqlite3.Error:
         # A write-ahead log beside a file that may not be touched: read both from a copy.
-        return _read_copy(path, prefixes)
+        return _read_copy(path, read)
 
 
-def _listed(connection: sqlite3.Connection, prefixes: Sequence[str]) -> Listing:
+def _listed(
+    connection: sqlite3.Connection, prefixes: Sequence[str], converting: Callable[[], None]
+) -> Listing:
     """Also of a file from before there was a log, which cannot be brought to our version."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version >= LOG_VERSION:
         return read_listing(connection, prefixes)
+    converting()
     entries = entries_of(old_rows(connection))
     return copy_from(entries, old_revision(connection), 0.0).listing(prefixes)
 
 
-def _read(path: Path, prefixes: Sequence[str]) -> Listing:
+def _read(path: Path, read: Query) -> Listing:
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
     connect = partial(sqlite3.connect, uri, uri=True, timeout=BUSY_S, isolation_level=None)
     with closing(connect()) as connection:
-        return _listed(connection, prefixes)
+        return read(connection)
 
 
-def _read_copy(path: Path, prefixes: Sequence[str]) -> Listing:
+def _read_copy(path: Path, read: Query) -> Listing:
     log = path.with_name(path.name + "-wal")
     try:
         size = sum(file.stat().st_size for file in (path, log) if file.exists())
@@ -82,6 +89,6 @@ def _read_copy(path: Path, prefixes: Sequence[str]) -> Listing:
             if log.exists():
                 shutil.copyfile(log, copy.with_name("state.db-wal"))
             with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-                return _listed(connection, prefixes)
+                return read(connection)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(f"{path.name}: what it keeps cannot be read: {error}") from None

@@ -17,7 +17,6 @@ What is in force lies in two copies when a change is acknowledged: in the file, 
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import tempfile
 import time
@@ -67,7 +66,7 @@ from headgate.stores.looking import (
 from headgate.stores.minutes import AddMetricMinutes
 from headgate.stores.reports import ForgetReports, PutReport, read_reports
 from headgate.stores.salvage import salvage
-from headgate.stores.statecopy import SUFFIX, copy_of, save_copy
+from headgate.stores.statecopy import SUFFIX, CopyPart
 from headgate.stores.statements import (
     ForgetBatch,
     ForgetOldest,
@@ -75,7 +74,7 @@ from headgate.stores.statements import (
     Write,
     used_bytes,
 )
-from headgate.stores.worker import SLOW_DISK, Job, Ticket, Worker
+from headgate.stores.worker import Job, Ticket, Worker
 
 log = structlog.get_logger()
 
@@ -93,13 +92,11 @@ BYTES_PER_S = 1024 * 1024
 """Likewise of a commit: thousands of budgets at once are megabytes."""
 LOOK_BACK_S = 15.0
 """Deadline of a look into history: summing up a great deal of it is no fault of the disk."""
-SLOW_OR_UPGRADED = (
-    f"{SLOW_DISK}; a large file of an earlier version takes some seconds to be brought to this one"
-)
+CONVERSION_S = 120.0
+"""To bring a file of an earlier version to this one: with ten thousands of changes and a slow disk
+it takes some seconds, and what was in force is not lost meanwhile."""
 COPY_AGAIN_S = 10.0
 """After a copy that could not be written."""
-COPY_NOTES_S = 60.0
-"""For what the agent notes every few seconds."""
 TOO_MUCH = (
     "so much history cannot be summed up in that time: ask for a shorter one (--since 1d), "
     "for one database, or for a level that fewer clients have"
@@ -137,8 +134,7 @@ class SqliteStore:
         self._fault: str | None = None
         self._copy_fault = ""
         self._copy_due = False
-        self._notes_due = False
-        """The agent noted something that the copy has not got."""
+        """All of it is to be written."""
         self._copied_at = float("-inf")
         self._opened_with = ""
 
@@ -165,7 +161,7 @@ class SqliteStore:
         if self._threads is None:
             name = self._path.name
             self._threads = _Threads(
-                Worker(f"{name} (writing)", advice=SLOW_OR_UPGRADED),
+                Worker(f"{name} (writing)"),
                 Worker(f"{name} (reading)"),
                 Worker(f"{name} (looking back)", advice=TOO_MUCH),
             )
@@ -189,12 +185,14 @@ class SqliteStore:
         return await self._read(lambda connection: read_listing(connection, prefixes))
 
     async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+        def job(ticket: Ticket[Listing]) -> None:
+            ticket.settle(salvage(self._path, prefixes, lambda: ticket.extend(CONVERSION_S)))
+
+        worker = Worker(f"{self._path.name} (salvaging)")  # Of its own: others may hang.
         try:
-            async with asyncio.timeout(self._deadline_s):
-                return await asyncio.to_thread(salvage, self._path, prefixes)
-        except TimeoutError:
-            message = f"{self._path.name}: not read within {self._deadline_s:g} s"
-            raise StoreUnavailable(message) from None
+            return await worker.run(job, until_mono_s=self._deadline())
+        finally:
+            worker.stop()
 
     async def commit(
         self,
@@ -206,7 +204,8 @@ class SqliteStore:
     ) -> int:
         """Leases mean nothing here: nothing is collected."""
         extra_s = check_commit(compares, puts) / BYTES_PER_S
-        return await self._write(Commit(compares, puts, audit), extra_s=extra_s, must_fit=must_fit)
+        made = Commit(compares, puts, audit)
+        return await self._write(made, extra_s=extra_s, must_fit=must_fit, made=made)
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         return await self._read(lambda connection: read_audit(connection, limit))
@@ -360,16 +359,25 @@ class SqliteStore:
     async def _run_writer(self, job: Callable[[Ticket[None]], None]) -> None:
         await self._workers().writer.run(job, until_mono_s=self._deadline())
 
-    async def _write(self, write: Write[T], *, extra_s: float = 0.0, must_fit: bool = False) -> T:
+    async def _write(
+        self,
+        write: Write[T],
+        *,
+        extra_s: float = 0.0,
+        must_fit: bool = False,
+        made: Commit | None = None,
+    ) -> T:
+        """`made`: what the copy is told of."""
+
         def job(ticket: Ticket[T]) -> None:
             value = self._noted(ticket, write, must_fit=must_fit)
-            self._notes_due |= getattr(write, "sets_notes", False)
-            self._copy(ticket, at_once=getattr(write, "sets_state", False))
+            self._copy(ticket, made)
             if not ticket.settle(value):
                 self._owed = write
                 with suppress(StoreUnavailable):  # Stays owed: the next write tries again.
                     self._in_writer(ticket, self._pay)
-                self._copy(ticket, at_once=True)
+                self._copy_due, self._copied_at = True, float("-inf")
+                self._copy(ticket)
 
         return await self._workers().writer.run(job, until_mono_s=self._deadline() + extra_s)
 
@@ -420,23 +428,27 @@ class SqliteStore:
             with self._in_writer(ticket, lift_bound):
                 return self._in_writer(ticket, transact)
 
-    def _copy(self, ticket: Ticket[Any], *, at_once: bool) -> None:
+    def _copy(self, ticket: Ticket[Any], made: Commit | None = None) -> None:
         """Beside the file. Never fails a change: what is acknowledged is in the file."""
-        self._copy_due |= at_once
         now_s = time.monotonic()
-        since_s = now_s - self._copied_at
-        again = self._copy_due and since_s >= COPY_AGAIN_S
-        if not at_once and not again and not (self._notes_due and since_s >= COPY_NOTES_S):
+        again = self._copy_due and now_s - self._copied_at >= COPY_AGAIN_S
+        if made is None and not again:
             return
         self._copied_at = now_s
+
+        def copy(file: OpenFile) -> None:
+            part = None if made is None else CopyPart(*made.log, _now(), made.rows)
+            if self._copy_due or part is None or not file.copy.append(part):
+                file.copy.save(file.writer, _now())
+
         try:
-            self._in_writer(ticket, lambda file: save_copy(file.path, copy_of(file.writer, _now())))
+            self._in_writer(ticket, copy)
         except StoreUnavailable as error:
             if not self._copy_fault:
                 log.error("store.copy_fault", store=self.name, detail=str(error))
-            self._copy_fault = str(error)
+            self._copy_due, self._copy_fault = True, str(error)
         else:
-            self._copy_due, self._notes_due, self._copy_fault = False, False, ""
+            self._copy_due, self._copy_fault = False, ""
 
     def _begin_anew(self, ticket: Ticket[Any]) -> Sequence[str]:
         with named_faults(self._path.name):
@@ -448,7 +460,7 @@ class SqliteStore:
             if isinstance(copy_beside(path), str):
                 suffixes.append(SUFFIX)
             moved = set_aside(path, suffixes, ending)
-            self._open(anew=True)
+            self._open(ticket, anew=True)
         return moved
 
     def _in_writer(self, ticket: Ticket[Any], use: Callable[[OpenFile], T]) -> T:
@@ -467,17 +479,21 @@ class SqliteStore:
         if self._file is not None and self._file.is_current():
             return self._file
         self._close_file(ticket)
-        return self._open()
+        return self._open(ticket)
 
-    def _open(self, *, anew: bool = False) -> OpenFile:
+    def _open(self, ticket: Ticket[Any], *, anew: bool = False) -> OpenFile:
         busy_timeout_s = self._deadline_s / 2  # A held lock is named, before the wait just ends.
         file = self._file = OpenFile.open(
-            self._path, busy_timeout_s=busy_timeout_s, max_bytes=self._max_bytes, anew=anew
+            self._path,
+            busy_timeout_s=busy_timeout_s,
+            max_bytes=self._max_bytes,
+            anew=anew,
+            converting=lambda: ticket.extend(CONVERSION_S),
         )
         if file.note:
             log.warning("store.restored", store=self.name, detail=file.note)
             self._opened_with = file.note
-        if file.copied is None or not copy_of(file.writer, 0.0).says_the_same(file.copied):
+        if not file.is_copied:
             self._copy_due, self._copied_at = True, float("-inf")
         return file
 
@@ -499,7 +515,7 @@ class SqliteStore:
 
     def _open_job(self, ticket: Ticket[None]) -> None:
         self._in_writer(ticket, lambda file: None)
-        self._copy(ticket, at_once=False)
+        self._copy(ticket)
         ticket.settle(None)
 
     def _shrink_job(self, ticket: Ticket[None]) -> None:

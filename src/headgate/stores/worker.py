@@ -34,6 +34,10 @@ class Ticket(Generic[T]):
         # From here on a cancelled wait cannot cancel the future: abandon() is the only way out.
         self.future.set_running_or_notify_cancel()
 
+    def extend(self, seconds: float) -> None:
+        """By the job, for what takes long by its nature: nobody leaves before."""
+        self.until_mono_s = max(self.until_mono_s, time.monotonic() + seconds)
+
     def remaining_s(self) -> float:
         return max(0.0, self.until_mono_s - time.monotonic())
 
@@ -78,21 +82,25 @@ class Worker:
 
     async def run(self, job: Job[T], *, until_mono_s: float) -> T:
         ticket: Ticket[T] = Ticket(until_mono_s)
-        asked_for_s = ticket.remaining_s()
+        began_s = time.monotonic()
         self._enqueue(job, ticket)
+        answer = asyncio.wrap_future(ticket.future)
         try:
-            async with asyncio.timeout(asked_for_s):
-                return await asyncio.wrap_future(ticket.future)
-        except TimeoutError:
-            if ticket.abandon():
-                raise StoreUnavailable(
-                    f"{self._name}: no answer in {asked_for_s:.2g} s, so nothing was done; "
-                    f"{self._advice}"
-                ) from None
-            return ticket.future.result()
+            while (left_s := ticket.remaining_s()) > 0 and not answer.done():
+                await asyncio.wait({answer}, timeout=left_s)
         except asyncio.CancelledError:
             ticket.abandon()
+            answer.cancel()
             raise
+        if answer.done():
+            return answer.result()
+        answer.cancel()
+        if ticket.abandon():
+            raise StoreUnavailable(
+                f"{self._name}: no answer in {time.monotonic() - began_s:.2g} s, so nothing was "
+                f"done; {self._advice}"
+            )
+        return ticket.future.result()
 
     def stop(self) -> None:
         """End the thread after its present job. Jobs that still wait are not begun."""

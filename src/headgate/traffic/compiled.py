@@ -1,16 +1,18 @@
 """A policy as one flat piece of bytes, which every process of a server maps and reads in place.
 
     Policy ──compile_policy──► bytes ──file──► native/ (hg_policy_check, hg_match)
+                                     ├──encoded──► pg_headgate.policy (hg_policy_decode)
                                      └──read_compiled──► status, differences
 
-The layout is native/headgate.h's; hg_compile there gives the same bytes for the same document.
-What that leaves open is fixed here: sections in the order of the header, each padded to 8; strings
-without sharing; an empty run of conditions, eaches or candidates begins where the next one does.
+The layout is native/headgate.h's. What that leaves open is fixed here: sections in the order of the
+header, each padded to 8; strings without sharing; an empty run of conditions, eaches or candidates
+begins where the next one does.
 """
 
 from __future__ import annotations
 
 import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from operator import attrgetter
@@ -38,6 +40,8 @@ from headgate.traffic.policy import (
 MAGIC = b"HGPOLICY"
 FORMAT = 1
 MIN_SLOTS = 8
+MAX_PARAMETER_BYTES = 128 * 1024
+"""Of a policy in the server parameter: Postgres reads long values in quadratic time."""
 
 OFF, BY_HEALTH, EXPIRES, UNKNOWN_BITES = 1, 2, 4, 8
 """Flags of the policy."""
@@ -98,6 +102,11 @@ def compile_policy(policy: Policy, version: int, *, off: bool = False) -> bytes:
     )
     flags = _flags(policy, off=off)
     return _assembled(sections, version, flags, index.system_keys())
+
+
+def encoded(compiled: bytes) -> str:
+    """As the server parameter pg_headgate.policy takes it: base64 in one line."""
+    return b64encode(compiled).decode()
 
 
 def _flags(policy: Policy, *, off: bool) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from ipaddress import IPv6Network, ip_network
 from typing import Any
 
-from headgate.core.places import line_index, nearest_line
 from headgate.core.settings import read_table, unknown
 from headgate.errors import Fault, InvalidSettings
 from headgate.traffic.limits import BUDGET_RULE_SETTINGS, BUDGET_SETTINGS, POLICY_SETTINGS
@@ -96,33 +95,6 @@ def parse_value(key: str, value: object) -> bytes:
     if key == FINGERPRINT:
         return _fingerprint(value)
     return _value_bytes(value)
-
-
-def with_lines(faults: list[Fault], toml: str) -> list[Fault]:
-    """The same faults with the lines of the TOML text where they are."""
-    lines = line_index(_numbered(toml))
-    dotted = ((fault, re.sub(r"\[(\d+)\]", r".\1", fault.place)) for fault in faults)
-    return [fault._replace(line=nearest_line(place, lines)) for fault, place in dotted]
-
-
-def _numbered(toml: str) -> str:
-    """With `[budgets.2.rules.0]` for the headers of tables in lists, line by line."""
-    budget = rule = -1
-    numbered = []
-    for line in toml.splitlines():
-        header = re.sub(r"[\s\"']", "", line.partition("#")[0])
-        if header == "[[budgets]]":
-            budget, rule = budget + 1, -1
-            numbered.append(f"[budgets.{budget}]")
-        elif header == "[[budgets.rules]]":
-            rule += 1
-            numbered.append(f"[budgets.{budget}.rules.{rule}]")
-        elif header.startswith("[budgets.rules."):
-            rest = header.removeprefix("[budgets.rules.")
-            numbered.append(f"[budgets.{budget}.rules.{rule}.{rest}")
-        else:
-            numbered.append(line)
-    return "\n".join(numbered)
 
 
 # --- budgets -------------------------------------------------------------------------------

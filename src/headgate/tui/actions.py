@@ -13,14 +13,14 @@ from rich.console import Group
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
-from headgate.cli.budget_pages import Explained, explained_page
-from headgate.cli.documents import Answer, read, read_list
-from headgate.cli.history import Timeline, unthrottled
+from headgate.cli.budget_pages import explained_page
+from headgate.cli.documents import read, read_list
+from headgate.cli.history import unthrottled
 from headgate.cli.pacing import explained_pace
 from headgate.cli.pages import explain_page, unthrottled_page
 from headgate.cli.reaching import preview_line, reached_line
 from headgate.cli.replay import last_hour
-from headgate.cli.rule_pages import RuleRow, chance_text, changed_page, matched_page
+from headgate.cli.rule_pages import chance_text, changed_page, matched_page
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.timeline import timeline_page
 from headgate.cli.words import plain
@@ -29,7 +29,11 @@ from headgate.errors import HeadgateError, InvalidRequest
 from headgate.tui.layout import Drawn
 from headgate.tui.sources import budget_path
 from headgate.tui.state import Action, Prepared, Question
+from headgate.wire.answers import AnswerDoc
+from headgate.wire.budgets import StatementExplainDoc
+from headgate.wire.history import TimelineDoc
 from headgate.wire.reasons import duration
+from headgate.wire.rules import RuleDoc
 
 
 def hint_for(error: HeadgateError) -> str:
@@ -51,9 +55,9 @@ def prepare(api: Api, action: Action) -> Prepared:
 def _lift(api: Api, action: Action) -> Prepared:
     seen = api.get(rule_path(action.target))
     tried = api.change("DELETE", rule_path(action.target), etag=seen.etag, dry_run=True)
-    rules = read_list(RuleRow, tried.document, "rules")
+    rules = read_list(RuleDoc, tried.document, "rules")
     question = f"Lift {_names(rules)}{_reach(tried.document)}?"
-    undo = f"undo: {_as_command(read(RuleRow, seen.document))}"
+    undo = f"undo: {_as_command(read(RuleDoc, seen.document))}"
     return Prepared(action, question, _page(rules, "LIFTED", tried), seen.etag, undo)
 
 
@@ -61,7 +65,7 @@ def _extend(api: Api, action: Action) -> Prepared:
     seen = api.get(rule_path(action.target))
     path, body = rule_path(action.target), {"for": action.for_text}
     tried = api.change("PATCH", path, body, etag=seen.etag, dry_run=True)
-    before, after = read(RuleRow, seen.document), read(RuleRow, tried.document)
+    before, after = read(RuleDoc, seen.document), read(RuleDoc, tried.document)
     left = f"{duration(before.left_s)} to {duration(after.left_s)}"
     question = f"Extend {plain(after.id)} on {plain(after.target)}, from {left} left"
     undo = f"undo: headgate rule extend {plain(after.id)} --until {plain(before.expires_at)}"
@@ -72,7 +76,7 @@ def _extend(api: Api, action: Action) -> Prepared:
 def _hold(api: Api, action: Action) -> Prepared:
     body = _hold_body(action)
     tried = api.change("POST", RULES, body, dry_run=True)
-    rule = read(RuleRow, tried.document)
+    rule = read(RuleDoc, tried.document)
     where = f" on {plain(action.database)}" if action.database else ""
     question = f"Refuse every check of {plain(rule.target)}{where} for {plain(action.for_text)}?"
     return Prepared(action, question, _page([rule], "SET", tried, last_hour(api, body)))
@@ -93,14 +97,14 @@ def _wake(_api: Api, action: Action) -> Prepared:
 _PREPARE = {"lift": _lift, "extend": _extend, "hold": _hold, "wake": _wake}
 
 
-def _page(rules: Sequence[RuleRow], done: str, tried: Answered, past: str = "") -> Drawn:
+def _page(rules: Sequence[RuleDoc], done: str, tried: Answered, past: str = "") -> Drawn:
     reached = reached_line(tried.document)
     return lambda canvas: changed_page(
         rules, done, canvas, dry_run=True, reached=reached, past=past
     )
 
 
-def _names(rules: Sequence[RuleRow]) -> str:
+def _names(rules: Sequence[RuleDoc]) -> str:
     return " and ".join(f"{plain(one.id)} ({plain(one.says)})" for one in rules)
 
 
@@ -109,7 +113,7 @@ def _reach(document: Mapping[str, Any]) -> str:
     return f", {preview_line(document)}" if document.get("reached") else ""
 
 
-def _as_command(rule: RuleRow) -> str:
+def _as_command(rule: RuleDoc) -> str:
     """What would set such a rule again; what it cannot say, the audit has."""
     target, left = plain(rule.target), f"--for {max(1, round(rule.left_s))}s"
     if rule.kind == "hold":
@@ -129,7 +133,7 @@ def carry_out(api: Api, prepared: Prepared) -> str:
 def _do_lift(api: Api, prepared: Prepared) -> str:
     path = rule_path(prepared.action.target)
     done = api.change("DELETE", path, etag=prepared.etag)
-    lifted = ", ".join(plain(one.id) for one in read_list(RuleRow, done.document, "rules"))
+    lifted = ", ".join(plain(one.id) for one in read_list(RuleDoc, done.document, "rules"))
     return f"LIFTED {lifted}; {prepared.undo}"
 
 
@@ -137,13 +141,13 @@ def _do_extend(api: Api, prepared: Prepared) -> str:
     action = prepared.action
     body = {"for": action.for_text}
     done = api.change("PATCH", rule_path(action.target), body, etag=prepared.etag)
-    rule = read(RuleRow, done.document)
+    rule = read(RuleDoc, done.document)
     left = duration(rule.left_s)
     return f"EXTENDED {plain(rule.id)}: {left} left; {prepared.undo}"
 
 
 def _do_hold(api: Api, prepared: Prepared) -> str:
-    rule = read(RuleRow, api.change("POST", RULES, _hold_body(prepared.action)).document)
+    rule = read(RuleDoc, api.change("POST", RULES, _hold_body(prepared.action)).document)
     told = f"SET {plain(rule.id)}: {plain(rule.target)} is held for {duration(rule.left_s)}"
     return f"{told}; undo: l on it in 4, or headgate rule lift {plain(rule.id)}"
 
@@ -164,7 +168,7 @@ _DO = {"lift": _do_lift, "extend": _do_extend, "hold": _do_hold, "wake": _do_wak
 def hour_of(api: Api, app: str) -> Drawn:
     """A client's, or a level's, own timeline."""
     told = api.get("/v1/history/timeline", app=app, since="1h", step="2m").document
-    timeline, without = read(Timeline, told), unthrottled(api, app, 60)
+    timeline, without = read(TimelineDoc, told), unthrottled(api, app, 60)
     return lambda canvas: Group(timeline_page(timeline, canvas, None), *unthrottled_page(without))
 
 
@@ -172,10 +176,10 @@ def explained(api: Api, question: Question) -> Drawn:
     if question.is_statement:
         path = budget_path(question.database, "explain")
         told = api.change("POST", path, {"sql": question.text}).document
-        found = read(Explained, told)
+        found = read(StatementExplainDoc, told)
         return lambda canvas: explained_page(found, canvas)
     asked, sent = _following(api, question)
-    answer, document = read(Answer, asked.document), asked.document
+    answer, document = read(AnswerDoc, asked.document), asked.document
     return lambda canvas: Group(
         *(Text(line, style="dim") for line in sent),
         explain_page(answer, canvas, chance_text(document)),

@@ -7,18 +7,13 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.budget_pages import (
-    Budget,
-    PolicyView,
-    fill_cell,
-    policy_page,
-    violations_page,
-)
+from headgate.cli.budget_pages import fill_cell, policy_page, violations_page
 from headgate.cli.render import Canvas
 from headgate.cli.words import plain
 from headgate.tui.layout import Ask, Column, Fitted, Page, dated, fit, header, missing, row
 from headgate.tui.paint import Ruler
-from headgate.tui.sources import Controlled, Pattern, Scene, ServerState, Traced
+from headgate.tui.sources import Controlled, Scene
+from headgate.wire.budgets import BudgetDoc, PatternDoc, PolicyDoc, StateDoc
 from headgate.wire.reasons import duration
 
 MAX_PATTERNS = 20
@@ -46,13 +41,14 @@ def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
     narrow = canvas.width < WHOLE_POLICY_COLUMNS and policy.budgets
     page = _narrow(policy, canvas) if narrow else [policy_page(policy, canvas, one.rates)]
     parts: list[RenderableType] = [*page]
-    if one.shares:
-        told = ", ".join(f"{plain(name)} {share:.0%}" for name, share in one.shares.items())
+    shares = {one.name: one.cpu_share for one in policy.budgets if one.cpu_share is not None}
+    if shares:
+        told = ", ".join(f"{plain(name)} {share:.0%}" for name, share in shares.items())
         parts.append(Text(f"of the server's CPU, of late: {told}"))
     if one.violations is not None and one.violations.budgets:
         parts += [Text(), violations_page(one.violations, canvas)]
     if one.state is not None:
-        parts += [Text(), *_statements(one, one.state, canvas)]
+        parts += [Text(), *_statements(one.state, canvas)]
     return [*parts, *(Text(plain(fault), style="yellow") for fault in one.faults)]
 
 
@@ -66,7 +62,7 @@ BUDGET_COLUMNS = (
 )
 
 
-def _narrow(policy: PolicyView, canvas: Canvas) -> list[RenderableType]:
+def _narrow(policy: PolicyDoc, canvas: Canvas) -> list[RenderableType]:
     """Where the whole page would be folded: what is most telling of each budget, a line each."""
     fitted = fit(BUDGET_COLUMNS, canvas.width)
     head = Text(plain(policy.database), style="bold")
@@ -78,7 +74,7 @@ def _narrow(policy: PolicyView, canvas: Canvas) -> list[RenderableType]:
     return [*lines, *(_budget_row(one, fitted, canvas) for one in full_first)]
 
 
-def _policy_troubles(policy: PolicyView) -> Iterator[str]:
+def _policy_troubles(policy: PolicyDoc) -> Iterator[str]:
     if policy.is_off:
         yield "SWITCHED OFF AT THE SERVER"
     for outlet in policy.published:
@@ -90,7 +86,7 @@ def _policy_troubles(policy: PolicyView) -> Iterator[str]:
         yield f"counters unknown: {policy.read_fault}"
 
 
-def _budget_row(budget: Budget, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
+def _budget_row(budget: BudgetDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
     counts, nothing = budget.counts, canvas.marks.nothing
     refused = counts.blocked_total if counts is not None else None
     warned = counts.warned_total if counts is not None else None
@@ -117,7 +113,7 @@ STATEMENT_COLUMNS = (
 )
 
 
-def _statements(one: Controlled, state: ServerState, canvas: Canvas) -> list[RenderableType]:
+def _statements(state: StateDoc, canvas: Canvas) -> list[RenderableType]:
     """Those that cost most, and how far off their estimates are."""
     if not state.patterns:
         why = f": {plain(state.fault)}" if state.fault else ""
@@ -125,23 +121,21 @@ def _statements(one: Controlled, state: ServerState, canvas: Canvas) -> list[Ren
     fitted = fit(STATEMENT_COLUMNS, canvas.width)
     lines: list[RenderableType] = [header(fitted)]
     shown = state.patterns[:MAX_PATTERNS]
-    for pattern in shown:
-        traced = one.traced.get(pattern.query_id, Traced())
-        lines.append(_statement(pattern, traced, fitted, canvas))
+    lines += [_statement(pattern, fitted, canvas) for pattern in shown]
     left = state.patterns_total - len(shown)
     return [*lines, *([Text(f"and {left:,} that cost less", style="dim")] if left > 0 else [])]
 
 
-def _statement(pattern: Pattern, traced: Traced, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
+def _statement(pattern: PatternDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
     nothing = canvas.marks.nothing
     style = "bold red" if pattern.error >= 1 else "yellow" if pattern.error >= 0.5 else ""
     cells = (
-        Text(plain(" ".join(traced.text.split())) or f"query {plain(pattern.query_id)}"),
+        Text(plain(" ".join((pattern.text or "").split())) or f"query {plain(pattern.query_id)}"),
         Text(duration(pattern.cpu_total_ms / 1000)),
-        Text(nothing if traced.cpu_share is None else f"{traced.cpu_share:.0%}"),
+        Text(nothing if pattern.cpu_share is None else f"{pattern.cpu_share:.0%}"),
         Text(f"{pattern.calls:,}"),
         Text(duration(pattern.cpu_mean_ms / 1000)),
         Text(nothing if pattern.k is None else f"{pattern.error:.0%}", style=style),
-        Text(plain(", ".join(traced.budgets)) or nothing, style="dim"),
+        Text(plain(", ".join(pattern.budgets or ())) or nothing, style="dim"),
     )
     return row(fitted, cells)

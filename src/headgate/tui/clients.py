@@ -17,11 +17,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.cli.bars import Marks
-from headgate.cli.documents import Client
 from headgate.cli.history import MOSTLY
 from headgate.cli.render import Canvas, rate_text
 from headgate.cli.timeline import percent
-from headgate.cli.watch import Starving, starvation_page
+from headgate.cli.watch import starvation_page
 from headgate.cli.words import age_text, plain
 from headgate.tui.layout import (
     MARK_CELLS,
@@ -37,8 +36,10 @@ from headgate.tui.layout import (
     row,
 )
 from headgate.tui.overview import RESTS_S
-from headgate.tui.sources import STRIP_STEP_MINUTES, Scene, Strip, Told
+from headgate.tui.sources import STRIP_STEP_MINUTES, Scene, Strip
 from headgate.wire.reasons import duration
+from headgate.wire.starvation import StarvedDoc
+from headgate.wire.status import ClientDoc
 
 MAX_STARVED = 2
 Rates = Mapping[tuple[str, str], tuple[float, float]]
@@ -60,11 +61,11 @@ class Node(Struct, frozen=True):
     label: str
     app: str
     """What to ask history for: the levels down to here."""
-    clients: Sequence[Client]
+    clients: Sequence[ClientDoc]
     below: Sequence[Node] = ()
 
     @property
-    def only(self) -> Client | None:
+    def only(self) -> ClientDoc | None:
         return self.clients[0] if len(self.clients) == 1 else None
 
     @property
@@ -107,11 +108,11 @@ ORDERS: Mapping[str, Order] = {
 # --- the tree ----------------------------------------------------------------------------------
 
 
-def grown(clients: Sequence[Client]) -> list[Node]:
+def grown(clients: Sequence[ClientDoc]) -> list[Node]:
     return _below([(tuple(c.client.split(":")), c) for c in clients], ())
 
 
-Named = tuple[tuple[str, ...], Client]
+Named = tuple[tuple[str, ...], ClientDoc]
 
 
 def _below(named: Sequence[Named], above: tuple[str, ...]) -> list[Node]:
@@ -139,18 +140,18 @@ def _node(token: str, named: Sequence[Named], above: tuple[str, ...]) -> Node:
     return Node(token, ":".join(path), clients, below)
 
 
-def matching(clients: Sequence[Client], wanted: str) -> list[Client]:
+def matching(clients: Sequence[ClientDoc], wanted: str) -> list[ClientDoc]:
     """Whose name, database or what holds it has `wanted` in it, in whatever case."""
     words = wanted.lower().split()
     return [c for c in clients if all(word in _about(c) for word in words)]
 
 
-def _about(client: Client) -> str:
+def _about(client: ClientDoc) -> str:
     held = "held" if client.refused_for_s is not None else "admitted"
     return f"{client.client} {client.database} {client.refused_by} {held}".lower()
 
 
-def flat(clients: Sequence[Client]) -> list[Node]:
+def flat(clients: Sequence[ClientDoc]) -> list[Node]:
     return [Node(c.client, c.client, [c]) for c in clients]
 
 
@@ -161,7 +162,7 @@ def draw(scene: Scene, ask: Ask) -> Page:
     status, canvas = scene.picture.status, ask.canvas
     every = status.clients if status is not None else ()
     clients = matching(every, ask.filter)
-    starved = _starved(scene.of("starvation"))
+    starved = told.starved if (told := scene.of("starvation").value) is not None else ()
     nodes = grown(clients) if ask.as_tree else flat(clients)
     columns = needing(
         COLUMNS,
@@ -185,15 +186,11 @@ def _name_cells(nodes: Sequence[Node], marks: Marks, depth: int = 0) -> int:
     return max([own, *(_name_cells(node.below, marks, depth + 1) for node in nodes if node.below)])
 
 
-def _starved(told: Told) -> Sequence[Starving]:
-    return told.value or ()
-
-
 def _above(
-    every: Sequence[Client],
-    shown: Sequence[Client],
+    every: Sequence[ClientDoc],
+    shown: Sequence[ClientDoc],
     ask: Ask,
-    starved: Sequence[Starving],
+    starved: Sequence[StarvedDoc],
 ) -> list[RenderableType]:
     held = sum(c.refused_for_s is not None for c in every)
     line = Text(no_wrap=True, overflow="ellipsis").append(
@@ -216,7 +213,7 @@ class _Drawer(Struct, frozen=True):
     scene: Scene
     canvas: Canvas
     now: datetime
-    starved: Sequence[Starving]
+    starved: Sequence[StarvedDoc]
     fitted: Sequence[Fitted]
 
     def rows(self, nodes: Sequence[Node], order: str) -> Iterator[tuple[Row, Node]]:
@@ -295,12 +292,12 @@ class _Drawer(Struct, frozen=True):
         return parts
 
 
-def _is_about(one: Starving, node: Node) -> bool:
+def _is_about(one: StarvedDoc, node: Node) -> bool:
     names = {c.client for c in node.clients}
     return one.client == node.app or not names.isdisjoint(one.members) or one.client in names
 
 
-def held_cell(client: Client, now: datetime) -> Text:
+def held_cell(client: ClientDoc, now: datetime) -> Text:
     if client.refused_for_s is None:
         return Text("admitted", style="green")
     since = now - timedelta(seconds=client.refused_for_s)

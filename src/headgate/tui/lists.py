@@ -6,17 +6,16 @@ Each is what a command shows, with the same functions: rules, refusals, audit, e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.documents import AuditEntry, Refusal
-from headgate.cli.fleet_pages import Fleet, fleet_page
+from headgate.cli.fleet_pages import fleet_page
 from headgate.cli.pages import setting_text
 from headgate.cli.render import Canvas
-from headgate.cli.rule_pages import RuleRow, rule_page
+from headgate.cli.rule_pages import rule_page
 from headgate.cli.words import local_time, plain
 from headgate.tui.layout import (
     MARK_CELLS,
@@ -34,8 +33,11 @@ from headgate.tui.layout import (
     row,
 )
 from headgate.tui.paint import Ruler
-from headgate.tui.sources import Rules, Scene, Told
+from headgate.tui.sources import Scene, Told
+from headgate.wire.fleet_view import FleetDoc
 from headgate.wire.reasons import duration
+from headgate.wire.rules import RuleDoc, RulesDoc
+from headgate.wire.status import AuditDoc, RefusalDoc
 
 # --- rules -------------------------------------------------------------------------------------
 
@@ -53,7 +55,7 @@ RULE_COLUMNS = (
 def draw_rules(scene: Scene, ask: Ask) -> Page:
     told = scene.of("rules")
     found = told.value
-    if not isinstance(found, Rules):
+    if not isinstance(found, RulesDoc):
         return Page(missing(told, "rules"))
     shown = [rule for rule in found.rules if _mentions(rule, ask.filter)]
     fixed = [*dated(told, ask), *(_not_here(one) for one in found.refused)]
@@ -76,17 +78,17 @@ def draw_rules(scene: Scene, ask: Ask) -> Page:
     return Page(fixed, rows, tail=[rule_page(chosen, ask.canvas)])
 
 
-def _sorted(rules: Sequence[RuleRow]) -> list[RuleRow]:
+def _sorted(rules: Sequence[RuleDoc]) -> list[RuleDoc]:
     """What others pay for first, then what ends soonest."""
     return sorted(rules, key=lambda r: (not r.loud, r.state != "in_force", r.left_s, r.id))
 
 
-def _mentions(rule: RuleRow, wanted: str) -> bool:
+def _mentions(rule: RuleDoc, wanted: str) -> bool:
     about = f"{rule.id} {rule.target} {rule.kind} {rule.created_by} {rule.reason}".lower()
     return all(word in about for word in wanted.lower().split())
 
 
-def _rule_row(rule: RuleRow, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
+def _rule_row(rule: RuleDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
     style = "bold red" if rule.loud else "yellow" if rule.suspended else ""
     word = "" if rule.state == "in_force" else f"{rule.state.upper()} "
     why = f"{rule.justification}: {rule.reason}" if rule.justification else rule.reason
@@ -139,11 +141,11 @@ def _refusal_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]
     if told.value is None:
         return missing(told, "refusals"), []
     words = ask.filter.lower().split()
-    found = [one for one in told.value if all(word in str(one).lower() for word in words)]
+    found = [one for one in told.value.refusals if all(word in str(one).lower() for word in words)]
     columns = needing(
         REFUSAL_COLUMNS,
-        client=longest(str(one.answer.get("app")) for one in found),
-        database=longest(str(one.answer.get("database")) for one in found),
+        client=longest(one.answer.app for one in found),
+        database=longest(one.answer.database for one in found),
     )
     fitted = fit(columns, ask.canvas.width - MARK_CELLS)
     head = Text(f"refused lately: {len(found):,}", style="bold")
@@ -153,8 +155,8 @@ def _refusal_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]
     return [*dated(told, ask), head, Text("  ").append_text(header(fitted))], rows
 
 
-def _refusal(one: Refusal, fitted: Sequence[Fitted]) -> Text:
-    said = {key: plain(str(one.answer.get(key) or "")) for key in _SAID}
+def _refusal(one: RefusalDoc, fitted: Sequence[Fitted]) -> Text:
+    said = {key: plain(str(getattr(one.answer, key) or "")) for key in _SAID}
     why = said["reason"].removeprefix(f"{said['database']}: ")
     cells = (local_time(one.at, "%H:%M:%S"), said["app"], said["database"], said["verdict"], why)
     return row(fitted, [Text(cell) for cell in cells])
@@ -167,7 +169,7 @@ def _audit_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
     if told.value is None:
         return missing(told, "audit"), []
     words = ask.filter.lower().split()
-    found = [one for one in told.value if all(word in str(one).lower() for word in words)]
+    found = [one for one in told.value.audit if all(word in str(one).lower() for word in words)]
     columns = needing(
         AUDIT_COLUMNS,
         who=longest(one.who for one in found),
@@ -185,13 +187,13 @@ def _audit_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
     return [*dated(told, ask), head, Text("  ").append_text(header(fitted))], rows
 
 
-def _change(one: AuditEntry, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
+def _change(one: AuditDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Text:
     cells = (local_time(one.at, "%d %b %H:%M"), one.who, one.action, one.target)
     shown = [Text(plain(cell)) for cell in cells]
     return row(fitted, [*shown, Text(_changed(one, canvas.marks.arrow))])
 
 
-def _changed(one: AuditEntry, arrow: str) -> str:
+def _changed(one: AuditDoc, arrow: str) -> str:
     if one.after is None:
         return "removed"
     before = one.before if isinstance(one.before, Mapping) else {}
@@ -230,7 +232,7 @@ def draw_fleet(scene: Scene, ask: Ask) -> Page:
     return Page(dated(told, ask), lines=lines)
 
 
-def _matching(fleet: Fleet, wanted: str) -> Fleet:
+def _matching(fleet: FleetDoc, wanted: str) -> FleetDoc:
     words = wanted.lower().split()
     about = ((one, f"{one.shard} {one.region} {one.condition} {one.why}") for one in fleet.shards)
     shown = [one for one, told in about if all(word in told.lower() for word in words)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headgate.cli.documents import Client, Database, Metric, Status
 from headgate.cli.render import (
     INDENT,
     UNSPOKEN,
@@ -26,9 +25,12 @@ from headgate.cli.tree import curves, shard_tree
 from headgate.cli.words import plain
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
-from headgate.tui.sources import Rules, Scene, Told
+from headgate.tui.sources import Scene, Told
 from headgate.tui.trend import Picture
+from headgate.wire.answers import MetricDoc
 from headgate.wire.reasons import duration
+from headgate.wire.rules import RulesDoc
+from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
 MIN_CLIENT_LINES = 5
 MAX_ADVICE = 2
@@ -52,7 +54,7 @@ def draw(scene: Scene, ask: Ask) -> Page:
 
 def _rule_notes(told: Told) -> list[Text]:
     found = told.value
-    if not isinstance(found, Rules):
+    if not isinstance(found, RulesDoc):
         return []
     here = [rule for rule in found.rules if rule.state == "in_force"]
     notes = [Text(f"rule refused here: {plain(one)}", style="bold red") for one in found.refused]
@@ -65,7 +67,7 @@ def _rule_notes(told: Told) -> list[Text]:
     return notes
 
 
-def _resting_note(databases: Sequence[Database]) -> list[Text]:
+def _resting_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
     resting = [one.database for one in databases if one.activity == "hibernating"]
     if not resting:
         return []
@@ -95,7 +97,7 @@ def draw_shards(scene: Scene, ask: Ask) -> Page:
     return Page(lines=Ruler(ask.canvas.width).lines(*parts[1:]))
 
 
-def _database(database: Database, scene: Scene, ask: Ask) -> list[RenderableType]:
+def _database(database: DatabaseDoc, scene: Scene, ask: Ask) -> list[RenderableType]:
     canvas, recent = ask.canvas, scene.picture.recent
     blocks = database_blocks([_without_shard(database)], canvas, recent)
     shard = database.shard
@@ -109,7 +111,7 @@ def _database(database: Database, scene: Scene, ask: Ask) -> list[RenderableType
     return [*blocks, Padding(tree, (0, 0, 0, INDENT))]
 
 
-def _without_shard(database: Database) -> Database:
+def _without_shard(database: DatabaseDoc) -> DatabaseDoc:
     """Its tree is drawn below, with curves; why nobody may speak for it, the tree says."""
     if database.shard is None:
         return database
@@ -122,7 +124,7 @@ def _without_shard(database: Database) -> Database:
 
 def overview(
     picture: Picture,
-    status: Status,
+    status: StatusDoc,
     canvas: Canvas,
     height: int,
     *,
@@ -166,7 +168,7 @@ def lost_line(picture: Picture, now_s: float) -> Text:
     return line
 
 
-def _notes(status: Status) -> list[RenderableType]:
+def _notes(status: StatusDoc) -> list[RenderableType]:
     notes: list[RenderableType] = []
     if status.state_lost:
         notes.append(Text(f"STATE LOST  {plain(status.state_lost)}", style="bold red"))
@@ -187,7 +189,7 @@ def _notes(status: Status) -> list[RenderableType]:
     return notes
 
 
-def _body(picture: Picture, status: Status, canvas: Canvas, height: int) -> Group:
+def _body(picture: Picture, status: StatusDoc, canvas: Canvas, height: int) -> Group:
     databases, left_out = fitted(status.databases, height - MIN_CLIENT_LINES)
     parts = database_blocks(databases, canvas, picture.recent, trees=False)
     if left_out:
@@ -196,7 +198,9 @@ def _body(picture: Picture, status: Status, canvas: Canvas, height: int) -> Grou
     return Group(*parts, Text(), *_clients(picture, status, canvas, height - used - 1))
 
 
-def _clients(picture: Picture, status: Status, canvas: Canvas, height: int) -> list[RenderableType]:
+def _clients(
+    picture: Picture, status: StatusDoc, canvas: Canvas, height: int
+) -> list[RenderableType]:
     if not status.clients:
         return [Text("no client has asked yet", style="dim")]
     clients = sorted(status.clients, key=_urgency)
@@ -207,13 +211,13 @@ def _clients(picture: Picture, status: Status, canvas: Canvas, height: int) -> l
     return parts
 
 
-def _urgency(client: Client) -> tuple[float, bool, str, str]:
+def _urgency(client: ClientDoc) -> tuple[float, bool, str, str]:
     """Held longest first; then by name, so that rows stay where they are."""
     rests = client.last_seen_s_ago > RESTS_S
     return (-(client.refused_for_s or 0.0), rests, client.client, client.database)
 
 
-def fitted(databases: Sequence[Database], height: int) -> tuple[list[Database], int]:
+def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[DatabaseDoc], int]:
     """What fits: where not all does, healthy metrics far from their thresholds go first."""
     if sum(_lines(database) for database in databases) <= height:
         return list(databases), 0
@@ -229,7 +233,7 @@ def fitted(databases: Sequence[Database], height: int) -> tuple[list[Database], 
     return shown, before - sum(len(database.every_metric) for database in shown)
 
 
-def _pressing(metrics: Sequence[Metric], count: int) -> list[Metric]:
+def _pressing(metrics: Sequence[MetricDoc], count: int) -> list[MetricDoc]:
     """Everything that refuses, and of the rest as many as there is room for, in their order."""
     by_urgency = sorted(
         metrics, key=lambda m: (m.state not in ("breached", "absent"), -(m.share or 0.0))
@@ -239,7 +243,7 @@ def _pressing(metrics: Sequence[Metric], count: int) -> list[Metric]:
     return [m for m in metrics if m.metric in kept]
 
 
-def _lines(database: Database) -> int:
+def _lines(database: DatabaseDoc) -> int:
     """An estimate: rows, and two lines for a message that goes beneath them."""
     every = database.every_metric
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}

@@ -16,7 +16,7 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from headgate.cli.api import Api, database_path
-from headgate.cli.documents import Status, read
+from headgate.cli.documents import read
 from headgate.cli.exits import AgentUnreachable
 from headgate.errors import HeadgateError
 from headgate.tui.sources import (
@@ -33,6 +33,7 @@ from headgate.tui.sources import (
 )
 from headgate.tui.terminal import Bell
 from headgate.tui.trend import Picture, Trend
+from headgate.wire.status import StatusDoc
 
 WAKE_EVERY_S = 20.0
 """Well below the time after which a database that nobody asks about is measured less."""
@@ -47,7 +48,7 @@ def look(api: Api, trend: Trend) -> Picture:
     """One look. Whatever is wrong with the answer is shown, as no answer is."""
     trend.url = api.url
     try:
-        status = read(Status, api.get("/v1/status").document)
+        status = read(StatusDoc, api.get("/v1/status").document)
     except HeadgateError as error:
         return trend.lose(str(error), time.monotonic())
     return trend.take(status, time.monotonic())

@@ -7,10 +7,9 @@ An agent that does not know a route, or whom it may not tell, says so in the vie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -19,15 +18,16 @@ from headgate.cli.api import Api, with_query
 from headgate.cli.documents import BadDocument, read, read_list
 from headgate.errors import HeadgateError
 from headgate.tui.trend import Past, Picture
+from headgate.wire.rules import RulesDoc
+from headgate.wire.starvation import StarvationDoc
+from headgate.wire.status import AuditsDoc, RefusalsDoc
 
-if TYPE_CHECKING:  # Each is read by its own view: what is not open is not loaded.
-    from headgate.cli.budget_pages import PolicyView, Violations
-    from headgate.cli.documents import AuditEntry, Refusal
-    from headgate.cli.fleet_pages import Fleet
-    from headgate.cli.history import Bin, Timeline
-    from headgate.cli.rule_pages import RuleRow
-    from headgate.cli.watch import Starving
+if TYPE_CHECKING:  # Read by one view each: what is not open is not loaded.
+    from headgate.wire.budgets import PolicyDoc, StateDoc, ViolationsDoc
+    from headgate.wire.fleet_view import FleetDoc
+    from headgate.wire.history import TimelineDoc
 
+T = TypeVar("T")
 LIST_LIMIT = "200"
 HISTORY_SINCE = "15m"
 STRIP_SINCE, STRIP_STEP_MINUTES = "1h", 2
@@ -45,52 +45,16 @@ class Told(Struct, frozen=True):
     tried_at_s: float = float("-inf")
 
 
-class Rules(Struct, frozen=True):
-    rules: Sequence[RuleRow]
-    refused: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    query_id: str
-    calls: int
-    k: float | None
-    cpu_mean_ms: float
-    error: float
-    cpu_total_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """What a newer agent tells besides of a statement: all of it may be missing."""
-
-    text: str = ""
-    cpu_share: float | None = None
-    budgets: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServerState:
-    """Of a server with traffic control: what its statements cost, and how well that is foreseen."""
-
-    fault: str | None
-    patterns_total: int
-    patterns: Sequence[Pattern] = field(metadata={"each": Pattern})
-
-
 class Controlled(Struct, frozen=True):
     """One database with budgets."""
 
-    policy: PolicyView
+    policy: PolicyDoc
     rates: Mapping[str, float] | None
     """Of its budgets: blocked a second; None: seen once only."""
     at_s: float
-    shares: Mapping[str, float]
-    """Of its budgets: CPU charged of late, as a share of the server's; where that is known."""
-    state: ServerState | None
-    traced: Mapping[str, Traced]
-    """By the statement's id."""
-    violations: Violations | None
+    state: StateDoc | None
+    """What its statements cost, and how far off that is foreseen."""
+    violations: ViolationsDoc | None
     faults: Sequence[str]
 
 
@@ -133,90 +97,51 @@ def next_told(before: Told, ask: Callable[[], Any], now_s: float) -> Told:
 # --- each of them ------------------------------------------------------------------------------
 
 
-def _rules(api: Api, _before: Told, _now_s: float) -> Rules:
-    from headgate.cli.rule_pages import RuleRow
-
-    told = api.get("/v1/rules").document
-    refused = [line for line in told.get("refused") or () if isinstance(line, str)]
-    return Rules(read_list(RuleRow, told, "rules"), refused)
-
-
-def _starvation(api: Api, _before: Told, _now_s: float) -> Sequence[Starving]:
-    from headgate.cli.watch import Starving
-
-    return read_list(Starving, api.get("/v1/starvation").document, "starved")
-
-
-def _refusals(api: Api, _before: Told, _now_s: float) -> Sequence[Refusal]:
-    from headgate.cli.documents import Refusal
-
-    return read_list(Refusal, api.get("/v1/refusals", limit=LIST_LIMIT).document, "refusals")
-
-
-def _audit(api: Api, _before: Told, _now_s: float) -> Sequence[AuditEntry]:
-    from headgate.cli.documents import AuditEntry
-
-    return read_list(AuditEntry, api.get("/v1/audit", limit=LIST_LIMIT).document, "audit")
+def _whole(kind: type[Any], path: str, api: Api, _before: Told, _now_s: float) -> Any:
+    return read(kind, api.get(path).document)
 
 
 def _fleet(
     query: Mapping[str, str | None], api: Api, _before: Told, _now_s: float
-) -> tuple[Fleet, bool]:
+) -> tuple[FleetDoc, bool]:
     """The fleet, and whether some of its shards were asked for."""
-    from headgate.cli.fleet_pages import PATH, Fleet
+    from headgate.wire.fleet_view import FleetDoc
 
     is_part = any(query.get(key) for key in ("unhealthy", "behind"))
-    return read(Fleet, api.get(PATH, **query).document), is_part
+    return read(FleetDoc, api.get("/v1/fleet", **query).document), is_part
 
 
 def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
-    from headgate.cli.budget_pages import PolicyView
+    from headgate.wire.budgets import PoliciesDoc, PolicyDoc
 
     if database is None:
-        documents = api.get("/v1/budgets").document["databases"]
+        policies = read(PoliciesDoc, api.get("/v1/budgets").document).databases
     else:
-        documents = [api.get(budget_path(database)).document]
+        policies = [read(PolicyDoc, api.get(budget_path(database)).document)]
     was = {one.policy.database: one for one in before.value or ()}
-    found = [(read(PolicyView, told, "policy"), shares_of(told)) for told in documents]
-    return [
-        _controlled(api, policy, shares, was.get(policy.database), now_s)
-        for policy, shares in found
-    ]
+    return [_controlled(api, policy, was.get(policy.database), now_s) for policy in policies]
 
 
-def _controlled(
-    api: Api,
-    policy: PolicyView,
-    shares: Mapping[str, float],
-    before: Controlled | None,
-    now_s: float,
-) -> Controlled:
+def _controlled(api: Api, policy: PolicyDoc, before: Controlled | None, now_s: float) -> Controlled:
     """Counters are the policy's own; what statements cost is the server's word."""
-    from headgate.cli.budget_pages import Violations
+    from headgate.wire.budgets import StateDoc, ViolationsDoc
 
     faults: list[str] = []
 
-    def asked(below: str, **query: str) -> Mapping[str, Any] | None:
+    def asked(kind: type[T], below: str, **query: str) -> T | None:
         try:
-            return api.get(budget_path(policy.database, below), **query).document
+            found = api.get(budget_path(policy.database, below), **query).document
+            return read(kind, found, below)
         except HeadgateError as error:
             faults.append(f"{below}: {error}")
             return None
 
-    state, violations = asked("state"), asked("violations", since="1h")
-    return Controlled(
-        policy,
-        None if before is None else _blocked_per_s(before, policy, now_s),
-        now_s,
-        shares,
-        None if state is None else read(ServerState, state, "state"),
-        {} if state is None else traced_of(state),
-        None if violations is None else read(Violations, violations, "violations"),
-        faults,
-    )
+    rates = None if before is None else _blocked_per_s(before, policy, now_s)
+    state, violations = asked(StateDoc, "state"), asked(ViolationsDoc, "violations", since="1h")
+    return Controlled(policy, rates, now_s, state, violations, faults)
 
 
-def _blocked_per_s(before: Controlled, policy: PolicyView, now_s: float) -> dict[str, float] | None:
+def _blocked_per_s(before: Controlled, policy: PolicyDoc, now_s: float) -> dict[str, float] | None:
     """A counter that fell has started again."""
     passed_s = now_s - before.at_s
     if passed_s <= 0:
@@ -224,24 +149,6 @@ def _blocked_per_s(before: Controlled, policy: PolicyView, now_s: float) -> dict
     was = {b.name: b.counts.blocked_total for b in before.policy.budgets if b.counts}
     now = {b.name: b.counts.blocked_total for b in policy.budgets if b.counts}
     return {name: max(0, count - was.get(name, count)) / passed_s for name, count in now.items()}
-
-
-def shares_of(policy: Mapping[str, Any]) -> dict[str, float]:
-    found = {one["name"]: one.get("cpu_share") for one in policy["budgets"]}
-    return {name: share for name, share in found.items() if isinstance(share, int | float)}
-
-
-def traced_of(state: Mapping[str, Any]) -> dict[str, Traced]:
-    return {one["query_id"]: _traced(one) for one in state["patterns"]}
-
-
-def _traced(told: Mapping[str, Any]) -> Traced:
-    text, share, budgets = (told.get(key) for key in ("text", "cpu_share", "budgets"))
-    return Traced(
-        text if isinstance(text, str) else "",
-        share if isinstance(share, int | float) else None,
-        [str(one) for one in budgets] if isinstance(budgets, list) else (),
-    )
 
 
 def budget_path(database: str, *below: str) -> str:
@@ -262,10 +169,10 @@ class Chosen(Struct, frozen=True):
 def sources(chosen: Chosen) -> Mapping[str, Source]:
     budgets_s, fleet_s = chosen.every_s or 2.0, chosen.every_s or 5.0
     return {
-        "rules": Source(2.0, _rules),
-        "starvation": Source(5.0, _starvation),
-        "refusals": Source(2.0, _refusals),
-        "audit": Source(5.0, _audit),
+        "rules": Source(2.0, partial(_whole, RulesDoc, DOCUMENTS["rules"])),
+        "starvation": Source(5.0, partial(_whole, StarvationDoc, DOCUMENTS["starvation"])),
+        "refusals": Source(2.0, partial(_whole, RefusalsDoc, DOCUMENTS["refusals"])),
+        "audit": Source(5.0, partial(_whole, AuditsDoc, DOCUMENTS["audit"])),
         "budgets": Source(budgets_s, partial(_budgets, chosen.database)),
         "fleet": Source(fleet_s, partial(_fleet, chosen.fleet)),
     }
@@ -274,18 +181,11 @@ def sources(chosen: Chosen) -> Mapping[str, Source]:
 # --- history -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
-    at: str
-    database: str
-    metric: str
-    high: float | None
-
-
 def history_of_metrics(api: Api, now: datetime) -> list[Past]:
     """The last minutes, so that no curve begins empty."""
-    told = api.get("/v1/history/metrics", since=HISTORY_SINCE).document
-    minutes = read_list(Minute, told, "minutes")
+    from headgate.wire.history import MetricMinuteDoc
+
+    minutes = read_list(MetricMinuteDoc, api.get(DOCUMENTS["metric_minutes"]).document, "minutes")
     ages = [(now - _instant(one.at)).total_seconds() - 60.0 for one in minutes]
     # An agent whose clock runs ahead of ours has no minutes in the future.
     ahead_s = max(0.0, -min(ages, default=0.0))
@@ -303,27 +203,23 @@ def _instant(text: str) -> datetime:
 
 
 def strip_of(api: Api, client: str) -> Strip:
-    from headgate.cli.history import Timeline
+    from headgate.wire.history import TimelineDoc
 
     step = f"{STRIP_STEP_MINUTES}m"
     document = api.get("/v1/history/timeline", app=client, since=STRIP_SINCE, step=step).document
-    return strip(read(Timeline, document))
+    return strip(read(TimelineDoc, document))
 
 
-def strip(timeline: Timeline) -> Strip:
+def strip(timeline: TimelineDoc) -> Strip:
     begin, end = _instant(timeline.since), _instant(timeline.until)
     minutes = max(1, round((end - begin).total_seconds() / 60))
     shares: list[float | None] = [None] * min(-(-minutes // timeline.step_minutes), 200)
     for one in timeline.bins:
         at = int((_instant(one.at) - begin).total_seconds() // 60 // timeline.step_minutes)
         if 0 <= at < len(shares):
-            shares[at] = _share(one)
+            shares[at] = one.sums.refused_share if one.sums.checks else None
     by = timeline.total.by[0].by if timeline.total.by else ""
     return Strip(shares, by)
-
-
-def _share(one: Bin) -> float | None:
-    return one.sums.refused_share if one.sums.checks else None
 
 
 # --- for programs ------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.cli.documents import Status
 from headgate.tui.layout import Cursor, Drawn, Extent, View
 from headgate.tui.sources import Scene
+from headgate.wire.status import StatusDoc
 
 MAX_TYPED_CHARS = 500
 MOTIONS = frozenset(
@@ -181,7 +181,7 @@ class Seen(Struct, frozen=True):
     """Keys beside the screen's own; with a label, what is to be typed after them."""
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> StatusDoc | None:
         return self.scene.picture.status
 
     @property

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.cli.documents import Client, Database, Metric, Status
+from headgate.wire.answers import MetricDoc
+from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
 SLOT_S = 15.0
 KEEP_SLOTS = 60
@@ -22,7 +23,7 @@ RATE_WINDOW_S = 5.0
 Key = tuple[str, str]
 """Database and metric; of a shard's member, `member metric`."""
 Slots = dict[int, float | None]
-Clients = Mapping[Key, Client]
+Clients = Mapping[Key, ClientDoc]
 
 
 class Past(NamedTuple):
@@ -37,7 +38,7 @@ class Picture(Struct, frozen=True):
     """The status, whole: the screen draws it while the next one is being asked for."""
 
     url: str
-    status: Status | None = None
+    status: StatusDoc | None = None
     seen_at_s: float | None = None
     """Monotonic: when the agent last answered."""
     lost: str | None = None
@@ -57,7 +58,7 @@ class Trend:
         self._looks: deque[tuple[float, Clients]] = deque()
         self.picture = Picture(url)
 
-    def take(self, status: Status, at_s: float) -> Picture:
+    def take(self, status: StatusDoc, at_s: float) -> Picture:
         restarted = self._restarted(status, at_s)
         clients = {(c.database, c.client): c for c in status.clients}
         rates = self._rates(clients, at_s)
@@ -93,14 +94,14 @@ class Trend:
         before_s, before = looks[0]
         return _rates(before, clients, at_s - before_s)
 
-    def _restarted(self, status: Status, at_s: float) -> float | None:
+    def _restarted(self, status: StatusDoc, at_s: float) -> float | None:
         before, seen_at_s = self.picture.status, self.picture.seen_at_s
         if before is None or seen_at_s is None:
             return None
         began_anew = status.uptime_s < before.uptime_s or status.agent != before.agent
         return at_s if began_anew else self.picture.restarted_at_s
 
-    def _remember(self, status: Status, at_s: float) -> dict[Key, tuple[float | None, ...]]:
+    def _remember(self, status: StatusDoc, at_s: float) -> dict[Key, tuple[float | None, ...]]:
         slot = _slot(at_s)
         seen: dict[Key, Slots] = {}
         for database in status.databases:
@@ -118,7 +119,7 @@ class Trend:
         self._history = []
 
 
-def _values(database: Database) -> Iterable[tuple[Key, float | None]]:
+def _values(database: DatabaseDoc) -> Iterable[tuple[Key, float | None]]:
     for metric in database.every_metric:
         yield (database.database, metric.name), _seen(metric)
     for member in database.shard.members if database.shard is not None else ():
@@ -126,7 +127,7 @@ def _values(database: Database) -> Iterable[tuple[Key, float | None]]:
             yield (database.database, f"{member.member} {metric.metric}"), _seen(metric)
 
 
-def _seen(metric: Metric) -> float | None:
+def _seen(metric: MetricDoc) -> float | None:
     """A value that was read counts, whatever else is wrong: replication that stopped has a lag."""
     return None if metric.state == "absent" else metric.value
 

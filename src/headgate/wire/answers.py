@@ -59,6 +59,26 @@ class MetricDoc(msgspec.Struct, frozen=True):
     detail: str
     absent_for_ms: int | None
 
+    @property
+    def name(self) -> str:
+        """With its scope, where that is not the host's own."""
+        return self.metric if self.scope == "host" else f"{self.scope}/{self.metric}"
+
+    @property
+    def share(self) -> float | None:
+        """Of the threshold; None where there is no value or nothing to compare with."""
+        if self.value is None or not self.threshold:
+            return None
+        return self.value / self.threshold
+
+    @property
+    def over(self) -> bool:
+        if self.value is None or self.threshold is None:
+            return False
+        return self.value > self.threshold or (
+            self.comparison == ">=" and self.value == self.threshold
+        )
+
 
 class DebitDoc(msgspec.Struct, frozen=True):
     budget: str

@@ -71,6 +71,14 @@ class CountsDoc(msgspec.Struct, frozen=True):
     unpinned: int
     last_violation_at: str | None
 
+    @property
+    def blocked_total(self) -> int:
+        return sum(self.blocked.values())
+
+    @property
+    def warned_total(self) -> int:
+        return sum(self.warned.values())
+
 
 class BudgetDoc(msgspec.Struct, frozen=True):
     name: str

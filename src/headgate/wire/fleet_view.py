@@ -98,6 +98,11 @@ class FleetShardDoc(msgspec.Struct, frozen=True):
     metrics: Sequence[FleetMetricDoc]
     agents: Sequence[FleetAgentDoc]
 
+    @property
+    def lag_s(self) -> float | None:
+        """The longest of its members."""
+        return max((one.lag_s for one in self.agents if one.lag_s is not None), default=None)
+
 
 class FleetItemDoc(msgspec.Struct, frozen=True):
     kind: str

@@ -37,6 +37,10 @@ class SumsDoc(msgspec.Struct, frozen=True):
     by: Sequence[ByDoc]
     """What refused, the most telling first; at most 10."""
 
+    @property
+    def refused_share(self) -> float:
+        return self.refused / self.checks if self.checks else 0.0
+
 
 class BinDoc(msgspec.Struct, frozen=True):
     at: str

@@ -89,6 +89,11 @@ class RuleDoc(msgspec.Struct, frozen=True):
     copies: CopiesDoc | None = None
     """With a change for the shard, where no store is shared: which of its agents have it."""
 
+    @property
+    def loud(self) -> bool:
+        """An exemption in force: others pay for it."""
+        return self.kind == "exempt" and self.state == "in_force"
+
 
 class RulesDoc(msgspec.Struct, frozen=True):
     rules: Sequence[RuleDoc]

@@ -254,9 +254,9 @@ def _no_role(view: MemberView) -> str:
 
 
 def _skip(skip: Skip | None, now: Instant) -> SkipDoc | None:
-    if skip is None or not skip.holds(now.wall_s):
+    if skip is None or not skip.holds(now):
         return None
-    return SkipDoc(skip.member, skip.who, skip.reason, skip.until_wall_s - now.wall_s)
+    return SkipDoc(skip.member, skip.who, skip.reason, skip.left_s(now))
 
 
 def _unwatched(replica: Downstream) -> UnwatchedDoc:

@@ -159,6 +159,10 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     pace: PaceDoc | None = None
     """Null where no metric of it is paced."""
 
+    @property
+    def every_metric(self) -> tuple[MetricDoc, ...]:
+        return (*self.metrics, *self.other_metrics)
+
 
 class StoreDoc(msgspec.Struct, frozen=True):
     name: str

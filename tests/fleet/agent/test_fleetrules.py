@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.agent.changenotes import RULES
 from headgate.agent.changeshelf import ChangeShelf
 from headgate.agent.past import rules_at, rules_between
 from headgate.agent.rulekeeper import SLICE
-from headgate.agent.rulenotes import RULES
 from headgate.agent.snapshots import differs
 from headgate.core.change import Item
 from headgate.core.change_codec import MAX_ITEM_BYTES, item_bytes

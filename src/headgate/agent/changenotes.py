@@ -1,4 +1,5 @@
-"""What an agent notes of its rules, in its own log.   FollowedRules ◄──► notes/rule/<id>
+"""What an agent notes of its changes, in its own log.   FollowedRules ◄──► notes/rule/<id>
+                                                        ChangeTime ◄──► notes/term/<kind>/…
 
 They are in force before anything is noted, and whether or not it can be: this is for the time
 after a restart (R79, R87), and for the audit, by which the past of a fleet's rules is told.
@@ -9,14 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import structlog
 
+from headgate.agent.changetime import ChangeTime, TimeMark, parse_mark
 from headgate.agent.followedrules import FollowedRules, Note
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.rulesteps import RuleEntry, mark_of
-from headgate.agent.ruletime import RuleMark, RuleTime, parse_mark
 from headgate.core.change import NOTES, ChangeKind, Item, quoted, unquoted
 from headgate.core.keyvalue import Entry, Put
 from headgate.core.reach import HERE
@@ -27,15 +29,18 @@ log = structlog.get_logger()
 
 RULES = f"{NOTES}rule/"
 RULE_TIME = f"{NOTES}rule_time"
-"""How far the rules' time has come (ruletime.py)."""
+"""How far the time of changes has come (changetime.py)."""
+TERMS = f"{NOTES}term/"
+"""Where that time was when a change was set that ends and is no rule."""
 MAX_PUTS = 250
 """In one transaction: others wait for the store, too."""
 KEEP_TIME_S = 10.0
+NO_TERMS: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({})
 
 
-class RuleNotes:
+class ChangeNotes:
     def __init__(
-        self, store: OwnStore, clock: Clock, rules: Sequence[FollowedRules], time: RuleTime
+        self, store: OwnStore, clock: Clock, rules: Sequence[FollowedRules], time: ChangeTime
     ) -> None:
         """`rules`: of the agent's own log first."""
         self._store = store
@@ -69,13 +74,9 @@ class RuleNotes:
             entries = await self._salvage()
         notes = dict(_notes(entries))
         self._time.go_on_from([mark for value in notes.values() if (mark := parse_mark(value))])
-        of_rules = {
-            unquoted(key.removeprefix(RULES)): value
-            for key, value in notes.items()
-            if key.startswith(RULES)
-        }
-        now = self._clock.now()
-        return [entry for rules in self._rules for entry in rules.recall(of_rules, now)]
+        self._time.recall(_under(TERMS, notes))
+        of_rules = _under(RULES, notes)
+        return [entry for rules in self._rules for entry in rules.recall(of_rules)]
 
     async def _salvage(self) -> Sequence[Entry]:
         try:
@@ -87,7 +88,7 @@ class RuleNotes:
 
     def go_on_from(self, items: Iterable[Item]) -> None:
         """Each rule that was set here is a mark, too: none is older than what it belongs to."""
-        marks: list[RuleMark] = [
+        marks: list[TimeMark] = [
             mark
             for item in items
             if item.kind == ChangeKind.RULE and item.reach == HERE and item.value is not None
@@ -99,7 +100,9 @@ class RuleNotes:
 
     @property
     def is_due(self) -> bool:
-        return any(rules.unkept for rules in self._rules) or not self._is_recalled
+        return (
+            any(rules.unkept for rules in self._rules) or self._time.is_due or not self._is_recalled
+        )
 
     async def keep(self) -> bool:
         """Some of what has changed; whether there is more that the store may take now."""
@@ -112,15 +115,17 @@ class RuleNotes:
             (rules, [rules.note_of(*one) for one in islice(rules.unkept.items(), MAX_PUTS)])
             for rules in self._rules
         ]
-        if not any(notes for _, notes in due):
+        terms = dict(islice(self._time.unkept().items(), MAX_PUTS))
+        if not terms and not any(notes for _, notes in due):
             return False
         try:
-            await self._put([note for _, notes in due for note in notes])
+            await self._put([note for _, notes in due for note in notes], terms)
         except StoreUnavailable as error:
             self._tell(error)
             return False
         for rules, notes in due:
             rules.is_noted(notes)
+        self._time.is_noted(terms)
         self._fault = ""
         return any(rules.unkept for rules in self._rules)
 
@@ -157,13 +162,12 @@ class RuleNotes:
         except (StoreUnavailable, Conflict) as error:
             log.warning("rules.time_unkept", detail=str(error))
 
-    async def _put(self, notes: Sequence[Note]) -> None:
-        puts = [
-            Put(
-                f"{RULES}{quoted(note.rule_id)}", None if note.value is None else _bytes(note.value)
-            )
-            for note in notes
-        ]
+    async def _put(
+        self, notes: Sequence[Note], terms: Mapping[str, Mapping[str, Any] | None] = NO_TERMS
+    ) -> None:
+        values = {f"{RULES}{quoted(note.rule_id)}": note.value for note in notes}
+        values |= {f"{TERMS}{quoted(name)}": value for name, value in terms.items()}
+        puts = [Put(key, None if one is None else _bytes(one)) for key, one in values.items()]
         audit = [note.audit for note in notes if note.audit is not None]
         await self._store.commit((), puts, audit=audit)
 
@@ -175,6 +179,14 @@ class RuleNotes:
         if not self._fault:
             log.warning("rules.notes_unkept", detail=str(error))
         self._fault = str(error)
+
+
+def _under(prefix: str, notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {
+        unquoted(key.removeprefix(prefix)): value
+        for key, value in notes.items()
+        if key.startswith(prefix)
+    }
 
 
 def _notes(entries: Iterable[Entry]) -> Iterable[tuple[str, Mapping[str, Any]]]:

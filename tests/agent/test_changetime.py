@@ -1,0 +1,166 @@
+"""A change that ends gets back none of its time, whatever its kind and the clock (R87)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from headgate.core.change import NOTES
+from headgate.core.keyvalue import Listing
+from headgate.core.reach import HERE, Level, Reach
+from headgate.errors import StoreUnavailable
+from tests.agent import test_widemetrics as metrics
+from tests.agent.shard_world import SHARD, ShardWorld
+from tests.fixtures.memory_store import MemoryStore
+
+FOR_S = 600.0
+OF_SHARD = Reach(Level.SHARD, SHARD)
+
+
+class Metric:
+    """A threshold, for this agent or for its shard."""
+
+    def __init__(self, store: MemoryStore, reach: str) -> None:
+        self.world = metrics.World(store)
+        self.log, self.clock = self.world.log, self.world.clock
+        self.start, self._reach = self.world.start, reach
+
+    async def set(self) -> None:
+        raw = {"threshold": 2, "for": f"{FOR_S:.0f}s"}
+        book = self.world.book if self._reach == str(HERE) else self.world.wide(self._reach)
+        await book.patch("main", "lag", raw, who="ops")
+
+    async def is_in_force(self) -> bool:
+        await self.world.book.tick()
+        return self.world.threshold() == 2
+
+    async def close(self) -> None:
+        await self.world.book.close()
+
+
+class Skipped:
+    def __init__(self, store: MemoryStore, reach: Reach) -> None:
+        self.world = ShardWorld("db-b", "db-c", store=store, reach=reach)
+        self.log, self.clock = self.world.log, self.world.clock
+        self.start, self.close = self.world.start, self.world.close
+
+    async def set(self) -> None:
+        await self.world.shards.skip("main", "db-c", for_s=FOR_S, reason="rebuilt", who="ops")
+
+    async def is_in_force(self) -> bool:
+        return bool(self.world.shards.skips("main"))
+
+
+class HandedOver(Skipped):
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, HERE)
+
+    async def set(self) -> None:
+        await self.world.shards.hand_over("main", for_s=FOR_S, reason="upgrade", who="ops")
+
+    async def is_in_force(self) -> bool:
+        handover = self.world.shards.each[SHARD].handover
+        return handover is not None and handover.holds(self.clock.now().mono_s)
+
+
+class HidingNotes(MemoryStore):
+    is_hiding = False
+
+    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+        if self.is_hiding and NOTES in prefixes:
+            raise StoreUnavailable("the disk hangs")
+        return await super().list(prefixes, at_any_member=at_any_member)
+
+    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+        raise StoreUnavailable("the disk hangs")
+
+
+KINDS: dict[str, Callable[[MemoryStore], Any]] = {
+    "metric of this agent": lambda store: Metric(store, str(HERE)),
+    "metric of a shard": lambda store: Metric(store, metrics.SHARD),
+    "skip of this agent": lambda store: Skipped(store, HERE),
+    "skip of a shard": lambda store: Skipped(store, OF_SHARD),
+    "handover": HandedOver,
+}
+
+
+@pytest.fixture(params=KINDS)
+def open_agent(request: pytest.FixtureRequest) -> Callable[[MemoryStore, float], Any]:
+    @asynccontextmanager
+    async def opened(store: MemoryStore, wall_by_s: float = 0.0) -> AsyncIterator[Any]:
+        agent = KINDS[request.param](store)
+        agent.clock.set_wall(wall_by_s)
+        await agent.start()
+        notes = asyncio.create_task(agent.log.rules.run())
+        try:
+            yield agent
+        finally:
+            notes.cancel()
+            await agent.close()
+
+    return opened
+
+
+async def pass_s(agent: Any, seconds: float) -> None:
+    for _ in range(int(seconds // 5)):
+        await agent.clock.advance(5)
+
+
+async def test_what_was_used_up_before_a_restart_stays_used_up(open_agent: Any) -> None:
+    store = MemoryStore()
+    async with open_agent(store) as agent:
+        await agent.set()
+        await pass_s(agent, 400)
+        assert await agent.is_in_force()
+    async with open_agent(store, -7200) as again:
+        await pass_s(again, 150)
+        assert await again.is_in_force()
+        await pass_s(again, 80)
+        assert not await again.is_in_force()
+
+
+async def test_what_has_ended_stays_so_after_a_restart(open_agent: Any) -> None:
+    store = MemoryStore()
+    async with open_agent(store) as agent:
+        await agent.set()
+        await pass_s(agent, 620)
+        assert not await agent.is_in_force()
+    async with open_agent(store, -7200) as again:
+        assert not await again.is_in_force()
+
+
+async def test_a_clock_that_is_set_back_meanwhile_gives_no_more_time(open_agent: Any) -> None:
+    async with open_agent(MemoryStore()) as agent:
+        await agent.set()
+        agent.clock.set_wall(-7200)
+        await pass_s(agent, 580)
+        assert await agent.is_in_force()
+        await pass_s(agent, 30)
+        assert not await agent.is_in_force()
+
+
+async def test_notes_that_come_late_count_as_well(open_agent: Any) -> None:
+    """The own disk hung while they were to be read."""
+    store = HidingNotes()
+    async with open_agent(store) as agent:
+        await agent.set()
+        await pass_s(agent, 620)
+    store.is_hiding = True
+    async with open_agent(store, -7200) as again:
+        store.is_hiding = False
+        await again.log.load()
+        assert not await again.is_in_force()
+
+
+async def test_set_again_it_has_all_of_its_time(open_agent: Any) -> None:
+    store = MemoryStore()
+    async with open_agent(store) as agent:
+        await agent.set()
+        await pass_s(agent, 400)
+        await agent.set()
+        await pass_s(agent, 400)
+        assert await agent.is_in_force()
