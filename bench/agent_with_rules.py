@@ -8,10 +8,10 @@ from pathlib import Path
 
 import uvloop
 
-from headgate.config import load_settings
 from headgate.core.rules import Rule, book_of
 from headgate.logs import configure_logs
 from headgate.main import Agent
+from headgate.settings.agent import load_settings
 
 
 async def main(settings_path: Path, rules: int) -> None:

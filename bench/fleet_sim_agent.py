@@ -16,6 +16,7 @@ from functools import cache
 from types import MappingProxyType
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 from tests.fixtures.memory_store import MemoryStore
 
 from bench.fleet_sim_etcd import ModelClient
@@ -37,7 +38,7 @@ from headgate.core.rules import RuleBook
 from headgate.core.samples import Cause
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
 from headgate.peers.fleetfeed import WAIT_S, AgentReader
-from headgate.wire.fleet_feed import FEED, encode_changes, encode_page
+from headgate.wire.fleet_feed import FEED, encode_changes, feed_page
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -210,7 +211,7 @@ class SimAgent:
         path, prefixes = _asked(of_what)
         try:
             if path == FEED:
-                return 200, encode_page(self.mirror.listing(prefixes))
+                return 200, msgspec.json.encode(feed_page(self.mirror.listing(prefixes)))
             more = dict(parse_qsl(f"after={more_of_it}"))
             changes = await self.mirror.changes_after(
                 int(more["after"]),

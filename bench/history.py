@@ -27,7 +27,7 @@ from bench.load import median, table
 from headgate.core.records import MetricMinute, Tally
 from headgate.demo import servers
 from headgate.stores.counts import AddTallies
-from headgate.stores.minutes import AddMetricMinutes
+from headgate.stores.statements import AddMetricMinutes
 
 HISTORY_DAYS = 15
 SETTINGS = """

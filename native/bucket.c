@@ -402,30 +402,30 @@ static void take_over(hg_region *region, uint32_t index, const hg_terms *terms)
     hg_bucket_release(region, index, 0);
 }
 
-void hg_bucket_see(hg_region *region, const hg_terms *terms, hg_sight *sight)
+void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *lookup)
 {
     uint32_t index = find(region, terms->key);
     hg_bucket *bucket;
 
-    sight->index = HG_NO_BUCKET;
-    sight->running = 0;
-    sight->owed_ns = 0;
+    lookup->index = HG_NO_BUCKET;
+    lookup->running = 0;
+    lookup->owed_ns = 0;
     if (index == HG_NO_BUCKET)
         return;
     bucket = hg_bucket_in(region, index);
     if (out_of_line(bucket, terms->budget))
         take_over(region, index, terms);
-    sight->running
+    lookup->running
         = (uint32_t) atomic_load_explicit(&bucket->holders, memory_order_acquire);
-    sight->owed_ns = owed_by(bucket, terms->budget, terms->now_ns);
+    lookup->owed_ns = owed_by(bucket, terms->budget, terms->now_ns);
     /* Looked at without a pin: it may have become another's meanwhile. */
     if (atomic_load_explicit(&hg_bucket_keys_in(region)[index], memory_order_relaxed)
         == terms->key) {
-        sight->index = index;
+        lookup->index = index;
         return;
     }
-    sight->running = 0;
-    sight->owed_ns = 0;
+    lookup->running = 0;
+    lookup->owed_ns = 0;
 }
 
 uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint,

@@ -30,12 +30,6 @@ hg_count *hg_count_find(hg_region *region, uint64_t budget_key)
     return NULL;
 }
 
-static void write_name(hg_count *count, const char *name, size_t length)
-{
-    if (name != NULL)
-        memcpy(count->name, name, hg_least(length, sizeof count->name - 1));
-}
-
 /* Never given back: as many budgets have counts as had statements since the start. */
 static hg_count *claim(hg_region *region, uint64_t budget_key, const char *name, size_t length)
 {
@@ -48,7 +42,8 @@ static hg_count *claim(hg_region *region, uint64_t budget_key, const char *name,
 
         if (atomic_compare_exchange_strong_explicit(&count->key, &key, budget_key,
                                                     memory_order_relaxed, memory_order_relaxed)) {
-            write_name(count, name, length);
+            if (name != NULL)
+                memcpy(count->name, name, hg_least(length, sizeof count->name - 1));
             return count;
         }
         if (key == budget_key)

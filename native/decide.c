@@ -17,7 +17,7 @@
 /* Where one match stands. */
 typedef struct look {
     const hg_budget *budget;
-    hg_sight sight;
+    hg_lookup lookup;
     uint64_t drains_in_ns; /* the estimate, if the budget is timed */
     uint64_t size_ns;      /* of the bucket, likewise */
     uint32_t places;       /* workers allowed; UINT32_MAX: no limit */
@@ -72,7 +72,7 @@ static bool fails_bucket(const question *q, const look *at)
     const hg_budget *budget = at->budget;
 
     if (at->timed)
-        return at->sight.owed_ns + at->drains_in_ns > at->size_ns;
+        return at->lookup.owed_ns + at->drains_in_ns > at->size_ns;
     if ((budget->set & HG_SET_RATE) && budget->rate_mpct == 0)
         return true;
     /* Without a rate all drains at once, and what is left is a limit for one statement. */
@@ -92,7 +92,7 @@ static uint8_t failed_limit(const question *q, const look *at)
 {
     const hg_budget *budget = at->budget;
 
-    if (too_many(q, at, at->sight.running))
+    if (too_many(q, at, at->lookup.running))
         return HG_CONCURRENCY;
     if ((budget->set & HG_SET_BURST) && q->estimate_ns > server_ns(q, budget->burst_mpcts))
         return HG_QUERY;
@@ -114,13 +114,13 @@ static uint8_t crossed(const question *q, const look *at)
         || at->limit != HG_NO_LIMIT)
         return HG_NO_LIMIT;
     if (at->places != UINT32_MAX
-        && beyond((uint64_t) at->sight.running + q->workers, at->places, share))
+        && beyond((uint64_t) at->lookup.running + q->workers, at->places, share))
         return HG_CONCURRENCY;
     if ((budget->set & HG_SET_BURST)
         && beyond(q->estimate_ns, server_ns(q, budget->burst_mpcts), share))
         return HG_QUERY;
     if (at->timed)
-        return beyond(at->sight.owed_ns + at->drains_in_ns, at->size_ns, share) ? HG_BUCKET : 0;
+        return beyond(at->lookup.owed_ns + at->drains_in_ns, at->size_ns, share) ? HG_BUCKET : 0;
     if ((budget->set & (HG_SET_RATE | HG_SET_CAPACITY)) != HG_SET_CAPACITY)
         return HG_NO_LIMIT;
     return beyond(q->estimate_ns, server_ns(q, budget->capacity_mpcts), share) ? HG_BUCKET : 0;
@@ -156,7 +156,7 @@ static void look_at(question *q, uint32_t match)
     at->places = places(q, budget);
     at->drains_in_ns = 0;
     at->size_ns = 0;
-    at->sight = (hg_sight){HG_NO_BUCKET, 0, 0};
+    at->lookup = (hg_lookup){HG_NO_BUCKET, 0, 0};
     if (at->timed) {
         at->drains_in_ns
             = hg_drain_ns(q->estimate_ns, budget->rate_mpct, hg_plan(q->region)->cpus_milli);
@@ -164,7 +164,7 @@ static void look_at(question *q, uint32_t match)
     }
     if (at->kept) {
         terms = terms_of(q, match);
-        hg_bucket_see(q->region, &terms, &at->sight);
+        hg_bucket_look_up(q->region, &terms, &at->lookup);
     }
     at->passes = (q->ask->flags & HG_IN_TRANSACTION) != 0
                  && (budget->flags & HG_BUDGET_IN_TRANSACTION) == 0 && at->places != 0
@@ -183,13 +183,13 @@ static void tell(question *q, hg_verdict verdict, uint32_t match, uint8_t limit)
     answer->match = match;
     answer->decided_by = limit;
     if (limit == HG_CONCURRENCY) {
-        answer->used = at->sight.running;
+        answer->used = at->lookup.running;
         answer->bound = at->places;
     } else if (limit == HG_QUERY) {
         answer->used = q->estimate_ns;
         answer->bound = server_ns(q, at->budget->burst_mpcts);
     } else {
-        answer->used = at->timed ? hg_cpu_ns(at->sight.owed_ns, at->budget->rate_mpct,
+        answer->used = at->timed ? hg_cpu_ns(at->lookup.owed_ns, at->budget->rate_mpct,
                                              hg_plan(q->region)->cpus_milli)
                                  : 0;
         answer->bound = (at->budget->set & HG_SET_CAPACITY)
@@ -204,7 +204,7 @@ static uint64_t retry_ns(const look *at)
         return at->places == 0 ? HG_NEVER : PLACE_RETRY_NS;
     if (at->limit == HG_QUERY || !at->timed || at->drains_in_ns > at->size_ns)
         return HG_NEVER;
-    return at->sight.owed_ns + at->drains_in_ns - at->size_ns;
+    return at->lookup.owed_ns + at->drains_in_ns - at->size_ns;
 }
 
 /* How long it is held back for; HG_NEVER: waiting does not help, or not soon enough. */
@@ -338,18 +338,11 @@ static uint64_t fitting_ns(const question *q)
     return least;
 }
 
-/* It is refused for its estimate alone, whatever else there is. */
-static bool never_fits(const hg_answer *told)
-{
-    return told->verdict == HG_BLOCK && told->retry_ns == HG_NEVER
-           && (told->decided_by == HG_QUERY || told->decided_by == HG_BUCKET);
-}
-
 /* By the model's estimate; where that refuses for ever, and is old, by what just fits. */
 static void judge(question *q)
 {
     look_at_all(q);
-    if (q->trial || !never_fits(q->answer)
+    if (q->trial || !hg_never_fits(q->answer)
         || !hg_may_try_again(q->region, q->ask, q->known_ns))
         return;
     q->estimate_ns = fitting_ns(q);
@@ -415,14 +408,14 @@ static uint8_t take_held(question *q, look *at, uint32_t running, hg_holding_one
     uint64_t owed_ns;
 
     if (!may_fail && too_many(q, at, running)) {
-        at->sight.running = running;
+        at->lookup.running = running;
         return HG_CONCURRENCY;
     }
     if (at->timed
         && !hg_bucket_charge(hg_bucket_in(q->region, one->index), q->ask->now_ns,
                              at->drains_in_ns, may_fail ? NO_BOUND : at->size_ns, one,
                              &owed_ns)) {
-        at->sight.owed_ns = owed_ns; /* what it failed by, whatever has been given back since */
+        at->lookup.owed_ns = owed_ns; /* what it failed by, whatever has been given back since */
         return HG_BUCKET;
     }
     return HG_NO_LIMIT;
@@ -443,7 +436,7 @@ static uint8_t take_one(question *q, uint32_t match, hg_holding_one *one)
     one->counted = one->charged = false;
     if (!at->kept)
         return HG_NO_LIMIT;
-    one->index = hg_bucket_hold(q->region, &terms, at->sight.index, &running);
+    one->index = hg_bucket_hold(q->region, &terms, at->lookup.index, &running);
     if (one->index == HG_NO_BUCKET)
         return HG_NO_LIMIT; /* no room to count it in: it runs uncounted */
     one->counted = true;
@@ -621,7 +614,7 @@ static void charge_one(hg_region *region, const hg_policy *policy, const hg_matc
     hg_count *count = hg_count_for(region, policy, budget);
     hg_terms terms = {match->bucket, budget, match, now_ns, 0};
     hg_holding_one one;
-    hg_sight sight;
+    hg_lookup lookup;
     uint64_t owed_ns;
     uint32_t index, running;
 
@@ -629,8 +622,8 @@ static void charge_one(hg_region *region, const hg_policy *policy, const hg_matc
         hg_add(&count->charged_ns, cost_ns);
     if (!hg_is_timed(budget))
         return;
-    hg_bucket_see(region, &terms, &sight);
-    index = hg_bucket_hold(region, &terms, sight.index, &running);
+    hg_bucket_look_up(region, &terms, &lookup);
+    index = hg_bucket_hold(region, &terms, lookup.index, &running);
     if (index == HG_NO_BUCKET) {
         if (count != NULL)
             hg_add(&count->unpinned, 1);

@@ -191,15 +191,15 @@ const char *hg_policy_check(const void *bytes, size_t length);
  * there then is a whole and sound policy of `*out_length` bytes; else what is wrong with it. */
 const char *hg_policy_decode(const char *text, size_t length, void *out, size_t *out_length);
 
-/* ── Who asks ─────────────────────────────────────────────────────────────── */
+/* ── The client ───────────────────────────────────────────────────────────── */
 
-typedef struct hg_who {
+typedef struct hg_client {
     const char *username;
     const char *database;
     const char *application_name; /* each NULL if there is none */
     uint8_t family;               /* 4, 6, or 0 without an address (a Unix socket) */
     uint8_t address[16];          /* in network order; an IPv4 address mapped into IPv6 is given as IPv4 */
-} hg_who;
+} hg_client;
 
 /* What a session's own pairs resolve to under one policy; resolve again when either changes. */
 typedef struct hg_session {
@@ -219,7 +219,7 @@ typedef struct hg_session {
     char each_label[4][47]; /* "username=etl", cut */
 } hg_session;
 
-void hg_session_resolve(const hg_policy *policy, const hg_who *who, hg_session *session);
+void hg_session_resolve(const hg_policy *policy, const hg_client *client, hg_session *session);
 
 /* ── The statement ────────────────────────────────────────────────────────── */
 
@@ -615,8 +615,8 @@ typedef struct hg_report {
 } hg_report;
 
 /* `dice`: a random number, for the jitter. */
-void hg_report_fill(hg_report *report, const hg_policy *policy, const hg_matches *matches,
-                    const hg_answer *answer, uint64_t dice);
+void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy *policy,
+                    const hg_matches *matches, const hg_ask *ask, const hg_answer *answer, uint64_t dice);
 /* Up to a quarter more, so that those who were blocked together do not come back together (R143). */
 uint64_t hg_jittered(uint64_t retry_ns, uint64_t dice);
 /* What is longer than `room` is cut. */

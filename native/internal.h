@@ -96,11 +96,11 @@ typedef struct hg_terms {
 } hg_terms;
 
 /* What is to be seen of one without holding it. */
-typedef struct hg_sight {
+typedef struct hg_lookup {
     uint32_t index; /* HG_NO_BUCKET: not there, so it owes nothing */
     uint32_t running;
     uint64_t owed_ns; /* in its own time, by the rate and the epoch of the policy in force */
-} hg_sight;
+} hg_lookup;
 
 /* Owes and is reckoned by time: both a rate and a capacity. */
 static inline bool hg_is_timed(const hg_budget *budget)
@@ -125,7 +125,7 @@ uint64_t hg_drain_ns(uint64_t cost_ns, uint32_t rate_mpct, uint32_t cpus_milli);
 uint64_t hg_cpu_ns(uint64_t drains_in_ns, uint32_t rate_mpct, uint32_t cpus_milli);
 
 /* What is there; brought in line with the policy, if that has changed. */
-void hg_bucket_see(hg_region *region, const hg_terms *terms, hg_sight *sight);
+void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *lookup);
 /* Holds the bucket, which is brought in line with the policy, and is put there if it was not:
  * its index, or HG_NO_BUCKET. `running`: workers there were before. */
 uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint,
@@ -142,6 +142,13 @@ void hg_bucket_refund(hg_bucket *bucket, const hg_holding_one *one, uint64_t che
                       uint64_t now_ns);
 /* As if the charge had never been made. */
 void hg_bucket_undo(hg_bucket *bucket, const hg_holding_one *one);
+
+/* It is blocked for its estimate alone, whatever else there is. */
+static inline bool hg_never_fits(const hg_answer *answer)
+{
+    return answer->verdict == HG_BLOCK && answer->retry_ns == HG_NEVER
+           && (answer->decided_by == HG_QUERY || answer->decided_by == HG_BUCKET);
+}
 
 /* ── pattern.c ────────────────────────────────────────────────────────────── */
 

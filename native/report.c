@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "layout.h"
+#include "internal.h"
 
 static const char *const limit_names[HG_LIMITS] = {"none", "concurrency", "burst", "capacity"};
 
@@ -35,8 +35,8 @@ static void copy_name(char *to, size_t room, const char *from, size_t length)
     to[cut] = '\0';
 }
 
-void hg_report_fill(hg_report *report, const hg_policy *policy, const hg_matches *matches,
-                    const hg_answer *answer, uint64_t dice)
+void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy *policy,
+                    const hg_matches *matches, const hg_ask *ask, const hg_answer *answer, uint64_t dice)
 {
     const hg_match_one *match = &matches->at[answer->match];
     const hg_budget *budget = &hg_budgets_of(policy)[match->budget];
@@ -46,11 +46,14 @@ void hg_report_fill(hg_report *report, const hg_policy *policy, const hg_matches
     report->estimate_ns = answer->estimate_ns;
     report->used = answer->used;
     report->bound = answer->bound;
-    report->retry_ns = hg_jittered(answer->retry_ns, dice);
+    report->is_trial = hg_never_fits(answer) && answer->bound > 0
+                       && !((budget->set & HG_SET_RATE) != 0 && budget->rate_mpct == 0);
+    report->retry_ns = hg_jittered(report->is_trial ? hg_until_trial(region, ask, answer->estimate_ns)
+                                                    : answer->retry_ns,
+                                   dice);
     report->limit = answer->decided_by;
     report->near_limit = answer->verdict == HG_WARN && answer->limit[answer->match] == HG_NO_LIMIT;
     report->runs = answer->verdict == HG_WARN;
-    report->is_trial = false;
     copy_name(report->budget, sizeof report->budget, hg_strings_of(policy) + budget->name.offset,
               budget->name.length);
     copy_name(report->bucket, sizeof report->bucket, match->label, match->label_length);

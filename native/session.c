@@ -15,19 +15,19 @@ static value text_value(const char *text)
     return (value){text, text == NULL ? 0 : strlen(text)};
 }
 
-static value value_of(const hg_who *who, uint32_t key)
+static value value_of(const hg_client *client, uint32_t key)
 {
     switch (key) {
     case HG_KEY_USERNAME:
-        return text_value(who->username);
+        return text_value(client->username);
     case HG_KEY_DATABASE:
-        return text_value(who->database);
+        return text_value(client->database);
     case HG_KEY_APPLICATION_NAME:
-        return text_value(who->application_name);
+        return text_value(client->application_name);
     default:
-        if (who->family != 4 && who->family != 6)
+        if (client->family != 4 && client->family != 6)
             return (value){NULL, 0};
-        return (value){who->address, who->family == 4 ? 4 : 16};
+        return (value){client->address, client->family == 4 ? 4 : 16};
     }
 }
 
@@ -103,7 +103,7 @@ size_t hg_address_text(uint8_t family, const uint8_t *address, char *out, size_t
     return at;
 }
 
-static void note_each(const hg_policy *policy, const hg_who *who, uint32_t key, value given,
+static void note_each(const hg_policy *policy, const hg_client *client, uint32_t key, value given,
                       hg_session *session)
 {
     const hg_key *record = &hg_keys_of(policy)[key];
@@ -115,7 +115,7 @@ static void note_each(const hg_policy *policy, const hg_who *who, uint32_t key, 
                  record->name.length);
     length = put(label, length, HG_LABEL_BYTES, "=", 1);
     if (key == HG_KEY_REMOTE_ADDRESS)
-        length += hg_address_text(who->family, given.bytes, label + length, HG_LABEL_BYTES - length);
+        length += hg_address_text(client->family, given.bytes, label + length, HG_LABEL_BYTES - length);
     else
         length = put(label, length, HG_LABEL_BYTES, given.bytes, given.length);
     session->each_label_length[key] = (uint8_t) length;
@@ -135,16 +135,16 @@ static void look_up(const hg_policy *policy, uint32_t key, const void *bytes, si
 }
 
 /* Once for each length of mask in use (R117). */
-static void look_up_address(const hg_policy *policy, const hg_who *who, hg_session *session)
+static void look_up_address(const hg_policy *policy, const hg_client *client, hg_session *session)
 {
     const hg_mask *masks = hg_masks_of(policy);
-    size_t bytes = who->family == 4 ? 4 : 16;
+    size_t bytes = client->family == 4 ? 4 : 16;
     uint8_t prefix[17];
 
     for (uint32_t i = 0; i < policy->masks.count; i++) {
-        if (masks[i].family != who->family)
+        if (masks[i].family != client->family)
             continue;
-        memcpy(prefix, who->address, bytes);
+        memcpy(prefix, client->address, bytes);
         hg_mask_address(prefix, (uint32_t) bytes, masks[i].bits);
         prefix[bytes] = (uint8_t) masks[i].bits;
         look_up(policy, HG_KEY_REMOTE_ADDRESS, prefix, bytes + 1, session);
@@ -224,20 +224,20 @@ static void note_needs(const hg_policy *policy, hg_session *session)
             session->each_tags = true;
 }
 
-void hg_session_resolve(const hg_policy *policy, const hg_who *who, hg_session *session)
+void hg_session_resolve(const hg_policy *policy, const hg_client *client, hg_session *session)
 {
     memset(session, 0, sizeof *session);
-    session->exempt = is_exempt(policy, who->username);
+    session->exempt = is_exempt(policy, client->username);
     if (session->exempt || (policy->flags & HG_POLICY_OFF))
         return;
     for (uint32_t key = 0; key < HG_SESSION_KEYS; key++) {
-        value given = value_of(who, key);
+        value given = value_of(client, key);
 
         if (given.bytes == NULL || !(policy->system_keys & 1u << key))
             continue;
-        note_each(policy, who, key, given, session);
+        note_each(policy, client, key, given, session);
         if (key == HG_KEY_REMOTE_ADDRESS)
-            look_up_address(policy, who, session);
+            look_up_address(policy, client, session);
         else
             look_up(policy, key, given.bytes, given.length, session);
     }

@@ -21,7 +21,7 @@ static void count_seat(hr_asking *a)
 
     hg_add_own(&seat->statements, a->count);
     for (uint32_t i = 0; i < a->count; i++) {
-        const hg_matches *matches = a->cases[i].matches;
+        const hg_matches *matches = a->statements[i].matches;
 
         hg_add_own(&seat->matched, matches->count > 0);
         if (matches->ignored_tags | matches->duplicate_tags | matches->left_out) {
@@ -41,7 +41,7 @@ static void count_asked(hr_asking *a)
         return;
     hg_add_own(&a->thread->counts->judged, a->count);
     hg_add(&a->client->statements, a->count);
-    if (hr_lead(a)->who.client == HR_UNIDENTIFIED)
+    if (hr_lead(a)->ref.client == HR_UNIDENTIFIED)
         hg_add_own(&a->thread->counts->unidentified, a->count);
     if (hr_now(a) - atomic_load_explicit(&a->client->last_ns, memory_order_relaxed) > SECOND_NS)
         atomic_store_explicit(&a->client->last_ns, hr_now(a), memory_order_relaxed);
@@ -79,14 +79,14 @@ static hr_ticket start(hr_asking *a, const uint32_t *slots)
         if (slots[i] == UINT32_MAX)
             continue;
         running = hr_slot_of(a, slots[i]);
-        running->client = a->cases[i].who.client;
+        running->client = a->statements[i].ref.client;
         running->flags = (traced ? 0 : HR_RUNNING_UNTRACED) | (uint32_t) a->skipped[i] << 16;
         running->started_ns = hr_now(a);
         running->wall_ms = (uint64_t) a->thread->wall_ms;
-        running->fingerprint = a->cases[i].fingerprinted ? a->cases[i].fingerprint : 0;
+        running->fingerprint = a->statements[i].fingerprinted ? a->statements[i].fingerprint : 0;
         running->next = 0;
         if (traced)
-            hr_note_tags(a->session, slots[i], &a->cases[i], a->count > 1);
+            hr_note_tags(a->session, slots[i], &a->statements[i], a->count > 1);
         *link = slots[i] + 1;
         link = &running->next;
     }
@@ -167,7 +167,7 @@ static hr_said refuse(hr_asking *a, hr_verdict how)
     uint64_t waited = hr_waited(a);
 
     hg_add(&a->client->refused[a->words->cause], 1);
-    a->words->statement = a->cases[a->refused].statement;
+    a->words->statement = a->statements[a->refused].statement;
     hr_return_units(a);
     if (hr_waiter_of(a) != NULL)
         hr_count_waited(a->thread, hr_waiter_of(a));
@@ -182,10 +182,10 @@ static hr_said refuse(hr_asking *a, hr_verdict how)
 /* Whether it is the first of its client's outside a transaction. */
 static bool leads(const hr_asking *a, uint32_t which)
 {
-    if (a->cases[which].inside)
+    if (a->statements[which].inside)
         return false;
     for (uint32_t i = 0; i < which; i++)
-        if (!a->cases[i].inside && a->cases[i].who.key == a->cases[which].who.key)
+        if (!a->statements[i].inside && a->statements[i].ref.key == a->statements[which].ref.key)
             return false;
     return true;
 }
@@ -199,10 +199,10 @@ static hr_verdict at_gates(hr_asking *a)
     hr_verdict said = STEP_PASS;
 
     for (uint32_t i = a->count; i-- > 0 && said == STEP_PASS;) {
-        if (i == lead || !leads(a, i) || a->cases[i].who.key == a->cases[lead].who.key)
+        if (i == lead || !leads(a, i) || a->statements[i].ref.key == a->statements[lead].ref.key)
             continue;
         a->lead = i;
-        a->client = hr_client_at(a->thread, a->cases[i].who.client);
+        a->client = hr_client_at(a->thread, a->statements[i].ref.client);
         said = hr_at_gate(a);
     }
     if (said != STEP_PASS)
@@ -256,7 +256,7 @@ static void begin_asking(hr_asking *a, hr_session *session, uint32_t flags, hr_w
     a->gate = thread->gate;
     a->state = thread->relay->state;
     a->region = thread->relay->region;
-    a->cases = thread->gate->cases;
+    a->statements = thread->gate->statements;
     a->count = 0;
     a->flags = flags;
     a->words = words;
@@ -271,10 +271,10 @@ static void begin_asking(hr_asking *a, hr_session *session, uint32_t flags, hr_w
         session->gate.paused_ns = session->paused_ns;
 }
 
-static hr_case *add_case(hr_asking *a, const char *text, uint32_t length, const hr_reading *reading,
+static hr_statement *add_case(hr_asking *a, const char *text, uint32_t length, const hr_reading *reading,
                          hr_prepared *prepared)
 {
-    hr_case *one = &a->cases[a->count++];
+    hr_statement *one = &a->statements[a->count++];
 
     one->limits_workers = one->needs_cost = one->writes = one->writes_known = false;
     one->fingerprinted = one->has_tags = one->inside = one->lost = false;
@@ -292,26 +292,26 @@ static hr_case *add_case(hr_asking *a, const char *text, uint32_t length, const 
 static void find_cases(hr_asking *a)
 {
     for (uint32_t i = 0; i < a->count; i++) {
-        if (a->cases[i].prepared != NULL)
-            hr_case_of_prepared(a->session, a->policy, &a->cases[i], &a->gate->matches[i]);
+        if (a->statements[i].prepared != NULL)
+            hr_statement_of_prepared(a->session, a->policy, &a->statements[i], &a->gate->matches[i]);
         else
-            hr_case_of_text(a->session, a->policy, &a->cases[i], &a->gate->matches[i]);
+            hr_statement_of_text(a->session, a->policy, &a->statements[i], &a->gate->matches[i]);
     }
 }
 
 /* Who speaks for the string: the first statement outside a transaction. */
 static void find_lead(hr_asking *a)
 {
-    while (a->lead + 1 < a->count && a->cases[a->lead].inside)
+    while (a->lead + 1 < a->count && a->statements[a->lead].inside)
         a->lead++;
-    if (a->cases[a->lead].inside)
+    if (a->statements[a->lead].inside)
         a->lead = 0;
-    a->client = hr_client_at(a->thread, hr_lead(a)->who.client);
+    a->client = hr_client_at(a->thread, hr_lead(a)->ref.client);
     if (!a->again)
         return;
     /* Its client may be another by now: it is counted where it began to wait. */
     for (uint32_t i = 0; i < a->count; i++)
-        if (leads(a, i) && a->cases[i].who.key == hr_waiter_of(a)->client_key)
+        if (leads(a, i) && a->statements[i].ref.key == hr_waiter_of(a)->client_key)
             a->lead = i;
     a->client = hr_client_at(a->thread, hr_waiter_of(a)->client);
 }
@@ -323,7 +323,7 @@ static bool waits_its_turn(const hr_asking *a)
     if ((a->flags & HR_ASK_RUNNING) == 0 || a->again || hr_dry(a))
         return false;
     for (uint32_t i = 0; i < a->count; i++)
-        if (a->cases[i].limits_workers)
+        if (a->statements[i].limits_workers)
             return true;
     return false;
 }
@@ -339,7 +339,7 @@ static hr_said ask_all(hr_asking *a, hr_ticket *ticket)
     if (a->policy != NULL)
         hg_leave(a->region, a->thread->seat);
     for (uint32_t i = 0; i < a->count; i++)
-        hr_prepared_drop(a->session, a->cases[i].prepared);
+        hr_prepared_drop(a->session, a->statements[i].prepared);
     return said;
 }
 
@@ -363,7 +363,7 @@ static bool hides_its_name(const hr_asking *a, const char *text, const hr_slice 
 }
 
 /* Nobody here knows what runs: it falls under all budgets that anything could. */
-static void lose(hr_case *one)
+static void lose(hr_statement *one)
 {
     one->cut = one->lost = true;
 }
@@ -374,7 +374,7 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
     const hr_slice *slice = &a->gate->slices[number];
     const char *at = text + slice->start;
     hr_prepared *named = NULL;
-    hr_case *one;
+    hr_statement *one;
 
     if (slice->reading.verb != HR_VERB_NONE)
         named = hr_follow_prepared(a->session, text, a->gate->slices, number);
@@ -445,7 +445,7 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
     }
     if (count == 0 && truncated) {
         static const hr_reading unknown = {.kind = HR_KIND_WRITE};
-        hr_case *one = add_case(a, text, (uint32_t) length, &unknown, NULL);
+        hr_statement *one = add_case(a, text, (uint32_t) length, &unknown, NULL);
 
         a->skipped[0] = 0;
         one->inside = here.inside;
@@ -484,7 +484,7 @@ hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t fl
     if (text != NULL) {
         add_cases(&a, text, length);
     } else {
-        hr_case *one = add_case(&a, "", 0, &unknown, NULL);
+        hr_statement *one = add_case(&a, "", 0, &unknown, NULL);
 
         a.skipped[0] = 0;
         one->inside = (flags & HR_ASK_IN_TRANSACTION) != 0;

@@ -16,7 +16,7 @@ typedef struct hr_asking {
     hr_state *state;
     hg_region *region;
     const hg_policy *policy; /* NULL: none is in force */
-    hr_case *cases;          /* those of a string that are judged */
+    hr_statement *statements;          /* those of a string that are judged */
     uint32_t count;
     uint32_t lead;           /* which of them is asked for now; waits and refusals are its client's */
     uint32_t refused;        /* which of them, if so */
@@ -65,9 +65,9 @@ static inline hr_queues *hr_queues_of(const hr_asking *a)
     return a->thread->relay->gate->queues;
 }
 
-static inline const hr_case *hr_lead(const hr_asking *a)
+static inline const hr_statement *hr_lead(const hr_asking *a)
 {
-    return &a->cases[a->lead];
+    return &a->statements[a->lead];
 }
 
 static inline bool hr_is_inside(const hr_asking *a)

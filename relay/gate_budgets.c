@@ -9,7 +9,7 @@
 #define FULL_RETRY_NS (100 * HR_NS_PER_MS) /* as the core says of places */
 
 /* What its plan is known to cost; 0: not known. Asked for once. */
-static double plan_cost(hr_asking *a, hr_case *one, uint64_t pattern)
+static double plan_cost(hr_asking *a, hr_statement *one, uint64_t pattern)
 {
     bool is_new;
     double cost;
@@ -28,7 +28,7 @@ static double plan_cost(hr_asking *a, hr_case *one, uint64_t pattern)
 
 /* A plan's cost is known from some execution on. Before that the pattern is learnt as a statement
  * without a plan, under a key of its own: averages over two units would be of none. */
-static hg_ask ask_for(hr_asking *a, hr_case *one)
+static hg_ask ask_for(hr_asking *a, hr_statement *one)
 {
     const char *database = hr_database(a->session);
     hg_ask ask = {.now_ns = hr_now(a), .wall_ms = a->thread->wall_ms, .plan_cost = 1, .workers = 1,
@@ -38,7 +38,7 @@ static hg_ask ask_for(hr_asking *a, hr_case *one)
     if (!one->needs_cost)
         return ask;
     if (one->pattern == 0)
-        one->pattern = hr_case_pattern(a->session, one);
+        one->pattern = hr_statement_pattern(a->session, one);
     ask.pattern = one->pattern;
     ask.query_id = one->fingerprint;
     ask.database = hg_hash(0, database, strlen(database));
@@ -51,8 +51,15 @@ static hg_ask ask_for(hr_asking *a, hr_case *one)
     return ask;
 }
 
+static void report(hr_asking *a, hr_statement *one, const hg_answer *answer)
+{
+    hg_ask ask = ask_for(a, one);
+
+    hg_report_fill(&a->report, a->region, a->policy, one->matches, &ask, answer, hr_dice(a->gate));
+}
+
 /* The first of its budgets that others wait for, who come first; HG_MAX_MATCHES: none. */
-static uint32_t ahead_of(hr_asking *a, const hr_case *one)
+static uint32_t ahead_of(hr_asking *a, const hr_statement *one)
 {
     for (uint32_t i = 0; i < one->matches->count; i++) {
         const hg_match_one *match = &one->matches->at[i];
@@ -75,7 +82,7 @@ static uint32_t take_all(hr_asking *a, const uint32_t *slots, uint32_t flags, hg
     hg_answer warns;
 
     for (uint32_t i = a->count; i-- > 0;) {
-        hr_case *one = &a->cases[i];
+        hr_statement *one = &a->statements[i];
         hg_ask ask;
 
         if (one->matches->count == 0)
@@ -99,7 +106,7 @@ static uint32_t take_all(hr_asking *a, const uint32_t *slots, uint32_t flags, hg
         if (i > 0 && slots[i] != UINT32_MAX)
             hg_pause(a->region, &hr_slot_of(a, slots[i])->holding);
         if (answer->verdict == HG_WARN && !a->warned) {
-            hg_report_fill(&a->report, a->policy, one->matches, answer, hr_dice(a->gate));
+            report(a, one, answer);
             warns = *answer;
             near = true;
         }
@@ -113,7 +120,7 @@ static uint32_t take_all(hr_asking *a, const uint32_t *slots, uint32_t flags, hg
 }
 
 /* It would have been refused: counted as a warning, and nothing is held. */
-static hr_verdict pass_dry(hr_asking *a, const hr_case *one, const hg_answer *answer)
+static hr_verdict pass_dry(hr_asking *a, hr_statement *one, const hg_answer *answer)
 {
     const hg_budget *budget = hr_budget(a->policy, one->matches->at[answer->match].budget);
     hg_count *count = hg_count_of(a->region, budget->key, hr_string(a->policy, budget->name),
@@ -124,7 +131,7 @@ static hr_verdict pass_dry(hr_asking *a, const hr_case *one, const hg_answer *an
         atomic_store_explicit(&count->last_violation_ms, a->thread->wall_ms, memory_order_relaxed);
     }
     if (!a->warned) {
-        hg_report_fill(&a->report, a->policy, one->matches, answer, hr_dice(a->gate));
+        report(a, one, answer);
         a->report.runs = true;
         hr_say_budget(&a->report, a->words);
     }
@@ -132,11 +139,11 @@ static hr_verdict pass_dry(hr_asking *a, const hr_case *one, const hg_answer *an
     return STEP_PASS;
 }
 
-static hr_verdict refuse_by_budget(hr_asking *a, const hr_case *one, const hg_answer *answer)
+static hr_verdict refuse_by_budget(hr_asking *a, hr_statement *one, const hg_answer *answer)
 {
-    a->refused = (uint32_t) (one - a->cases);
+    a->refused = (uint32_t) (one - a->statements);
     hg_count_refusal(a->region, a->policy, one->matches, answer, false, a->thread->wall_ms);
-    hg_report_fill(&a->report, a->policy, one->matches, answer, hr_dice(a->gate));
+    report(a, one, answer);
     hr_say_budget(&a->report, a->words);
     if (one->cut)
         hr_say_cut(a->words, one->lost);
@@ -158,7 +165,7 @@ static void take_for_full(const hg_budget *budget, uint32_t match, hg_answer *an
 
 /* No more may wait for it. As in the extension, it is the limit for which they wait that refuses: counted
  * and told in its words, and how many wait besides. */
-static hr_verdict refuse_by_queue(hr_asking *a, hr_case *one, uint32_t match)
+static hr_verdict refuse_by_queue(hr_asking *a, hr_statement *one, uint32_t match)
 {
     const hg_budget *budget = hr_budget(a->policy, one->matches->at[match].budget);
     hg_ask ask = ask_for(a, one);
@@ -175,7 +182,7 @@ static hr_verdict refuse_by_queue(hr_asking *a, hr_case *one, uint32_t match)
 }
 
 /* Behind those who wait for the budget already. */
-static hr_verdict queue_up(hr_asking *a, hr_case *one, uint32_t match)
+static hr_verdict queue_up(hr_asking *a, hr_statement *one, uint32_t match)
 {
     const hg_match_one *at = &one->matches->at[match];
     const hg_budget *budget = hr_budget(a->policy, at->budget);
@@ -193,7 +200,7 @@ static hr_verdict queue_up(hr_asking *a, hr_case *one, uint32_t match)
 }
 
 /* Waits for room, if it may (any more). `tried`: this is the second look, from inside the queue. */
-static hr_verdict wait_for_room(hr_asking *a, const hr_case *one, const hg_answer *answer, bool *again)
+static hr_verdict wait_for_room(hr_asking *a, const hr_statement *one, const hg_answer *answer, bool *again)
 {
     const hg_match_one *at = &one->matches->at[answer->match];
     const hg_budget *budget = hr_budget(a->policy, at->budget);
@@ -231,10 +238,10 @@ static hr_verdict take_or_wait(hr_asking *a, const uint32_t *slots)
         if (which == a->count)
             return STEP_PASS;
         if (hr_dry(a))
-            return pass_dry(a, &a->cases[which], &answer);
+            return pass_dry(a, &a->statements[which], &answer);
         if (answer.verdict == HG_BLOCK)
-            return refuse_by_budget(a, &a->cases[which], &answer);
-        said = wait_for_room(a, &a->cases[which], &answer, &again);
+            return refuse_by_budget(a, &a->statements[which], &answer);
+        said = wait_for_room(a, &a->statements[which], &answer, &again);
         if (said == STEP_WAIT && !again)
             return STEP_WAIT;
         if (said == STEP_REFUSE)
@@ -246,10 +253,10 @@ static hr_verdict take_or_wait(hr_asking *a, const uint32_t *slots)
 hr_verdict hr_at_budgets(hr_asking *a, const uint32_t *slots)
 {
     for (uint32_t i = 0; i < a->count && !hr_dry(a); i++) {
-        uint32_t match = ahead_of(a, &a->cases[i]);
+        uint32_t match = ahead_of(a, &a->statements[i]);
 
         if (match < HG_MAX_MATCHES)
-            return queue_up(a, &a->cases[i], match);
+            return queue_up(a, &a->statements[i], match);
     }
     return take_or_wait(a, slots);
 }

@@ -5,7 +5,7 @@
  *   gate_rules.c      rules, health, pace
  *   gate_budgets.c    budgets
  *   gate_wait.c       what is held back
- *   gate_case.c       what a statement comes under: client, priority, budgets; remembered if prepared
+ *   gate_statement.c  what a statement comes under: client, priority, budgets; remembered if prepared
  *   gate_named.c      PREPARE and EXECUTE in SQL
  *   gate_end.c        what ran has ended: what it cost, who may go on
  *   gate_words.c      what is said of a decision; events
@@ -70,16 +70,16 @@ const char *hr_username(const hr_session *session);
 const char *hr_database(const hr_session *session);
 const char *hr_application(const hr_session *session);
 
-typedef struct hr_who {
+typedef struct hr_client_ref {
     uint32_t client;
     uint64_t key;
     uint32_t level; /* of HR_OTHERS: whose gate it meets, by its name */
-} hr_who;
+} hr_client_ref;
 /* By what the session itself says; its rank is session->gate.rank then. */
-hr_who hr_identify_session(hr_session *session, const hr_naming *naming);
+hr_client_ref hr_identify_session(hr_session *session, const hr_naming *naming);
 /* By these tags (trusted ones only) and this fingerprint as well. `rank`: of the source that named it;
  * lower than the session's own if the statement did. */
-hr_who hr_identify(hr_session *session, const hr_naming *naming, const hg_tags *tags,
+hr_client_ref hr_identify(hr_session *session, const hr_naming *naming, const hg_tags *tags,
                    uint64_t fingerprint, uint8_t *rank);
 uint8_t hr_priority(const hr_naming *naming, const hg_tags *tags);
 /* SET, RESET, DISCARD in a text. */
@@ -88,31 +88,31 @@ void hr_follow(hr_session *session, const hr_naming *naming, const char *text, s
 
 /* ── Whose tags count (trust.c) ───────────────────────────────────────────── */
 
-#define HR_SEALS 64u
-#define HR_SEAL_BYTES 768u
+#define HR_CACHED_SIGNATURES 64u
+#define HR_SIGNED_BYTES 768u
 
 /* A signature that was looked at, with all that it vouches for: compared in full. */
-typedef struct hr_seal {
+typedef struct hr_cached_signature {
     uint32_t length;   /* 0: none */
     uint32_t naming;
     bool good;
     char signature[64];
-    char message[HR_SEAL_BYTES];
-} hr_seal;
+    char message[HR_SIGNED_BYTES];
+} hr_cached_signature;
 
-typedef struct hr_seals {
-    hr_seal seal[HR_SEALS];
-} hr_seals;
+typedef struct hr_signature_cache {
+    hr_cached_signature entry[HR_CACHED_SIGNATURES];
+} hr_signature_cache;
 
 /* Leaves out those that are not to be trusted, and the signature itself: how many of the former.
  * until_ms: when the verdict ends, if a signature brought it; else it is left alone. */
-uint32_t hr_trust_tags(hr_seals *seals, const hr_naming *naming, const char *username,
+uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
                        int64_t wall_ms, hg_tags *tags, int64_t *until_ms);
 
-/* ── What it comes under (gate_case.c) ────────────────────────────────────── */
+/* ── What it comes under (gate_statement.c) ───────────────────────────────── */
 
-typedef struct hr_case {
-    hr_who who;
+typedef struct hr_statement {
+    hr_client_ref ref;
     uint8_t priority;
     bool limits_workers; /* some budget of it does */
     bool needs_cost;     /* some budget of it goes by cost */
@@ -130,13 +130,13 @@ typedef struct hr_case {
     bool cut;            /* its text goes on, out of sight */
     bool lost;           /* … all of it: what runs is not known. Then it is cut, too */
     uint8_t statement;   /* which of its string's it is */
-} hr_case;
+} hr_statement;
 
 #define HR_KEPT_TEXT 7000u /* of a prepared text, for events */
-#define HR_KEPT_CASES 4u
+#define HR_KEPT_LOOKUPS 4u
 
 /* What was found for a prepared text, and for whom. */
-typedef struct hr_kept_case {
+typedef struct hr_kept_lookup {
     uint64_t generation; /* 0: none */
     uint32_t naming;
     int healthy;
@@ -148,7 +148,7 @@ typedef struct hr_kept_case {
     bool limits_workers, needs_cost;
     uint8_t priority;
     hg_matches *matches; /* cut behind the last */
-} hr_kept_case;
+} hr_kept_lookup;
 
 struct hr_prepared {
     hr_prepared *next;      /* of the same place in the thread's table */
@@ -162,18 +162,18 @@ struct hr_prepared {
     bool truncated, interned, many, writes;
     hr_reading reading;
     uint64_t fingerprint;
-    uint32_t next_case;
-    hr_kept_case cases[HR_KEPT_CASES];
+    uint32_t next_lookup;
+    hr_kept_lookup lookups[HR_KEPT_LOOKUPS];
     char bytes[];           /* the text, then hg_tag[tag_count], then their text */
 };
 
-void hr_case_of_text(hr_session *session, const hg_policy *policy, hr_case *one,
+void hr_statement_of_text(hr_session *session, const hg_policy *policy, hr_statement *one,
                      hg_matches *matches);
-void hr_case_of_prepared(hr_session *session, const hg_policy *policy, hr_case *one,
+void hr_statement_of_prepared(hr_session *session, const hg_policy *policy, hr_statement *one,
                          hg_matches *matches);
-bool hr_case_writes(hr_session *session, hr_case *one);
+bool hr_statement_writes(hr_session *session, hr_statement *one);
 /* Its pattern's key. */
-uint64_t hr_case_pattern(hr_session *session, hr_case *one);
+uint64_t hr_statement_pattern(hr_session *session, hr_statement *one);
 void hr_load_tags(const hr_prepared *prepared, hg_tags *tags);
 void hr_prepareds_free(struct hr_gate_thread *gate);
 
@@ -273,11 +273,11 @@ typedef struct hr_gate_thread {
     hr_resolution *resolution[HR_RESOLUTIONS];
     hr_resolution *unkept; /* for one statement, where there is no memory for another */
     hr_prepared *prepared[HR_PREPAREDS];
-    hr_seals seals;
+    hr_signature_cache signatures;
     hg_tags tags;
     hg_matches matches[HR_MAX_SLICES];
     hr_slice slices[HR_MAX_SLICES];
-    hr_case cases[HR_MAX_SLICES];
+    hr_statement statements[HR_MAX_SLICES];
     hr_words words;
     hr_event event;
 } hr_gate_thread;
@@ -299,9 +299,9 @@ void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t c
 void hr_say_pace(hr_session *session, uint32_t client, uint64_t retry_ns, uint64_t waited_ns,
                  hr_words *words);
 void hr_say_cancelled(uint64_t waited_ns, hr_words *words);
-void hr_tell_client(hr_thread *thread, const hr_who *who, const char *identity, size_t length);
-void hr_tell_pattern(hr_session *session, const hr_case *one, uint64_t pattern);
-void hr_tell_action(hr_session *session, uint32_t kind, const hr_case *one, uint8_t cause,
+void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *identity, size_t length);
+void hr_tell_pattern(hr_session *session, const hr_statement *one, uint64_t pattern);
+void hr_tell_action(hr_session *session, uint32_t kind, const hr_statement *one, uint8_t cause,
                     const char *reason, const char *budget, uint64_t took_ns);
 /* Whether one more of what comes at most so often may be told. */
 bool hr_rationed(uint64_t *empty_at_ns, uint64_t now_ns, uint64_t each_ns, uint64_t burst_ns);
@@ -309,11 +309,11 @@ bool hr_rationed(uint64_t *empty_at_ns, uint64_t now_ns, uint64_t each_ns, uint6
 /* ── For replay (gate_trace.c) ────────────────────────────────────────────── */
 
 /* `fresh`: thread->gate->tags are not this one's (any more). */
-void hr_note_tags(hr_session *session, uint32_t slot, const hr_case *one, bool fresh);
+void hr_note_tags(hr_session *session, uint32_t slot, const hr_statement *one, bool fresh);
 void hr_note_drop(hr_session *session, uint32_t slot);
 void hr_trace_end(hr_session *session, const hr_running *running, const hr_note *note,
                   uint64_t actual_ns, bool aborted);
-void hr_trace_refusal(hr_session *session, const hr_case *one, const hg_report *report);
+void hr_trace_refusal(hr_session *session, const hr_statement *one, const hg_report *report);
 
 /* ── Slots (gate_end.c) ───────────────────────────────────────────────────── */
 

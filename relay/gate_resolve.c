@@ -26,47 +26,47 @@ static int64_t next_end_ms(const hg_policy *policy, int64_t wall_ms)
 }
 
 /* As the extension gives it: a name that was not set is empty in Postgres; MySQL has none then. */
-static hg_who who_of(const hr_session *session)
+static hg_client client_of(const hr_session *session)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     bool mysql = hr_dialect(session->thread) == HG_MYSQL;
-    hg_who who = {.username = hr_username(session), .database = hr_database(session),
+    hg_client client = {.username = hr_username(session), .database = hr_database(session),
                   .application_name = hr_application(session), .family = session->family};
 
-    if (mysql && *who.database == '\0')
-        who.database = NULL;
-    if (mysql && *who.application_name == '\0')
-        who.application_name = NULL;
-    if (who.family == 6 && memcmp(session->address, mapped, sizeof mapped) == 0) {
-        who.family = 4;
-        memcpy(who.address, session->address + 12, 4);
-    } else if (who.family != 0) {
-        memcpy(who.address, session->address, who.family == 4 ? 4 : 16);
+    if (mysql && *client.database == '\0')
+        client.database = NULL;
+    if (mysql && *client.application_name == '\0')
+        client.application_name = NULL;
+    if (client.family == 6 && memcmp(session->address, mapped, sizeof mapped) == 0) {
+        client.family = 4;
+        memcpy(client.address, session->address + 12, 4);
+    } else if (client.family != 0) {
+        memcpy(client.address, session->address, client.family == 4 ? 4 : 16);
     }
-    return who;
+    return client;
 }
 
 /* Only what some rule asks for, and the user, whose tags may be trusted: sessions that are alike in
  * these share what they resolve to. */
-static size_t alike(const hg_who *who, uint32_t keys, char *out)
+static size_t alike(const hg_client *client, uint32_t keys, char *out)
 {
-    size_t length = strlen(who->username) + 1;
+    size_t length = strlen(client->username) + 1;
 
-    memcpy(out, who->username, length);
-    if ((keys & 1u << HG_KEY_DATABASE) && who->database != NULL) {
-        memcpy(out + length, who->database, strlen(who->database) + 1);
-        length += strlen(who->database) + 1;
+    memcpy(out, client->username, length);
+    if ((keys & 1u << HG_KEY_DATABASE) && client->database != NULL) {
+        memcpy(out + length, client->database, strlen(client->database) + 1);
+        length += strlen(client->database) + 1;
     }
     out[length++] = 'd';
-    if ((keys & 1u << HG_KEY_APPLICATION_NAME) && who->application_name != NULL) {
-        memcpy(out + length, who->application_name, strlen(who->application_name) + 1);
-        length += strlen(who->application_name) + 1;
+    if ((keys & 1u << HG_KEY_APPLICATION_NAME) && client->application_name != NULL) {
+        memcpy(out + length, client->application_name, strlen(client->application_name) + 1);
+        length += strlen(client->application_name) + 1;
     }
     out[length++] = 'a';
     if (keys & 1u << HG_KEY_REMOTE_ADDRESS) {
-        out[length++] = (char) who->family;
-        memcpy(out + length, who->address, sizeof who->address);
-        length += sizeof who->address;
+        out[length++] = (char) client->family;
+        memcpy(out + length, client->address, sizeof client->address);
+        length += sizeof client->address;
     }
     return length;
 }
@@ -96,7 +96,7 @@ static void sweep_resolutions(hr_gate_thread *gate)
     }
 }
 
-static void resolve_as(hr_thread *thread, const hg_policy *policy, const hg_who *who,
+static void resolve_as(hr_thread *thread, const hg_policy *policy, const hg_client *client,
                        hr_resolution *one)
 {
     one->generation = ++thread->gate->generations;
@@ -105,18 +105,18 @@ static void resolve_as(hr_thread *thread, const hg_policy *policy, const hg_who 
         one->version = policy->version;
         one->crc = policy->crc;
         one->sound_until_ms = next_end_ms(policy, thread->wall_ms);
-        hg_session_resolve(policy, who, &one->core);
+        hg_session_resolve(policy, client, &one->core);
     }
 }
 
 /* NULL: there is no memory for one more. */
 static hr_resolution *find_resolution(hr_session *session, const hg_policy *policy,
-                                      const hg_who *who)
+                                      const hg_client *client)
 {
     hr_thread *thread = session->thread;
     hr_gate_thread *gate = thread->gate;
     char key[3 * (HR_MAX_NAME + 1) + 32];
-    size_t length = alike(who, policy == NULL ? 0 : policy->system_keys, key);
+    size_t length = alike(client, policy == NULL ? 0 : policy->system_keys, key);
     uint64_t hash = hg_hash(5, key, length);
     hr_resolution **place = &gate->resolution[hash & (HR_RESOLUTIONS - 1)];
     hr_resolution *one = *place;
@@ -133,7 +133,7 @@ static hr_resolution *find_resolution(hr_session *session, const hg_policy *poli
     one = calloc(1, sizeof *one + length);
     if (one == NULL)
         return NULL;
-    resolve_as(thread, policy, who, one);
+    resolve_as(thread, policy, client, one);
     one->key_length = (uint32_t) length;
     memcpy(one->key, key, length);
     one->hash = hash;
@@ -146,17 +146,17 @@ static hr_resolution *find_resolution(hr_session *session, const hg_policy *poli
 hr_resolution *hr_resolve(hr_session *session, const hg_policy *policy)
 {
     hr_resolution *one = session->gate.resolution;
-    hg_who who;
+    hg_client client;
 
     if (one != NULL && is_current(one, policy, session->thread->wall_ms))
         return one;
     hr_unresolve(session);
-    who = who_of(session);
-    one = find_resolution(session, policy, &who);
+    client = client_of(session);
+    one = find_resolution(session, policy, &client);
     if (one == NULL) { /* Nobody goes unmatched for want of memory. */
         one = session->thread->gate->unkept;
         memset(one, 0, sizeof *one);
-        resolve_as(session->thread, policy, &who, one);
+        resolve_as(session->thread, policy, &client, one);
         return one;
     }
     one->users++;

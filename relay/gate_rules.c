@@ -13,7 +13,7 @@
 static bool writes(hr_asking *a)
 {
     for (uint32_t i = 0; i < a->count; i++)
-        if (hr_case_writes(a->session, &a->cases[i]))
+        if (hr_statement_writes(a->session, &a->statements[i]))
             return true;
     return false;
 }
@@ -31,7 +31,7 @@ static bool is_picked(const hr_asking *a, uint32_t ratio, bool whatever_priority
 static hr_verdict warn_gate(hr_asking *a, uint8_t cause)
 {
     if (!a->warned) {
-        hr_say_gate(a->session, hr_lead(a)->who.client, a->judge, cause, &a->terms, 0, a->words);
+        hr_say_gate(a->session, hr_lead(a)->ref.client, a->judge, cause, &a->terms, 0, a->words);
         hr_say_runs(a->words);
     }
     a->warned = true;
@@ -40,7 +40,7 @@ static hr_verdict warn_gate(hr_asking *a, uint8_t cause)
 
 static hr_verdict refuse_gate(hr_asking *a, uint8_t cause, hr_verdict how)
 {
-    hr_say_gate(a->session, hr_lead(a)->who.client, a->judge, cause, &a->terms, hr_waited(a),
+    hr_say_gate(a->session, hr_lead(a)->ref.client, a->judge, cause, &a->terms, hr_waited(a),
                 a->words);
     return how;
 }
@@ -92,11 +92,11 @@ static bool is_told(const hr_client *client)
  * a name for each statement would meet none. */
 static uint32_t judge_of(const hr_asking *a, uint32_t own, uint64_t key)
 {
-    const hr_who *who = &hr_lead(a)->who;
+    const hr_client_ref *ref = &hr_lead(a)->ref;
     char identity[HR_MAX_IDENTITY_BYTES + 1];
 
     if (own == HR_OTHERS)
-        return who->client == HR_OTHERS ? who->level : HR_OTHERS;
+        return ref->client == HR_OTHERS ? ref->level : HR_OTHERS;
     if (is_told(a->client))
         return own;
     return !hr_client_name(a->client, key, identity)
@@ -110,7 +110,7 @@ static uint64_t key_of(const hr_asking *a)
     const hr_waiter *waiter = hr_waiter_of(a);
 
     return waiter != NULL && hr_client_at(a->thread, waiter->client) == a->client ? waiter->client_key
-                                                                                : hr_lead(a)->who.key;
+                                                                                : hr_lead(a)->ref.key;
 }
 
 /* What Python says of it. */
@@ -204,7 +204,7 @@ static uint32_t units_for(const hr_asking *a)
     uint32_t units = 0;
 
     for (uint32_t i = 0; i < a->count; i++)
-        units += !a->cases[i].inside;
+        units += !a->statements[i].inside;
     return units;
 }
 
@@ -229,7 +229,7 @@ static hr_verdict delay_by_pace(hr_asking *a, uint64_t wait_ns)
     if (hr_now(a) + wait_ns <= end_ns && hr_now(a) < end_ns && has_room(a, most)
         && hr_hold(a, HR_WAITS_PACE, HR_BY_PACE, PACE_KEY, wait_ns > 0 ? hr_now(a) + wait_ns : end_ns))
         return STEP_WAIT;
-    hr_say_pace(a->session, hr_lead(a)->who.client, wait_ns, hr_waited(a), a->words);
+    hr_say_pace(a->session, hr_lead(a)->ref.client, wait_ns, hr_waited(a), a->words);
     return STEP_REFUSE;
 }
 
@@ -255,7 +255,7 @@ hr_verdict hr_at_pace(hr_asking *a)
     if (action == HR_ACT_PASS)
         return STEP_PASS;
     if (!a->warned || action != HR_ACT_WARN)
-        hr_say_pace(a->session, hr_lead(a)->who.client, wait_ns, 0, a->words);
+        hr_say_pace(a->session, hr_lead(a)->ref.client, wait_ns, 0, a->words);
     if (action != HR_ACT_WARN && !hr_dry(a))
         return action == HR_ACT_CLOSE ? STEP_SHUT : STEP_REFUSE;
     hr_say_runs(a->words);

@@ -33,7 +33,7 @@ static uint16_t put_tags(const hg_tags *tags, char *out, size_t room, uint16_t *
 }
 
 /* As they are to be trusted, into the thread's scratch. */
-static void read_again(hr_session *session, const hr_case *one)
+static void read_again(hr_session *session, const hr_statement *one)
 {
     hr_thread *thread = session->thread;
     hr_gate_thread *gate = thread->gate;
@@ -45,11 +45,11 @@ static void read_again(hr_session *session, const hr_case *one)
     else
         hg_tags_read(one->text, one->length, hr_dialect(thread), &gate->tags);
     if (naming->guarded)
-        hr_trust_tags(&gate->seals, naming, hr_username(session), thread->wall_ms, &gate->tags,
+        hr_trust_tags(&gate->signatures, naming, hr_username(session), thread->wall_ms, &gate->tags,
                       &until_ms);
 }
 
-void hr_note_tags(hr_session *session, uint32_t slot, const hr_case *one, bool fresh)
+void hr_note_tags(hr_session *session, uint32_t slot, const hr_statement *one, bool fresh)
 {
     hr_thread *thread = session->thread;
     hr_note *note = &thread->relay->gate->notes[slot];
@@ -137,7 +137,7 @@ void hr_trace_end(hr_session *session, const hr_running *running, const hr_note 
     trace.actual_ns = trace.wall_ns = actual_ns > 0 ? actual_ns : 1;
     trace.flags |= aborted ? ABORTED : 0;
     if (note->prepared != NULL) {
-        read_again(session, &(hr_case){.prepared = note->prepared});
+        read_again(session, &(hr_statement){.prepared = note->prepared});
         trace.fingerprint = note->prepared->fingerprint;
         trace.tags_length = put_tags(&thread->gate->tags, trace.text + used,
                                      sizeof trace.text - used, &trace.tags_left_out);
@@ -165,7 +165,7 @@ static float drawn_refusal(hr_thread *thread)
     return weight;
 }
 
-void hr_trace_refusal(hr_session *session, const hr_case *one, const hg_report *report)
+void hr_trace_refusal(hr_session *session, const hr_statement *one, const hg_report *report)
 {
     hr_thread *thread = session->thread;
     float weight = drawn_refusal(thread);

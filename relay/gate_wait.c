@@ -59,8 +59,8 @@ static hr_waiter *new_waiter(hr_asking *a)
     waiter->sequence = hr_queue_number(hr_queues_of(a));
     waiter->priority = hr_lead(a)->priority;
     waiter->slot = slot;
-    waiter->client = hr_lead(a)->who.client;
-    waiter->client_key = hr_lead(a)->who.key;
+    waiter->client = hr_lead(a)->ref.client;
+    waiter->client_key = hr_lead(a)->ref.key;
     waiter->roll = a->roll;
     waiter->since_ns = hr_now(a);
     running = &hr_runnings_in(a->state)[slot];

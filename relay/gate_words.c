@@ -183,12 +183,12 @@ static hr_event *begin(hr_thread *thread, uint32_t kind, uint32_t number_of)
     return event;
 }
 
-void hr_tell_client(hr_thread *thread, const hr_who *who, const char *identity, size_t length)
+void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *identity, size_t length)
 {
-    hr_event *event = begin(thread, HR_EVENT_CLIENT, who->client);
+    hr_event *event = begin(thread, HR_EVENT_CLIENT, ref->client);
     size_t used = 0;
 
-    event->pattern = who->key;
+    event->pattern = ref->key;
     event->text_length = put(event, &used, identity, length);
     event->text_whole = 1;
     hr_tell(thread, event);
@@ -209,7 +209,7 @@ static bool has_parameters(const char *text, size_t length, int dialect)
 }
 
 /* What is known of its text: of a prepared one perhaps not all. */
-static void put_text(hr_session *session, hr_event *event, size_t *used, const hr_case *one)
+static void put_text(hr_session *session, hr_event *event, size_t *used, const hr_statement *one)
 {
     bool whole = one->prepared == NULL
                      ? true
@@ -236,9 +236,9 @@ static size_t put_names(hr_session *session, hr_event *event)
     return used;
 }
 
-void hr_tell_pattern(hr_session *session, const hr_case *one, uint64_t pattern)
+void hr_tell_pattern(hr_session *session, const hr_statement *one, uint64_t pattern)
 {
-    hr_event *event = begin(session->thread, HR_EVENT_PATTERN, one->who.client);
+    hr_event *event = begin(session->thread, HR_EVENT_PATTERN, one->ref.client);
     size_t used = put_names(session, event);
 
     event->pattern = pattern;
@@ -246,7 +246,7 @@ void hr_tell_pattern(hr_session *session, const hr_case *one, uint64_t pattern)
     hr_tell(session->thread, event);
 }
 
-void hr_tell_action(hr_session *session, uint32_t kind, const hr_case *one, uint8_t cause,
+void hr_tell_action(hr_session *session, uint32_t kind, const hr_statement *one, uint8_t cause,
                     const char *reason, const char *budget, uint64_t took_ns)
 {
     hr_thread *thread = session->thread;
@@ -257,7 +257,7 @@ void hr_tell_action(hr_session *session, uint32_t kind, const hr_case *one, uint
         hg_add_own(&thread->counts->lost_events, 1);
         return;
     }
-    event = begin(thread, kind, one->who.client);
+    event = begin(thread, kind, one->ref.client);
     used = put_names(session, event);
     event->pattern = one->pattern;
     event->took_ns = took_ns;

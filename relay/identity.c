@@ -445,30 +445,30 @@ static size_t sanitised(const char *value, size_t length, char *out)
     return used;
 }
 
-static hr_who who_is(hr_session *session, const char *value, size_t length)
+static hr_client_ref who_is(hr_session *session, const char *value, size_t length)
 {
     hr_thread *thread = session->thread;
     char identity[HR_MAX_IDENTITY_BYTES + 1];
     bool is_new;
-    hr_who who;
+    hr_client_ref ref;
 
     length = sanitised(value, length, identity);
-    who.level = HR_OTHERS;
+    ref.level = HR_OTHERS;
     if (length == 0) {
-        who.client = HR_UNIDENTIFIED;
-        who.key = atomic_load_explicit(&hr_client_at(thread, HR_UNIDENTIFIED)->key,
+        ref.client = HR_UNIDENTIFIED;
+        ref.key = atomic_load_explicit(&hr_client_at(thread, HR_UNIDENTIFIED)->key,
                                        memory_order_relaxed);
-        return who;
+        return ref;
     }
-    who.client = hr_client_find(thread->relay->state, thread->pid, identity, length,
+    ref.client = hr_client_find(thread->relay->state, thread->pid, identity, length,
                                 thread->now_ns, &is_new);
-    who.key = hr_client_key(who.client == HR_OTHERS ? "others" : identity,
-                            who.client == HR_OTHERS ? 6 : length);
-    if (who.client == HR_OTHERS)
-        who.level = hr_client_level(thread->relay->state, identity, length, thread->wall_ms);
+    ref.key = hr_client_key(ref.client == HR_OTHERS ? "others" : identity,
+                            ref.client == HR_OTHERS ? 6 : length);
+    if (ref.client == HR_OTHERS)
+        ref.level = hr_client_level(thread->relay->state, identity, length, thread->wall_ms);
     if (is_new)
-        hr_tell_client(thread, &who, identity, length);
-    return who;
+        hr_tell_client(thread, &ref, identity, length);
+    return ref;
 }
 
 /* What the session itself says by this source; 0: nothing. */
@@ -509,7 +509,7 @@ static void identify_session(hr_session *session, const hr_naming *naming)
     const char *value = "";
     size_t length = 0;
     uint32_t rank = 0;
-    hr_who who;
+    hr_client_ref ref;
 
     for (; rank < naming->settings.sources; rank++) {
         length = own_value(session, &naming->settings.source[rank], &value);
@@ -517,10 +517,10 @@ static void identify_session(hr_session *session, const hr_naming *naming)
             break;
         length = 0;
     }
-    who = who_is(session, value, length);
-    session->gate.client = who.client;
-    session->gate.client_key = who.key;
-    session->gate.level = who.level;
+    ref = who_is(session, value, length);
+    session->gate.client = ref.client;
+    session->gate.client_key = ref.key;
+    session->gate.level = ref.level;
     session->gate.naming = naming->version;
     session->gate.rank = (uint8_t) rank;
 }
@@ -546,7 +546,7 @@ static const hg_tag *tag_named(const hg_tags *tags, const char *name, size_t len
 }
 
 static bool by_source(hr_session *session, const hr_source *source, const hg_tags *tags,
-                      uint64_t fingerprint, hr_who *who)
+                      uint64_t fingerprint, hr_client_ref *ref)
 {
     char pattern[32];
     const hg_tag *tag;
@@ -555,35 +555,35 @@ static bool by_source(hr_session *session, const hr_source *source, const hg_tag
         int length = snprintf(pattern, sizeof pattern, "pattern:%016llx",
                               (unsigned long long) fingerprint);
 
-        *who = who_is(session, pattern, (size_t) length);
+        *ref = who_is(session, pattern, (size_t) length);
         return true;
     }
     tag = source->kind == HR_FROM_TAG ? tag_named(tags, source->name, source->name_length) : NULL;
     if (tag == NULL)
         return false;
-    *who = who_is(session, tags->text + tag->value_offset, tag->value_length);
-    return who->client != HR_UNIDENTIFIED;
+    *ref = who_is(session, tags->text + tag->value_offset, tag->value_length);
+    return ref->client != HR_UNIDENTIFIED;
 }
 
-hr_who hr_identify_session(hr_session *session, const hr_naming *naming)
+hr_client_ref hr_identify_session(hr_session *session, const hr_naming *naming)
 {
     if (!is_identified(session, naming))
         identify_session(session, naming);
-    return (hr_who){session->gate.client, session->gate.client_key, session->gate.level};
+    return (hr_client_ref){session->gate.client, session->gate.client_key, session->gate.level};
 }
 
-hr_who hr_identify(hr_session *session, const hr_naming *naming, const hg_tags *tags,
+hr_client_ref hr_identify(hr_session *session, const hr_naming *naming, const hg_tags *tags,
                    uint64_t fingerprint, uint8_t *rank)
 {
-    hr_who own = hr_identify_session(session, naming);
-    hr_who who;
+    hr_client_ref own = hr_identify_session(session, naming);
+    hr_client_ref ref;
 
     *rank = session->gate.rank;
     if (naming->by_tags || naming->by_pattern)
         for (uint8_t i = 0; i < session->gate.rank; i++)
-            if (by_source(session, &naming->settings.source[i], tags, fingerprint, &who)) {
+            if (by_source(session, &naming->settings.source[i], tags, fingerprint, &ref)) {
                 *rank = i;
-                return who;
+                return ref;
             }
     return own;
 }

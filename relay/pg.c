@@ -162,7 +162,7 @@ static bool at_rest(const hr_session *session)
     const hr_pg *pg = &session->pg;
 
     return pg->phase == HR_PG_OPEN && pg->status == 'I' && pg->unit_count == 0 && pg->sent == 0
-           && pg->swallowing == HR_PG_SWALLOW_NOTHING && !pg->copying_in && pg->doomed == NULL
+           && pg->skip_until_sync == HR_PG_SKIP_NOTHING && !pg->copying_in && pg->pending_error == NULL
            && pg->pass_left == 0 && pg->drop_left == 0 && pg->server_pass_left == 0
            && pg->server_drop_left == 0;
 }
@@ -182,8 +182,8 @@ static void free_machine(hr_session *session)
     hr_pg_effects_drop(session, true);
     hr_pg_names_free(session);
     hr_pg_start_free(session);
-    free(session->pg.doomed);
-    session->pg.doomed = NULL;
+    free(session->pg.pending_error);
+    session->pg.pending_error = NULL;
 }
 
 const hr_machine hr_pg_machine = {

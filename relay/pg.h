@@ -6,15 +6,15 @@
 #define HR_PG_MAX_UNITS 64u   /* then the client waits */
 
 /* A message of the proxy's own that waits for its turn. */
-typedef struct hr_pg_saying {
+typedef struct hr_pg_pending {
     uint32_t length;
     uint8_t bytes[];
-} hr_pg_saying;
+} hr_pg_pending;
 
 /* Something that was sent to the server, and that its answer will end. */
 typedef struct hr_pg_unit {
     uint64_t sent_ns;
-    hr_pg_saying *saying; /* a notice to be told before its answer; of a poison: the error */
+    hr_pg_pending *pending; /* a notice to be told before its answer; of an invalid Bind: the error */
     uint32_t at;          /* which of its segment's messages it is */
     uint32_t ends_at;     /* which of them ends it: its Execute; UINT32_MAX: not sent yet */
     uint32_t portal;      /* hash of its name */
@@ -25,14 +25,14 @@ typedef struct hr_pg_unit {
     bool data_ended;      /* a Sync behind a CopyDone or CopyFail for its segment's last Execute */
     bool hidden;          /* a Query of our own making: its ReadyForQuery is not the client's */
     bool eaten;           /* nor is what it completes */
-    bool silent;          /* a poison behind an error that the client has been told of */
+    bool silent;          /* an invalid Bind behind an error that the client has been told of */
 } hr_pg_unit;
 
 typedef struct hr_pg {
     uint8_t phase;            /* HR_PG_* */
     uint8_t status;           /* of the last ReadyForQuery: 'I', 'T', 'E' */
     uint8_t block;            /* of transaction, where the client's stream is: HR_PG_BLOCK_* */
-    uint8_t swallowing;       /* what the client sends up to its Sync: HR_PG_SWALLOW_* */
+    uint8_t skip_until_sync;  /* what the client sends up to its Sync: HR_PG_SKIP_* */
     bool ran;                 /* something that is judged has run in this block; see pg_block.c */
     bool segment_ran;         /* and in this segment, which is a transaction by itself */
     bool segment_bound;       /* something may have changed in it where the transaction is */
@@ -42,7 +42,7 @@ typedef struct hr_pg {
     bool names_lost;          /* a statement that begins or ends transactions is not known by its name */
     bool copying_in;          /* the server reads COPY data; the client has not ended it */
     bool data_ended;          /* the client has, since its last Execute or Query */
-    bool skipping;            /* the server has told an error, and skips to the next Sync */
+    bool server_skips;        /* the server has told an error, and skips to the next Sync */
     bool unflushed;           /* since the last Flush or Sync something was sent that is answered */
     bool told_fatal;          /* the server itself: no second word of ours behind it */
     bool asked_tls, asked_gss, replication, cancels;
@@ -68,7 +68,7 @@ typedef struct hr_pg {
     hr_pg_unit here[HR_PG_UNITS_HERE];
     hr_pg_unit *ring;         /* HR_PG_MAX_UNITS of them, while more are in flight; else NULL */
     uint8_t *startup;         /* the packet that is to be sent once there is a server */
-    hr_pg_saying *doomed;     /* what the client is told before it is closed, once it may be told */
+    hr_pg_pending *pending_error; /* what the client is told before it is closed, once it may be told */
     hr_prepared *portal;      /* statement of the unnamed one */
     struct hr_pg_names *names; /* prepared statements and portals by name; NULL: none */
     struct hr_pg_effect *effects; /* what SQL under way will do to names */

@@ -58,7 +58,7 @@ static void begin_segment(hr_pg *pg)
     pg->sent = pg->parses = 0;
     pg->segment_ran = pg->segment_bound = pg->segment_executed = pg->segment_given = false;
     pg->unflushed = pg->data_ended = false;
-    pg->swallowing = HR_PG_SWALLOW_NOTHING;
+    pg->skip_until_sync = HR_PG_SKIP_NOTHING;
 }
 
 /* Answers that the server keeps until a Sync may be what this waits for: it is made to send them. */
@@ -94,7 +94,7 @@ static uint32_t ask_flags(const hr_pg *pg)
 static bool is_lost(const hr_pg *pg)
 {
     return (pg->block == HR_PG_BLOCK_FAILED && pg->unit_count == 0 && !pg->segment_bound)
-           || (pg->skipping && pg->segment == pg->server_segment);
+           || (pg->server_skips && pg->segment == pg->server_segment);
 }
 
 /* Whether there is room for it, and whether it is known where it would run. A Query may hold a BEGIN, a
@@ -144,33 +144,33 @@ bool hr_pg_refuse_alone(hr_pg_feed *feed)
     hg_add_own(&feed->session->thread->counts->statements, 1);
     hr_pg_flush(feed);
     hr_pg_say(feed->session, &said);
-    feed->pg->swallowing = HR_PG_SWALLOW_ALONE;
+    feed->pg->skip_until_sync = HR_PG_SKIP_ALONE;
     feed->answers++;
     return true;
 }
 
-static hr_pg_saying *refusal_of(const hr_pg_feed *feed)
+static hr_pg_pending *refusal_of(const hr_pg_feed *feed)
 {
     hr_pg_said said = hr_pg_refusal(&feed->words, false);
 
     return hr_pg_keep(&said);
 }
 
-/* Takes the saying over. */
-static void send_poison(hr_pg_feed *feed, bool with_sync, hr_pg_saying *saying)
+/* Takes `pending` over. */
+static void send_invalid_bind(hr_pg_feed *feed, bool with_sync, hr_pg_pending *pending)
 {
     hg_add_own(&feed->session->thread->counts->statements, 1);
     hr_pg_flush(feed);
-    hr_pg_poison(feed->session, with_sync);
-    hr_pg_push(feed->session, HR_PG_UNIT_POISON, 0)->saying = saying;
+    hr_pg_say_invalid_bind(feed->session, with_sync);
+    hr_pg_push(feed->session, HR_PG_UNIT_INVALID_BIND, 0)->pending = pending;
 }
 
-static bool poison_message(hr_pg_feed *feed, hr_pg_saying *saying)
+static bool fail_message(hr_pg_feed *feed, hr_pg_pending *pending)
 {
-    send_poison(feed, false, saying);
+    send_invalid_bind(feed, false, pending);
     feed->pg->sent++;
     feed->pg->unflushed = true;
-    feed->pg->swallowing = HR_PG_SWALLOW_POISONED; /* the server would skip it all: it need not even come */
+    feed->pg->skip_until_sync = HR_PG_SKIP_FAILED; /* the server would skip it all: it need not even come */
     return true;
 }
 
@@ -178,12 +178,12 @@ static bool refuse_message(hr_pg_feed *feed)
 {
     if (hr_pg_answers_alone(feed->pg))
         return hr_pg_refuse_alone(feed);
-    return poison_message(feed, refusal_of(feed));
+    return fail_message(feed, refusal_of(feed));
 }
 
-static bool poison_query(hr_pg_feed *feed, uint32_t total)
+static bool fail_query(hr_pg_feed *feed, uint32_t total)
 {
-    send_poison(feed, true, refusal_of(feed));
+    send_invalid_bind(feed, true, refusal_of(feed));
     hr_pg_push(feed->session, HR_PG_UNIT_SYNC, 0);
     begin_segment(feed->pg);
     return drop(feed, total);
@@ -193,13 +193,13 @@ static bool refuse_query_alone(hr_pg_feed *feed, uint32_t total)
 {
     hr_pg_refuse_alone(feed);
     hr_pg_say_ready(feed->session, 'I');
-    feed->pg->swallowing = HR_PG_SWALLOW_NOTHING;
+    feed->pg->skip_until_sync = HR_PG_SKIP_NOTHING;
     return drop(feed, total);
 }
 
 static bool refuse_call(hr_pg_feed *feed, uint32_t total)
 {
-    return hr_pg_answers_alone(feed->pg) ? refuse_query_alone(feed, total) : poison_query(feed, total);
+    return hr_pg_answers_alone(feed->pg) ? refuse_query_alone(feed, total) : fail_query(feed, total);
 }
 
 /* A Query of our own, of this text, whose ReadyForQuery the client does not see. */
@@ -233,7 +233,7 @@ static bool try_to_shut(hr_pg_feed *feed)
     if (pg->server_pass_left > 0 || pg->server_drop_left > 0 || hr_pg_owes_ready(pg))
         return hr_pg_wait_turn(feed);
     hr_pg_flush(feed);
-    hr_pg_say_kept(feed->session, &pg->doomed);
+    hr_pg_say_kept(feed->session, &pg->pending_error);
     pg->phase = HR_PG_ENDED;
     feed->next = HR_CLOSE;
     return false;
@@ -243,8 +243,8 @@ bool hr_pg_shut(hr_pg_feed *feed)
 {
     hr_pg_said said = hr_pg_refusal(&feed->words, true);
 
-    feed->pg->doomed = hr_pg_keep(&said);
-    if (feed->pg->doomed == NULL) {
+    feed->pg->pending_error = hr_pg_keep(&said);
+    if (feed->pg->pending_error == NULL) {
         feed->next = HR_CLOSE;
         return false;
     }
@@ -275,16 +275,16 @@ static bool goes(const hr_pg_feed *feed)
 }
 
 /* Before its answer, and behind what is owed before it. Takes the notice over. */
-static void notify(hr_pg_feed *feed, hr_pg_unit *unit, hr_pg_saying *notice)
+static void notify(hr_pg_feed *feed, hr_pg_unit *unit, hr_pg_pending *notice)
 {
-    unit->saying = notice;
+    unit->pending = notice;
     if (notice == NULL || feed->pg->unit_count > 1)
         return;
-    hr_pg_say_kept(feed->session, &unit->saying);
+    hr_pg_say_kept(feed->session, &unit->pending);
     feed->answers++;
 }
 
-static hr_pg_saying *notice_of(const hr_pg_feed *feed)
+static hr_pg_pending *notice_of(const hr_pg_feed *feed)
 {
     hr_pg_said said;
 
@@ -337,7 +337,7 @@ static bool refuse_query(hr_pg_feed *feed, const char *text, size_t length, uint
         hr_pg_begin_string(feed->pg, slices, 0);
         send_hidden(feed, "BEGIN", 5, true);
     }
-    return poison_query(feed, total);
+    return fail_query(feed, total);
 }
 
 static bool pass_query(hr_pg_feed *feed, uint8_t kind, uint32_t total)
@@ -502,7 +502,7 @@ static void ask_prepared(hr_pg_feed *feed, hr_prepared *prepared, uint32_t flags
         feed->said = hr_ask_prepared(feed->session, prepared, flags, &feed->words, &feed->ticket);
 }
 
-static void count_portal(hr_pg_feed *feed, hr_ticket ticket, hr_pg_saying *notice, uint32_t portal,
+static void count_portal(hr_pg_feed *feed, hr_ticket ticket, hr_pg_pending *notice, uint32_t portal,
                          uint32_t ends_at)
 {
     hr_pg_unit *unit;
@@ -536,12 +536,12 @@ static bool pass_bind(hr_pg_feed *feed, const hr_pg_bind *bind, uint32_t total)
 /* pg_head.c has asked for it already. */
 static bool pass_decided(hr_pg_feed *feed, const hr_pg_bind *bind, uint32_t total)
 {
-    hr_pg_saying *notice = feed->decided_notice;
+    hr_pg_pending *notice = feed->decided_notice;
 
     feed->decided_at = SIZE_MAX;
     feed->decided_notice = NULL;
     if (feed->decided_refused)
-        return poison_message(feed, notice);
+        return fail_message(feed, notice);
     count_portal(feed, feed->decided, notice, bind->portal.hash, UINT32_MAX);
     return pass_bind(feed, bind, total);
 }
@@ -666,9 +666,9 @@ static bool on_sync(hr_pg_feed *feed, uint32_t total)
 {
     hr_pg *pg = feed->pg;
 
-    if (pg->swallowing == HR_PG_SWALLOW_ALONE) {
+    if (pg->skip_until_sync == HR_PG_SKIP_ALONE) {
         hr_pg_say_ready(feed->session, 'I');
-        pg->swallowing = HR_PG_SWALLOW_NOTHING;
+        pg->skip_until_sync = HR_PG_SKIP_NOTHING;
         return drop(feed, total);
     }
     if (pg->copying_in) /* the server reads data, and does not hear it */
@@ -809,10 +809,10 @@ static bool step(hr_pg_feed *feed)
                                                 : "headgate: invalid length of a message");
     if (pg->copying_in && !is_data(type))
         return violate(feed, "headgate: only data is taken while COPY reads from the client");
-    if (pg->swallowing != HR_PG_SWALLOW_NOTHING && type != 'S' && type != 'X')
+    if (pg->skip_until_sync != HR_PG_SKIP_NOTHING && type != 'S' && type != 'X')
         return drop(feed, size + 1);
     if (starts_segment(type) && hr_pg_answers_alone(pg) && !hr_pg_head(feed))
-        return pg->swallowing != HR_PG_SWALLOW_NOTHING;
+        return pg->skip_until_sync != HR_PG_SKIP_NOTHING;
     return on_message(feed, type, size + 1);
 }
 
@@ -844,7 +844,7 @@ size_t hr_pg_client(hr_session *session, const uint8_t *bytes, size_t length, hr
     feed.decided_refused = feed.begins = false;
     feed.ticket = 0;
     go_on(&feed);
-    if (session->pg.doomed != NULL)
+    if (session->pg.pending_error != NULL)
         try_to_shut(&feed);
     while (feed.next == HR_MORE && step(&feed))
         ;

@@ -46,8 +46,8 @@ enum { /* hr_pg.phase */
 };
 
 enum { HR_PG_BLOCK_NONE = 0, HR_PG_BLOCK_OPEN, HR_PG_BLOCK_FAILED };
-enum { HR_PG_SWALLOW_NOTHING = 0, HR_PG_SWALLOW_ALONE /* and answer Sync */, HR_PG_SWALLOW_POISONED };
-enum { HR_PG_UNIT_BIND = 0, HR_PG_UNIT_POISON, HR_PG_UNIT_QUERY, HR_PG_UNIT_CALL, HR_PG_UNIT_SYNC };
+enum { HR_PG_SKIP_NOTHING = 0, HR_PG_SKIP_ALONE /* and answer Sync */, HR_PG_SKIP_FAILED };
+enum { HR_PG_UNIT_BIND = 0, HR_PG_UNIT_INVALID_BIND, HR_PG_UNIT_QUERY, HR_PG_UNIT_CALL, HR_PG_UNIT_SYNC };
 
 static inline uint32_t hr_pg_u32(const uint8_t *bytes)
 {
@@ -85,7 +85,7 @@ typedef struct hr_pg_feed {
     uint32_t answers;  /* of our own in this call */
     size_t decided_at; /* the Bind that pg_head.c has asked for; SIZE_MAX: none */
     hr_ticket decided;
-    hr_pg_saying *decided_notice;
+    hr_pg_pending *decided_notice;
     bool decided_refused; /* it may not go, and what is kept is the error */
     bool begins;       /* pg_head.c has seen a BEGIN before it */
     size_t parsed_at;  /* the Parse whose text it has prepared; SIZE_MAX: none */
@@ -116,7 +116,7 @@ bool hr_pg_read_parse(const hr_pg_feed *feed, size_t at, size_t there, hr_pg_par
 
 /* Looks ahead, at the start of a segment of which nothing was sent. Whether the message at feed->at is
  * to be gone on with. Else: more bytes are to come first; or the client waits, is refused, or is shut
- * out: feed->next, pg->swallowing. */
+ * out: feed->next, pg->skip_until_sync. */
 bool hr_pg_head(hr_pg_feed *feed);
 /* Nothing of a transaction is at the server, and nothing is owed to the client: a refusal is ours. */
 bool hr_pg_answers_alone(const hr_pg *pg);
@@ -277,13 +277,13 @@ typedef struct hr_pg_said {
 void hr_pg_say(hr_session *session, const hr_pg_said *said);
 void hr_pg_say_ready(hr_session *session, uint8_t status);
 /* The same for later. NULL: no memory. */
-hr_pg_saying *hr_pg_keep(const hr_pg_said *said);
+hr_pg_pending *hr_pg_keep(const hr_pg_said *said);
 /* Says what was kept, and frees it. */
-void hr_pg_say_kept(hr_session *session, hr_pg_saying **saying);
+void hr_pg_say_kept(hr_session *session, hr_pg_pending **pending);
 hr_pg_said hr_pg_refusal(const hr_words *words, bool fatal);
 hr_pg_said hr_pg_warning(const hr_words *words);
 /* Bind of what cannot be bound; with a Sync behind it: in the place of a Query. */
-void hr_pg_poison(hr_session *session, bool with_sync);
+void hr_pg_say_invalid_bind(hr_session *session, bool with_sync);
 void hr_pg_say_flush(hr_session *session); /* to the server */
 void hr_pg_say_query(hr_session *session, const char *text, size_t length); /* and this */
 

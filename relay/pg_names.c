@@ -284,7 +284,7 @@ void hr_pg_statement_put(hr_session *session, const hr_pg_called *called, hr_pre
     hr_pg *pg = &session->pg;
     hr_pg_name **link = find_statement(pg, called);
 
-    if (pg->skipping && pg->segment == pg->server_segment)
+    if (pg->server_skips && pg->segment == pg->server_segment)
         drop_prepared(session, &prepared); /* the server skips it */
     else if (prepared == NULL)
         forget_statement(session, link, word);
@@ -395,12 +395,6 @@ void hr_pg_statement_close(hr_session *session, const hr_pg_called *called)
         close_name(&session->pg, *link);
 }
 
-static void open_again(hr_pg *pg, hr_pg_name *name)
-{
-    name->closing = false;
-    pg->closings--;
-}
-
 static bool has_failed(const hr_pg *pg, const hr_pg_meaning *meaning)
 {
     return meaning->prepared != NULL && meaning->segment == pg->server_segment
@@ -462,7 +456,8 @@ static bool settle_name(hr_session *session, hr_pg_name *name, bool failed)
     if (name->closing && name->closed_segment == pg->server_segment) {
         if (!failed || name->closed_at < pg->answered)
             return false;
-        open_again(pg, name);
+        name->closing = false;
+        pg->closings--;
     }
     return !failed || take_back(session, name);
 }

@@ -78,30 +78,30 @@ void hr_pg_say_ready(hr_session *session, uint8_t status)
     hr_emit(session, HR_CLIENT, ready + (status == 'I' ? 0 : status == 'T' ? 6 : 12), 6);
 }
 
-hr_pg_saying *hr_pg_keep(const hr_pg_said *said)
+hr_pg_pending *hr_pg_keep(const hr_pg_said *said)
 {
     uint8_t built[SAYING_BYTES];
     size_t length = build(said, built);
-    hr_pg_saying *saying = malloc(sizeof *saying + length);
+    hr_pg_pending *pending = malloc(sizeof *pending + length);
 
-    if (saying == NULL)
+    if (pending == NULL)
         return NULL;
-    saying->length = (uint32_t) length;
-    memcpy(saying->bytes, built, length);
-    return saying;
+    pending->length = (uint32_t) length;
+    memcpy(pending->bytes, built, length);
+    return pending;
 }
 
-void hr_pg_say_kept(hr_session *session, hr_pg_saying **saying)
+void hr_pg_say_kept(hr_session *session, hr_pg_pending **pending)
 {
     void *scratch;
 
-    if (*saying == NULL)
+    if (*pending == NULL)
         return;
-    scratch = hr_scratch(session, (*saying)->length);
-    memcpy(scratch, (*saying)->bytes, (*saying)->length);
-    hr_emit(session, HR_CLIENT, scratch, (*saying)->length);
-    free(*saying);
-    *saying = NULL;
+    scratch = hr_scratch(session, (*pending)->length);
+    memcpy(scratch, (*pending)->bytes, (*pending)->length);
+    hr_emit(session, HR_CLIENT, scratch, (*pending)->length);
+    free(*pending);
+    *pending = NULL;
 }
 
 hr_pg_said hr_pg_refusal(const hr_words *words, bool fatal)
@@ -118,15 +118,15 @@ hr_pg_said hr_pg_warning(const hr_words *words)
 /* Twice impossible: there is no statement of that name, and if a client had made one, two formats for
  * no parameter would still be an error. It fails before anything is planned, and what the server's log
  * says of it explains itself. */
-void hr_pg_poison(hr_session *session, bool with_sync)
+void hr_pg_say_invalid_bind(hr_session *session, bool with_sync)
 {
-    static const char poison[] = "B\0\0\0\x2f" "\0" "headgate refused this statement\0"
+    static const char invalid[] = "B\0\0\0\x2f" "\0" "headgate refused this statement\0"
                                  "\0\2" "\0\0" "\0\0" "\0\0" "\0\0"
                                  "S\0\0\0\4";
-    size_t bind = sizeof poison - 1 - 5;
+    size_t bind = sizeof invalid - 1 - 5;
 
-    _Static_assert(sizeof poison - 1 - 5 == 1 + 0x2f, "the length in the Bind's header");
-    hr_emit(session, HR_SERVER, poison, with_sync ? bind + 5 : bind);
+    _Static_assert(sizeof invalid - 1 - 5 == 1 + 0x2f, "the length in the Bind's header");
+    hr_emit(session, HR_SERVER, invalid, with_sync ? bind + 5 : bind);
 }
 
 void hr_pg_say_flush(hr_session *session)

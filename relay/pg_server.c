@@ -3,7 +3,7 @@
  *
  * Rows are most of it, and of them the headers alone are looked at. All is passed on as one slice of
  * what was fed; only where something of our own comes between (a notice), or in the place of a message
- * (the error of a poison), the slice is cut. A header that is not all there waits, so whenever nothing
+ * (the error of an invalid Bind), the slice is cut. A header that is not all there waits, so whenever nothing
  * is left of a message the client is at a message's end, too.
  */
 #include "pg_inside.h"
@@ -53,10 +53,10 @@ static void bring_forward(answer *a)
     if (pg->unit_count == 0)
         return;
     first = hr_pg_unit_at(pg, 0);
-    if (first->saying == NULL || first->kind == HR_PG_UNIT_POISON)
+    if (first->pending == NULL || first->kind == HR_PG_UNIT_INVALID_BIND)
         return;
     pass_on(a);
-    hr_pg_say_kept(a->session, &first->saying);
+    hr_pg_say_kept(a->session, &first->pending);
 }
 
 static void end_portal(answer *a, uint32_t number)
@@ -122,20 +122,20 @@ static uint8_t end_segment(answer *a)
         bool ignored = unit->ignored, failed = unit->failed;
 
         kind = unit->kind;
-        hr_pg_finish(a->session, unit, pg->skipping);
+        hr_pg_finish(a->session, unit, pg->server_skips);
         hr_pg_pop(a->session);
         if (kind >= HR_PG_UNIT_QUERY) {
-            hr_pg_statements_settle(a->session, pg->skipping || failed);
+            hr_pg_statements_settle(a->session, pg->server_skips || failed);
             hr_pg_effects_drop(a->session, false);
             pg->server_segment++;
         }
         if (kind == HR_PG_UNIT_SYNC && !ignored)
             break;
-        if (!pg->skipping && (kind == HR_PG_UNIT_QUERY || kind == HR_PG_UNIT_CALL))
+        if (!pg->server_skips && (kind == HR_PG_UNIT_QUERY || kind == HR_PG_UNIT_CALL))
             break;
     }
     pg->answered = pg->parsed = 0;
-    pg->skipping = false;
+    pg->server_skips = false;
     return kind;
 }
 
@@ -170,11 +170,11 @@ static bool is_fatal(const uint8_t *body, size_t length)
 }
 
 /* The error of our own Bind, in whose place stands what the client is to be told. */
-static bool is_poison(hr_pg *pg)
+static bool is_invalid_bind(hr_pg *pg)
 {
     hr_pg_unit *first = pg->unit_count == 0 ? NULL : hr_pg_unit_at(pg, 0);
 
-    return first != NULL && first->kind == HR_PG_UNIT_POISON && !pg->skipping
+    return first != NULL && first->kind == HR_PG_UNIT_INVALID_BIND && !pg->server_skips
            && pg->answered == first->at;
 }
 
@@ -193,12 +193,12 @@ static void say_refusal(answer *a)
 {
     static const hr_pg_said plain = {'E', "ERROR", "53000", "headgate: refused", NULL,
                                      "Try again later."};
-    hr_pg_unit *poison = hr_pg_unit_at(a->pg, 0);
+    hr_pg_unit *invalid = hr_pg_unit_at(a->pg, 0);
 
-    if (poison->silent)
+    if (invalid->silent)
         return;
-    if (poison->saying != NULL)
-        hr_pg_say_kept(a->session, &poison->saying);
+    if (invalid->pending != NULL)
+        hr_pg_say_kept(a->session, &invalid->pending);
     else
         hr_pg_say(a->session, &plain);
 }
@@ -222,7 +222,7 @@ static bool on_error(answer *a, const uint8_t *body, size_t there, uint32_t tota
 {
     hr_pg *pg = a->pg;
     hr_pg_unit *simple = simple_unit(pg);
-    bool poison = is_poison(pg);
+    bool invalid = is_invalid_bind(pg);
 
     pg->copying_in = false;
     if (pg->phase == HR_PG_SIGNING_IN || is_fatal(body, there)) {
@@ -236,15 +236,15 @@ static bool on_error(answer *a, const uint8_t *body, size_t there, uint32_t tota
             hr_pg_unit_at(pg, 1)->silent = true;
         return false;
     }
-    if (poison) {
+    if (invalid) {
         drop_message(a, total);
         say_refusal(a);
     }
     hr_pg_statements_settle(a->session, true);
     hr_pg_effects_drop(a->session, false);
     fail_segment(a->session);
-    pg->skipping = true;
-    return poison;
+    pg->server_skips = true;
+    return invalid;
 }
 
 /* ── Other messages ───────────────────────────────────────────────────────── */
@@ -467,7 +467,7 @@ static void look_at_planned(const answer *a)
     const hr_pg *pg = a->pg;
 
     if (pg->planned != 0
-        && (pg->server_segment != pg->planned_segment || pg->answered > pg->planned_at || pg->skipping))
+        && (pg->server_segment != pg->planned_segment || pg->answered > pg->planned_at || pg->server_skips))
         hr_pg_planned(a->session);
 }
 

@@ -59,8 +59,8 @@ void hr_pg_finish(hr_session *session, hr_pg_unit *unit, bool failed)
     uint64_t started_ns = unit->sent_ns > pg->ended_ns ? unit->sent_ns : pg->ended_ns;
 
     pg->ended_ns = session->thread->now_ns;
-    free(unit->saying);
-    unit->saying = NULL;
+    free(unit->pending);
+    unit->pending = NULL;
     if (unit->ticket == 0)
         return;
     hr_done(session, unit->ticket, started_ns, failed || unit->failed);
@@ -88,7 +88,7 @@ void hr_pg_tidy(hr_session *session)
     while (pg->unit_count > 0) {
         hr_pg_unit *first = hr_pg_unit_at(pg, 0);
 
-        if (first->kind != HR_PG_UNIT_BIND || first->ticket != 0 || first->saying != NULL)
+        if (first->kind != HR_PG_UNIT_BIND || first->ticket != 0 || first->pending != NULL)
             return;
         hr_pg_pop(session);
     }

@@ -171,33 +171,33 @@ static bool is_signed(const hr_naming *naming, const signature *given, const cha
     return CRYPTO_memcmp(digest, claimed, DIGEST_BYTES) == 0;
 }
 
-static bool is_remembered(const hr_seal *seal, const hr_naming *naming, const signature *given,
+static bool is_remembered(const hr_cached_signature *cached, const hr_naming *naming, const signature *given,
                           const char *message, size_t length)
 {
-    return seal->length == length && seal->naming == naming->version
-           && memcmp(seal->signature, given->digits, DIGEST_DIGITS) == 0
-           && memcmp(seal->message, message, length) == 0;
+    return cached->length == length && cached->naming == naming->version
+           && memcmp(cached->signature, given->digits, DIGEST_DIGITS) == 0
+           && memcmp(cached->message, message, length) == 0;
 }
 
 /* Whether the statement is signed by who knows the secret, for this user and all of its tags. */
-static bool vouched_for(hr_seals *seals, const hr_naming *naming, const char *username,
+static bool vouched_for(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
                         const signature *given, const hg_tags *tags)
 {
     char message[MESSAGE_BYTES];
     size_t length = message_of(tags, given, username, message);
     uint64_t hash = hg_hash(6, given->digits, 16);
-    hr_seal *seal = &seals->seal[hash % HR_SEALS];
+    hr_cached_signature *cached = &signatures->entry[hash % HR_CACHED_SIGNATURES];
     bool good;
 
-    if (is_remembered(seal, naming, given, message, length))
-        return seal->good;
+    if (is_remembered(cached, naming, given, message, length))
+        return cached->good;
     good = is_signed(naming, given, message, length);
-    if (length <= sizeof seal->message) {
-        seal->length = (uint32_t) length;
-        seal->naming = naming->version;
-        seal->good = good;
-        memcpy(seal->signature, given->digits, DIGEST_DIGITS);
-        memcpy(seal->message, message, length);
+    if (length <= sizeof cached->message) {
+        cached->length = (uint32_t) length;
+        cached->naming = naming->version;
+        cached->good = good;
+        memcpy(cached->signature, given->digits, DIGEST_DIGITS);
+        memcpy(cached->message, message, length);
     }
     return good;
 }
@@ -221,21 +221,21 @@ static bool counts(const hr_naming *naming, const hg_tags *tags, const hg_tag *t
 }
 
 /* Looked for only if some tag needs it. */
-static bool is_vouched(hr_seals *seals, const hr_naming *naming, const char *username,
+static bool is_vouched(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
                        int64_t wall_ms, const hg_tags *tags, int64_t *until_ms)
 {
     signature given;
 
     if (naming->settings.secret_length == 0 || !find_signature(tags, &given)
         || wall_ms >= given.expires_s * 1000
-        || !vouched_for(seals, naming, username, &given, tags))
+        || !vouched_for(signatures, naming, username, &given, tags))
         return false;
     if (given.expires_s * 1000 < *until_ms)
         *until_ms = given.expires_s * 1000;
     return true;
 }
 
-uint32_t hr_trust_tags(hr_seals *seals, const hr_naming *naming, const char *username,
+uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
                        int64_t wall_ms, hg_tags *tags, int64_t *until_ms)
 {
     verdict seen = {false, false};
@@ -253,7 +253,7 @@ uint32_t hr_trust_tags(hr_seals *seals, const hr_naming *naming, const char *use
         keep[i] = counts(naming, tags, &tags->tags[i], username, &needs_signature);
         if (needs_signature && !seen.looked) {
             seen.looked = true;
-            seen.good = is_vouched(seals, naming, username, wall_ms, tags, until_ms);
+            seen.good = is_vouched(signatures, naming, username, wall_ms, tags, until_ms);
         }
         keep[i] |= needs_signature && seen.good;
         dropped += !keep[i];

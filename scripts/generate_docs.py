@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from headgate import config, fleetsettings, pagesettings, proxysettings, tracingsettings
 from headgate.cli import reference as cli_reference
 from headgate.core.builtins import BUILTINS, BuiltinMetric
 from headgate.core.decision import VERDICT_MEANINGS
@@ -21,7 +20,7 @@ from headgate.core.rule_settings import RULE_SETTINGS, RuleLimits
 from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
-from headgate.core.settings import Table
+from headgate.core.settings import Table, table_of
 from headgate.http.exposition import LABELS, SECTIONS
 from headgate.http.exposition import Series as AgentSeries
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
@@ -29,6 +28,8 @@ from headgate.proxy.control import ROUTES as PROXY_ROUTES
 from headgate.proxy.metrics import LABELS as PROXY_LABELS
 from headgate.proxy.metrics import SERIES as PROXY_SERIES
 from headgate.proxy.metrics import Series as ProxySeries
+from headgate.settings import agent as agent_file
+from headgate.settings import proxy as proxy_file
 from headgate.traffic.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
@@ -47,6 +48,15 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 MADE = "<!-- Made by scripts/generate_docs.py from the tables in the code. -->\n\n"
 
 
+UNITS = (
+    'A key that ends in `_s` is a number of seconds, or a text with its unit: `0.25`, `"250ms"`,',
+    '`"1h30m"`, `"7d"`. A share is a part of 1, or a text in percent: `0.05`, `"5%"`. A size is a',
+    """number in the unit that the key's name ends in, or a text: `"64 KiB"`, `"4 GiB"`. A text""",
+    "without a unit is an error.",
+    "",
+)
+
+
 def settings_page() -> str:
     return "\n".join(
         (
@@ -60,14 +70,15 @@ def settings_page() -> str:
             "that ends as if it had been cut short: `headgate reload --drop NAME` and `--whole`",
             "confirm it, and so does a restart.",
             "",
+            *UNITS,
             "## [agent]",
             "",
             "The environment overrides each of these: `HEADGATE_LISTEN` for `listen`, and so on.",
             "",
-            _settings(config.AGENT_SETTINGS),
+            _section("[agent]"),
             "## [databases.NAME]",
             "",
-            _settings(config.DATABASE_SETTINGS),
+            _section("[databases.NAME]"),
             "## [databases.NAME.metrics.METRIC]",
             "",
             "The same keys are the body of a [runtime change](http.md#looking-and-changing).",
@@ -85,59 +96,59 @@ def settings_page() -> str:
             "One table for each other member of the shard, by its name; see",
             "[how to put agents beside a shard](../howto/shard.md).",
             "",
-            _settings(config.PEER_SETTINGS),
+            _section("[databases.NAME.peers.MEMBER]"),
             "## [databases.NAME.traffic]",
             "",
             "Traffic control: [budgets](../howto/budgets.md) on the statements themselves.",
             "`SIGHUP` takes changes here, and of the policy file, over.",
             "",
-            _settings(config.TRAFFIC_SETTINGS),
+            _section("[databases.NAME.traffic]"),
             "## [peers]",
             "",
             "How this agent shows itself to the others of its shards, and whom it believes.",
             "Changes here wait for a restart.",
             "",
-            _settings(config.PEERS_SETTINGS),
+            _section("[peers]"),
             "## [fleet]",
             "",
             "The store that agents share, and this agent's place among them; see",
             "[a fleet](../howto/fleet.md). Changes here wait for a restart.",
             "",
-            _settings(fleetsettings.FLEET_SETTINGS),
+            _section("[fleet]"),
             "## [patroni]",
             "",
             "Where Patroni keeps its keys, for databases with `patroni`. Without `endpoints`: in",
             "the fleet's etcd. Changes here wait for a restart.",
             "",
-            _settings(fleetsettings.PATRONI_SETTINGS),
+            _section("[patroni]"),
             "## [page]",
             "",
             "[The page](../howto/page.md) for people. `SIGHUP` takes changes here over.",
             "",
-            _settings(pagesettings.PAGE_SETTINGS),
+            _section("[page]"),
             "## [tracing]",
             "",
             "[Traces](../howto/tracing.md) of what the agent does, for a collector of OTLP; needs",
             "the extra `otel`. Without this section nothing is traced or loaded.",
             "Changes wait for a restart.",
             "",
-            _settings(tracingsettings.TRACING_SETTINGS),
+            _section("[tracing]"),
             "## [starvation]",
             "",
             "When a client that is refused counts as starved, and when that is told; see",
             "[starvation](../howto/starvation.md). `SIGHUP` takes changes here over.",
             "",
-            _settings(config.STARVATION_SETTINGS),
+            _section("[starvation]"),
             "## [alerts]",
             "",
             "Where alerts go besides the log and `/metrics`. `SIGHUP` takes changes over.",
             "",
-            _settings(config.ALERTS_SETTINGS),
+            _section("[alerts]"),
             "## Tokens",
             "",
             "`[[tokens]]`, one table each. `headgate token` makes one.",
             "",
-            _settings(config.TOKEN_SETTINGS),
+            _section("[[tokens]]"),
         )
     )
 
@@ -244,8 +255,8 @@ def _series(series: Iterable[AgentSeries] | Iterable[ProxySeries]) -> str:
 def proxy_page() -> str:
     """Every table of a proxy's file, its API and its metrics."""
     sections: list[str] = []
-    for heading, rows in proxysettings.TABLES.items():
-        sections += [f"### {heading}", "", *_proxy_notes(heading), _settings(rows)]
+    for heading, struct in proxy_file.STRUCTS.items():
+        sections += [f"### {heading}", "", *_proxy_notes(heading), _settings(table_of(struct))]
     routes = ((f"`{method} {path}`", about) for method, path, _, about in PROXY_ROUTES)
     return "\n".join(
         (
@@ -257,12 +268,13 @@ def proxy_page() -> str:
             "## Settings",
             "",
             "One TOML file. An unknown key is an error that names the nearest known one and the",
-            "line; a file that is refused leaves the last good settings in force. Times are",
-            'seconds, or texts such as `"500ms"`. `headgate proxy lint FILE` judges a file without',
-            "starting anything; `SIGHUP` or `headgate proxy reload` makes a running proxy read its",
-            "file again. Changes in [proxy], [control] and [memory], and addresses that are gone,",
-            "wait for `headgate proxy restart`, which turns no client away.",
+            "line; a file that is refused leaves the last good settings in force. `headgate proxy",
+            "lint FILE` validates a file without starting anything; `SIGHUP` or `headgate proxy",
+            "reload` makes a running proxy read its file again. Changes in [proxy], [control] and",
+            "[memory], and addresses that are gone, wait for `headgate proxy restart`, which turns",
+            "no client away.",
             "",
+            *UNITS,
             *sections,
             "## API",
             "",
@@ -361,7 +373,8 @@ def budgets_page() -> str:
             f"At most {MAX_BUDGETS:,}, each with a name of its own. Every limit is optional: left",
             "out (in JSON also `null`), nothing is limited by it; an explicit 0 admits nothing.",
             "Percentages and seconds have at most three decimals. `% s` are seconds of the whole",
-            "server in percent: 100 on 8 CPUs is 8 seconds of CPU.",
+            "server in percent: 100 on 8 CPUs is 8 seconds of CPU. A text may have the unit:",
+            '`rate = "20%"`, `capacity = "2s"` (of the whole server: 200), `max_delay_s = "50ms"`.',
             "",
             _table(("key", "range", "default", "meaning"), limits),
             "## [[budgets.rules]]",
@@ -392,9 +405,9 @@ exempt_usernames = ["postgres", "monitor"]
 [[budgets]]
 name = "exports"
 mode = "enforce"
-rate = 20           # a fifth of the server, in the long run
-capacity = 200      # of which two seconds' worth of the whole server may be owed at once
-burst = 100
+rate = "20%"        # a fifth of the server, in the long run
+capacity = "2s"     # of which two seconds of the whole server may be owed at once
+burst = "1s"
 max_workers = 2
 comment = "INC-7"
 
@@ -420,6 +433,10 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def render(name: str) -> str:
     return MADE + PAGES[name]().rstrip() + "\n"
+
+
+def _section(heading: str) -> str:
+    return _settings(table_of(agent_file.STRUCTS[heading]))
 
 
 def _settings(rows: Table) -> str:

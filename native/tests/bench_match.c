@@ -37,7 +37,7 @@ static compiled policy_of(int rules, const char *more)
     return one;
 }
 
-static void measure(const char *what, const compiled *one, const hg_who *who, const char *text)
+static void measure(const char *what, const compiled *one, const hg_client *client, const char *text)
 {
     static hg_tags tags;
     hg_statement statement = {.text = text, .length = strlen(text)};
@@ -48,7 +48,7 @@ static void measure(const char *what, const compiled *one, const hg_who *who, co
 
     resolved = now_ns();
     for (int i = 0; i < 20; i++)
-        hg_session_resolve(one->policy, who, &session);
+        hg_session_resolve(one->policy, client, &session);
     resolved = (now_ns() - resolved) / 20;
     for (int round = 0; round < ROUNDS; round++) {
         double start = now_ns();
@@ -78,7 +78,7 @@ static const char quoted[] =
 
 static void by_rules(int rules)
 {
-    hg_who who = from4("web", 10, 1, 2, 3);
+    hg_client client = from4("web", 10, 1, 2, 3);
     compiled none = policy_of(rules, "{'match':{'username':'nobody'}}");
     compiled three = policy_of(rules, "{'match':{'tag.controller':'orders'},'each':['tag.tenant']},"
                                       "{'match':{'tag.action':'index','username':'web'},"
@@ -86,13 +86,13 @@ static void by_rules(int rules)
     char what[64];
 
     snprintf(what, sizeof what, "%d rules, none matches, no comment", rules);
-    measure(what, &none, &who, plain);
+    measure(what, &none, &client, plain);
     snprintf(what, sizeof what, "%d rules, none matches, 3 tags", rules);
-    measure(what, &none, &who, tagged);
+    measure(what, &none, &client, tagged);
     snprintf(what, sizeof what, "%d rules, 3 match, 3 tags", rules);
-    measure(what, &three, &who, tagged);
+    measure(what, &three, &client, tagged);
     snprintf(what, sizeof what, "%d rules, 3 match, 3 tags, quoted names", rules);
-    measure(what, &three, &who, quoted);
+    measure(what, &three, &client, quoted);
     free(none.policy);
     free(three.policy);
 }
@@ -100,7 +100,7 @@ static void by_rules(int rules)
 /* Users alone: nothing is left for a session that none of them is. */
 static void by_users(int rules)
 {
-    hg_who who = {.username = "web"};
+    hg_client client = {.username = "web"};
     char *text = malloc((size_t) rules * 80 + 64);
     size_t at = (size_t) sprintf(text, "{'budgets':[");
     char what[64];
@@ -112,7 +112,7 @@ static void by_users(int rules)
     strcpy(text + at, "]}");
     one = sound(text);
     snprintf(what, sizeof what, "%d rules, none concerns the session", rules);
-    measure(what, &one, &who, tagged);
+    measure(what, &one, &client, tagged);
     free(one.policy);
     free(text);
 }
@@ -120,7 +120,7 @@ static void by_users(int rules)
 /* Each request from another address, as behind a balancer: resolving is part of it. */
 static void by_masks(int masks)
 {
-    hg_who who = from4("web", 10, 1, 2, 3);
+    hg_client client = from4("web", 10, 1, 2, 3);
     char text[4096];
     size_t at = (size_t) sprintf(text, "{'budgets':[{'name':'a','rules':[");
     hg_session session;
@@ -139,7 +139,7 @@ static void by_masks(int masks)
         double start = now_ns();
 
         for (int i = 0; i < CALLS; i++) {
-            hg_session_resolve(one.policy, &who, &session);
+            hg_session_resolve(one.policy, &client, &session);
             hg_match(one.policy, &session, &statement, 1, 1, NULL, &matches);
             __asm__ volatile("" : : "r"(&matches) : "memory");
         }

@@ -29,14 +29,14 @@ static void seal(hg_policy *policy, size_t length)
 static unsigned long match_all(const hg_policy *policy)
 {
     static const char *const texts[] = {"select 1", "select 1 /*x='y',t='z',a=1,b=2,c=3*/"};
-    hg_who who = {.username = below(2) ? "etl" : "root", .database = "d", .application_name = ""};
+    hg_client client = {.username = below(2) ? "etl" : "root", .database = "d", .application_name = ""};
     unsigned long count = 0;
 
     for (uint8_t family = 0; family <= 6; family = (uint8_t) (family == 0 ? 4 : family + 2)) {
-        who.family = family;
-        memcpy(who.address, below(2) ? "\x0a\x01\x01\x01" : "\0\0\0\0", 4);
+        client.family = family;
+        memcpy(client.address, below(2) ? "\x0a\x01\x01\x01" : "\0\0\0\0", 4);
         for (int health = -1; health < 2; health++)
-            count += match_text(policy, &who, texts[below(2)], (int64_t) below(10), health).count;
+            count += match_text(policy, &client, texts[below(2)], (int64_t) below(10), health).count;
     }
     return count;
 }

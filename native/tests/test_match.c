@@ -6,16 +6,16 @@ static void test_one_probe_per_pair(void)
     compiled one = sound("{'budgets':[{'name':'a','rules':[{'match':{'username':'etl'}}]},"
                          "{'name':'b','rules':[{'match':{'tag.job':'x','username':'etl'}}]},"
                          "{'name':'c','rules':[{'match':{'application_name':'web'}}]}]}");
-    hg_who who = {.username = "etl", .application_name = "web"};
-    hg_matches found = match_text(one.policy, &who, "select 1 /*job='x'*/", 0, -1);
+    hg_client client = {.username = "etl", .application_name = "web"};
+    hg_matches found = match_text(one.policy, &client, "select 1 /*job='x'*/", 0, -1);
 
     assert(found.count == 3 && found.probes == 3);
     assert(found.at[0].budget == 0 && found.at[1].budget == 1 && found.at[2].budget == 2);
     assert(found.at[0].label_length == 0);
-    found = match_text(one.policy, &who, "select 1 /*job='y'*/", 0, -1);
+    found = match_text(one.policy, &client, "select 1 /*job='y'*/", 0, -1);
     assert(found.count == 2 && found.at[1].budget == 2);
-    who.username = "ETL";
-    found = match_text(one.policy, &who, "select 1 /*job='x'*/", 0, -1);
+    client.username = "ETL";
+    found = match_text(one.policy, &client, "select 1 /*job='x'*/", 0, -1);
     assert(found.count == 1 && found.at[0].budget == 2);
     free(one.policy);
 }
@@ -27,12 +27,12 @@ static void test_tags_that_are_given_are_the_only_ones(void)
                          "{'name':'b','rules':[{'each':['tag.tenant']}]}]}");
     const char *text = "select 1 /*job='x',tenant='acme'*/";
     hg_statement statement = {.text = text, .length = strlen(text)};
-    hg_who who = {.username = "etl"};
+    hg_client client = {.username = "etl"};
     hg_session session;
     hg_matches read, given;
     static hg_tags tags;
 
-    hg_session_resolve(one.policy, &who, &session);
+    hg_session_resolve(one.policy, &client, &session);
     hg_match(one.policy, &session, &statement, 0, -1, &tags, &read);
     hg_match_tags(one.policy, &session, &statement, 0, -1, &tags, &given);
     assert(read.count == 2 && given.count == 2 && read.at[1].bucket == given.at[1].bucket);
@@ -52,20 +52,20 @@ static void test_longest_prefix_wins(void)
         "{'name':'gone','expires_at':1,'rules':[{'match':{'remote_address':'10.1.1.0/24'}}]},"
         "{'name':'any','rules':[{}]},"
         "{'name':'six','rules':[{'match':{'remote_address':'::/0'}}]}]}");
-    hg_who who = from4("etl", 10, 1, 1, 1);
-    hg_matches found = match_text(one.policy, &who, "select 1", 500, -1);
+    hg_client client = from4("etl", 10, 1, 1, 1);
+    hg_matches found = match_text(one.policy, &client, "select 1", 500, -1);
 
     assert(found.count == 2 && found.at[0].budget == 2 && found.at[1].budget == 3);
-    found = match_text(one.policy, &who, "select 1", 1000, -1); /* expired: hides nobody */
+    found = match_text(one.policy, &client, "select 1", 1000, -1); /* expired: hides nobody */
     assert(found.count == 2 && found.at[0].budget == 1 && found.at[1].budget == 3);
-    who = from4("other", 10, 1, 1, 1);
-    found = match_text(one.policy, &who, "select 1", 1000, -1);
+    client = from4("other", 10, 1, 1, 1);
+    found = match_text(one.policy, &client, "select 1", 1000, -1);
     assert(found.count == 2 && found.at[0].budget == 0);
-    who.family = 0;
-    found = match_text(one.policy, &who, "select 1", 1000, -1);
+    client.family = 0;
+    found = match_text(one.policy, &client, "select 1", 1000, -1);
     assert(found.count == 1 && found.at[0].budget == 3);
-    who.family = 6;
-    found = match_text(one.policy, &who, "select 1", 1000, -1);
+    client.family = 6;
+    found = match_text(one.policy, &client, "select 1", 1000, -1);
     assert(found.count == 2 && found.at[1].budget == 4);
     free(one.policy);
 }
@@ -74,7 +74,7 @@ static void test_every_length_of_mask_at_once(void)
 {
     static char text[65536];
     size_t at = (size_t) sprintf(text, "{'budgets':[");
-    hg_who who = {.username = "u", .family = 6};
+    hg_client client = {.username = "u", .family = 6};
     compiled one;
     hg_matches found;
 
@@ -84,10 +84,10 @@ static void test_every_length_of_mask_at_once(void)
                                bits == 0 ? "" : ",", bits, bits);
     strcpy(text + at, "]}");
     one = sound(text);
-    found = match_text(one.policy, &who, "select 1", 0, -1);
+    found = match_text(one.policy, &client, "select 1", 0, -1);
     assert(found.count == 1 && found.at[0].budget == 128 && found.probes == 129);
-    who.address[15] = 1;
-    found = match_text(one.policy, &who, "select 1", 0, -1);
+    client.address[15] = 1;
+    found = match_text(one.policy, &client, "select 1", 0, -1);
     assert(found.count == 1 && found.at[0].budget == 127);
     free(one.policy);
 }
@@ -97,8 +97,8 @@ static void test_each_value_its_bucket(void)
     compiled one = sound("{'budgets':[{'name':'a','rules':[{'each':['tag.tenant','username']},"
                          "{'each':['username','tag.tenant']},{'match':{'username':'etl'}}]},"
                          "{'name':'b','rules':[{'each':['remote_address']},{'each':['query']}]}]}");
-    hg_who who = from4("etl", 10, 1, 1, 1);
-    hg_matches found = match_text(one.policy, &who, "select 1 /*tenant='acme'*/", 0, -1);
+    hg_client client = from4("etl", 10, 1, 1, 1);
+    hg_matches found = match_text(one.policy, &client, "select 1 /*tenant='acme'*/", 0, -1);
     uint64_t acme = found.at[0].bucket;
 
     assert(found.count == 3); /* the two orders are one bucket */
@@ -107,9 +107,9 @@ static void test_each_value_its_bucket(void)
     assert(found.at[1].label_length == 0 && found.at[1].rule == 2);
     assert(found.at[1].bucket == hg_hash(2, "a", 1));
     assert(memcmp(found.at[2].label, "remote_address=10.1.1.1", 23) == 0);
-    found = match_text(one.policy, &who, "select 1 /*tenant='other'*/", 0, -1);
+    found = match_text(one.policy, &client, "select 1 /*tenant='other'*/", 0, -1);
     assert(found.count == 3 && found.at[0].bucket != acme);
-    found = match_text(one.policy, &who, "select 1", 0, -1);
+    found = match_text(one.policy, &client, "select 1", 0, -1);
     assert(found.count == 2);
     free(one.policy);
 }
@@ -118,8 +118,8 @@ static void test_rest_and_exemption(void)
 {
     const char *text = "{'policy':{'health_unknown':'%s','exempt_usernames':['root']},'budgets':"
                        "[{'name':'a','when':'unhealthy','rules':[{}]}]}";
-    hg_who root = {.username = "root"};
-    hg_who user = {.username = "user"};
+    hg_client root = {.username = "root"};
+    hg_client user = {.username = "user"};
     char document[512];
 
     for (int bites = 0; bites < 2; bites++) {
@@ -143,17 +143,17 @@ static void test_session_without_rules(void)
 {
     compiled one = sound("{'budgets':[{'name':'a','rules':[{'match':{'username':'etl',"
                          "'tag.x':'y','query':1,'fingerprint':'0123456789abcdef'}}]}]}");
-    hg_who who = {.username = "web"};
+    hg_client client = {.username = "web"};
     hg_session session;
 
-    hg_session_resolve(one.policy, &who, &session);
+    hg_session_resolve(one.policy, &client, &session);
     assert(!session.may_match && !session.needs_tags && !session.needs_query);
-    who.username = "etl";
-    hg_session_resolve(one.policy, &who, &session);
+    client.username = "etl";
+    hg_session_resolve(one.policy, &client, &session);
     assert(session.may_match && session.needs_tags && session.needs_query
            && session.needs_fingerprint);
     one.policy->flags |= HG_POLICY_OFF;
-    hg_session_resolve(one.policy, &who, &session);
+    hg_session_resolve(one.policy, &client, &session);
     assert(!session.may_match);
     free(one.policy);
 }
@@ -163,7 +163,7 @@ static void test_more_than_fit(void)
 {
     static char text[65536];
     size_t at = (size_t) sprintf(text, "{'budgets':[");
-    hg_who who = {.username = "u", .database = "d"};
+    hg_client client = {.username = "u", .database = "d"};
     compiled one;
     hg_matches found;
 
@@ -172,7 +172,7 @@ static void test_more_than_fit(void)
                                i == 0 ? "" : ",", i, i % 2 ? "username':'u" : "database':'d");
     strcpy(text + at, "]}");
     one = sound(text);
-    found = match_text(one.policy, &who, "select 1", 0, -1);
+    found = match_text(one.policy, &client, "select 1", 0, -1);
     assert(found.count == 32 && found.left_out == 8);
     for (uint32_t i = 0; i < 32; i++)
         assert(found.at[i].budget == i && found.at[i].rule == 3 * i);
@@ -183,12 +183,12 @@ static void test_query_and_fingerprint(void)
 {
     compiled one = sound("{'budgets':[{'name':'q','rules':[{'match':{'query':'-2'}}]},"
                          "{'name':'e','rules':[{'each':['fingerprint']}]}]}");
-    hg_who who = {.username = "u"};
+    hg_client client = {.username = "u"};
     hg_session session;
     hg_matches found;
     hg_statement statement = {.text = "select 1", .length = 8, .query_id = UINT64_MAX - 1};
 
-    hg_session_resolve(one.policy, &who, &session);
+    hg_session_resolve(one.policy, &client, &session);
     hg_match(one.policy, &session, &statement, 0, -1, NULL, &found);
     assert(found.count == 2 && found.at[0].budget == 0 && found.at[1].label_length == 28);
     statement.query_id = 0;

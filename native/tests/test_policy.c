@@ -98,9 +98,9 @@ static void test_wrong_inside(void)
 static void test_empty_is_sound(void)
 {
     compiled one = sound("{}");
-    hg_who who = {.username = "u"};
+    hg_client client = {.username = "u"};
 
-    assert(match_text(one.policy, &who, "select 1 /*a='b'*/", 0, 0).count == 0);
+    assert(match_text(one.policy, &client, "select 1 /*a='b'*/", 0, 0).count == 0);
     free(one.policy);
 }
 

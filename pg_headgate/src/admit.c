@@ -65,37 +65,16 @@ ask_for(const GateStatement *statement, uint32 flags, uint64 now_ns)
 	};
 }
 
-/* For the jitter of retries. */
-static uint64
-dice(void)
-{
-	return (gate_now_ns() ^ ((uint64) MyProcPid << 40)) * UINT64CONST(0x9e3779b97f4a7c15);
-}
-
-/* What is refused for its estimate alone is tried again one day, unless the limit is 0. */
-static bool
-waits_for_trial(const hg_budget *budget, const hg_answer *answer)
-{
-	bool		by_size = answer->decided_by == HG_QUERY || answer->decided_by == HG_BUCKET;
-	bool		shut = answer->bound == 0
-		|| ((budget->set & HG_SET_RATE) != 0 && budget->rate_mpct == 0);
-
-	return answer->verdict == HG_BLOCK && answer->retry_ns == HG_NEVER && by_size && !shut;
-}
-
 static void
 fill_report(GateReport *report, const hg_policy *policy, const hg_matches *matches,
 			const hg_ask *ask, const hg_answer *answer)
 {
-	const hg_budget *budget = gate_budget(policy, matches->at[answer->match].budget);
-	hg_report  *said = &report->said;
+	uint64		dice = (gate_now_ns() ^ ((uint64) MyProcPid << 40)) * UINT64CONST(0x9e3779b97f4a7c15);
+	char	   *bucket = report->said.bucket;
 
 	memset(report, 0, sizeof *report);
-	hg_report_fill(said, policy, matches, answer, dice());
-	said->bucket[gate_clean(said->bucket, strlen(said->bucket))] = '\0';
-	said->is_trial = waits_for_trial(budget, answer);
-	if (said->is_trial)
-		said->retry_ns = hg_jittered(hg_until_trial(gate_region, ask, answer->estimate_ns), dice());
+	hg_report_fill(&report->said, gate_region, policy, matches, ask, answer, dice);
+	bucket[gate_clean(bucket, strlen(bucket))] = '\0';
 }
 
 /* ── Refusal ──────────────────────────────────────────────────────────────── */
@@ -273,13 +252,6 @@ wait_for_room(Wait *wait, const GateReport *report, uint64 *now_ns)
 	gate_identify();
 }
 
-static void
-count_wait(const Wait *wait)
-{
-	if (wait->budget_key != 0 && wait->waited_ns > 0)
-		hg_count_delay(gate_region, wait->budget_key, wait->waited_ns);
-}
-
 GateVerdict
 gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
 		   GateReport *report)
@@ -300,7 +272,8 @@ gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
 		else
 			break;
 	}
-	count_wait(&wait);
+	if (wait.budget_key != 0 && wait.waited_ns > 0)
+		hg_count_delay(gate_region, wait.budget_key, wait.waited_ns);
 	if (step == STEP_REFUSED)
 		refuse(statement, report);
 	return step == STEP_FREE ? GATE_FREE : step == STEP_WARNED ? GATE_WARNED : GATE_ADMITTED;

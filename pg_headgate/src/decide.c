@@ -424,13 +424,6 @@ after_run(GateRunning *running)
 }
 
 static void
-trace_free(const QueryDesc *desc, GateMeter *meter)
-{
-	gate_meter_stop(meter, gate_now_ns());
-	gate_trace_free(desc, meter);
-}
-
-static void
 call_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
 {
 	if (next_run != NULL)
@@ -482,7 +475,10 @@ on_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
 	if (running != NULL)
 		after_run(running);
 	else if (traced)
-		trace_free(desc, &meter);
+	{
+		gate_meter_stop(&meter, gate_now_ns());
+		gate_trace_free(desc, &meter);
+	}
 	else
 		gate_note_unmetered();
 }

@@ -87,44 +87,44 @@ bypasses(Oid role)
 /* ── Address ──────────────────────────────────────────────────────────────── */
 
 static void
-set_ipv4(hg_who *who, const void *address)
+set_ipv4(hg_client *client, const void *address)
 {
-	who->family = 4;
-	memcpy(who->address, address, 4);
+	client->family = 4;
+	memcpy(client->address, address, 4);
 }
 
 /* A socket that listens to both families shows IPv4 as ::ffff:a.b.c.d. */
 static void
-set_ipv6(hg_who *who, const struct in6_addr *address)
+set_ipv6(hg_client *client, const struct in6_addr *address)
 {
 	if (IN6_IS_ADDR_V4MAPPED(address))
 	{
-		set_ipv4(who, &address->s6_addr[12]);
+		set_ipv4(client, &address->s6_addr[12]);
 		return;
 	}
-	who->family = 6;
-	memcpy(who->address, address->s6_addr, 16);
+	client->family = 6;
+	memcpy(client->address, address->s6_addr, 16);
 }
 
 static void
-set_address(hg_who *who)
+set_address(hg_client *client)
 {
 	const struct sockaddr_storage *peer = &MyProcPort->raddr.addr;
 
-	who->family = 0;
-	memset(who->address, 0, sizeof who->address);
+	client->family = 0;
+	memset(client->address, 0, sizeof client->address);
 	if (peer->ss_family == AF_INET)
-		set_ipv4(who, &((const struct sockaddr_in *) peer)->sin_addr);
+		set_ipv4(client, &((const struct sockaddr_in *) peer)->sin_addr);
 	else if (peer->ss_family == AF_INET6)
-		set_ipv6(who, &((const struct sockaddr_in6 *) peer)->sin6_addr);
+		set_ipv6(client, &((const struct sockaddr_in6 *) peer)->sin6_addr);
 }
 
 /* ── Both steps ───────────────────────────────────────────────────────────── */
 
-const hg_who *
-gate_who(void)
+const hg_client *
+gate_client(void)
 {
-	return &session.who;
+	return &session.client;
 }
 
 void
@@ -141,10 +141,10 @@ gate_identify(void)
 	if (SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 		strlcpy(session.username, GetUserNameFromId(role, false), NAMEDATALEN);
 	bypassed = bypasses(role);
-	session.who.username = session.username;
-	session.who.database = MyProcPort->database_name;
-	session.who.application_name = session.application;
-	set_address(&session.who);
+	session.client.username = session.username;
+	session.client.database = MyProcPort->database_name;
+	session.client.application_name = session.application;
+	set_address(&session.client);
 	session.role = role;
 	session.bypassed = bypassed;
 	session.resolved = false;
@@ -204,7 +204,7 @@ resolve(const hg_policy *policy)
 	session.version = policy->version;
 	session.crc = policy->crc;
 	session.sound_until_ms = next_end_ms(policy);
-	hg_session_resolve(policy, &session.who, &session.core);
+	hg_session_resolve(policy, &session.client, &session.core);
 	session.shut = may_match() && has_shut_budget(policy);
 	session.generation++;
 	session.resolved = true;

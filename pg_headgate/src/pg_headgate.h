@@ -95,7 +95,7 @@ typedef struct GateSession
 	int64		sound_until_ms; /* the next end of a budget */
 	char		username[NAMEDATALEN];
 	char		application[NAMEDATALEN];
-	hg_who		who;
+	hg_client	client;
 	hg_session	core;
 } GateSession;
 
@@ -109,7 +109,7 @@ extern bool gate_surely_free(void);
 extern bool gate_may_be_shut(void);
 extern bool gate_bypassed(void);
 extern void gate_forget_session(void);
-extern const hg_who *gate_who(void);
+extern const hg_client *gate_client(void);
 
 /* ── statement.c ──────────────────────────────────────────────────────────── */
 

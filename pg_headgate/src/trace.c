@@ -69,7 +69,7 @@ append_tags(hg_trace *trace, size_t used, const GateSlice *slice)
 static void
 fill(hg_trace *trace, const GateStatement *statement, bool text_is_there)
 {
-	const hg_who *who = gate_who();
+	const hg_client *client = gate_client();
 	size_t		used = 0;
 
 	memset(trace, 0, sizeof *trace);
@@ -78,10 +78,10 @@ fill(hg_trace *trace, const GateStatement *statement, bool text_is_there)
 	trace->plan_cost = statement->plan_cost;
 	trace->workers = (uint16) Min(statement->workers, 65535);
 	trace->flags = (uint8) (statement->flags & (HG_IN_TRANSACTION | HG_UTILITY));
-	trace->family = who->family;
-	memcpy(trace->address, who->address, sizeof trace->address);
-	trace->username_length = append(trace, &used, who->username);
-	trace->database_length = append(trace, &used, who->database);
+	trace->family = client->family;
+	memcpy(trace->address, client->address, sizeof trace->address);
+	trace->username_length = append(trace, &used, client->username);
+	trace->database_length = append(trace, &used, client->database);
 	trace->application_length = append(trace, &used, application_name);
 	if (text_is_there)
 		append_tags(trace, used, &statement->slice);

@@ -105,7 +105,7 @@ static void what_is_remembered_follows_what_it_was_found_by(void)
         done(t, ticket);
     }
     assert(count_of(w, "x")->admitted == 3);
-    assert(prepared->next_case == 1); /* found once */
+    assert(prepared->next_lookup == 1); /* found once */
     hr_session_names(&t->session, NULL, NULL, "bad");
     assert(run(t, prepared) == HR_REFUSE && strstr(words.message, "\"app\"") != NULL);
     hr_session_names(&t->session, NULL, NULL, "good");

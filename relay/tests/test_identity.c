@@ -25,7 +25,7 @@ static hr_identity_settings sources(const char *const *given)
 #define PATTERN "7"
 
 /* Who the statement was counted for. */
-static const char *who(world *w, talk *t, const char *text)
+static const char *client(world *w, talk *t, const char *text)
 {
     const char *identity;
 
@@ -50,28 +50,28 @@ static void the_first_source_that_has_a_value(void)
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
 
-    assert(is(who(w, t, "select 1"), "etl"));
+    assert(is(client(w, t, "select 1"), "etl"));
     assert(ask(t, "set headgate.client = 'batch'") == HR_GO);
-    assert(is(who(w, t, "select 1"), "batch"));
+    assert(is(client(w, t, "select 1"), "batch"));
     hr_session_names(&t->session, NULL, NULL, "psql");
-    assert(is(who(w, t, "select 1"), "psql"));
+    assert(is(client(w, t, "select 1"), "psql"));
     hr_gate_attribute(&t->session, "service", 7, "billing", 7);
     hr_gate_attribute(&t->session, "other", 5, "no", 2);
-    assert(is(who(w, t, "select 1"), "billing"));
-    assert(is(who(w, t, "select 1 /*job='nightly:export'*/"), "nightly:export"));
-    assert(is(who(w, t, "select 1 /*team='x'*/"), "billing"));
+    assert(is(client(w, t, "select 1"), "billing"));
+    assert(is(client(w, t, "select 1 /*job='nightly:export'*/"), "nightly:export"));
+    assert(is(client(w, t, "select 1 /*team='x'*/"), "billing"));
     hr_gate_attribute(&t->session, NULL, 0, NULL, 0);
     hr_session_names(&t->session, NULL, NULL, "");
-    assert(is(who(w, t, "select 1"), "batch"));
+    assert(is(client(w, t, "select 1"), "batch"));
     assert(ask(t, "reset headgate.client") == HR_GO);
-    assert(is(who(w, t, "select 1"), "etl"));
+    assert(is(client(w, t, "select 1"), "etl"));
     assert(ask(t, "SET SESSION headgate.client TO other; select 1") == HR_GO);
     done(t, ticket);
-    assert(is(who(w, t, "select 1"), "other"));
+    assert(is(client(w, t, "select 1"), "other"));
     assert(ask(t, "set headgate.client to default") == HR_GO);
-    assert(is(who(w, t, "select 1"), "etl"));
+    assert(is(client(w, t, "select 1"), "etl"));
     assert(ask(t, "set headgate.client = 'x'") == HR_GO && ask(t, "discard all") == HR_GO);
-    assert(is(who(w, t, "select 1"), "etl"));
+    assert(is(client(w, t, "select 1"), "etl"));
     talk_close(t);
     world_close(w);
 }
@@ -84,15 +84,15 @@ static void a_user_variable_of_mysql_is_followed(void)
     talk *t = asker(w, 0, "etl");
 
     hr_gate_attribute(&t->session, "program_name", 12, "mysqldump", 9);
-    assert(is(who(w, t, "select 1"), "mysqldump"));
+    assert(is(client(w, t, "select 1"), "mysqldump"));
     assert(ask(t, "SET @a = 1, @headgate_client := \"batch\", NAMES = utf8") == HR_GO);
-    assert(is(who(w, t, "select 1"), "batch"));
+    assert(is(client(w, t, "select 1"), "batch"));
     assert(ask(t, "set @Headgate_Client = null") == HR_GO);
-    assert(is(who(w, t, "select 1"), "mysqldump"));
+    assert(is(client(w, t, "select 1"), "mysqldump"));
     hr_gate_variable(&t->session, "headgate_client", 15, "told", 4);
-    assert(is(who(w, t, "select 1"), "told"));
+    assert(is(client(w, t, "select 1"), "told"));
     hr_gate_variable(&t->session, NULL, 0, NULL, 0);
-    assert(is(who(w, t, "select 1"), "mysqldump"));
+    assert(is(client(w, t, "select 1"), "mysqldump"));
     talk_close(t);
     world_close(w);
 }
@@ -119,12 +119,12 @@ static void names_are_made_readable(void)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         hr_session_names(&t->session, NULL, NULL, rows[i].given);
-        assert(is(who(w, t, "select 1"), rows[i].name));
+        assert(is(client(w, t, "select 1"), rows[i].name));
     }
     memset(long_name, 'a', sizeof long_name - 1);
     long_name[255] = '\0';
     hr_session_names(&t->session, NULL, NULL, long_name);
-    assert(strlen(who(w, t, "select 1")) == HR_MAX_IDENTITY_BYTES);
+    assert(strlen(client(w, t, "select 1")) == HR_MAX_IDENTITY_BYTES);
     assert(w->counts[0].unidentified == 2 && w->counts[0].judged == 9);
     assert(clients_of(w)[HR_UNIDENTIFIED].statements == 2);
     talk_close(t);
@@ -141,9 +141,9 @@ static void a_pattern_is_a_name_of_last_resort(void)
 
     snprintf(expected, sizeof expected, "pattern:%016llx",
              (unsigned long long) hg_fingerprint("select 1", 8, HG_POSTGRES));
-    assert(is(who(w, t, "select 7"), expected));
+    assert(is(client(w, t, "select 7"), expected));
     hr_session_names(&t->session, NULL, NULL, "psql");
-    assert(is(who(w, t, "select 7"), "psql"));
+    assert(is(client(w, t, "select 7"), "psql"));
     talk_close(t);
     world_close(w);
 }
@@ -159,14 +159,14 @@ static void beyond_the_table_there_are_others(void)
 
     for (int i = 0; i < 200; i++) {
         snprintf(text, sizeof text, "select 1 /*job='j%d'*/", i);
-        who(w, t, text);
+        client(w, t, text);
     }
     assert(clients_of(w)[HR_OTHERS].statements > 100 && w->relay.state->clients_full > 100);
-    assert(is(who(w, t, "select 1 /*job='late'*/"), "others"));
+    assert(is(client(w, t, "select 1 /*job='late'*/"), "others"));
     for (uint32_t i = HR_OTHERS + 1; i < w->relay.state->sizes.clients; i++)
         clients_of(w)[i].reported_admitted = clients_of(w)[i].reported_refused[HR_CAUSES - 1] = 9;
     pass_ms(w, 600001);
-    assert(is(who(w, t, "select 1 /*job='late'*/"), "late"));
+    assert(is(client(w, t, "select 1 /*job='late'*/"), "late"));
     for (uint32_t i = HR_OTHERS + 1; i < w->relay.state->sizes.clients; i++)
         if (strcmp(clients_of(w)[i].identity, "late") == 0) /* nothing of it has been reported */
             assert(clients_of(w)[i].reported_admitted == 0
@@ -185,18 +185,18 @@ static void settings_change_while_it_runs(void)
     talk *t = asker(w, 0, "etl");
     hr_prepared *prepared = hr_prepare(&t->session, "select 1", 8, false);
 
-    assert(is(who(w, t, "select 1"), "etl"));
+    assert(is(client(w, t, "select 1"), "etl"));
     assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_GO);
     done(t, ticket);
     identity = sources(after);
     assert(hr_identity_put(&w->relay, &identity) == NULL);
-    assert(is(who(w, t, "select 1"), "shop"));
+    assert(is(client(w, t, "select 1"), "shop"));
     assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_GO);
     assert(is(clients_of(w)[runnings_of(w)[ticket - 1].client].identity, "shop"));
     done(t, ticket);
     identity.sources = 99;
     assert(hr_identity_put(&w->relay, &identity) != NULL);
-    assert(is(who(w, t, "select 1"), "shop"));
+    assert(is(client(w, t, "select 1"), "shop"));
     hr_prepared_drop(&t->session, prepared);
     talk_close(t);
     world_close(w);

@@ -176,8 +176,8 @@ static void show_state(talk *t, const sim *s)
     show("executed", s->executed.bytes, s->executed.length);
     fprintf(stderr, "next %d; server %c skips %d copies %d; block %d swallowing %d copying %d skipping %d\n"
                     "sent %u answered %u segment %u of %u\n",
-            t->next, s->status, s->skips, s->copies, pg->block, pg->swallowing, pg->copying_in,
-            pg->skipping, pg->sent, pg->answered, pg->server_segment, pg->segment);
+            t->next, s->status, s->skips, s->copies, pg->block, pg->skip_until_sync, pg->copying_in,
+            pg->server_skips, pg->sent, pg->answered, pg->server_segment, pg->segment);
     for (uint32_t i = 0; i < pg->unit_count; i++) {
         const hr_pg_unit *units = pg->ring == NULL ? pg->here : pg->ring;
         uint32_t room = pg->ring == NULL ? HR_PG_UNITS_HERE : HR_PG_MAX_UNITS;
@@ -280,7 +280,7 @@ static void refused_is_never_run(void)
     /* Each segment is ended once: by the server, or here. */
     assert(count_types(&t->to[HR_CLIENT], 'Z') + refused_strings >= through.readies);
     assert(t->session.pg.status == (uint8_t) through.status && t->session.pg.unit_count == 0);
-    assert(t->session.pg.swallowing == 0 && t->tickets_open == 0);
+    assert(t->session.pg.skip_until_sync == 0 && t->tickets_open == 0);
     heard(t); /* nothing but whole messages */
     talk_close(t);
     sim_free(&through);

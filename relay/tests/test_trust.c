@@ -44,7 +44,7 @@ static void signed_text(char *out, const char *tags, const char *sorted, const c
     sprintf(out, "select 1 /*%s,headgate_sig='v1.%lld.%s'*/", tags, expires, hex);
 }
 
-static const char *who(world *w, talk *t, const char *text)
+static const char *client(world *w, talk *t, const char *text)
 {
     const char *identity;
 
@@ -63,12 +63,12 @@ static void a_bound_tag_counts_from_its_users_alone(void)
     policy(w,
            "{'budgets':[{'name':'vip','mode':'enforce','max_workers':5,'rules':[{'match':{'tag.job':'x'}}]}]}",
            1);
-    assert(strcmp(who(w, t, "select 1 /*job='x'*/"), "x") == 0 && count_of(w, "vip")->admitted == 1);
+    assert(strcmp(client(w, t, "select 1 /*job='x'*/"), "x") == 0 && count_of(w, "vip")->admitted == 1);
     hr_session_names(&t->session, "mallory", NULL, NULL);
-    assert(strcmp(who(w, t, "select 1 /*job='x'*/"), "mallory") == 0);
+    assert(strcmp(client(w, t, "select 1 /*job='x'*/"), "mallory") == 0);
     assert(count_of(w, "vip")->admitted == 1 && w->counts[0].untrusted_tags == 1);
     hr_session_names(&t->session, "airflow2", NULL, NULL); /* no prefix of it either */
-    assert(strcmp(who(w, t, "select 1 /*job='x'*/"), "airflow2") == 0);
+    assert(strcmp(client(w, t, "select 1 /*job='x'*/"), "airflow2") == 0);
     talk_close(t);
     world_close(w);
 }
@@ -108,21 +108,21 @@ static void a_signature_vouches_for_all_tags_one_user_and_some_time(void)
 
     signed_text(text, "team='b',job='x'", "job=x\nteam=b\n", "web", expires);
     for (int i = 0; i < 3; i++)
-        assert(strcmp(who(w, t, text), "x") == 0);
+        assert(strcmp(client(w, t, text), "x") == 0);
     hr_session_names(&t->session, "mallory", NULL, NULL);
-    assert(strcmp(who(w, t, text), "mallory") == 0); /* another's signature */
+    assert(strcmp(client(w, t, text), "mallory") == 0); /* another's signature */
     hr_session_names(&t->session, "web", NULL, NULL);
     at = strstr(text, "team='b'");
     at[6] = 'c';
-    assert(strcmp(who(w, t, text), "web") == 0); /* another tag, though that one is free */
+    assert(strcmp(client(w, t, text), "web") == 0); /* another tag, though that one is free */
     at[6] = 'b';
     at = strstr(text, "headgate_sig='v1.");
     at[strlen("headgate_sig='v1.") + strlen("1700000060.") + 3] ^= 1;
-    assert(strcmp(who(w, t, text), "web") == 0); /* another digest */
+    assert(strcmp(client(w, t, text), "web") == 0); /* another digest */
     signed_text(text, "job='x'", "job=x\n", "web", expires);
-    assert(strcmp(who(w, t, text), "x") == 0);
+    assert(strcmp(client(w, t, text), "x") == 0);
     pass_ms(w, 60000);
-    assert(strcmp(who(w, t, text), "web") == 0); /* too late */
+    assert(strcmp(client(w, t, text), "web") == 0); /* too late */
     talk_close(t);
     world_close(w);
 }
@@ -161,12 +161,12 @@ static void malformed_signatures_vouch_for_nothing(void)
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(text, sizeof text, "select 1 /*job='x',headgate_sig='%s'*/", bad[i]);
-        assert(strcmp(who(w, t, text), "web") == 0);
+        assert(strcmp(client(w, t, text), "web") == 0);
     }
     identity.secret_length = 0;
     assert(hr_identity_put(&w->relay, &identity) == NULL);
     signed_text(text, "job='x'", "job=x\n", "web", w->thread[0].wall_ms / 1000 + 60);
-    assert(strcmp(who(w, t, text), "web") == 0); /* without a secret nothing can be signed */
+    assert(strcmp(client(w, t, text), "web") == 0); /* without a secret nothing can be signed */
     talk_close(t);
     world_close(w);
 }
@@ -187,7 +187,7 @@ static void every_tag_can_be_bound(void)
     identity.source[0] = (hr_source){HR_FROM_TAG, 4, "team"};
     w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     t = asker(w, 0, "web");
-    assert(strcmp(who(w, t, "select 1 /*team='b',job='x'*/"), "b") == 0);
+    assert(strcmp(client(w, t, "select 1 /*team='b',job='x'*/"), "b") == 0);
     assert(w->counts[0].untrusted_tags == 1);
     talk_close(t);
     world_close(w);

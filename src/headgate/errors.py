@@ -4,6 +4,7 @@ HeadgateError
 ├── InvalidName        a client, metric, database or scope name that cannot be one
 ├── InvalidSettings    a settings file or a runtime change; lists every fault with its place
 ├── InvalidRequest     an HTTP request or body that cannot be understood
+├── BadDocument        (CLI) an agent's answer that this version cannot show; says where
 ├── Conflict           a change built on a revision that is no longer the newest
 ├── StoreUnavailable   the store cannot be read or written just now
 │   ├── StateLost      what was in force is not known: neither of its two copies can be read
@@ -35,6 +36,14 @@ if TYPE_CHECKING:
 
 class HeadgateError(Exception):
     """The root of the tree above."""
+
+
+class BadDocument(HeadgateError):
+    def __init__(self, place: str, what: str) -> None:
+        super().__init__(
+            f"the agent's answer cannot be shown: {place} {what}; "
+            "is the agent of another version? --json shows the answer as it came"
+        )
 
 
 class InvalidName(HeadgateError, ValueError):

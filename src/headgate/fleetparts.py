@@ -39,7 +39,6 @@ from headgate.agent.shardstatus import FleetStatus, Sources
 from headgate.agent.supervise import supervised
 from headgate.agent.traced import traced_fleet_store
 from headgate.client.local_clock import now as sleepless_now
-from headgate.config import AgentSettings, Settings
 from headgate.core.beat import clock_told
 from headgate.core.change import followed_prefixes, unquoted
 from headgate.core.fleet_members import FleetMember
@@ -48,10 +47,12 @@ from headgate.core.fleet_view import Link
 from headgate.core.log_copy import Origin
 from headgate.core.reach import Place
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
-from headgate.fleetsettings import EtcdAccess, FleetSettings
 from headgate.http.fleet import Fleet
 from headgate.http.fleet_status import FleetLook, amiss
 from headgate.peers.fleetfeed import AgentReader
+from headgate.settings.agent import Settings
+from headgate.settings.fleet import EtcdAccess, FleetSettings
+from headgate.settings.sections import AgentSettings
 from headgate.stores.logcache import LogCache
 from headgate.stores.roster import RosterFile
 from headgate.version import VERSION
@@ -482,7 +483,7 @@ class PatroniParts:
 
 
 def _patroni_store(settings: Settings, roll: Roll) -> SharedLog:
-    access = settings.patroni.etcd or (settings.fleet.etcd if settings.fleet else None)
-    assert access is not None  # config.py sees to it.
-    namespace = settings.patroni.namespace
+    access, namespace = settings.patroni.etcd, settings.patroni.namespace
+    if not access.endpoints and settings.fleet is not None:
+        access = settings.fleet.etcd
     return etcd_store(access, namespace, roll, timeout_s=2.0)

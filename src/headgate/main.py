@@ -59,17 +59,6 @@ from headgate.agent.supervise import supervised
 from headgate.agent.traced import TracedSampler, traced_link, traced_store
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
-from headgate.config import (
-    AgentSettings,
-    Anonymous,
-    DatabaseSettings,
-    LogFormat,
-    Settings,
-    StateLoss,
-    load_settings,
-    read_settings,
-    settings_text,
-)
 from headgate.core.change import ChangeKind
 from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.metric_settings import parse_metric_settings
@@ -100,6 +89,15 @@ from headgate.notify import Notifier
 from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
+from headgate.settings.agent import Settings, load_settings, read_settings
+from headgate.settings.document import settings_text
+from headgate.settings.sections import (
+    AgentSettings,
+    Anonymous,
+    DatabaseSettings,
+    LogFormat,
+    StateLoss,
+)
 from headgate.tracingparts import check_tracing, tracer_of
 from headgate.version import VERSION
 from headgate.wire.peers import parse_peer_url
@@ -342,6 +340,7 @@ class Agent:
             self.budgets.watched, self.demands, self._clock, self._statements
         )
         self.facts = AgentFacts(agent.name, VERSION, self._clock.now(), standby=self.standby)
+        self.facts.unapplied = self._unapplied
         self.facts.spans = None if self.tracer is None else self.tracer.outbox
         parts = Parts(
             self.board,
@@ -787,6 +786,10 @@ class Agent:
         self._have_state()
         await self._adopt(self._settings)
         log.info("store.changes_loaded", count=count)
+
+    def _unapplied(self) -> list[str]:
+        fleet = [] if self.fleet is None else self.fleet.in_force.failures
+        return [*self.own_in_force.faults, *fleet]
 
     def _places(self) -> list[Place]:
         return places_of(self._settings)

@@ -26,7 +26,6 @@ from starlette.requests import Request
 from headgate.agent.clock import SystemClock
 from headgate.agent.ports import Clock
 from headgate.agent.supervise import supervised
-from headgate.config import LogFormat
 from headgate.core.proxying import ListenTerms, Protocol
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, RelayFault
 from headgate.http.asgi import AsgiBridge
@@ -70,7 +69,8 @@ from headgate.proxy.sockets import (
 )
 from headgate.proxy.status import Facts, Seen, listen_document, sessions_document
 from headgate.proxyparts import DirectoryTaker, Mind, Surroundings, check_files, mind_of
-from headgate.proxysettings import ProxySettings, load_proxy_settings
+from headgate.settings.proxy import ProxySettings, load_proxy_settings
+from headgate.settings.sections import LogFormat
 from headgate.traffic.ask import Dialect
 from headgate.traffic.readings import BudgetReadings
 from headgate.version import VERSION

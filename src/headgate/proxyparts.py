@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.agent.ports import Clock, PolicySink
-from headgate.config import load_policy
 from headgate.core.lint import Severity
 from headgate.core.proxying import PlanTerms, ReleaseKind
 from headgate.errors import Fault, InvalidSettings, PolicyRefused
@@ -41,8 +40,9 @@ from headgate.proxy.relay import Event, NativeRelay
 from headgate.proxy.release import Pacing
 from headgate.proxy.reports import Reports
 from headgate.proxy.targets import FixedTargets, FollowedTargets
-from headgate.proxysettings import AgentLinkSettings, ProxySettings
 from headgate.proxywiring import AgentDialling
+from headgate.settings.document import load_policy
+from headgate.settings.proxy import AgentLinkSettings, ProxySettings
 from headgate.traffic.compiled import compile_policy
 from headgate.traffic.lint import advise
 from headgate.traffic.policy import Policy

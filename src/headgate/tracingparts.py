@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from headgate.agent.clock import Dice
 from headgate.agent.ports import Clock
 from headgate.client.tls import Trust
-from headgate.config import Settings
 from headgate.core.places import line_index, nearest_line
 from headgate.errors import Fault, InvalidSettings
-from headgate.tracingsettings import TracingSettings
+from headgate.settings.agent import Settings
+from headgate.settings.tracing import TracingSettings
 from headgate.version import VERSION
 
 if TYPE_CHECKING:

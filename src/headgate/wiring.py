@@ -24,14 +24,6 @@ from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
 from headgate.agent.ports import Clock, PolicySink, Store, Tracer
 from headgate.agent.shards import PeerPlan, ShardPlan, Stand
 from headgate.agent.traced import traced_sink
-from headgate.config import (
-    AgentSettings,
-    DatabaseSettings,
-    Settings,
-    TrafficSettings,
-    is_loopback,
-    load_policy,
-)
 from headgate.core.activity import Idleness
 from headgate.core.courses import Policy
 from headgate.core.lint import Severity
@@ -48,6 +40,10 @@ from headgate.pgext.meter import RegionMeter
 from headgate.pgext.publisher import FilePolicySink
 from headgate.pgext.trace_reader import TraceReader
 from headgate.probes.factory import DatabaseProbes
+from headgate.settings.agent import Settings
+from headgate.settings.document import load_policy
+from headgate.settings.readers import is_loopback
+from headgate.settings.sections import AgentSettings, DatabaseSettings, TrafficSettings
 from headgate.stores.sqlite import SqliteStore, TemporaryStore
 from headgate.traffic.lint import advise
 from headgate.traffic.parse import written

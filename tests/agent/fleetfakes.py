@@ -8,6 +8,8 @@ from contextlib import aclosing
 from types import MappingProxyType
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
+
 from headgate.agent.logfollower import LogFollower
 from headgate.agent.logmirror import Mirror
 from headgate.core.beat import Beat, beat_bytes
@@ -18,7 +20,7 @@ from headgate.core.keyvalue import Changes, Compare, Listing, Put
 from headgate.core.reach import EVERYWHERE, Reach
 from headgate.core.samples import Cause
 from headgate.errors import Compacted, PeerFailed, StoreUnavailable
-from headgate.wire.fleet_feed import FEED, encode_changes, encode_page
+from headgate.wire.fleet_feed import FEED, encode_changes, feed_page
 from headgate.wire.problems import problem
 from tests.agent.fakes import HandClock, settle
 from tests.builders import NOW
@@ -156,7 +158,7 @@ class FeedLink:
             if path == FEED:
                 listing = self.mirror.listing(given["prefix"])
                 start, mark = given.get("from", [""])[0], self.mirror.mark
-                return 200, encode_page(listing, start=start, mark=mark), {}
+                return 200, msgspec.json.encode(feed_page(listing, start=start, mark=mark)), {}
             changes = await self.mirror.changes_after(
                 int(given["after"][0]),
                 given["prefix"],

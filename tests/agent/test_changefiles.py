@@ -393,7 +393,8 @@ async def test_going_back_takes_out_nothing_of_the_shard_that_has_the_name(
     await world.apply({"rules": [{"id": "half", **value}]})
     held = world.book.held.rule("half")
     assert held is not None and held.value is not None
-    theirs = Item("rule", "half", parse_reach(f"shard:{SHARD}"), held.value, 40, 1000.0, "bob")
+    now_s, reach = world.clock.now().wall_s, parse_reach(f"shard:{SHARD}")
+    theirs = Item("rule", "half", reach, held.value, 40, now_s, "bob")
     await world.book.lift_rule("half", who="ada")
     await world.book.forget("rule", ["half"])
     await world.book.merge(SHARD, [(theirs.key, item_bytes(theirs))], by="db-b")

@@ -20,7 +20,13 @@ from headgate.core.exchange import KEEP_S, Offer
 from headgate.core.reach import HERE, parse_reach
 from headgate.core.samples import Absent, Cause
 from headgate.core.topology import RoleSeen, Unled
-from headgate.errors import InvalidRequest, StoreUnavailable, WrongShard
+from headgate.errors import (
+    Conflict,
+    InvalidRequest,
+    OutcomeUnknown,
+    StoreUnavailable,
+    WrongShard,
+)
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.exchange_world import REACH, ROLE, SHARD, Agent, Net, agents, promote
 from tests.agent.fakes import HandClock, settle
@@ -715,3 +721,76 @@ async def test_a_part_that_is_kept_is_in_force_though_the_next_one_fails(three: 
         await fresh.book.merge(SHARD, await a.book.entries(keys), by="db-a")
     assert len(fresh.in_force_now()) == 100
     await fresh.stop()
+
+
+async def test_what_was_dropped_is_known_though_the_answer_was_lost(three: Three) -> None:
+    a, *_ = three
+    await a.put("mine", "job", reach=HERE)
+    await a.clock.advance(120)
+    commit = a.store.commit
+
+    async def unanswered(*args: Any, **kw: Any) -> int:
+        await commit(*args, **kw)
+        a.store.commit = commit  # type: ignore[method-assign]
+        raise OutcomeUnknown("the disk hangs")
+
+    a.store.commit = unanswered  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await a.book.forget(ChangeKind.RULE, ["mine"])
+    await a.clock.advance(2)
+    assert a.book.held.rule("mine") is None
+
+
+# --- going back ----------------------------------------------------------------------------
+
+
+async def test_nobody_goes_back_behind_what_it_heard_of_late(three: Three) -> None:
+    """What stood in the shard then, an agent that came to it later does not know."""
+    a, b, _ = three
+    await a.put("half")
+    await a.clock.advance(300)
+    await a.kill()
+    a.store = MemoryStore()
+    a.net.cut |= {("db-a", "db-b"), ("db-a", "db-c"), ("db-b", "db-a"), ("db-c", "db-a")}
+    await a.restart()
+    before = (await a.put("mine", "job", reach=HERE)).after_n
+    a.net.cut.clear()
+    promote(a, three)
+    await a.clock.advance(2 * EVERY_S)
+    assert a.in_force_now() == {"half", "mine"}
+    with pytest.raises(Conflict, match=r"heard of 1 changes of its shard only with revision"):
+        await a.book.rollback(before, who="ops")
+    assert a.in_force_now() == {"half", "mine"} and b.in_force_now() == {"half"}
+
+
+async def test_what_was_heard_of_at_once_goes_back_at_a_new_leader(three: Three) -> None:
+    a, b, _ = three
+    await a.put("half")
+    before = b.book.held.n
+    await a.clock.advance(300)
+    await a.put("more", "job")
+    await a.kill()
+    promote(b, three)
+    await b.book.rollback(before, who="ops")
+    assert b.in_force_now() == {"half"}
+
+
+async def test_a_new_leader_does_not_go_back_before_it_heard_of_the_others(three: Three) -> None:
+    a, b, c = three
+    await a.put("half")
+    before = b.book.held.n
+    await a.put("more", "job")
+    await a.kill()
+    waiting = asyncio.Event()
+
+    async def hangs(offer: Offer) -> Any:
+        await waiting.wait()
+
+    c.answer = hangs  # type: ignore[method-assign]
+    promote(b, three)
+    going = asyncio.create_task(b.book.rollback(before, who="ops"))
+    await b.clock.advance(3)
+    with pytest.raises(Conflict, match="has not heard yet what the other agents have"):
+        await going
+    assert b.in_force_now() == {"half", "more"}
+    waiting.set()

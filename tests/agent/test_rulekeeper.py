@@ -862,6 +862,25 @@ async def test_a_charge_that_cannot_be_kept_counts_here(world: World) -> None:
     await world.keeper.charge("nobody", {"main web": 9.0})
 
 
+async def test_only_what_the_log_does_not_say_is_noted(world: World) -> None:
+    """Thousands of rules are kept once."""
+
+    async def noted() -> list[str]:
+        return [one.key for one in (await world.store.list(["notes/rule/"])).entries]
+
+    await world.put(**HALF)
+    await world.put(**EXEMPT)
+    await world.keeper.keep_notes()
+    assert await noted() == []
+    await world.keeper.suspend("fix", "it starved web")
+    assert await noted() == ["notes/rule/fix"]
+    await world.keeper.resume("fix")
+    assert await noted() == []
+    await world.keeper.charge("fix", {"main web": 9.0})
+    assert await noted() == ["notes/rule/fix"]
+    assert (await world.restarted()).charged("fix") == {"main web": 9.0}
+
+
 async def test_only_an_exemption_rests(world: World) -> None:
     await world.put(**HALF)
     assert not await world.keeper.suspend("half", "why")

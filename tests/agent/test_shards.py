@@ -425,6 +425,8 @@ async def test_a_skip_for_the_shard_replaces_that_of_this_agent_alone(
     world.reach = OF_SHARD
     await world.shards.skip("main", "db-c", for_s=60, reason="all of us", who="ops")
     assert [skip.reason for skip in world.shards.skips("main")] == ["all of us"]
+    audited = [(one.action, (one.after or {}).get("reason")) for one in await world.store.audit()]
+    assert sorted(audited[:2], key=str) == [("skip.removed", None), ("skip.set", "all of us")]
     await world.shards.unskip("main", "db-c", who="ops")
     again = await open_world("db-b", "db-c", store=world.store)
     assert again.shards.skips("main") == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headgate.agent.budgetrates import MEMORY_S, Rates
+from headgate.agent.budgetmeter import MEMORY_S, Rates
 from headgate.agent.demand import Demands
 from headgate.agent.statements import (
     ASK_AGAIN_S,

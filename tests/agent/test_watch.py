@@ -9,10 +9,18 @@ import pytest
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
-from headgate.agent.charges import KEEP_S, MAX_STRETCHES, Charges
 from headgate.agent.meter import MetricMinutes
 from headgate.agent.recorder import Recorder
-from headgate.agent.watch import BEGINS, ENDS, SUSPENDED, TICK_INTERVAL_S, Watch
+from headgate.agent.watch import (
+    BEGINS,
+    ENDS,
+    KEEP_S,
+    MAX_STRETCHES,
+    SUSPENDED,
+    TICK_INTERVAL_S,
+    Charges,
+    Watch,
+)
 from headgate.core.courses import Policy
 from headgate.core.decide import decide
 from headgate.core.decision import Verdict

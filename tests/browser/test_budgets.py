@@ -185,7 +185,7 @@ def test_enforcing_refuses_and_the_switch_for_all_lets_go(
     eventually(site.is_refused)
     assert site.works(user="postgres") == "", "nobody else is"
     tab.goto("/budgets/main")
-    expect(tab.locator("#budget-exports")).to_contain_text("refuses now")
+    expect(tab.locator("#budget-exports")).to_contain_text("blocks now")
     shot(tab, "refusing")
     shot(tab, "refusing-dark", dark=True)
     shot(tab, "refusing-phone", width=360)
@@ -213,7 +213,7 @@ def test_what_was_refused_is_drawn_by_budget_and_limit(
     path = "/v1/budgets/main/violations"
     eventually(lambda: any(one["budget"] == "drawn" for one in site.get(path)["budgets"]))
     tab.goto("/budgets/main")
-    expect(tab.locator(".legend")).to_contain_text("drawn: refused by")
+    expect(tab.locator(".legend")).to_contain_text("drawn: blocked by")
     assert tab.locator(".bars rect").count() >= 1
     expect(tab.get_by_role("img", name="drawn:")).to_have_count(1)
     tab.get_by_role("link", name="last 24 h").click()
@@ -225,11 +225,11 @@ def test_forgiving_removing_and_going_back_are_each_confirmed(site: Traffic, tab
     site.api("PUT", "/v1/budgets/main/exports", NOTHING)
     before = site.revision
     tab.goto("/budgets/main/exports")
-    tab.get_by_role("button", name="Forgive what it owes …").click()
+    tab.get_by_role("button", name="Forgive its debt …").click()
     tab.get_by_role("button", name="Leave it as it is").click()
     expect(tab.locator("#confirm")).to_be_hidden()
     assert site.revision == before
-    tab.get_by_role("button", name="Forgive what it owes …").click()
+    tab.get_by_role("button", name="Forgive its debt …").click()
     confirm(site, tab, "Forgive")
     assert site.budgets["exports"]["epoch"] == 1
     tab.get_by_role("button", name="Remove …").click()

@@ -8,6 +8,7 @@ import msgspec
 
 from headgate.wire.answers import AnswerDoc, DebitDoc, MetricDoc
 from headgate.wire.pacing import PaceDoc
+from headgate.wire.rules import ExplainDoc
 from headgate.wire.shard import MemberDoc, ShardDoc
 from headgate.wire.status import (
     ClientDoc,
@@ -76,6 +77,12 @@ def answer(**given: Any) -> Doc:
         "metrics": [],
     }
     return _doc(AnswerDoc, values, given)
+
+
+def explained(doc: Doc, **given: Any) -> Doc:
+    """An answer with what an explanation adds to it."""
+    values: Doc = {"matched": [], "needed": [], "fairness": None, "odds": None, "pace": None}
+    return _doc(ExplainDoc, {**doc, **values}, given)
 
 
 def debit(**given: Any) -> Doc:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from headgate.cli.budget import TAKEN_NAMES
 from headgate.cli.budget_files import read_rules, to_toml
 from headgate.cli.exits import FAILED
-from headgate.config import load_policy
 from headgate.http.budget_replay import REPLAY_ROUTES
 from headgate.http.budgets import BUDGET_ROUTES
+from headgate.settings.document import load_policy
 from headgate.traffic.compiled import read_compiled
 from headgate.traffic.parse import parse_policy, written
 from headgate.wire.budgets import (
@@ -206,12 +206,12 @@ def test_what_is_wrong_stands_above_the_table(agent: ScriptedAgent, run: Run) ->
     )
     out = run("budget", "list", "main").out
     for part in (
-        "EVERYTHING IS OFF",
+        "CAPPED TO OFF",
         "headgate budget mode main --all enforce",
-        "NOT PUBLISHED for 90.0 s",
+        "NOT PUBLISHED  The newest policy is not at server a for 90.0 s",
         "disk full",
         "REFUSED BY THE SERVER",
-        "counters unknown",
+        "COUNTERS UNREADABLE",
         "and 4 more pieces of advice",
     ):
         assert part in out
@@ -237,10 +237,10 @@ def test_one_budget_is_shown_with_its_buckets(agent: ScriptedAgent, run: Run) ->
     out = run("budget", "show", "main", "etl").out
     for part in (
         "tenant=acme",
-        "3.9 s of 4.0 s",
+        "3.90 s of 4.00 s",
         "2 of 2",
-        "refused: 40 by capacity, 2 by concurrency, 30 of them before planning",
-        "2 held now",
+        "blocked: 42, capacity 40, concurrency 2, 30 of them before planning",
+        "delayed: 5, 400 ms in all, 2 now",
         "for username=etl",
         "last violation at 2026-11-16T03:00:00Z",
     ):
@@ -276,7 +276,7 @@ def test_violations_are_shown_by_limit_and_minute(agent: ScriptedAgent, run: Run
     agent.says(f"{MAIN}/violations", checked(doc, ViolationsDoc))
     out = run("budget", "violations", "main", "--since", "6h", "--budget", "etl").out
     assert sent(agent).query == {"since": "6h", "budget": "etl"}
-    assert "5 by capacity, 1 by burst" in out and "oldest are left out" in out
+    assert "capacity 5, burst 1" in out and "oldest are left out" in out
     agent.says(f"{MAIN}/violations", checked({**doc, "budgets": [], "minutes": []}, ViolationsDoc))
     assert "no violation" in run("budget", "violations", "main").out
 
@@ -337,7 +337,7 @@ def test_an_explanation_tells_the_verdict_and_what_would_help(
         "remote_address": "10.0.0.1",
     }
     for part in (
-        "IT WOULD BE REFUSED  by budget etl, its capacity limit; it fits in 150 ms",
+        "IT WOULD BE BLOCKED  by budget etl, its capacity limit; it fits in 150 ms",
         "needed: etl: wait 0.150 s",
         "etl [tenant=acme]",
         "controller=export",
@@ -390,8 +390,8 @@ def test_a_budget_is_made_of_words(agent: ScriptedAgent, run: Run) -> None:
     [
         (("set", "main", "etl", "rat=5"), "did you mean 'rate'"),
         (("set", "main", "etl", "rate"), "SETTING=VALUE"),
-        (("set", "main", "etl", "rate=much"), "must be a number"),
-        (("set", "main", "etl", "rate=nan"), "no number"),
+        (("set", "main", "etl", "rate=much"), "must be a percentage such as 20%, or unset"),
+        (("set", "main", "etl", "rate=nan"), "must be a percentage such as 20%"),
         (("set", "main", "etl", "rate=1", "rate=2"), "twice"),
         (("set", "main", "etl", "in_transaction=1"), "true or false"),
         (("set", "main", "etl"), "nothing to change"),
@@ -422,6 +422,9 @@ def test_every_word_of_the_api_is_no_name() -> None:
     ("argv", "method", "path", "body"),
     [
         (("set", "main", "etl", "rate=30"), "PATCH", "/etl", {"rate": 30}),
+        (("set", "main", "etl", "rate=12.5%"), "PATCH", "/etl", {"rate": "12.5%"}),
+        (("set", "main", "etl", "capacity=2s"), "PATCH", "/etl", {"capacity": "2s"}),
+        (("set", "main", "etl", "max_delay_s=50ms"), "PATCH", "/etl", {"max_delay_s": "50ms"}),
         (("set", "main", "etl", "burst=unset"), "PATCH", "/etl", {"burst": None}),
         (("mode", "main", "etl", "warn"), "PATCH", "/etl", {"mode": "warn"}),
         (("mode", "main", "off", "--all"), "PATCH", "", {"mode_cap": "off"}),
@@ -468,7 +471,7 @@ def test_what_is_not_as_it_seems_stands_above_the_table(agent: ScriptedAgent, ru
     out = run("budget", "list", "main").out
     assert "exempt: monitor, headgate (the agent's own)" in out
     assert "SWITCHED OFF AT THE SERVER" in out
-    assert "version 23 was published by somebody else; it is left alone" in out
+    assert "Version 23 at server a was published by somebody else; it is left alone" in out
     assert "# Exempt besides: headgate (the agent's own)." in run("budget", "export", "main").out
     agent.says(f"{MAIN}/etl", budget(own_role="headgate"))
     assert "exempt: headgate (the agent's own)" in run("budget", "show", "main", "etl").out

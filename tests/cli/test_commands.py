@@ -16,6 +16,7 @@ from headgate.cli.api import DEFAULT_TIMEOUT_S
 from headgate.cli.change import _patience_s
 from headgate.cli.exits import EXIT_CODES
 from headgate.core.decision import Verdict
+from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS
 from tests.cli import builders
@@ -25,6 +26,7 @@ from tests.cli.scripted import Reply, ScriptedAgent, problem
 from tests.fixtures.agents import HOST_ONLY
 
 CHECK = ("check", "--app", "etl:nightly", "--database", "main")
+EXPLAINED = builders.explained(builders.refusal(), needed=["lag must fall from 7.2 s"])
 EXPLAIN = ("explain", "--app", "etl:nightly", "--database", "main")
 QUEUE = "/v1/databases/main/metrics/queue_depth"
 REFUSED_URL = "http://127.0.0.1:1"
@@ -130,7 +132,7 @@ def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run)
 def test_explain_says_what_is_released_and_who_waits(scripted: ScriptedAgent, run: Run) -> None:
     reason = "main: as much as it bears has been released for now"
     refused = builders.refusal("PACED", reason=reason, metrics=[builders.metric()])
-    scripted.says("/v1/explain", {**refused, "pace": builders.pace()})
+    scripted.says("/v1/explain", builders.explained(refused, pace=builders.pace()))
     ran = run(*EXPLAIN)
     assert "would be REFUSED  PACED" in ran.out
     assert (
@@ -202,7 +204,7 @@ def misdirected(ask: str | None, **more: object) -> Reply:
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
     """R41"""
     scripted.says("/v1/check", builders.answer())
-    scripted.says("/v1/explain", builders.answer())
+    scripted.says("/v1/explain", builders.explained(builders.answer()))
     for argv in (CHECK, EXPLAIN):
         assert run(*argv, "--scope", "shard").code == 0
         assert scripted.heard[-1].query["scope"] == "shard"
@@ -287,7 +289,7 @@ def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Ru
     says = "in force here; 2 of 2 replicas have a copy"
     kept = {**builders.shard(), "copies": {"says": says}}
     scripted.says(path, kept, method="PUT")
-    ran = run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "90")
+    ran = run("shard", "skip", "main", "db-b", "--reason", "x", "--for", "1m30s")
     assert ran.out.splitlines()[-1] == says
     assert scripted.heard[-1].body == {"for": "90s", "reason": "x"}
     ran = run("shard", "unskip", "main", "db-b")
@@ -297,9 +299,10 @@ def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Ru
 
 def test_a_skip_needs_a_reason_and_a_time(scripted: ScriptedAgent, run: Run) -> None:
     assert run("shard", "skip", "main", "db-b").code == 2
-    for text in ("", "soon", "-1", "1w", "1.5h", "9999999"):
+    for text in ("", "soon", "-1", "1w", "30"):
         ran = run("shard", "skip", "main", "db-b", "--reason", "x", "--for", text)
-        assert (ran.code, "such as 90s, 30m, 2h" in " ".join(ran.err.split())) == (2, True)
+        told = "30s or 30m?" if text == "30" else "must read like 250ms, 90s, 30m"
+        assert (ran.code, told in " ".join(ran.err.split())) == (2, True)
     assert scripted.heard == []
 
 
@@ -374,7 +377,7 @@ AUDIT = {
 }
 LOOKS: list[tuple[tuple[str, ...], str, Any, str]] = [
     (("status",), "/v1/status", builders.busy_status(), "BREACHED"),
-    (EXPLAIN, "/v1/explain", builders.refusal(), "lag must fall from 7.2 s"),
+    (EXPLAIN, "/v1/explain", EXPLAINED, "lag must fall from 7.2 s"),
     (("clients",), "/v1/clients", {"clients": [builders.client()]}, "etl:nightly"),
     (("history", "etl"), "/v1/history/timeline", TIMELINE, "mostly throttled between"),
     (("starvation",), "/v1/starvation", STARVATION, "STARVED  etl"),
@@ -446,24 +449,23 @@ def test_add_sends_only_what_was_given(scripted: ScriptedAgent, run: Run) -> Non
     """R1."""
     scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PUT")
     ran = run(
-        *("metrics", "add", "main", "queue_depth", "--sql", "select count(*) from jobs"),
-        *("--threshold", "1000", "--interval", "1", "--timeout", "0.2", "--comparison", ">="),
-        *("--debounce", "3 of 5", "--absence", "hold", "--hold", "30", "--mode", "rate"),
-        *("--max-age", "9", "--unit", "jobs"),
+        *("metrics", "add", "main", "queue_depth", "sql=select count(*) from jobs"),
+        *("threshold=1000", "interval_s=1", "timeout_s=200ms", "comparison=>="),
+        *("debounce=3 of 5", "absence=hold", "hold_s=30s", "mode=rate", "max_age_s=9", "unit=5"),
     )
     assert (ran.code, ran.err) == (0, "")
     assert scripted.heard[-1].body == {
         "sql": "select count(*) from jobs",
-        "threshold": 1000.0,
-        "interval_s": 1.0,
-        "timeout_s": 0.2,
+        "threshold": 1000,
+        "interval_s": 1,
+        "timeout_s": "200ms",
         "comparison": ">=",
         "debounce": "3 of 5",
         "absence": "hold",
-        "hold_s": 30.0,
+        "hold_s": "30s",
         "mode": "rate",
-        "max_age_s": 9.0,
-        "unit": "jobs",
+        "max_age_s": 9,
+        "unit": "5",
     }
 
 
@@ -471,17 +473,16 @@ def test_add_takes_other_sources_and_options(scripted: ScriptedAgent, run: Run) 
     path = "/v1/databases/main/metrics/x"
     scripted.says(path, builders.metric_view("x"), method="PUT")
     given = {
-        ("--from-url", "http://e/m", "--series", 'up{a="b"}'): {
-            "url": "http://e/m",
-            "series": 'up{a="b"}',
-        },
-        ("--from-url", "http://e/m", "--pointer", "/a"): {"url": "http://e/m", "pointer": "/a"},
-        ("--command", "wc -l 'a b'"): {"command": ["wc", "-l", "a b"]},
-        ("--plugin", "p", "--option", "n=3", "--option", 't=["a"]', "--option", "s=x=y"): {
+        ("url=http://e/m", 'series=up{a="b"}'): {"url": "http://e/m", "series": 'up{a="b"}'},
+        ("url=http://e/m", "pointer=/a"): {"url": "http://e/m", "pointer": "/a"},
+        ("command=wc -l 'a b'",): {"command": ["wc", "-l", "a b"]},
+        ("plugin=p", "options.n=3", 'options.t=["a"]', "options.s=x=y"): {
             "plugin": "p",
             "options": {"n": 3, "t": ["a"], "s": "x=y"},
         },
-        ("--threshold", "0", "--disabled"): {"threshold": 0.0, "enabled": False},
+        ("threshold=0", "enabled=false"): {"threshold": 0, "enabled": False},
+        ("rollup_labels.region=7",): {"rollup_labels": {"region": "7"}},
+        ("threshold=80%", "pace_target=50%"): {"threshold": "80%", "pace_target": "50%"},
     }
     for argv, body in given.items():
         assert run("metrics", "add", "main", "x", *argv).code == 0
@@ -490,7 +491,7 @@ def test_add_takes_other_sources_and_options(scripted: ScriptedAgent, run: Run) 
 
 def test_add_does_not_replace_what_is_there(scripted: ScriptedAgent, run: Run) -> None:
     scripted.says(QUEUE, builders.metric_view("queue_depth"))
-    ran = run("metrics", "add", "main", "queue_depth", "--sql", "select 1", "--threshold", "1")
+    ran = run("metrics", "add", "main", "queue_depth", "sql=select 1", "threshold=1")
     assert ran.code == 1
     assert "is there already; change it with `headgate metrics set main queue_depth" in ran.err
     assert [heard.method for heard in scripted.heard] == ["GET"]
@@ -499,7 +500,7 @@ def test_add_does_not_replace_what_is_there(scripted: ScriptedAgent, run: Run) -
 def test_refused_settings_are_told_with_every_fault(scripted: ScriptedAgent, run: Run) -> None:
     faults = ["metrics.queue_depth.threshold: is missing (or 0)"]
     scripted.replies["PUT", QUEUE] = problem(422, "these settings are refused", faults)
-    ran = run("metrics", "add", "main", "queue_depth", "--sql", "select 1")
+    ran = run("metrics", "add", "main", "queue_depth", "sql=select 1")
     assert ran.code == 1
     assert faults[0] in ran.err
 
@@ -511,10 +512,10 @@ def test_set_changes_only_what_was_given_and_builds_on_what_it_saw(
     scripted.says(QUEUE, seen, headers={"ETag": '"3"'})
     after = builders.metric_view("queue_depth", settings={"threshold": 500})
     scripted.says(QUEUE, after, method="PATCH")
-    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "500", "--reset", "debounce")
+    ran = run("metrics", "set", "main", "queue_depth", "threshold=500", "debounce=unset")
     assert "threshold: 1000 → 500" in ran.out
     patch = scripted.heard[-1]
-    assert patch.body == {"threshold": 500.0, "debounce": None}
+    assert patch.body == {"threshold": 500, "debounce": None}
     assert patch.headers["if-match"] == '"3"'
 
 
@@ -523,7 +524,7 @@ def test_set_sends_only_the_options_that_were_named(scripted: ScriptedAgent, run
     settings = {"options": {"method": "native", "token": "…"}}
     scripted.says(QUEUE, builders.metric_view(settings=settings))
     scripted.says(QUEUE, builders.metric_view(), method="PATCH")
-    run("metrics", "set", "main", "queue_depth", "--option", "method=heartbeat")
+    run("metrics", "set", "main", "queue_depth", "options.method=heartbeat")
     assert scripted.heard[-1].body == {"options": {"method": "heartbeat"}}
 
 
@@ -564,7 +565,7 @@ def test_a_dry_run_outwaits_the_timeout_the_metric_has(
     monkeypatch.setattr(api, "connect", connect)
     scripted.says(QUEUE, builders.metric_view("queue_depth", timeout_s=20.0))
     scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PATCH")
-    run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
+    run("metrics", "set", "main", "queue_depth", "threshold=5", "--dry-run")
     assert patience_s == [5.0, 22.0]
 
 
@@ -576,8 +577,43 @@ def test_a_dry_run_prints_what_it_would_have_done(scripted: ScriptedAgent, run: 
     scripted.says(QUEUE, builders.metric_view("queue_depth"))
     view = {**builders.metric_view("queue_depth"), "replay": replay}
     scripted.says(QUEUE, view, method="PATCH")
-    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "5", "--dry-run")
+    ran = run("metrics", "set", "main", "queue_depth", "threshold=5", "--dry-run")
     assert says in ran.out
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("treshold=5",), "unknown setting 'treshold'; did you mean 'threshold'?"),
+        (("threshold",), "must read SETTING=VALUE, such as threshold=10s"),
+        (
+            ("threshold=much",),
+            "must be a number, or a text with a unit: 50ms, 80%",
+        ),
+        (("pace=yes",), "pace must be true or false, not a string, or unset"),
+        (
+            ("interval_s=9h",),
+            "interval_s is 32400 s, must be at least 10ms and at most 1h",
+        ),
+        (("threshold=5", "threshold=6"), "threshold is given twice; say it once"),
+        (("threshold=5", "--for", "30"), "is 30, which has no unit: 30s or 30m?"),
+    ],
+)
+def test_what_was_typed_wrongly_is_told_and_not_sent(
+    scripted: ScriptedAgent, run: Run, argv: tuple[str, ...], told: str
+) -> None:
+    ran = run("metrics", "set", "main", "queue_depth", *argv)
+    assert ran.code == 2 and told in " ".join(ran.err.split()), ran.err
+    assert scripted.heard == []
+
+
+def test_help_lists_the_settings(run: Run) -> None:
+    shown = run("metrics", "set", "--help").out
+    assert [name for name in METRIC_SETTINGS if f"\n    {name} " not in shown] == []
+
+
+def test_the_version_is_an_option_too(run: Run) -> None:
+    assert run("--version").out == run("version").out == f"headgate {VERSION}\n"
 
 
 def test_set_without_a_setting_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
@@ -592,7 +628,7 @@ def test_a_change_that_somebody_else_made_in_between_is_not_overwritten(
 ) -> None:
     scripted.says(QUEUE, builders.metric_view(revision=3))
     scripted.replies["PATCH", QUEUE] = problem(412, "is at revision 4, not 3: look again")
-    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "5")
+    ran = run("metrics", "set", "main", "queue_depth", "threshold=5")
     assert ran.code == 1
     assert "revision 4, not 3" in ran.err
     assert scripted.heard[-1].headers["if-match"] == '"3"'
@@ -601,7 +637,7 @@ def test_a_change_that_somebody_else_made_in_between_is_not_overwritten(
 def test_a_dry_run_says_so_and_asks_for_one(scripted: ScriptedAgent, run: Run) -> None:
     """R140."""
     scripted.says(QUEUE, builders.metric_view("queue_depth"), method="PUT")
-    argv = ("metrics", "add", "main", "queue_depth", "--sql", "select 1", "--threshold", "1")
+    argv = ("metrics", "add", "main", "queue_depth", "sql=select 1", "threshold=1")
     ran = run(*argv, "--dry-run")
     assert "dry run: nothing was changed" in ran.out
     assert scripted.heard[-1].query == {"dry_run": "true"}
@@ -628,8 +664,8 @@ def test_a_change_of_a_metric_may_end(scripted: ScriptedAgent, run: Run) -> None
     for method in ("PATCH", "PUT"):
         scripted.says(QUEUE, builders.metric_view("queue_depth", **end), method=method)
     scripted.says(QUEUE, builders.removed_metric("queue_depth", **end), method="DELETE")
-    ran = run("metrics", "set", "main", "queue_depth", "--threshold", "9", "--for", "2h")
-    assert scripted.heard[-1].body == {"threshold": 9.0, "for": "2h"}
+    ran = run("metrics", "set", "main", "queue_depth", "threshold=9", "--for", "2h")
+    assert scripted.heard[-1].body == {"threshold": 9, "for": "2h"}
     assert "ends at 2026-03-01" in ran.out and "after 1 h" in ran.out
     run("metrics", "set", "main", "queue_depth", "--for", "never")
     assert scripted.heard[-1].body == {"for": "never"}
@@ -679,7 +715,7 @@ def test_help_loads_nothing_that_only_commands_need() -> None:
     code = (
         "import sys\nimport headgate.__main__\n"
         "heavy = {'json', 'ssl', 'socket', 'rich.console', 'msgspec', 'asyncio',"
-        " 'headgate.config', 'headgate.core.decide', 'headgate.main'}\n"
+        " 'headgate.settings', 'headgate.core.decide', 'headgate.main'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

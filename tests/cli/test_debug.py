@@ -26,10 +26,10 @@ from headgate.cli.debug_items import Item
 from headgate.cli.debug_logs import lines_without_literals
 from headgate.cli.debug_machine import NotThere, log_tail
 from headgate.cli.debug_scrub import Names, known_secrets, shape_of, without_literals
-from headgate.config import parse_settings
 from headgate.core.redaction import HIDDEN, Scrubber, shown, shown_dsn
 from headgate.errors import HeadgateError
 from headgate.main import Agent
+from headgate.settings.agent import parse_settings
 from tests.cli.conftest import Run
 from tests.fixtures.eventually import DEADLINE_S, aeventually
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headgate.cli.documents import BadDocument, read, read_list
+from headgate.cli.documents import read, read_list
+from headgate.errors import BadDocument
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.status import AuditDoc, ClientDoc, MetricView, RefusalDoc, StatusDoc
 from tests.cli import builders

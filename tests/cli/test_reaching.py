@@ -280,8 +280,8 @@ def wide_metric(heard: Heard) -> Reply:
 @pytest.mark.parametrize(
     ("command", "method", "path", "done"),
     [
-        (("set", "*", "lag", "--threshold", "5"), "PATCH", EVERY_LAG, "SET"),
-        (("add", "*", "lag", "--threshold", "5"), "PUT", EVERY_LAG, "SET"),
+        (("set", "*", "lag", "threshold=5"), "PATCH", EVERY_LAG, "SET"),
+        (("add", "*", "lag", "threshold=5"), "PUT", EVERY_LAG, "SET"),
         (("remove", "*", "lag", "--for", "2h"), "DELETE", EVERY_LAG, "REMOVED"),
         (("revert", "*", "lag"), "POST", f"{EVERY_LAG}/revert", "REVERTED"),
     ],

@@ -1,14 +1,9 @@
-"""The reference page derives from the commands, and the options from the settings' table."""
+"""The reference page derives from the commands."""
 
 from __future__ import annotations
 
-import typer
-
-from headgate.cli.app import app
-from headgate.cli.change import SETTING_OF
 from headgate.cli.exits import exit_code_rows
 from headgate.cli.reference import render
-from headgate.core.metric_settings import METRIC_SETTINGS
 
 PAGE = render()
 
@@ -18,18 +13,6 @@ def test_every_command_and_exit_code_is_on_the_page() -> None:
         assert f"\n## headgate {name}\n" in PAGE
     for code, name, _ in exit_code_rows():
         assert f"| {code} | `{name}` |" in PAGE
-
-
-def test_every_setting_of_a_metric_has_an_option() -> None:
-    """A setting that is added to the table must be reachable from here, too."""
-    assert set(SETTING_OF.values()) == set(METRIC_SETTINGS)
-
-
-def test_add_and_set_take_the_same_options() -> None:
-    metrics = typer.main.get_command(app).commands["metrics"].commands  # type: ignore[attr-defined]
-    taken = {name: {p.name for p in metrics[name].load().params} for name in ("add", "set")}
-    assert taken["set"] - taken["add"] == {"reset"}
-    assert set(SETTING_OF) <= taken["add"]
 
 
 def test_tables_are_not_broken_by_their_cells() -> None:

@@ -27,6 +27,7 @@ from headgate.cli.render import Canvas, columns_for, metric_table, status_page
 from headgate.tui.overview import fitted
 from headgate.tui.trend import Picture, Trend
 from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.rules import ExplainDoc
 from headgate.wire.status import AuditDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.wire.unthrottled import UnthrottledDoc
 from tests.cli import builders
@@ -75,13 +76,13 @@ def test_status_tells_the_whole_story() -> None:
     text = shown(status_page(BUSY, Canvas(120)), 120)
     for told in (
         "agent db1 0.1.0 · up 3.2 h",
-        "REFUSES  THRESHOLD_EXCEEDED · last healthy 12.4 s ago",
+        "REFUSES for 12.4 s  THRESHOLD_EXCEEDED",
         "144%",
         "BREACHED",
         "timed out for 2.2 s: no answer",
         "shard/queue_depth",
         "last value; failed for 4.0 s:",
-        "orders  mysql  OK  admits work",
+        "orders  mysql  ADMITS  nearest to its threshold",
         "REFUSED for 13 min by lag",
         "store sqlite  writable",
         "advice  databases.main.metrics.lag.threshold",
@@ -98,14 +99,13 @@ def test_a_store_that_cannot_be_written_is_loud() -> None:
         "tallies_waiting": 12000,
     }
     page = status_page(read(StatusDoc, builders.status(store=store)), Canvas())
-    assert "NOT WRITABLE for 90.0 s: disk full; 12,000 counts wait" in shown(page)
+    assert "STORE NOT WRITABLE  sqlite cannot be written for 90.0 s: disk full" in shown(page)
 
 
 def test_a_refused_reload_is_loud() -> None:
     status = read(StatusDoc, builders.status(settings_fault="line 3, agent.lisen: unknown"))
-    assert "settings refused at the last reload: line 3, agent.lisen" in shown(
-        status_page(status, Canvas())
-    )
+    text = squeezed(shown(status_page(status, Canvas())))
+    assert "and the earlier settings hold: line 3, agent.lisen" in text
 
 
 @pytest.mark.parametrize("width", [32, 40, 60, 80, 100, 160, 300])
@@ -137,7 +137,7 @@ def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
     plain = shown(page, 120)
     colourless = shown(page, 120, force_terminal=True, no_color=True)
     assert "\x1b[3" not in colourless
-    for word in ("BREACHED", "ABSENT", "held", "healthy", "REFUSES", "OK"):
+    for word in ("BREACHED", "ABSENT", "held", "healthy", "REFUSES", "ADMITS"):
         assert word in plain
 
 
@@ -163,24 +163,31 @@ def test_an_admission_is_one_line() -> None:
     assert text == "ADMITTED  etl:nightly may work on main\n"
 
 
+MUST_FALL = "lag must fall from 7.2 s to 5 s or below"
+
+
+def explained(answer: dict[str, Any], **given: Any) -> ExplainDoc:
+    return read(ExplainDoc, builders.explained(answer, **given))
+
+
 def test_explain_says_what_would_have_to_change() -> None:
     """R144."""
-    text = shown(explain_page(read(AnswerDoc, builders.refusal()), Canvas()))
+    text = shown(explain_page(explained(builders.refusal(), needed=[MUST_FALL]), Canvas()))
     assert "would be REFUSED  THRESHOLD_EXCEEDED" in text
-    assert "To be admitted:\n  · lag must fall from 7.2 s to 5 s or below" in text
+    assert f"To be admitted:\n  · {MUST_FALL}" in text
 
 
 def test_explain_of_an_exempt_client_says_that_it_is() -> None:
     """R78: nothing stands in its way, but much would in anybody else's."""
     answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "waived"}])
-    text = squeezed(shown(explain_page(read(AnswerDoc, answer), Canvas())))
+    text = squeezed(shown(explain_page(explained(answer), Canvas())))
     assert "EXEMPT: lag would refuse anybody else." in text
     assert "Nothing stands in the way" not in text
 
 
 def test_explain_of_an_admission_names_the_nearest_metric() -> None:
     answer = builders.answer(metrics=[builders.metric(value=4.0)])
-    text = squeezed(shown(explain_page(read(AnswerDoc, answer), Canvas())))
+    text = squeezed(shown(explain_page(explained(answer), Canvas())))
     assert "would be ADMITTED" in text
     assert "Nearest to refusing: lag, at 80% of its threshold (4 s; refused > 5 s)" in text
 
@@ -300,7 +307,7 @@ def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.refusal(reason=LONG * 5, metrics=[builders.breached(), dead])
     line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
-    told = "lag is 7.2 s, refused > 5 s; lock_waits has no value (failed for 2.2 s); ask again"
+    told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); ask again"
     assert f"REFUSED etl:nightly on main: {told}" in line
 
 

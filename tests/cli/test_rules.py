@@ -9,9 +9,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from headgate.cli.rule_pages import chance_text, matched_page
+from headgate.cli.documents import read
+from headgate.cli.render import Canvas
+from headgate.cli.views import drawn
 from headgate.core.rule_settings import RULE_SETTINGS
-from headgate.wire.rules import RuleDoc
+from headgate.present.rules import applied_view, chance_text
+from headgate.wire.rules import ExplainDoc, RuleDoc
+from tests.cli import builders
 from tests.cli.conftest import Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
 
@@ -84,11 +88,19 @@ def sent(agent: ScriptedAgent) -> Heard:
     ("argv", "body"),
     [
         (
+            "rule ratio etl 50% --for 1h30m",
+            {"kind": "ratio", "target": "etl", "ratio": 0.5, "for": "5400s"},
+        ),
+        (
+            "rule thresholds etl lag=2s",
+            {"kind": "thresholds", "target": "etl", "thresholds": {"lag": "2s"}},
+        ),
+        (
             "rule ratio etl 0.9 --for 2h --order after",
             {"kind": "ratio", "target": "etl", "ratio": 0.9, "for": "2h", "order": "after"},
         ),
         (
-            "rule hold etl:nightly --reason incident --for 90 --database main --id stop",
+            "rule hold etl:nightly --reason incident --for 90s --database main --id stop",
             {
                 "kind": "hold",
                 "target": "etl:nightly",
@@ -138,7 +150,7 @@ def test_every_kind_of_rule_is_one_command(
     assert (sent(agent).method, sent(agent).path, sent(agent).body) == ("POST", RULES, body)
     assert body.keys() <= RULE_SETTINGS.keys()
     assert ran.out.startswith("SET  r-1")
-    assert "meets etl:nightly" in ran.out
+    assert "applies to: etl:nightly" in ran.out
 
 
 def test_a_rush_hour_is_a_rule_with_a_schedule(agent: ScriptedAgent, run: Run) -> None:
@@ -253,11 +265,11 @@ def test_rules_are_a_table_with_exemptions_aloud(agent: ScriptedAgent, run: Run)
     )
     agent.says(RULES, {"rules": [rule(), EXEMPT, waiting]})
     out = run("rules").out
-    assert out.startswith("EXEMPT  etl for another 30 min, by ops: incident: the fix of 42")
+    assert out.startswith("EXEMPT  etl from every metric, by ops (incident: the fix of 42); 30 min")
     for told in (
         "refuses 90%",
         "rush hour",
-        "30 min, waits",
+        "30 min 00 s, waits",
         "only mon 07:00-09:00 UTC",
         "rule r-1 comes first",
     ):
@@ -291,9 +303,12 @@ def test_one_rule_shows_all_that_is_known(agent: ScriptedAgent, run: Run) -> Non
 @pytest.mark.parametrize(
     ("known", "told"),
     [
-        ({"clients": [], "clients_total": 0}, "meets nobody who asked this agent lately; others"),
-        ({}, "meets etl:nightly, of those who asked this agent"),
-        ({"clients": [], "clients_total": None}, "not known to this agent: it has no database"),
+        (
+            {"clients": [], "clients_total": 0},
+            "applies to: nobody who asked this agent lately; others",
+        ),
+        ({}, "applies to: etl:nightly, of those who asked this agent"),
+        ({"clients": [], "clients_total": None}, "not known: this agent has no database"),
     ],
 )
 def test_whom_a_rule_of_the_fleet_meets_is_told_of_one_agent_alone(
@@ -366,15 +381,18 @@ def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> N
     shadowed = {**base, "rule": "s", "state": "shadowed", "by": "r"}
     ended = {**base, "rule": "e", "state": "ended", "left_s": None, "ended_s_ago": 180.0}
     console = Console(width=120, markup=False)
-    for part in matched_page({"matched": [base, shadowed, ended]}):
-        console.print(part)
+    console.print(drawn(applied_view(explained(matched=[base, shadowed, ended])), Canvas(120)))
     shown = capsys.readouterr().out
     for told in ("applies, 60.0 s left", "shadowed by r", "ended 3 min ago"):
         assert told in shown
-    assert matched_page({}) == []
-    console.print(*matched_page({"matched": [base], "fairness": "refused by dice for 3.0 s"}))
+    waived = explained(matched=[base], fairness="refused by dice for 3.0 s")
+    console.print(drawn(applied_view(waived), Canvas(120)))
     assert "refused by dice for 3.0 s" in capsys.readouterr().out
-    assert len(matched_page({"matched": []})) == 1
+    assert len(applied_view(explained())) == 1
+
+
+def explained(**given: Any) -> ExplainDoc:
+    return read(ExplainDoc, builders.explained(builders.refusal(), **given))
 
 
 @pytest.mark.parametrize("share", ["-0.1", "-1", "-.5"])
@@ -386,5 +404,22 @@ def test_a_share_below_zero_is_told_as_one(run: Run, share: str) -> None:
 
 
 def test_what_hangs_on_dice_is_told_as_a_chance() -> None:
-    assert chance_text({"odds": 0.001, "rule": "r-1"}) == "with a chance of 0.1% (rule r-1)"
-    assert chance_text({"odds": None, "rule": "r-1"}) == ""
+    assert chance_text(explained(odds=0.001, rule="r-1")) == "with a chance of 0.1% (rule r-1)"
+    assert chance_text(explained(odds=None, rule="r-1")) == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ("rule ratio etl 0.5 --for 30", "is 30, which has no unit: 30s or 30m?"),
+        ("rule ratio etl 50", "is 50: 1 is all of it; did you mean 50%?"),
+        ("favor etl --ratio much", "must be a share such as 0.5 or 50%"),
+        ("rule thresholds etl lag=soon", "must read METRIC=LIMIT, such as lag=2s"),
+    ],
+)
+def test_a_number_without_its_unit_is_told_and_not_sent(
+    agent: ScriptedAgent, run: Run, argv: str, told: str
+) -> None:
+    ran = run(*argv.split())
+    assert ran.code == 2 and told in " ".join(ran.err.split()), ran.err
+    assert agent.heard == []

@@ -160,7 +160,7 @@ def test_a_lost_agent_is_answered_by_the_policy(
 
 def test_a_stop_has_an_end_where_one_was_set(agent: ScriptedAgent, running: Start) -> None:
     """Also where the agent would have nobody ask for a minute."""
-    with running("--max-stop", "0.2") as run:
+    with running("--max-stop", "200ms") as run:
         agent.script.default = HELD
         assert run.process.wait() == 128 + signal.SIGTERM
     assert "of at most 0.2 s: main: lag is 7.2 s" in run.told.partition("ended with SIGTERM")[2]
@@ -297,7 +297,7 @@ def test_nothing_starts_where_it_waited_too_long(
     agent: ScriptedAgent, start: Callable[..., Ended]
 ) -> None:
     agent.script.default = HELD
-    ran = start("--max-wait", "1", "--", "echo", "ran")
+    ran = start("--max-wait", "1s", "--", "echo", "ran")
     assert (ran.code, ran.out) == (10, "")
 
 

@@ -128,7 +128,7 @@ def test_a_misspelt_command_is_told_the_nearest(
         ("headgate sta", {"state", "status", "starvation"}),
         ("headgate rule ex", {"exempt", "extend"}),
         ("headgate shard un", {"unskip"}),
-        ("headgate metrics add --th", {"--threshold"}),
+        ("headgate metrics set main lag th", {"threshold="}),
     ],
 )
 def test_a_shell_completes_commands_and_their_options(

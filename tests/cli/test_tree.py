@@ -12,7 +12,8 @@ from headgate.cli.bars import ASCII, UNICODE
 from headgate.cli.documents import read
 from headgate.cli.pages import shard_page
 from headgate.cli.render import Canvas, status_page
-from headgate.cli.tree import member_facts, shard_line, shard_tree
+from headgate.cli.tree import shard_line, shard_tree
+from headgate.present.shard import facts as member_facts
 from headgate.tui.trend import Picture
 from headgate.wire.shard import ShardDoc
 from headgate.wire.status import StatusDoc
@@ -30,19 +31,21 @@ def drawn(width: int = 80, **given_: Any) -> str:
 def test_the_tree() -> None:
     assert shown(shard_tree(TROUBLED, UNICODE, 80), 80).splitlines() == [
         "shard commerce/-80  ● leading, timeline 3",
-        "├─ db-a      primary  threads_running 12 ●  this agent",
-        "├─ db-b      replica  lag 20 ms ●",
-        "│  └─ db-b2  replica  lag 20 ms ●",
-        "├─ db-c      replica  lag 8.1 s ✖ above 5 s",
-        "│     set aside: skipped by ops for another 20 min: rebuild",
-        "│     lag: replication stopped: paused",
-        "├─ db-d      ?",
-        "│     ○ UNREACHABLE for 42.0 s: https://db-d:8087: connection refused",
-        "├─ db-e      replica  hibernating: nobody asks, nothing is measured",
-        "├─ db-f      replica  lag 20 ms ●",
-        "│     ✖ NOT COUNTED: it is on timeline 2, the primary on 3",
-        "│     its clock is 310 ms ahead of the primary's",
-        "└─ 10.0.0.9  ○ NOT WATCHED: no agent answers for it, 4,096 bytes behind",
+        "├─ db-a         primary  threads_running 12 ●  this agent",
+        "│  ├─ db-b      replica  lag 20 ms ●",
+        "│  │  └─ db-b2  replica  lag 20 ms ●",
+        "│  ├─ db-c      replica  lag 8.1 s ✖ above 5 s",
+        "│  │     SET ASIDE by ops for another 20 min: rebuild",
+        "│  │     lag: replication stopped: paused",
+        "│  ├─ db-d      ?",
+        "│  │     ✖ UNREACHABLE for 42.0 s: https://db-d:8087: connection refused",
+        "│  ├─ db-e      replica",
+        "│  │     hibernating: nobody asks, nothing is measured; last asked 12 s ago",
+        "│  └─ db-f      replica  lag 20 ms ●",
+        "│        NOT COUNTED: it is on timeline 2, the primary on 3",
+        "│        its clock is 310 ms ahead of the primary's",
+        "└─ 10.0.0.9     ○ not watched: no agent answers for it, so its lag counts ",
+        "      nowhere; 4,096 bytes behind",
     ]
 
 
@@ -52,22 +55,22 @@ def test_no_line_is_wider_than_the_terminal_and_everybody_is_on_it(width: int) -
     assert max(len(line) for line in text.splitlines()) <= width
     for member in TROUBLED.members:
         assert member.member in text
-    for word in ("UNREACHABLE", "set aside", "hibernating", "NOT COUNTED", "NOT WATCHED"):
+    for word in ("UNREACHABLE", "SET ASIDE", "hibernating", "NOT COUNTED", "not watched"):
         assert word in squeezed(text.replace("│", ""))
 
 
 def test_an_ascii_terminal_gets_an_ascii_tree() -> None:
     text = shown(shard_tree(TROUBLED, ASCII, 80), 80)
     assert text.isascii()
-    assert "|- db-b " in text and "`- 10.0.0.9" in text
+    assert "|  |- db-b " in text and "`- 10.0.0.9" in text
 
 
 def test_the_branches_are_dim_and_what_is_wrong_is_not() -> None:
     """As a terminal gets it: a style that leaks would make everything as dim as the branches."""
     page = shard_tree(TROUBLED, UNICODE, 80)
     text = shown(page, 80, force_terminal=True, color_system="standard")
-    assert "\x1b[2m├─ \x1b[0m\x1b[1mdb-b" in text
-    assert "\x1b[1;31m○ UNREACHABLE" in text
+    assert "\x1b[2m│  ├─ \x1b[0m\x1b[1mdb-b" in text
+    assert "\x1b[1;31m✖ UNREACHABLE" in text
     assert "\x1b[2mdb-e" in text, "who sleeps is dim"
 
 
@@ -80,7 +83,8 @@ def test_split_brain_is_loud_and_both_are_shown() -> None:
         detail="db-a and db-b both say that they are the primary",
         members=[builders.primary(), builders.primary("db-b", here=False)],
     )
-    assert "✖ SPLIT BRAIN: db-a and db-b both say" in squeezed(text)
+    assert "✖ SPLIT BRAIN: nobody may speak for commerce/-80" in squeezed(text)
+    assert "db-a and db-b both say" in squeezed(text)
     assert text.count("  primary  ") == 2
 
 
@@ -93,7 +97,7 @@ def test_a_shard_without_a_primary_is_told_once() -> None:
     )
     lag = builders.absent("lag", scope="shard", cause="no_primary", detail=detail)
     text = squeezed(shown(status_page(a_status(metrics=[lag], shard=shard), Canvas(80)), 80))
-    assert "✖ NO PRIMARY, so nobody may speak for it" in text
+    assert "✖ NO PRIMARY: nobody may speak for commerce/-80" in text
     assert text.count("connection refused") == 1
 
 
@@ -111,7 +115,7 @@ def test_warming_up_is_said() -> None:
 def test_an_absent_reading_is_no_number() -> None:
     """R151"""
     gone = builders.absent("lag", cause="replication_broken", detail="error 1062", unit="s")
-    assert "lag ✖ ABSENT: replication broken for 2.2 s" in drawn(
+    assert "lag ✖ absent: replication broken for 2.2 s" in drawn(
         members=[builders.member(readings=[gone])]
     )
 
@@ -167,8 +171,8 @@ def a_status(**database: Any) -> StatusDoc:
 def test_status_draws_the_tree_below_its_database() -> None:
     status = a_status(role="primary", shard=builders.troubled_shard())
     text = shown(status_page(status, Canvas(80)), 80)
-    assert "main  postgres primary  OK  admits work" in text
-    assert "  ├─ db-b      replica  lag 20 ms ●" in text
+    assert "main  postgres primary  ADMITS  nearest to its threshold: lag" in text
+    assert "  │  ├─ db-b      replica  lag 20 ms ●" in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
@@ -181,15 +185,17 @@ def test_status_says_who_spoke_for_the_shard() -> None:
 def test_status_of_a_hibernating_database_says_how_to_wake_it() -> None:
     """R56"""
     text = shown(status_page(a_status(activity="hibernating"), Canvas()))
-    assert "hibernating: nobody asks; `headgate wake main`" in text
-    assert "slow: seldom asked" in shown(status_page(a_status(activity="slow"), Canvas()))
+    assert "Wake it: headgate wake main" in text
+    assert "seldom asked: measured less often" in shown(
+        status_page(a_status(activity="slow"), Canvas())
+    )
 
 
 def test_the_page_of_a_shard_shows_all_that_is_known() -> None:
     text = squeezed(shown(shard_page(TROUBLED, Canvas(120)), 120))
     for told in (
         "db-b agent https://db-b:8087 · timeline 3 · from db-a:5432 · 4,096 bytes behind",
-        "region=eu · clock +2 ms · heard 100ms ago · asked 12.0s ago",
+        "region=eu · clock +2 ms · heard 100 ms ago · asked 12.0 s ago",
         "collected every 250 ms while asked · 1,204 messages to other agents so far",
         "while normal 5,120 1,204 960",
         "while hibernating 0 0 0",
@@ -204,9 +210,9 @@ def test_a_hopeless_replica_is_not_overlooked() -> None:
         "db-c", readings=[builders.breached("lag", 9000.0)], asides={"lag": why}, hopeless=["lag"]
     )
     text = drawn(members=[builders.primary(), member])
-    assert "✖ lag SKIPPED: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)
+    assert "✖ skipped from lag: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)
     line = shard_line(read(ShardDoc, builders.shard(members=[member])), UNICODE)
-    assert "HOPELESS, skipped" in line.plain
+    assert "HOPELESS" in line.plain
 
 
 def test_top_has_the_shard_in_a_line() -> None:
@@ -214,7 +220,7 @@ def test_top_has_the_shard_in_a_line() -> None:
     picture = Picture("http://h", status, 1.0)
     text = squeezed(shown(overview_of(picture, 100, 40, 1.0)))
     assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
-    assert "db-c lag 8.1 s ✖ above 5 s set aside · db-d ○ UNREACHABLE" in text
+    assert "db-c SET ASIDE lag 8.1 s ✖ above 5 s · db-d UNREACHABLE" in text
     assert "├─" not in text
 
 
@@ -229,5 +235,5 @@ def test_a_member_without_a_copy_of_the_changes_is_told_with_the_reason() -> Non
     assert text.count("has no copy yet of what is set for the shard: the disk is full") == 1
     shard = read(ShardDoc, builders.shard(members=[behind, whole]))
     facts = [", ".join(member_facts(member, shard)) for member in shard.members]
-    assert "has not all changes as of 42.0s ago" in facts[0]
-    assert "has all changes as of 1.0s ago" in facts[1]
+    assert "has not all changes as of 42.0 s ago" in facts[0]
+    assert "has all changes as of 1.0 s ago" in facts[1]

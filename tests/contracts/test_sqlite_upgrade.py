@@ -257,7 +257,10 @@ _OF_FLEET = (
 _MARK = {"ruled_s": SET_S, "wall_s": SET_S, "boot": "boot-1 1060.000"}
 _PEER = {"url": "https://db-d:8087", "database": "main"}
 _ITEMS = [
-    *(item("rule", name, value, n, at, by) for name, (value, _, n, at, by) in _RULES.items()),
+    *(
+        item("rule", name, value | {"ruled_at": noted["ruled_at"]}, n, at, by)
+        for name, (value, noted, n, at, by) in _RULES.items()
+    ),
     item("metric", "main/lag", {"settings": {"threshold": 5.0}}, 6, SET_S, "ann"),
     item("metric", "main/loadavg", {"removed": True}, 7, SET_S, "bob"),
     item("metric", "main/pool", {"settings": {"query": "SELECT 'é/ü'"}}, 8, SET_S, "ann"),
@@ -330,6 +333,7 @@ EVERYTHING = {
             "rule": value | noted,
         }
         for name, (value, noted, n, set_at, _) in _RULES.items()
+        if "charged" in noted
     },
     "notes/rule/f-111111": {"reach": "fleet", "n": 7, **_MARK, "rule": _OF_FLEET},
     "notes/rule/f-222222%40aux": {
@@ -498,7 +502,6 @@ async def test_what_cannot_be_read_is_left_out_and_the_rest_stands(of_version_6:
     gone = EVERYTHING.keys() - found.keys()
     assert gone == {
         "items/wide/rule/half",
-        "notes/rule/half",
         "items/wide/metric/main%2Fpool",
         "items/wide/budget/aux%2Fcap%40fleet",
         "items/wide/budget/aux%2Fb",

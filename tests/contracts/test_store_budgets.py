@@ -13,7 +13,7 @@ import pytest
 from headgate.agent.ports import Store
 from headgate.core.records import BudgetMinute
 from headgate.errors import StoreUnavailable
-from headgate.stores.budgets import AddBudgetMinutes
+from headgate.stores.statements import AddBudgetMinutes
 from tests.contracts.conftest import sqlite_store
 
 BLOCKED = BudgetMinute(100, "main", "etl", "blocked", "capacity", 3)

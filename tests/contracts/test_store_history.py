@@ -12,7 +12,7 @@ from headgate.agent.ports import Store
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry, MetricMinute, Tally
 from headgate.errors import StoreUnavailable
-from headgate.stores.minutes import AddMetricMinutes
+from headgate.stores.statements import AddMetricMinutes
 from tests.contracts.conftest import sqlite_store
 
 LAG = MetricMinute(100, "main", "lag", 60, 10, 5, 75.0, 0.5, 7.0, 5.0)

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config import (
-    Anonymous,
-    PeerSettings,
-    Role,
-    StarvationSettings,
-    load_settings,
-    parse_settings,
-)
 from headgate.errors import InvalidSettings
+from headgate.settings.agent import load_settings, parse_settings
+from headgate.settings.sections import Anonymous, PeerSettings, Role, StarvationSettings
 
 GOOD = """
 [agent]
@@ -65,7 +59,8 @@ def test_a_good_file() -> None:
         ("threshold = 100", "", "line 14, databases.main.metrics.queue_depth.threshold"),
         ('engine = "postgres"', 'engine = "oracle"', "line 7"),
         ('engine = "postgres"', "", "databases.main.engine: is missing"),
-        ("[agent]", "[agnet]", "did you mean 'agent'"),
+        ("[agent]", "[agnet]", "line 2, agnet: unknown setting 'agnet'; did you mean 'agent'"),
+        ("[databases.main]", "[database.main]", "line 6, database: unknown setting 'database'"),
         ('["lag"]', '["lagg"]', "names 'lagg'"),
         ("127.0.0.1:9000", "0.0.0.0:9000", "not loopback"),
         ("127.0.0.1:9000", "nonsense", "must be host:port"),

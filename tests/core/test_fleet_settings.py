@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.config import parse_settings
 from headgate.errors import InvalidSettings
-from headgate.fleetsettings import EtcdAccess, PatroniSettings
+from headgate.settings.agent import parse_settings
+from headgate.settings.fleet import EtcdAccess, PatroniSettings
 
 DATABASE = '[databases.main]\nengine = "postgres"\ndsn = "dbname=app"\n'
 SECURE = """
@@ -39,7 +39,7 @@ def test_a_fleet_is_read_whole() -> None:
 def test_without_the_section_there_is_no_fleet() -> None:
     settings = parse_settings(DATABASE)
     assert settings.fleet is None
-    assert settings.patroni == PatroniSettings(None, "/service/")
+    assert settings.patroni == PatroniSettings()
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_metric_without_a_threshold_is_refused_with_the_reason() -> None:
         ({"threshold": -1}, "at least 0"),
         ({"threshold": "5"}, "must be a number"),
         ({"threshold": True}, "must be a number"),
-        ({"interval_s": 0}, "at least 0.01"),
+        ({"interval_s": 0}, "at least 10ms"),
         ({"debounce": "5 of 3"}, "1 ≤ M ≤ N"),
         ({"debounce": 3}, "'3 of 5'"),
         ({"absence": "shrug"}, "'reject', 'hold', 'ignore'"),
@@ -285,7 +285,7 @@ def test_a_quorum_as_it_is_written() -> None:
         ({"missing_for_s": float("nan")}, "NaN"),
         ({"empty": "pass"}, "'reject', 'admit'"),
         ({"ignore_hosts": -1}, "from 0 to 256"),
-        ({"grace_s": 8 * 86400}, "at most 604800"),
+        ({"grace_s": 8 * 86400}, "at most 7d"),
         ({"rollup_labels": ["eu"]}, "table of at most 16 labels"),
         ({"rollup_labels": {"region": 1}}, "must be text"),
         ({"rollup_labels": {str(n): "" for n in range(17)}}, "at most 16"),
@@ -369,3 +369,59 @@ def test_a_metric_that_is_stricter_or_the_same_is_not_looser(raw: Any) -> None:
     none: dict[str, Any] = {}
     one, other = (parse_metric_settings("lag", each, Engine.POSTGRES) for each in (raw, none))
     assert not is_looser(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "read"),
+    [
+        ("commit_delay", "50ms", 0.05),
+        ("lag", "1m30s", 90.0),
+        ("pool_usage", "80%", 0.8),
+        ("pool_usage", 0.8, 0.8),
+        ("oldest_transaction", "10 min", 600.0),
+    ],
+)
+def test_a_threshold_may_have_its_unit(name: str, threshold: object, read: float) -> None:
+    spec = parse_metric_settings(name, {"threshold": threshold}, Engine.POSTGRES)
+    assert spec.threshold == read
+
+
+@pytest.mark.parametrize(
+    ("unit", "threshold", "read"),
+    [
+        ("ms", "2s", 2000.0),
+        ("%", "80%", 80.0),
+        ("bytes", "4 GiB", 4.0 * 2**30),
+        ("MiB", "1 GiB", 1024),
+    ],
+)
+def test_a_custom_metric_is_compared_in_its_own_unit(
+    unit: str, threshold: str, read: float
+) -> None:
+    raw = {"sql": "select 1", "unit": unit, "threshold": threshold, "ignore_above": threshold}
+    spec = parse_metric_settings("x", raw | {"ignore_hosts": 1}, Engine.POSTGRES)
+    assert (spec.threshold, spec.rollup.ignore_above) == (read, read)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "told"),
+    [
+        ("pool_usage", {"threshold": 80}, 'did you mean "80%"?'),
+        ("commit_delay", {"threshold": "80%"}, "is '80%', and the metric is measured in s"),
+        ("threads_running", {"threshold": "5s"}, "is '5s', and the metric is a plain number"),
+        ("commit_delay", {"threshold": "50"}, "must be a number, or a text with a unit"),
+        ("lag", {"interval_s": "30"}, "is 30, which has no unit: 30s or 30m?"),
+    ],
+)
+def test_a_wrong_unit_is_a_fault(name: str, raw: dict[str, object], told: str) -> None:
+    with pytest.raises(InvalidSettings) as error:
+        parse_metric_settings(name, raw, Engine.POSTGRES)
+    assert told in str(error.value)
+
+
+def test_a_threshold_far_from_the_default_is_advised_against() -> None:
+    """A7: 50 for `above 50 ms` is 50 s, and nobody is ever throttled."""
+    raw = {"threshold": 50}
+    spec = parse_metric_settings("commit_delay", raw, Engine.POSTGRES)
+    told = [str(advice) for advice in lint_metric(spec, raw, Engine.POSTGRES)]
+    assert any("is 50 s, 1000 times the default of 0.05 s" in one for one in told)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate import config
 from headgate.agent.clock import SystemClock
-from headgate.config import load_policy, parse_settings, read_policy
 from headgate.errors import InvalidSettings
+from headgate.settings import document
+from headgate.settings.agent import parse_settings
+from headgate.settings.document import load_policy, read_policy
 from headgate.wiring import check_parts, traffic_plans
 
 MAIN = '[databases.main]\nengine = "postgres"\ndsn = "host=db"\n'
@@ -122,7 +123,7 @@ def test_what_is_no_file_or_no_text_is_told(
     file.write_bytes(b"# \n# \xff\n")
     with pytest.raises(InvalidSettings, match=r"line 2: is not UTF-8 here"):
         load_policy(file)
-    monkeypatch.setattr(config, "MAX_POLICY_FILE_BYTES", 3)
+    monkeypatch.setattr(document, "MAX_POLICY_FILE_BYTES", 3)
     with pytest.raises(InvalidSettings, match="has 7 bytes, at most 3"):
         load_policy(file)
 
@@ -133,3 +134,22 @@ def test_toml_and_json_say_the_same() -> None:
     )
     assert read_policy(GOOD, is_json=False) == read_policy(as_json, is_json=True)
     assert replace(read_policy(GOOD, is_json=False), budgets=()) == read_policy("", is_json=False)
+
+
+def test_a_policy_file_may_have_units() -> None:
+    policy = read_policy(
+        '[[budgets]]\nname = "etl"\nrate = "20%"\ncapacity = "2s"\nmax_delay_s = "50ms"\n',
+        is_json=False,
+    )
+    (budget,) = policy.budgets
+    assert (budget.rate_mpct, budget.capacity_mpcts, budget.max_delay_ms) == (20_000, 200_000, 50)
+
+
+def test_units_that_do_not_fit_are_told_with_their_lines() -> None:
+    with pytest.raises(InvalidSettings) as error:
+        read_policy('[[budgets]]\nname = "a"\nrate = "2s"\ncapacity = "5%"\n', is_json=False)
+    assert [str(fault) for fault in error.value.faults] == [
+        "line 3, budgets[0].rate: is '2s', must be a percentage such as 20%",
+        "line 4, budgets[0].capacity: is '5%', must be time of the whole server such as 2s, or "
+        "percent seconds such as 200",
+    ]

@@ -11,7 +11,6 @@ import pytest
 from typer import BadParameter
 
 from headgate.cli.host import _ports
-from headgate.config import Role, parse_settings
 from headgate.demo import servers, traffic
 from headgate.demo.agents import Agent, Plan, Tokens
 from headgate.demo.postgres import Place, PostgresServer
@@ -19,6 +18,8 @@ from headgate.demo.servers import ServerProcess
 from headgate.demo.traffic import POLICY, ROGUE_BUDGET, Way
 from headgate.errors import NativeUnavailable
 from headgate.pgext.build import BuildFailed
+from headgate.settings.agent import parse_settings
+from headgate.settings.sections import Role
 from headgate.traffic.parse import parse_policy
 
 

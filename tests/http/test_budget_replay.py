@@ -11,9 +11,10 @@ import pytest
 from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.cli.api import Answered
 from headgate.cli.budget_replay import last_hour
-from headgate.cli.budget_replay_pages import replay_page
 from headgate.cli.documents import read
 from headgate.cli.render import Canvas
+from headgate.cli.views import drawn
+from headgate.present.budget_replay import replay_view
 from headgate.traffic.ask import Who
 from headgate.traffic.traces import Trace, TraceBatch
 from headgate.wire.budget_replay import BudgetReplayDoc
@@ -146,25 +147,25 @@ def test_without_a_server_there_is_nothing_to_play(serve: Serve) -> None:
 def test_the_page_says_who_would_have_been_refused(served: Made) -> None:
     made = served(*BUSY)
     found = read(BudgetReplayDoc, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
-    page = shown(replay_page(found, CANVAS))
+    page = shown(drawn(replay_view(found), CANVAS))
     assert "4 statements, 4 traces" in page
-    assert "1 that ran would have been refused" in page
-    assert "etl     etl" in page and "+1 refused" in page
-    assert "+1 refused by other budgets" in page
-    assert "of the policy in force, a replay tells 0 refusals; 0 were" in page
+    assert "1 that ran would have been blocked" in page
+    assert "etl     etl" in page and "+1 blocked" in page
+    assert "+1 blocked by other budgets" in page
+    assert "of the policy in force, a replay tells 0 blocks; 0 were" in page
 
 
 def test_at_eighty_columns_no_word_is_cut(served: Made) -> None:
     made = served(*BUSY)
     found = read(BudgetReplayDoc, replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
-    page = shown(replay_page(found, Canvas(80)), Canvas(80))
-    for word in ("budget", "username", "statements", "refused", "what changes"):
+    page = shown(drawn(replay_view(found), Canvas(80)), Canvas(80))
+    for word in ("budget", "username", "statements", "blocked", "what changes"):
         assert word in page
 
 
 def test_a_page_of_nothing_says_so(served: Made) -> None:
     found = read(BudgetReplayDoc, replay(served()).json)
-    assert "no statement was traced" in shown(replay_page(found, CANVAS))
+    assert "no statement was traced" in shown(drawn(replay_view(found), CANVAS))
 
 
 class FakeApi:
@@ -179,5 +180,5 @@ def test_a_dry_run_tells_of_the_last_hour(served: Made) -> None:
     made = served(*BUSY)
     api: Any = FakeApi(replay(made, policy={"budgets": [WATCHED, TIGHT]}).json)
     assert last_hour(api, "main", {}).startswith(
-        "within the last hour, of 4 statements 1 that ran would have been refused"
+        "within the last hour, of 4 statements 1 that ran would have been blocked"
     )

@@ -21,6 +21,8 @@ from headgate.core.topology import Following, Leading, Unled
 from headgate.wire.exchange import decode_answer, encode_offer
 from tests.agent.exchange_world import StubRemote
 from tests.fixtures.eventually import eventually
+from tests.http.page.test_rules import set_by
+from tests.http.page.visiting import field_of, signed_in, text_of
 from tests.http.serving import OPERATOR, PEER, VIEWER, LoopFactory, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
@@ -250,6 +252,24 @@ def test_who_hangs_up_is_held_no_longer(served: Served) -> None:
 
 
 # --- what an acknowledgment says -----------------------------------------------------------
+
+
+def test_the_page_says_how_many_have_a_copy(start: Start) -> None:
+    a, b, c = start("a"), start("b"), start("c")
+    for other in (b, c):
+        follow(other)
+    lead(a, b, c)
+    ann = signed_in(a, OPERATOR)
+    made = set_by(
+        ann, {"kind": "ratio", "target": "etl", "ratio": "0.5", "for": "2h", "end": "for"}
+    )
+    assert "2 of 2 replicas have a copy." in text_of(ann.get(made.headers["location"]))
+    [rule] = a.ask("GET", "/v1/rules").json["rules"]
+    path = f"/rules/{rule['id']}/lift"
+    asked = ann.get(path, script=True)
+    fields = {name: field_of(asked, name) for name in ("revision", "seal")}
+    lifted = ann.post(path, fields, script=True)
+    assert "in force here; 2 of 2 replicas have a copy" in text_of(lifted), lifted.body
 
 
 def test_the_leader_sets_for_the_shard_by_default_and_says_who_has_it(start: Start) -> None:

@@ -13,6 +13,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -26,6 +27,8 @@ from headgate.core.records import AuditEntry, Tally
 from headgate.errors import Conflict, StateLost, StoreUnavailable
 from headgate.stores import SqliteStore
 from headgate.stores.file import RESERVE_BYTES
+from headgate.stores.locallog import Commit
+from headgate.stores.statecopy import CopyFile, CopyPart
 
 ENTRY = AuditEntry(1_700_000_000.0, "ann", "rule.set", "r1", None, {})
 RULES = "items/wide/rule/"
@@ -272,6 +275,37 @@ async def test_a_copy_that_was_put_there_meanwhile_is_replaced(path: Path) -> No
     path.unlink()
     async with opened(path) as store:
         assert await in_force(store) == expected
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_copy_has_nothing_of_a_change_that_came_too_late(
+    path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Its caller was told that nothing was done. `fails`: it is taken back with the next write."""
+    released, append, take_back = threading.Event(), CopyFile.append, Commit.take_back
+
+    def hangs(copy: CopyFile, part: CopyPart) -> bool:
+        released.wait()
+        return append(copy, part)
+
+    def fails_once(commit: Commit, connection: sqlite3.Connection) -> None:
+        monkeypatch.setattr(Commit, "take_back", take_back)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with opened(path, deadline_s=2.0) as store:
+        await store.commit([], [STRICT])
+        monkeypatch.setattr(CopyFile, "append", hangs)
+        if fails:
+            monkeypatch.setattr(Commit, "take_back", fails_once)
+        with pytest.raises(StoreUnavailable, match="nothing was done"):
+            await store.commit([], [OTHER])
+        monkeypatch.setattr(CopyFile, "append", append)
+        released.set()
+        await store.commit([], [BUDGET])
+        assert await in_force(store) == ALL
+    path.unlink()
+    async with opened(path) as store:
+        assert await in_force(store) == ALL
 
 
 # --- both are lost -------------------------------------------------------------------------

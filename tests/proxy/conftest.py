@@ -42,6 +42,6 @@ def memory() -> Iterator[SharedMemory]:
 @pytest.fixture
 def relay(memory: SharedMemory) -> Iterator[NativeRelay]:
     """Opened, not started: no thread runs."""
-    opened = NativeRelay(RelayTerms(loop=Loop.EPOLL), IDENTITY, memory)
+    opened = NativeRelay(RelayTerms(threads=1, loop=Loop.EPOLL), IDENTITY, memory)
     yield opened
     opened.close()

@@ -14,7 +14,7 @@ from headgate.cli.proxy_pages import reload_page, sessions_page, status_page
 from headgate.errors import HeadgateError, InvalidSettings
 from headgate.proxy.status import status_document
 from headgate.proxyparts import check_files
-from headgate.proxysettings import load_proxy_settings
+from headgate.settings.proxy import load_proxy_settings
 from tests.proxy.test_status import FACTS, seen
 
 GOOD = """

@@ -16,7 +16,7 @@ import pytest
 from headgate.errors import InvalidSettings, RelayFault
 from headgate.proxy.metrics import SERIES
 from headgate.proxymain import Proxy
-from headgate.proxysettings import load_proxy_settings
+from headgate.settings.proxy import load_proxy_settings
 from tests.fixtures.eventually import aeventually
 
 TOKEN = "of-an-operator"

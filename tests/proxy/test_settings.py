@@ -17,8 +17,9 @@ from headgate.core.proxying import (
     Source,
     SourceKind,
 )
+from headgate.core.settings import table_of
 from headgate.errors import InvalidSettings
-from headgate.proxysettings import TABLES, ProxySettings, parse_proxy_settings
+from headgate.settings.proxy import STRUCTS, ProxySettings, parse_proxy_settings
 
 LEAST = """
 [proxy]
@@ -81,10 +82,10 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
         ("[gaet]\n", "line 11, gaet: unknown setting 'gaet'; did you mean 'gate'?"),
         ("[gate]\nmod = 'warn'\n", "gate.mod: unknown setting 'mod'; did you mean 'mode'?"),
         ("[gate]\nmode = 'enforced'\n", "must be one of 'off', 'warn', 'enforce'"),
-        ("[gate]\nmax_delay_s = '5 parsecs'\n", "must be seconds, or read like 500ms"),
+        ("[gate]\nmax_delay_s = '5 parsecs'\n", "must read like 250ms, 90s"),
         ("[gate]\naction = 'warn'\n", "must be one of 'delay', 'refuse', 'close'"),
         ("[gate]\nbands = [{at = 1, ratio = 1}, {at = 0.5, ratio = 1}]\n", "ascending order"),
-        ("[gate]\nbands = [{at = 1}]\n", "needs `at` and `ratio`"),
+        ("[gate]\nbands = [{at = 1}]\n", "gate.bands: ratio is missing"),
         ("[gate]\nclients = ['a b']\n", "level 'a b' must be"),
         ("[identity]\norder = ['tags:x']\n", "unknown setting 'tags'; did you mean 'tag'?"),
         ("[identity]\norder = ['user:x']\n", "names 'user:x', must be user"),
@@ -97,7 +98,7 @@ def test_everything_that_is_missing_is_told_at_once() -> None:
         ("[[listen]]\naddress = '/s'\ntls = 'require'\n", "needs tls_cert and tls_key"),
         ("[[listen]]\naddress = '/s'\ntls_cert = 'c'\n", "and tls_key go together"),
         ("[[server]]\naddress = 'db2'\n", "has 2 primaries"),
-        ("[[server]]\naddress = 'db2'\nrole = 'standby'\n", "must be 'primary' or 'replica'"),
+        ("[[server]]\naddress = 'db2'\nrole = 'standby'\n", "must be one of 'primary', 'replica'"),
         (
             "[[server]]\naddress = 'b'\nrole = 'replica'\ntls = 'verify-full'\n",
             "needs an authority",
@@ -272,6 +273,6 @@ def test_a_dry_run_is_told() -> None:
 
 
 def test_every_row_has_a_meaning_and_no_secret_for_a_default() -> None:
-    for heading, rows in TABLES.items():
-        for row in rows.values():
+    for heading, struct in STRUCTS.items():
+        for row in table_of(struct).values():
             assert row.about.endswith((".", ")")), f"{heading} {row.name}"

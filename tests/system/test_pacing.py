@@ -63,7 +63,7 @@ def test_release_thundering_herd_a_burst_is_sent_away_to_come_back_as_a_file(
     assert pace["paced_total"] >= len(paced) + len(refused)
     assert pace["clients_total"] >= len(paced)
 
-    metrics_set(agent, "--no-pace")
+    metrics_set(agent, "pace=false")
     all_go(burst(lambda number: agent.get(f"/v1/check?app={number}:herd&database=main")))
     all_go(burst(lambda number: agent.get(f"/check/gh-ost:{number}/mysql/main")))
     assert agent.get("/v1/status").json["databases"][0]["pace"] is None

@@ -11,11 +11,11 @@ import pytest
 
 from headgate.agent.ports import Store
 from headgate.agent.traced import STORE
-from headgate.config import Settings, parse_settings
 from headgate.core.traceparent import parse_traceparent
 from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
 from headgate.http.traced import QUIET, _pattern
+from headgate.settings.agent import Settings, parse_settings
 from headgate.tracing.collector import Later, Outcome, Refused, Taken
 from headgate.tracing.outbox import Outbox
 from headgate.tracingparts import check_tracing

@@ -305,7 +305,7 @@ def test_a_clients_hour_and_an_explanation_are_shown(agent: ScriptedAgent) -> No
     page = Console(width=100, record=True, file=io.StringIO())
     page.print(state.panel.page(Canvas(100)))
     assert "mostly throttled between" in page.export_text()
-    agent.says("/v1/explain", {**builders.refusal(), "matched": []})
+    agent.says("/v1/explain", builders.explained(builders.refusal()))
     state = ask_to(agent, "7", "enter", *"etl main", "enter")
     assert state.explained is not None and state.asked == Question("etl", "main")
 

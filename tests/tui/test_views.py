@@ -162,7 +162,7 @@ def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
     text = shown(State("rules"), BUSY, (140, 30))
     assert "> r7" in text and "48 min" in text
     assert "ops" in text and "it floods the replica" in text
-    assert "meets etl:nightly" in text
+    assert "applies to: etl:nightly" in text
 
 
 def test_refusals_and_changes_share_a_view() -> None:

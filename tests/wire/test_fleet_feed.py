@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from headgate.wire.fleet_feed import (
     decode_changes,
     decode_page,
     encode_changes,
-    encode_page,
+    feed_page,
     feed_target,
     whole,
 )
@@ -25,11 +26,15 @@ KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size
 SIZES = st.sampled_from([0, 1, 500, 30_000, MAX_ITEM_BYTES])
 
 
+def page_bytes(listing: Listing, *, start: str = "") -> bytes:
+    return msgspec.json.encode(feed_page(listing, start=start))
+
+
 def page_by_page(listing: Listing) -> Listing:
-    pages = [decode_page(first := encode_page(listing))]
+    pages = [decode_page(first := page_bytes(listing))]
     assert len(first) < MAX_ANSWER_BYTES
     while (start := pages[-1].next) is not None:
-        body = encode_page(listing, start=start)
+        body = page_bytes(listing, start=start)
         assert len(body) < MAX_ANSWER_BYTES
         pages.append(decode_page(body))
     return whole(pages)
@@ -49,7 +54,7 @@ def test_many_small_entries_are_paged_too() -> None:
     entries = tuple(Entry(f"items/wide/rule/{n:05d}", b"{}", n) for n in range(count))
     listing = Listing(entries, count, "store")
     assert page_by_page(listing) == listing
-    assert 900 < len(decode_page(encode_page(listing)).entries) <= MAX_PAGE_ENTRIES
+    assert 900 < len(decode_page(page_bytes(listing)).entries) <= MAX_PAGE_ENTRIES
 
 
 @given(st.lists(st.lists(st.one_of(SIZES, st.none()), min_size=1, max_size=4), max_size=6))
@@ -99,7 +104,7 @@ def test_a_newer_agent_may_say_more() -> None:
 
 def test_pages_of_two_revisions_are_no_listing() -> None:
     entry = Entry("a", b"", 1)
-    one, other = (decode_page(encode_page(Listing((entry,), r, "s"))) for r in (1, 2))
+    one, other = (decode_page(page_bytes(Listing((entry,), r, "s"))) for r in (1, 2))
     with pytest.raises(StoreUnavailable):
         whole([one, other])
 

@@ -8,12 +8,13 @@ Labels are bounded: a budget has a place of its own here, or it is counted under
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 import structlog
 
-from headgate.agent.budgetrates import Rates
 from headgate.agent.ports import BudgetMeter, Clock
 from headgate.core.crowds import OTHER
 from headgate.core.records import BudgetMinute
@@ -35,6 +36,9 @@ WARNED, BLOCKED, DELAYED = "warned", "blocked", "delayed"
 
 Alike = tuple[str, str, str]
 """(budget, what, limit)"""
+K = TypeVar("K")
+MEMORY_S = 30.0
+NEGLIGIBLE_CPUS = 1e-6
 
 
 class BudgetWatch:
@@ -218,3 +222,63 @@ class ViolationMinutes:
     def restore(self, minutes: Iterable[BudgetMinute]) -> None:
         for m in minutes:
             self._add(m.minute, (m.budget, m.what, m.limit), m.count)
+
+
+class Rates:
+    """How much CPU budgets and statements of one server take of late; each newer second weighs
+    more. Servers count since they started; what counts at 3 a.m. is the last half minute."""
+
+    def __init__(self) -> None:
+        self._budgets: dict[str, float] = {}
+        self._patterns: dict[int, float] = {}
+        self._seen_s = 0.0
+
+    def note(self, before: BudgetReadings | None, now: BudgetReadings, passed_s: float) -> None:
+        """`passed_s`: between the two."""
+        if before is None or before.started_ms != now.started_ms:
+            self._budgets, self._patterns, self._seen_s = {}, {}, 0.0
+            return
+        if passed_s <= 0:
+            return
+        self._budgets = _after(self._budgets, _budget_ns(before), _budget_ns(now), passed_s)
+        self._patterns = _after(self._patterns, _pattern_ns(before), _pattern_ns(now), passed_s)
+        self._seen_s += passed_s
+
+    def budget_cpus(self, name: str) -> float | None:
+        """CPUs that it took; None before two readings were compared."""
+        return self._told(self._budgets.get(name, 0.0))
+
+    def pattern_cpus(self, query_id: int) -> float | None:
+        return self._told(self._patterns.get(query_id, 0.0))
+
+    def _told(self, smoothed: float) -> float | None:
+        if not self._seen_s:
+            return None
+        # At first the smoothing begins at 0, which nobody has measured.
+        return smoothed / -math.expm1(-self._seen_s / MEMORY_S)
+
+
+def _budget_ns(readings: BudgetReadings) -> Mapping[str, int]:
+    return {name: counts.charged_ns for name, counts in readings.budgets.items()}
+
+
+def _pattern_ns(readings: BudgetReadings) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for one in readings.patterns:
+        found[one.query_id] = found.get(one.query_id, 0) + one.cpu_total_ns
+    return found
+
+
+def _after(
+    rates: Mapping[K, float], before: Mapping[K, int], now: Mapping[K, int], passed_s: float
+) -> dict[K, float]:
+    weight = -math.expm1(-passed_s / MEMORY_S)
+    found = {}
+    for key, total_ns in now.items():
+        # One that was not there before began to be counted, or to be told, just now.
+        taken_ns = max(0, total_ns - before.get(key, total_ns))
+        rate = rates.get(key, 0.0)
+        rate += weight * (taken_ns / 1e9 / passed_s - rate)
+        if rate > NEGLIGIBLE_CPUS:
+            found[key] = rate
+    return found

@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict, Unpack, cast
 
 from headgate.agent import budgetdrafts
 from headgate.agent.changefiles import (
@@ -30,7 +30,6 @@ from headgate.agent.changefiles import (
     RuleRoom,
     written_file,
 )
-from headgate.agent.loghistory import LogHistory
 from headgate.agent.logwriter import (
     Draft,
     LogWriter,
@@ -40,22 +39,27 @@ from headgate.agent.logwriter import (
 )
 from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
 from headgate.agent.ports import Clock, OwnStore, SharedLog
-from headgate.agent.reachlookup import look_up
 from headgate.agent.rollback import of_sorts, restored, rolled_back
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
-from headgate.core.change import MAX_REVISIONS, ChangeKind, Item, Revision
+from headgate.core.change import MAX_REVISIONS, MEMBERS, SHARDS, ChangeKind, Item, Revision, log_key
+from headgate.core.change_codec import read_revision_at
 from headgate.core.change_files import parse_file
 from headgate.core.change_log import ChangeMade, LogState, Reached
 from headgate.core.change_parts import MAX_PART_KEYS
 from headgate.core.copies import Copies
 from headgate.core.exchange import Entry, Inventory, apart, shards_of
+from headgate.core.fleet_reached import prefixes_of, reached_by
 from headgate.core.lint import Advice, Severity
-from headgate.core.reach import HERE, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
+from headgate.errors import StoreUnavailable
 
 __all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
+NOBODY = "no agent has told where it stands yet"
+REVISIONS_A_PAGE = 10
+"""Read at once: each may be half a megabyte."""
 
 
 def _new_id() -> str:
@@ -78,8 +82,16 @@ class Exported(NamedTuple):
     """What no file can have, in words."""
 
 
-InForce = Callable[[Sequence[Item]], Awaitable[None]]
-"""Called with what a change of the agent's own log has put, before it is acknowledged."""
+InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
+"""Called with what a change of the agent's own log has put, before it is acknowledged. Tells why it
+is not in force everywhere."""
+
+
+class By(TypedDict):
+    """Who makes a change, or only tries it."""
+
+    who: str
+    dry_run: NotRequired[bool]
 
 
 class ChangeBook:
@@ -158,22 +170,19 @@ class ChangeBook:
     # --- rules -----------------------------------------------------------------------------
 
     async def put_rule(
-        self, raw: Mapping[str, Any], *, reach: Reach, who: str, dry_run: bool = False
+        self, raw: Mapping[str, Any], *, reach: Reach, **by: Unpack[By]
     ) -> ChangeMade:
-        return await self.make(
-            lambda held, asked: self.rules.put(held, raw, reach, asked), who, dry_run=dry_run
-        )
+        return await self.make(lambda held, asked: self.rules.put(held, raw, reach, asked), **by)
 
     async def favor(
         self,
         target: str,
         *,
         reach: Reach,
-        who: str,
         over: str = EVERYONE,
         ratio: float = FAVOR_RATIO,
         more: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """De-prioritise all except the target (R76): two rules, set and lifted together.
 
@@ -181,9 +190,7 @@ class ChangeBook:
         """
         targets = (target, over, ratio)
         return await self.make(
-            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked),
-            who,
-            dry_run=dry_run,
+            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked), **by
         )
 
     async def patch_rule(
@@ -191,25 +198,20 @@ class ChangeBook:
         rule_id: str,
         raw: Mapping[str, Any],
         *,
-        who: str,
         expect: int | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
         return await self.make(
-            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect),
-            who,
-            dry_run=dry_run,
+            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect), **by
         )
 
     async def lift_rule(
-        self, rule_id: str, *, who: str, expect: int | None = None, dry_run: bool = False
+        self, rule_id: str, *, expect: int | None = None, **by: Unpack[By]
     ) -> ChangeMade:
         """End it now, and the one that was set together with it."""
         return await self.make(
-            lambda held, asked: self.rules.lift(held, rule_id, asked, expect),
-            who,
-            dry_run=dry_run,
+            lambda held, asked: self.rules.lift(held, rule_id, asked, expect), **by
         )
 
     # --- budgets ---------------------------------------------------------------------------
@@ -220,18 +222,16 @@ class ChangeBook:
         raw: Mapping[str, Any],
         *,
         reach: Reach,
-        who: str,
         expect: int | None = None,
         new: bool = False,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """Add or replace the one of that name and reach; `new`: only where there is none yet."""
         return await self.make(
             lambda held, asked: budgetdrafts.set_budget(
                 held, name, raw, reach, asked, expect=expect, new=new
             ),
-            who,
-            dry_run=dry_run,
+            **by,
         )
 
     async def patch_budget(
@@ -240,31 +240,22 @@ class ChangeBook:
         raw: Mapping[str, Any],
         *,
         reach: Reach,
-        who: str,
         expect: int | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         return await self.make(
             lambda held, asked: budgetdrafts.patch_budget(
                 held, name, raw, reach, asked, expect=expect
             ),
-            who,
-            dry_run=dry_run,
+            **by,
         )
 
     async def remove_budget(
-        self,
-        name: str,
-        *,
-        reach: Reach,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
+        self, name: str, *, reach: Reach, expect: int | None = None, **by: Unpack[By]
     ) -> ChangeMade:
         return await self.make(
             lambda held, asked: budgetdrafts.remove_budget(held, name, reach, asked, expect=expect),
-            who,
-            dry_run=dry_run,
+            **by,
         )
 
     # --- many at once ----------------------------------------------------------------------
@@ -273,10 +264,9 @@ class ChangeBook:
         self,
         document: object,
         *,
-        who: str,
         expect_n: int | None = None,
         prune: bool = False,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """As a file says (core/change_files.py); `prune`: what it does not name is taken out.
         `expect_n`: only if the log is at that revision."""
@@ -284,10 +274,9 @@ class ChangeBook:
         drafts = ApplyDrafts(self._rooms(), self._reach_fault, apart=self._default_reach == HERE)
         return await self.make(
             lambda held, asked: drafts.apply(held, file, asked, prune=prune),
-            who,
             expect_n=expect_n,
-            dry_run=dry_run,
             size=len(file.entries),
+            **by,
         )
 
     def _rooms(self) -> Mapping[str, Room]:
@@ -300,10 +289,9 @@ class ChangeBook:
         self,
         n: int,
         *,
-        who: str,
         only: Collection[str] = (),
         expect_n: int | None = None,
-        dry_run: bool = False,
+        **by: Unpack[By],
     ) -> ChangeMade:
         """To what stood after revision n, as new revisions. What has ended since stays so.
         `only`: of fleetback.SORTS, those that go back; none: all of it."""
@@ -311,22 +299,18 @@ class ChangeBook:
         return await self.make_back(
             n,
             lambda held, later, asked: rolled_back(held, n, later, asked, chosen),
-            who,
             expect_n=expect_n,
-            dry_run=dry_run,
+            **by,
         )
 
     async def restore(
-        self, items: Iterable[Item], *, who: str, known_n: int = 0, dry_run: bool = False
+        self, items: Iterable[Item], *, known_n: int = 0, **by: Unpack[By]
     ) -> ChangeMade:
         """Put back what a store has lost, from what an agent still has; revisions go on above
         `known_n`, so that nobody takes them for old ones."""
         kept = list(items)
         return await self.make(
-            lambda held, asked: restored(held, kept, known_n, asked),
-            who,
-            dry_run=dry_run,
-            size=len(kept),
+            lambda held, asked: restored(held, kept, known_n, asked), size=len(kept), **by
         )
 
     # --- steps -----------------------------------------------------------------------------
@@ -340,7 +324,7 @@ class ChangeBook:
         draft: Callable[[LogState, Asked], Draft],
         who: str,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
         expect_n: int | None = None,
         size: int = 1,
     ) -> ChangeMade:
@@ -355,7 +339,7 @@ class ChangeBook:
         draft: Callable[[LogState, Sequence[Revision], Asked], Draft],
         who: str,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
         expect_n: int | None = None,
     ) -> ChangeMade:
         """As `make`; `draft` is given every revision beyond n, too, newest first."""
@@ -472,7 +456,9 @@ class OwnBook(ChangeBook):
     async def _made(self, change: ChangeMade) -> ChangeMade:
         if not change.changes or change.dry_run:
             return change
-        await self._in_force(change.items)
+        for told in await self._in_force(change.items):
+            failed = Advice(Severity.WARNING, "not-in-force", "changes", told)
+            change = replace(change, advice=(*change.advice, failed))
         shards = shards_of(change.items)
         if self._exchanges is None or not shards:
             return change
@@ -537,3 +523,77 @@ def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
     if not told:
         return draft
     return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))
+
+
+async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
+    """Whom they meet, or why nobody can tell. A preview, and never a condition: what cannot be told
+    holds up no change."""
+    wanted = sorted(set(reaches), key=str)
+    if not wanted:
+        return Reached(0, 0, 0)
+    reach = wanted[0] if len(wanted) == 1 else EVERYWHERE
+    try:
+        found = await _read(store, wanted)
+    except StoreUnavailable as error:
+        return await _counted(store, wanted, Reached(unknown=str(error), reach=reach))
+    if found.hosts or found.shards or await _is_told(store):
+        return found
+    return Reached(unknown=NOBODY, reach=reach)
+
+
+async def _read(store: SharedLog, reaches: list[Reach]) -> Reached:
+    listing = await store.list(prefixes_of(reaches))
+    return await beside(len(listing.entries), lambda: reached_by(reaches, listing.entries))
+
+
+async def _is_told(store: SharedLog) -> bool:
+    """Whether there is anything to look among."""
+    try:
+        return await store.count(SHARDS) + await store.count(MEMBERS) > 0
+    except StoreUnavailable:
+        return False
+
+
+async def _counted(store: SharedLog, reaches: list[Reach], unknown: Reached) -> Reached:
+    """The whole of a fleet too large to be listed in time can still be counted."""
+    if not any(reach.level is Level.FLEET for reach in reaches):
+        return unknown
+    try:
+        shards, hosts = await store.count(SHARDS), await store.count(MEMBERS)
+    except StoreUnavailable:
+        return unknown
+    return Reached(shards, hosts, None, (), f"only counted: {unknown.unknown}", unknown.reach)
+
+
+class LogHistory:
+    """Revisions as they are kept. Each says on which it was built: numbers are skipped where a
+    store was restored. One that cannot be read, for a newer version made it, takes no other away.
+    """
+
+    def __init__(self, store: SharedLog) -> None:
+        self._store = store
+
+    async def revision(self, n: int) -> Revision | None:
+        return (await self._listed(log_key(n))).get(n)
+
+    async def back_from(self, n: int, *, after_n: int = 0) -> AsyncIterator[Revision]:
+        """Down to the first beyond `after_n`, or as far as they are kept."""
+        page: Mapping[int, Revision] = {}
+        at = -1
+        for _ in range(MAX_REVISIONS):
+            if n <= after_n:
+                return
+            if at != n // REVISIONS_A_PAGE:
+                at = n // REVISIONS_A_PAGE
+                page = await self._listed(log_key(n)[:-1])
+            revision = page.get(n)
+            if revision is None:
+                return
+            yield revision
+            n = revision.built_on
+
+    async def _listed(self, prefix: str) -> Mapping[int, Revision]:
+        """What lies there under any other key is none."""
+        entries = (await self._store.list((prefix,))).entries
+        found = (read_revision_at(entry.key, entry.value) for entry in entries)
+        return {revision.n: revision for revision in found if revision is not None}

@@ -173,6 +173,19 @@ async def first_of(clock: Clock, seconds: float, future: asyncio.Future[None]) -
         sleep.cancel()
 
 
+async def sleep_unless(event: asyncio.Event, clock: Clock, seconds: float) -> None:
+    """Until then, or until it is set."""
+    is_set = asyncio.ensure_future(_until(event))
+    try:
+        await first_of(clock, seconds, is_set)
+    finally:
+        is_set.cancel()
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
 class Demands:
     """Of all databases of this agent."""
 

@@ -38,7 +38,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from headgate.agent.demand import first_of
+from headgate.agent.demand import sleep_unless
 from headgate.agent.ports import Clock, SharedLog
 from headgate.agent.shardplan import fits
 from headgate.core.change import LEADERS, quoted
@@ -400,18 +400,8 @@ class Elector:
         while (now := self._now()) < again_at and not self._stirred.is_set():
             office = self.office()
             ends_at = again_at if office is Office.ALONE else min(again_at, self._until(office))
-            await self._sleep_until_stirred(max(0.0, ends_at - now))
+            await sleep_unless(self._stirred, self._clock, max(0.0, ends_at - now))
             self._note_office()
-
-    async def _sleep_until_stirred(self, seconds: float) -> None:
-        stirred = asyncio.ensure_future(self._until_stirred())
-        try:
-            await first_of(self._clock, seconds, stirred)
-        finally:
-            stirred.cancel()
-
-    async def _until_stirred(self) -> None:
-        await self._stirred.wait()
 
     async def _listen(self) -> None:
         """A leader that leaves is followed at once; without a watch, at the next round. So there

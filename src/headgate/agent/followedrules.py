@@ -290,10 +290,19 @@ class FollowedRules:
                 self._ids.pop(item_id, None)
 
     def _note_unkept(self, rule_id: str, entry: RuleEntry, wall_s: float) -> None:
-        if self._noted.get(rule_id) == entry.spec:
+        noted = self._noted.get(rule_id)
+        if noted == entry.spec:
             self._noted[rule_id] = entry.spec  # One of both is enough.
-        else:
+        elif noted is not None or self._says_more(entry):
             self.unkept.setdefault(rule_id, wall_s)
+
+    def _says_more(self, entry: RuleEntry) -> bool:
+        """Than its item does, which is in the agent's own log: only that has to be noted."""
+        if not self._own or self._shard:
+            return True
+        item, spec = self._items.known.get(entry.origin.item_id), entry.spec
+        said = None if item is None or item.value is None else item.value.get("ruled_at")
+        return bool(spec.suspended or spec.charged) or said is None or said != spec.ruled_at
 
     # --- what the agent itself notes ---------------------------------------------------------
 
@@ -305,7 +314,7 @@ class FollowedRules:
     def charged(self, entry: RuleEntry) -> Note | None:
         """What to note of it; None where that is due in any case, with all of it."""
         self.entries[entry.id] = entry
-        if entry.id not in self._noted or entry.id in self.unkept:
+        if entry.id in self.unkept:
             return None
         self._noted[entry.id] = entry.spec
         return Note(entry.id, self._note_value(entry), None)
@@ -370,7 +379,8 @@ class FollowedRules:
         now = value_of(entry.spec)
         audit = AuditEntry(wall_s, by, action or "rule.followed", rule_id, was, now)
         is_told = self._own and not action
-        return Note(rule_id, self._note_value(entry), None if is_told else audit)
+        value = self._note_value(entry) if self._says_more(entry) else None
+        return Note(rule_id, value, None if is_told else audit)
 
     def _note_value(self, entry: RuleEntry) -> Mapping[str, Any]:
         origin = {"reach": str(entry.origin.reach), "n": entry.origin.n, "own": self._own}

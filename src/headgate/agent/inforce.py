@@ -2,7 +2,8 @@
                              LogFollower ──► SharedInForce ──┴──► rules, budgets, metrics, members
 
 What comes in many revisions is put in force a few at a time, and read in a thread where it is
-much: checks come first.
+much: checks come first. A room that fails keeps no other from what is set; it is told, and gets the
+same again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
 from headgate.agent.changeshelf import ChangeShelf
 from headgate.agent.logfollower import FollowState, LogFollower
 from headgate.agent.logwriter import beside
@@ -19,6 +22,8 @@ from headgate.agent.ports import Clock
 from headgate.core.change import BEAT, Item
 from headgate.core.fleet_members import FleetMember, read_members
 from headgate.core.reach import Place
+
+log = structlog.get_logger()
 
 PAUSE_TIMES, LONGEST_PAUSE_S = 2.0, 0.5
 """Between two times that changes are put in force: as often as long as the last one took."""
@@ -39,24 +44,69 @@ class Follows(Protocol):
         ...
 
 
+class Rooms:
+    """All that changes are put in force in."""
+
+    def __init__(self, parts: Sequence[Follows], *, own: bool) -> None:
+        self._parts = parts
+        self._own = own
+        self.failed: dict[Follows, Exception] = {}
+        """The last time: those that are a defect of ours, and not of what is set."""
+
+    async def follow(
+        self,
+        items: Callable[[Follows], Sequence[Item]],
+        places: Sequence[Place],
+        *,
+        whole: bool,
+    ) -> None:
+        for part in self._parts:
+            try:
+                await part.follow(items(part), places, whole=whole, own=self._own)
+            except Exception as error:
+                log.exception("changes.not_in_force", room=type(part).__name__)
+                self.failed[part] = error
+            else:
+                self.failed.pop(part, None)
+
+    @property
+    def faults(self) -> list[str]:
+        """For people."""
+        return [
+            f"{type(part).__name__} failed to put changes in force, which is a defect of Headgate: "
+            f"{error!r}; they are kept, and tried again with the next change and after a restart"
+            for part, error in self.failed.items()
+        ]
+
+
 class OwnInForce:
     """What the agent's own log says. A change of it is acknowledged when it is in force."""
 
     def __init__(self, parts: Sequence[Follows], places: Callable[[], Sequence[Place]]) -> None:
-        self._parts = parts
+        self._rooms = Rooms(parts, own=True)
         self._places = places
+        self._due: dict[Follows, list[Item]] = {}
+        """What rooms that failed have not got."""
+
+    @property
+    def faults(self) -> list[str]:
+        return self._rooms.faults
 
     async def load(self, items: Sequence[Item]) -> None:
         """All there is."""
         await self._follow(items, whole=True)
 
-    async def changed(self, items: Sequence[Item]) -> None:
+    async def changed(self, items: Sequence[Item]) -> Sequence[str]:
+        """Why it is not in force everywhere; nothing: it is."""
         await self._follow(items, whole=False)
+        return self._rooms.faults
 
     async def _follow(self, items: Sequence[Item], *, whole: bool) -> None:
-        places = self._places()
-        for part in self._parts:
-            await part.follow(items, places, whole=whole, own=True)
+        due, self._due = self._due if not whole else {}, {}
+        await self._rooms.follow(
+            lambda part: [*due.get(part, ()), *items], self._places(), whole=whole
+        )
+        self._due = {part: [*due.get(part, ()), *items] for part in self._rooms.failed}
 
 
 class SharedInForce:
@@ -72,7 +122,7 @@ class SharedInForce:
         """`found` is told of the members of our shards that are registered."""
         self._follower = follower
         self._clock = clock
-        self._parts = parts
+        self._rooms = Rooms(parts, own=False)
         self._places = places
         self._found = found
         self._shelf = ChangeShelf()
@@ -87,6 +137,11 @@ class SharedInForce:
     def faults(self) -> Mapping[str, str]:
         """By key: what cannot be read here, and why."""
         return self._shelf.faults
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Rooms that did not put it in force."""
+        return self._rooms.faults
 
     def state(self) -> FollowState:
         """How following stands; with the n that is in force, which takes a moment longer than to
@@ -127,15 +182,15 @@ class SharedInForce:
         finally:
             self._is_at_it = False
             if not is_done:
-                self._news.set()  # The next try is for the same.
+                self._news.set()
 
     async def _apply(self) -> None:
         mirror = self._follower.mirror
         # All that concerns us, from one who knows what came after what; before that, nothing is.
         n, whole, entries = mirror.n, mirror.known, list(mirror.entries())
         items = await beside(len(entries), lambda: self._shelf.read(entries))
-        places = self._places()
-        for part in self._parts:
-            await part.follow(items, places, whole=whole)
-        self.n = self._settled_n = n
+        await self._rooms.follow(lambda part: items, self._places(), whole=whole)
         self._found(await beside(len(entries), lambda: read_members(entries)))
+        for error in self._rooms.failed.values():
+            raise error  # The next try is for the same.
+        self.n = self._settled_n = n

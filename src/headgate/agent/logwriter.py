@@ -70,8 +70,6 @@ WITHIN_S = 20.0
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
 OURSELVES = "headgate"
-REPLICATED = "replicated"
-"""What was done, where another agent of the shard has made the change."""
 LARGE = 500
 """Items; more are worked on in a thread, so that checks have their turn."""
 

@@ -28,7 +28,16 @@ from headgate.agent.logwriter import (
     puts_of,
 )
 from headgate.agent.ports import Clock, OwnStore, SharedLog
-from headgate.core.change import HEAD, ITEMS, ChangeKind, Edit, Item, Revision
+from headgate.core.change import (
+    HEAD,
+    ITEMS,
+    REPLICATED,
+    ROLLBACK,
+    ChangeKind,
+    Edit,
+    Item,
+    Revision,
+)
 from headgate.core.change_codec import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
 from headgate.core.change_log import (
     ChangeMade,
@@ -65,8 +74,10 @@ log = structlog.get_logger()
 LOOK_AGAIN_S = 1.0
 JUST_SET_S = 60.0
 """What was set within this is another change than the one that was to be forgotten."""
-REPLICATED = "replicated"
-"""What was done, where another agent of the shard has made the change."""
+_BEHIND = (
+    "this agent leads {} since a moment, and has not heard yet what the other agents have: going "
+    "back now might undo what it does not know. Repeat it in a few seconds"
+)
 
 
 class Lead(Protocol):
@@ -126,7 +137,7 @@ class OwnWriter(LogWriter):
         """None: nobody else has anything of this log."""
         self.on_shared: Callable[[Sequence[str]], None] = lambda keys: None
         """Called with the keys of what has changed of shards."""
-        self.on_found: Callable[[Sequence[Item]], Awaitable[None]] | None = None
+        self.on_found: Callable[[Sequence[Item]], Awaitable[object]] | None = None
         """Called with what a commit did after all whose outcome was not known."""
         self._lock = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
@@ -206,6 +217,8 @@ class OwnWriter(LogWriter):
                 is_ready = self.lead.is_ready(shards)
                 if not is_ready and not shards <= awaited:
                     raise _Unready(shards)
+                if not is_ready and drafted.action == ROLLBACK:
+                    raise Conflict(_BEHIND.format(", ".join(sorted(shards))))
             return drafted
 
         return led
@@ -242,23 +255,31 @@ class OwnWriter(LogWriter):
         return [tuple(changes)] if changes else []
 
     async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
-        held, self._held = await self.read(), None  # Until the outcome is known.
-        compares = [Compare(HEAD, ground.head_revision)]
+        held = await self.read()
         lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
         audit = list(_audit_of(step, draft))
         puts = await beside(len(step.changes), lambda: puts_of(step, 0))
         try:
-            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
+            made = await self._commit_here(ground.head_revision, puts, audit, must_fit=lifts)
         except Conflict:
             return None
+        self._put(held, step.n, made, [_new(item) for one in step.changes for item in put_by(one)])
+        return Ground(step.n, made)
+
+    async def _commit_here(
+        self, head: int, puts: Sequence[Put], audit: Sequence[AuditEntry], *, must_fit: bool = False
+    ) -> int:
+        """What is held is not known until the outcome is: the store is asked for it later."""
+        held, self._held = self._held, None
+        try:
+            compares = [Compare(HEAD, head)]
+            return await self._own.commit(compares, puts, audit=audit, must_fit=must_fit)
         except OutcomeUnknown:
             self._look_later()
             raise
         except StoreUnavailable:
             self._held = held
             raise
-        self._put(held, step.n, made, [_new(item) for one in step.changes for item in put_by(one)])
-        return Ground(step.n, made)
 
     def _put(self, held: LogState, n: int, revision: int, put: Sequence[_New]) -> None:
         """From here on it is so."""
@@ -297,14 +318,12 @@ class OwnWriter(LogWriter):
     async def _drop(self, gone: Sequence[Item]) -> None:
         if not gone:
             return
-        held, self._held = await self.read(), None
-        wall_s = self._clock.now().wall_s
+        held, wall_s = await self.read(), self._clock.now().wall_s
         audit = [
             AuditEntry(wall_s, OURSELVES, f"{item.kind}.forgotten", item.id, item.value, None)
             for item in gone
         ]
-        compares = [Compare(HEAD, held.head_revision)]
-        await self._own.commit(compares, [Put(item.key, None) for item in gone], audit=audit)
+        await self._commit_here(held.head_revision, [Put(item.key, None) for item in gone], audit)
         keys = {item.key for item in gone}
         left = Overlay({name: item for name, item in held.items.items() if item.key not in keys})
         self._held = self.held = replace(held, items=left)
@@ -349,7 +368,7 @@ class OwnWriter(LogWriter):
         return [(key, *one) for key, one in found.items()], refused
 
     async def _commit_merged(self, newer: Sequence[_New], by: str) -> None:
-        held, self._held = self.held, None  # Until the outcome is known.
+        held = self.held
         wall_s = round(self._clock.now().wall_s, 3)
         n = max(held.n, *(version_of(raw).n for _, raw, _ in newer)) + 1
         was = self.shared.items
@@ -358,17 +377,9 @@ class OwnWriter(LogWriter):
         said = (f"agent {by}", REPLICATED, summary_of(changes), self._new_op())
         step = Revision(n, wall_s, *said, tuple(changes), before_n)
         items = [Put(key, raw) for key, raw, _ in newer]
-        compares = [Compare(HEAD, held.head_revision)]
         lifts = all(version_of(raw).taken_out for _, raw, _ in newer)
         puts, audit = [*head_puts(step), *items], list(_replicated(changes, wall_s))
-        try:
-            made = await self._own.commit(compares, puts, audit=audit, must_fit=lifts)
-        except OutcomeUnknown:
-            self._look_later()
-            raise
-        except StoreUnavailable:
-            self._held = held
-            raise
+        made = await self._commit_here(held.head_revision, puts, audit, must_fit=lifts)
         self._put(held, n, made, newer)
         log.info("changes.merged", n=n, by=by, what=step.summary)
 
@@ -433,10 +444,11 @@ def _audit_of(step: Revision, draft: Draft) -> Iterator[AuditEntry]:
 
 
 def _audited(step: Revision, change: Edit, item: Item) -> str:
-    """As the change was called; of what a file or a rollback did, what it did to this one."""
-    if step.action.startswith(f"{item.kind}."):
-        return step.action
+    """As the change was called; of what a file or a rollback did, what it did to this one, and of
+    what was set in the place of another, that the other is gone."""
     is_gone = change.after is None or is_taken_out(change.after)
+    if step.action.startswith(f"{item.kind}.") and not (is_gone and step.action.endswith(".set")):
+        return step.action
     if item.kind == ChangeKind.METRIC:
         is_removed = (item.value or {}).get("removed") is True
         return f"metric.{'revert' if is_gone else 'remove' if is_removed else 'set'}"

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from headgate.agent.demand import first_of
+from headgate.agent.demand import first_of, sleep_unless
 from headgate.agent.ownwriter import Merged
 from headgate.agent.ports import Clock, PeerLink
 from headgate.core.exchange import (
@@ -177,19 +177,9 @@ class Partner:
             self._say("" if is_same else DIFFERS)
             took_s = self._clock.now().mono_s - began_s
             if not self.way.hold_s or not is_same:
-                await self._rest(self._every_s())
+                await sleep_unless(self._kicked, self._clock, self._every_s())
             elif self._was_held and took_s < LEAST_ROUND_S:
-                await self._rest(LEAST_ROUND_S - took_s)
-
-    async def _rest(self, seconds: float) -> None:
-        kicked = asyncio.ensure_future(self._kick())
-        try:
-            await first_of(self._clock, seconds, kicked)
-        finally:
-            kicked.cancel()
-
-    async def _kick(self) -> None:
-        await self._kicked.wait()
+                await sleep_unless(self._kicked, self._clock, LEAST_ROUND_S - took_s)
 
     async def _round(self) -> bool:
         """Whether both have the same after it."""
@@ -279,7 +269,7 @@ class Partner:
         if not offer.wait_s:
             return await asking
         # What changes here meanwhile is not held up by an answer that is.
-        task, kicked = asyncio.ensure_future(asking), asyncio.ensure_future(self._kick())
+        task, kicked = asyncio.ensure_future(asking), asyncio.ensure_future(self._kicked.wait())
         try:
             await asyncio.wait({task, kicked}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():

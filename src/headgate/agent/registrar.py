@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 import structlog
 
-from headgate.agent.demand import first_of
+from headgate.agent.demand import sleep_unless
 from headgate.agent.ports import Clock, SharedLog
 from headgate.agent.shards import Shards
 from headgate.core.fleet_members import MAX_REFUSED, FleetMember, member_bytes
@@ -390,14 +390,7 @@ class Registrar:
     # --- time ------------------------------------------------------------------------------
 
     async def _pause(self, seconds: float) -> None:
-        stirred = asyncio.ensure_future(self._until_stirred())
-        try:
-            await first_of(self._clock, seconds, stirred)
-        finally:
-            stirred.cancel()
-
-    async def _until_stirred(self) -> None:
-        await self._stirred.wait()
+        await sleep_unless(self._stirred, self._clock, seconds)
 
     def _spread(self) -> float:
         return self._roll() * AGENTS_PER_SHARD * self._spread_s()

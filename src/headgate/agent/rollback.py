@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from headgate.agent.logwriter import Draft, NoSuchItem
 from headgate.agent.ruledrafts import UNCHANGED, Asked, ended
-from headgate.core.change import ChangeKind, Edit, Item, Revision
+from headgate.core.change import REPLICATED, ROLLBACK, ChangeKind, Edit, Item, Revision
 from headgate.core.change_log import (
     ChangeName,
     LogState,
@@ -28,6 +28,8 @@ from headgate.core.reach import HERE
 from headgate.errors import Conflict
 
 MAX_ADVICE = 50
+PROMPT_S = 60.0
+"""Within this, other agents of a shard hear of a change while all is well."""
 SORTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "rules": frozenset({ChangeKind.RULE}),
@@ -57,6 +59,7 @@ def as_after(
     """Of what was changed since, by its name in `held`: as it stood after n. `later`: every
     revision beyond it, newest first."""
     _check_complete(held, n, later)
+    _check_caught_up(n, later, only)
     wanted: dict[ChangeName, Item | None] = {}
     for revision in later:
         for change in revision.changes:
@@ -87,7 +90,7 @@ def rolled_back(
     over = [item for item in wanted.values() if item is not None and _has_run_out(item, asked)]
     advice = [_over(item) for item in over[:MAX_ADVICE]]
     return Draft(
-        "rollback",
+        ROLLBACK,
         _puts_first(changes, asked),
         tuple(advice if changes else [UNCHANGED]),
         shown=audit_values(changes),
@@ -110,6 +113,23 @@ def _check_complete(held: LogState, n: int, later: Sequence[Revision]) -> None:
             f"kept; the furthest it can go back to is {oldest_n}"
         )
         raise NoSuchItem(message)
+
+
+def _check_caught_up(n: int, later: Sequence[Revision], only: Only) -> None:
+    """What other agents of a shard had set before, and this one heard of after n, is missing in
+    what it has of n: to go back there would take all of that out."""
+    ended_s = later[-1].wall_s - PROMPT_S if later else 0.0
+    for revision in later:
+        items = [one.after for one in revision.changes if one.after is not None]
+        late = [item for item in items if item.set_at < ended_s and only(item)]
+        if revision.action == REPLICATED and late:
+            message = (
+                f"this agent cannot go back to revision {n}: it heard of {len(late):,} changes of "
+                f"its shard only with revision {revision.n}, though they were set before (such as "
+                f"{late[0].kind} {late[0].id}). Go back to {revision.n} or later, or take out one "
+                "by one what is to go"
+            )
+            raise Conflict(message)
 
 
 def _unread(n: int, revision: Revision) -> str:

@@ -12,27 +12,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import structlog
 
 from headgate.agent.changenotes import ChangeNotes
 from headgate.agent.changetime import ChangeTime
-from headgate.agent.followedrules import FollowedRules
+from headgate.agent.followedrules import FollowedRules, item_of
 from headgate.agent.ports import Clock, OwnStore
-from headgate.agent.ruleadvice import RuleAdvisor
-from headgate.agent.rulerests import RuleRests
 from headgate.agent.rulesinforce import SLICE, Logs, RulesInForce
 from headgate.agent.rulesteps import STEP_S, RuleEntry
 from headgate.agent.schedules import RENEW_S
 from headgate.core.change import Item
-from headgate.core.lint import Advice
+from headgate.core.lint import Advice, Severity
 from headgate.core.reach import HERE, Place
+from headgate.core.rule_advice import Sparing, advise, not_held
 from headgate.core.rule_settings import KnownMetrics, RuleLimits, RuleSpec
-from headgate.core.rules import Kind, Rule, RuleBook
+from headgate.core.rules import NO_RULES, Kind, Rule, RuleBook
 from headgate.core.samples import Instant
-from headgate.errors import Conflict, HeadgateError, StoreUnavailable
+from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
 
 __all__ = ["SLICE", "NoSuchRule", "RuleKeeper"]
 
@@ -43,6 +43,10 @@ MAX_FORGOTTEN_AT_ONCE = 100
 
 Forget = Callable[[Sequence[str]], Awaitable[None]]
 """Takes rules that ended a day ago out of the agent's own log."""
+RESTED, RESUMED = "rule.rested", "rule.resumed"
+MAX_REASON_CHARS = 500
+MAX_COMPARED = 20
+"""With so many of the same target."""
 
 
 class NoSuchRule(HeadgateError, LookupError):
@@ -246,3 +250,99 @@ class RuleKeeper:
             async with self._lock:
                 await self._recall()
                 more = await self._notes.keep()
+
+
+class RuleRests:
+    """Has a rule of others rest at this agent, for the time when the fleet's store cannot be
+    reached, or has lost it, or nobody leads the shard: then nobody can lift it, and it would stop
+    work here until its own end. It is this agent's alone, and kept in its own store."""
+
+    def __init__(
+        self, clock: Clock, rules: RulesInForce, notes: ChangeNotes, lock: asyncio.Lock
+    ) -> None:
+        """`lock`: the keeper's, who changes the same rules."""
+        self._clock = clock
+        self._notes = notes
+        self._rules = rules
+        self._lock = lock
+
+    async def put(
+        self, rule_id: str, reason: str, *, who: str, dry_run: bool = False
+    ) -> list[RuleEntry]:
+        """All that is in force of it here, with what was set together with it."""
+        if not 1 <= len(reason) <= MAX_REASON_CHARS:
+            message = f"is needed, of up to {MAX_REASON_CHARS} characters: others will ask"
+            raise InvalidSettings([Fault("rest.reason", message)])
+        async with self._lock:
+            return await self._set(rule_id, f"rests here by {who}: {reason}", who, dry_run=dry_run)
+
+    async def end(self, rule_id: str, *, who: str, dry_run: bool = False) -> list[RuleEntry]:
+        async with self._lock:
+            return await self._set(rule_id, "", who, dry_run=dry_run)
+
+    async def _set(self, rule_id: str, why: str, who: str, *, dry_run: bool) -> list[RuleEntry]:
+        found = list(self._concerned(rule_id))
+        if not found:
+            message = (
+                "is no rule of the fleet or of a shard that is in force here; one of this agent's "
+                "own is ended with `headgate rule lift`"
+            )
+            raise InvalidSettings([Fault(f"rule {rule_id}", message)])
+        entries = [replace(one, spec=replace(one.spec, suspended=why)) for one in found]
+        if dry_run:
+            return entries
+        # In force before it is kept: what cannot be kept holds until a restart, and is told.
+        self._rules.put(entries)
+        action = RESTED if why else RESUMED
+        log.warning(action, rule=rule_id, who=who, why=why)
+        return [await self._kept(entry, action, who) for entry in entries]
+
+    def _concerned(self, rule_id: str) -> Iterator[RuleEntry]:
+        """By the item's id all of its parts; by that of a part, that one."""
+        _, *others = self._rules.logs
+        for log in others:
+            named = [rule_id] if rule_id in log.entries else log.ids_of(rule_id)
+            for name in named:
+                entry = log.entries[name]
+                if self._rules.ended(entry):
+                    continue
+                yield entry
+                pair = log.ids_of(item_of(entry.spec.pair)) if entry.spec.pair else ()
+                for other in pair:
+                    if other not in named and not self._rules.ended(log.entries[other]):
+                        yield log.entries[other]
+
+    async def _kept(self, entry: RuleEntry, action: str, who: str) -> RuleEntry:
+        try:
+            await self._notes.keep_rest(entry, action, who)
+        except (StoreUnavailable, Conflict) as error:
+            log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
+            message = f"is so until a restart: this agent's own store did not take it ({error})"
+            return replace(entry, advice=(Advice(Severity.WARNING, "unkept", entry.id, message),))
+        return entry
+
+
+class RuleAdvisor:
+    """What to tell of a rule beside the others, also of each rule of a list of thousands, which is
+    not to hold up checks: whoever asks for one gives `known_metrics` that remember what they found.
+    """
+
+    def __init__(self) -> None:
+        self._spared = (NO_RULES, Sparing(()))
+
+    def advice(
+        self, spec: RuleSpec, book: RuleBook, known_metrics: KnownMetrics, wall_s: float
+    ) -> tuple[Advice, ...]:
+        known = known_metrics(spec.rule.database)
+        alike = list(islice(book.alike(spec.rule.target), MAX_COMPARED))
+        advice = advise(spec, alike, known, wall_s)
+        if spec.rule.kind is Kind.HOLD:
+            advice += not_held(spec.rule, self._sparing(book).of(spec.rule), wall_s)
+        return tuple(advice)
+
+    def _sparing(self, of: RuleBook) -> Sparing:
+        """Made once of a book: each hold of a list asks for it."""
+        book, sparing = self._spared
+        if book is not of:
+            self._spared = book, sparing = of, Sparing(of.rules)
+        return sparing

@@ -152,7 +152,7 @@ class RulesInForce:
         if entry.origin.reach == HERE:
             return rule
         if entry.spec.suspended and rule.kind is not Kind.EXEMPT:
-            return replace(rule, windows=NEVER)  # An operator has it rest here (rulerests.py).
+            return replace(rule, windows=NEVER)  # An operator has it rest here (RuleRests).
         if rule.kind is not Kind.METRICS:
             return rule
         known = self._known_metrics(rule.database)

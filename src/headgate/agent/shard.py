@@ -18,7 +18,7 @@ from types import MappingProxyType
 import structlog
 
 from headgate.agent.board import Board
-from headgate.agent.demand import NEVER, Demand, Work, first_of
+from headgate.agent.demand import NEVER, Demand, Work, sleep_unless
 from headgate.agent.members import (
     FOUND,
     HEARSAY,
@@ -269,14 +269,7 @@ class Shard:
     async def _rest(self, seconds: float) -> None:
         """Until then, or until somebody wants to know more of the shard than before."""
         self._stirred.clear()
-        stirred = asyncio.ensure_future(self._until_stirred())
-        try:
-            await first_of(self._clock, seconds, stirred)
-        finally:
-            stirred.cancel()
-
-    async def _until_stirred(self) -> None:
-        await self._stirred.wait()
+        await sleep_unless(self._stirred, self._clock, seconds)
 
     def _is_due(self, remote: RemoteMember) -> bool:
         """Once more when we go to rest, so that it need not stay awake for us."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from headgate.cli.lazy import PLAIN, Root
@@ -18,6 +20,22 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from headgate.version import VERSION
+
+        typer.echo(f"headgate {VERSION}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+    ),
+]
+
+
 @app.callback()
-def _any_command() -> None:
+def _any_command(version: Version = False) -> None:
     """Typer makes a group of an app that has this; what the group holds is Root's."""

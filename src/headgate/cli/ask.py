@@ -162,28 +162,16 @@ def explain(
     if at is not None:
         _explain_at(app, database, at, connect_with=(url, token), as_json=as_json)
         return
-    from rich.console import Group
-
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
-    from headgate.cli.pacing import explained_pace
     from headgate.cli.pages import explain_page
-    from headgate.cli.rule_pages import chance_text, matched_page
-    from headgate.wire.answers import AnswerDoc
+    from headgate.wire.rules import ExplainDoc
 
     api = connect(url, token)
     question = {"app": app, "database": database, "metrics": metrics, "scope": scope}
     asked = ask_following(api, "/v1/explain", question)
-    show(
-        asked,
-        as_json,
-        lambda canvas: Group(
-            explain_page(read(AnswerDoc, asked.document), canvas, chance_text(asked.document)),
-            *explained_pace(asked.document),
-            *matched_page(asked.document),
-        ),
-    )
+    show(asked, as_json, lambda canvas: explain_page(read(ExplainDoc, asked.document), canvas))
 
 
 def _explain_at(
@@ -247,7 +235,7 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
 
 def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:
     """A leave to work that contradicts itself, or is about something else, is none (R28)."""
-    from headgate.cli.documents import BadDocument
+    from headgate.errors import BadDocument
 
     says_ok = {answer.verdict == "OK", answer.admitted, asked.status == 200}
     if len(says_ok) > 1:

@@ -21,19 +21,15 @@ FIRST_PAUSE_S = 0.1
 
 
 class Duration:
-    """`90s`, `30m`, `2h`, or a plain number of seconds."""
+    """`90s`, `30m`, `1h30m`."""
 
     def __init__(self, text: str) -> None:
-        from headgate.core.rule_times import parse_for
+        from headgate.core.units import parse_seconds
 
         try:
-            self.seconds = float(text) if _is_number(text) else parse_for(text)
+            self.seconds = parse_seconds(text)
         except ValueError as fault:
             raise typer.BadParameter(str(fault)) from None
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()
 
 
 Name: TypeAlias = Annotated[

@@ -7,6 +7,7 @@ A change is built on the revision that was seen (If-Match), as with metrics and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import typer
 
 from headgate.cli.confirm import Yes
+from headgate.cli.given import completed_by, lasting
 from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
 from headgate.cli.reaching import (
     FLEET_TIMEOUT_S,
@@ -22,9 +24,10 @@ from headgate.cli.reaching import (
     InRegion,
     InShard,
     OnHost,
-    ask_for,
+    confirmed,
     reach_of,
 )
+from headgate.cli.table import BUDGET_TABLE
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -47,7 +50,8 @@ Words: TypeAlias = Annotated[
     typer.Argument(
         metavar="SETTING=VALUE…",
         show_default=False,
-        help="Such as rate=20 capacity=200 max_workers=2; VALUE `unset` takes one out.",
+        autocompletion=completed_by(BUDGET_TABLE, but=("name",)),
+        help="Such as rate=20% capacity=2s max_workers=2; VALUE `unset` takes one out.",
     ),
 ]
 Match: TypeAlias = Annotated[
@@ -65,7 +69,14 @@ Each: TypeAlias = Annotated[
     _option("--each", metavar="KEY", about="A bucket for each value of it; repeatable."),
 ]
 For: TypeAlias = Annotated[
-    str | None, _option("--for", metavar="TIME", about="It ends by itself: 30m, 2h, 7d.")
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        parser=lasting,
+        show_default=False,
+        help="It ends automatically: 30m, 2h, 7d.",
+    ),
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
@@ -86,24 +97,17 @@ Since: TypeAlias = Annotated[str, typer.Option(metavar="TIME", help="So long ago
 def list_budgets(
     database: AnyDatabase = None, url: Url = None, token: Token = None, as_json: AsJson = False
 ) -> None:
-    """List budgets: how full, what they refuse, and what to do about it."""
+    """List budgets: how full, what they block, and what to do about it."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import policies_page, policy_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budgets import policies_view, policy_view
     from headgate.wire.budgets import PoliciesDoc, PolicyDoc
 
     api = connect(url, token)
     if database is None:
-        listed = api.get(BUDGETS)
-        show(
-            listed,
-            as_json,
-            lambda canvas: policies_page(read(PoliciesDoc, listed.document).databases, canvas),
-        )
-        return
-    one = api.get(policy_path(database))
-    show(one, as_json, lambda canvas: policy_page(read(PolicyDoc, one.document), canvas))
+        show_view(api.get(BUDGETS), as_json, PoliciesDoc, policies_view)
+    else:
+        show_view(api.get(policy_path(database)), as_json, PolicyDoc, policy_view)
 
 
 def show_budget(
@@ -118,20 +122,19 @@ def show_budget(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one budget: its settings, its buckets, and what it has refused.
+    """Show one budget: its settings, its buckets, and what it has blocked.
 
     With a reach: as it is set for the fleet; DATABASE is `all` then.
     """
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import budget_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budgets import budget_view
     from headgate.wire.budgets import BudgetDoc
 
     if reach := reach_of(fleet, region, cluster, shard, host):
         every_database(database)
     answered = connect(url, token).get(budget_path(database, name), reach=reach)
-    show(answered, as_json, lambda canvas: budget_page(read(BudgetDoc, answered.document), canvas))
+    show_view(answered, as_json, BudgetDoc, budget_view)
 
 
 def history(
@@ -143,17 +146,12 @@ def history(
 ) -> None:
     """List the policy's revisions: when, by whom, and what changed."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import history_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budgets import history_view
     from headgate.wire.budgets import RevisionsDoc
 
     answered = connect(url, token).get(policy_path(database, "history"), limit=str(limit))
-    show(
-        answered,
-        as_json,
-        lambda _: history_page(read(RevisionsDoc, answered.document).revisions, database),
-    )
+    show_view(answered, as_json, RevisionsDoc, history_view)
 
 
 def violations(
@@ -166,20 +164,15 @@ def violations(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was refused, warned of and delayed: by budget, limit and minute."""
+    """Show what was blocked, warned and delayed: by budget, limit and minute."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import violations_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budgets import violations_view
     from headgate.wire.budgets import ViolationsDoc
 
     path = policy_path(database, "violations")
     answered = connect(url, token).get(path, since=since, budget=budget)
-    show(
-        answered,
-        as_json,
-        lambda canvas: violations_page(read(ViolationsDoc, answered.document), canvas),
-    )
+    show_view(answered, as_json, ViolationsDoc, violations_view)
 
 
 def top(
@@ -226,9 +219,8 @@ def explain(
 ) -> None:
     """Tell what would become of a statement now, by which rule and budget, and what would help."""
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import explained_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budgets import explained_view
     from headgate.wire.budgets import StatementExplainDoc
 
     said = {
@@ -242,11 +234,7 @@ def explain(
     }
     body = {key: value for key, value in said.items() if value is not None}
     answered = connect(url, token).change("POST", policy_path(database, "explain"), body)
-    show(
-        answered,
-        as_json,
-        lambda canvas: explained_page(read(StatementExplainDoc, answered.document), canvas),
-    )
+    show_view(answered, as_json, StatementExplainDoc, explained_view)
 
 
 def _stdin() -> str:
@@ -278,8 +266,8 @@ def create(
 ) -> None:
     """Make a budget; it starts in `warn` unless mode=enforce is said.
 
-    For example: headgate budget create main etl rate=20 capacity=200 --match username=etl
-    For a fleet: headgate budget create all etl rate=20 --match username=etl --shard 'commerce/*'
+    For example: headgate budget create main etl rate=20% capacity=2s --match username=etl
+    For a fleet: headgate budget create all etl rate=20% --match username=etl --shard 'commerce/*'
     """
     from headgate.cli.budget_files import read_rules, read_settings
 
@@ -331,7 +319,7 @@ def set_budget(
     given |= {"rules": rules} if rules else {}
     given |= {"for": lasts} if lasts else {}
     if not given:
-        raise typer.BadParameter("nothing to change: give a setting, such as rate=30")
+        raise typer.BadParameter("nothing to change: give a setting, such as rate=30%")
     if reach := reach_of(fleet, region, cluster, shard, host):
         of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
         _change(of_fleet.maker("PATCH", given), "CHANGED", url, token, as_json)
@@ -491,7 +479,7 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Make a file the whole policy of a database: what is not in it is removed."""
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import written
 
     document = written(load_policy(path))
@@ -519,10 +507,10 @@ def diff(
 ) -> None:
     """Show what a file would change: in a database's policy, or, without an agent, in a file's."""
     from headgate.cli.budget_files import compared, is_file
-    from headgate.cli.budget_pages import difference_page
     from headgate.cli.documents import read_list
-    from headgate.cli.output import show_json, show_page
-    from headgate.config import load_policy
+    from headgate.cli.output import show_blocks, show_json
+    from headgate.present.budgets import difference_view
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import parse_policy
     from headgate.wire.budgets import DifferenceDoc
 
@@ -537,7 +525,7 @@ def diff(
         show_json(document)
     else:
         found = read_list(DifferenceDoc, document, "difference")
-        show_page(lambda _: difference_page(found, document["difference_total"]))
+        show_blocks(difference_view(found, document["difference_total"]))
     if strict and document["difference"]:
         raise typer.Exit(1)
 
@@ -591,14 +579,8 @@ class OfFleet(NamedTuple):
         def make(api: Api) -> Answered:
             new = method == "PUT"
             etag = None if new else api.get(path, **query).etag
-            if not self.dry_run and not self.yes:
-                tried = api.change(
-                    method, path, given, etag=etag, dry_run=True, query=query, new=new
-                )
-                ask_for(tried.document, self.reach)
-            return api.change(
-                method, path, given, etag=etag, dry_run=self.dry_run, query=query, new=new
-            )
+            change = partial(api.change, method, path, given, etag=etag, query=query, new=new)
+            return confirmed(change, self.reach, dry_run=self.dry_run, yes=self.yes)
 
         return make
 
@@ -615,7 +597,7 @@ def budget_path(database: str, name: str) -> str:
 
 
 def _has(policy: Answered, name: str) -> bool:
-    from headgate.cli.documents import BadDocument
+    from headgate.errors import BadDocument
 
     listed = policy.document.get("budgets")
     if not isinstance(listed, list):
@@ -653,18 +635,14 @@ def _change(
     make: Callable[[Api], Answered], done: str, url: str | None, token: str | None, as_json: bool
 ) -> None:
     from headgate.cli.api import connect
-    from headgate.cli.budget_pages import change_page
     from headgate.cli.documents import read
     from headgate.cli.exits import FAILED
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budgets import change_view
     from headgate.wire.budgets import PolicyChangeDoc
 
     changed = make(connect(url, token, timeout_s=FLEET_TIMEOUT_S))
-    show(
-        changed,
-        as_json,
-        lambda canvas: change_page(read(PolicyChangeDoc, changed.document), done, canvas),
-    )
+    show_view(changed, as_json, PolicyChangeDoc, lambda change: change_view(change, done))
     change = read(PolicyChangeDoc, changed.document)
     if change.changed and not change.dry_run and any(one.fault for one in change.published):
         # Kept, and tried again; but a script must not take it for done.

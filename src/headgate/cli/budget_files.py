@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,58 +11,22 @@ import typer
 
 if TYPE_CHECKING:
     from headgate.cli.lint import Note
-    from headgate.traffic.limits import Limit
     from headgate.traffic.policy import Policy
 
-UNSET = "unset"
 EVERYTHING = "*"
 """As a rule: every statement."""
-_NUMBERS = frozenset({"percent", "server seconds", "seconds", "whole number"})
-_FLAGS = {"true": True, "false": False}
 
 
 # --- settings, as they are typed -------------------------------------------------------------
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
-    """`rate=30 mode=enforce capacity=unset`, by the table of settings; None for unset."""
-    from headgate.core.settings import unknown
+    """`rate=20% mode=enforce capacity=unset`, by the table of settings; None for unset."""
+    from headgate.cli.given import read_words
     from headgate.traffic.limits import BUDGET_SETTINGS
 
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        row = BUDGET_SETTINGS.get(name)
-        if not equals:
-            raise typer.BadParameter(f"{word!r} must read SETTING=VALUE, such as rate=20")
-        if row is None or name == "name":
-            known = [known for known in BUDGET_SETTINGS if known != "name"]
-            raise typer.BadParameter(unknown(name, known))
-        if name in found:
-            raise typer.BadParameter(f"{name} is given twice; say it once")
-        found[name] = None if value == UNSET else _value(row, value)
-    return found
-
-
-def _value(row: Limit, value: str) -> Any:
-    """Whether it fits is the agent's to judge; here it only becomes a number or a flag."""
-    if row.kind in _NUMBERS:
-        return _number(row.name, value)
-    if row.kind == "true or false":
-        if value not in _FLAGS:
-            raise typer.BadParameter(f"{row.name} is {value!r}, must be true or false")
-        return _FLAGS[value]
-    return int(value) if row.kind == "time" and value.isdigit() else value
-
-
-def _number(name: str, value: str) -> int | float:
-    try:
-        number = float(value.removesuffix("%"))
-    except ValueError:
-        raise typer.BadParameter(f"{name} is {value!r}, must be a number or {UNSET}") from None
-    if not math.isfinite(number):
-        raise typer.BadParameter(f"{name} is {value!r}, which is no number to go by")
-    return int(number) if number.is_integer() else number
+    known = {name: row for name, row in BUDGET_SETTINGS.items() if name != "name"}
+    return read_words(words, known, "rate=20%")
 
 
 def read_rules(matches: Sequence[str], each: Sequence[str]) -> list[dict[str, Any]]:
@@ -103,10 +66,10 @@ def is_file(word: str) -> bool:
 def notes_on_policy(path: Path) -> list[Note]:
     """Faults with their lines, or advice."""
     from headgate.cli.lint import Note
-    from headgate.config import load_policy
     from headgate.core.lint import Severity
     from headgate.core.places import with_lines
     from headgate.errors import Fault, InvalidSettings
+    from headgate.settings.document import load_policy
     from headgate.traffic.lint import advise
 
     try:
@@ -130,9 +93,9 @@ def notes_on_policy(path: Path) -> list[Note]:
 
 def as_parameter(path: Path, *, anyway: bool) -> str:
     """The value of pg_headgate.policy for a file; InvalidSettings where it cannot be one."""
-    from headgate.config import load_policy
     from headgate.core.lint import Severity
     from headgate.errors import Fault, InvalidSettings
+    from headgate.settings.document import load_policy
     from headgate.traffic.compiled import MAX_PARAMETER_BYTES, compile_policy, encoded
     from headgate.traffic.lint import advise
 

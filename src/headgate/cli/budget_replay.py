@@ -52,9 +52,8 @@ def replay(
     """
     from headgate.cli.api import connect
     from headgate.cli.budget import policy_path
-    from headgate.cli.budget_replay_pages import replay_page
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_view
+    from headgate.present.budget_replay import replay_view
     from headgate.wire.budget_replay import BudgetReplayDoc
 
     body: dict[str, Any] = {"since_s": _seconds(last), "by": [k for k in by.split(",") if k]}
@@ -62,11 +61,7 @@ def replay(
         body["policy"] = _document(path)
     api = connect(url, token, timeout_s=TIMEOUT_S)
     answered = api.change("POST", policy_path(database, "replay"), body)
-    show(
-        answered,
-        as_json,
-        lambda canvas: replay_page(read(BudgetReplayDoc, answered.document), canvas),
-    )
+    show_view(answered, as_json, BudgetReplayDoc, replay_view)
 
 
 def _seconds(last: str) -> float:
@@ -79,7 +74,7 @@ def _seconds(last: str) -> float:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    from headgate.config import load_policy
+    from headgate.settings.document import load_policy
     from headgate.traffic.parse import written
 
     return written(load_policy(path))
@@ -88,19 +83,12 @@ def _document(path: Path) -> Mapping[str, Any]:
 def last_hour(api: Api, database: str, document: Mapping[str, Any]) -> str:
     """In one line, for a dry run; empty where the agent cannot say: it is no part of the change."""
     from headgate.cli.budget import policy_path
-    from headgate.cli.budget_replay_pages import changes_text, many
     from headgate.cli.documents import read
+    from headgate.present.budget_replay import last_hour_told
     from headgate.wire.budget_replay import BudgetReplayDoc
 
     try:
         answered = api.change("POST", policy_path(database, "replay"), {"policy": document})
-        found = read(BudgetReplayDoc, answered.document)
+        return last_hour_told(read(BudgetReplayDoc, answered.document))
     except HeadgateError:
         return ""
-    if not found.traces:
-        return "nothing was traced within the last hour, so what it would change is not known"
-    total = found.total
-    return (
-        f"within the last hour, of {many(total.statements)} statements {changes_text(total)} "
-        f"(headgate budget replay tells more)"
-    )

@@ -6,13 +6,15 @@ never overwritten, the agent answers 412 and the command says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
 from headgate.cli.confirm import Yes, confirm
+from headgate.cli.given import completed_by, lasting_or_never, read_words, table_at
 from headgate.cli.options import AsJson, DatabaseArgument, DryRun, MetricArgument, Token, Url
 from headgate.cli.reaching import (
     FLEET_TIMEOUT_S,
@@ -21,10 +23,11 @@ from headgate.cli.reaching import (
     InRegion,
     InShard,
     OnHost,
-    ask_for,
+    confirmed,
     reach_of,
     reached_line,
 )
+from headgate.cli.table import METRIC_TABLE
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
@@ -35,307 +38,33 @@ if TYPE_CHECKING:
 AROUND_A_PROBE_S = 2.0
 
 
-def _option(*names: str, metavar: str, about: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=about, show_default=False)
-
-
-Threshold: TypeAlias = Annotated[
-    float | None,
-    _option(metavar="NUMBER", about="Refuse beyond this; 0 restores the default."),
-]
-Comparison: TypeAlias = Annotated[
-    str | None,
-    _option(metavar="'>'|'>='", about="Refuse above the threshold, or at it, too."),
-]
-Debounce: TypeAlias = Annotated[
-    str | None,
-    _option(
-        metavar="'M of N'",
-        about="Refuse only when M of the last N values breach.",
-    ),
-]
-Absence: TypeAlias = Annotated[
-    str | None,
-    _option(
-        metavar="reject|hold|ignore",
-        about="What a missing value means: refuse, hold the last value, or pass.",
-    ),
-]
-Hold: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--hold",
-        metavar="SECONDS",
-        about="With --absence hold: how long the last value may stand in.",
-    ),
-]
-Interval: TypeAlias = Annotated[
-    float | None,
-    _option("--interval", metavar="SECONDS", about="Time between two probes."),
-]
-Timeout: TypeAlias = Annotated[
-    float | None,
-    _option("--timeout", metavar="SECONDS", about="When a probe is given up."),
-]
-MaxAge: TypeAlias = Annotated[
-    float | None,
-    _option("--max-age", metavar="SECONDS", about="Age at which a value is stale."),
-]
-Sql: TypeAlias = Annotated[
-    str | None, _option(metavar="QUERY", about="One SELECT that answers one number.")
-]
-FromUrl: TypeAlias = Annotated[
-    str | None,
-    _option(
-        "--from-url",
-        metavar="URL",
-        about="Address that answers a number, JSON or Prometheus text (--url is the agent's).",
-    ),
-]
-Pointer: TypeAlias = Annotated[
-    str | None,
-    _option(metavar="POINTER", about="With --from-url: JSON pointer to the number."),
-]
-Series: TypeAlias = Annotated[
-    str | None,
-    _option(metavar="SERIES", about="With --from-url: Prometheus series."),
-]
-Command: TypeAlias = Annotated[
-    str | None,
-    _option(
-        metavar="'PROGRAM ARG…'",
-        about="Program that prints the number; only where the agent allows it.",
-    ),
-]
-Plugin: TypeAlias = Annotated[str | None, _option(metavar="NAME", about="Plug-in that reads it.")]
-Mode: TypeAlias = Annotated[
-    str | None,
-    _option(
-        metavar="gauge|rate",
-        about="The number as it is, or its increase per second.",
-    ),
-]
-Unit: TypeAlias = Annotated[
-    str | None, _option(metavar="UNIT", about="Unit to show beside the value.")
-]
-Option: TypeAlias = Annotated[
+Words: TypeAlias = Annotated[
     list[str] | None,
-    _option(
-        "--option",
-        metavar="KEY=VALUE",
-        about="Option of the built-in metric or plug-in; repeatable. JSON, or else text.",
-    ),
-]
-Enabled: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--enabled/--disabled",
+    typer.Argument(
+        metavar="SETTING=VALUE…",
         show_default=False,
-        help="Whether it takes part at all.",
-    ),
-]
-ScopeSetting: TypeAlias = Annotated[
-    str | None,
-    _option(
-        "--scope",
-        metavar="host|shard",
-        about="In a shard: where a check that names no scope looks.",
-    ),
-]
-RollupBy: TypeAlias = Annotated[
-    str | None,
-    _option(
-        "--rollup",
-        metavar="max|min|sum|mean|unhealthy|quorum|NAME",
-        about="How members' values become the shard's.",
-    ),
-]
-RollupOf: TypeAlias = Annotated[
-    str | None,
-    _option("--rollup-of", metavar="replicas|all|primary", about="Whose values are rolled up."),
-]
-RollupLabel: TypeAlias = Annotated[
-    list[str] | None,
-    _option(
-        "--rollup-label",
-        metavar="KEY=VALUE",
-        about="Only members that carry this label; repeatable.",
-    ),
-]
-RollupLimit: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--rollup-limit",
-        metavar="NUMBER",
-        about="With --rollup unhealthy: how many members may be.",
-    ),
-]
-Quorum: TypeAlias = Annotated[
-    int | None,
-    _option(metavar="NUMBER", about="With --rollup quorum: how many members must be healthy."),
-]
-IgnoreHosts: TypeAlias = Annotated[
-    int | None,
-    _option("--ignore-hosts", metavar="NUMBER", about="Leave out up to so many of the worst."),
-]
-IgnoreAbove: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--ignore-above",
-        metavar="NUMBER",
-        about="With --ignore-hosts: leave out only what is above this.",
-    ),
-]
-Missing: TypeAlias = Annotated[
-    str | None,
-    _option(metavar="reject|ignore", about="What a member without a value does to its shard."),
-]
-MissingFor: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--missing-for",
-        metavar="SECONDS",
-        about="How long a missing member holds up its shard before it is set aside.",
-    ),
-]
-Empty: TypeAlias = Annotated[
-    str | None,
-    _option(metavar="reject|admit", about="When no member is left to roll up."),
-]
-Grace: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--grace",
-        metavar="SECONDS",
-        about="How long a member that has just joined may be unhealthy without counting.",
-    ),
-]
-HopelessFor: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--hopeless-for",
-        metavar="SECONDS",
-        about="How long a replica has to be far above its threshold, without falling and alone, "
-        "before it is skipped as hopeless; 0 for never.",
-    ),
-]
-HopelessFactor: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--hopeless-factor",
-        metavar="NUMBER",
-        about="How many times its threshold is far above.",
-    ),
-]
-Pace: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--pace/--no-pace",
-        show_default=False,
-        help="Whether to meter what is admitted, so that it stays near --pace-target.",
-    ),
-]
-PaceTarget: TypeAlias = Annotated[
-    float | None,
-    _option(
-        "--pace-target",
-        metavar="SHARE",
-        about="With --pace: where to keep it, as a share of its threshold.",
+        autocompletion=completed_by(METRIC_TABLE),
+        help="Such as threshold=50ms debounce='3 of 5' options.method=heartbeat; VALUE `unset` "
+        "restores the default.",
     ),
 ]
 For: TypeAlias = Annotated[
     str | None,
-    _option(
+    typer.Option(
         "--for",
         metavar="TIME",
-        about="How long: 90s, 30m, 2h, 7d, or never. Then the settings file decides again. "
+        parser=lasting_or_never,
+        show_default=False,
+        help="How long: 90s, 30m, 2h, 7d, or never. Then the settings file decides again. "
         "Default: 1h for what is looser than the file, else never.",
     ),
 ]
-Reset: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--reset", metavar="SETTING", help="Setting to restore to its default; repeatable."
-    ),
-]
-
-# Parameter of the commands below → setting that it gives.
-SETTING_OF = {
-    "threshold": "threshold",
-    "comparison": "comparison",
-    "debounce": "debounce",
-    "absence": "absence",
-    "hold": "hold_s",
-    "interval": "interval_s",
-    "timeout": "timeout_s",
-    "max_age": "max_age_s",
-    "sql": "sql",
-    "from_url": "url",
-    "pointer": "pointer",
-    "series": "series",
-    "command": "command",
-    "plugin": "plugin",
-    "mode": "mode",
-    "unit": "unit",
-    "option": "options",
-    "enabled": "enabled",
-    "scope": "scope",
-    "rollup": "rollup",
-    "rollup_of": "rollup_of",
-    "rollup_label": "rollup_labels",
-    "rollup_limit": "rollup_limit",
-    "quorum": "quorum",
-    "ignore_hosts": "ignore_hosts",
-    "ignore_above": "ignore_above",
-    "missing": "missing",
-    "missing_for": "missing_for_s",
-    "empty": "empty",
-    "grace": "grace_s",
-    "hopeless_for": "hopeless_for_s",
-    "hopeless_factor": "hopeless_factor",
-    "pace": "pace",
-    "pace_target": "pace_target",
-}
 
 
 def add_metric(
-    context: typer.Context,
     database: DatabaseArgument,
     metric: MetricArgument,
-    threshold: Threshold = None,
-    comparison: Comparison = None,
-    debounce: Debounce = None,
-    absence: Absence = None,
-    hold: Hold = None,
-    interval: Interval = None,
-    timeout: Timeout = None,
-    max_age: MaxAge = None,
-    sql: Sql = None,
-    from_url: FromUrl = None,
-    pointer: Pointer = None,
-    series: Series = None,
-    command: Command = None,
-    plugin: Plugin = None,
-    mode: Mode = None,
-    unit: Unit = None,
-    option: Option = None,
-    enabled: Enabled = None,
-    scope: ScopeSetting = None,
-    rollup: RollupBy = None,
-    rollup_of: RollupOf = None,
-    rollup_label: RollupLabel = None,
-    rollup_limit: RollupLimit = None,
-    quorum: Quorum = None,
-    ignore_hosts: IgnoreHosts = None,
-    ignore_above: IgnoreAbove = None,
-    missing: Missing = None,
-    missing_for: MissingFor = None,
-    empty: Empty = None,
-    grace: Grace = None,
-    hopeless_for: HopelessFor = None,
-    hopeless_factor: HopelessFactor = None,
-    pace: Pace = None,
-    pace_target: PaceTarget = None,
+    words: Words = None,
     duration: For = None,
     fleet: FleetWide = False,
     region: InRegion = None,
@@ -350,18 +79,19 @@ def add_metric(
 ) -> None:
     """Add a metric, a built-in one or one of your own.
 
-    A metric of your own takes one of --sql, --from-url, --command or --plugin, and a
-    --threshold. The agent measures it at once, without a restart. With --fleet or another reach,
-    agents that have the metric change these settings of it, and DATABASE may be '*' for all.
+    A metric of your own takes one of sql, url, command or plugin, and a threshold:
+    headgate metrics add main queue_depth sql='select count(*) from jobs' threshold=1000
+    The agent measures it at once, without a restart. With --fleet or another reach, agents that
+    have the metric change these settings of it, and DATABASE may be '*' for all.
     """
     from headgate.cli.api import connect, metric_path
 
-    settings = {**settings_given(context.params), **_end_given(duration)}
+    settings = {**settings_given(words), **_end_given(duration)}
     if reach := reach_of(fleet, region, cluster, shard, host):
         wanted = _Wanted(reach, dry_run, yes, as_json)
         _change_wide("PUT", metric_path(database, metric), settings, wanted, url, token)
         return
-    api = connect(url, token, timeout_s=_patience_s(timeout))
+    api = connect(url, token, timeout_s=_patience_s(settings.get("timeout_s")))
     _refuse_existing(api, database, metric)
     path = metric_path(database, metric)
     changed = api.change("PUT", path, settings, dry_run=dry_run)
@@ -369,45 +99,10 @@ def add_metric(
 
 
 def set_metric(
-    context: typer.Context,
     database: DatabaseArgument,
     metric: MetricArgument,
-    threshold: Threshold = None,
-    comparison: Comparison = None,
-    debounce: Debounce = None,
-    absence: Absence = None,
-    hold: Hold = None,
-    interval: Interval = None,
-    timeout: Timeout = None,
-    max_age: MaxAge = None,
-    sql: Sql = None,
-    from_url: FromUrl = None,
-    pointer: Pointer = None,
-    series: Series = None,
-    command: Command = None,
-    plugin: Plugin = None,
-    mode: Mode = None,
-    unit: Unit = None,
-    option: Option = None,
-    enabled: Enabled = None,
-    scope: ScopeSetting = None,
-    rollup: RollupBy = None,
-    rollup_of: RollupOf = None,
-    rollup_label: RollupLabel = None,
-    rollup_limit: RollupLimit = None,
-    quorum: Quorum = None,
-    ignore_hosts: IgnoreHosts = None,
-    ignore_above: IgnoreAbove = None,
-    missing: Missing = None,
-    missing_for: MissingFor = None,
-    empty: Empty = None,
-    grace: Grace = None,
-    hopeless_for: HopelessFor = None,
-    hopeless_factor: HopelessFactor = None,
-    pace: Pace = None,
-    pace_target: PaceTarget = None,
+    words: Words = None,
     duration: For = None,
-    reset: Reset = None,
     fleet: FleetWide = False,
     region: InRegion = None,
     cluster: InCluster = None,
@@ -421,15 +116,15 @@ def set_metric(
 ) -> None:
     """Change some settings of a metric; the others stay.
 
+    For example: headgate metrics set main lag threshold=10s interval_s=500ms --for 2h
     With --fleet or another reach it is changed wherever there is such a metric, until it is
     reverted with the same reach; DATABASE may be '*' for all of an agent's.
     """
     from headgate.cli.api import connect, metric_path
 
-    settings = {**settings_given(context.params), **dict.fromkeys(reset or ())}
-    settings |= _end_given(duration)
+    settings = {**settings_given(words), **_end_given(duration)}
     if not settings:
-        raise typer.BadParameter("nothing to set: give a setting, such as --threshold 10")
+        raise typer.BadParameter("nothing to set: give a setting, such as threshold=10s")
     if reach := reach_of(fleet, region, cluster, shard, host):
         wanted = _Wanted(reach, dry_run, yes, as_json)
         _change_wide("PATCH", metric_path(database, metric), settings, wanted, url, token)
@@ -438,7 +133,7 @@ def set_metric(
     path = metric_path(database, metric)
     seen = api.get(path)
     before = _view_of(seen)
-    api = connect(url, token, timeout_s=_patience_s(timeout or before.timeout_s))
+    api = connect(url, token, timeout_s=_patience_s(settings.get("timeout_s") or before.timeout_s))
     changed = api.change("PATCH", path, settings, etag=_etag(seen), dry_run=dry_run)
     _show_change(changed, before.settings, database, metric, dry_run=dry_run, as_json=as_json)
 
@@ -536,7 +231,6 @@ def _change_wide(
     url: str | None,
     token: str | None,
 ) -> None:
-    """Tried first, and asked for once it is told whom it reaches."""
     from headgate.cli.api import connect
     from headgate.cli.documents import read
     from headgate.cli.output import show
@@ -545,67 +239,34 @@ def _change_wide(
 
     api = connect(url, token, timeout_s=FLEET_TIMEOUT_S)
     query = {**wanted.query, "reach": wanted.reach}
-    if not wanted.dry_run and not wanted.yes:
-        tried = api.change(method, path, settings, dry_run=True, query=query)
-        ask_for(tried.document, wanted.reach)
-    changed = api.change(method, path, settings, dry_run=wanted.dry_run, query=query)
+    change = partial(api.change, method, path, settings, query=query)
+    changed = confirmed(change, wanted.reach, dry_run=wanted.dry_run, yes=wanted.yes)
     view, reached = read(WideMetricDoc, changed.document), reached_line(changed.document)
     show(changed, wanted.as_json, lambda _: wide_metric_page(view, reached))
 
 
-# --- from options to settings ----------------------------------------------------------------
+# --- from words to settings ------------------------------------------------------------------
 
 
-def settings_given(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what was said: an option that was left out changes nothing."""
-    return {
-        setting: _setting(setting, params[name])
-        for name, setting in SETTING_OF.items()
-        if params.get(name) not in (None, [], ())
-    }
+def settings_given(words: Sequence[str] | None) -> dict[str, Any]:
+    """Only what was said: a setting that was left out stays as it is."""
+    return read_words(words or (), table_at(METRIC_TABLE), "threshold=10s")
 
 
 def _end_given(duration: str | None) -> dict[str, str]:
     return {} if duration is None else {"for": duration}
 
 
-def _setting(name: str, value: Any) -> Any:
-    if name == "command":
-        import shlex
-
-        return shlex.split(value)
-    if name == "options":
-        return {key: _json_or_text(text) for key, text in _pairs("--option", value).items()}
-    return _pairs("--rollup-label", value) if name == "rollup_labels" else value
-
-
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = {}
-    for pair in given:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter(f"{option} {pair!r} must read KEY=VALUE")
-        pairs[key] = value
-    return pairs
-
-
-def _json_or_text(value: str) -> Any:
-    import json
-
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 # --- steps -----------------------------------------------------------------------------------
 
 
-def _patience_s(timeout_s: float | None) -> float:
+def _patience_s(timeout: float | str | None) -> float:
     """A dry run is answered once its probe has, at the latest after the metric's timeout."""
     from headgate.cli.api import DEFAULT_TIMEOUT_S
+    from headgate.core.units import parse_seconds
 
-    return max(DEFAULT_TIMEOUT_S, (timeout_s or 0.0) + AROUND_A_PROBE_S)
+    timeout_s = parse_seconds(timeout) if isinstance(timeout, str) else timeout or 0.0
+    return max(DEFAULT_TIMEOUT_S, timeout_s + AROUND_A_PROBE_S)
 
 
 def _seen(api: Api, path: str) -> Answered | None:

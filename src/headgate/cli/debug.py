@@ -153,7 +153,7 @@ def _status(agent: SocketTransport) -> Mapping[str, Any]:
 def _settings_here(agent: SocketTransport, status: Mapping[str, Any]) -> Path | None:
     """Where the agent read its own, if that is this machine's; else the usual place."""
     from headgate.cli.debug_items import SYSTEM_SETTINGS
-    from headgate.config import is_loopback
+    from headgate.settings.readers import is_loopback
 
     if not agent.target.socket_path and not is_loopback(agent.target.host):
         return None

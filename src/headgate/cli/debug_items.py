@@ -221,7 +221,7 @@ def _stacks(document: Content) -> str:
 
 def settings_of(path: Path | None) -> Content:
     """As they are read; where they are refused, what is wrong with them."""
-    from headgate.config import load_settings
+    from headgate.settings.agent import load_settings
 
     if path is None:
         raise NotThere("no settings file was named or found: give --config FILE")

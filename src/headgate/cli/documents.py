@@ -10,17 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from headgate.errors import HeadgateError
+from headgate.errors import BadDocument
 
 T = TypeVar("T")
-
-
-class BadDocument(HeadgateError):
-    def __init__(self, place: str, what: str) -> None:
-        super().__init__(
-            f"the agent's answer cannot be shown: {place} {what}; "
-            "is the agent of another version? --json shows the answer as it came"
-        )
 
 
 def read(kind: type[T], document: object, place: str = "") -> T:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from headgate.cli.given import settings_help
 from headgate.cli.table import COMMANDS, GROUPS, Group, Row
 
 # Plain help: it reads well on any terminal, and comes twice as fast as the one in boxes.
@@ -37,7 +38,9 @@ class ListedCommand(TyperCommand):
         )
         settings = {"allow_interspersed_args": False} if self._row.takes_the_rest else None
         cls = _at(self._row.cls) if self._row.cls else None
-        alone.command(self.name, cls=cls, context_settings=settings)(_at(self._row.home))
+        listed = settings_help(self._row.settings) if self._row.settings else None
+        take = alone.command(self.name, cls=cls, context_settings=settings, epilog=listed)
+        take(_at(self._row.home))
         return typer.main.get_command(alone)
 
 

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from headgate.config import Settings
+    from headgate.settings.agent import Settings
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
 Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
@@ -42,9 +42,9 @@ def lint(path: SettingsFile, strict: Strict = False, as_json: LintJson = False) 
 
 def notes_on(path: Path) -> list[Note]:
     # tomllib keeps no positions; config finds them again for faults, and here for advice.
-    from headgate.config import load_settings
     from headgate.core.places import line_index, nearest_line
     from headgate.errors import InvalidSettings
+    from headgate.settings.agent import load_settings
 
     try:
         settings = load_settings(path)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console, RenderableType
 
 from headgate.cli.bars import marks_for
+from headgate.cli.documents import read
 from headgate.cli.render import Canvas
+from headgate.cli.views import drawn
+from headgate.present.view import Block
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered
 
+T = TypeVar("T")
 PIPE_WIDTH = 160
 """Of a pipe, which has none: tables are as wide as they need to be, up to this."""
 
@@ -34,6 +38,20 @@ def show(answered: Answered, as_json: bool, render: Callable[[Canvas], Renderabl
         show_document(answered)
     else:
         show_page(render)
+
+
+def show_view(
+    answered: Answered, as_json: bool, kind: type[T], view: Callable[[T], Iterable[Block]]
+) -> None:
+    """The document as it came, or what a presenter makes of it."""
+    if as_json:
+        show_document(answered)
+    else:
+        show_blocks(view(read(kind, answered.document)))
+
+
+def show_blocks(blocks: Iterable[Block]) -> None:
+    show_page(lambda canvas: drawn(blocks, canvas))
 
 
 def show_page(render: Callable[[Canvas], RenderableType]) -> None:

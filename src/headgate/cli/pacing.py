@@ -1,13 +1,9 @@
-"""Paced admission in words: one or two lines below a database, and below an explanation."""
+"""Paced admission in words: one or two lines below a database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.text import Text
 
-from headgate.cli.documents import read
 from headgate.cli.words import plain
 from headgate.wire.pacing import PaceDoc, SetPointDoc
 from headgate.wire.reasons import quantity
@@ -44,10 +40,3 @@ def _waiting(pace: PaceDoc) -> list[Text]:
 def per_s(rate: float) -> str:
     shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     return f"{shown}/s"
-
-
-def explained_pace(document: Mapping[str, Any]) -> list[Text]:
-    """Nothing for an agent that paces nothing, or does not know how."""
-    if document.get("pace") is None:
-        return []
-    return pace_lines(read(PaceDoc, document["pace"], "pace"))

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import Marks, share_text
+from headgate.cli.pacing import pace_lines
 from headgate.cli.render import (
     OUTSIDE,
     OUTSIDE_NOTE,
@@ -25,20 +26,25 @@ from headgate.cli.render import (
     plain_table,
     state_cell,
 )
-from headgate.cli.tree import member_facts, shard_tree
+from headgate.cli.tree import shard_tree
+from headgate.cli.views import drawn
 from headgate.cli.words import (
-    absence_text,
     age_text,
     local_time,
-    nearest,
     plain,
+)
+from headgate.present.metrics import (
+    absence_text,
+    nearest,
     refusal_text,
-    remedies,
     threshold_text,
     value_text,
 )
+from headgate.present.rules import applied_view, chance_text
+from headgate.present.shard import facts
 from headgate.wire.answers import AnswerDoc
 from headgate.wire.reasons import duration
+from headgate.wire.rules import ExplainDoc
 from headgate.wire.shard import ShardDoc
 from headgate.wire.status import (
     AuditDoc,
@@ -71,7 +77,7 @@ def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> Rendera
         line.append(f"  {who} may work on {where}")
         return line.append(f"; {charged}") if charged else line
     line = Text().append("REFUSED", style="bold red")
-    line.append(f"  {who} on {where}: {refusal_text(answer)}")
+    line.append(f"  {who} on {where}: {plain(refusal_text(answer))}")
     if answer.retry_after_ms is not None:
         line.append(f"; ask again in {duration(answer.retry_after_ms / 1000)}")
     if not answer.metrics:
@@ -79,8 +85,8 @@ def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> Rendera
     return Group(line, Text(), metric_table(answer.database, answer.metrics, canvas))
 
 
-def explain_page(answer: AnswerDoc, canvas: Canvas, chance: str = "") -> RenderableType:
-    """`chance`: how likely, where dice have a say."""
+def explain_page(answer: ExplainDoc, canvas: Canvas) -> RenderableType:
+    chance = plain(chance_text(answer))
     verdict = Text("would be ADMITTED", style="bold green")
     if chance:
         verdict = Text(f"would be ADMITTED {chance}", style="bold yellow")
@@ -92,13 +98,14 @@ def explain_page(answer: AnswerDoc, canvas: Canvas, chance: str = "") -> Rendera
     if answer.metrics:
         parts += [Text(), metric_table(answer.database, answer.metrics, canvas)]
     parts += [Text(), _margin(answer) if answer.admitted else Text("To be admitted:")]
-    return Group(*parts, _bullets(remedies(answer), canvas))
+    parts += [_bullets(answer.needed, canvas), *pace_lines(answer.pace)]
+    return Group(*parts, drawn(applied_view(answer), canvas))
 
 
 def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     for line in lines:
-        grid.add_row(Text(f"  {canvas.marks.dot}"), Text(line))
+        grid.add_row(Text(f"  {canvas.marks.dot}"), Text(plain(line)))
     return grid
 
 
@@ -106,13 +113,13 @@ def _margin(answer: AnswerDoc) -> Text:
     waived = [plain(metric.name) for metric in answer.metrics if metric.state == "waived"]
     if waived:
         return Text(f"EXEMPT: {', '.join(waived)} would refuse anybody else.", style="bold red")
-    metric = nearest(answer)
+    metric = nearest(answer.metrics)
     if metric is None or metric.share is None:
         return Text("Nothing stands in the way.")
     return Text(
         f"Nothing stands in the way. Nearest to refusing: {plain(metric.name)}, at "
         f"{share_text(metric.share)} of its threshold "
-        f"({value_text(metric)}; refused {threshold_text(metric)})."
+        f"({plain(value_text(metric) or '')}; refused {plain(threshold_text(metric))})."
     )
 
 
@@ -150,8 +157,8 @@ def _metrics_of_one(views: Sequence[MetricView], canvas: Canvas) -> Table:
         now = view.now
         cells = [
             Text(plain(view.metric) + ("" if view.in_default else OUTSIDE)),
-            Text(value_text(now) or canvas.marks.nothing),
-            Text(threshold_text(now), style="dim"),
+            Text(plain(value_text(now) or "") or canvas.marks.nothing),
+            Text(plain(threshold_text(now)), style="dim"),
             Text(age_text(view.interval_s)),
             Text(age_text(view.granularity_s)),
             Text(plain(view.source), style="dim"),
@@ -233,7 +240,7 @@ def change_page(
     if view.now.state == "disabled":
         parts.append(Text("disabled: neither probed nor judged", style="yellow"))
     elif dry_run and view.now.cause is not None:
-        message = f"a probe of it gives no value: {absence_text(view.now)}"
+        message = f"a probe of it gives no value: {plain(absence_text(view.now))}"
         parts.append(Text(message, style="bold magenta"))
     elif dry_run:
         parts += [Text("a probe of it says now:"), metric_table(view.database, [view.now], canvas)]
@@ -298,8 +305,8 @@ def shard_page(shard: ShardDoc, canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = [shard_tree(shard, canvas.marks, canvas.width), Text()]
     inner = replace(canvas, width=max(20, canvas.width - 2))
     for member in shard.members:
-        facts = f" {canvas.marks.dot} ".join(member_facts(member, shard))
-        head = Text().append(plain(member.member), style="bold").append(f"  {facts}", style="dim")
+        known = plain(f" {canvas.marks.dot} ".join(facts(member, shard)))
+        head = Text().append(plain(member.member), style="bold").append(f"  {known}", style="dim")
         parts.append(head)
         if member.readings:
             table = metric_table(shard.database, member.readings, inner)

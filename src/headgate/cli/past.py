@@ -33,9 +33,10 @@ def past_page(document: Mapping[str, Any], canvas: Canvas, zone: tzinfo | None) 
     from rich.text import Text
 
     from headgate.cli.documents import read
-    from headgate.cli.rule_pages import matched_page
     from headgate.cli.timeline import children_table, time_of
+    from headgate.cli.views import drawn
     from headgate.cli.words import plain
+    from headgate.present.rules import matched_view
     from headgate.wire.past import PastDoc
 
     past = read(PastDoc, document)
@@ -48,7 +49,7 @@ def past_page(document: Mapping[str, Any], canvas: Canvas, zone: tzinfo | None) 
         parts += [Text(), children_table(past.clients)]
     if past.metrics:
         parts += [Text(), _metrics(past.metrics, canvas)]
-    parts += [Text(), *matched_page(document)]
+    parts += [Text(), drawn(matched_view(past.matched), canvas)]
     parts += [Text(), *(Text(f"not known: {plain(u)}", style="dim") for u in past.unknown)]
     return Group(*parts)
 

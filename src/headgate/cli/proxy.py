@@ -131,7 +131,7 @@ def _notes_on(path: Path) -> list[Any]:
     from headgate.cli.lint import Note
     from headgate.core.places import line_index, nearest_line
     from headgate.errors import InvalidSettings
-    from headgate.proxysettings import load_proxy_settings
+    from headgate.settings.proxy import load_proxy_settings
 
     try:
         settings = load_proxy_settings(path)
@@ -270,7 +270,7 @@ def _connect(
 
 def _found(settings: Path | None) -> str:
     if settings is not None:
-        from headgate.proxysettings import load_proxy_settings
+        from headgate.settings.proxy import load_proxy_settings
 
         return f"unix://{load_proxy_settings(settings).control_socket.absolute()}"
     return f"unix://{SYSTEM_SOCKET}" if SYSTEM_SOCKET.is_socket() else DEFAULT_URL

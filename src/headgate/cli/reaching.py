@@ -6,10 +6,13 @@ A change with a reach is shown first: what it does, whom it reaches, and then it
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+
+if TYPE_CHECKING:
+    from headgate.cli.api import Answered
 
 FLEET_TIMEOUT_S = 20.0
 """The fleet's store may be slow, or one of its members gone: the agent tries several times."""
@@ -90,12 +93,17 @@ def copies_line(document: Mapping[str, Any]) -> str:
     return plain(told) if isinstance(told, str) else ""
 
 
-def ask_for(document: Mapping[str, Any], reach: str) -> None:
-    """Tell whom it reaches, and ask; on standard error, so that --json stays a document. What is
-    of the agent's own log is not asked for: it reaches no further than the agent's own shard."""
+def confirmed(
+    change: Callable[..., Answered], reach: str | None, *, dry_run: bool, yes: bool
+) -> Answered:
+    """What has a reach is tried first; it is told whom it reaches, and asked for on standard error,
+    so that --json stays a document. What is of the agent's own log is not asked for: it reaches no
+    further than the agent's own shard."""
     from headgate.cli.confirm import confirm
 
-    if document.get("reached") is None:
-        return
-    print(f"{reach}: {preview_line(document)}", file=sys.stderr)
-    confirm(f"Change it for {reach}?")
+    if reach is not None and not dry_run and not yes:
+        tried = change(dry_run=True).document
+        if tried.get("reached") is not None:
+            print(f"{reach}: {preview_line(tried)}", file=sys.stderr)
+            confirm(f"Change it for {reach}?")
+    return change(dry_run=dry_run)

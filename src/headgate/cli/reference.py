@@ -35,12 +35,12 @@ _EXAMPLES = """\
 headgate check --app etl:nightly --database main --wait 60 && ./purge_one_batch
 
 # A metric of your own, tried first and then set (needs allow_runtime_sql = true).
-headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000 --dry-run
-headgate metrics add main queue_depth --sql "select count(*) from jobs" --threshold 1000
-headgate metrics set main queue_depth --threshold 500 --debounce "3 of 5"
+headgate metrics add main queue_depth sql="select count(*) from jobs" threshold=1000 --dry-run
+headgate metrics add main queue_depth sql="select count(*) from jobs" threshold=1000
+headgate metrics set main queue_depth threshold=500 debounce="3 of 5"
 
 # A higher threshold for the next two hours; without --for it ends after one.
-headgate metrics set main lag --threshold 10 --for 2h
+headgate metrics set main lag threshold=10s --for 2h
 
 # Let the settings file decide about lag again.
 headgate metrics revert main lag

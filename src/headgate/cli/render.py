@@ -19,22 +19,15 @@ from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
 from headgate.cli.grid import PlainTable
 from headgate.cli.pacing import pace_lines
 from headgate.cli.tree import shard_line, shard_tree
-from headgate.cli.words import (
-    absence_text,
-    age_text,
-    ago,
-    cause_text,
-    plain,
-    threshold_text,
-    value_text,
-)
+from headgate.cli.words import STYLES, age_text, plain
+from headgate.present.metrics import UNSPOKEN, absence_text, state_of, threshold_text, value_text
+from headgate.present.status import SLOW, agent_notes, database_state, fleet_note, store_note
+from headgate.present.view import Note, Step
+from headgate.present.words import LOUD, advice_of, per_s
 from headgate.wire.answers import MetricDoc
 from headgate.wire.fleet import FleetFollowingDoc
 from headgate.wire.reasons import duration
-from headgate.wire.rules import EXEMPT, SUSPENDED
 from headgate.wire.shard import ShardDoc
-from headgate.wire.shard_advice import HOPELESS
-from headgate.wire.starvation import STARVED
 from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc, StoreDoc
 
 STATE_STYLES = {
@@ -45,13 +38,11 @@ STATE_STYLES = {
     "absent": "bold magenta",
     "disabled": "dim",
 }
-_LOUD = frozenset({"breached", "absent"})
 Key = tuple[str, str]
 Recent = Mapping[Key, Sequence[float | None]]
 Rates = Mapping[Key, tuple[float, float]]
 NO_RECENT: Recent = {}
 NOBODY: frozenset[str] = frozenset()
-UNSPOKEN = frozenset({"no_primary", "split_brain", "elsewhere", "handing_over"})
 OUTSIDE = "*"
 OUTSIDE_NOTE = f"{OUTSIDE} outside the default set: judged only where a check names it"
 
@@ -87,10 +78,10 @@ MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
 
 def columns_for(metrics: Sequence[MetricDoc], width: int, *, recent: bool = False) -> Columns:
     """Name, value and state always; then bar, threshold, age and sparkline, as room allows."""
-    value = max([MIN_VALUE_CELLS, *(len(value_text(m) or "") for m in metrics)])
+    value = max([MIN_VALUE_CELLS, *(len(_value(m)) for m in metrics)])
     longest = min(MAX_NAME_CELLS, max([6, *(len(plain(m.name)) for m in metrics)]))
     name = max(MIN_NAME_CELLS, min(longest, width - value - STATE_CELLS - 2 * GAP))
-    threshold = max([9, *(len(threshold_text(m)) for m in metrics)])
+    threshold = max([9, *(len(plain(threshold_text(m))) for m in metrics)])
     room = width - name - value - STATE_CELLS - 2 * GAP
     used, room = _fit(MIN_BAR_CELLS + PERCENT_CELLS, room)
     threshold, room = _fit(threshold, room)
@@ -130,7 +121,7 @@ def _metric_table(
         cells = {
             "metric": Text(plain(metric.name) + (OUTSIDE if metric.name in outside else "")),
             "value": _value_cell(metric, canvas),
-            "threshold": Text(threshold_text(metric), style="dim"),
+            "threshold": Text(plain(threshold_text(metric)), style="dim"),
             "used": _used_cell(metric, columns.used - PERCENT_CELLS, canvas),
             "recent": sparkline(
                 recent.get((database, metric.name), ()),
@@ -152,7 +143,7 @@ def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
     for metric in metrics:
         if (metric.cause or metric.detail) and not _fits_in_row(metric, used_cells):
             # Without the time: what failed for one reason is told once.
-            why = absence_text(replace(metric, absent_for_ms=None))
+            why = plain(absence_text(replace(metric, absent_for_ms=None)))
             names.setdefault(why, []).append(metric.name)
     return [f"{plain(', '.join(who))}: {why}" for why, who in names.items()]
 
@@ -178,17 +169,21 @@ def _metric_columns(columns: Columns) -> Table:
 
 
 def _value_cell(metric: MetricDoc, canvas: Canvas) -> Text:
-    value = value_text(metric)
-    if value is None or metric.state == "absent":
+    value = _value(metric)
+    if not value or metric.state == "absent":
         return Text(value or canvas.marks.nothing, style="dim")
     return Text(value, style=STATE_STYLES.get(metric.state, ""))
+
+
+def _value(metric: MetricDoc) -> str:
+    return plain(value_text(metric) or "")
 
 
 def _used_cell(metric: MetricDoc, bar_cells: int, canvas: Canvas) -> Text:
     """A bar against the threshold, and what stands behind it; where there is no value, why."""
     share = metric.share
     fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
-    why = absence_text(metric) if fits else cause_text(metric)
+    why = plain(absence_text(metric, detail=fits))
     if metric.state in ("absent", "ignored", "disabled") and why:
         return Text(why, style=STATE_STYLES.get(metric.state, ""))
     if share is None:
@@ -209,11 +204,11 @@ def _age_cell(metric: MetricDoc, canvas: Canvas) -> Text:
 
 
 def state_cell(metric: MetricDoc, *, with_cause: bool = False) -> Text:
-    word = plain(metric.state)
-    shown = word.upper() if word in _LOUD else word
-    text = Text().append(shown, style=STATE_STYLES.get(word, ""))
-    if with_cause and metric.cause is not None:
-        text.append(f": {cause_text(metric)}")
+    word, tone = state_of(metric)
+    shown = plain(word).upper() if tone == "bad" else plain(word)
+    text = Text().append(shown, style=STATE_STYLES.get(metric.state, ""))
+    if with_cause and metric.cause is not None and tone == "bad":
+        text.append(f": {plain(absence_text(metric, detail=False))}")
     return text
 
 
@@ -235,7 +230,7 @@ def database_blocks(
         body: RenderableType = Text("no metric is configured here", style="yellow")
         if database.every_metric:
             body = _database_table(database, columns, canvas, recent)
-        inside: list[RenderableType] = [*_resting(database), *pace_lines(database.pace), body]
+        inside: list[RenderableType] = [*_below_head(database), *pace_lines(database.pace), body]
         if database.shard is not None:
             inside.append(_shard_block(database.shard, canvas, tree=trees))
         blocks += [Text(), _database_head(database, canvas)]
@@ -246,15 +241,6 @@ def database_blocks(
 def _shard_block(shard: ShardDoc, canvas: Canvas, *, tree: bool) -> RenderableType:
     width = max(20, canvas.width - INDENT)
     return shard_tree(shard, canvas.marks, width) if tree else shard_line(shard, canvas.marks)
-
-
-def _resting(database: DatabaseDoc) -> list[Text]:
-    if database.activity == "hibernating":
-        advice = f"hibernating: nobody asks; `headgate wake {plain(database.database)}`"
-        return [Text(advice, style="bold blue")]
-    if database.activity == "slow":
-        return [Text("slow: seldom asked, so measured seldom", style="blue")]
-    return []
 
 
 def _database_table(
@@ -287,17 +273,35 @@ def _as_marked(database: DatabaseDoc) -> list[MetricDoc]:
 
 
 def _database_head(database: DatabaseDoc, canvas: Canvas) -> Text:
+    state = database_state(database, 0.0)
     head = Text().append(plain(database.database), style="bold")
     role = f" {plain(database.role)}" if database.role else ""
     head.append(f"  {plain(database.engine)}{role}  " if canvas.width >= 72 else "  ", style="dim")
-    if database.verdict == "OK":
-        return head.append("OK", style="bold green").append("  admits work", style="green")
-    head.append(f"REFUSES  {plain(database.verdict)}", style="bold red")
-    if database.healthy_s_ago is None:
-        since = "never healthy since the agent started"
-    else:
-        since = f"last healthy {ago(database.healthy_s_ago)}"
-    return head.append(f" {canvas.marks.dot} {since}")
+    since = f" for {duration(state.for_s)}" if state.for_s else ""
+    head.append(f"{state.word.upper()}{since}", style=STYLES[state.tone] or "bold blue")
+    # By which metrics, the table says.
+    says = database.verdict if state.word == "refuses" else state.says
+    return head.append(f"  {plain(says)}", style="red" if state.tone == "bad" else "dim")
+
+
+def _below_head(database: DatabaseDoc) -> list[Text]:
+    if database.activity == "hibernating":
+        steps = database_state(database, 0.0).steps
+        return [Text(f"{step.why}: {plain(step.command)}", style="blue") for step in steps]
+    return [Text(SLOW, style="blue")] if database.activity == "slow" else []
+
+
+def _what_to_do(database: DatabaseDoc) -> list[Text]:
+    state = database_state(database, 0.0)
+    if state.tone != "bad":
+        return []
+    head = Text(f"what to do about {plain(database.database)}:", style="bold")
+    return [head, *(_step(step) for step in state.steps)]
+
+
+def _step(step: Step) -> Text:
+    line = Text(f"  {plain(step.why)}{': ' if step.command else ''}")
+    return line.append(plain(step.command), style="cyan")
 
 
 # --- clients -------------------------------------------------------------------------------
@@ -329,13 +333,9 @@ def _counts(client: ClientDoc, canvas: Canvas, rates: Rates | None) -> tuple[Tex
     elif (pair := rates.get((client.database, client.client))) is None:
         admitted = refused = canvas.marks.nothing
     else:
-        admitted, refused = rate_text(pair[0]), rate_text(pair[1])
+        admitted, refused = per_s(pair[0]), per_s(pair[1])
     quiet = refused in ("0", canvas.marks.nothing)
     return Text(admitted), Text(refused, style="" if quiet else "red")
-
-
-def rate_text(per_s: float) -> str:
-    return "0" if per_s == 0 else f"{per_s:.1f}" if per_s < 100 else f"{per_s:,.0f}"
 
 
 def standing_cell(client: ClientDoc) -> Text:
@@ -358,24 +358,22 @@ def held_first(clients: Sequence[ClientDoc]) -> list[ClientDoc]:
 
 def status_page(status: StatusDoc, canvas: Canvas) -> RenderableType:
     parts: list[RenderableType] = [agent_line(status, canvas)]
-    if status.state_lost:
-        parts.append(Text(f"STATE LOST  {plain(status.state_lost)}", style="bold red"))
-    if status.settings_fault:
-        message = f"settings refused at the last reload: {plain(status.settings_fault)}"
-        parts.append(Text(message, style="bold red"))
+    parts += [note_text(note) for note in agent_notes(status)]
     parts += database_blocks(status.databases, canvas)
     if not status.databases:
         parts.append(Text("no database is configured", style="yellow"))
+    if todo := [line for database in status.databases for line in _what_to_do(database)]:
+        parts += [Text(), *todo]
     parts.append(Text())
     if status.clients:
         parts.append(client_table(held_first(status.clients), canvas))
     else:
         parts.append(Text("no client has asked yet", style="dim"))
-    parts += [Text(), store_line(status.store)]
-    if status.fleet is not None:
+    parts.append(Text())
+    parts += [store_line(status.store)] if status.store.writable else []
+    if status.fleet is not None and fleet_note(status.fleet).tone == "":
         parts.append(fleet_line(status.fleet))
-    parts += [advice_line(advice) for advice in status.advice]
-    return Group(*parts)
+    return Group(*parts, *(note_text(note) for note in advice_of(status.advice)))
 
 
 def agent_line(status: StatusDoc, canvas: Canvas) -> Text:
@@ -388,28 +386,11 @@ def agent_line(status: StatusDoc, canvas: Canvas) -> Text:
 
 
 def store_line(store: StoreDoc) -> Text:
-    line = Text().append(f"store {plain(store.name)}  ", style="dim")
-    if store.writable:
-        return line.append("writable", style="green")
-    since = f" for {duration(store.fault_for_s)}" if store.fault_for_s is not None else ""
-    fault = f": {plain(store.fault)}" if store.fault else ""
-    waiting = f"; {store.tallies_waiting:,} counts wait" if store.tallies_waiting else ""
-    return line.append(f"NOT WRITABLE{since}{fault}{waiting}", style="bold red")
+    return note_text(store_note(store))
 
 
 def fleet_line(fleet: FleetFollowingDoc) -> Text:
-    line = Text().append("fleet ", style="dim")
-    style = "bold red" if fleet.kept else "bold yellow" if fleet.stale_for_s is not None else ""
-    return line.append(plain(fleet.says), style=style)
-
-
-LOUD = {
-    STARVED: "bold red",
-    HOPELESS: "bold red",
-    EXEMPT: "bold yellow",
-    SUSPENDED: "bold yellow",
-}
-"""How advice begins that nobody is to overlook, and how it looks."""
+    return note_text(fleet_note(fleet))
 
 
 def is_loud(advice: str) -> bool:
@@ -417,12 +398,16 @@ def is_loud(advice: str) -> bool:
 
 
 def advice_line(advice: str) -> Text:
-    words = plain(advice).removeprefix("warning ")
-    for prefix, style in LOUD.items():
-        if words.startswith(prefix):
-            word = prefix.removesuffix(": ").upper()
-            return Text().append(f"{word}  ", style=style).append(words.removeprefix(prefix))
-    return Text().append("advice  ", style="yellow").append(words)
+    [note] = advice_of([advice])
+    return note_text(note)
+
+
+def note_text(note: Note) -> Text:
+    """Its word and its sentence; what is wrong stands in capitals."""
+    word = plain(note.word)
+    shown = word.upper() if note.tone in ("good", "warned", "bad", "unknown") else word
+    head = Text().append(shown, style=STYLES[note.tone] or "yellow")
+    return head.append(f"  {plain(note.says)}" if note.says else "")
 
 
 def plain_table(*columns: str, right: frozenset[str] = frozenset()) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -16,6 +17,8 @@ import typer
 from typer.core import TyperCommand
 
 from headgate.cli.confirm import Yes
+from headgate.cli.given import lasting
+from headgate.cli.given import ratio as ratio_of
 from headgate.cli.options import AsJson, Token, Url
 from headgate.cli.reaching import (
     FLEET_TIMEOUT_S,
@@ -24,7 +27,7 @@ from headgate.cli.reaching import (
     InRegion,
     InShard,
     OnHost,
-    ask_for,
+    confirmed,
     copies_line,
     reach_of,
     reached_line,
@@ -48,11 +51,20 @@ Target: TypeAlias = Annotated[
 ]
 RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID")]
 Share: TypeAlias = Annotated[
-    float, typer.Argument(metavar="RATIO", help="Share of checks to refuse: 0 up to below 1.")
+    float,
+    typer.Argument(
+        metavar="RATIO", parser=ratio_of, help="Share of checks to reject, such as 0.5 or 50%."
+    ),
 ]
 For: TypeAlias = Annotated[
     str | None,
-    _option("--for", metavar="TIME", about="How long: 90s, 30m, 2h, 7d. Default: 1h."),
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        parser=lasting,
+        show_default=False,
+        help="How long: 90s, 30m, 2h, 7d. Default: 1h.",
+    ),
 ]
 Until: TypeAlias = Annotated[
     str | None,
@@ -114,10 +126,23 @@ Ceiling: TypeAlias = Annotated[
 ]
 Over: TypeAlias = Annotated[str, typer.Option(metavar="TARGET", help="Over whom.")]
 FavorRatio: TypeAlias = Annotated[
-    float, typer.Option("--ratio", metavar="RATIO", help="Share of the others' checks to refuse.")
+    float,
+    typer.Option(
+        "--ratio",
+        metavar="RATIO",
+        parser=ratio_of,
+        help="Share of the others' checks to reject, such as 0.9 or 90%.",
+    ),
 ]
 NewRatio: TypeAlias = Annotated[
-    float | None, _option("--ratio", metavar="RATIO", about="Share of checks to refuse.")
+    float | None,
+    typer.Option(
+        "--ratio",
+        metavar="RATIO",
+        parser=ratio_of,
+        show_default=False,
+        help="Share of checks to reject, such as 0.5 or 50%.",
+    ),
 ]
 NewMetrics: TypeAlias = Annotated[
     list[str] | None, _option("--metric", metavar="METRIC", about="Metrics of it; repeatable.")
@@ -136,25 +161,22 @@ def rules(
 ) -> None:
     """List the rules: for whom, what, how long still, by whom and why."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import rules_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import rules_view
     from headgate.wire.rules import RulesDoc
 
     answered = connect(url, token).get(RULES, all="true" if ended else None)
-    show(answered, as_json, lambda canvas: rules_page(read(RulesDoc, answered.document), canvas))
+    show_view(answered, as_json, RulesDoc, rules_view)
 
 
 def show_rule(rule: RuleId, url: Url = None, token: Token = None, as_json: AsJson = False) -> None:
     """Show one rule with all that is known of it, and whom it meets."""
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import rule_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import rule_view
     from headgate.wire.rules import RuleDoc
 
-    answered = connect(url, token).get(rule_path(rule))
-    show(answered, as_json, lambda canvas: rule_page(read(RuleDoc, answered.document), canvas))
+    show_view(connect(url, token).get(rule_path(rule)), as_json, RuleDoc, rule_view)
 
 
 # --- setting ---------------------------------------------------------------------------------
@@ -482,9 +504,6 @@ def _given(
 
 
 def _end(duration: str | None, until: str | None) -> dict[str, str]:
-    """A bare number is seconds, as with the other commands."""
-    if duration is not None and duration.isdigit():
-        duration = f"{duration}s"
     said = {"for": duration, "expires_at": until}
     return {key: value for key, value in said.items() if value is not None}
 
@@ -496,16 +515,23 @@ def _finite(given: float) -> float:
     return given
 
 
-def _limits(given: list[str]) -> dict[str, float]:
-    limits = {}
+def _limits(given: list[str]) -> dict[str, float | str]:
+    """`lag=2` or `lag=2s`; whether it is in the metric's unit is the agent's to say."""
+    from headgate.core.settings import amount
+
+    limits: dict[str, float | str] = {}
     for pair in given:
-        name, equals, limit = pair.partition("=")
+        name, _, limit = pair.partition("=")
         try:
             limits[name] = _finite(float(limit))
         except ValueError:
-            equals = ""
-        if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} must read METRIC=LIMIT, such as lag=2")
+            try:
+                amount(0, 1e18)(limit)
+            except ValueError:
+                name = ""
+            limits[name] = limit
+        if not name:
+            raise typer.BadParameter(f"{pair!r} must read METRIC=LIMIT, such as lag=2s")
     return limits
 
 
@@ -538,16 +564,9 @@ def _connected(wanted: Wanted, url: str | None, token: str | None) -> Api:
 
 
 def _posted(api: Api, path: str, given: Mapping[str, Any], wanted: Wanted) -> Answered:
-    """What has a reach is tried first, and asked for once it is told whom it reaches."""
-    if wanted.reach is None:
-        return api.change("POST", path, given, dry_run=wanted.dry_run)
-    body = {**given, "reach": wanted.reach}
-    if wanted.dry_run or not wanted.yes:
-        tried = api.change("POST", path, body, dry_run=True)
-        if wanted.dry_run:
-            return tried
-        ask_for(tried.document, wanted.reach)
-    return api.change("POST", path, body)
+    body = given if wanted.reach is None else {**given, "reach": wanted.reach}
+    change = partial(api.change, "POST", path, body)
+    return confirmed(change, wanted.reach, dry_run=wanted.dry_run, yes=wanted.yes)
 
 
 def _change(
@@ -565,54 +584,34 @@ def _altered(
     url: str | None,
     token: str | None,
 ) -> Answered:
-    """Built on what was seen. One of the fleet is asked for, once it is told whom it reaches."""
+    """Built on what was seen."""
     from headgate.cli.api import connect
 
     api, path = connect(url, token, timeout_s=FLEET_TIMEOUT_S), rule_path(rule)
     seen = api.get(path)
-    reach = seen.document.get("reach")
-    if isinstance(reach, str) and not (wanted.yes or wanted.dry_run):
-        tried = api.change(method, path, given, etag=seen.etag, dry_run=True)
-        ask_for(tried.document, f"{rule}, {reach}")
-    return api.change(method, path, given, etag=seen.etag, dry_run=wanted.dry_run)
+    of = seen.document.get("reach")
+    reach = f"{rule}, {of}" if isinstance(of, str) else None
+    change = partial(api.change, method, path, given, etag=seen.etag)
+    return confirmed(change, reach, dry_run=wanted.dry_run, yes=wanted.yes)
 
 
 def _show_one(
     changed: Answered, done: str, *, dry_run: bool, as_json: bool, past: str = ""
 ) -> None:
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import changed_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import changed_view
     from headgate.wire.rules import RuleDoc
 
-    show(
-        changed,
-        as_json,
-        lambda canvas: changed_page(
-            [read(RuleDoc, changed.document)],
-            done,
-            canvas,
-            dry_run=dry_run,
-            reached=reached_line(changed.document) or copies_line(changed.document),
-            past=past,
-        ),
-    )
+    told = reached_line(changed.document) or copies_line(changed.document)
+    how: dict[str, Any] = {"dry_run": dry_run, "reached": told, "past": past}
+    show_view(changed, as_json, RuleDoc, lambda rule: changed_view([rule], done, **how))
 
 
 def _show_many(changed: Answered, done: str, *, dry_run: bool, as_json: bool) -> None:
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.rule_pages import changed_page
+    from headgate.cli.output import show_view
+    from headgate.present.rules import changed_view
     from headgate.wire.rules import RulesDoc
 
-    show(
-        changed,
-        as_json,
-        lambda canvas: changed_page(
-            read(RulesDoc, changed.document).rules,
-            done,
-            canvas,
-            dry_run=dry_run,
-            reached=reached_line(changed.document) or copies_line(changed.document),
-        ),
-    )
+    told = reached_line(changed.document) or copies_line(changed.document)
+    how: dict[str, Any] = {"dry_run": dry_run, "reached": told}
+    show_view(changed, as_json, RulesDoc, lambda found: changed_view(found.rules, done, **how))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headgate.cli.given import lasting
 from headgate.cli.options import AsJson, DatabaseArgument, MemberArgument, Token, Url
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ For = Annotated[
     typer.Option(
         "--for",
         metavar="TIME",
+        parser=lasting,
         help="How long: 90s, 30m, 2h, 1d; 7d at most. It then counts again.",
     ),
 ]
@@ -26,6 +28,7 @@ HandoverFor = Annotated[
     typer.Option(
         "--for",
         metavar="TIME",
+        parser=lasting,
         help="How long at most: 30s, 5m; 1h at most. Then the primary's agent answers again.",
     ),
 ]
@@ -82,7 +85,7 @@ def skip(
     """
     from headgate.cli.api import connect, database_path
 
-    settings = {"for": time_of(duration), "reason": reason}
+    settings = {"for": duration, "reason": reason}
     path = database_path(database, "shard", "skips", member)
     changed = connect(url, token).change("PUT", path, settings)
     told = f"{member} of {database} for {settings['for']}: {reason}"
@@ -120,7 +123,7 @@ def handover(
     """
     from headgate.cli.api import connect, database_path
 
-    settings = {"for": time_of(duration), "reason": reason or ""}
+    settings = {"for": duration, "reason": reason or ""}
     changed = connect(url, token).change(
         "POST", database_path(database, "shard", "handover"), settings
     )
@@ -185,14 +188,6 @@ def wake(
 
 
 # --- steps -----------------------------------------------------------------------------------
-
-
-def time_of(text: str) -> str:
-    """As the agent reads it: `30m` and the like; a bare number is seconds."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h", "d") else (text, "s")
-    if not (number.isascii() and number.isdigit() and 0 < len(number) <= 6):
-        raise typer.BadParameter(f"--for {text!r} must be a time such as 90s, 30m, 2h; 7d at most")
-    return f"{number}{unit}"
 
 
 def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:

@@ -17,6 +17,7 @@ class Row(NamedTuple):
     about: str
     cls: str = ""  # module:attribute of a class of its own
     takes_the_rest: bool = False  # what follows its first argument is not read for options
+    settings: str = ""  # module:attribute of the table whose SETTING=VALUE it takes
 
 
 class Group(NamedTuple):
@@ -26,6 +27,8 @@ class Group(NamedTuple):
     alone: bool = False  # without arguments it is the default, and not the list of commands
 
 
+METRIC_TABLE = "headgate.core.metric_settings:METRIC_SETTINGS"
+BUDGET_TABLE = "headgate.traffic.limits:BUDGET_SETTINGS"
 ABOUT = "Keep Postgres and MySQL/MariaDB healthy: ask before each piece of work."
 
 COMMANDS: Mapping[str, Row] = {
@@ -104,8 +107,16 @@ _RULE: Mapping[str, Row] = {
 _METRICS: Mapping[str, Row] = {
     "list": Row("look:list_metrics", "List metrics with values, thresholds and origins."),
     "show": Row("look:show_metric", "Show a metric's reading, settings and timing."),
-    "add": Row("change:add_metric", "Add a metric, a built-in one or one of your own."),
-    "set": Row("change:set_metric", "Change some settings of a metric; the others stay."),
+    "add": Row(
+        "change:add_metric",
+        "Add a metric, a built-in one or one of your own.",
+        settings=METRIC_TABLE,
+    ),
+    "set": Row(
+        "change:set_metric",
+        "Change some settings of a metric; the others stay.",
+        settings=METRIC_TABLE,
+    ),
     "remove": Row("change:remove_metric", "Remove a metric; it then refuses nobody."),
     "revert": Row("change:revert_metric", "Drop runtime changes: the settings file decides again."),
     "calibrate": Row("host:calibrate", "Propose a threshold for commit_delay."),
@@ -129,17 +140,20 @@ _SHARD: Mapping[str, Row] = {
 
 _BUDGET: Mapping[str, Row] = {
     "list": Row(
-        "budget:list_budgets", "List budgets: how full, what they refuse, and what to do about it."
+        "budget:list_budgets", "List budgets: how full, what they block, and what to do about it."
     ),
     "show": Row(
-        "budget:show_budget", "Show one budget: its settings, its buckets, and what it has refused."
+        "budget:show_budget", "Show one budget: its settings, its buckets, and what it has blocked."
     ),
     "create": Row(
-        "budget:create", "Make a budget; it starts in `warn` unless mode=enforce is said."
+        "budget:create",
+        "Make a budget; it starts in `warn` unless mode=enforce is said.",
+        settings=BUDGET_TABLE,
     ),
     "set": Row(
         "budget:set_budget",
         "Change some settings of a budget; --match and --each replace all of its rules.",
+        settings=BUDGET_TABLE,
     ),
     "mode": Row("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
     "delete": Row("budget:delete", "Remove a budget; what ran under it runs without it."),
@@ -169,7 +183,7 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "violations": Row(
         "budget:violations",
-        "Show what was refused, warned of and delayed: by budget, limit and minute.",
+        "Show what was blocked, warned and delayed: by budget, limit and minute.",
     ),
     "top": Row(
         "budget:top",

@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.documents import BadDocument
 from headgate.cli.history import MOSTLY
 from headgate.cli.render import Canvas, plain_table
 from headgate.cli.words import plain
+from headgate.errors import BadDocument
 from headgate.wire.history import BinDoc, ChildDoc, RunsDoc, SpanDoc, SumsDoc, TimelineDoc
 from headgate.wire.reasons import duration
 

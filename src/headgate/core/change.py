@@ -30,6 +30,9 @@ LOG, ITEMS, WIDE = "log/", "items/", "items/wide/"
 NOTES = "notes/"
 MAX_REVISIONS = 500
 """Of a log; the oldest goes with the commit of the newest."""
+REPLICATED = "replicated"
+"""The action of a revision: another agent of the shard has made its changes."""
+ROLLBACK = "rollback"
 MEMBERS, SHARDS, LEADERS = "members/", "shards/", "leaders/"
 
 

@@ -19,6 +19,8 @@ from headgate.core.stored import read_object
 
 _KINDS = {kind.value: kind for kind in ChangeKind}
 _KIND = re.compile(r"[a-z][a-z_]{0,31}")
+_ALIKE = frozenset({"kind", "order", "reason", "created_by", "database"})
+"""What rules of one job say: the same texts are kept once."""
 MAX_ITEM_BYTES = 64 * 1024
 """In the store of a fleet: every agent reads it."""
 MAX_OWN_ITEM_BYTES = 16 * 1024 * 1024
@@ -174,8 +176,11 @@ def _item(document: Mapping[str, Any]) -> Item:
         value = document["value"]
         if value is not None and not isinstance(value, Mapping):
             raise ValueError("is no item: its value is no object")
-        if value is not None:  # Thousands of them have the same few keys.
-            value = {intern(key): one for key, one in value.items()}
+        if value is not None:  # Thousands of them have the same few keys, and say much alike.
+            value = {
+                intern(key): intern(one) if key in _ALIKE and type(one) is str else one
+                for key, one in value.items()
+            }
         return Item(
             _kind(document["kind"]),
             str(document["id"]),

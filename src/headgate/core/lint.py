@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from headgate.core.builtins import BUILTINS
 from headgate.core.metrics import (
     AbsencePolicy,
     Command,
@@ -22,6 +23,8 @@ from headgate.core.metrics import (
 )
 from headgate.core.names import Scope
 
+FAR = 10.0
+"""Times the default, above or below, from which a threshold looks like a slip."""
 PLAIN_ROLLUPS = ("max", "min", "sum", "mean")
 
 
@@ -59,6 +62,7 @@ def lint_metric(
         *_fixed_rate(spec, place),
         *_cpu_percent(spec, place),
         *_lag_threshold(spec, place),
+        *_far_threshold(spec, raw, place),
         *_sampling(spec, raw, place),
         *_timing(spec, raw, place),
         *_absence(spec, place),
@@ -116,6 +120,23 @@ def _lag_threshold(spec: MetricSpec, place: str) -> list[Advice]:
     else:
         return []
     return [Advice(Severity.WARNING, "lag-threshold", f"{place}.threshold", message)]
+
+
+def _far_threshold(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
+    """A wrong unit switches the gate off, or closes it, and nothing shows it."""
+    builtin = BUILTINS.get(spec.name)
+    if builtin is None or spec.name == "lag" or not raw.get("threshold"):
+        return []
+    times = spec.threshold / builtin.threshold
+    if 1 / FAR < times < FAR:
+        return []
+    far = f"{times:.4g} times" if times > 1 else f"a {1 / times:.4g}th of"
+    unit = f" {spec.unit}" if spec.unit else ""
+    message = (
+        f"is {spec.threshold:g}{unit}, {far} the default of {builtin.threshold:g}{unit}: is the "
+        "unit the one that you meant?"
+    )
+    return [Advice(Severity.WARNING, "far-threshold", f"{place}.threshold", message)]
 
 
 def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:

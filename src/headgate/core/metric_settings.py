@@ -31,16 +31,19 @@ from headgate.core.pacing import default_target
 from headgate.core.rollup_settings import ROLLUP_SETTINGS, rollup_faults, rollup_of, scope_of
 from headgate.core.settings import (
     Setting,
+    amount,
     flag,
     mapping,
     names,
-    number,
     one_of,
     read_table,
+    seconds,
+    share,
     table,
     text,
     unknown,
 )
+from headgate.core.units import Amount
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_QUERY_CHARS = 8192
@@ -93,9 +96,10 @@ METRIC_SETTINGS = table(
     (
         Setting(
             "threshold",
-            "Value beyond which checks are refused. 0 restores the default; required where the "
-            "metric has no default.",
-            number(0, 1e18),
+            "Value beyond which checks are rejected: a number in the metric's unit, or a text such "
+            'as `"50ms"`, `"80%"`, `"4 GiB"`. 0 restores the default; required if the metric has '
+            "none.",
+            amount(0, 1e18),
             shown_default="the metric's own",
         ),
         Setting(
@@ -106,20 +110,20 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "interval_s",
-            "Seconds between two probes.",
-            number(0.01, 3600),
-            shown_default="the metric's own, else 1",
+            "Time between two probes.",
+            seconds(0.01, 3600),
+            shown_default="the metric's own, else 1s",
         ),
         Setting(
             "timeout_s",
-            "Seconds after which a probe is given up, here and on the server.",
-            number(0.01, 60),
-            shown_default="the metric's own, else 0.5",
+            "Time after which a probe is given up, here and on the server.",
+            seconds(0.01, 60),
+            shown_default="the metric's own, else 500ms",
         ),
         Setting(
             "max_age_s",
-            "Age in seconds beyond which a value no longer counts.",
-            number(0.02, 7200),
+            "Age beyond which a value is stale.",
+            seconds(0.02, 7200),
             shown_default="2 × interval_s + timeout_s",
         ),
         Setting(
@@ -137,9 +141,9 @@ METRIC_SETTINGS = table(
         ),
         Setting(
             "hold_s",
-            "With absence = `hold`: seconds that the last value may stand in.",
-            number(0.1, 3600),
-            shown_default="30 where absence is `hold`",
+            "With absence = `hold`: how long the last value may stand in.",
+            seconds(0.1, 3600),
+            shown_default="30s if absence is `hold`",
         ),
         Setting(
             "mode",
@@ -186,7 +190,7 @@ METRIC_SETTINGS = table(
         Setting(
             "pace_target",
             "With pace: where to keep the metric, as a share of its threshold.",
-            number(0.1, 0.95),
+            share(0.1, 0.95),
             shown_default="0.5 for lag, else 0.8",
         ),
         Setting("enabled", "false leaves the metric out.", flag, default=True),
@@ -208,7 +212,10 @@ def parse_metric_settings(
     if faults:
         raise InvalidSettings(faults)
     builtin = BUILTINS.get(name)
+    if values["unit"] is None:
+        values["unit"] = builtin.unit if builtin else ""
     faults = [
+        *_unit_faults(values, builtin, place),
         *_source_faults(name, values, builtin, engine, place),
         *_option_faults(values["options"], builtin, place),
         *_threshold_faults(values, builtin, place),
@@ -231,13 +238,12 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
     timeout_s = values["timeout_s"] or (builtin.timeout_s if builtin else 0.5)
     absence = values["absence"]
     hold_s = values["hold_s"] or 30.0
-    unit = values["unit"] if values["unit"] is not None else (builtin.unit if builtin else "")
     return MetricSpec(
         name=name,
         source=_source(name, values, builtin),
         threshold=values["threshold"] or (builtin.threshold if builtin else 0.0),
         comparison=values["comparison"] or (builtin.comparison if builtin else Comparison.ABOVE),
-        unit=unit,
+        unit=values["unit"],
         mode=values["mode"],
         interval_s=interval_s,
         timeout_s=timeout_s,
@@ -249,7 +255,7 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
         rollup=rollup_of(values, builtin),
         options=MappingProxyType({k: _option(v) for k, v in values["options"].items()}),
         pace=values["pace"],
-        pace_target=values["pace_target"] or default_target(name, unit),
+        pace_target=values["pace_target"] or default_target(name, values["unit"]),
     )
 
 
@@ -303,6 +309,23 @@ def _option_faults(
             faults.append(
                 Fault(f"{place}.options.{key}", "must be text, a number or a list of text")
             )
+    return faults
+
+
+def _unit_faults(values: dict[str, Any], builtin: BuiltinMetric | None, place: str) -> list[Fault]:
+    """Texts become numbers in the metric's unit. Of a share, more than all of it is a slip."""
+    faults = []
+    for key in ("threshold", "ignore_above"):
+        value = values[key]
+        try:
+            if isinstance(value, Amount):
+                values[key] = value.in_unit(values["unit"])
+            elif builtin and builtin.unit == "ratio" and value and value > 1:
+                meant = f'; did you mean "{value:g}%"?' if value >= 2 else ""
+                share_of = f"{builtin.name} is a share, and 1 is all of it{meant}"
+                raise ValueError(f"is {value:g}: {share_of}")
+        except ValueError as error:
+            faults.append(Fault(f"{place}.{key}", str(error)))
     return faults
 
 

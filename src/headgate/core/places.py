@@ -42,17 +42,22 @@ def _numbered(name: str, counts: Mapping[str, int], *, within: bool = False) -> 
 
 
 def with_lines(faults: Iterable[Fault], content: str) -> list[Fault]:
-    """The same faults with the lines of the TOML text where they are."""
+    """With the lines of the TOML text where they are. A fault that has one keeps it."""
     lines = line_index(content)
     dotted = ((fault, re.sub(r"\[(\d+)\]", r".\1", fault.place)) for fault in faults)
-    return [fault._replace(line=nearest_line(place, lines)) for fault, place in dotted]
+    return [
+        fault if fault.line else fault._replace(line=nearest_line(place, lines))
+        for fault, place in dotted
+    ]
 
 
 def nearest_line(place: str, lines: Mapping[str, int]) -> int | None:
-    """The line of the place itself, or of the nearest table around it."""
+    """The line of the place itself, of the first that lies in it ([a.b] is in a), or of the nearest
+    table around it."""
     while place:
-        if place in lines:
-            return lines[place]
+        within = (line for known, line in lines.items() if known.startswith(f"{place}."))
+        if (line := lines.get(place) or min(within, default=None)) is not None:
+            return line
         place = place.rpartition(".")[0]
     return None
 

@@ -1,12 +1,33 @@
 """What a proxy is told to do, as values: its settings file and its parts share these words.
 
-proxysettings ──reads──► GateTerms, ReleaseTerms, … ──► proxy/gates, proxy/release, proxy/targets
+settings/proxy ──reads──► GateTerms, ReleaseTerms, … ──► proxy/gates, proxy/release, proxy/targets
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
+
+from headgate.core.names import parse_identity
+from headgate.core.settings import (
+    Key,
+    names,
+    number,
+    one_of,
+    read_struct,
+    seconds,
+    share,
+    size,
+    text,
+    unknown,
+    whole,
+)
+
+MAX_SOURCES = 16
+MAX_BANDS = 16
+DEFAULT_THREADS = 4
 
 
 class Act(Enum):
@@ -49,54 +70,140 @@ class ReleaseKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """From this utilisation of the worst metric on (1 is its threshold), this share is acted
-    upon (R100)."""
+    """From this utilization of the worst metric on, this share is acted upon (R100)."""
 
-    at: float
-    ratio: float
+    at: Annotated[float, Key("Utilization of the worst metric; 1 is its threshold.", share(0, 100))]
+    ratio: Annotated[float, Key("Share of the statements that is acted upon.", share(0, 1))]
+
+
+def _bands(value: object) -> tuple[Band, ...]:
+    if not isinstance(value, list) or len(value) > MAX_BANDS:
+        raise ValueError(f"must be a list of at most {MAX_BANDS} tables {{at = …, ratio = …}}")
+    bands = []
+    for raw in value:
+        band, faults = read_struct(raw, Band, place="band")
+        if band is None:
+            raise ValueError("; ".join(f"{f.place.partition('.')[2]} {f.message}" for f in faults))
+        bands.append(band)
+    if [band.at for band in bands] != sorted({band.at for band in bands}):
+        raise ValueError("must have bands in ascending order of `at`, each once")
+    return tuple(bands)
+
+
+def _clients(value: object) -> tuple[str, ...]:
+    found = names(256)(value)
+    for name in found:
+        if name != "*":
+            parse_identity(name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class GateTerms:
     """The health gate of the proxy: whom it is for, and what it does to them."""
 
-    clients: tuple[str, ...] = ()
-    """Client names or their levels, as in rules; "*" is everybody. None: the gate is for nobody,
-    and only rules act."""
-    mode: GateMode = GateMode.WARN
-    action: Act = Act.DELAY
-    max_delay_s: float = 5.0
-    max_delayed: int = 100
-    statements: Judged = Judged.WRITES
-    bands: tuple[Band, ...] = (Band(1.0, 1.0),)
-    hard_limit: float | None = None
-    """Utilisation above which the priority of a statement counts for nothing."""
-    on_loss: Act = Act.PASS
-    stale_after_s: float = 5.0
-    """How old what is known of health may be; then `on_loss`."""
-    metrics: tuple[str, ...] = ()
-    """Of the database; none: its default metrics."""
-    rule_action: Act = Act.REFUSE
-    """What a rule's dice pick, whomever the gate is for; DELAY makes a ratio rule a ratio of
-    delayed statements (R95)."""
-    rule_delay_s: float = 0.25
-    """With DELAY: how long those wait that a ratio picked. A hold keeps them until it ends."""
+    clients: Annotated[
+        tuple[str, ...],
+        Key(
+            "Clients that the health gate is for, by name or level; `*` is everybody. Rules of the "
+            "agent apply to all in any case.",
+            _clients,
+            "none",
+        ),
+    ] = ()
+    mode: Annotated[GateMode, Key("`off`, `warn` or `enforce`.")] = GateMode.WARN
+    action: Annotated[
+        Act,
+        Key(
+            "`delay` until the gate opens, `refuse` at once, or `close`: refuse, end the session.",
+            one_of(Act, Act.DELAY, Act.REFUSE, Act.CLOSE),
+        ),
+    ] = Act.DELAY
+    max_delay_s: Annotated[
+        float, Key("Longest delay; then the statement is refused.", seconds(0, 3600))
+    ] = 5.0
+    max_delayed: Annotated[
+        int,
+        Key("Statements of one client that wait at once; more are refused.", whole(0, 1_000_000)),
+    ] = 100
+    statements: Annotated[Judged, Key("`writes`, or `all`.")] = Judged.WRITES
+    bands: Annotated[
+        tuple[Band, ...],
+        Key(
+            "Graded response: `[{at = 0.8, ratio = 0.25}, {at = 1, ratio = 1}]`.",
+            _bands,
+            "all at 1",
+        ),
+    ] = (Band(1.0, 1.0),)
+    hard_limit: Annotated[
+        float | None,
+        Key("Utilization above which a statement's priority counts for nothing.", share(0, 100)),
+    ] = None
+    on_loss: Annotated[
+        Act,
+        Key(
+            "`pass`, `delay` or `refuse` while nothing is known of the database's health.",
+            one_of(Act, Act.PASS, Act.DELAY, Act.REFUSE),
+        ),
+    ] = Act.PASS
+    stale_after_s: Annotated[
+        float,
+        Key("How old what is known of health may be; then `on_loss`.", seconds(0.5, 3600)),
+    ] = 5.0
+    rule_action: Annotated[
+        Act,
+        Key(
+            "What a rule of the agent does to the statements that its dice pick: `refuse`, "
+            "`delay`, or `close` (refuse and end the session).",
+            one_of(Act, Act.DELAY, Act.REFUSE, Act.CLOSE),
+        ),
+    ] = Act.REFUSE
+    """Whomever the gate is for; DELAY makes a ratio rule a ratio of delayed statements (R95)."""
+    rule_delay_s: Annotated[
+        float,
+        Key(
+            "With `delay`: how long those wait; a `hold` keeps them until it ends.", seconds(0, 60)
+        ),
+    ] = 0.25
+    metrics: Annotated[
+        tuple[str, ...],
+        Key("Metrics of the database to go by.", names(64), "its default metrics"),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTerms:
     """How much is released (R99), in statements a second of those that the gate is for."""
 
-    kind: ReleaseKind = ReleaseKind.OFF
-    target: float = 0.7
-    """Of the worst metric's threshold; likewise `most`."""
-    most: float = 1.0
-    max_increase: float = 0.1
-    emergency_decrease: float = 0.5
-    min_between_s: float = 1.0
-    initial_per_s: float = 100.0
-    action: Act = Act.DELAY
-    max_delay_s: float = 5.0
+    kind: Annotated[
+        ReleaseKind,
+        Key(
+            "`off`; `steps`: up by max_increase below the target, down by emergency_decrease above "
+            "max; `pi`: the controller of paced metrics."
+        ),
+    ] = ReleaseKind.OFF
+    target: Annotated[float, Key("Share of the worst metric's threshold.", share(0.01, 1))] = 0.7
+    most: Annotated[
+        float, Key("Likewise; above it the rate is cut.", share(0.01, 10), name="max")
+    ] = 1.0
+    max_increase: Annotated[
+        float, Key("Share by which the rate may rise in one step.", share(0.001, 10))
+    ] = 0.1
+    emergency_decrease: Annotated[
+        float, Key("Share of the rate that is taken off above `max`.", share(0.01, 1))
+    ] = 0.5
+    min_between_s: Annotated[float, Key("Least time between two steps.", seconds(0.05, 3600))] = 1.0
+    initial_per_s: Annotated[
+        float, Key("Statements a second to begin with.", number(0.1, 10_000_000))
+    ] = 100.0
+    action: Annotated[
+        Act,
+        Key(
+            "`delay` or `refuse` what is beyond the pace.",
+            one_of(Act, Act.DELAY, Act.REFUSE),
+        ),
+    ] = Act.DELAY
+    max_delay_s: Annotated[float, Key("Longest delay for the pace.", seconds(0, 3600))] = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +250,35 @@ class ServerTerms:
 class FollowTerms:
     """Servers as the agents of a shard see them."""
 
-    database: str
-    shard: str | None = None
-    port: int | None = None
-    """Of every server; None: as the members say."""
+    database: str = ""
+    shard: Annotated[
+        str | None,
+        Key(
+            "The shard whose primary and replicas sessions go to.", text(127), "the database's own"
+        ),
+    ] = None
+    port: Annotated[
+        int | None,
+        Key("Port of every server, at the host of its agent.", whole(1, 65535), "5432, or 3306"),
+    ] = None
     servers: tuple[ServerTerms, ...] = ()
     """Addresses of members by their names, where they are reached otherwise than agents say."""
     tls: TlsTerms = PLAIN
-    grace_s: float = 10.0
-    replicas_or_primary: bool = True
-    interval_s: float = 0.25
+    grace_s: Annotated[
+        float,
+        Key(
+            "How long a session to a server that is not primary any more may go on to the end of "
+            "its transaction.",
+            seconds(0, 3600),
+        ),
+    ] = 10.0
+    replicas_or_primary: Annotated[
+        bool,
+        Key("true: the read-only route goes to the primary while no replica is healthy."),
+    ] = True
+    interval_s: Annotated[
+        float, Key("How often agents are asked which server is primary.", seconds(0.05, 60))
+    ] = 0.25
 
 
 # --- the data path itself -------------------------------------------------------------------
@@ -229,12 +355,51 @@ class Trust:
     signed: bool = False
 
 
+def _sources(value: object) -> tuple[Source, ...]:
+    return tuple(_source(entry) for entry in names(MAX_SOURCES)(value))
+
+
+def _source(raw: str) -> Source:
+    kind_text, _, name = raw.partition(":")
+    try:
+        kind = SourceKind(kind_text)
+    except ValueError:
+        raise ValueError(
+            f"names {raw!r}: {unknown(kind_text, [k.value for k in SourceKind])}"
+        ) from None
+    named = kind in (SourceKind.TAG, SourceKind.ATTRIBUTE, SourceKind.VARIABLE)
+    if named is not bool(name) or len(name.encode()) > 63:
+        how = f"{kind.value}:NAME with a name of at most 63 bytes" if named else kind.value
+        raise ValueError(f"names {raw!r}, must be {how}")
+    return Source(kind, name)
+
+
 @dataclass(frozen=True, slots=True)
 class IdentityTerms:
-    sources: tuple[Source, ...] = ()
+    sources: Annotated[
+        tuple[Source, ...],
+        Key(
+            "Where a client's name comes from, the first that has one: `tag:KEY`, "
+            "`attribute:NAME`, `variable:NAME`, `application_name`, `user`, `database`, `pattern`.",
+            _sources,
+            "tag:headgate_client, application_name, user",
+            name="order",
+        ),
+    ] = (
+        Source(SourceKind.TAG, "headgate_client"),
+        Source(SourceKind.APPLICATION),
+        Source(SourceKind.USER),
+    )
     trusts: tuple[Trust, ...] = ()
-    priority_tag: str = ""
-    default_priority: int = 100
+    priority_tag: Annotated[
+        str,
+        Key(
+            "Tag whose value, 0–100, is a statement's priority: the health gate never delays or "
+            "refuses 0. Empty: there is none.",
+            text(65),
+        ),
+    ] = ""
+    default_priority: Annotated[int, Key("Of statements without that tag.", whole(0, 100))] = 100
     secret: bytes = field(default=b"", repr=False)
 
 
@@ -242,16 +407,42 @@ class IdentityTerms:
 class MemoryTerms:
     """Sizes of what is shared by the threads, and with a process that takes over."""
 
-    budgets: int = 1024
-    buckets: int = 16384
-    patterns: int = 8192
-    policy_bytes: int = 4 << 20
-    traces: int = 1024
-    clients: int = 1024
-    statements: int = 4096
-    plans: int = 4096
+    budgets: Annotated[int, Key("Budgets whose counts are kept.", whole(16, 65536))] = 1024
+    buckets: Annotated[int, Key("Buckets, those for each value included.", whole(16, 1 << 22))] = (
+        16384
+    )
+    patterns: Annotated[int, Key("Patterns whose cost is learned.", whole(16, 1 << 22))] = 8192
+    policy_bytes: Annotated[
+        int,
+        Key(
+            'Largest compiled policy: KiB, or a text such as `"4 MiB"`.',
+            size(64, 1 << 20, 1024),
+            "4096",
+            name="policy_kb",
+        ),
+    ] = 4 << 20
+    traces: Annotated[
+        int, Key("Statements kept for `headgate budget replay`.", whole(0, 1 << 20))
+    ] = 1024
+    clients: Annotated[
+        int, Key("Clients that are counted one by one; more as `others`.", whole(16, 65536))
+    ] = 1024
+    statements: Annotated[int, Key("Statements that run at once.", whole(64, 1 << 20))] = 4096
+    plans: Annotated[int, Key("Patterns whose plan is known.", whole(16, 1 << 20))] = 4096
     cpus_milli: int = 1000
     workers: int = 100
+
+
+def _whole_seconds(low: int, high: int) -> Callable[[object], int]:
+    within = seconds(low, high)
+
+    def read(value: object) -> int:
+        given = within(value)
+        if given != int(given):
+            raise ValueError(f"is {given:g} s, must be whole seconds")
+        return int(given)
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +450,70 @@ class RelayTerms:
     """What is fixed while the relay runs."""
 
     protocol: Protocol = Protocol.POSTGRES
-    threads: int = 1
-    loop: Loop = Loop.AUTO
-    max_sessions: int = 10_000
-    max_sessions_per_user: int = 0
-    max_logins_per_address: int = 0
-    startup_timeout_s: float = 30.0
-    connect_timeout_s: float = 5.0
-    idle_timeout_s: float = 0.0
-    tcp_keepalive_s: int = 60
-    max_buffer_bytes: int = 256 << 20
-    dry_run: bool = False
+    threads: Annotated[
+        int,
+        Key(
+            "Threads that relay; 0: one for every two CPUs of the host, at most "
+            f"{DEFAULT_THREADS}. Waits for a restart, as all of this table but `drain_timeout_s` "
+            "does.",
+            whole(0, 64),
+        ),
+    ] = 0
+    loop: Annotated[
+        Loop, Key("`io_uring`, `epoll`, or `auto`: io_uring if the kernel allows it.")
+    ] = Loop.AUTO
+    max_sessions: Annotated[
+        int,
+        Key("Sessions at once; more are rejected (53300, 1040).", whole(1, 1_000_000)),
+    ] = 10_000
+    max_sessions_per_user: Annotated[
+        int,
+        Key(
+            "Of them, of one user that has logged in; 0: no bound of its own.",
+            whole(0, 1_000_000),
+        ),
+    ] = 0
+    max_logins_per_address: Annotated[
+        int,
+        Key(
+            "Of them, from one address (IPv6: one /64) and still logging in; more are rejected. 0: "
+            "all but a 64th of `max_sessions`, so that one address never takes all of them.",
+            whole(0, 1_000_000),
+        ),
+    ] = 0
+    startup_timeout_s: Annotated[
+        float,
+        Key(
+            "From the connection until the session is established, logging in included.",
+            seconds(1, 600),
+        ),
+    ] = 30.0
+    connect_timeout_s: Annotated[
+        float, Key("How long the server may take to accept a connection.", seconds(0.1, 600))
+    ] = 5.0
+    idle_timeout_s: Annotated[
+        float,
+        Key(
+            "Ends sessions outside a transaction that are idle for so long; 0: never.",
+            seconds(0, 30 * 86400),
+        ),
+    ] = 0.0
+    tcp_keepalive_s: Annotated[
+        int,
+        Key("Detects that the other end is gone; 0: as the system does.", _whole_seconds(0, 7200)),
+    ] = 60
+    max_buffer_bytes: Annotated[
+        int,
+        Key(
+            "Bound over the buffers of all sessions and the texts of their prepared statements: "
+            'MiB, or a text such as `"1 GiB"`. From half of it on, less is kept for a client that '
+            "does not read, its server is read more slowly, and prepared statements are taken for "
+            "unknown writes.",
+            size(4, 65536, 1 << 20),
+            "256",
+            name="max_buffer_mb",
+        ),
+    ] = 256 << 20
+    dry_run: Annotated[bool, Key("true decides and counts, warns, and lets everything pass.")] = (
+        False
+    )

@@ -11,7 +11,16 @@ from headgate.core.builtins import BuiltinMetric
 from headgate.core.metrics import EmptyPolicy, MissingPolicy, Rollup, RollupOf
 from headgate.core.names import Scope, parse_scope
 from headgate.core.rollup import COUNTING, QUORUM, ROLLUP_MEANINGS, UNHEALTHY
-from headgate.core.settings import Setting, number, one_of, text, unknown, whole
+from headgate.core.settings import (
+    Setting,
+    amount,
+    number,
+    one_of,
+    seconds,
+    text,
+    unknown,
+    whole,
+)
 from headgate.errors import Fault
 
 _AGGREGATE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -89,20 +98,20 @@ ROLLUP_SETTINGS = (
     Setting(
         "ignore_above",
         "With ignore_hosts: leave a member out only if its value is above this.",
-        number(0, 1e18),
+        amount(0, 1e18),
         shown_default="any value",
     ),
     Setting(
         "missing",
-        "A member without a usable value: `reject` for missing_for_s, then set it aside; or "
+        "A member without a usable value: `reject` for missing_for_s, then skip it; or "
         "`ignore` it at once.",
         one_of(MissingPolicy),
         default=MissingPolicy.REJECT,
     ),
     Setting(
         "missing_for_s",
-        "Seconds that a missing member holds up its shard before it is set aside.",
-        number(0, 30 * 86400),
+        "How long a missing member holds up its shard before it is skipped.",
+        seconds(0, 30 * 86400),
         default=600.0,
     ),
     Setting(
@@ -113,17 +122,16 @@ ROLLUP_SETTINGS = (
     ),
     Setting(
         "grace_s",
-        "Seconds that a member which has just joined or come back may be unhealthy without "
-        "counting.",
-        number(0, 7 * 86400),
+        "How long a member which has just joined or come back may be unhealthy without counting.",
+        seconds(0, 7 * 86400),
         default=0.0,
     ),
     Setting(
         "hopeless_for_s",
         "With rollup_of = `replicas`: skip a replica whose value was above hopeless_factor times "
-        "its threshold for this many seconds, during which it alone kept the gate closed and the "
-        "value did not fall; never more than half of the replicas. 0 never skips one.",
-        number(0, 30 * 86400),
+        "its threshold for so long, during which it alone kept the gate closed and the value did "
+        "not fall; never more than half of the replicas. 0 never skips one.",
+        seconds(0, 30 * 86400),
         default=600.0,
     ),
     Setting(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headgate.core.builtins import BUILTINS
 from headgate.core.names import parse_database, parse_identity, parse_metric
 from headgate.core.rule_times import DAY_S, Schedule, parse_date_time, parse_for, parse_schedule
 from headgate.core.rules import (
@@ -24,16 +26,19 @@ from headgate.core.rules import (
 )
 from headgate.core.settings import (
     Setting,
+    amount,
     flag,
     mapping,
     names,
     number,
     one_of,
     read_table,
+    share,
     table,
     unknown,
 )
 from headgate.core.settings import text as any_text
+from headgate.core.units import Amount
 from headgate.errors import Fault, InvalidName, InvalidSettings
 
 MAX_REASON_CHARS = 500
@@ -134,6 +139,9 @@ def parse_target(value: object) -> str:
 def _check_level(given: str, place: int, level: str) -> None:
     if not level:
         raise ValueError(f"is {given!r}: level {place} is empty")
+    with suppress(InvalidName):
+        parse_identity(level)
+        return
     for index, char in enumerate(level, start=1):
         try:
             parse_identity(char)
@@ -155,10 +163,19 @@ def _thresholds(value: object) -> Mapping[str, float]:
     limits = {}
     for name, limit in given.items():
         try:
-            limits[parse_metric(name)] = number(0, 1e18, above_low=True)(limit)
+            limits[parse_metric(name)] = _limit(name, limit)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
     return MappingProxyType(limits)
+
+
+def _limit(metric: str, given: object) -> float:
+    limit = amount(0, 1e18, above_low=True)(given)
+    if not isinstance(limit, Amount):
+        return float(limit)
+    if metric not in BUILTINS:
+        raise ValueError(f"is {limit.text!r}, must be a number in the unit of {metric}")
+    return limit.in_unit(BUILTINS[metric].unit)
 
 
 def _reason(value: object) -> str:
@@ -188,7 +205,10 @@ RULE_SETTINGS = table(
             one_of(Kind),
             default=Kind.RATIO,
         ),
-        Setting("ratio", "With `ratio`: share of checks to refuse, 0 up to below 1.", number(0, 1)),
+        Setting(
+            "ratio", "With `ratio`: share of checks to reject, 0 up to below 1 (`50%`).",
+            share(0, 1),
+        ),
         Setting(
             "order",
             "With `ratio`: throw the dice `before` metrics are looked at, or `after`.",
@@ -294,7 +314,7 @@ def _rule(values: Mapping[str, Any], rule_id: str, expires_at: float) -> Rule:
         kind=values["kind"],
         order=values["order"],
         metrics=values["metrics"],
-        thresholds=values["thresholds"] or MappingProxyType({}),
+        thresholds=values["thresholds"] or NO_LIMITS,
         justification=values["justification"],
         ceiling=values["ceiling"],
         database=values["database"],
@@ -311,7 +331,7 @@ def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
 
 
 _NEEDED: Mapping[Kind, Mapping[str, str]] = {
-    Kind.RATIO: {"ratio": "is missing: say which share of checks to refuse, such as 0.9"},
+    Kind.RATIO: {"ratio": "is missing: say which share of checks to reject, such as 0.9 or 90%"},
     Kind.HOLD: {"reason": "is missing: a hold says why, for whoever finds it at night"},
     Kind.EXEMPT: {
         "justification": "is missing: an exemption is for a transient starvation (transient), an "

@@ -7,15 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.settings import Setting, names, number, read_table, table, text
+from headgate.core.settings import Setting, names, number, read_table, seconds, table, text
 from headgate.errors import Fault, InvalidSettings
 
 DAY_S = 86_400.0
 MINUTES_A_DAY = 24 * 60
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
-_FOR = re.compile(r"([0-9]{1,6})(s|m|h|d)")
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
 _DATE_TIME = re.compile(
@@ -24,13 +22,8 @@ _DATE_TIME = re.compile(
 
 
 def parse_for(value: object) -> float:
-    """`90s`, `30m`, `2h`, `7d`, or a number of seconds."""
-    if isinstance(value, str):
-        match = _FOR.fullmatch(value)
-        if match is None:
-            raise ValueError(f"is {value!r}, must read like 90s, 30m, 2h or 7d")
-        value = int(match[1]) * _UNIT_S[match[2]]
-    return number(0, 1e12, above_low=True)(value)
+    """`90s`, `30m`, `1h30m`, `7d`, or in JSON a number of seconds."""
+    return seconds(0, 1e12, above_low=True)(value)
 
 
 def parse_date_time(value: object) -> float:

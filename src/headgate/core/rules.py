@@ -267,13 +267,13 @@ class RuleDraft:
                 self.drop([rule.id])
             self.known[rule.id] = rule
             new.setdefault(rule.target, []).append(rule)
-        fresh = [target for target in new if target not in self.groups]
-        for token in (token for target in fresh for token in set(target.split(":"))):
+        fresh = [self._group(target) for target in new if target not in self.groups]
+        for token in (token for group in fresh for token in group.tokens):
             self.common[token] = self.common.get(token, 0) + 1
         for target, mine in new.items():
             self._group(target).add(mine, self._wall_s)
-        for target in fresh:
-            self._file(target)
+        for group in fresh:
+            self._file(group)
 
     def has(self, rule: Rule) -> bool:
         """Whether it is there just so, and filed as ended if it has."""
@@ -310,18 +310,18 @@ class RuleDraft:
             self.groups[target] = _Group(target) if known is None else known.copy()
         return self.groups[target]
 
-    def _file(self, target: str) -> None:
-        if target == EVERYONE:
+    def _file(self, group: _Group) -> None:
+        if group.target == EVERYONE:
             return
         # Several tokens: found by any one of them, and then compared. By the rarest: thousands
         # of rules that share a category must not all be looked at for each of its clients.
-        rarest = min(target.split(":"), key=self.common.__getitem__)
-        self.by_token[rarest] = (*self.by_token.get(rarest, ()), target)
+        rarest = min(group.tokens, key=self.common.__getitem__)
+        self.by_token[rarest] = (*self.by_token.get(rarest, ()), group.target)
 
     def _unfile(self, target: str) -> None:
-        del self.groups[target]
+        tokens = self.groups.pop(target).tokens
         self._own.discard(target)
-        for token in set(target.split(":")):
+        for token in tokens:
             left_with = self.common[token] - 1
             if left_with:
                 self.common[token] = left_with

@@ -1,39 +1,83 @@
-"""Settings are tables: one row a key, from which parsing, `--help` and the reference derive.
+"""Settings are declared once; parsing, lint, `--help`, environment names and the reference derive.
 
-A row reads one value or says what is wrong with it. An unknown key is a fault that names
-the nearest known one; every fault of a table is reported, not only the first.
+    class PageSettings:
+        session_s: Annotated[float, Key("How long a sign-in lasts.", seconds(60, DAY))] = 43200.0
+
+A struct's field is a row of its table (`table_of`); what has no struct of its own writes the rows
+down (`table`). A row reads one value or says what is wrong with it. An unknown key is a fault that
+names the nearest known one; every fault of a table is reported, not only the first.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints, runtime_checkable
 
-from headgate.errors import Fault, InvalidName
+from headgate.core.units import (
+    Amount,
+    duration_text,
+    parse_amount,
+    parse_bytes,
+    parse_seconds,
+    parse_share,
+)
+from headgate.errors import Fault
+
+T = TypeVar("T")
+Read = Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a field of a struct says of itself: `Annotated[TYPE, Key(…)]`."""
+
+    about: str
+    read: Read | None = None
+    """None: as the type says (a flag, one of an enumeration, a text)."""
+    shown_default: str | None = None
+    name: str = ""
+    """In the file, where it is not the field's."""
+    missing: str = ""
+    """What to do about a key that is required and not there."""
+
+
+class Flat:
+    """Of a field that is a struct itself: `Annotated[TlsTerms, Flat()]` has its keys here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
+    """A row: one key of a table."""
+
     name: str
     about: str
-    read: Callable[[object], Any]
+    read: Read
     """Returns the value, or raises ValueError with what it should have been."""
     default: Any = None
     shown_default: str | None = None
+    attribute: str = ""
+    """Of the struct that it is a field of; `tls.mode` is one of a struct within."""
+    missing: str | None = None
+    """None: it may be left out."""
 
     @property
     def default_text(self) -> str:
         if self.shown_default is not None:
             return self.shown_default
-        if self.default in (None, ()):
+        if self.default is None or self.default in ((), {}):
             return ""
         if isinstance(self.default, Enum):
             return str(self.default.value)
-        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+        if isinstance(self.default, bool):
+            return str(self.default).lower()
+        if not isinstance(self.default, float):
+            return str(self.default)
+        in_seconds = self.default and self.name.endswith("_s") and not self.name.endswith("per_s")
+        return duration_text(self.default) if in_seconds else f"{self.default:.10g}"
 
 
 Table = Mapping[str, Setting]
@@ -41,6 +85,125 @@ Table = Mapping[str, Setting]
 
 def table(rows: Iterable[Setting]) -> Table:
     return {row.name: row for row in rows}
+
+
+def table_of(struct: type) -> Table:
+    """The rows of a struct, in the order of its fields."""
+    rows: list[Setting] = []
+    for name, kind, note, default in _noted_fields(struct):
+        if isinstance(note, Flat):
+            rows += [
+                replace(row, attribute=f"{name}.{row.attribute}") for row in table_of(kind).values()
+            ]
+            continue
+        is_required = default is MISSING
+        row = Setting(
+            note.name or name,
+            note.about,
+            note.read or _reader_of(kind),
+            None if is_required else default,
+            "required" if is_required else note.shown_default,
+            attribute=name,
+            missing=note.missing if is_required else None,
+        )
+        rows.append(row)
+    return table(rows)
+
+
+class _Noted(NamedTuple):
+    name: str
+    kind: Any
+    note: Key | Flat
+    default: Any
+
+
+def _noted_fields(struct: Any) -> tuple[_Noted, ...]:
+    """The rest of a struct is not for the file to say."""
+    if struct not in _NOTED:
+        _NOTED[struct] = tuple(_noted(struct))
+    return _NOTED[struct]
+
+
+_NOTED: dict[Any, tuple[_Noted, ...]] = {}
+
+
+def _noted(struct: Any) -> Iterator[_Noted]:
+    hints = get_type_hints(struct, include_extras=True)
+    for field in fields(struct):
+        kind, *notes = get_args(hints[field.name]) or (None,)
+        for note in notes:
+            if isinstance(note, Key | Flat):
+                factory = field.default_factory
+                default = field.default if factory is MISSING else factory()
+                yield _Noted(field.name, kind, note, default)
+
+
+def _reader_of(kind: Any) -> Read:
+    """Of a type that says it all; `X | None` is left out or an X."""
+    kinds = [one for one in get_args(kind) or (kind,) if one is not type(None)]
+    if kinds == [bool]:
+        return flag
+    if kinds == [str]:
+        return text()
+    if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Enum):
+        return one_of(kinds[0])
+    raise TypeError(f"{kind} does not say how it is read: give its Key a reader")
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A struct that knows what only several of its fields together tell."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Key and message."""
+        ...
+
+
+def read_struct(
+    raw: object,
+    struct: type[T],
+    *,
+    place: str,
+    sections: frozenset[str] = frozenset(),
+    **others: Any,
+) -> tuple[T | None, list[Fault]]:
+    """A table of the file as its struct, and everything wrong with it; None where a key is.
+
+    `sections` are keys that somebody else reads, `others` fields that are no settings.
+    """
+    rows = table_of(struct)
+    values, faults = read_table(raw, rows, place=place, sections=sections)
+    given = raw if isinstance(raw, Mapping) else {}
+    if given.keys() <= rows.keys() | sections and isinstance(raw, Mapping):
+        # Else the one that is missing is probably the one that is misspelled.
+        faults += [
+            Fault(f"{place}.{row.name}", f"is missing{row.missing and f': {row.missing}'}")
+            for row in rows.values()
+            if row.missing is not None and row.name not in raw
+        ]
+    if faults:
+        return None, faults
+    read = {row.attribute: values[name] for name, row in rows.items() if name in given}
+    made = _built(struct, read, others)
+    return made, [Fault(f"{place}.{key}", message) for key, message in _judged(made)]
+
+
+def _built(struct: type[T], read: Mapping[str, Any], others: Mapping[str, Any]) -> T:
+    given = {**others, **{name: value for name, value in read.items() if "." not in name}}
+    for name, kind, note, _ in _noted_fields(struct):
+        if isinstance(note, Flat):
+            inner = f"{name}."
+            of_it = {n.removeprefix(inner): v for n, v in read.items() if n.startswith(inner)}
+            given[name] = _built(kind, of_it, {})
+    return struct(**given)
+
+
+def _judged(made: object) -> Iterator[tuple[str, str]]:
+    if isinstance(made, Judging):
+        yield from made.faults()
+    for name, _, note, _ in _noted_fields(type(made)):
+        if isinstance(note, Flat):
+            yield from _judged(getattr(made, name))
 
 
 def read_table(
@@ -60,7 +223,7 @@ def read_table(
             continue
         try:
             values[key] = row.read(value)
-        except (ValueError, InvalidName) as error:
+        except ValueError as error:
             faults.append(Fault(f"{place}.{key}", str(error)))
     return values, faults
 
@@ -105,6 +268,77 @@ def number(low: float, high: float, *, above_low: bool = False) -> Callable[[obj
     return read
 
 
+def seconds(low: float, high: float, *, above_low: bool = False) -> Callable[[object], float]:
+    """A number, where the key ends in `_s`, or a text with its unit: `250ms`, `1h30m`."""
+    within = number(low, high, above_low=above_low)
+
+    def read(value: object) -> float:
+        given = parse_seconds(value) if isinstance(value, str) else value
+        try:
+            return within(given)
+        except ValueError:
+            if isinstance(given, bool) or not isinstance(given, int | float) or given != given:
+                raise
+            least = f"{'more than' if above_low else 'at least'} {duration_text(low)}"
+            span = f"{least} and at most {duration_text(high)}"
+            raise ValueError(f"is {given:g} s, must be {span}") from None
+
+    return read
+
+
+def share(low: float, high: float) -> Callable[[object], float]:
+    """A part of 1, or a text in percent: 0.05, `5%`."""
+    within = number(low, high)
+
+    def read(value: Any) -> float:
+        if isinstance(value, str):
+            return within(parse_share(value))
+        too_much = isinstance(value, int | float) and value > max(1.9, high)
+        if too_much and low <= value / 100 <= high:
+            meant = f'1 is all of it; did you mean "{value:g}%"?'
+            raise ValueError(f"is {value:g}, must be at most {high:g}: {meant}")
+        return within(value)
+
+    return read
+
+
+def amount(low: float, high: float, *, above_low: bool = False) -> Callable[[object], Any]:
+    """A number, or a text with a unit, as an Amount that whoever knows the metric's unit reads."""
+    within = number(low, high, above_low=above_low)
+
+    def read(value: object) -> float | Amount:
+        if not isinstance(value, str):
+            return within(value)
+        given = parse_amount(value)
+        within(given.value)
+        return given
+
+    return read
+
+
+def size(low: int, high: int, unit: int = 1) -> Callable[[object], int]:
+    """In bytes: of a number in the unit that the key's name says, or of a text such as `4 GiB`."""
+    within = whole(low, high)
+
+    def read(value: object) -> int:
+        if not isinstance(value, str):
+            return within(value) * unit
+        given = parse_bytes(value)
+        if not low * unit <= given <= high * unit:
+            span = f"from {size_text(low * unit)} to {size_text(high * unit)}"
+            raise ValueError(f"is {value!r}, must be {span}")
+        return given
+
+    return read
+
+
+def size_text(amount: int) -> str:
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if amount and amount % 1024**power == 0:
+            return f"{amount // 1024**power} {unit}"
+    return f"{amount} B"
+
+
 def whole(low: int, high: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -116,8 +350,9 @@ def whole(low: int, high: int) -> Callable[[object], int]:
     return read
 
 
-def one_of(kind: type[Enum]) -> Callable[[object], Enum]:
-    choices = {member.value: member for member in kind}
+def one_of(kind: type[Enum], *allowed: Enum) -> Callable[[object], Any]:
+    """A member by its value; where some are `allowed`, of these."""
+    choices = {member.value: member for member in allowed or kind}
 
     def read(value: object) -> Enum:
         if isinstance(value, str) and value in choices:

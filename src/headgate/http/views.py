@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -90,6 +90,8 @@ class AgentFacts:
     started_at: Instant
     settings: str = ""
     settings_fault: str | None = None
+    unapplied: Callable[[], Sequence[str]] = tuple
+    """Rooms that failed to put changes in force."""
     state_lost: str | None = None
     """What operators had set is not known: why, and what is done about it."""
     files_fault: str | None = None
@@ -190,6 +192,7 @@ class Views:
                 *exempt,
                 *self._budget_advice(now),
                 *self.parts.store.notes,
+                *facts.unapplied(),
                 *facts.advice,
                 *about_shards,
                 *own,

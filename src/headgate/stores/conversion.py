@@ -4,7 +4,7 @@ metric_changes, records, policy_revisions ──rows──► entries_of ──�
                         (of a state file, or of a copy of version 1)
 
 Each change becomes an item with the reach `host`: it was set at this agent. What the agent noted
-beside a rule (used-up time, suspension, charges) becomes a note. Revisions go on from those of the
+beside a rule (suspension, charges) becomes a note. Revisions go on from those of the
 audit, by which both a file and its copy were counted: whichever was newer still is.
 """
 
@@ -44,7 +44,7 @@ LOG_VERSION = 7
 NOTES = "notes/"
 REACH = "host"
 """This agent, whatever it is called."""
-_NOTED_OF_RULES = frozenset({"suspended", "charged", "ruled_at"})
+_NOTED_OF_RULES = frozenset({"suspended", "charged"})
 _AS_IN_FILE = {"revert": True}
 _NO_POLICY: Mapping[str, Any] = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
 
@@ -110,7 +110,7 @@ def entries_of(rows: OldRows) -> dict[str, bytes]:
     old.sort(key=lambda one: one.revision)  # Stable: of one policy in the order of its changes.
     for n, one in enumerate(old, start=1):
         value = dict(one.value)
-        if one.kind == "rule":
+        if one.kind == "rule" and not _NOTED_OF_RULES.isdisjoint(value):
             entries[f"{NOTES}rule/{quoted(one.id)}"] = _bytes(_noted(value, n))
             value = {key: said for key, said in value.items() if key not in _NOTED_OF_RULES}
         document = {

@@ -39,7 +39,6 @@ from headgate.core.records import (
 )
 from headgate.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from headgate.stores.audit import AddAudit, read_audit
-from headgate.stores.budgets import AddBudgetMinutes, read_budget_minutes
 from headgate.stores.counts import AddTallies
 from headgate.stores.entries import check_commit, check_report, check_step, check_tallies
 from headgate.stores.faults import is_full, named_faults, spoils_connection
@@ -63,15 +62,19 @@ from headgate.stores.looking import (
     read_sums,
     read_tallies,
 )
-from headgate.stores.minutes import AddMetricMinutes
-from headgate.stores.reports import ForgetReports, PutReport, read_reports
 from headgate.stores.salvage import salvage
 from headgate.stores.statecopy import SUFFIX, CopyPart
 from headgate.stores.statements import (
+    AddBudgetMinutes,
+    AddMetricMinutes,
     ForgetBatch,
     ForgetOldest,
+    ForgetReports,
+    PutReport,
     Touch,
     Write,
+    read_budget_minutes,
+    read_reports,
     used_bytes,
 )
 from headgate.stores.worker import Job, Ticket, Worker
@@ -376,7 +379,6 @@ class SqliteStore:
                 self._owed = write
                 with suppress(StoreUnavailable):  # Stays owed: the next write tries again.
                     self._in_writer(ticket, self._pay)
-                self._copy_due, self._copied_at = True, float("-inf")
                 self._copy(ticket)
 
         return await self._workers().writer.run(job, until_mono_s=self._deadline() + extra_s)
@@ -512,6 +514,7 @@ class SqliteStore:
             with transaction(file.writer, lambda: False):
                 self._owed.take_back(file.writer)
             self._owed = None
+            self._copy_due, self._copied_at = True, float("-inf")
 
     def _open_job(self, ticket: Ticket[None]) -> None:
         self._in_writer(ticket, lambda file: None)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headgate.core.rule_times import parse_date_time
 from headgate.core.settings import Setting, flag, one_of, table, text
+from headgate.core.units import parse_seconds, parse_share
 from headgate.traffic.policy import (
     MAX_CONDITIONS,
     MAX_EACHES,
@@ -30,6 +31,13 @@ MAX_COMMENT_CHARS = 200
 MAX_INSTANT_S = 10**12
 DAY_MS = 86_400_000
 
+AMOUNTS = {
+    "percent": "a percentage such as 20%",
+    "seconds": "a time such as 50ms or 2s",
+    "server seconds": "time of the whole server such as 2s, or percent seconds such as 200",
+}
+"""Kinds of settings that may have a unit, and how."""
+PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,9})?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -60,13 +68,29 @@ class Limit(Setting):
         return f"{self.low:,}–{self.high:,}{self.unit and f' {self.unit}'}"
 
 
+# --- units ---------------------------------------------------------------------------------
+
+
+def amount_of(kind: str, text: str) -> int | float:
+    """A text with a unit, in the document's own: `20%` of a rate is 20, `2s` of a capacity is 200
+    (two seconds of all CPUs), `50ms` of a delay is 0.05. ValueError otherwise."""
+    try:
+        amount = parse_share(text) if kind == "percent" else parse_seconds(text)
+    except ValueError:
+        raise ValueError(f"is {text!r}, must be {AMOUNTS[kind]}") from None
+    amount = round(amount if kind == "seconds" else 100 * amount, 6)
+    return int(amount) if amount.is_integer() else amount
+
+
 # --- readers -------------------------------------------------------------------------------
 
 
-def thousandths(low: int, high: int) -> Callable[[object], int]:
-    """A number of at most three decimals, in thousandths."""
+def thousandths(low: int, high: int, kind: str) -> Callable[[object], int]:
+    """A number of at most three decimals, in thousandths; or a text with a unit."""
 
     def read(value: object) -> int:
+        if isinstance(value, str) and not PLAIN_NUMBER.fullmatch(value):
+            value = amount_of(kind, value)
         number = _in_range(value, low, high)
         whole = round(number * 1000)
         if whole / 1000 != number:
@@ -206,7 +230,7 @@ def _choices(kind: type[Enum]) -> tuple[str, ...]:
 def _thousandths(name: str, field: str, about: str, **row: Any) -> Limit:
     """Of a percentage or of seconds, which are kept in thousandths."""
     low, high, default = row.pop("low", 0), row["high"], row.pop("default", None)
-    read = thousandths(low, high)
+    read = thousandths(low, high, row["kind"])
     return Limit(
         name, about, _optional(read) if default is None else read, default,
         row.pop("unset", "unlimited") if default is None else f"{in_thousands(default)}",

@@ -13,27 +13,26 @@ from rich.console import Group
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
-from headgate.cli.budget_pages import explained_page
 from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
-from headgate.cli.pacing import explained_pace
 from headgate.cli.pages import explain_page, unthrottled_page
 from headgate.cli.reaching import preview_line, reached_line
 from headgate.cli.replay import last_hour
-from headgate.cli.rule_pages import chance_text, changed_page, matched_page
 from headgate.cli.rules import RULES, rule_path
 from headgate.cli.timeline import timeline_page
+from headgate.cli.views import drawn
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
+from headgate.present.budgets import explained_view
+from headgate.present.rules import changed_view
 from headgate.tui.layout import Drawn
 from headgate.tui.sources import budget_path
 from headgate.tui.state import Action, Prepared, Question
-from headgate.wire.answers import AnswerDoc
 from headgate.wire.budgets import StatementExplainDoc
 from headgate.wire.history import TimelineDoc
 from headgate.wire.reasons import duration
-from headgate.wire.rules import RuleDoc
+from headgate.wire.rules import ExplainDoc, RuleDoc
 
 
 def hint_for(error: HeadgateError) -> str:
@@ -99,9 +98,8 @@ _PREPARE = {"lift": _lift, "extend": _extend, "hold": _hold, "wake": _wake}
 
 def _page(rules: Sequence[RuleDoc], done: str, tried: Answered, past: str = "") -> Drawn:
     reached = reached_line(tried.document)
-    return lambda canvas: changed_page(
-        rules, done, canvas, dry_run=True, reached=reached, past=past
-    )
+    view = changed_view(rules, done, dry_run=True, reached=reached, past=past)
+    return lambda canvas: drawn(view, canvas)
 
 
 def _names(rules: Sequence[RuleDoc]) -> str:
@@ -177,14 +175,12 @@ def explained(api: Api, question: Question) -> Drawn:
         path = budget_path(question.database, "explain")
         told = api.change("POST", path, {"sql": question.text}).document
         found = read(StatementExplainDoc, told)
-        return lambda canvas: explained_page(found, canvas)
+        return lambda canvas: drawn(explained_view(found), canvas)
     asked, sent = _following(api, question)
-    answer, document = read(AnswerDoc, asked.document), asked.document
+    answer = read(ExplainDoc, asked.document)
     return lambda canvas: Group(
         *(Text(line, style="dim") for line in sent),
-        explain_page(answer, canvas, chance_text(document)),
-        *explained_pace(document),
-        *matched_page(document),
+        explain_page(answer, canvas),
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.budget_pages import fill_cell, policy_page, violations_page
 from headgate.cli.render import Canvas
+from headgate.cli.views import drawn, fill_cell
 from headgate.cli.words import plain
+from headgate.present.budgets import policy_view, violations_view
 from headgate.tui.layout import Ask, Column, Fitted, Page, dated, fit, header, missing, row
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Controlled, Scene
@@ -39,14 +40,14 @@ def draw(scene: Scene, ask: Ask) -> Page:
 def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
     policy = one.policy
     narrow = canvas.width < WHOLE_POLICY_COLUMNS and policy.budgets
-    page = _narrow(policy, canvas) if narrow else [policy_page(policy, canvas, one.rates)]
+    page = _narrow(policy, canvas) if narrow else [drawn(policy_view(policy, one.rates), canvas)]
     parts: list[RenderableType] = [*page]
     shares = {one.name: one.cpu_share for one in policy.budgets if one.cpu_share is not None}
     if shares:
         told = ", ".join(f"{plain(name)} {share:.0%}" for name, share in shares.items())
         parts.append(Text(f"of the server's CPU, of late: {told}"))
     if one.violations is not None and one.violations.budgets:
-        parts += [Text(), violations_page(one.violations, canvas)]
+        parts += [Text(), drawn(violations_view(one.violations), canvas)]
     if one.state is not None:
         parts += [Text(), *_statements(one.state, canvas)]
     return [*parts, *(Text(plain(fault), style="yellow") for fault in one.faults)]

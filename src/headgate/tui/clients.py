@@ -18,10 +18,11 @@ from rich.text import Text
 
 from headgate.cli.bars import Marks
 from headgate.cli.history import MOSTLY
-from headgate.cli.render import Canvas, rate_text
+from headgate.cli.render import Canvas
 from headgate.cli.timeline import percent
 from headgate.cli.watch import starvation_page
 from headgate.cli.words import age_text, plain
+from headgate.present.words import per_s
 from headgate.tui.layout import (
     MARK_CELLS,
     Ask,
@@ -235,7 +236,7 @@ class _Drawer(Struct, frozen=True):
     def draw(self, node: Node, its: Standing, lead: str) -> Text:
         nothing = self.canvas.marks.nothing
         refused, admitted = (
-            nothing if rate is None else rate_text(rate)
+            nothing if rate is None else per_s(rate)
             for rate in (its.refused_per_s, its.admitted_per_s)
         )
         name = Text().append(lead, style="dim")

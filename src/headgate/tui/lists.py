@@ -15,8 +15,9 @@ from rich.text import Text
 from headgate.cli.fleet_pages import fleet_page
 from headgate.cli.pages import setting_text
 from headgate.cli.render import Canvas
-from headgate.cli.rule_pages import rule_page
+from headgate.cli.views import drawn
 from headgate.cli.words import local_time, plain
+from headgate.present.rules import rule_view
 from headgate.tui.layout import (
     MARK_CELLS,
     Ask,
@@ -75,7 +76,7 @@ def draw_rules(scene: Scene, ask: Ask) -> Page:
     rows = [Row(rule.id, partial(_rule_row, rule, fitted, ask.canvas)) for rule in _sorted(shown)]
     chosen = next((r for r in shown if r.id == ask.chosen), _sorted(shown)[0])
     fixed.append(Text("  ").append_text(header(fitted)))
-    return Page(fixed, rows, tail=[rule_page(chosen, ask.canvas)])
+    return Page(fixed, rows, tail=[drawn(rule_view(chosen), ask.canvas)])
 
 
 def _sorted(rules: Sequence[RuleDoc]) -> list[RuleDoc]:

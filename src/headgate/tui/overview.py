@@ -11,7 +11,6 @@ from rich.text import Text
 
 from headgate.cli.render import (
     INDENT,
-    UNSPOKEN,
     Canvas,
     advice_line,
     agent_line,
@@ -23,6 +22,7 @@ from headgate.cli.render import (
 )
 from headgate.cli.tree import curves, shard_tree
 from headgate.cli.words import plain
+from headgate.present.metrics import UNSPOKEN
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Scene, Told

@@ -15,8 +15,8 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from headgate.cli.api import Api, with_query
-from headgate.cli.documents import BadDocument, read, read_list
-from headgate.errors import HeadgateError
+from headgate.cli.documents import read, read_list
+from headgate.errors import BadDocument, HeadgateError
 from headgate.tui.trend import Past, Picture
 from headgate.wire.rules import RulesDoc
 from headgate.wire.starvation import StarvationDoc

@@ -137,10 +137,6 @@ def feed_page(listing: Listing, *, start: str = "", mark: int = 0) -> FeedPageDo
     return FeedPageDoc(VERSION, listing.store_id, listing.revision, docs, following, mark)
 
 
-def encode_page(listing: Listing, *, start: str = "", mark: int = 0) -> bytes:
-    return _encode(feed_page(listing, start=start, mark=mark))
-
-
 def _page_of(entries: Sequence[Entry]) -> tuple[Sequence[Entry], str | None]:
     told_bytes = 0
     for place, entry in enumerate(entries):

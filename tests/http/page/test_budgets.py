@@ -12,6 +12,7 @@ import pytest
 from headgate.agent.budgets import Gear, TrafficPlan
 from headgate.agent.clock import SystemClock
 from headgate.http.page.budgets import BudgetsPage
+from headgate.http.page.budgets_chart import chart_of
 from headgate.http.page.budgets_form import (
     GROUPS,
     Draft,
@@ -27,7 +28,7 @@ from headgate.http.page.budgets_form import (
     settings_of,
     stepped,
 )
-from headgate.http.page.budgets_sights import chart_of, prediction
+from headgate.present.budgets import prediction
 from headgate.traffic.ask import Who
 from headgate.traffic.limits import BUDGET_SETTINGS
 from headgate.traffic.readings import BudgetReadings
@@ -125,10 +126,10 @@ def test_a_database_without_traffic_control_shows_the_way(ann: Visitor) -> None:
 def test_a_budget_shows_fill_share_workers_counts_and_buckets(world: World, ann: Visitor) -> None:
     world.reads(replace(READINGS, refused=0))
     told = text_of(ann.get(MAIN))
-    for piece in ("version 7 in force", "50%", "4.00 s of 8.00 s owed", "3 of 10", "capacity 4"):
+    for piece in ("version 7 in force", "50%", "debt 4.00 s of 8.00 s", "3 of 10", "capacity 4"):
         assert piece in told, piece
     one = text_of(ann.get(f"{MAIN}/etl"))
-    assert "tenant=acme" in one and "held back, 2.00 s in all, 2 now" in one
+    assert "tenant=acme" in one and "delayed, 2.00 s in all, 2 now" in one
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,7 @@ def test_to_enforce_is_a_step_of_its_own_with_figures(world: World, ann: Visitor
     world.api("PUT", "/v1/budgets/main/tight", tight)
     asked = ann.post(f"{MAIN}/tight/mode", {"mode": "enforce"}, script=True)
     told = text_of(asked)
-    assert "mode warn → enforce" in told and "4 refused" in told
+    assert "mode warn → enforce" in told and "4 blocked" in told
     sent = {"mode": "enforce", "step": "make", "revision": field_of(asked, "revision")}
     done = ann.post(f"{MAIN}/tight/mode", sent, script=True)
     assert done.status == 204 and "/budgets/main/tight?done=" in done.headers["hx-redirect"]
@@ -422,7 +423,7 @@ def test_bars_stack_to_what_was_counted() -> None:
     assert chart.top == 8 and [bar.x for bar in chart.bars] == [50, 70] and chart.width == 600
     assert sum(piece.height for piece in chart.bars[0].pieces) == pytest.approx(50)
     assert sum(one.total for one in chart.series) == 12
-    assert chart.series[0].label == "a: refused by capacity"
+    assert chart.series[0].label == "a: blocked by capacity"
     assert len({one.css for one in chart.series}) == len(chart.series)
 
 
@@ -450,7 +451,7 @@ def test_no_page_of_a_database_takes_a_budgets_name() -> None:
 def test_a_switch_that_is_thrown_is_told_on_every_page(world: World, ann: Visitor) -> None:
     """Nobody is to find out by accident; where a page says it itself, it is not said twice."""
     assert 'class="note' not in ann.get("/banner", script=True).body.decode()
-    for cap, words in (("warn", "every budget only warns"), ("off", "no budget is looked at")):
+    for cap, words in (("warn", "budgets only warn"), ("off", "no budget is looked at")):
         world.api("PATCH", "/v1/budgets/main", {"mode_cap": cap})
         assert words in text_of(ann.get("/banner", script=True))
     for path, polls in (("/rules", 1), ("/clients", 1), ("/audit", 1), ("/", 0), (MAIN, 0)):

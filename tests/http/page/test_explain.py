@@ -153,7 +153,7 @@ def test_a_statement_is_explained_and_stays_out_of_the_address(served: Served) -
     fields = {"sql": SQL, "on": "main", "username": "etl", "cost_ms": "5"}
     reply = vic.post("/explain", fields, script=True)
     shown = text_of(reply)
-    assert reply.status == 200 and "On main it runs" in shown
+    assert reply.status == 200 and "On main: it would run" in shown
     assert "controller=export" in shown and "username=etl" in shown and "it matches" in shown
     assert "HX-Push-Url" not in reply.headers and "Location" not in reply.headers
     whole = vic.post("/explain", fields).body.decode()
@@ -163,7 +163,7 @@ def test_a_statement_is_explained_and_stays_out_of_the_address(served: Served) -
 def test_one_that_no_budget_fits_is_told_which_limit_it_fails(ann: Visitor) -> None:
     fields = {"sql": SQL, "on": "main", "username": "etl", "cost_ms": "900000"}
     shown = text_of(ann.post("/explain", fields, script=True))
-    assert "is refused, by budget etl" in shown and "capacity" in shown
+    assert "it would be blocked, by budget etl" in shown and "capacity" in shown
     assert "What would have to change" in shown
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity
+from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import ChangeMade
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
+from headgate.core.reach import EVERYWHERE, Place
 from headgate.core.records import MetricMinute
 from headgate.core.samples import Absent, Cause, Sample
 from headgate.core.shard import MemberView, Pull, ShardView, Skip
@@ -29,13 +31,15 @@ from headgate.core.topology import (
     Unled,
 )
 from headgate.http.page.overview_changes import hour_seen
-from headgate.http.page.overview_shard import in_short, tree, without
-from headgate.http.page.overview_words import advice_of, bar_of, stands
 from headgate.http.page.rendering import static_file
+from headgate.present.metrics import bar_of
+from headgate.present.shard import in_short, tree, without
+from headgate.present.status import database_state
+from headgate.present.words import ADVICE, advice_of
 from headgate.wire.answers import MetricDoc
 from headgate.wire.history import MetricMinuteDoc
 from headgate.wire.shard import MemberDoc, ShardDoc, shard_doc
-from headgate.wire.status import DatabaseDoc, StatusDoc, StoreDoc
+from headgate.wire.status import DatabaseDoc
 from tests.builders import NOW, member, metric, role, shard_view, window
 from tests.http.page.visiting import Visitor, field_of, signed_in, text_of
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, serving
@@ -87,16 +91,14 @@ def database(*metrics: MetricDoc, **more: Any) -> DatabaseDoc:
 
 
 def said(*metrics: MetricDoc, **more: Any) -> tuple[str, str]:
-    found = stands(database(*metrics, **more), wall_s=1000.0, uptime_s=500.0)
-    return found.word, found.why
+    found = database_state(database(*metrics, **more), 500.0)
+    return found.word, found.says
 
 
 def test_who_refuses_says_since_when_by_what_and_on_which_server() -> None:
-    found = stands(database(late(), reading("threads_running")), wall_s=1000.0, uptime_s=500.0)
-    assert (found.word, found.kind, found.since_wall_s, found.for_s) == (
-        "refuses", "bad", 760.0, 240.0,
-    )  # fmt: skip
-    assert found.why == "shard/lag 12.4 s, above 5 s on db-c"
+    found = database_state(database(late(), reading("threads_running")), 500.0)
+    assert (found.word, found.tone, found.for_s) == ("refuses", "bad", 240.0)
+    assert found.says == "shard/lag 12.4 s, above 5 s on db-c"
 
 
 def test_breaches_are_told_before_absences_and_absences_with_their_cause() -> None:
@@ -143,16 +145,16 @@ def test_the_replica_that_stands_behind_it_can_be_set_aside_from_there() -> None
         {"lag": LAG},
         NOW,
     )
-    found = stands(database(late(), shard=shard), wall_s=0.0, uptime_s=1.0)
+    found = database_state(database(late(), shard=shard), 1.0)
     assert found.steps[0].href == "/databases/main/members/db-c"
-    assert all(step.text for step in found.steps)
+    assert found.steps[0].command == "headgate shard skip main db-c --for 30m --reason TEXT"
+    assert all(step.why for step in found.steps)
 
 
 def test_loud_advice_comes_first() -> None:
     told = ["quiet one", "starved: etl has been refused", "warning exempt: r3 lets web pass"]
-    status = StatusDoc("a", "1", 1.0, "", None, (), (), StoreDoc("s", True, None, None, 0), told)
-    assert [(a.loud, a.text[:7]) for a in advice_of(status)] == [
-        (True, "etl has"), (True, "r3 lets"), (False, "quiet o"),
+    assert [(a.word == ADVICE, a.says[:7]) for a in advice_of(told)] == [
+        (False, "etl has"), (False, "r3 lets"), (True, "quiet o"),
     ]  # fmt: skip
 
 
@@ -161,9 +163,11 @@ def test_loud_advice_comes_first() -> None:
     [(0, 5, 0), (5, 5, 66.7), (50, 5, 100), (1, 0, 100), (0, 0, 0)],
 )
 def test_a_bar_has_room_beyond_its_threshold(value: float, threshold: float, filled: float) -> None:
-    bar = bar_of(value, threshold, bad=False)
+    bar = bar_of(reading(value=value, threshold=threshold))
     assert bar is not None and bar.filled == filled
-    assert bar_of(None, threshold, bad=False) is None, "no value is no bar, and not an empty one"
+    assert bar_of(reading(value=None, threshold=threshold)) is None, (
+        "no value is no bar, and not an empty one"
+    )
 
 
 def test_another_threshold_is_tried_on_the_last_hour() -> None:
@@ -242,8 +246,8 @@ def test_a_hopeless_replica_is_marked_and_counted() -> None:
     doc = shard(seat("db-a"), seat("db-b", asides=why, hopeless=["lag"]))
     rows = tree(doc)
     [row] = [row for row in rows if row.member.member == "db-b"]
-    assert (row.word, row.kind) == ("hopeless", "bad")
-    assert "skipped from lag: hopeless, skipped 5 min ago" in row.notes
+    assert (row.word, row.tone) == ("hopeless", "bad")
+    assert "skipped from lag: hopeless, skipped 5 min ago" in [note.text for note in row.notes]
     assert "1 hopeless: db-b" in in_short(doc, rows)
 
 
@@ -257,11 +261,11 @@ def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> N
     ("more", "word"),
     [
         ({}, "healthy"),
-        ({"readings": [reading(state="breached", value=9.0)]}, "above"),
+        ({"readings": [reading(state="breached", value=9.0)]}, "breached"),
         ({"readings": [lost(Cause.FAILED)]}, "absent"),
         ({"reachable": False, "problem": "no answer"}, "unreachable"),
         ({"problem": "follows somebody else"}, "not counted"),
-        ({"activity": "hibernating", "readings": [lost(Cause.HIBERNATING)]}, "rests"),
+        ({"activity": "hibernating", "readings": [lost(Cause.HIBERNATING)]}, "hibernating"),
         ({"role": None, "role_detail": "not heard of yet"}, "no role"),
     ],
 )
@@ -269,7 +273,7 @@ def test_each_member_has_its_word(more: dict[str, Any], word: str) -> None:
     doc = shard(seat("db-a"), seat("db-b", **more))
     row = next(row for row in tree(doc) if row.member.member == "db-b")
     assert row.word == word
-    assert word in ("healthy", "above", "rests") or any(row.notes)
+    assert word in ("healthy", "breached", "hibernating") or any(row.notes)
     assert word == "healthy" or "db-b" in in_short(doc, tree(doc))
 
 
@@ -277,8 +281,8 @@ def test_a_primary_is_not_blamed_for_the_lag_of_its_replicas() -> None:
     """It measures it by its own account, and it is told with them."""
     late = reading(state="breached", value=9.0)
     doc = shard(seat("db-a", readings=[late]), seat("db-b", readings=[late]))
-    assert [row.word for row in tree(doc)] == ["healthy", "above"]
-    assert in_short(doc, tree(doc)) == "1 replica; 1 above: db-b"
+    assert [row.word for row in tree(doc)] == ["healthy", "breached"]
+    assert in_short(doc, tree(doc)) == "1 replica; 1 breached: db-b"
 
 
 def test_what_would_be_left_is_told_before_a_member_is_set_aside() -> None:
@@ -405,6 +409,16 @@ def seen(served: Served) -> str:
     return text_of(Visitor(served).get("/overview/now"))
 
 
+def test_a_metric_that_was_set_for_all_and_is_not_valid_here_is_told(served: Served) -> None:
+    wrong = {"settings": {"threshold": -1}}
+    item = Item(ChangeKind.METRIC, "main/lag@fleet", EVERYWHERE, wrong, 1, 0.0, "ops")
+    places = (Place(database="main"),)
+    served.run_there(lambda: served.book.follow([item], places, whole=True))
+    assert "Not in force here: metric main/lag@fleet on main:" in seen(served)
+    served.run_there(lambda: served.book.follow([], places, whole=True))
+    assert "Not in force here" not in seen(served)
+
+
 def test_what_is_unhealthy_comes_first(served: Served) -> None:
     in_a_shard(served)
     text = text_of(Visitor(served).get("/"))
@@ -414,7 +428,7 @@ def test_what_is_unhealthy_comes_first(served: Served) -> None:
         text.index("main refuses") < text.index("replica admits") < text.index("metrics unhealthy")
     )
     assert "1 unreachable" not in text
-    assert "2 replicas; 1 above: db-c" in text
+    assert "2 replicas; 1 breached: db-c" in text
 
 
 def test_nothing_configured_says_what_to_put_where(tmp_path_factory: Any) -> None:
@@ -467,7 +481,7 @@ def test_looking_does_not_wake_and_anybody_may_wake(served: Served) -> None:
 @pytest.mark.parametrize(
     ("point", "piece"),
     [
-        (Following("db-b", "https://db-b:8087"), "judged by the primary's agent, db-b's"),
+        (Following("db-b", "https://db-b:8087"), "following db-b"),
         (Following("db-b", ""), "Its address is not known here"),
         (Unled(Absent(Cause.SPLIT_BRAIN, "db-a and db-b both say so", 0.0)), "both say so"),
     ],
@@ -560,7 +574,7 @@ def test_a_higher_threshold_says_that_it_ends(served: Served, operator: Visitor)
     form = operator.get(THRESHOLD, script=True)
     fields = {"revision": field_of(form, "revision"), "threshold": "300"}
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
-    assert "after 1 h" in tried and "--threshold 300" in tried
+    assert "after 1 h" in tried and "threshold=300" in tried
     done = text_of(operator.post(THRESHOLD, fields, script=True))
     assert "It ends at" in done and "main threads_running --for never" in done
     form = operator.get(THRESHOLD, script=True)

@@ -16,7 +16,8 @@ from headgate.agent.changeshelf import ChangeShelf
 from headgate.core.change import ITEMS
 from headgate.core.reach import Place
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal
-from headgate.http.page.rules_view import left_text, replayed, rule_list
+from headgate.http.page.rules_view import replayed, rule_list
+from headgate.present.rules import left_text
 from headgate.wire.history import ReplayDoc, ReplayRowDoc, ReplayTotalDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
 from tests.fixtures.memory_log import MemoryLog
@@ -264,7 +265,7 @@ def test_what_a_form_says_is_what_the_api_is_sent() -> None:
     [
         ({"kind": "hold", "target": "etl"}, "reason", "a hold says why"),
         ({"kind": "hold", "target": "all", "reason": "x"}, "target", "locks out everything"),
-        ({"kind": "ratio", "target": "etl", "ratio": "much"}, "ratio", "must be a number"),
+        ({"kind": "ratio", "target": "etl", "ratio": "much"}, "ratio", "must be a share"),
         ({"kind": "ratio", "target": "etl", "ratio": "1"}, "ratio", "use the kind hold|kind hold"),
         ({"kind": "exempt", "target": "etl", "reason": "x"}, "justification", "is missing"),
         ({"kind": "metrics", "target": "etl"}, "metrics", "name the metrics"),
@@ -427,8 +428,8 @@ def test_who_was_not_the_first_is_told_who_was_and_how_it_stands(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"by": "soon", "expires_at": ""}, "must read like 90s"),
-        ({"by": "", "expires_at": ""}, "must read like 90s"),
+        ({"by": "soon", "expires_at": ""}, "must read like 250ms, 90s"),
+        ({"by": "", "expires_at": ""}, "must read like 250ms, 90s"),
         ({"by": "999999d", "expires_at": ""}, "more than a calendar|at most 30"),
         ({"by": "", "expires_at": "2001-01-01T00:00"}, "is over"),
     ],

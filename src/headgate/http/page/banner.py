@@ -10,6 +10,9 @@ from starlette.responses import Response
 
 from headgate.http.page.api import Refused, in_path
 from headgate.http.page.shell import Visit, part
+from headgate.present.budgets import thrown
+from headgate.present.status import agent_notes
+from headgate.present.view import Note
 from headgate.wire.budgets import PoliciesDoc
 from headgate.wire.status import StatusDoc
 
@@ -30,13 +33,12 @@ class BannerPage:
 
 
 def _of_agent(status: StatusDoc) -> Iterator[Line]:
-    if status.state_lost:
-        yield Line(f"The state is lost: {status.state_lost}", "/")
-    if not status.store.writable:
-        yield Line(f"Nothing can be changed or kept: the store {status.store.fault}", "/")
-    if status.settings_fault:
-        yield Line("The settings file was refused at its last reload; the last good ones hold", "/")
+    yield from (_line(note, "/") for note in agent_notes(status) if note.tone == "bad")
     yield from _of_shards(status)
+
+
+def _line(note: Note, path: str, about: str = "") -> Line:
+    return Line(f"{about}{note.word}: {note.says}", path)
 
 
 def _of_shards(status: StatusDoc) -> Iterator[Line]:
@@ -53,14 +55,7 @@ async def _of_budgets(visit: Visit) -> list[Line]:
     except Refused:  # Where budgets cannot be looked at, their own page says why.
         return []
     return [
-        Line(f"{doc.database}: {says}", f"/budgets/{in_path(doc.database)}")
+        _line(note, f"/budgets/{in_path(doc.database)}", f"{doc.database}: ")
         for doc in policies.databases
-        if (says := _thrown(doc.mode_cap, is_off=doc.is_off))
+        if (note := thrown(doc))
     ]
-
-
-def _thrown(mode_cap: str, *, is_off: bool) -> str:
-    if is_off:
-        return "traffic control is switched off at the server: no statement is judged"
-    words = {"off": "no budget is looked at", "warn": "every budget only warns"}
-    return f"the switch for all budgets is thrown: {words[mode_cap]}" if mode_cap in words else ""

@@ -12,19 +12,19 @@ from starlette.responses import Response
 from headgate.http.page.api import Refused, in_path
 from headgate.http.page.budgets_asking import budget_path, policy_of, policy_path
 from headgate.http.page.budgets_changes import BudgetChanges
+from headgate.http.page.budgets_chart import chart_of
 from headgate.http.page.budgets_drafts import BudgetDrafts
-from headgate.http.page.budgets_sights import (
+from headgate.http.page.shell import POLL_S, Visit, page, part
+from headgate.present.budgets import (
     advice_told,
-    chart_of,
     not_set_up,
     prediction,
+    remarks,
     row_of,
     rows_of,
     seconds,
     standing_of,
-    sum_told,
 )
-from headgate.http.page.shell import POLL_S, Visit, page, part
 from headgate.wire.budgets import (
     BudgetDoc,
     PoliciesDoc,
@@ -71,7 +71,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
         for database in status.databases:
             policy = policies.get(database.database)
             found.append(await self._card(visit, database.database, database.engine, policy))
-        found.sort(key=lambda card: (_ORDER.index(card["standing"].kind), card["database"]))
+        found.sort(key=lambda card: (_ORDER.index(card["standing"].tone), card["database"]))
         return _answered(visit, "budgets.html", "budgets_databases.html", cards=found)
 
     async def _card(
@@ -100,6 +100,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             policy=policy,
             state=state,
             standing=standing_of(policy, state),
+            remarks=list(remarks(policy)),
             rows=rows_of(policy.budgets),
             left_out=policy.budgets_total - len(policy.budgets),
             find=find,
@@ -174,7 +175,6 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             since=since,
             spans=SPANS,
             budget=budget,
-            sum_told=sum_told,
             slow_s=SLOW_POLL_S,
         )
 

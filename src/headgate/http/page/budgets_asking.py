@@ -13,9 +13,9 @@ from typing import Any
 from starlette.responses import Response
 
 from headgate.http.page.api import PageApi, Refused, in_path
-from headgate.http.page.budgets_sights import advice_told
-from headgate.http.page.rendering import age
 from headgate.http.page.shell import Visit, moved, page, part
+from headgate.present.budgets import advice_told
+from headgate.present.words import age
 from headgate.wire.budget_replay import BudgetReplayDoc, BudgetReplayRowDoc
 from headgate.wire.budgets import BudgetDoc, PolicyChangeDoc, PolicyDoc
 

@@ -19,8 +19,8 @@ from headgate.http.page.budgets_asking import (
     replay_of,
     tried,
 )
-from headgate.http.page.budgets_sights import seconds
 from headgate.http.page.shell import Visit
+from headgate.present.budgets import seconds
 from headgate.wire.budgets import BudgetDoc
 
 MODES = ("off", "warn", "enforce")
@@ -79,7 +79,7 @@ class BudgetChanges:
         return asked(
             visit,
             Confirmation(
-                f"Forgive what {name} owes?",
+                f"Forgive the debt of {name}?",
                 f"/budgets/{in_path(database)}/{in_path(name)}/forgive",
                 "Forgive",
                 words,
@@ -159,7 +159,7 @@ class BudgetChanges:
 _MODE_TITLES = {
     "off": "Switch {} off?",
     "warn": "Let {} only warn?",
-    "enforce": "Let {} refuse statements?",
+    "enforce": "Let {} block statements?",
 }
 _MODE_WORDS = {
     "off": "It matches and counts nothing until it is switched on again.",
@@ -175,7 +175,7 @@ _CAP_TITLES = {
 _CAP_WORDS = {
     "off": "No statement is judged any more, whatever each budget's mode is. It stays so when the "
     "policy changes and when the agent restarts, until it is lifted here.",
-    "warn": "No statement is refused any more; what would have been is counted. It stays so until "
+    "warn": "No statement is blocked any more; what would have been is counted. It stays so until "
     "it is lifted here.",
-    "enforce": "Each budget follows its own mode again: those that enforce refuse at once.",
+    "enforce": "Each budget follows its own mode again: those that enforce block at once.",
 }

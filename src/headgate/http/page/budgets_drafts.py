@@ -44,8 +44,8 @@ from headgate.http.page.budgets_form import (
     stepped,
     used_by,
 )
-from headgate.http.page.budgets_sights import advice_told
 from headgate.http.page.shell import Visit, page, part
+from headgate.present.budgets import advice_told
 from headgate.traffic.limits import BUDGET_SETTINGS, KEY_MEANINGS
 from headgate.wire.budgets import BudgetDoc, PolicyDoc, StateDoc
 

@@ -15,7 +15,7 @@ from headgate.http.page.clients_tree import (
     by_words,
     grown,
 )
-from headgate.http.page.rendering import age, told_share
+from headgate.present.words import age, told_share
 
 MAX_ROWS = 100
 MAX_BELOW = 30

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from headgate.core.timeline import MOSTLY
 from headgate.http.page.clients_tree import by_words
-from headgate.http.page.rendering import age, told_share
+from headgate.present.words import age, told_share
 from headgate.wire.history import BinDoc, RunsDoc, SpanDoc, SumsDoc, TimelineDoc
 
 HEIGHT_PX = 56

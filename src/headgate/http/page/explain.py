@@ -20,6 +20,7 @@ from headgate.http.page.clients import bare
 from headgate.http.page.clients_tree import by_words
 from headgate.http.page.explain_steps import steps_of, stopped_at
 from headgate.http.page.shell import Visit, page, part
+from headgate.present.budgets import VERDICTS
 from headgate.wire.budgets import PoliciesDoc, StatementExplainDoc
 from headgate.wire.past import PastDoc
 from headgate.wire.rules import ExplainDoc
@@ -144,7 +145,7 @@ async def _statement(visit: Visit, sql: str, form: Mapping[str, str]) -> dict[st
         doc = await visit.api.send("POST", path, StatementExplainDoc, body)
     except Refused as refused:
         return {"refused_statement": refused, "status": refused.status}
-    return {"told": doc, "on": form["on"]}
+    return {"told": doc, "on": form["on"], "verdicts": VERDICTS}
 
 
 def _body(sql: str, form: Mapping[str, str]) -> dict[str, Any]:

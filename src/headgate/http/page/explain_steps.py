@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headgate.core.decision import Verdict
-from headgate.http.page.rendering import told_quantity, told_share
+from headgate.present.words import told_quantity, told_share
 from headgate.wire.answers import DebitDoc, MetricDoc
 from headgate.wire.pacing import PaceDoc
 from headgate.wire.rules import ExplainDoc, MatchDoc

@@ -1,4 +1,4 @@
-"""The overview: what an operator sees first.   GET / ──► PageApi ──► overview_words ──► HTML
+"""The overview: what an operator sees first.   GET / ──► PageApi ──► present/status ──► HTML
 
 One part is asked for again every two seconds. What others than the status tell (rules, budgets, who
 is starved) is counted less often, and once for all who look: there may be thousands of them.
@@ -6,7 +6,7 @@ is starved) is counted less often, and once for all who look: there may be thous
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -15,17 +15,19 @@ from starlette.responses import Response
 
 from headgate.agent.ports import Clock
 from headgate.http.page.api import Refused
-from headgate.http.page.overview_shard import TreeRow, in_short, tree
-from headgate.http.page.overview_words import (
+from headgate.http.page.shell import Visit, page, part
+from headgate.present.shard import MemberRow, in_short, standing_of, tree, unwatched
+from headgate.present.status import (
+    DatabaseState,
     MetricRow,
-    Stands,
     Tile,
-    advice_of,
+    agent_notes,
+    database_state,
     metric_rows,
-    stands,
     tiles_now,
 )
-from headgate.http.page.shell import Visit, page, part
+from headgate.present.view import Tone
+from headgate.present.words import ADVICE, advice_of
 from headgate.wire.budgets import PoliciesDoc
 from headgate.wire.rules import RulesDoc
 from headgate.wire.starvation import RoguesDoc, StarvationDoc
@@ -45,10 +47,10 @@ class Shown:
     """A database, as the page shows it."""
 
     doc: DatabaseDoc
-    stands: Stands
+    state: DatabaseState
     metrics: Sequence[MetricRow]
     others: Sequence[MetricRow]
-    rows: Sequence[TreeRow]
+    rows: Sequence[MemberRow]
     in_short: str
 
 
@@ -86,11 +88,10 @@ class OverviewPage:
         status = await visit.api.get("/v1/status", StatusDoc)
         known = await visit.api.get("/v1/metrics", MetricsDoc)
         views = {(view.database, view.metric): view for view in known.metrics}
-        wall_s = self._clock.now().wall_s
         shown = [
             Shown(
                 doc=doc,
-                stands=stands(doc, wall_s=wall_s, uptime_s=status.uptime_s),
+                state=database_state(doc, status.uptime_s),
                 metrics=metric_rows(doc, doc.metrics, views),
                 others=metric_rows(doc, doc.other_metrics, views),
                 rows=(rows := tree(doc.shard) if doc.shard is not None else []),
@@ -100,15 +101,21 @@ class OverviewPage:
         ]
         return {
             "told": status,
-            "shown": sorted(shown, key=lambda one: _ORDER[one.stands.kind]),
-            "advice": advice_of(status),
+            "shown": sorted(shown, key=lambda one: _ORDER[one.state.tone]),
+            "notes": agent_notes(status),
+            "advice": [one for one in advice_of(status.advice) if one.word == ADVICE],
+            "loud": [one for one in advice_of(status.advice) if one.word != ADVICE],
+            "standing_of": standing_of,
+            "unwatched": unwatched,
+            "refused": known.refused,
             "max_advice": MAX_ADVICE,
             "tiles": [*tiles_now(status), *await self._tiles(visit)],
+            "wall_s": self._clock.now().wall_s,
             "clock_of": clock_of,
         }
 
 
-_ORDER = {"bad": 0, "warned": 1, "good": 2, "": 3}
+_ORDER: Mapping[str, int] = {"bad": 0, "warned": 1, "good": 2, "": 3}
 
 
 def clock_of(wall_s: float) -> str:
@@ -142,33 +149,33 @@ async def _tile(
     label: str,
     href: str,
     ask: Callable[[], Awaitable[T]],
-    count: Callable[[T], tuple[int, str, str]],
+    count: Callable[[T], tuple[int, Tone, str]],
 ) -> Tile:
     try:
-        counted, kind, why = count(await ask())
+        counted, tone, why = count(await ask())
     except Refused as refused:  # An agent that does not watch for it, or cannot just now.
         return Tile(None, label, "", href, refused.detail)
-    return Tile(counted, label, kind, href, why)
+    return Tile(counted, label, tone, href, why)
 
 
-def _rules(doc: RulesDoc) -> tuple[int, str, str]:
+def _rules(doc: RulesDoc) -> tuple[int, Tone, str]:
     in_force = [rule for rule in doc.rules if rule.state == "in_force"]
     suspended = sum(rule.state == "suspended" for rule in doc.rules)
     why = f"{suspended} suspended" if suspended else ""
     return len(in_force), "warned" if suspended or doc.refused else "", why
 
 
-def _starved(doc: StarvationDoc) -> tuple[int, str, str]:
+def _starved(doc: StarvationDoc) -> tuple[int, Tone, str]:
     alarming = [one for one in doc.starved if one.alarming]
     return len(alarming), "bad" if alarming else "", ", ".join(s.client for s in alarming[:3])
 
 
-def _rogues(doc: RoguesDoc) -> tuple[int, str, str]:
+def _rogues(doc: RoguesDoc) -> tuple[int, Tone, str]:
     why = ", ".join(suspect.application or suspect.user for suspect in doc.suspects[:3])
     return len(doc.suspects), "warned" if doc.suspects else "", why
 
 
-def _budgets(doc: PoliciesDoc) -> tuple[int, str, str]:
+def _budgets(doc: PoliciesDoc) -> tuple[int, Tone, str]:
     budgets = [budget for policy in doc.databases for budget in policy.budgets]
     enforcing = [budget for budget in budgets if budget.state == "enforcing"]
     full = [b.name for b in enforcing if (b.fill or 0.0) >= 1.0]

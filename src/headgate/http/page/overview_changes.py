@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import Refused, in_path
-from headgate.http.page.overview_shard import without
 from headgate.http.page.shell import Visit, moved, page, part
 from headgate.http.peering import WokenDoc
+from headgate.present.shard import without
 from headgate.wire.history import MetricMinuteDoc, MetricMinutesDoc
 from headgate.wire.problems import Problem
 from headgate.wire.shard import MemberDoc, ShardDoc

@@ -13,12 +13,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from headgate.wire.reasons import duration, quantity, share_of
+from headgate.present.view import DASH
+from headgate.present.words import age, told_quantity, told_share
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-DASH = "–"
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
@@ -53,25 +52,6 @@ def _environment() -> Environment:
 
 
 # --- words and figures --------------------------------------------------------------------------
-
-
-def age(seconds: float | None) -> str:
-    """`3 min`; a dash where it is not known, never 0 for that."""
-    if seconds is None:
-        return DASH
-    if seconds < 1:
-        return "now"
-    if 10 <= seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 86400:.0f} d" if seconds >= 48 * 3600 else duration(seconds)
-
-
-def told_quantity(value: float | None, unit: str = "") -> str:
-    return DASH if value is None else quantity(value, unit)
-
-
-def told_share(ratio: float | None) -> str:
-    return DASH if ratio is None else share_of(ratio)
 
 
 def clock(iso: str | None) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.responses import Response
 
 from headgate.core.rule_times import DAYS
-from headgate.http.page.api import NO_QUERY, Query, Refused, in_path
-from headgate.http.page.rules_acts import RuleActs, told_done
+from headgate.http.page.api import NO_QUERY, Query, Refused
+from headgate.http.page.rules_acts import RuleActs, done_path, told_done
 from headgate.http.page.rules_form import (
     FAVOR,
     FOR_CHOICES,
@@ -30,8 +30,9 @@ from headgate.http.page.rules_form import (
     seal,
     shown_fields,
 )
-from headgate.http.page.rules_view import Replayed, RuleRow, ended_rules, replayed, rule_list
+from headgate.http.page.rules_view import Replayed, acts_of, ended_rules, replayed, rule_list
 from headgate.http.page.shell import Visit, moved, page, part
+from headgate.present.rules import RuleRow
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.history import ReplayDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
@@ -98,11 +99,19 @@ class RulesPage:
         found = rule_list(told, visit.query.get("q", ""))
         with_ended = visit.query.get("all") == "true"
         ended = await _ended(visit) if with_ended else None
-        return page(visit, "rules.html", found=found, done=done, ended=ended, kinds=KINDS)
+        return page(
+            visit,
+            "rules.html",
+            found=found,
+            done=done,
+            ended=ended,
+            kinds=KINDS,
+            acts_of=acts_of,
+        )
 
     async def live(self, visit: Visit) -> Response:
         found = rule_list(await visit.api.get(RULES, RulesDoc), visit.query.get("q", ""))
-        return part(visit, "rules_list.html", found=found, kinds=KINDS)
+        return part(visit, "rules_list.html", found=found, kinds=KINDS, acts_of=acts_of)
 
     async def ended(self, visit: Visit) -> Response:
         return part(visit, "rules_ended.html", ended=await _ended(visit))
@@ -132,7 +141,7 @@ class RulesPage:
             docs, _ = await _posted(visit, kind_of(fields), body)
         except Refused as refused:
             return await _refused(visit, refused)
-        return moved(visit, f"/rules?done=set&rule={in_path(docs[0].id)}")
+        return moved(visit, done_path("set", docs))
 
     async def _previewed(self, visit: Visit, body: Mapping[str, Any], note: str = "") -> Response:
         kind = kind_of(visit.form)

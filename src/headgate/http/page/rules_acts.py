@@ -27,8 +27,8 @@ from headgate.http.page.rules_form import (
     number,
     seal,
 )
-from headgate.http.page.rules_view import RuleRow
 from headgate.http.page.shell import Visit, moved, page
+from headgate.present.rules import RuleRow
 from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.problems import Problem
 from headgate.wire.rules import RuleDoc, RulesDoc
@@ -323,11 +323,24 @@ def _differences(doc: RuleDoc, fields: Fields) -> dict[str, Any]:
 def _done(visit: Visit, act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> Response:
     undo = _undo_query(act, before, docs)
     if not visit.by_script:
-        said = {"done": act.name, "rule": before.id, "undo": undo}
-        return moved(visit, f"/rules?{urlencode(said)}")
-    response = page(visit, "rules_done.html", done=_told(act, docs, undo))
+        return moved(visit, done_path(act.name, docs, undo))
+    response = page(visit, "rules_done.html", done=_told(act, docs, undo, _has_copies(docs)))
     response.headers["HX-Trigger"] = CHANGED_EVENT
     return response
+
+
+def done_path(act: str, docs: Sequence[RuleDoc], undo: str = "") -> str:
+    """Where it is told what happened."""
+    copies = docs[0].copies
+    said = {"done": act, "rule": docs[0].id}
+    said |= {"undo": undo} if undo else {}
+    said |= {} if copies is None else {"have": str(copies.have), "of": str(copies.of)}
+    return f"/rules?{urlencode(said)}"
+
+
+def _has_copies(docs: Sequence[RuleDoc]) -> str:
+    copies = docs[0].copies
+    return "" if copies is None else f" It is {copies.says}."
 
 
 def _undo_query(act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> str:
@@ -344,14 +357,14 @@ def _undo_query(act: Act, before: RuleDoc, docs: Sequence[RuleDoc]) -> str:
     return ""
 
 
-def _told(act: Act, docs: Sequence[RuleDoc], undo: str) -> Done:
+def _told(act: Act, docs: Sequence[RuleDoc], undo: str, copies: str = "") -> Done:
     first = docs[0]
     ends = f"{first.expires_at[:10]} {first.expires_at[11:19]} UTC"
     names = " and ".join(f"{doc.id} on {doc.target}" for doc in docs)
     verbs = act.done.format(ends=ends, says=first.says)
     text = f"Rule {names} {verbs}." if len(docs) == 1 else f"Rules {names}: each {verbs}."
     path = "/rules/new" if act.undo == "set" else f"/rules/{in_path(first.id)}/{act.undo}"
-    return Done(text, f"{path}?{undo}" if undo else path, act.undo_label)
+    return Done(text + copies, f"{path}?{undo}" if undo else path, act.undo_label)
 
 
 async def told_done(visit: Visit) -> Done | None:
@@ -365,4 +378,7 @@ async def told_done(visit: Visit) -> Done | None:
         return None
     if (doc.state == "ended") is not (act.name == "lift"):
         return None
-    return _told(act, [doc], visit.query.get("undo", ""))
+    have, of = visit.query.get("have", ""), visit.query.get("of", "")
+    is_told = have.isdecimal() and of.isdecimal() and len(have + of) < 8
+    copies = f" {have} of {of} replicas have a copy." if is_told else ""
+    return _told(act, [doc], visit.query.get("undo", ""), copies)

@@ -17,6 +17,7 @@ import msgspec
 
 from headgate.core.rule_times import DAYS
 from headgate.http.page.api import Refused
+from headgate.present.rules import schedule_text
 from headgate.wire.rules import RuleDoc
 
 FAVOR = "favor"
@@ -243,13 +244,6 @@ def _shared(doc: RuleDoc) -> dict[str, Any]:
 def _link(said: Mapping[str, Any]) -> str:
     given = {name: value for name, value in said.items() if value not in (None, "")}
     return f"/rules/new?{urlencode(given)}"
-
-
-def schedule_text(schedule: Mapping[str, Any] | None) -> str:
-    if schedule is None:
-        return ""
-    days = ",".join(schedule["days"])
-    return f"{days} {schedule['from']}-{schedule['to']} {schedule['zone']}"
 
 
 # --- faults -------------------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import urlencode
 
-from headgate.http.page.rules_form import schedule_text
+from headgate.present.rules import RuleRow, rows_of
+from headgate.present.words import some
 from headgate.wire.history import ReplayDoc, ReplayRowDoc
 from headgate.wire.rules import RuleDoc, RulesDoc
 
@@ -16,7 +16,6 @@ FEW_RULES = 200
 SLOWLY_S = 10
 """Between two looks at more than a few: each takes time that checks wait for."""
 MAX_ENDED = 50
-MAX_NAMED = 4
 MAX_CLIENTS = 12
 BAR_WIDTH = 200.0
 
@@ -24,52 +23,15 @@ BAR_WIDTH = 200.0
 # --- the list -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
-    doc: RuleDoc
-
-    @property
-    def is_loud(self) -> bool:
-        """Others pay for it."""
-        return self.doc.kind == "exempt" and self.doc.state == "in_force"
-
-    @property
-    def life_s(self) -> float:
-        return max(1.0, _wall_s(self.doc.expires_at) - _wall_s(self.doc.created_at))
-
-    @property
-    def left(self) -> str:
-        return left_text(self.doc.left_s)
-
-    @property
-    def named(self) -> Sequence[str]:
-        return self.doc.clients[:MAX_NAMED]
-
-    @property
-    def unnamed(self) -> int:
-        return (self.doc.clients_total or 0) - len(self.named)
-
-    @property
-    def others_named(self) -> str:
-        return ", ".join(self.doc.clients[MAX_NAMED:])
-
-    @property
-    def schedule(self) -> str:
-        return schedule_text(self.doc.schedule)
-
-    @property
-    def acts(self) -> Sequence[str]:
-        """What can be done about it."""
-        if self.doc.state == "ended":
-            return ()
-        if self.doc.kind == "unreadable":
-            return ("lift",)
-        of_fleet = self.doc.reach is not None
-        here = ("wake",) if of_fleet and self.doc.suspended else ("rest",) if of_fleet else ()
-        return ("extend", "change", "lift", *here)
-
-
-_ORDER = {"suspended": 1, "in_force": 2, "waiting": 3, "ended": 4}
+def acts_of(doc: RuleDoc) -> Sequence[str]:
+    """What can be done about it."""
+    if doc.state == "ended":
+        return ()
+    if doc.kind == "unreadable":
+        return ("lift",)
+    of_fleet = doc.reach is not None
+    here = ("wake",) if of_fleet and doc.suspended else ("rest",) if of_fleet else ()
+    return ("extend", "change", "lift", *here)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +55,12 @@ class RuleList:
 
 
 def rule_list(told: RulesDoc, q: str) -> RuleList:
-    targets = {doc.id: doc.target for doc in told.rules}
-    rows = sorted(map(RuleRow, told.rules), key=lambda row: _place(row, targets))
+    rows = rows_of(told.rules)
     found = [row for row in rows if _meant(row.doc, q)]
     states = [row.doc.state for row in rows]
     return RuleList(
         found[:MAX_ROWS],
-        [row for row in rows if row.is_loud],
+        [row for row in rows if row.doc.loud],
         told.refused,
         max(0, len(found) - MAX_ROWS),
         (states.count("in_force"), states.count("waiting"), states.count("suspended")),
@@ -113,31 +74,9 @@ def ended_rules(told: RulesDoc) -> Sequence[RuleRow]:
     return sorted(ended, key=lambda row: row.doc.expires_at, reverse=True)[:MAX_ENDED]
 
 
-def _place(row: RuleRow, targets: Mapping[str, str]) -> tuple[bool, int, str, str, str]:
-    """What others pay for comes first; two that were set together stay together."""
-    doc = row.doc
-    pair = doc.pair if doc.pair and doc.pair in targets else doc.id
-    first = min(doc.target, targets[pair])
-    return (not row.is_loud, _ORDER.get(doc.state, 5), first, min(doc.id, pair), doc.target)
-
-
 def _meant(doc: RuleDoc, q: str) -> bool:
     words = (doc.id, doc.target, doc.kind, doc.says, doc.reason, doc.created_by, doc.database or "")
     return not q or any(q.lower() in word.lower() for word in (*words, *doc.clients))
-
-
-def left_text(left_s: float) -> str:
-    """To the second while it is short. static/rules.js counts on in the same words."""
-    left = round(left_s)
-    if left >= 86_400:
-        return f"{left // 86_400} d {left % 86_400 // 3600} h"
-    if left >= 3600:
-        return f"{left // 3600} h {left % 3600 // 60:02} min"
-    return f"{left // 60} min {left % 60:02} s" if left >= 60 else f"{left} s"
-
-
-def _wall_s(iso: str) -> float:
-    return datetime.fromisoformat(iso).timestamp()
 
 
 # --- a replay -----------------------------------------------------------------------------------
@@ -151,7 +90,7 @@ class Amount:
     high: float
 
     def __str__(self) -> str:
-        low, high = _count(self.low), _count(self.high)
+        low, high = some(self.low), some(self.high)
         return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
@@ -255,8 +194,3 @@ def _change(one: Shown) -> float:
 
 def _width(count: float, scale: float) -> float:
     return round(BAR_WIDTH * max(0.0, count) / max(scale, 1.0), 1)
-
-
-def _count(value: float) -> str:
-    """A few of many are told to the tenth: half a check is an average, not none."""
-    return f"{value:.1f}" if value < 10 and round(value, 1) % 1 else f"{value:,.0f}"

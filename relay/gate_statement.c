@@ -1,8 +1,8 @@
 /*
- * gate_case.c: what a statement comes under: its client, its priority, its budgets.
+ * gate_statement.c: what a statement comes under: its client, its priority, its budgets.
  *
- *   text ──► tags ──trust──► client, priority, hg_match_tags ──► hr_case
- *   hr_prepared ──found before for sessions like this one?──► hr_case, else as above
+ *   text ──► tags ──trust──► client, priority, hg_match_tags ──► hr_statement
+ *   hr_prepared ──found before for sessions like this one?──► hr_statement, else as above
  *
  * What is known of a prepared text is shared by all sessions of the thread that have prepared the
  * same one: its kind, its tags, its fingerprint, and for the last few kinds of session (resolution)
@@ -29,8 +29,8 @@ static size_t size_of(size_t kept, size_t tag_count, size_t tags_used)
 
 static void free_prepared(hr_prepared *prepared)
 {
-    for (uint32_t i = 0; i < HR_KEPT_CASES; i++)
-        free(prepared->cases[i].matches);
+    for (uint32_t i = 0; i < HR_KEPT_LOOKUPS; i++)
+        free(prepared->lookups[i].matches);
     free(prepared);
 }
 
@@ -267,7 +267,7 @@ static int health(const hr_thread *thread, const hg_policy *policy)
     return hg_healthy(thread->relay->region, thread->wall_ms);
 }
 
-static void note_limits(const hg_policy *policy, const hg_matches *matches, hr_case *one)
+static void note_limits(const hg_policy *policy, const hg_matches *matches, hr_statement *one)
 {
     for (uint32_t i = 0; i < matches->count; i++) {
         uint32_t set = hr_budget(policy, matches->at[i].budget)->set;
@@ -277,7 +277,7 @@ static void note_limits(const hg_policy *policy, const hg_matches *matches, hr_c
     }
 }
 
-static uint64_t fingerprint_of(hr_session *session, hr_case *one)
+static uint64_t fingerprint_of(hr_session *session, hr_statement *one)
 {
     if (!one->fingerprinted)
         one->fingerprint = one->prepared != NULL
@@ -290,7 +290,7 @@ static uint64_t fingerprint_of(hr_session *session, hr_case *one)
 
 /* With thread->gate->tags as they are to be trusted. */
 static void find_budgets(hr_session *session, const hg_policy *policy,
-                         const hr_resolution *resolution, hr_case *one, hg_matches *matches)
+                         const hr_resolution *resolution, hr_statement *one, hg_matches *matches)
 {
     hr_thread *thread = session->thread;
     hg_statement statement = {.text = one->text, .length = one->length,
@@ -309,16 +309,16 @@ static void find_budgets(hr_session *session, const hg_policy *policy,
     note_limits(policy, matches, one);
 }
 
-static void find_who(hr_session *session, const hr_naming *naming, hr_case *one, uint8_t *rank)
+static void find_who(hr_session *session, const hr_naming *naming, hr_statement *one, uint8_t *rank)
 {
     const hg_tags *tags = one->has_tags ? &session->thread->gate->tags : NULL;
     uint64_t fingerprint = naming->by_pattern ? fingerprint_of(session, one) : 0;
 
-    one->who = hr_identify(session, naming, tags, fingerprint, rank);
+    one->ref = hr_identify(session, naming, tags, fingerprint, rank);
     one->priority = hr_priority(naming, tags);
 }
 
-static void guard_tags(hr_session *session, const hr_naming *naming, hr_case *one,
+static void guard_tags(hr_session *session, const hr_naming *naming, hr_statement *one,
                        int64_t *until_ms)
 {
     hr_thread *thread = session->thread;
@@ -326,11 +326,11 @@ static void guard_tags(hr_session *session, const hr_naming *naming, hr_case *on
     if (!one->has_tags || !naming->guarded)
         return;
     hg_add_own(&thread->counts->untrusted_tags,
-            hr_trust_tags(&thread->gate->seals, naming, hr_username(session), thread->wall_ms,
+            hr_trust_tags(&thread->gate->signatures, naming, hr_username(session), thread->wall_ms,
                           &thread->gate->tags, until_ms));
 }
 
-void hr_case_of_text(hr_session *session, const hg_policy *policy, hr_case *one,
+void hr_statement_of_text(hr_session *session, const hg_policy *policy, hr_statement *one,
                      hg_matches *matches)
 {
     hr_thread *thread = session->thread;
@@ -351,14 +351,14 @@ void hr_case_of_text(hr_session *session, const hg_policy *policy, hr_case *one,
 
 /* ── Prepared ─────────────────────────────────────────────────────────────── */
 
-static bool is_kept(const hr_kept_case *kept, const hr_resolution *resolution,
+static bool is_kept(const hr_kept_lookup *kept, const hr_resolution *resolution,
                     const hr_naming *naming, int healthy, int64_t wall_ms)
 {
     return kept->generation == resolution->generation && kept->naming == naming->version
            && kept->healthy == healthy && wall_ms < kept->sound_until_ms;
 }
 
-static bool is_there(const hr_thread *thread, const hr_kept_case *kept)
+static bool is_there(const hr_thread *thread, const hr_kept_lookup *kept)
 {
     return kept->client != HR_OTHERS
            && atomic_load_explicit(&hr_client_at(thread, kept->client)->key, memory_order_relaxed)
@@ -367,15 +367,15 @@ static bool is_there(const hr_thread *thread, const hr_kept_case *kept)
 
 /* Its client is the statement's own, or the session's; the one or the other may be overruled, where
  * this session is named by another source than that which it was kept for. */
-static bool use_kept(hr_session *session, const hr_naming *naming, const hr_kept_case *kept,
-                     hr_case *one)
+static bool use_kept(hr_session *session, const hr_naming *naming, const hr_kept_lookup *kept,
+                     hr_statement *one)
 {
-    hr_who own = hr_identify_session(session, naming);
+    hr_client_ref own = hr_identify_session(session, naming);
 
     if (kept->by_statement ? kept->rank >= session->gate.rank || !is_there(session->thread, kept)
                            : session->gate.rank > kept->rank)
         return false;
-    one->who = kept->by_statement ? (hr_who){kept->client, kept->client_key, HR_OTHERS} : own;
+    one->ref = kept->by_statement ? (hr_client_ref){kept->client, kept->client_key, HR_OTHERS} : own;
     one->priority = kept->priority;
     one->limits_workers = kept->limits_workers;
     one->needs_cost = kept->needs_cost;
@@ -384,24 +384,24 @@ static bool use_kept(hr_session *session, const hr_naming *naming, const hr_kept
 }
 
 static void keep(hr_prepared *prepared, const hr_resolution *resolution, const hr_naming *naming,
-                 int healthy, const hr_case *one, int64_t until_ms, const hr_kept_case *by)
+                 int healthy, const hr_statement *one, int64_t until_ms, const hr_kept_lookup *by)
 {
-    hr_kept_case *kept = &prepared->cases[prepared->next_case];
+    hr_kept_lookup *kept = &prepared->lookups[prepared->next_lookup];
     size_t bytes = offsetof(hg_matches, at) + one->matches->count * sizeof(hg_match_one);
     hg_matches *matches = realloc(kept->matches, bytes);
 
     if (matches == NULL)
         return;
     memcpy(matches, one->matches, bytes);
-    prepared->next_case = (prepared->next_case + 1) % HR_KEPT_CASES;
-    *kept = (hr_kept_case){
+    prepared->next_lookup = (prepared->next_lookup + 1) % HR_KEPT_LOOKUPS;
+    *kept = (hr_kept_lookup){
         .generation = resolution->generation,
         .naming = naming->version,
         .healthy = healthy,
         .sound_until_ms = until_ms < resolution->sound_until_ms ? until_ms
                                                                 : resolution->sound_until_ms,
-        .client = one->who.client,
-        .client_key = one->who.key,
+        .client = one->ref.client,
+        .client_key = one->ref.key,
         .by_statement = by->by_statement,
         .rank = by->rank,
         .limits_workers = one->limits_workers,
@@ -413,7 +413,7 @@ static void keep(hr_prepared *prepared, const hr_resolution *resolution, const h
 
 /* What of its tags is trusted, found anew. */
 static void find_anew(hr_session *session, const hg_policy *policy,
-                      const hr_resolution *resolution, hr_case *one, hg_matches *matches)
+                      const hr_resolution *resolution, hr_statement *one, hg_matches *matches)
 {
     hr_thread *thread = session->thread;
     const hr_naming *naming = hr_naming_of(thread);
@@ -426,10 +426,10 @@ static void find_anew(hr_session *session, const hg_policy *policy,
     find_who(session, naming, one, &rank);
     find_budgets(session, policy, resolution, one, matches);
     keep(one->prepared, resolution, naming, health(thread, policy), one, until_ms,
-         &(hr_kept_case){.by_statement = rank < session->gate.rank, .rank = rank});
+         &(hr_kept_lookup){.by_statement = rank < session->gate.rank, .rank = rank});
 }
 
-void hr_case_of_prepared(hr_session *session, const hg_policy *policy, hr_case *one,
+void hr_statement_of_prepared(hr_session *session, const hg_policy *policy, hr_statement *one,
                          hg_matches *matches)
 {
     hr_thread *thread = session->thread;
@@ -439,14 +439,14 @@ void hr_case_of_prepared(hr_session *session, const hg_policy *policy, hr_case *
 
     one->fingerprint = one->prepared->fingerprint;
     one->fingerprinted = true;
-    for (uint32_t i = 0; i < HR_KEPT_CASES; i++)
-        if (is_kept(&one->prepared->cases[i], resolution, naming, healthy, thread->wall_ms)
-            && use_kept(session, naming, &one->prepared->cases[i], one))
+    for (uint32_t i = 0; i < HR_KEPT_LOOKUPS; i++)
+        if (is_kept(&one->prepared->lookups[i], resolution, naming, healthy, thread->wall_ms)
+            && use_kept(session, naming, &one->prepared->lookups[i], one))
             return;
     find_anew(session, policy, resolution, one, matches);
 }
 
-bool hr_case_writes(hr_session *session, hr_case *one)
+bool hr_statement_writes(hr_session *session, hr_statement *one)
 {
     if (one->prepared != NULL)
         return one->prepared->writes;
@@ -459,7 +459,7 @@ bool hr_case_writes(hr_session *session, hr_case *one)
 }
 
 /* Of fingerprint and database, the same in every process. */
-uint64_t hr_case_pattern(hr_session *session, hr_case *one)
+uint64_t hr_statement_pattern(hr_session *session, hr_statement *one)
 {
     const char *database = hr_database(session);
     uint64_t fingerprint = fingerprint_of(session, one);

@@ -1,0 +1,116 @@
+"""Metrics in words: what they are, what is wrong with them, how near they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.core.samples import CAUSE_MEANINGS, Cause
+from headgate.present.view import Said, Tone
+from headgate.wire.answers import AnswerDoc, MetricDoc
+from headgate.wire.reasons import duration, quantity
+
+FAILING = ("breached", "absent")
+CURRENT = ("healthy", "held", "breached", "waived")
+"""The states in which the value is what the metric is now; else it is what it last was."""
+EXPECTED = (Cause.NEVER_READ.value, Cause.HIBERNATING.value, Cause.WARMING_UP.value)
+UNSPOKEN = tuple(
+    cause.value
+    for cause in (Cause.ELSEWHERE, Cause.NO_PRIMARY, Cause.SPLIT_BRAIN, Cause.HANDING_OVER)
+)
+"""Of the shard, not of one metric: nobody may speak for it."""
+MEANINGS: Mapping[str, str] = {cause.value: meaning for cause, meaning in CAUSE_MEANINGS.items()}
+LIMIT_AT = 2 / 3
+"""Where in its bar a metric's threshold stands: there is room to show how far beyond it is."""
+MAX_SENTENCE_CHARS = 160
+_TONES: Mapping[str, Tone] = {
+    "healthy": "good",
+    "held": "warned",
+    "ignored": "warned",
+    "waived": "warned",
+    "breached": "bad",
+    "absent": "bad",
+}
+
+
+def state_of(doc: MetricDoc) -> Said:
+    if doc.state == "absent" and doc.cause in EXPECTED:
+        return Said(told(doc.cause), "warned")
+    return Said(doc.state, _TONES.get(doc.state, ""))
+
+
+def value_text(doc: MetricDoc) -> str | None:
+    return None if doc.value is None else quantity(doc.value, doc.unit)
+
+
+def threshold_text(doc: MetricDoc) -> str:
+    if doc.threshold is None:
+        return ""
+    return f"{doc.comparison} {quantity(doc.threshold, doc.unit)}"
+
+
+def told(cause: str | None, detail: str = "") -> str:
+    """`timed out: no answer in 0.5 s`."""
+    return ": ".join(filter(None, ((cause or "").replace("_", " "), detail)))
+
+
+def absence_text(doc: MetricDoc, *, detail: bool = True) -> str:
+    """`timed out for 2.2 s: no answer in 0.5 s`; without the server's own words, which may be
+    many, where `detail` is false."""
+    since = f" for {duration(doc.absent_for_ms / 1000)}" if doc.absent_for_ms else ""
+    return told(f"{told(doc.cause)}{since}", doc.detail if detail else "")
+
+
+def obstacle(doc: MetricDoc) -> str:
+    """Without ages, which would change from look to look."""
+    words = told(doc.cause, doc.detail)
+    if doc.state != "breached" or doc.value is None or doc.threshold is None:
+        return f"{doc.name} has no value ({words or 'no cause told'})"
+    where = f" on {words}" if words and doc.scope == "shard" and not doc.cause else ""
+    behind = f" ({words})" if words and not where else ""
+    return f"{doc.name} {quantity(doc.value, doc.unit)}, {beyond(doc)}{where}{behind}"
+
+
+def beyond(doc: MetricDoc) -> str:
+    side = "at or above" if doc.comparison == ">=" else "above"
+    return f"{side} {quantity(doc.threshold or 0.0, doc.unit)}"
+
+
+def refusal_text(answer: AnswerDoc) -> str:
+    """The agent's sentence; where servers' messages made it a page, the gist of it."""
+    reason = answer.reason.removeprefix(f"{answer.database}: ")
+    gist = "; ".join(_gist(m) for m in answer.metrics if m.state in FAILING)
+    if len(reason) > MAX_SENTENCE_CHARS and gist:
+        return gist
+    return reason or answer.verdict
+
+
+def _gist(doc: MetricDoc) -> str:
+    if doc.state == "absent":
+        return f"{doc.name} has no value ({absence_text(doc, detail=False)})"
+    return f"{doc.name} is {value_text(doc)}, {beyond(doc)}"
+
+
+def nearest(metrics: Sequence[MetricDoc]) -> MetricDoc | None:
+    """The metric that has used most of its threshold."""
+    shares = [(m.share, m.metric, m) for m in metrics if m.share is not None]
+    return max(shares, key=lambda item: item[:2])[2] if shares else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Of 100; `limit` is where the threshold stands."""
+
+    filled: float
+    limit: float
+    share: float
+    bad: bool
+
+
+def bar_of(doc: MetricDoc) -> Bar | None:
+    value, threshold = doc.value, doc.threshold
+    if value is None or threshold is None:
+        return None
+    share = value / threshold if threshold > 0 else (0.0 if value <= 0 else 2.0)
+    filled = min(1.0, max(0.0, share * LIMIT_AT)) * 100
+    return Bar(round(filled, 1), round(LIMIT_AT * 100, 1), share, doc.state == "breached")

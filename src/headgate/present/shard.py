@@ -1,0 +1,299 @@
+"""A shard as a tree: who replicates from whom, how each member is, what is wrong. Pure.
+
+Nobody is left out: a member whose upstream is not known, or that is part of a circle, stands at
+the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.present.metrics import (
+    FAILING,
+    Bar,
+    absence_text,
+    bar_of,
+    beyond,
+    told,
+    value_text,
+)
+from headgate.present.view import Note, Said, Tone
+from headgate.present.words import age
+from headgate.wire.answers import MetricDoc
+from headgate.wire.reasons import duration, quantity
+from headgate.wire.shard import MemberDoc, ShardDoc
+
+LAG = "lag"
+MAX_NAMED = 5
+MAX_READINGS = 3
+SKEW_S = 0.1
+
+
+# --- the whole ----------------------------------------------------------------------------------
+
+
+def standing_of(doc: ShardDoc) -> Note:
+    """Who speaks for it."""
+    if doc.standing == "leading":
+        return Note("leading", "good", "" if doc.term is None else f"timeline {doc.term}")
+    if doc.standing == "following":
+        where = f"ask {doc.primary_url}" if doc.primary_url else "its address is not known here"
+        return Note(f"following {doc.primary or '?'}", "info", f"{where} at shard scope")
+    # Why none of the members is the primary, each of them says below.
+    detail = "" if doc.cause == "no_primary" and doc.members else doc.detail
+    nobody = f"nobody may speak for {doc.shard}, so checks at shard scope are refused"
+    return Note(told(doc.cause or "unled"), "bad", f"{nobody}{f': {detail}' if detail else ''}")
+
+
+def in_short(doc: ShardDoc, rows: Sequence[MemberRow]) -> str:
+    """How many, and who is amiss: `20 replicas; 2 breached: db-c, db-k`."""
+    replicas = sum(row.member.role == "replica" for row in rows)
+    said = [f"{replicas} replica{'' if replicas == 1 else 's'}"]
+    by_word: dict[str, list[str]] = {}
+    for row in rows:
+        by_word.setdefault(row.word, []).append(row.member.member)
+    for word, names in by_word.items():
+        if word != HEALTHY:
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            said.append(f"{len(names)} {word}: {', '.join(names[:MAX_NAMED])}{more}")
+    if doc.unwatched:
+        said.append(f"{len(doc.unwatched)} not watched")
+    return "; ".join(said)
+
+
+def without(doc: ShardDoc, member: str) -> list[str]:
+    """What each metric's worst value would be, were this member set aside."""
+    mine = next((m for m in doc.members if m.member == member), None)
+    return [_next_worst(doc, reading) for reading in (mine.readings if mine else ())]
+
+
+def _next_worst(doc: ShardDoc, reading: MetricDoc) -> str:
+    others = [
+        (other.value, m.member)
+        for m in doc.members
+        if m.skip is None
+        for other in m.readings
+        if other.metric == reading.metric and other.value is not None
+    ]
+    mine = [pair for pair in others if pair[0] == reading.value]
+    rest = [pair for pair in others if pair not in mine[:1]]
+    now = value_text(reading) or "no value"
+    if not rest:
+        return f"{reading.metric}: {now} here; no other member has a value"
+    value, name = max(rest)
+    worst = quantity(value, reading.unit)
+    return f"{reading.metric}: {now} here; the highest of the others is {worst} ({name})"
+
+
+# --- who hangs below whom -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    member: MemberDoc
+    depth: int
+    is_last: bool
+    """Of those below the same one."""
+    word: str
+    tone: Tone
+    lag: MetricDoc | None
+    bar: Bar | None
+    telling: Sequence[tuple[str, Said]]
+    """Readings that say how it is: name and value, and what is to be thought of it."""
+    notes: Sequence[Said]
+    """What is amiss, or worth a word."""
+
+
+def tree(doc: ShardDoc) -> list[MemberRow]:
+    """From the top down, each below the one that it replicates from."""
+    by_name = {member.member: member for member in doc.members}
+    below: dict[str | None, list[MemberDoc]] = {}
+    for member in doc.members:
+        below.setdefault(_above(member, by_name), []).append(member)
+
+    def rows(above: str | None, depth: int) -> Iterator[MemberRow]:
+        mine = sorted(below.get(above, ()), key=lambda m: (m.role != "primary", m.member))
+        for member in mine:
+            yield _row(member, depth, is_last=member is mine[-1])
+            yield from rows(member.member, depth + 1)
+
+    return list(rows(None, 0))
+
+
+def _above(member: MemberDoc, by_name: Mapping[str, MemberDoc]) -> str | None:
+    """None for who hangs nowhere: two that each replicate from the other, too."""
+    seen, above = {member.member}, member.upstream_member
+    while above is not None and above in by_name:
+        if above in seen:
+            return None
+        seen.add(above)
+        above = by_name[above].upstream_member
+    return member.upstream_member if member.upstream_member in by_name else None
+
+
+def _row(member: MemberDoc, depth: int, *, is_last: bool) -> MemberRow:
+    is_primary = member.role == "primary"
+    lag = next((r for r in member.readings if r.metric == LAG and not is_primary), None)
+    word, tone = _state(member)
+    return MemberRow(
+        member=member,
+        depth=depth,
+        is_last=is_last,
+        word=word,
+        tone=tone,
+        lag=lag,
+        bar=bar_of(lag) if lag else None,
+        telling=[_reading(reading, member) for reading in telling(member)],
+        notes=list(_notes(member, is_adrift=depth == 0 and member.role == "replica")),
+    )
+
+
+# --- one member ---------------------------------------------------------------------------------
+
+HEALTHY = "healthy"
+
+
+def _state(member: MemberDoc) -> tuple[str, Tone]:
+    if not member.reachable:
+        return "unreachable", "bad"
+    if member.skip is not None:
+        return "set aside", "warned"
+    if member.problem:
+        return "not counted", "warned"
+    if member.hopeless:
+        return "hopeless", "bad"
+    # What a primary measures as lag is its replicas': it is told with them.
+    own = [r for r in member.readings if not (r.metric == LAG and member.role == "primary")]
+    if any(r.state == "breached" for r in own):
+        return "breached", "bad"
+    if member.activity == "hibernating":
+        return "hibernating", ""
+    if any(r.state == "absent" for r in own):
+        return "absent", "bad"
+    return ("no role", "warned") if member.role is None else (HEALTHY, "good")
+
+
+def telling(member: MemberDoc) -> list[MetricDoc]:
+    """What is wrong, and one reading that says how it is: lag, or what is nearest to refusing."""
+    if not member.reachable:
+        return []
+    awake = [r for r in member.readings if r.cause not in _NO_NEWS]
+    wrong = [r for r in awake if r.state in FAILING]
+    if member.role != "primary" and not any(r.metric == LAG for r in wrong):
+        wrong += [r for r in awake if r.metric == LAG]
+    return (wrong or sorted(awake, key=lambda r: -(r.share or 0.0))[:1])[:MAX_READINGS]
+
+
+_NO_NEWS = ("hibernating", "heartbeat_resting", "unsupported")
+"""What has no value because nobody asks, or because a primary has no lag."""
+
+
+def _reading(doc: MetricDoc, member: MemberDoc) -> tuple[str, Said]:
+    bad: Tone = "warned" if doc.metric in member.asides else "bad"
+    if doc.value is None or doc.state == "absent":
+        return doc.metric, Said(f"absent: {absence_text(doc, detail=False)}", bad)
+    name = f"{doc.metric} {value_text(doc)}"
+    return name, Said(beyond(doc), bad) if doc.state == "breached" else Said("", "good")
+
+
+def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
+    if not member.reachable:
+        since = f" for {duration(member.unreachable_for_s)}" if member.unreachable_for_s else ""
+        yield Said(f"unreachable{since}: {member.problem or member.role_detail}", "bad")
+    elif member.problem:
+        yield Said(f"not counted: {member.problem}", "unknown")
+    elif member.role is None and member.role_detail:
+        yield Said(f"role not known: {member.role_detail}", "unknown")
+    if member.activity == "hibernating":
+        asked = "" if member.asked_s_ago is None else f"; last asked {age(member.asked_s_ago)} ago"
+        yield Said(f"hibernating: nobody asks, nothing is measured{asked}", "quiet")
+    elif member.activity == "slow":
+        yield Said("seldom asked: measured less often", "quiet")
+    for metric in member.hopeless:
+        yield Said(f"skipped from {metric}: {member.asides.get(metric, '')}", "bad")
+    yield from _asides(member)
+    if member.activity != "hibernating":
+        for reading in member.readings:
+            yield from _about(reading)
+    if is_adrift and member.upstream:
+        yield Said(f"replicates from {member.upstream}, which is no member")
+    if member.copy is not None and not member.copy.has_all and member.reachable:
+        why = f": {member.copy.fault}" if member.copy.fault else ""
+        yield Said(f"has no copy yet of what is set for the shard{why}", "warned")
+    if member.clock_ahead_s is not None and abs(member.clock_ahead_s) > SKEW_S:
+        side = "ahead of" if member.clock_ahead_s > 0 else "behind"
+        skew = duration(abs(member.clock_ahead_s))
+        yield Said(f"its clock is {skew} {side} the primary's", "warned")
+
+
+def _asides(member: MemberDoc) -> Iterator[Said]:
+    if skip := member.skip:
+        left = duration(skip.until_s)
+        yield Said(f"set aside by {skip.who} for another {left}: {skip.reason}", "warned")
+        return
+    by_why: dict[str, list[str]] = {}
+    for metric, why in member.asides.items():
+        if metric not in member.hopeless:
+            by_why.setdefault(why, []).append(metric)
+    for why, metrics in by_why.items():
+        yield Said(f"set aside from {', '.join(sorted(metrics))}: {why}", "warned")
+
+
+def _about(reading: MetricDoc) -> Iterator[Said]:
+    """What stands behind it, where that is more than its value."""
+    words = told(reading.cause, reading.detail)
+    if reading.cause in _NO_NEWS or not words:
+        return
+    if reading.state in ("absent", "ignored"):
+        yield Said(f"{reading.metric} has no value ({words})", "unknown")
+    else:
+        yield Said(f"{reading.metric}: {words}", "unknown" if reading.cause else "quiet")
+
+
+def facts(member: MemberDoc, shard: ShardDoc) -> list[str]:
+    """All else that is known of it."""
+    found = [_agent(member, shard)]
+    if member.term is not None:
+        found.append(f"timeline {member.term}")
+    if member.upstream:
+        through = member.upstream_member
+        named = f" ({through})" if through and through not in member.upstream else ""
+        found.append(f"from {member.upstream}{named}")
+    if member.bytes_behind is not None:
+        found.append(f"{member.bytes_behind:,} bytes behind")
+    if member.labels:
+        found.append(", ".join(f"{key}={value}" for key, value in member.labels.items()))
+    if member.clock_ahead_s is not None:
+        found.append(f"clock {member.clock_ahead_s * 1000:+.0f} ms")
+    if member.copy is not None and member.copy.exchanged_s_ago is not None:
+        has = "all changes" if member.copy.has_all else "not all changes"
+        found.append(f"has {has} as of {duration(member.copy.exchanged_s_ago)} ago")
+    if member.reported_s_ago is not None:
+        found.append(f"heard {duration(member.reported_s_ago)} ago")
+    if member.asked_s_ago is not None:
+        found.append(f"asked {duration(member.asked_s_ago)} ago")
+    return found
+
+
+def _agent(member: MemberDoc, shard: ShardDoc) -> str:
+    if member.member == shard.member:
+        return "this agent" + (f" at {member.url}" if member.url else "")
+    if member.here:
+        return "this agent, too"
+    return f"agent {member.url}" if member.url else "agent not known"
+
+
+def unwatched(doc: ShardDoc) -> list[tuple[str, Said]]:
+    """Replicas that the primary's server lists, and no agent answers for: name, and what of it."""
+    return [
+        (
+            replica.name or replica.host or "?",
+            Said(
+                "not watched: no agent answers for it, so its lag counts nowhere"
+                + (f"; {replica.bytes_behind:,} bytes behind" if replica.bytes_behind else ""),
+                "warned",
+            ),
+        )
+        for replica in doc.unwatched
+    ]

@@ -1,0 +1,242 @@
+"""What the status says, as an operator reads it at 3 a.m.   StatusDoc ──► sentences, rows, tiles
+
+Pure. What is unhealthy comes first; every absence keeps its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headgate.core.samples import Cause
+from headgate.present.metrics import (
+    CURRENT,
+    FAILING,
+    MEANINGS,
+    UNSPOKEN,
+    Bar,
+    bar_of,
+    nearest,
+    obstacle,
+    state_of,
+    told,
+)
+from headgate.present.view import Note, Step, Tone
+from headgate.wire.answers import MetricDoc
+from headgate.wire.fleet import FleetFollowingDoc
+from headgate.wire.reasons import duration, quantity
+from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
+
+HELD_WITHIN_S = 60.0
+"""A client that was refused and has not asked since then is not waiting any more."""
+
+
+# --- a database ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """A database in one sentence."""
+
+    database: str
+    word: str
+    tone: Tone
+    for_s: float | None
+    says: str
+    steps: Sequence[Step] = ()
+
+
+def database_state(doc: DatabaseDoc, uptime_s: float) -> DatabaseState:
+    name = doc.database
+    failing = [m for m in doc.metrics if m.state in FAILING]
+    if doc.activity == "hibernating":
+        wake = Step("Wake it", f"headgate wake {name}")
+        return DatabaseState(name, "hibernates", "", _resting_s(failing), _RESTS, (wake,))
+    if doc.verdict == "OK":
+        return DatabaseState(name, "admits", "good", None, _nearest(doc.metrics))
+    if failing and all(m.cause in _FIRST for m in failing):
+        return DatabaseState(name, "starting", "warned", None, _starting(failing))
+    healthy_s_ago, why = doc.healthy_s_ago, _why(doc, failing)
+    if healthy_s_ago is None:
+        why = f"{why}; it has admitted nothing since the agent started"
+    for_s = uptime_s if healthy_s_ago is None else healthy_s_ago
+    return DatabaseState(name, "refuses", "bad", for_s, why, tuple(_steps(doc, failing)))
+
+
+def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:
+    """Without ages, which would change from look to look; those stand in the rows."""
+    if not failing or any(m.cause in UNSPOKEN for m in failing):
+        return database.reason.removeprefix(f"{database.database}: ")
+    breaches_first = sorted(failing, key=lambda m: m.state != "breached")
+    return "; ".join(obstacle(m) for m in breaches_first)
+
+
+_FIRST = (Cause.NEVER_READ.value, Cause.WARMING_UP.value)
+_RESTS = "nobody asks, so nothing is measured; the first check wakes it"
+SLOW = "seldom asked: measured less often"
+
+
+def _resting_s(failing: Sequence[MetricDoc]) -> float | None:
+    since = [m.absent_for_ms for m in failing if m.cause == Cause.HIBERNATING.value]
+    known = [ms for ms in since if ms is not None]
+    return max(known) / 1000 if known else None
+
+
+def _starting(failing: Sequence[MetricDoc]) -> str:
+    names = ", ".join(m.name for m in failing)
+    return f"not yet measured: {names}; checks are refused until the first values are in"
+
+
+def _nearest(metrics: Sequence[MetricDoc]) -> str:
+    found = nearest(metrics)
+    if found is None or found.value is None or found.threshold is None:
+        return "no metric has a value" if metrics else "no metric judges it"
+    side = f"{quantity(found.value, found.unit)} of {quantity(found.threshold, found.unit)}"
+    return f"nearest to its threshold: {found.name}, {side} ({found.share:.0%})"
+
+
+def _steps(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> Iterable[Step]:
+    """What to do next; the most telling first."""
+    name = database.database
+    breached = [m for m in failing if m.state == "breached"]
+    shard = database.shard
+    for doc in breached:
+        member = _blamed(doc, database)
+        if member and shard is not None and shard.standing == "leading":
+            skip = f"headgate shard skip {name} {member} --for 30m --reason TEXT"
+            yield Step(f"Set {member} aside", skip, f"/databases/{name}/members/{member}")
+            break
+    if breached:
+        yield Step("Who works there, who waits", "headgate clients", "/clients")
+        yield Step("Hold somebody back", "headgate hold CLIENT --reason TEXT", "/rules")
+    for doc in {m.cause: m for m in failing if m.state == "absent"}.values():
+        yield from _about(doc, name)
+    yield Step("Explain", f"headgate explain --as CLIENT --database {name}", "/explain")
+
+
+def _blamed(doc: MetricDoc, database: DatabaseDoc) -> str:
+    """The replica whose value it is, where one stands behind it."""
+    members = database.shard.members if database.shard is not None else ()
+    if doc.scope != "shard":
+        return ""
+    replicas = [m for m in members if m.role != "primary" and m.skip is None]
+    return next((m.member for m in replicas if _has_worst(m.readings, doc)), "")
+
+
+def _has_worst(readings: Iterable[MetricDoc], doc: MetricDoc) -> bool:
+    return any(r.metric == doc.metric and r.value == doc.value for r in readings)
+
+
+def _about(doc: MetricDoc, database: str) -> Iterable[Step]:
+    cause = doc.cause or ""
+    if cause in MEANINGS:
+        yield Step(f"{told(cause)}: {MEANINGS[cause]}")
+    if cause in (Cause.FAILED.value, Cause.TIMED_OUT.value, Cause.INVALID.value):
+        yield Step("Its settings", f"headgate metrics show {database} {doc.metric}")
+
+
+# --- its metrics --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    database: str
+    now: MetricDoc
+    word: str
+    tone: Tone
+    bar: Bar | None
+    behind: str
+    """Whose value it is, or why there is none."""
+    meaning: str
+    """What that cause is, in a sentence."""
+    view: MetricView | None
+    """Its settings; None where it has none here."""
+
+    @property
+    def is_current(self) -> bool:
+        return self.now.value is not None and self.now.state in CURRENT
+
+    @property
+    def absent_s(self) -> float | None:
+        return None if self.now.absent_for_ms is None else self.now.absent_for_ms / 1000
+
+    @property
+    def age_s(self) -> float | None:
+        return None if self.now.age_ms is None else self.now.age_ms / 1000
+
+
+def metric_rows(
+    database: DatabaseDoc, docs: Iterable[MetricDoc], views: Mapping[tuple[str, str], MetricView]
+) -> list[MetricRow]:
+    return [_row(database, doc, views.get((database.database, doc.metric))) for doc in docs]
+
+
+def _row(database: DatabaseDoc, doc: MetricDoc, view: MetricView | None) -> MetricRow:
+    # What a client is told (that its question wakes it) does not hold for who looks.
+    hibernates = doc.cause == Cause.HIBERNATING.value
+    return MetricRow(
+        database.database,
+        doc,
+        *state_of(doc),
+        bar=bar_of(doc) if doc.state in CURRENT else None,
+        behind="nobody asks" if hibernates else told(doc.cause, doc.detail),
+        meaning=MEANINGS.get(doc.cause or "", ""),
+        view=view,
+    )
+
+
+# --- the agent ----------------------------------------------------------------------------------
+
+
+def agent_notes(status: StatusDoc) -> list[Note]:
+    """What is wrong with the agent itself."""
+    notes = []
+    if status.state_lost:
+        notes.append(Note("state lost", "bad", status.state_lost))
+    if status.settings_fault:
+        says = "The settings file was refused at the last reload, and the earlier settings hold"
+        notes.append(Note("settings refused", "bad", f"{says}: {status.settings_fault}"))
+    if not status.store.writable:
+        notes.append(store_note(status.store))
+    if status.fleet is not None and (status.fleet.kept or status.fleet.stale_for_s is not None):
+        notes.append(fleet_note(status.fleet))
+    return notes
+
+
+def store_note(store: StoreDoc) -> Note:
+    if store.writable:
+        return Note(f"store {store.name}", "", "writable")
+    since = f" for {duration(store.fault_for_s)}" if store.fault_for_s is not None else ""
+    fault = f": {store.fault}" if store.fault else ""
+    waiting = f", and {store.tallies_waiting:,} counts wait" if store.tallies_waiting else ""
+    says = f"{store.name} cannot be written{since}{fault}. Checks go on; nothing can be changed"
+    return Note("store not writable", "bad", f"{says} meanwhile{waiting}.")
+
+
+def fleet_note(fleet: FleetFollowingDoc) -> Note:
+    tone: Tone = "bad" if fleet.kept else "warned" if fleet.stale_for_s is not None else ""
+    return Note("fleet", tone, fleet.says)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    count: int | None
+    """None: not known."""
+    label: str
+    tone: Tone
+    href: str
+    why: str = ""
+
+
+def tiles_now(status: StatusDoc) -> list[Tile]:
+    awake = (d for d in status.databases if d.activity != "hibernating")
+    bad = sum(m.state in FAILING for d in awake for m in d.metrics)
+    waiting = sum(map(is_held, status.clients))
+    return [
+        Tile(bad, "metrics unhealthy", "bad" if bad else "", "/#metrics"),
+        Tile(waiting, "clients held", "warned" if waiting else "", "/clients"),
+    ]
+
+
+def is_held(client: ClientDoc) -> bool:
+    return client.refused_for_s is not None and client.last_seen_s_ago < HELD_WITHIN_S

@@ -1,0 +1,156 @@
+"""A settings file as it is read: text ──► TOML ──► structs, with everything that is wrong with it.
+
+The agent and the proxy share this: every fault is reported with its line, nothing is half-applied.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headgate.core.places import with_lines
+from headgate.core.settings import read_struct, table_of, unknown
+from headgate.errors import Fault, InvalidSettings
+from headgate.traffic.parse import parse_policy
+from headgate.traffic.policy import Policy
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_POLICY_FILE_BYTES = 16 * 1024 * 1024
+T = TypeVar("T")
+
+
+class Document:
+    """One file's tables, and the faults that were found while they were read."""
+
+    def __init__(self, tables: Mapping[str, Any], known: Collection[str]) -> None:
+        self.tables = tables
+        self.faults = [
+            Fault(key, unknown(key, sorted(known))) for key in tables.keys() - set(known)
+        ]
+
+    def fault(self, place: str, message: str) -> None:
+        self.faults.append(Fault(place, message))
+
+    def is_broken(self, section: str) -> bool:
+        return any(fault.place.partition(".")[0] == section for fault in self.faults)
+
+    def section(
+        self, name: str, struct: type[T], *, environment: Mapping[str, object] | None = None
+    ) -> T | None:
+        """[name], over which the environment's words go. None: it has faults, as far as read."""
+        raw = self.tables.get(name, {})
+        if environment and isinstance(raw, Mapping):
+            raw = {**raw, **environment}
+        return self.read(raw, struct, name)
+
+    def read(
+        self,
+        raw: object,
+        struct: type[T],
+        place: str,
+        sections: frozenset[str] = frozenset(),
+        **others: Any,
+    ) -> T | None:
+        made, faults = read_struct(raw, struct, place=place, sections=sections, **others)
+        self.faults += faults
+        return made
+
+    def each(
+        self, place: str, struct: type[T], most: int, *, raw: object = None
+    ) -> Iterator[tuple[int, T]]:
+        """Of [[place]], those that are sound, with their numbers."""
+        entries = self.tables.get(place, []) if raw is None else raw
+        if not isinstance(entries, list):
+            self.fault(place, f"must be a list of tables: [[{place}]]")
+        elif len(entries) > most:
+            self.fault(place, f"has {len(entries)} entries, at most {most}")
+        else:
+            for index, entry in enumerate(entries):
+                if (made := self.read(entry, struct, f"{place}.{index}")) is not None:
+                    yield index, made
+
+    def refuse_faults(self) -> None:
+        if self.faults:
+            raise InvalidSettings(list(dict.fromkeys(self.faults)))
+
+
+def environment_name(prefix: str, key: str) -> str:
+    return prefix + key.upper()
+
+
+def from_environment(
+    struct: type, prefix: str, environment: Mapping[str, str]
+) -> dict[str, object]:
+    """HEADGATE_LISTEN=… for `listen`. Numbers and booleans are read as TOML would."""
+    return {
+        name: _toml_value(environment[environment_name(prefix, name)])
+        for name in table_of(struct)
+        if environment_name(prefix, name) in environment
+    }
+
+
+def _toml_value(raw: str) -> object:
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+    return value if isinstance(value, bool | int | float) else raw
+
+
+# --- files ---------------------------------------------------------------------------------
+
+
+def settings_text(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """What a file says, or InvalidSettings."""
+    source = str(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings([Fault("", f"cannot be read: {error.strerror}")], source) from None
+    if len(content) > most_bytes:
+        fault = Fault("", f"has {len(content)} bytes, at most {most_bytes}")
+        raise InvalidSettings([fault], source)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidSettings([Fault("", "is not UTF-8 here", line)], source) from None
+
+
+def toml_tables(content: str, source: str) -> dict[str, Any]:
+    tables: dict[str, Any] = _parsed(content, source, is_json=False)
+    return tables
+
+
+def _parsed(content: str, source: str, *, is_json: bool) -> Any:
+    kind = "JSON" if is_json else "TOML"
+    try:
+        return json.loads(content) if is_json else tomllib.loads(content)
+    except ValueError as error:  # Of either kind.
+        raise InvalidSettings([Fault("", f"is not {kind}: {error}")], source) from None
+    except RecursionError:
+        raise InvalidSettings([Fault("", "is nested too deeply")], source) from None
+
+
+def placed(error: InvalidSettings, content: str, source: str) -> InvalidSettings:
+    """With the lines of the file that `content` is of. A fault that has one keeps it."""
+    return InvalidSettings(with_lines(error.faults, content), source)
+
+
+def load_policy(path: Path) -> Policy:
+    """The policy of a file (TOML, or JSON if its name ends so), or InvalidSettings with every
+    fault, and in TOML its line."""
+    content = settings_text(path, MAX_POLICY_FILE_BYTES)
+    return read_policy(content, is_json=path.suffix == ".json", source=str(path))
+
+
+def read_policy(content: str, *, is_json: bool, source: str = "") -> Policy:
+    document = _parsed(content, source, is_json=is_json)
+    try:
+        return parse_policy(document)
+    except InvalidSettings as error:
+        faults = error.faults if is_json else with_lines(error.faults, content)
+        raise InvalidSettings(faults, source) from None
