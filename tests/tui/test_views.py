@@ -130,7 +130,7 @@ def test_clients_say_since_when_by_what_their_hour_and_the_remedy() -> None:
     assert "HELD 13 min by lag, since 02:59" in line
     assert "··········▃▇▃▇▃▇▃▇▃▇" in line
     assert "headgate rule lift r7" in text
-    assert "mostly held for 10 min; at worst 90 %" in text
+    assert "mostly held for at most 10 min; 90 % of its checks at worst" in text
 
 
 def test_levels_have_the_sums_of_their_clients() -> None:

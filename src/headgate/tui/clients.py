@@ -343,5 +343,5 @@ def _hour_line(found: Strip) -> Text:
         return Text("did not ask within the last hour", style="dim")
     mostly = sum(share >= MOSTLY for share in asked) * STRIP_STEP_MINUTES
     worst = percent(max(asked))
-    told = f"last hour: mostly held for {mostly} min; at worst {worst} of its checks were refused"
+    told = f"last hour: mostly held for at most {mostly} min; {worst} of its checks at worst"
     return Text(f"{told}{f', most by {plain(found.told)}' if found.told else ''}")

@@ -16,13 +16,13 @@ from headgate.cli.render import (
     agent_line,
     client_table,
     database_blocks,
-    fleet_line,
     is_loud,
-    store_line,
+    note_text,
 )
 from headgate.cli.tree import curves, shard_tree
 from headgate.cli.words import plain
 from headgate.present.metrics import UNSPOKEN
+from headgate.present.status import agent_notes
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
 from headgate.tui.sources import Scene, Told
@@ -169,16 +169,7 @@ def lost_line(picture: Picture, now_s: float) -> Text:
 
 
 def _notes(status: StatusDoc) -> list[RenderableType]:
-    notes: list[RenderableType] = []
-    if status.state_lost:
-        notes.append(Text(f"STATE LOST  {plain(status.state_lost)}", style="bold red"))
-    if status.settings_fault:
-        message = f"settings refused at the last reload: {plain(status.settings_fault)}"
-        notes.append(Text(message, style="bold red"))
-    if not status.store.writable:
-        notes.append(store_line(status.store))
-    if status.fleet is not None and (status.fleet.kept or status.fleet.stale_for_s is not None):
-        notes.append(fleet_line(status.fleet))
+    notes: list[RenderableType] = [note_text(note) for note in agent_notes(status)]
     loud = [advice for advice in status.advice if is_loud(advice)]
     quiet = [advice for advice in status.advice if not is_loud(advice)]
     shown = (*loud[:MAX_LOUD], *quiet[:MAX_ADVICE])
