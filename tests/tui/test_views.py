@@ -113,7 +113,7 @@ def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed
 
 def test_an_agent_that_began_anew_is_said() -> None:
     anew = replace(BUSY, picture=replace(BUSY.picture, restarted_at_s=95.0))
-    assert "the agent began anew 5.0 s ago" in shown(State(), anew)
+    assert "the agent restarted 5.0 s ago" in shown(State(), anew)
 
 
 def test_the_shard_is_a_tree_with_curves() -> None:
@@ -155,7 +155,7 @@ def test_a_filter_finds_names_databases_and_what_holds() -> None:
     assert [c.client for c in matching(clients, "held LAG")] == ["etl:nightly"]
     assert [c.client for c in matching(clients, "orders")] == ["backfill:users"]
     assert len(flat(matching(clients, ""))) == 3
-    assert "nobody matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
+    assert "no client matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
 
 
 def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
@@ -167,10 +167,10 @@ def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
 
 def test_refusals_and_changes_share_a_view() -> None:
     text = shown(State("past"), BUSY)
-    assert "refused lately: 50" in text and "changed lately: 50" in text
+    assert "rejected lately: 50" in text and "changed lately: 50" in text
     assert "THRESHOLD_EXCEEDED" in text and "ratio: 0.5" in text
     swapped = shown(State("past", tab=1), BUSY)
-    assert swapped.index("changed lately") < swapped.index("refused lately")
+    assert swapped.index("changed lately") < swapped.index("rejected lately")
 
 
 def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:

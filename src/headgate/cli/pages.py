@@ -379,11 +379,11 @@ def audit_page(entries: Sequence[AuditDoc], canvas: Canvas) -> RenderableType:
     for entry in entries:
         at = plain(entry.at).replace("T", " ").split(".")[0].removesuffix("Z")
         cells = [Text(at), Text(plain(entry.who)), Text(plain(entry.action))]
-        table.add_row(*cells, Text(plain(entry.target)), _audit_change(entry, canvas.marks))
+        table.add_row(*cells, Text(plain(entry.target)), audit_change(entry, canvas.marks))
     return table
 
 
-def _audit_change(entry: AuditDoc, marks: Marks) -> Text:
+def audit_change(entry: AuditDoc, marks: Marks) -> Text:
     before = entry.before if isinstance(entry.before, Mapping) else {}
     after = entry.after if isinstance(entry.after, Mapping) else {}
     if entry.after is None:

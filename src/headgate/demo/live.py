@@ -181,7 +181,7 @@ class Director:
         self.tour.hear(after)
         led_by, self._led_by = self._led_by, after.leader or self._led_by
         if self._led_by != led_by and led_by is not None:
-            self._tell(f"{self._led_by}'s agent speaks for the shard: its page is the one below")
+            self._tell(f"{self._led_by}'s agent speaks for the shard: the page is its own now")
 
     def press(self, key: str, typed: str = "") -> None:
         if key in STEPS:

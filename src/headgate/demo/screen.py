@@ -67,11 +67,11 @@ class Shown:
 def strip(shown: Shown, room: int) -> list[Text]:
     """Above every view: which scene is on, what to look at, and what happened last."""
     playing = shown.playing
-    head = Text(f"scene {playing.number} of {playing.of}  ", "bold cyan")
+    head = Text().append(f"scene {playing.number} of {playing.of}  ", "bold cyan")
     head.append(playing.title, "bold")
     busy = playing.busy and not playing.waits_for
     head.append(f"   {_then(playing)}", "yellow" if busy else "dim")
-    lines = [head, Text("look at  ", "bold cyan").append(_look(shown), "cyan")]
+    lines = [head, Text().append("look at  ", "bold cyan").append(_look(shown), "cyan")]
     lines += [_event(event) for event in shown.events[-1:]] if room > ROOMY else []
     return [_one_line(line) for line in lines]
 

@@ -42,7 +42,7 @@ def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
     shares = {one.name: one.cpu_share for one in policy.budgets if one.cpu_share is not None}
     if shares:
         told = ", ".join(f"{plain(name)} {share:.0%}" for name, share in shares.items())
-        parts.append(Text(f"of the server's CPU, of late: {told}"))
+        parts.append(Text(f"share of the server's CPU now: {told}"))
     if one.violations is not None and one.violations.budgets:
         parts += [Text(), drawn(violations_view(one.violations), canvas)]
     if one.state is not None:
@@ -53,7 +53,7 @@ def _one_controlled(one: Controlled, canvas: Canvas) -> list[RenderableType]:
 STATEMENT_COLUMNS = (
     Column("statement", 20, 200, 1),
     Column("CPU", 8, 8, 2, right=True),
-    Column("of late", 7, 7, 5, right=True),
+    Column("now", 7, 7, 5, right=True),
     Column("calls", 7, 9, 4, right=True),
     Column("each", 8, 8, 6, right=True),
     Column("off by", 6, 6, 3, right=True),

@@ -175,7 +175,7 @@ def draw(scene: Scene, ask: Ask) -> Page:
     by_key = {found.key: node for found, node in rows}
     fixed = _above(every, clients, ask, starved)
     if not rows:
-        none = "no client has asked yet" if not every else f"nobody matches {ask.filter!r}"
+        none = "no client has checked yet" if not every else f"no client matches {ask.filter!r}"
         return Page([*fixed, Text(none, style="dim")])
     fixed.append(Text("  ").append_text(header(drawer.fitted)))
     chosen = by_key.get(ask.chosen) or rows[0][1]

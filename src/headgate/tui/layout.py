@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -76,8 +77,9 @@ def header(fitted: Sequence[Fitted]) -> Text:
     return _joined(fitted, [Text(one.column.name, style="dim") for one in fitted])
 
 
-def row(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
-    return _joined(fitted, [cells[one.at] for one in fitted])
+def row(fitted: Sequence[Fitted], cells: Sequence[str | Text]) -> Text:
+    shown = (cells[one.at] for one in fitted)
+    return _joined(fitted, [Text(plain(one)) if isinstance(one, str) else one for one in shown])
 
 
 def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
@@ -179,6 +181,21 @@ class Extent(Struct, frozen=True):
 
 
 MARK_CELLS = 2
+
+
+def listed(
+    columns: Sequence[Column], items: Sequence[tuple[str, Sequence[str | Text]]], width: int
+) -> tuple[Text, list[Row]]:
+    """A head, and a row for each key and its cells: columns are no wider than what is in them."""
+    cells = zip(*(cells for _, cells in items), strict=True)
+    needed = {
+        column.name: max(cell_len(str(cell)) for cell in (column.name, *found))
+        for column, found in zip(columns, cells, strict=False)
+        if column.most < PROSE_CELLS
+    }
+    fitted = fit(needing(columns, **needed), width - MARK_CELLS)
+    rows = [Row(key, partial(row, fitted, cells)) for key, cells in items]
+    return Text("  ").append_text(header(fitted)), rows
 
 
 def place(keys: Sequence[str], cursor: Cursor) -> int:

@@ -47,7 +47,11 @@ def draw(scene: Scene, ask: Ask) -> Page:
     status = scene.picture.status
     if status is None:
         return Page([Text("waiting for the agent's first answer", style="dim")])
-    more = [*_rule_notes(scene.of("rules")), *_resting_note(status.databases), *_anew(scene, ask)]
+    more = [
+        *_rule_notes(scene.of("rules")),
+        *_resting_note(status.databases),
+        *_restarted(scene, ask),
+    ]
     parts = overview(scene.picture, status, ask.canvas, ask.height, more=more)
     return Page(lines=Ruler(ask.canvas.width).lines(*parts))
 
@@ -76,11 +80,11 @@ def _resting_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
     return [Text(told, style="bold blue")]
 
 
-def _anew(scene: Scene, ask: Ask) -> list[Text]:
+def _restarted(scene: Scene, ask: Ask) -> list[Text]:
     at_s = scene.picture.restarted_at_s
     if at_s is None or ask.now_s - at_s > 60:
         return []
-    return [Text(f"the agent began anew {duration(ask.now_s - at_s)} ago", style="bold yellow")]
+    return [Text(f"the agent restarted {duration(ask.now_s - at_s)} ago", style="bold yellow")]
 
 
 # --- 2 shard -----------------------------------------------------------------------------------

@@ -127,7 +127,10 @@ def _named(sequence: str) -> str | None:
 
 
 class Bell:
-    """Wakes whoever waits for keys: another thread has news, or the terminal has another size."""
+    """Wakes whoever waits for keys: another thread has news, or the terminal has another size.
+
+    Its pipe is never closed: a thread that is late would ring into whatever took its number.
+    """
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe()

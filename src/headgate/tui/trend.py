@@ -47,7 +47,7 @@ class Picture(Struct, frozen=True):
     recent: Mapping[Key, Sequence[float | None]] = {}
     rates: Mapping[Key, tuple[float, float]] = {}
     restarted_at_s: float | None = None
-    """When the agent was seen to have begun anew; None: not since this one watches."""
+    """When the agent was seen to have restarted; None: not since this one watches."""
 
 
 class Trend:
@@ -98,8 +98,8 @@ class Trend:
         before, seen_at_s = self.picture.status, self.picture.seen_at_s
         if before is None or seen_at_s is None:
             return None
-        began_anew = status.uptime_s < before.uptime_s or status.agent != before.agent
-        return at_s if began_anew else self.picture.restarted_at_s
+        restarted = status.uptime_s < before.uptime_s or status.agent != before.agent
+        return at_s if restarted else self.picture.restarted_at_s
 
     def _remember(self, status: StatusDoc, at_s: float) -> dict[Key, tuple[float | None, ...]]:
         slot = _slot(at_s)
@@ -151,7 +151,7 @@ def _row(slots: Slots, now: int) -> tuple[float | None, ...]:
 
 
 def _went_back(before: Clients, now: Clients) -> bool:
-    """The agent has counted anew."""
+    """The agent has started to count again."""
     shared = (key for key in now if key in before)
     return any(
         now[key].admitted < before[key].admitted or now[key].refused < before[key].refused
