@@ -36,9 +36,9 @@ static const char *check_head(const hg_policy *policy, size_t length)
     if (memcmp(policy->magic, HG_POLICY_MAGIC, sizeof policy->magic) != 0)
         return "not a compiled policy";
     if (policy->format != HG_POLICY_FORMAT)
-        return "a format of policy that this version does not read";
+        return "it was compiled for another version: compile it again with this one";
     if (policy->length != length)
-        return "not as long as it says: cut off, or something follows";
+        return "not as long as it says: cut off, or with something appended";
     if (length % 8 != 0 || length > HG_MAX_POLICY_BYTES)
         return "a length that no policy has";
     crc = hg_crc32(0, bytes, crc_at);

@@ -234,7 +234,7 @@ static const char *fill(hg_region *region, uint32_t area, const void *bytes, siz
     const char *why;
 
     if (length > hg_plan(region)->sizes.policy_bytes)
-        return "larger than the region has room for";
+        return "larger than the memory for policies";
     if (length < sizeof *policy)
         return "shorter than the head of a policy";
     memcpy(policy, bytes, length);

@@ -40,8 +40,8 @@ static void gave_up(hr_thread *thread, const hr_newcomer *newcomer)
 
 static void begin(hr_thread *thread, const hr_newcomer *newcomer)
 {
-    hr_session *session =
-        hr_session_make(thread, newcomer->fd, newcomer->listener, &newcomer->address);
+    hr_session *session = hr_session_make(thread, newcomer->fd, newcomer->listener,
+                                          &newcomer->address);
 
     if (session == NULL) {
         gave_up(thread, newcomer);
@@ -107,7 +107,8 @@ static void place(hr_thread *thread, const hr_newcomer *newcomer)
 
 void hr_take_in(hr_thread *thread, int fd, hr_listener *listener)
 {
-    hr_newcomer newcomer = {.fd = fd, .excess = HR_EXCESS_SESSIONS, .own = true, .listener = listener};
+    hr_newcomer newcomer = {
+        .fd = fd, .excess = HR_EXCESS_SESSIONS, .own = true, .listener = listener};
 
     atomic_fetch_add(&hr_shared(thread)->sessions, 1);
     atomic_fetch_add(&listener->sessions, 1);
@@ -298,8 +299,10 @@ int hr_listen(hr_relay *relay, int fd, uint32_t route, const hr_tls_settings *tl
     hr_tls *made, *old;
 
     if (listener == NULL) {
-        snprintf(error, error_length, "there are %u listeners already, with those that are gone and "
-                 "have sessions yet", HR_MAX_LISTENERS);
+        snprintf(error, error_length,
+                 "there are %u listeners already, with those that are gone and "
+                 "have sessions yet",
+                 HR_MAX_LISTENERS);
         return -1;
     }
     if (!is_listening(fd, error, error_length) || !open_tls(relay, tls, &made, error, error_length))

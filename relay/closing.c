@@ -52,8 +52,8 @@ static void tell(hr_session *session, hr_lost why)
     event.took_ns = session->thread->now_ns - session->since_ns;
     event.wall_ms = session->thread->wall_ms;
     event.user_length = add_text(&event, &used, names);
-    event.database_length =
-        add_text(&event, &used, names == NULL ? NULL : names + session->gate.database_at);
+    event.database_length = add_text(&event, &used,
+                                     names == NULL ? NULL : names + session->gate.database_at);
     hr_words_of_loss(session, why, words, sizeof words);
     event.reason_length = add_text(&event, &used, words);
     hr_tell(session->thread, &event);
@@ -197,10 +197,10 @@ void hr_begin_close(hr_session *session)
         stop_reading(session, HR_SERVER);
     hr_drop_kept(session, HR_CLIENT);
     hr_drop_kept(session, HR_SERVER);
-    session->own.close_by_ns
-        = session->thread->now_ns + (session->stopping ? HR_STOP_AGAIN_NS / 2 : HR_LINGER_NS);
-    session->own.close_limit_ns
-        = session->thread->now_ns + (session->stopping ? HR_STOP_NS : HR_LONGEST_LINGER_NS);
+    session->own.close_by_ns = session->thread->now_ns
+                               + (session->stopping ? HR_STOP_AGAIN_NS / 2 : HR_LINGER_NS);
+    session->own.close_limit_ns = session->thread->now_ns
+                                  + (session->stopping ? HR_STOP_NS : HR_LONGEST_LINGER_NS);
     session->own.close_unsent = unsent_of(session);
     hr_timer(session, session->own.close_by_ns);
     hr_close_further(session);

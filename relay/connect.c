@@ -101,8 +101,8 @@ static int begin(hr_session *session, const hr_place *place)
         server->connecting = false;
         return ENOMEM;
     }
-    session->own.connect_by_ns =
-        session->thread->now_ns + session->thread->relay->settings.connect_timeout_ms * HR_MS;
+    session->own.connect_by_ns = session->thread->now_ns
+                                 + session->thread->relay->settings.connect_timeout_ms * HR_MS;
     hr_timer(session, session->own.connect_by_ns);
     return 0;
 }
@@ -152,9 +152,10 @@ void hr_connect(hr_session *session)
     session->own.wished = session->target_id != 0;
     if (session->own.excess && !session->own.wished) {
         if (session->own.excess == HR_EXCESS_LOGINS)
-            snprintf(fault, sizeof session->thread->engine->fault,
-                     "%u are logging in from this address, as many as max_logins_per_address allows",
-                     hr_logins_most(session->thread->relay));
+            snprintf(
+                fault, sizeof session->thread->engine->fault,
+                "%u are logging in from this address, as many as max_logins_per_address allows",
+                hr_logins_most(session->thread->relay));
         else
             snprintf(fault, sizeof session->thread->engine->fault,
                      "there are %u, as many as max_sessions allows", settings->max_sessions);

@@ -139,7 +139,8 @@ bool hr_spill(hr_session *session, hr_end end, size_t sent)
             continue;
         }
         length -= sent;
-        if (!copy_unsent(session, side, (uint8_t *) out->piece[i].iov_base + sent, length, wanted)) {
+        if (!copy_unsent(session, side, (uint8_t *) out->piece[i].iov_base + sent, length,
+                         wanted)) {
             session->thread->engine->out_of_buffers = true;
             break;
         }

@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define HR_PIECES 256u
-#define HR_HEADROOM 4096u            /* in front of what is read: for what was kept of the last read */
+#define HR_HEADROOM 4096u /* in front of what is read: for what was kept of the last read */
 #define HR_ROOM_BYTES (256u * 1024u) /* read at once from a server */
 #define HR_MAX_UNSENT (256u * 1024u) /* an end that has not taken so much stops the other one */
 #define HR_SCRATCH_BYTES 32768u
@@ -61,14 +61,14 @@ typedef struct hr_places {
 } hr_places;
 
 typedef struct hr_listener {
-    int fd;                    /* -1: closed */
+    int fd; /* -1: closed */
     uint16_t number;
     uint32_t route;
     _Atomic uint8_t tls_mode;
-    hr_tls *tls;               /* under hr_engine_shared.lock */
+    hr_tls *tls; /* under hr_engine_shared.lock */
     _Atomic uint32_t watchers; /* threads */
     _Atomic uint32_t sessions; /* that came by it: they look here for their route and context */
-    _Atomic bool gone;         /* hr_unlisten: free for another, once nobody looks here any more */
+    _Atomic bool gone; /* hr_unlisten: free for another, once nobody looks here any more */
 } hr_listener;
 
 /* How many sessions a user has, or are logging in from an address: by the hash of either. */
@@ -98,17 +98,23 @@ typedef struct hr_engine_shared {
 
 typedef struct hr_engine hr_engine;
 
-enum { HR_ORDER_STIR = 1u, HR_ORDER_PLACES = 2u, HR_ORDER_DRAIN = 4u, HR_ORDER_STOP = 8u, HR_ORDER_LISTEN = 16u };
+enum {
+    HR_ORDER_STIR = 1u,
+    HR_ORDER_PLACES = 2u,
+    HR_ORDER_DRAIN = 4u,
+    HR_ORDER_STOP = 8u,
+    HR_ORDER_LISTEN = 16u
+};
 enum { HR_POOLS = 4 };
 
 struct hr_engine {
-    hr_pieces out[2];        /* emitted by the session that is being looked at */
-    uint8_t *room;           /* HR_HEADROOM, then HR_ROOM_BYTES */
+    hr_pieces out[2]; /* emitted by the session that is being looked at */
+    uint8_t *room; /* HR_HEADROOM, then HR_ROOM_BYTES */
     uint8_t *scratch;
-    uint8_t *record;         /* HR_RECORD_BYTES */
+    uint8_t *record; /* HR_RECORD_BYTES */
     size_t scratch_used;
     hr_buffer *scratch_more;
-    bool out_of_buffers;     /* since the last call into a machine */
+    bool out_of_buffers; /* since the last call into a machine */
     hr_session **heap;
     uint32_t heaped, heap_room;
     hr_session *sessions, *dead, *spare;
@@ -117,16 +123,16 @@ struct hr_engine {
     hr_buffer *pool[HR_POOLS];
     uint32_t pooled[HR_POOLS];
     hr_places *places;
-    uint32_t turn;           /* among replicas that are equally busy */
-    uint32_t watching;       /* listeners, a bit each */
-    int bell;                /* eventfd */
-    int spare_fd;            /* given up to be able to refuse when there are no more */
+    uint32_t turn; /* among replicas that are equally busy */
+    uint32_t watching; /* listeners, a bit each */
+    int bell; /* eventfd */
+    int spare_fd; /* given up to be able to refuse when there are no more */
     pthread_t handle;
     bool seated, gated, running, stopped;
     char fault[320];
     _Alignas(64) _Atomic(hr_errand *) inbox; /* written by other threads */
     _Atomic uint32_t orders;
-    _Atomic uint32_t load;   /* sessions that it has or was given */
+    _Atomic uint32_t load; /* sessions that it has or was given */
 };
 
 static inline hr_engine_shared *hr_shared(const hr_thread *thread)
@@ -171,7 +177,7 @@ uint32_t hr_unsent_pieces(const hr_side *side, struct iovec *pieces, uint32_t mo
 
 /* What may wait for an end before the other one is stopped: less, as buffers get fewer. */
 size_t hr_unsent_most(const hr_thread *thread);
-size_t hr_room_most(const hr_thread *thread);    /* what is read from a server at once */
+size_t hr_room_most(const hr_thread *thread); /* what is read from a server at once */
 bool hr_buffers_scarce(const hr_thread *thread); /* the rest is for those who cannot wait */
 
 /* ── feed.c ───────────────────────────────────────────────────────────────── */
@@ -190,7 +196,8 @@ void hr_send_failed(hr_session *session, hr_end end);
 void hr_sent(hr_session *session, hr_end end);
 void hr_settle(hr_session *session);
 void hr_act(hr_session *session, hr_end from, hr_next next);
-void hr_orphan_due(hr_session *session); /* its client has ended, and what waits has waited long enough */
+void hr_orphan_due(
+    hr_session *session); /* its client has ended, and what waits has waited long enough */
 void hr_look_again(hr_session *session); /* it was held, and has been woken or is due */
 void hr_drop_kept(hr_session *session, hr_end end);
 
@@ -199,7 +206,7 @@ void hr_drop_kept(hr_session *session, hr_end end);
 hr_session *hr_session_make(hr_thread *thread, int fd, const hr_listener *listener,
                             const struct sockaddr_storage *address);
 void hr_session_finish(hr_session *session); /* both ends are closed */
-void hr_bury(hr_thread *thread);             /* the round's dead are free for others */
+void hr_bury(hr_thread *thread); /* the round's dead are free for others */
 void hr_sessions_free(hr_thread *thread);
 /* Counts where it comes from, until it has logged in; false: as many do so as may. */
 bool hr_count_login(hr_session *session);
@@ -253,7 +260,7 @@ void hr_timers_run(hr_thread *thread);
 hr_thread *hr_thread_make(hr_relay *relay, uint32_t number);
 void hr_thread_free(hr_thread *thread);
 void *hr_thread_run(void *thread); /* until it is ordered to stop */
-void *hr_aligned(size_t bytes);    /* to a line, and zero */
+void *hr_aligned(size_t bytes); /* to a line, and zero */
 
 /* ── inbox.c, accept.c, drain.c ───────────────────────────────────────────── */
 
@@ -262,7 +269,7 @@ void hr_inbox_close(hr_thread *thread);
 void hr_inbox_enter(hr_thread *thread); /* this thread is that one */
 void hr_inbox_run(hr_thread *thread);
 bool hr_inbox_waits(const hr_thread *thread);
-void hr_inbox_shut(hr_thread *thread);  /* runs the last ones; hr_post says no from then on */
+void hr_inbox_shut(hr_thread *thread); /* runs the last ones; hr_post says no from then on */
 void hr_order(hr_thread *thread, uint32_t order);
 uint32_t hr_orders_take(hr_thread *thread);
 void hr_watched(hr_thread *thread, void *what); /* loops: a watched descriptor is readable */

@@ -117,8 +117,8 @@ static ration *ration_of(struct hr_events *events, const hr_event *event)
 {
     if (event->kind < HR_EVENT_REFUSED || event->kind > HR_EVENT_WARNED)
         return NULL;
-    return &events->rations[(size_t) (event->number % events->clients) * RATIONED_KINDS + event->kind
-                            - HR_EVENT_REFUSED];
+    return &events->rations[(size_t) (event->number % events->clients) * RATIONED_KINDS
+                            + event->kind - HR_EVENT_REFUSED];
 }
 
 /* Whether this client may be told of again. */

@@ -106,9 +106,10 @@ static void cannot_keep(hr_session *session, hr_end from, size_t length)
         lose_memory(session);
         return;
     }
-    snprintf(fault, sizeof session->thread->engine->fault,
-             "the %s has sent more than %u bytes that had to wait, which is the most there is for one session",
-             from == HR_CLIENT ? "client" : "server", most_kept(from));
+    snprintf(
+        fault, sizeof session->thread->engine->fault,
+        "the %s has sent more than %u bytes that had to wait, which is the most there is for one session",
+        from == HR_CLIENT ? "client" : "server", most_kept(from));
     hr_lose(session, HR_LOST_MEMORY, fault);
 }
 
@@ -116,7 +117,8 @@ static void cannot_keep(hr_session *session, hr_end from, size_t length)
 bool hr_after_machine(hr_session *session)
 {
     session->own.told = session->thread->engine->out[HR_CLIENT].bytes > 0;
-    if (session->established && session->own.names_seen != session->gate.names && !hr_user_proved(session)) {
+    if (session->established && session->own.names_seen != session->gate.names
+        && !hr_user_proved(session)) {
         hr_lose(session, HR_LOST_SESSIONS, session->fault);
         return false;
     }
@@ -348,7 +350,8 @@ static bool look_at_ends(hr_session *session)
     hr_side *client = &session->side[HR_CLIENT], *server = &session->side[HR_SERVER];
 
     if (server->ended && server->shaking)
-        hr_lose(session, HR_LOST_TLS, "TLS with the server: it has closed the connection meanwhile");
+        hr_lose(session, HR_LOST_TLS,
+                "TLS with the server: it has closed the connection meanwhile");
     else if (server->ended && server->fd >= 0)
         hr_lose(session, client->ended ? HR_LOST_CLIENT : HR_LOST_SERVER, NULL);
     else if (client->failed)
@@ -405,7 +408,8 @@ static bool client_lags(const hr_session *session)
  * is not read. To sign in takes little, and has its deadline. */
 static bool is_scarce(hr_session *session)
 {
-    bool scarce = session->established && hr_buffers_scarce(session->thread) && client_lags(session);
+    bool scarce = session->established && hr_buffers_scarce(session->thread)
+                  && client_lags(session);
 
     session->own.scarce_by_ns = scarce ? session->thread->now_ns + HR_SCARCE_NS : 0;
     if (scarce)
@@ -427,8 +431,8 @@ static void regulate(hr_session *session)
                     !client->ended && !client_full && !server_full && !waits(session, HR_CLIENT),
                     client_full || server_full);
     if (server->fd >= 0 && !server->connecting)
-        set_reading(session, HR_SERVER,
-                    !server->ended && !unheard && !waits(session, HR_SERVER), unheard);
+        set_reading(session, HR_SERVER, !server->ended && !unheard && !waits(session, HR_SERVER),
+                    unheard);
 }
 
 static void count_rest(hr_session *session, bool resting)

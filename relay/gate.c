@@ -271,8 +271,8 @@ static void begin_asking(hr_asking *a, hr_session *session, uint32_t flags, hr_w
         session->gate.paused_ns = session->paused_ns;
 }
 
-static hr_statement *add_case(hr_asking *a, const char *text, uint32_t length, const hr_reading *reading,
-                         hr_prepared *prepared)
+static hr_statement *add_case(hr_asking *a, const char *text, uint32_t length,
+                              const hr_reading *reading, hr_prepared *prepared)
 {
     hr_statement *one = &a->statements[a->count++];
 
@@ -293,7 +293,8 @@ static void find_cases(hr_asking *a)
 {
     for (uint32_t i = 0; i < a->count; i++) {
         if (a->statements[i].prepared != NULL)
-            hr_statement_of_prepared(a->session, a->policy, &a->statements[i], &a->gate->matches[i]);
+            hr_statement_of_prepared(a->session, a->policy, &a->statements[i],
+                                     &a->gate->matches[i]);
         else
             hr_statement_of_text(a->session, a->policy, &a->statements[i], &a->gate->matches[i]);
     }
@@ -358,7 +359,8 @@ static bool hides_its_name(const hr_asking *a, const char *text, const hr_slice 
     if (slice->reading.verb != HR_VERB_PREPARE || slice->reading.inner == 0
         || hr_dialect(a->thread) != HG_POSTGRES)
         return false;
-    hg_tokens_begin(&tokens, text + slice->reading.at, slice->length - slice->reading.at, HG_POSTGRES);
+    hg_tokens_begin(&tokens, text + slice->reading.at, slice->length - slice->reading.at,
+                    HG_POSTGRES);
     return !hg_tokens_next(&tokens) || hr_read_name(&tokens, name) == 0;
 }
 
@@ -379,9 +381,11 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
     if (slice->reading.verb != HR_VERB_NONE)
         named = hr_follow_prepared(a->session, text, a->gate->slices, number);
     if (slice->reading.verb == HR_VERB_PREPARE && slice->reading.inner > 0)
-        one = add_case(a, at + slice->reading.inner, slice->length - slice->reading.inner, &unknown, NULL);
+        one = add_case(a, at + slice->reading.inner, slice->length - slice->reading.inner, &unknown,
+                       NULL);
     else
-        one = add_case(a, at, slice->length, is_judged(&slice->reading) ? &slice->reading : &unknown, named);
+        one = add_case(a, at, slice->length,
+                       is_judged(&slice->reading) ? &slice->reading : &unknown, named);
     one->inside = inside;
     one->cut |= cut;
     if (slice->reading.verb == HR_VERB_EXECUTE && named == NULL)
@@ -455,8 +459,7 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
 
 static bool is_enabled(const hr_session *session)
 {
-    return atomic_load_explicit(&session->thread->relay->state->enabled, memory_order_relaxed)
-           != 0;
+    return atomic_load_explicit(&session->thread->relay->state->enabled, memory_order_relaxed) != 0;
 }
 
 /* Something waits that is not held any more: the gate has been switched off meanwhile. */
@@ -494,16 +497,17 @@ hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t fl
     return a.count == 0 ? pass(session) : ask_all(&a, ticket);
 }
 
-hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags,
-                        hr_words *words, hr_ticket *ticket)
+hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags, hr_words *words,
+                        hr_ticket *ticket)
 {
     hr_asking a;
     hr_said said;
 
     if (prepared->many || prepared->reading.verb != HR_VERB_NONE)
         return hr_ask(session, prepared->bytes, prepared->text_length,
-                      flags | (prepared->full_length > prepared->text_length ? HR_ASK_TRUNCATED : 0), words,
-                      ticket);
+                      flags
+                          | (prepared->full_length > prepared->text_length ? HR_ASK_TRUNCATED : 0),
+                      words, ticket);
     *ticket = 0;
     if (!is_judged(&prepared->reading) || !is_enabled(session))
         return pass(session);
@@ -511,7 +515,7 @@ hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t fla
         return said;
     begin_asking(&a, session, flags, words);
     a.skipped[0] = 0;
-    add_case(&a, NULL, 0, &prepared->reading, prepared)->inside
-        = (flags & HR_ASK_IN_TRANSACTION) != 0;
+    add_case(&a, NULL, 0, &prepared->reading, prepared)->inside = (flags & HR_ASK_IN_TRANSACTION)
+                                                                  != 0;
     return ask_all(&a, ticket);
 }

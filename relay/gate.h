@@ -13,21 +13,21 @@
 #define HEADGATE_RELAY_GATE_H
 
 enum { /* hr_kind: what a statement's first words say */
-    HR_KIND_READ = 0,
-    HR_KIND_WRITE = 1,   /* and everything that is not known to read only */
-    HR_KIND_BEGIN = 2,   /* BEGIN, START TRANSACTION: free, the first statement behind it decides */
-    HR_KIND_FREE = 3,    /* COMMIT, ROLLBACK, SET, SHOW, DEALLOCATE, USE, …: never judged */
-    HR_KIND_EMPTY = 4,
-    HR_KIND_MANY = 5     /* several statements, of which at least one is judged */
+       HR_KIND_READ = 0,
+       HR_KIND_WRITE = 1,   /* and everything that is not known to read only */
+       HR_KIND_BEGIN = 2, /* BEGIN, START TRANSACTION: free, the first statement behind it decides */
+       HR_KIND_FREE = 3, /* COMMIT, ROLLBACK, SET, SHOW, DEALLOCATE, USE, …: never judged */
+       HR_KIND_EMPTY = 4,
+       HR_KIND_MANY = 5 /* several statements, of which at least one is judged */
 };
 
 enum { /* flags of hr_ask */
-    HR_ASK_IN_TRANSACTION = 1u, /* something has run in this transaction already */
-    HR_ASK_TRUNCATED = 2u,      /* the text goes on, out of sight: judged by all budgets that the rest may
+       HR_ASK_IN_TRANSACTION = 1u, /* something has run in this transaction already */
+       HR_ASK_TRUNCATED = 2u, /* the text goes on, out of sight: judged by all budgets that the rest may
                                  * fall under */
-    HR_ASK_RUNNING = 4u,        /* this session has statements under way (a pipeline) */
-    HR_ASK_BINARY = 8u,         /* an execution of a prepared statement */
-    HR_ASK_DOUBTED = 16u        /* of a text that is NULL: it was free when it was prepared, and a function may have
+       HR_ASK_RUNNING = 4u, /* this session has statements under way (a pipeline) */
+       HR_ASK_BINARY = 8u, /* an execution of a prepared statement */
+       HR_ASK_DOUBTED = 16u /* of a text that is NULL: it was free when it was prepared, and a function may have
                                  * put another under its name since. A write, but no budget's of tags or
                                  * fingerprints: drivers begin and end transactions by such names */
 };
@@ -35,15 +35,16 @@ enum { /* flags of hr_ask */
 typedef enum hr_said {
     HR_GO = 0,
     HR_GO_WARNED, /* words filled */
-    HR_WAIT,      /* return HR_HELD */
+    HR_WAIT, /* return HR_HELD */
     HR_WAIT_TURN, /* return HR_LATER: when this session's earlier statements have ended */
-    HR_REFUSE,    /* words filled; nothing is held */
-    HR_SHUT       /* words filled: refuse, then close the session */
+    HR_REFUSE, /* words filled; nothing is held */
+    HR_SHUT /* words filled: refuse, then close the session */
 } hr_said;
 
 typedef struct hr_words {
-    uint8_t cause;     /* HR_BY_* */
-    uint8_t statement; /* the first that may be the one refused, of a string; empty ones do not count */
+    uint8_t cause; /* HR_BY_* */
+    uint8_t
+        statement; /* the first that may be the one refused, of a string; empty ones do not count */
     uint32_t retry_ms; /* 0: not known */
     char message[400]; /* begins with "[HEADGATE] Traffic Control: ", as the extension's does */
     char detail[512];
@@ -55,26 +56,27 @@ typedef uint32_t hr_ticket;
 
 /* What the gate keeps for a session: small, for there are thousands. */
 typedef struct hr_gate_session {
-    char *names;               /* username NUL database NUL application NUL, one allocation */
-    char *values;              /* of those attributes and session variables that sources name */
-    struct hr_resolution *resolution; /* shared by sessions that are alike; NULL until one is needed */
-    struct hr_waiter *waiter;  /* NULL: nothing of it waits */
+    char *names; /* username NUL database NUL application NUL, one allocation */
+    char *values; /* of those attributes and session variables that sources name */
+    struct hr_resolution
+        *resolution; /* shared by sessions that are alike; NULL until one is needed */
+    struct hr_waiter *waiter; /* NULL: nothing of it waits */
     struct hr_named *prepared; /* by PREPARE in SQL */
     uint64_t client_key;
     uint64_t wait_since_ns, wait_next_ns; /* 0: does not wait */
-    uint64_t ended_ns;         /* when its last statement did: the next one's time begins there */
-    uint64_t paused_ns;        /* session->paused_ns then */
-    uint64_t over_since_ns;    /* since when the time of those in `over` counts */
-    uint32_t over;             /* those that have ended and are not settled yet: slot plus 1; 0: none */
-    uint32_t tickets;          /* that are not given back yet */
-    uint32_t level;            /* whose gate a client beyond the table meets: see hr_client_level */
-    uint32_t client;           /* by what the session itself says; UINT32_MAX: not looked up */
-    uint32_t naming;           /* version of the identity settings that was found by */
+    uint64_t ended_ns; /* when its last statement did: the next one's time begins there */
+    uint64_t paused_ns; /* session->paused_ns then */
+    uint64_t over_since_ns; /* since when the time of those in `over` counts */
+    uint32_t over; /* those that have ended and are not settled yet: slot plus 1; 0: none */
+    uint32_t tickets; /* that are not given back yet */
+    uint32_t level; /* whose gate a client beyond the table meets: see hr_client_level */
+    uint32_t client; /* by what the session itself says; UINT32_MAX: not looked up */
+    uint32_t naming; /* version of the identity settings that was found by */
     uint16_t database_at, application_at;
     uint16_t values_length;
-    uint8_t rank;              /* of the source that named the client: only earlier ones can overrule it */
+    uint8_t rank; /* of the source that named the client: only earlier ones can overrule it */
     bool cancelled;
-    bool odd_quotes;           /* the machine says: a backslash hides a quote where it does not by default, or
+    bool odd_quotes; /* the machine says: a backslash hides a quote where it does not by default, or
                                 * the other way round. What is a value in a text is not known then */
 } hr_gate_session;
 
@@ -108,8 +110,8 @@ const char *hr_prepared_text(const hr_prepared *prepared, size_t *length, bool *
  * budgets that it may fall under. So is an EXECUTE of a name that is not known. */
 hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
                hr_words *words, hr_ticket *ticket);
-hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags,
-                        hr_words *words, hr_ticket *ticket);
+hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags, hr_words *words,
+                        hr_ticket *ticket);
 /* MySQL, whose names of PREPARE the gate keeps: the text that was asked for goes to the server (`whole`: all
  * of it is known), and has ended there. Where it has failed, or was refused, nobody knows how far it came,
  * and where it runs out of sight, what it has prepared: those names are forgotten, and judged as writes. */

@@ -18,21 +18,21 @@ typedef struct hr_asking {
     const hg_policy *policy; /* NULL: none is in force */
     hr_statement *statements;          /* those of a string that are judged */
     uint32_t count;
-    uint32_t lead;           /* which of them is asked for now; waits and refusals are its client's */
-    uint32_t refused;        /* which of them, if so */
+    uint32_t lead; /* which of them is asked for now; waits and refusals are its client's */
+    uint32_t refused; /* which of them, if so */
     uint8_t skipped[HR_MAX_SLICES]; /* statements before each that are not */
     uint32_t flags;
     uint32_t roll;
     hr_client *client;
-    uint32_t judge;          /* the client whose gate it meets: itself, once Python has spoken of it */
-    hr_gate terms;           /* what Python says of the client */
+    uint32_t judge; /* the client whose gate it meets: itself, once Python has spoken of it */
+    hr_gate terms; /* what Python says of the client */
     hr_words *words;
-    bool known;              /* terms are there */
-    bool again;              /* it has been asked before, and was held */
+    bool known; /* terms are there */
+    bool again; /* it has been asked before, and was held */
     bool warned, passed;
-    uint32_t units;          /* of the pace, that it has */
+    uint32_t units; /* of the pace, that it has */
     bool exempt;
-    hg_report report;        /* of the budget that decided; budget_key 0: none did */
+    hg_report report; /* of the budget that decided; budget_key 0: none did */
 } hr_asking;
 
 static inline uint64_t hr_now(const hr_asking *a)

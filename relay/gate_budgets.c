@@ -17,8 +17,7 @@ static double plan_cost(hr_asking *a, hr_statement *one, uint64_t pattern)
     if (a->thread->relay->settings.protocol != HR_PROTOCOL_POSTGRES || one->length == 0)
         return 0;
     cost = hr_plan_cost(a->state, pattern, false, &is_new);
-    if (cost >= 0
-        || !hr_rationed(&a->gate->patterns_ns, hr_now(a), PLAN_EACH_NS, PLAN_BURST_NS))
+    if (cost >= 0 || !hr_rationed(&a->gate->patterns_ns, hr_now(a), PLAN_EACH_NS, PLAN_BURST_NS))
         return cost > 0 ? cost : 0;
     cost = hr_plan_cost(a->state, pattern, true, &is_new);
     if (is_new)
@@ -31,7 +30,10 @@ static double plan_cost(hr_asking *a, hr_statement *one, uint64_t pattern)
 static hg_ask ask_for(hr_asking *a, hr_statement *one)
 {
     const char *database = hr_database(a->session);
-    hg_ask ask = {.now_ns = hr_now(a), .wall_ms = a->thread->wall_ms, .plan_cost = 1, .workers = 1,
+    hg_ask ask = {.now_ns = hr_now(a),
+                  .wall_ms = a->thread->wall_ms,
+                  .plan_cost = 1,
+                  .workers = 1,
                   .flags = HG_UTILITY | (one->inside ? HG_IN_TRANSACTION : 0u)};
     double cost;
 
@@ -200,7 +202,8 @@ static hr_verdict queue_up(hr_asking *a, hr_statement *one, uint32_t match)
 }
 
 /* Waits for room, if it may (any more). `tried`: this is the second look, from inside the queue. */
-static hr_verdict wait_for_room(hr_asking *a, const hr_statement *one, const hg_answer *answer, bool *again)
+static hr_verdict wait_for_room(hr_asking *a, const hr_statement *one, const hg_answer *answer,
+                                bool *again)
 {
     const hg_match_one *at = &one->matches->at[answer->match];
     const hg_budget *budget = hr_budget(a->policy, at->budget);

@@ -93,8 +93,7 @@ static void give_back(hr_session *session, uint32_t slot)
     hr_running *running = running_at(session, slot);
     uint32_t held = running->holding.count;
 
-    hg_settle(session->thread->relay->region, &running->holding, 0, true,
-              session->thread->now_ns);
+    hg_settle(session->thread->relay->region, &running->holding, 0, true, session->thread->now_ns);
     running->flags |= HR_RUNNING_ENDED;
     wake_for(session, running, held);
 }
@@ -160,7 +159,8 @@ static void measure(hr_session *session)
         uint64_t share;
 
         gate->over = note_of(session, slot)->over_next;
-        share = gate->over == 0 ? left : hr_least(left, (uint64_t) ((double) left * weight / weights));
+        share = gate->over == 0 ? left
+                                : hr_least(left, (uint64_t) ((double) left * weight / weights));
         left -= share;
         weights -= weight;
         settle_share(session, slot, share, shared);

@@ -80,7 +80,7 @@ hr_client_ref hr_identify_session(hr_session *session, const hr_naming *naming);
 /* By these tags (trusted ones only) and this fingerprint as well. `rank`: of the source that named it;
  * lower than the session's own if the statement did. */
 hr_client_ref hr_identify(hr_session *session, const hr_naming *naming, const hg_tags *tags,
-                   uint64_t fingerprint, uint8_t *rank);
+                          uint64_t fingerprint, uint8_t *rank);
 uint8_t hr_priority(const hr_naming *naming, const hg_tags *tags);
 /* SET, RESET, DISCARD in a text. */
 void hr_follow(hr_session *session, const hr_naming *naming, const char *text, size_t length,
@@ -106,8 +106,8 @@ typedef struct hr_signature_cache {
 
 /* Leaves out those that are not to be trusted, and the signature itself: how many of the former.
  * until_ms: when the verdict ends, if a signature brought it; else it is left alone. */
-uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
-                       int64_t wall_ms, hg_tags *tags, int64_t *until_ms);
+uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming,
+                       const char *username, int64_t wall_ms, hg_tags *tags, int64_t *until_ms);
 
 /* ── What it comes under (gate_statement.c) ───────────────────────────────── */
 
@@ -168,9 +168,9 @@ struct hr_prepared {
 };
 
 void hr_statement_of_text(hr_session *session, const hg_policy *policy, hr_statement *one,
-                     hg_matches *matches);
+                          hg_matches *matches);
 void hr_statement_of_prepared(hr_session *session, const hg_policy *policy, hr_statement *one,
-                         hg_matches *matches);
+                              hg_matches *matches);
 bool hr_statement_writes(hr_session *session, hr_statement *one);
 /* Its pattern's key. */
 uint64_t hr_statement_pattern(hr_session *session, hr_statement *one);
@@ -299,7 +299,8 @@ void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t c
 void hr_say_pace(hr_session *session, uint32_t client, uint64_t retry_ns, uint64_t waited_ns,
                  hr_words *words);
 void hr_say_cancelled(uint64_t waited_ns, hr_words *words);
-void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *identity, size_t length);
+void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *identity,
+                    size_t length);
 void hr_tell_pattern(hr_session *session, const hr_statement *one, uint64_t pattern);
 void hr_tell_action(hr_session *session, uint32_t kind, const hr_statement *one, uint8_t cause,
                     const char *reason, const char *budget, uint64_t took_ns);

@@ -18,7 +18,7 @@ typedef struct hr_named {
     hr_prepared *prepared;
     uint32_t length;
     bool doubtful; /* if what is under way fails */
-    bool doomed;   /* whatever comes of it */
+    bool drops_anyway;   /* whatever comes of it */
     char name[HR_READ_NAME_BYTES];
 } hr_named;
 
@@ -118,7 +118,8 @@ static hr_prepared *judged_by(hr_prepared *prepared)
     return hr_prepared_share(prepared);
 }
 
-static uint32_t name_of(const hr_session *session, const char *text, const hr_slice *slice, char *name)
+static uint32_t name_of(const hr_session *session, const char *text, const hr_slice *slice,
+                        char *name)
 {
     const char *at = text + slice->start + slice->reading.at;
     hg_tokens tokens;
@@ -226,7 +227,8 @@ static bool is_out_of_sight(const char *text, size_t length, bool whole)
 }
 
 /* Or it executes one that is. */
-static bool leads_out_of_sight(const hr_session *session, const char *text, size_t length, bool whole)
+static bool leads_out_of_sight(const hr_session *session, const char *text, size_t length,
+                               bool whole)
 {
     if (is_out_of_sight(text, length, whole))
         return true;
@@ -237,7 +239,8 @@ static bool leads_out_of_sight(const hr_session *session, const char *text, size
         bool inner_whole;
         const char *inner = hr_prepared_text(one->prepared, &inner_length, &inner_whole);
 
-        if (is_out_of_sight(inner, inner_length, inner_whole) && says(text, length, one->name, one->length))
+        if (is_out_of_sight(inner, inner_length, inner_whole)
+            && says(text, length, one->name, one->length))
             return true;
     }
     return false;
@@ -245,16 +248,17 @@ static bool leads_out_of_sight(const hr_session *session, const char *text, size
 
 void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole)
 {
-    bool doomed, prepares, escaped;
+    bool drops_anyway, prepares, escaped;
 
     if (session->gate.prepared == NULL)
         return;
-    doomed = leads_out_of_sight(session, text, length, whole);
-    prepares = doomed || says(text, length, "prepare", 7);
-    escaped = prepares && !doomed && says(text, length, "``", 2); /* names may stand there otherwise */
+    drops_anyway = leads_out_of_sight(session, text, length, whole);
+    prepares = drops_anyway || says(text, length, "prepare", 7);
+    escaped = prepares && !drops_anyway
+              && says(text, length, "``", 2); /* names may stand there otherwise */
     for (hr_named *one = session->gate.prepared; prepares && one != NULL; one = one->next) {
-        one->doomed = doomed;
-        one->doubtful = escaped || doomed || says(text, length, one->name, one->length);
+        one->drops_anyway = drops_anyway;
+        one->doubtful = escaped || drops_anyway || says(text, length, one->name, one->length);
     }
 }
 
@@ -263,7 +267,7 @@ void hr_names_ended(hr_session *session, bool failed)
     hr_named **link = &session->gate.prepared;
 
     while (*link != NULL)
-        if ((*link)->doomed || ((*link)->doubtful && failed)) {
+        if ((*link)->drops_anyway || ((*link)->doubtful && failed)) {
             drop(session, link);
         } else {
             (*link)->doubtful = false;

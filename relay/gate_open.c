@@ -60,8 +60,7 @@ bool hr_gate_open(hr_relay *relay, const hr_identity_settings *identity)
     shared->notes_count = relay->state->sizes.runnings;
     shared->notes = calloc(shared->notes_count, sizeof *shared->notes);
     relay->gate = shared;
-    if (shared->queues != NULL && shared->notes != NULL
-        && hr_identity_put(relay, identity) == NULL)
+    if (shared->queues != NULL && shared->notes != NULL && hr_identity_put(relay, identity) == NULL)
         return true;
     close_shared(shared);
     relay->gate = NULL;
@@ -91,8 +90,8 @@ bool hr_gate_thread_open(hr_thread *thread)
     }
     shake(thread);
     /* Apart from each other, so that they do not meet at the same slots. */
-    thread->gate->cursor
-        = (uint32_t) ((uint64_t) runnings * (thread->number % threads) / threads) % runnings;
+    thread->gate->cursor = (uint32_t) ((uint64_t) runnings * (thread->number % threads) / threads)
+                           % runnings;
     return true;
 }
 

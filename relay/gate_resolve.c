@@ -30,8 +30,10 @@ static hg_client client_of(const hr_session *session)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     bool mysql = hr_dialect(session->thread) == HG_MYSQL;
-    hg_client client = {.username = hr_username(session), .database = hr_database(session),
-                  .application_name = hr_application(session), .family = session->family};
+    hg_client client = {.username = hr_username(session),
+                        .database = hr_database(session),
+                        .application_name = hr_application(session),
+                        .family = session->family};
 
     if (mysql && *client.database == '\0')
         client.database = NULL;
@@ -122,8 +124,7 @@ static hr_resolution *find_resolution(hr_session *session, const hg_policy *poli
     hr_resolution *one = *place;
 
     while (one != NULL
-           && !(one->hash == hash && one->key_length == length
-                && memcmp(one->key, key, length) == 0
+           && !(one->hash == hash && one->key_length == length && memcmp(one->key, key, length) == 0
                 && is_current(one, policy, thread->wall_ms)))
         one = one->next;
     if (one != NULL)

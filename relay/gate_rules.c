@@ -5,7 +5,7 @@
 #include "gate_asking.h"
 
 #define GATE_POLL_NS (250 * HR_NS_PER_MS) /* a held statement looks at its gate so often, unasked */
-#define MOST_PACED 4096u                  /* that wait for the pace, where the gate names no bound */
+#define MOST_PACED 4096u /* that wait for the pace, where the gate names no bound */
 #define PACE_KEY UINT64_C(0x7061636570616365)
 
 /* ── Rules and health ─────────────────────────────────────────────────────── */
@@ -55,8 +55,7 @@ static hr_verdict delay_by_gate(hr_asking *a, uint8_t cause)
 {
     const hr_gate *terms = &a->terms;
     uint64_t delay_ns = terms->delay_ms * HR_NS_PER_MS;
-    uint64_t end_ns = hr_since(a)
-                      + (delay_ns > 0 ? delay_ns : terms->max_delay_ms * HR_NS_PER_MS);
+    uint64_t end_ns = hr_since(a) + (delay_ns > 0 ? delay_ns : terms->max_delay_ms * HR_NS_PER_MS);
 
     if (delay_ns > 0 && hr_waiter_of(a) != NULL && hr_now(a) >= end_ns) {
         hr_waiter_of(a)->gate_passed = true;
@@ -64,7 +63,7 @@ static hr_verdict delay_by_gate(hr_asking *a, uint8_t cause)
     }
     if (hr_now(a) >= end_ns || !has_room(a, terms->max_delayed)
         || !hr_hold(a, HR_WAITS_GATE, cause, 0,
-                 delay_ns > 0 ? end_ns : hr_least(end_ns, hr_now(a) + GATE_POLL_NS)))
+                    delay_ns > 0 ? end_ns : hr_least(end_ns, hr_now(a) + GATE_POLL_NS)))
         return refuse_gate(a, cause, STEP_REFUSE);
     return STEP_WAIT;
 }
@@ -109,8 +108,9 @@ static uint64_t key_of(const hr_asking *a)
 {
     const hr_waiter *waiter = hr_waiter_of(a);
 
-    return waiter != NULL && hr_client_at(a->thread, waiter->client) == a->client ? waiter->client_key
-                                                                                : hr_lead(a)->ref.key;
+    return waiter != NULL && hr_client_at(a->thread, waiter->client) == a->client
+               ? waiter->client_key
+               : hr_lead(a)->ref.key;
 }
 
 /* What Python says of it. */
@@ -176,9 +176,8 @@ static bool take_units(hr_release *release, uint32_t units, uint64_t now_ns, uin
             *wait_ns = from - now_ns + all_ns - burst_ns;
             return false;
         }
-    } while (!atomic_compare_exchange_weak_explicit(&release->empty_at_ns, &empty_at,
-                                                    from + all_ns, memory_order_relaxed,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&release->empty_at_ns, &empty_at, from + all_ns,
+                                                    memory_order_relaxed, memory_order_relaxed));
     hg_add(&release->taken, units);
     return true;
 }
@@ -227,7 +226,8 @@ static hr_verdict delay_by_pace(hr_asking *a, uint64_t wait_ns)
                             * HR_NS_PER_MS;
 
     if (hr_now(a) + wait_ns <= end_ns && hr_now(a) < end_ns && has_room(a, most)
-        && hr_hold(a, HR_WAITS_PACE, HR_BY_PACE, PACE_KEY, wait_ns > 0 ? hr_now(a) + wait_ns : end_ns))
+        && hr_hold(a, HR_WAITS_PACE, HR_BY_PACE, PACE_KEY,
+                   wait_ns > 0 ? hr_now(a) + wait_ns : end_ns))
         return STEP_WAIT;
     hr_say_pace(a->session, hr_lead(a)->ref.client, wait_ns, hr_waited(a), a->words);
     return STEP_REFUSE;

@@ -37,7 +37,8 @@ static void free_prepared(hr_prepared *prepared)
 /* While its thread runs: others may have the memory. */
 static void give_up(hr_prepared *prepared)
 {
-    hr_memory_give(prepared->owner, size_of(prepared->text_length, prepared->tag_count, prepared->tags_used));
+    hr_memory_give(prepared->owner,
+                   size_of(prepared->text_length, prepared->tag_count, prepared->tags_used));
     free_prepared(prepared);
 }
 
@@ -280,10 +281,9 @@ static void note_limits(const hg_policy *policy, const hg_matches *matches, hr_s
 static uint64_t fingerprint_of(hr_session *session, hr_statement *one)
 {
     if (!one->fingerprinted)
-        one->fingerprint = one->prepared != NULL
-                               ? one->prepared->fingerprint
-                               : hg_fingerprint(one->text, one->length,
-                                                hr_dialect(session->thread));
+        one->fingerprint = one->prepared != NULL ? one->prepared->fingerprint
+                                                 : hg_fingerprint(one->text, one->length,
+                                                                  hr_dialect(session->thread));
     one->fingerprinted = true;
     return one->fingerprint;
 }
@@ -293,8 +293,8 @@ static void find_budgets(hr_session *session, const hg_policy *policy,
                          const hr_resolution *resolution, hr_statement *one, hg_matches *matches)
 {
     hr_thread *thread = session->thread;
-    hg_statement statement = {.text = one->text, .length = one->length,
-                              .dialect = hr_dialect(thread), .cut = one->cut};
+    hg_statement statement = {
+        .text = one->text, .length = one->length, .dialect = hr_dialect(thread), .cut = one->cut};
 
     matches->count = matches->left_out = matches->ignored_tags = matches->duplicate_tags = 0;
     one->matches = matches;
@@ -326,12 +326,12 @@ static void guard_tags(hr_session *session, const hr_naming *naming, hr_statemen
     if (!one->has_tags || !naming->guarded)
         return;
     hg_add_own(&thread->counts->untrusted_tags,
-            hr_trust_tags(&thread->gate->signatures, naming, hr_username(session), thread->wall_ms,
-                          &thread->gate->tags, until_ms));
+               hr_trust_tags(&thread->gate->signatures, naming, hr_username(session),
+                             thread->wall_ms, &thread->gate->tags, until_ms));
 }
 
 void hr_statement_of_text(hr_session *session, const hg_policy *policy, hr_statement *one,
-                     hg_matches *matches)
+                          hg_matches *matches)
 {
     hr_thread *thread = session->thread;
     const hr_naming *naming = hr_naming_of(thread);
@@ -375,7 +375,8 @@ static bool use_kept(hr_session *session, const hr_naming *naming, const hr_kept
     if (kept->by_statement ? kept->rank >= session->gate.rank || !is_there(session->thread, kept)
                            : session->gate.rank > kept->rank)
         return false;
-    one->ref = kept->by_statement ? (hr_client_ref){kept->client, kept->client_key, HR_OTHERS} : own;
+    one->ref = kept->by_statement ? (hr_client_ref){kept->client, kept->client_key, HR_OTHERS}
+                                  : own;
     one->priority = kept->priority;
     one->limits_workers = kept->limits_workers;
     one->needs_cost = kept->needs_cost;
@@ -412,8 +413,8 @@ static void keep(hr_prepared *prepared, const hr_resolution *resolution, const h
 }
 
 /* What of its tags is trusted, found anew. */
-static void find_anew(hr_session *session, const hg_policy *policy,
-                      const hr_resolution *resolution, hr_statement *one, hg_matches *matches)
+static void find_anew(hr_session *session, const hg_policy *policy, const hr_resolution *resolution,
+                      hr_statement *one, hg_matches *matches)
 {
     hr_thread *thread = session->thread;
     const hr_naming *naming = hr_naming_of(thread);
@@ -430,7 +431,7 @@ static void find_anew(hr_session *session, const hg_policy *policy,
 }
 
 void hr_statement_of_prepared(hr_session *session, const hg_policy *policy, hr_statement *one,
-                         hg_matches *matches)
+                              hg_matches *matches)
 {
     hr_thread *thread = session->thread;
     const hr_naming *naming = hr_naming_of(thread);

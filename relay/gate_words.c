@@ -43,8 +43,8 @@ void hr_say_full(const hg_report *report, uint32_t waiting, hr_words *words)
     size_t at = strlen(words->detail);
 
     snprintf(words->message, sizeof words->message,
-             HG_SAID_BY "budget \"%s\": queue limit: %u statements are waiting already", report->budget,
-             waiting);
+             HG_SAID_BY "budget \"%s\": queue limit: %u statements are waiting already",
+             report->budget, waiting);
     snprintf(words->detail + at, sizeof words->detail - at, " waiting=%u", waiting);
 }
 
@@ -53,11 +53,13 @@ void hr_say_cut(hr_words *words, bool lost)
     size_t at = strlen(words->detail);
 
     snprintf(words->detail + at, sizeof words->detail - at, lost ? " text=unknown" : " text=cut");
-    snprintf(words->hint, sizeof words->hint, "%s",
-             lost ? "The proxy does not know this statement's text, so every budget that may match applies: "
-                    "prepare it again, or send its text."
-                  : "The proxy reads 1 MiB of a text, and this one is longer, so every budget that the rest may "
-                    "match applies: send less at a time.");
+    snprintf(
+        words->hint, sizeof words->hint, "%s",
+        lost
+            ? "The proxy does not know this statement's text, so every budget that may match applies: "
+              "prepare it again, or send its text."
+            : "The proxy reads 1 MiB of a text, and this one is longer, so every budget that the rest may "
+              "match applies: send less at a time.");
 }
 
 /* ── Of all else ──────────────────────────────────────────────────────────── */
@@ -103,8 +105,7 @@ void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t c
     whole.reason[sizeof whole.reason - 1] = '\0';
     words->cause = cause;
     if (cause == HR_BY_LOSS)
-        snprintf(whole.reason, sizeof whole.reason,
-                 "the database's health is not known");
+        snprintf(whole.reason, sizeof whole.reason, "the database's health is not known");
     snprintf(words->message, sizeof words->message, HG_SAID_BY "client \"%s\": %s: %s", identity,
              cause == HR_BY_RULE ? "rule" : "health",
              whole.reason[0] == '\0' ? "throttled" : whole.reason);
@@ -116,10 +117,10 @@ void hr_say_gate(hr_session *session, uint32_t client, uint32_t judge, uint8_t c
     if (gate->retry_ms > 0)
         say_retry(words, gate->retry_ms
                              + (hr_dice(session->thread->gate) >> 40)
-                                   * hr_least(gate->retry_ms / 4, MOST_JITTER_MS) / (UINT64_C(1) << 24));
+                                   * hr_least(gate->retry_ms / 4, MOST_JITTER_MS)
+                                   / (UINT64_C(1) << 24));
     else
-        snprintf(words->hint, sizeof words->hint,
-                 "Retry later, or ask who set this rule.");
+        snprintf(words->hint, sizeof words->hint, "Retry later, or ask who set this rule.");
 }
 
 void hr_say_pace(hr_session *session, uint32_t client, uint64_t retry_ns, uint64_t waited_ns,
@@ -130,11 +131,10 @@ void hr_say_pace(hr_session *session, uint32_t client, uint64_t retry_ns, uint64
     identity_of(session, client, identity, sizeof identity);
     words->cause = HR_BY_PACE;
     snprintf(words->message, sizeof words->message,
-             HG_SAID_BY "client \"%s\": pacing: the current allowance is used up",
-             identity);
+             HG_SAID_BY "client \"%s\": pacing: the current allowance is used up", identity);
     retry_ns = hg_jittered(retry_ns, hr_dice(session->thread->gate));
-    snprintf(words->detail, sizeof words->detail, "client=%s cause=pace retry_after_ms=%llu", identity,
-             (number) hg_ms(retry_ns));
+    snprintf(words->detail, sizeof words->detail, "client=%s cause=pace retry_after_ms=%llu",
+             identity, (number) hg_ms(retry_ns));
     say_waited(words, waited_ns);
     say_retry(words, hg_ms(retry_ns));
 }
@@ -183,7 +183,8 @@ static hr_event *begin(hr_thread *thread, uint32_t kind, uint32_t number_of)
     return event;
 }
 
-void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *identity, size_t length)
+void hr_tell_client(hr_thread *thread, const hr_client_ref *ref, const char *identity,
+                    size_t length)
 {
     hr_event *event = begin(thread, HR_EVENT_CLIENT, ref->client);
     size_t used = 0;
@@ -202,8 +203,8 @@ static bool has_parameters(const char *text, size_t length, int dialect)
     while (hg_tokens_next(&tokens))
         if (tokens.piece == HG_PIECE_LITERAL
             && (*tokens.start == '?'
-                || (*tokens.start == '$' && tokens.end - tokens.start > 1
-                    && tokens.start[1] >= '0' && tokens.start[1] <= '9')))
+                || (*tokens.start == '$' && tokens.end - tokens.start > 1 && tokens.start[1] >= '0'
+                    && tokens.start[1] <= '9')))
             return true;
     return false;
 }
@@ -221,9 +222,8 @@ static void put_text(hr_session *session, hr_event *event, size_t *used, const h
         return;
     event->text_length = put(event, used, one->text, one->length);
     event->text_whole = whole && event->text_length == one->length;
-    event->parameters
-        = has_parameters(event->text + *used - event->text_length, event->text_length,
-                         hr_dialect(session->thread));
+    event->parameters = has_parameters(event->text + *used - event->text_length, event->text_length,
+                                       hr_dialect(session->thread));
 }
 
 static size_t put_names(hr_session *session, hr_event *event)
@@ -231,8 +231,7 @@ static size_t put_names(hr_session *session, hr_event *event)
     size_t used = 0;
 
     event->user_length = put(event, &used, hr_username(session), strlen(hr_username(session)));
-    event->database_length
-        = put(event, &used, hr_database(session), strlen(hr_database(session)));
+    event->database_length = put(event, &used, hr_database(session), strlen(hr_database(session)));
     return used;
 }
 

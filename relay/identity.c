@@ -272,8 +272,8 @@ static void keep_value(hr_session *session, uint32_t kind, const char *name, siz
     forget_who(session);
 }
 
-void hr_gate_attribute(hr_session *session, const char *name, size_t name_length,
-                       const char *value, size_t length)
+void hr_gate_attribute(hr_session *session, const char *name, size_t name_length, const char *value,
+                       size_t length)
 {
     char application[HR_MAX_NAME + 1];
     size_t cut = length < HR_MAX_NAME ? length : HR_MAX_NAME;
@@ -289,8 +289,8 @@ void hr_gate_attribute(hr_session *session, const char *name, size_t name_length
     keep_value(session, HR_FROM_ATTRIBUTE, name, name_length, value, length);
 }
 
-void hr_gate_variable(hr_session *session, const char *name, size_t name_length,
-                      const char *value, size_t length)
+void hr_gate_variable(hr_session *session, const char *name, size_t name_length, const char *value,
+                      size_t length)
 {
     keep_value(session, HR_FROM_VARIABLE, name, name_length, value, length);
 }
@@ -376,8 +376,8 @@ static void follow_set(hr_session *session, const char *text, size_t length)
     hg_tokens_begin(&tokens, text, length, hr_dialect(session->thread));
     while (next_assignment(&tokens, &one))
         if (one.name_length > 0)
-            hr_gate_variable(session, one.name, one.name_length,
-                             one.is_default ? NULL : one.value, one.length);
+            hr_gate_variable(session, one.name, one.name_length, one.is_default ? NULL : one.value,
+                             one.length);
 }
 
 static void follow_reset(hr_session *session, const char *text, size_t length)
@@ -414,8 +414,7 @@ void hr_follow(hr_session *session, const hr_naming *naming, const char *text, s
 static bool may_stand(uint8_t byte)
 {
     return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z')
-           || (byte >= 'A' && byte <= 'Z')
-           || (byte != '\0' && strchr("_.@+=/~%-", byte) != NULL);
+           || (byte >= 'A' && byte <= 'Z') || (byte != '\0' && strchr("_.@+=/~%-", byte) != NULL);
 }
 
 /* Levels between colons: no empty ones, and not too many. 0: nothing is left. */
@@ -460,8 +459,8 @@ static hr_client_ref who_is(hr_session *session, const char *value, size_t lengt
                                        memory_order_relaxed);
         return ref;
     }
-    ref.client = hr_client_find(thread->relay->state, thread->pid, identity, length,
-                                thread->now_ns, &is_new);
+    ref.client = hr_client_find(thread->relay->state, thread->pid, identity, length, thread->now_ns,
+                                &is_new);
     ref.key = hr_client_key(ref.client == HR_OTHERS ? "others" : identity,
                             ref.client == HR_OTHERS ? 6 : length);
     if (ref.client == HR_OTHERS)
@@ -573,7 +572,7 @@ hr_client_ref hr_identify_session(hr_session *session, const hr_naming *naming)
 }
 
 hr_client_ref hr_identify(hr_session *session, const hr_naming *naming, const hg_tags *tags,
-                   uint64_t fingerprint, uint8_t *rank)
+                          uint64_t fingerprint, uint8_t *rank)
 {
     hr_client_ref own = hr_identify_session(session, naming);
     hr_client_ref ref;

@@ -15,7 +15,8 @@ static hr_errand shut; /* at the top of a stack that is taken no more */
 bool hr_inbox_open(hr_thread *thread)
 {
     thread->engine->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    return thread->engine->bell >= 0 && hr_shared(thread)->loop->watch(thread, thread->engine->bell, NULL);
+    return thread->engine->bell >= 0
+           && hr_shared(thread)->loop->watch(thread, thread->engine->bell, NULL);
 }
 
 void hr_inbox_close(hr_thread *thread)
@@ -116,8 +117,8 @@ void hr_watched(hr_thread *thread, void *what)
 
 static void run_wake(hr_thread *thread, hr_errand *errand)
 {
-    hr_session *session =
-        (hr_session *) (void *) ((char *) errand - offsetof(hr_session, own.wake));
+    hr_session *session = (hr_session *) (void *) ((char *) errand
+                                                   - offsetof(hr_session, own.wake));
     int end;
 
     atomic_store(&session->own.waking, false);

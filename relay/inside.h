@@ -59,35 +59,35 @@ void hr_memory_give(hr_thread *thread, size_t bytes);
 
 typedef enum hr_next {
     HR_MORE = 0,    /* go on: feed what was not consumed again, with more behind it */
-    HR_HELD,        /* the gate holds this session's next statement. The bytes not consumed begin with
+    HR_HELD, /* the gate holds this session's next statement. The bytes not consumed begin with
                      * it; nothing is read from the client (its hang-up is noticed) until the gate
                      * calls hr_wake; then they are fed again, and the machine asks the gate again */
-    HR_LATER,       /* as HR_HELD, but until something comes from the server: too much is in flight, or
+    HR_LATER, /* as HR_HELD, but until something comes from the server: too much is in flight, or
                      * it is this session's own turn that it waits for */
-    HR_CONNECT,     /* connect to a server now; machine->connected follows. If session->target_id is not
+    HR_CONNECT, /* connect to a server now; machine->connected follows. If session->target_id is not
                      * 0 (a cancel request): to that target and no other; else as the route says */
-    HR_CLIENT_TLS,  /* send what was emitted, then shake hands with the client; machine->secured. Bytes
+    HR_CLIENT_TLS, /* send what was emitted, then shake hands with the client; machine->secured. Bytes
                      * that were not consumed begin its handshake (MySQL's clients do not wait for an
                      * answer): hr_tls_unread. Postgres's machine takes none there: CVE-2021-23222 */
     HR_SERVER_TLS,
     HR_CLIENT_TLS_DIRECT, /* the bytes fed begin a TLS handshake themselves: none are consumed */
-    HR_CROWDED,     /* hr_user_proved has said no: what was emitted is sent, machine->lost(HR_LOST_SESSIONS) follows */
-    HR_CLOSE        /* send what was emitted, as far as that is possible soon, and close both ends */
+    HR_CROWDED, /* hr_user_proved has said no: what was emitted is sent, machine->lost(HR_LOST_SESSIONS) follows */
+    HR_CLOSE /* send what was emitted, as far as that is possible soon, and close both ends */
 } hr_next;
 
 typedef enum hr_lost { /* why the engine ends a session */
-    HR_LOST_CLIENT,      /* it hung up */
-    HR_LOST_SERVER,      /* it hung up, or was reset */
-    HR_LOST_CONNECT,     /* the server cannot be reached: session->fault says why */
-    HR_LOST_STARTUP,     /* took longer than startup_timeout_ms */
-    HR_LOST_TARGET,      /* the server is not the one to talk to any more */
-    HR_LOST_DRAIN,       /* the proxy stops */
-    HR_LOST_IDLE,
-    HR_LOST_MEMORY,      /* no buffer left */
-    HR_LOST_SESSIONS,    /* max_sessions, max_sessions_per_user: session->fault says which, and how much */
-    HR_LOST_TLS,         /* a handshake failed: session->fault */
-    HR_LOST_NO_TARGET,   /* no server is there for this route */
-    HR_LOST_KILLED       /* hr_session_kill */
+                       HR_LOST_CLIENT, /* it hung up */
+                       HR_LOST_SERVER, /* it hung up, or was reset */
+                       HR_LOST_CONNECT, /* the server cannot be reached: session->fault says why */
+                       HR_LOST_STARTUP, /* took longer than startup_timeout_ms */
+                       HR_LOST_TARGET, /* the server is not the one to talk to any more */
+                       HR_LOST_DRAIN, /* the proxy stops */
+                       HR_LOST_IDLE,
+                       HR_LOST_MEMORY, /* no buffer left */
+                       HR_LOST_SESSIONS, /* max_sessions, max_sessions_per_user: session->fault says which, and how much */
+                       HR_LOST_TLS, /* a handshake failed: session->fault */
+                       HR_LOST_NO_TARGET, /* no server is there for this route */
+                       HR_LOST_KILLED /* hr_session_kill */
 } hr_lost;
 
 #define HR_CANCEL_BYTES 64u
@@ -145,22 +145,22 @@ typedef struct hr_errand {
 #include "my.h"
 
 typedef struct hr_side {
-    int fd;                 /* -1: none */
-    bool reading;           /* the loop is to read from it */
-    bool ended;             /* it has sent all it will */
+    int fd; /* -1: none */
+    bool reading; /* the loop is to read from it */
+    bool ended; /* it has sent all it will */
     bool failed;
-    bool sending;           /* a send is under way or waits for the socket */
+    bool sending; /* a send is under way or waits for the socket */
     hr_tls_end *tls;
-    bool shaking;           /* hands */
+    bool shaking; /* hands */
     bool connecting;
-    bool tls_wanted;        /* shakes hands as soon as all that was emitted is sent */
-    hr_buffer *kept;        /* read, not consumed by the machine */
-    hr_buffer *unsent;      /* emitted to it, not sent: a list */
+    bool tls_wanted; /* shakes hands as soon as all that was emitted is sent */
+    hr_buffer *kept; /* read, not consumed by the machine */
+    hr_buffer *unsent; /* emitted to it, not sent: a list */
     hr_buffer *unsent_last;
-    uint64_t unsent_bytes;  /* of that list, and flying_bytes */
-    uint64_t flying_bytes;  /* under way in the loop's own memory (io_uring) */
+    uint64_t unsent_bytes; /* of that list, and flying_bytes */
+    uint64_t flying_bytes; /* under way in the loop's own memory (io_uring) */
     uint64_t paused_since_ns; /* not read from, because the other end does not take it */
-    void *loop;             /* the loop's own */
+    void *loop; /* the loop's own */
     uint64_t loop_word;
 } hr_side;
 
@@ -171,31 +171,32 @@ struct hr_session {
     hr_side side[2];
     uint64_t since_ns;
     uint64_t statement_since_ns; /* the machine sets it, for views: what runs now; 0: nothing */
-    void *registered;         /* the registry's own */
-    uint64_t paused_ns;       /* all the time in which the server was not read from because the client
+    void *registered; /* the registry's own */
+    uint64_t paused_ns; /* all the time in which the server was not read from because the client
                                * did not take it: no cost of the server's */
-    uint64_t timer_ns;        /* 0: none; see hr_timer */
-    uint32_t timer_at;        /* its place in the heap */
-    uint32_t target;          /* index at the time */
+    uint64_t timer_ns; /* 0: none; see hr_timer */
+    uint32_t timer_at; /* its place in the heap */
+    uint32_t target; /* index at the time */
     uint64_t target_id;
     uint16_t listener;
-    uint8_t family;           /* of the client: 4, 6, 0 */
-    uint8_t client_tls_mode;  /* hr_tls_settings.mode of its listener; the engine sets it at accept */
-    uint8_t server_tls_mode;  /* and of its target: before machine->connected */
-    bool server_near;         /* and whether what goes there stays on this host */
-    bool established;         /* the machine sets it: start-up is over, statements may come */
-    _Atomic bool held;        /* read by others: a cancel request for what is held is not forwarded */
+    uint8_t family; /* of the client: 4, 6, 0 */
+    uint8_t
+        client_tls_mode; /* hr_tls_settings.mode of its listener; the engine sets it at accept */
+    uint8_t server_tls_mode; /* and of its target: before machine->connected */
+    bool server_near; /* and whether what goes there stays on this host */
+    bool established; /* the machine sets it: start-up is over, statements may come */
+    _Atomic bool held; /* read by others: a cancel request for what is held is not forwarded */
     bool later, closing, draining;
-    bool idle;                /* when it was ended, nothing of it ran or waited */
-    bool stopping;            /* closing, but the server is waited for: what runs there has its places */
+    bool idle; /* when it was ended, nothing of it ran or waited */
+    bool stopping; /* closing, but the server is waited for: what runs there has its places */
     uint16_t port;
     uint8_t address[16];
-    uint32_t server_process;  /* what the machine learnt: Postgres pid, MySQL thread id */
+    uint32_t server_process; /* what the machine learnt: Postgres pid, MySQL thread id */
     uint8_t cancel_key_length;
-    uint8_t cancel_key[32];   /* Postgres; up to 32 bytes of protocol 3.2's are told apart */
-    const char *fault;        /* of the engine, for lost(): a text that lives as long as it is needed */
+    uint8_t cancel_key[32]; /* Postgres; up to 32 bytes of protocol 3.2's are told apart */
+    const char *fault; /* of the engine, for lost(): a text that lives as long as it is needed */
     hr_session *next, *previous; /* of the thread's sessions */
-    hr_own own;               /* the engine's own */
+    hr_own own; /* the engine's own */
     hr_gate_session gate;
     union {
         hr_pg pg;
@@ -230,15 +231,15 @@ void hr_timer(hr_session *session, uint64_t due_ns);
 struct hr_thread {
     hr_relay *relay;
     uint32_t number;
-    uint32_t seat;            /* in the region */
+    uint32_t seat; /* in the region */
     uint32_t pid;
     uint64_t now_ns;
-    uint64_t woke_ns;         /* the loop: when this round's wait was over */
-    int64_t wall_ms;          /* read with now_ns, at most a few ms old */
+    uint64_t woke_ns; /* the loop: when this round's wait was over */
+    int64_t wall_ms; /* read with now_ns, at most a few ms old */
     hr_thread_counts *counts;
     struct hr_engine *engine; /* engine.c's own */
     struct hr_gate_thread *gate; /* gate.c's own */
-    void *loop;               /* the loop's own */
+    void *loop; /* the loop's own */
 };
 
 struct hr_relay {
@@ -248,7 +249,7 @@ struct hr_relay {
     hr_thread *threads[HR_MAX_THREADS];
     uint32_t thread_count;
     struct hr_engine_shared *engine;
-    struct hr_gate_shared *gate;   /* identity settings, held queues */
+    struct hr_gate_shared *gate; /* identity settings, held queues */
     struct hr_registry *registry;
     struct hr_events *events;
 };
@@ -284,7 +285,8 @@ typedef struct hr_loop {
     bool (*watch)(hr_thread *thread, int fd, void *what);
     void (*unwatch)(hr_thread *thread, int fd, void *what);
     bool (*add)(hr_session *session, hr_end end, bool connecting);
-    void (*remove)(hr_session *session, hr_end end); /* and closes the descriptor, as soon as it may */
+    void (*remove)(hr_session *session,
+                   hr_end end); /* and closes the descriptor, as soon as it may */
     void (*reading)(hr_session *session, hr_end end, bool wanted);
     /* Read now, without waiting: TLS has decrypted bytes that no event will tell of. */
     void (*pull)(hr_session *session, hr_end end);
@@ -312,8 +314,14 @@ void hr_tls_end_free(hr_tls_end *end);
 bool hr_tls_unread(hr_tls_end *end, const uint8_t *bytes, size_t length);
 /* From now on the socket is not read here any more: hr_tls_unread brings all, until `ended`. */
 void hr_tls_fed(hr_tls_end *end, bool ended);
-enum { HR_TLS_DONE = 1, HR_TLS_READ = -1, HR_TLS_WRITE = -2, HR_TLS_CLOSED = 0, HR_TLS_FAILED = -3 };
-int hr_tls_shake(hr_tls_end *end);  /* DONE, READ, WRITE, FAILED */
+enum {
+    HR_TLS_DONE = 1,
+    HR_TLS_READ = -1,
+    HR_TLS_WRITE = -2,
+    HR_TLS_CLOSED = 0,
+    HR_TLS_FAILED = -3
+};
+int hr_tls_shake(hr_tls_end *end); /* DONE, READ, WRITE, FAILED */
 /* Bytes, or CLOSED, READ, WRITE, FAILED. */
 ssize_t hr_tls_read(hr_tls_end *end, void *bytes, size_t length);
 ssize_t hr_tls_write(hr_tls_end *end, const void *bytes, size_t length);
@@ -333,7 +341,8 @@ bool hr_cancel_find(hr_relay *relay, uint32_t process, const uint8_t *key, size_
 /* MySQL's KILL [QUERY] thread, as that target numbers it: whether that session was held, and has been
  * told. */
 bool hr_kill_find(hr_relay *relay, uint64_t target_id, uint32_t process);
-void hr_tell(hr_thread *thread, const hr_event *event); /* text[] only as far as it is used; never waits */
+void hr_tell(hr_thread *thread,
+             const hr_event *event); /* text[] only as far as it is used; never waits */
 bool hr_registry_open(hr_relay *relay);
 void hr_registry_close(hr_relay *relay);
 bool hr_events_open(hr_relay *relay);

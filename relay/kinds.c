@@ -65,7 +65,8 @@ static int hex_of(uint8_t byte)
 }
 
 /* Behind an escape: XXXX, +XXXXXX, or the escape itself. Halves of pairs are left unread. */
-static const uint8_t *put_escaped(name_writer *name, const uint8_t *at, const uint8_t *end, uint8_t escape)
+static const uint8_t *put_escaped(name_writer *name, const uint8_t *at, const uint8_t *end,
+                                  uint8_t escape)
 {
     uint32_t code = 0;
     int digits = at < end && *at == '+' ? 6 : 4;
@@ -144,9 +145,29 @@ uint32_t hr_read_name(const hg_tokens *tokens, char *out)
 
 /* ── First words ──────────────────────────────────────────────────────────── */
 
+/* clang-format off: tables, read in columns */
 typedef enum word {
-    UNKNOWN, WRITES, CHANGES, READS, FREE, SHOW, ENDS, BEGIN, QUERY, EXPLAIN, ANALYZE, COPY, SET, RESET,
-    DISCARD, PREPARE, EXECUTE, DEALLOCATE, DROP, XA, DOES
+    UNKNOWN,
+    WRITES,
+    CHANGES,
+    READS,
+    FREE,
+    SHOW,
+    ENDS,
+    BEGIN,
+    QUERY,
+    EXPLAIN,
+    ANALYZE,
+    COPY,
+    SET,
+    RESET,
+    DISCARD,
+    PREPARE,
+    EXECUTE,
+    DEALLOCATE,
+    DROP,
+    XA,
+    DOES
 } word;
 
 typedef struct first {
@@ -156,29 +177,52 @@ typedef struct first {
 
 /* By text. A word that is not here writes. */
 static const first firsts[] = {
-    {"abort", {ENDS, WRITES}},       {"analyze", {WRITES, ANALYZE}},
-    {"begin", {BEGIN, BEGIN}},       {"call", {DOES, WRITES}},
-    {"checksum", {WRITES, READS}},   {"close", {FREE, WRITES}},
-    {"commit", {ENDS, ENDS}},        {"copy", {COPY, WRITES}},
-    {"deallocate", {DEALLOCATE, DEALLOCATE}}, {"declare", {QUERY, WRITES}},
-    {"delete", {WRITES, CHANGES}},   {"desc", {WRITES, EXPLAIN}},
-    {"describe", {WRITES, EXPLAIN}}, {"discard", {DISCARD, WRITES}},
-    {"do", {DOES, CHANGES}},         {"drop", {WRITES, DROP}},
-    {"end", {ENDS, WRITES}},         {"execute", {EXECUTE, EXECUTE}},
-    {"explain", {EXPLAIN, EXPLAIN}}, {"fetch", {READS, WRITES}},
-    {"handler", {WRITES, READS}},    {"help", {WRITES, READS}},
-    {"insert", {WRITES, CHANGES}},   {"kill", {WRITES, FREE}},
-    {"listen", {FREE, WRITES}},      {"move", {READS, WRITES}},
-    {"prepare", {PREPARE, PREPARE}}, {"release", {FREE, FREE}},
-    {"replace", {WRITES, CHANGES}},  {"reset", {RESET, WRITES}},
-    {"rollback", {ENDS, ENDS}},      {"savepoint", {FREE, FREE}},
-    {"select", {QUERY, QUERY}},      {"set", {SET, SET}},
-    {"show", {SHOW, SHOW}},          {"start", {BEGIN, BEGIN}},
-    {"table", {QUERY, QUERY}},       {"unlisten", {FREE, WRITES}},
-    {"unlock", {WRITES, FREE}},      {"update", {WRITES, CHANGES}},
-    {"use", {WRITES, FREE}},         {"values", {QUERY, QUERY}},
-    {"with", {QUERY, QUERY}},        {"xa", {WRITES, XA}},
+    {"abort", {ENDS, WRITES}},
+    {"analyze", {WRITES, ANALYZE}},
+    {"begin", {BEGIN, BEGIN}},
+    {"call", {DOES, WRITES}},
+    {"checksum", {WRITES, READS}},
+    {"close", {FREE, WRITES}},
+    {"commit", {ENDS, ENDS}},
+    {"copy", {COPY, WRITES}},
+    {"deallocate", {DEALLOCATE, DEALLOCATE}},
+    {"declare", {QUERY, WRITES}},
+    {"delete", {WRITES, CHANGES}},
+    {"desc", {WRITES, EXPLAIN}},
+    {"describe", {WRITES, EXPLAIN}},
+    {"discard", {DISCARD, WRITES}},
+    {"do", {DOES, CHANGES}},
+    {"drop", {WRITES, DROP}},
+    {"end", {ENDS, WRITES}},
+    {"execute", {EXECUTE, EXECUTE}},
+    {"explain", {EXPLAIN, EXPLAIN}},
+    {"fetch", {READS, WRITES}},
+    {"handler", {WRITES, READS}},
+    {"help", {WRITES, READS}},
+    {"insert", {WRITES, CHANGES}},
+    {"kill", {WRITES, FREE}},
+    {"listen", {FREE, WRITES}},
+    {"move", {READS, WRITES}},
+    {"prepare", {PREPARE, PREPARE}},
+    {"release", {FREE, FREE}},
+    {"replace", {WRITES, CHANGES}},
+    {"reset", {RESET, WRITES}},
+    {"rollback", {ENDS, ENDS}},
+    {"savepoint", {FREE, FREE}},
+    {"select", {QUERY, QUERY}},
+    {"set", {SET, SET}},
+    {"show", {SHOW, SHOW}},
+    {"start", {BEGIN, BEGIN}},
+    {"table", {QUERY, QUERY}},
+    {"unlisten", {FREE, WRITES}},
+    {"unlock", {WRITES, FREE}},
+    {"update", {WRITES, CHANGES}},
+    {"use", {WRITES, FREE}},
+    {"values", {QUERY, QUERY}},
+    {"with", {QUERY, QUERY}},
+    {"xa", {WRITES, XA}},
 };
+/* clang-format on */
 
 static int compare(const hg_tokens *tokens, const char *text)
 {
@@ -288,8 +332,8 @@ static void look_at_runs(const hg_tokens *tokens, depth *found)
     run.end = run.start;
     while (next_run(tokens, &run) && run.end - run.start < tokens->end - tokens->start) {
         found->with |= hg_token_is(&run, "with");
-        found->writes |= hg_token_is(&run, "into") || hg_token_is(&run, "lock") || hg_token_is(&run, "share")
-                         || is_changing_word(&run);
+        found->writes |= hg_token_is(&run, "into") || hg_token_is(&run, "lock")
+                         || hg_token_is(&run, "share") || is_changing_word(&run);
     }
 }
 

@@ -9,24 +9,24 @@
 /* Statements that the gate itself has to follow. */
 enum {
     HR_VERB_NONE = 0,
-    HR_VERB_SET,        /* at: behind the word */
+    HR_VERB_SET, /* at: behind the word */
     HR_VERB_RESET,
-    HR_VERB_DISCARD,    /* everything that the session has set and prepared */
-    HR_VERB_PREPARE,    /* at: its name; inner: what it prepares */
-    HR_VERB_EXECUTE,    /* at: its name */
-    HR_VERB_DEALLOCATE  /* at: its name, or ALL */
+    HR_VERB_DISCARD, /* everything that the session has set and prepared */
+    HR_VERB_PREPARE, /* at: its name; inner: what it prepares */
+    HR_VERB_EXECUTE, /* at: its name */
+    HR_VERB_DEALLOCATE /* at: its name, or ALL */
 };
 
 typedef struct hr_reading {
-    uint8_t kind;      /* HR_KIND_*, but for HR_KIND_MANY */
-    uint8_t verb;      /* HR_VERB_* */
-    bool may_write;    /* a READ that only a look at all of it tells from a WRITE: hr_read_deep */
-    bool ends;         /* the transaction */
-    bool chains;       /* … and begins the next one */
-    bool back;         /* ROLLBACK TO: mends a failed transaction, and ends none */
-    bool does;         /* DO, CALL: what they run is out of sight */
-    bool commits;      /* MySQL: may end the transaction on its way, as DDL does */
-    bool unsure;       /* read otherwise, which nobody here can rule out, it says something else */
+    uint8_t kind; /* HR_KIND_*, but for HR_KIND_MANY */
+    uint8_t verb; /* HR_VERB_* */
+    bool may_write; /* a READ that only a look at all of it tells from a WRITE: hr_read_deep */
+    bool ends; /* the transaction */
+    bool chains; /* … and begins the next one */
+    bool back; /* ROLLBACK TO: mends a failed transaction, and ends none */
+    bool does; /* DO, CALL: what they run is out of sight */
+    bool commits; /* MySQL: may end the transaction on its way, as DDL does */
+    bool unsure; /* read otherwise, which nobody here can rule out, it says something else */
     uint32_t at, inner; /* in bytes from the text's start; 0: none */
 } hr_reading;
 

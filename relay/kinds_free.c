@@ -120,12 +120,15 @@ typedef struct part {
  * drivers add a word to sql_mode, or take one out. */
 static const part parts[] = {
     {"ARG", "< LIT / SYSTEM / CALL >"},
-    {"ASSIGNMENT", "< [ session|local ] VAR / @ NAME|TEXT / @ @ [ session|local . ] VAR > < = / : = > VALUE"},
-    {"CALL", "< concat|lower|upper|ifnull|coalesce ~( ARG { , ARG } ) / replace ~( ARG , ARG , NIL ) >"},
+    {"ASSIGNMENT",
+     "< [ session|local ] VAR / @ NAME|TEXT / @ @ [ session|local . ] VAR > < = / : = > VALUE"},
+    {"CALL",
+     "< concat|lower|upper|ifnull|coalesce ~( ARG { , ARG } ) / replace ~( ARG , ARG , NIL ) >"},
     {"IDENT", "NAME [ uescape TEXT ]"},
     {"MATCH", "< = TEXT / like LIKE / in ( TEXT { , TEXT } ) >"},
-    {"MODE", "isolation|level|serializable|repeatable|read|committed|uncommitted|write|only|not|deferrable|"
-             "with|consistent|snapshot|,"},
+    {"MODE",
+     "isolation|level|serializable|repeatable|read|committed|uncommitted|write|only|not|deferrable|"
+     "with|consistent|snapshot|,"},
     {"SYSTEM", "@ @ [ global|session|local . ] NAME"},
     {"VALUE", "< [ -|+ ] LIT / NAME / @ NAME|TEXT / SYSTEM / CALL >"},
     {"WHICH", "< like LIKE / where variable_name MATCH { or variable_name MATCH } >"},
@@ -169,7 +172,8 @@ static bool is_plain(const hg_tokens *tokens)
 static bool is_name(const hg_tokens *tokens)
 {
     return tokens->piece == HG_PIECE_QUOTED
-           || (tokens->piece == HG_PIECE_WORD && (tokens->text.dialect != HG_MYSQL || is_plain(tokens)));
+           || (tokens->piece == HG_PIECE_WORD
+               && (tokens->text.dialect != HG_MYSQL || is_plain(tokens)));
 }
 
 static bool is_digits(const hg_tokens *tokens)
@@ -203,8 +207,9 @@ static bool is_pattern(const hg_tokens *tokens)
 
 static bool is_variable(const hg_tokens *tokens)
 {
-    static const char *const others[] = {"password", "constraints", "transaction", "statement", "global",
-                                         "persist", "persist_only", "default", NULL};
+    static const char *const others[] = {"password",     "constraints", "transaction",
+                                         "statement",    "global",      "persist",
+                                         "persist_only", "default",     NULL};
 
     return is_name(tokens) && !is_any_of(tokens, others);
 }
@@ -226,9 +231,9 @@ static bool is_literal(const hg_tokens *tokens)
     return tokens->piece == HG_PIECE_LITERAL;
 }
 
-static const class_of classes[] = {{"NAME", is_name}, {"TEXT", is_text}, {"NUM", is_digits},
-                                   {"LIKE", is_pattern}, {"LIT", is_literal}, {"VAR", is_variable},
-                                   {"ANY", is_any}, {"NIL", is_empty_text}};
+static const class_of classes[] = {
+    {"NAME", is_name},   {"TEXT", is_text},    {"NUM", is_digits}, {"LIKE", is_pattern},
+    {"LIT", is_literal}, {"VAR", is_variable}, {"ANY", is_any},    {"NIL", is_empty_text}};
 
 /* One of the alternatives between two bars. */
 static bool is_one(const hg_tokens *tokens, const char *word, size_t length)
@@ -290,7 +295,8 @@ static bool is_over(const hg_tokens *tokens)
 
 static bool match(const char *form, const outer *behind, const hg_tokens *tokens, int steps);
 
-static bool match_alternatives(const char *form, const outer *behind, const hg_tokens *tokens, int steps)
+static bool match_alternatives(const char *form, const outer *behind, const hg_tokens *tokens,
+                               int steps)
 {
     outer after = {closing(form, false) + 1, behind};
 
@@ -348,7 +354,8 @@ static bool match(const char *form, const outer *behind, const hg_tokens *tokens
     case '}':
     case '>':
     case '/':
-        return behind == NULL ? is_over(tokens) : match(behind->form, behind->next, tokens, steps + 1);
+        return behind == NULL ? is_over(tokens)
+                              : match(behind->form, behind->next, tokens, steps + 1);
     case '[':
     case '{':
     case '<':
@@ -366,7 +373,8 @@ bool hr_is_free(const hg_tokens *tokens)
     if (tokens->piece != HG_PIECE_WORD)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        if ((*tokens->start | 32) == forms[i][0] && fits(tokens, forms[i], strcspn(forms[i], " ")) && match(forms[i], NULL, tokens, 0))
+        if ((*tokens->start | 32) == forms[i][0] && fits(tokens, forms[i], strcspn(forms[i], " "))
+            && match(forms[i], NULL, tokens, 0))
             return true;
     return false;
 }

@@ -128,8 +128,11 @@ static bool is_one_version(const uint8_t *hint, const uint8_t *end)
 
 static int strictness(const hr_reading *reading)
 {
-    static const int of_kind[] = {[HR_KIND_READ] = 3, [HR_KIND_WRITE] = 4, [HR_KIND_BEGIN] = 2,
-                                  [HR_KIND_FREE] = 1, [HR_KIND_EMPTY] = 0};
+    static const int of_kind[] = {[HR_KIND_READ] = 3,
+                                  [HR_KIND_WRITE] = 4,
+                                  [HR_KIND_BEGIN] = 2,
+                                  [HR_KIND_FREE] = 1,
+                                  [HR_KIND_EMPTY] = 0};
 
     return of_kind[reading->kind];
 }
@@ -281,8 +284,8 @@ static bool stands_there(const char *word, const char *at, const char *end)
 
 static bool is_write_word(const char *at, const char *end)
 {
-    static const char *const words[] = {"into", "update", "share", "lock", "insert", "delete", "merge",
-                                        "replace"};
+    static const char *const words[] = {"into",   "update", "share", "lock",
+                                        "insert", "delete", "merge", "replace"};
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (stands_there(words[i], at, end))

@@ -241,8 +241,8 @@ static void read_some(hr_session *session, hr_end end)
     hr_side *side = &session->side[end];
     uint8_t *room = session->thread->engine->room + HR_HEADROOM;
     size_t most = hr_read_most(session, end);
-    ssize_t came =
-        side->tls != NULL ? hr_records_read(side, room, most) : read_plain(side, room, most);
+    ssize_t came = side->tls != NULL ? hr_records_read(side, room, most)
+                                     : read_plain(side, room, most);
 
     if (came > 0)
         hr_fed(session, end, room, (size_t) came, HR_HEADROOM);

@@ -54,7 +54,8 @@ static void on_hangup(hr_session *session, hr_end end, int events)
 {
     const hr_wire *w = session->side[end].loop;
 
-    if (events < 0 || session->side[end].reading || session->side[end].shaking || hr_wire_armed(w, OP_RECV))
+    if (events < 0 || session->side[end].reading || session->side[end].shaking
+        || hr_wire_armed(w, OP_RECV))
         return;
     if (events & (POLLHUP | POLLERR))
         hr_side_failed(session, end);
@@ -281,10 +282,10 @@ static bool loop_open(hr_thread *thread)
     if (loop == NULL)
         return false;
     loop->ring = hr_no_ring;
-    loop->buffers[0] = (hr_ring_buffers){.group = 0, .count = SMALL_BUFFERS, .bytes = SMALL_BYTES,
-                                         .headroom = SMALL_HEADROOM};
-    loop->buffers[1] = (hr_ring_buffers){.group = 1, .count = LARGE_BUFFERS, .bytes = LARGE_BYTES,
-                                         .headroom = HR_HEADROOM};
+    loop->buffers[0] = (hr_ring_buffers){
+        .group = 0, .count = SMALL_BUFFERS, .bytes = SMALL_BYTES, .headroom = SMALL_HEADROOM};
+    loop->buffers[1] = (hr_ring_buffers){
+        .group = 1, .count = LARGE_BUFFERS, .bytes = LARGE_BYTES, .headroom = HR_HEADROOM};
     thread->loop = loop;
     if (hr_uring_apart(open_ring, loop))
         return true;

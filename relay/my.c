@@ -34,7 +34,8 @@ static bool can_be_told(const hr_session *session)
     return session->my.server_left == 0 && !session->my.server_more;
 }
 
-hr_next my_fail(hr_session *session, uint8_t seq, uint16_t code, const char *state, const char *text)
+hr_next my_fail(hr_session *session, uint8_t seq, uint16_t code, const char *state,
+                const char *text)
 {
     atomic_fetch_add_explicit(&session->thread->counts->protocol_errors, 1, memory_order_relaxed);
     if (can_be_told(session))
@@ -92,7 +93,8 @@ static size_t feed_server(hr_session *session, const uint8_t *bytes, size_t leng
     }
 }
 
-static size_t feed(hr_session *session, hr_end from, const uint8_t *bytes, size_t length, hr_next *next)
+static size_t feed(hr_session *session, hr_end from, const uint8_t *bytes, size_t length,
+                   hr_next *next)
 {
     size_t at = 0, took;
 
@@ -135,7 +137,8 @@ static uint8_t next_seq(const hr_my *my)
 {
     if (my->phase == MY_GREETING)
         return 0;
-    if (my->phase != MY_READY || (my->units > 0 && my->answer == MY_AUTHENTICATES) || my->client_left > 0 || my->client_more || my->infile)
+    if (my->phase != MY_READY || (my->units > 0 && my->answer == MY_AUTHENTICATES)
+        || my->client_left > 0 || my->client_more || my->infile)
         return (uint8_t) (my->client_seq + 1);
     return my->units > 0 ? (uint8_t) (my->seq + 1) : 1;
 }

@@ -162,7 +162,8 @@ static void pass(hr_session *session, const packet *it)
 }
 
 /* With one more warning, and numbered `seq`. */
-static void pass_warned(hr_session *session, const packet *it, const my_ok *ok, uint8_t seq, bool warn)
+static void pass_warned(hr_session *session, const packet *it, const my_ok *ok, uint8_t seq,
+                        bool warn)
 {
     size_t length = MY_HEADER + ok->warnings_at + 2;
     uint8_t *copy = hr_scratch(session, length);
@@ -403,7 +404,8 @@ static void pass_definitions_end(hr_session *session, const packet *it, hr_next 
  * by then for commands, and answer them. */
 static bool ends_dump(const hr_my *my)
 {
-    return my->has_rows && (my->unit.command == MY_BINLOG_DUMP || my->unit.command == MY_BINLOG_DUMP_GTID);
+    return my->has_rows
+           && (my->unit.command == MY_BINLOG_DUMP || my->unit.command == MY_BINLOG_DUMP_GTID);
 }
 
 static void end_rows(hr_session *session, const packet *it, hr_next *next)
@@ -473,7 +475,8 @@ static size_t unasked(hr_session *session, const packet *it, size_t length, hr_n
         hr_emit(session, HR_CLIENT, it->bytes, MY_HEADER + it->seen);
         *next = HR_CLOSE;
     } else {
-        *next = my_fail(session, 1, 1835, "HY000", "headgate: the server answered what nobody asked; the "
+        *next = my_fail(session, 1, 1835, "HY000",
+                        "headgate: the server answered what nobody asked; the "
                         "session is closed");
     }
     return MY_HEADER + it->seen;
@@ -481,7 +484,8 @@ static size_t unasked(hr_session *session, const packet *it, size_t length, hr_n
 
 static bool is_row(const hr_my *my, uint32_t size, uint8_t first)
 {
-    return first < 0xfe || (first == 0xfe && size >= ((my->can & MY_CAN_NO_EOF) != 0 ? MY_FULL : 9u));
+    return first < 0xfe
+           || (first == 0xfe && size >= ((my->can & MY_CAN_NO_EOF) != 0 ? MY_FULL : 9u));
 }
 
 /* Rows that are here whole, as many as there are. How long they are. */
@@ -548,7 +552,8 @@ size_t my_answers(hr_session *session, const uint8_t *bytes, size_t length, hr_n
             break;
         } else {
             took = my->answer == MY_ROWS && my->units > 0 && !my->server_more
-                       ? whole_rows(my, bytes + at, length - at) : 0;
+                       ? whole_rows(my, bytes + at, length - at)
+                       : 0;
             if (took > 0) {
                 my->has_rows = true;
                 hr_emit(session, HR_CLIENT, bytes + at, took);

@@ -46,7 +46,8 @@ static void end_command(hr_session *session, hr_next *next)
 }
 
 /* `emitted` of its bytes have gone to the server already. */
-static size_t go_on(hr_session *session, const uint8_t *bytes, size_t length, size_t emitted, hr_next *next)
+static size_t go_on(hr_session *session, const uint8_t *bytes, size_t length, size_t emitted,
+                    hr_next *next)
 {
     hr_my *my = &session->my;
     uint32_t size = my_length(bytes);
@@ -149,8 +150,10 @@ static enum my_verdict pass_other(hr_session *session, const my_command *it, hr_
     case MY_GROUP_REPLICATION:
     case MY_TABLE_DUMP:
     case MY_MULTI: /* answers that have a framing of their own, which nobody would follow */
-        return my_refuse(session, it, 1235, "42000", "headgate: this command does not go through the proxy; "
-                      "connect to the server itself", next);
+        return my_refuse(session, it, 1235, "42000",
+                         "headgate: this command does not go through the proxy; "
+                         "connect to the server itself",
+                         next);
     default: /* COM_REFRESH, COM_DROP_DB of old, what a server has that we do not know */
         return my_judge_unknown(session, it, next);
     }
@@ -200,8 +203,8 @@ static uint32_t least_of(uint8_t code)
 
 static bool is_simple(uint8_t code)
 {
-    return code == MY_STMT_PREPARE || code == MY_PING || code == MY_STMT_RESET || code == MY_STMT_CLOSE
-           || code == MY_STMT_LONG_DATA;
+    return code == MY_STMT_PREPARE || code == MY_PING || code == MY_STMT_RESET
+           || code == MY_STMT_CLOSE || code == MY_STMT_LONG_DATA;
 }
 
 static bool is_idle(const hr_my *my)
@@ -226,7 +229,8 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
     if (must_wait(&session->my, it))
         return my_later(next);
     if (it->length < least_of(it->code)) {
-        *next = my_fail(session, (uint8_t) (it->bytes[3] + 1), 1835, "HY000", "headgate: the command is "
+        *next = my_fail(session, (uint8_t) (it->bytes[3] + 1), 1835, "HY000",
+                        "headgate: the command is "
                         "malformed: shorter than any of its kind; the session is closed");
         return MY_WAITS;
     }
@@ -261,8 +265,9 @@ static enum my_verdict judge(hr_session *session, my_command *it, hr_next *next)
 /* As much of a command as has to be here before it is judged. */
 static size_t looks_at(const hr_session *session, uint8_t code, uint32_t length)
 {
-    size_t most = code == MY_QUERY || code == MY_STMT_PREPARE ? hr_text_most(session->thread)
-                  : code == MY_INIT_DB || code == MY_CHANGE_USER ? HR_WINDOW_BYTES : 16;
+    size_t most = code == MY_QUERY || code == MY_STMT_PREPARE    ? hr_text_most(session->thread)
+                  : code == MY_INIT_DB || code == MY_CHANGE_USER ? HR_WINDOW_BYTES
+                                                                 : 16;
 
     return length < most ? length : most;
 }
@@ -302,7 +307,8 @@ static size_t next_command(hr_session *session, const uint8_t *bytes, size_t len
 
 static bool is_dumping(const hr_my *my)
 {
-    return my->units > 0 && (my->unit.command == MY_BINLOG_DUMP || my->unit.command == MY_BINLOG_DUMP_GTID);
+    return my->units > 0
+           && (my->unit.command == MY_BINLOG_DUMP || my->unit.command == MY_BINLOG_DUMP_GTID);
 }
 
 /* A replica that gets the log says nothing but how far it is (semi-synchronous replication): anything
@@ -371,7 +377,8 @@ static size_t next_packet(hr_session *session, const uint8_t *bytes, size_t leng
         *next = HR_LATER;
         return 0;
     }
-    if ((authenticates || my->client_more || my->infile) && bytes[3] != (uint8_t) (my->client_seq + 1)) {
+    if ((authenticates || my->client_more || my->infile)
+        && bytes[3] != (uint8_t) (my->client_seq + 1)) {
         *next = out_of_order(session, bytes[3]);
         return 0;
     }

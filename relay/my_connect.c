@@ -16,9 +16,18 @@ static const char sha2_plugin[] = "caching_sha2_password";
 
 /* Those whose clients never send a password as it is, with TLS or without; or it is my_sha2.c's. */
 static const char *const hiding_plugins[] = {
-    "", "mysql_native_password", "mysql_old_password", sha2_plugin, "client_ed25519", "parsec",
-    "auth_gssapi_client", "authentication_kerberos_client", "authentication_ldap_sasl_client",
-    "authentication_windows_client", "authentication_fido_client", "authentication_webauthn_client",
+    "",
+    "mysql_native_password",
+    "mysql_old_password",
+    sha2_plugin,
+    "client_ed25519",
+    "parsec",
+    "auth_gssapi_client",
+    "authentication_kerberos_client",
+    "authentication_ldap_sasl_client",
+    "authentication_windows_client",
+    "authentication_fido_client",
+    "authentication_webauthn_client",
 };
 
 static void note_plugin(hr_session *session, const char *plugin)
@@ -37,9 +46,11 @@ bool my_bares_password(const hr_session *session)
 
 hr_next my_refuse_bare(hr_session *session, uint8_t seq)
 {
-    return my_fail(session, seq, 1045, "28000", "headgate: this user's plugin may send the password as it is, "
-                   "and the way from the proxy to the server is not encrypted; give the server tls in the "
-                   "proxy's settings");
+    return my_fail(
+        session, seq, 1045, "28000",
+        "headgate: this user's plugin may send the password as it is, "
+        "and the way from the proxy to the server is not encrypted; give the server tls in the "
+        "proxy's settings");
 }
 
 static uint32_t capabilities_of(const uint8_t *response)
@@ -93,7 +104,8 @@ static void mask_greeting(hr_session *session, uint8_t *payload, size_t at)
 }
 
 /* Only where it may be needed: sides that may differ in TLS. */
-static void keep_scramble(hr_session *session, const uint8_t *first, const uint8_t *rest, size_t rest_length)
+static void keep_scramble(hr_session *session, const uint8_t *first, const uint8_t *rest,
+                          size_t rest_length)
 {
     hr_my_more *more;
 
@@ -142,8 +154,9 @@ size_t my_greeting(hr_session *session, const uint8_t *bytes, size_t length, hr_
         return 0;
     size = my_length(bytes);
     if (size == 0 || size > 4096) {
-        *next = my_fail(session, 0, 1043, NULL,
-                        "headgate: what the server sent is no greeting; look at the target's address");
+        *next = my_fail(
+            session, 0, 1043, NULL,
+            "headgate: what the server sent is no greeting; look at the target's address");
         return length;
     }
     if (length < MY_HEADER + size)
@@ -215,7 +228,8 @@ static void skip_auth(my_reader *reader, uint32_t can)
         my_text(reader, &length);
 }
 
-static bool learn(hr_session *session, my_reader *reader, uint32_t can, const names *who, bool apply)
+static bool learn(hr_session *session, my_reader *reader, uint32_t can, const names *who,
+                  bool apply)
 {
     char application[256] = "";
 
@@ -348,7 +362,8 @@ static hr_next finish_response(hr_session *session, const uint8_t *packet, size_
 static hr_next begin_server_tls(hr_session *session, const uint8_t *packet, size_t length)
 {
     if (!my_keep(session, packet, MY_HEADER + length))
-        return my_fail(session, (uint8_t) (packet[3] + 1), 1041, "HY000", "headgate: out of memory");
+        return my_fail(session, (uint8_t) (packet[3] + 1), 1041, "HY000",
+                       "headgate: out of memory");
     session->my.client_seq = packet[3]; /* what goes wrong meanwhile is the answer to this one */
     request_server_tls(session, packet + MY_HEADER);
     return HR_SERVER_TLS;
@@ -381,12 +396,14 @@ static hr_next answer_response(hr_session *session, const uint8_t *packet, size_
     const char *fault = tls_fault(session, asks, &code);
 
     if ((can & MY_CAN_PROTOCOL_41) == 0 || (asks && length != 32))
-        return my_fail(session, seq, 1043, "08S01", "headgate: bad handshake: the client's answer to the "
+        return my_fail(session, seq, 1043, "08S01",
+                       "headgate: bad handshake: the client's answer to the "
                        "greeting is malformed, or older than MySQL 4.1");
     if (fault != NULL)
         return my_fail(session, seq, code, code == 1053 ? "08S01" : "HY000", fault);
     if (would_compress(can, asks))
-        return my_fail(session, seq, 1043, "08S01", "headgate: the client would compress, which is not "
+        return my_fail(session, seq, 1043, "08S01",
+                       "headgate: the client would compress, which is not "
                        "offered here; connect without compression");
     if (asks) {
         session->my.client_seq = packet[3];
@@ -410,9 +427,10 @@ size_t my_response(hr_session *session, const uint8_t *bytes, size_t length, hr_
         return length;
     }
     if (size > HR_WINDOW_BYTES - MY_HEADER) {
-        *next = my_fail(session, (uint8_t) (bytes[3] + 1), 1153, "08S01",
-                        "headgate: a packet for signing in is larger than 64 KiB; send fewer connection "
-                        "attributes");
+        *next = my_fail(
+            session, (uint8_t) (bytes[3] + 1), 1153, "08S01",
+            "headgate: a packet for signing in is larger than 64 KiB; send fewer connection "
+            "attributes");
         return length;
     }
     if (length < MY_HEADER + size)

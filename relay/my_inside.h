@@ -22,68 +22,97 @@
 #define MY_HEADER 4u
 #define MY_FULL 0xffffffu         /* length of a packet that another one continues */
 #define MY_MAX_UNITS 64u          /* in flight; then HR_LATER */
-#define MY_MAX_STATEMENTS 4096u   /* prepared, of one session; more are judged as unknown writes */
-#define MY_MAX_OWN 32u            /* packets of our own in one call */
-#define MY_SCRAMBLE 20u           /* bytes of it */
-#define MY_ERROR_BYTES 512u       /* of an error's text: as long as a server's own may be */
+#define MY_MAX_STATEMENTS 4096u /* prepared, of one session; more are judged as unknown writes */
+#define MY_MAX_OWN 32u /* packets of our own in one call */
+#define MY_SCRAMBLE 20u /* bytes of it */
+#define MY_ERROR_BYTES 512u /* of an error's text: as long as a server's own may be */
 
 enum { /* commands */
-    MY_QUIT = 1, MY_INIT_DB = 2, MY_QUERY = 3, MY_FIELD_LIST = 4, MY_SHUTDOWN = 8, MY_STATISTICS = 9,
-    MY_PROCESS_INFO = 10, MY_PROCESS_KILL = 12, MY_DEBUG = 13, MY_PING = 14, MY_CHANGE_USER = 17,
-    MY_BINLOG_DUMP = 18, MY_TABLE_DUMP = 19, MY_REGISTER_REPLICA = 21, MY_STMT_PREPARE = 22, MY_STMT_EXECUTE = 23, MY_STMT_LONG_DATA = 24, MY_STMT_CLOSE = 25,
-    MY_STMT_RESET = 26, MY_SET_OPTION = 27, MY_STMT_FETCH = 28, MY_BINLOG_DUMP_GTID = 30,
-    MY_RESET_CONNECTION = 31, MY_CLONE = 32, MY_GROUP_REPLICATION = 33,
-    MY_BULK_EXECUTE = 250, /* MariaDB */
-    MY_MULTI = 254
+       MY_QUIT = 1,
+       MY_INIT_DB = 2,
+       MY_QUERY = 3,
+       MY_FIELD_LIST = 4,
+       MY_SHUTDOWN = 8,
+       MY_STATISTICS = 9,
+       MY_PROCESS_INFO = 10,
+       MY_PROCESS_KILL = 12,
+       MY_DEBUG = 13,
+       MY_PING = 14,
+       MY_CHANGE_USER = 17,
+       MY_BINLOG_DUMP = 18,
+       MY_TABLE_DUMP = 19,
+       MY_REGISTER_REPLICA = 21,
+       MY_STMT_PREPARE = 22,
+       MY_STMT_EXECUTE = 23,
+       MY_STMT_LONG_DATA = 24,
+       MY_STMT_CLOSE = 25,
+       MY_STMT_RESET = 26,
+       MY_SET_OPTION = 27,
+       MY_STMT_FETCH = 28,
+       MY_BINLOG_DUMP_GTID = 30,
+       MY_RESET_CONNECTION = 31,
+       MY_CLONE = 32,
+       MY_GROUP_REPLICATION = 33,
+       MY_BULK_EXECUTE = 250, /* MariaDB */
+       MY_MULTI = 254
 };
 
 enum { /* capabilities */
-    MY_CAN_MYSQL = 1u, /* MariaDB's servers and clients leave it out, and then have extended ones */
-    MY_CAN_DATABASE = 8u,
-    MY_CAN_COMPRESS = 1u << 5,
-    MY_CAN_PROTOCOL_41 = 1u << 9,
-    MY_CAN_SSL = 1u << 11,
-    MY_CAN_SECURE = 1u << 15,
-    MY_CAN_PLUGINS = 1u << 19,
-    MY_CAN_ATTRIBUTES = 1u << 20,
-    MY_CAN_LONG_AUTH = 1u << 21,
-    MY_CAN_TRACK = 1u << 23,
-    MY_CAN_NO_EOF = 1u << 24,
-    MY_CAN_QUERY_ATTRIBUTES = 1u << 27,
-    MY_CAN_ZSTD = 1u << 26,
-    /* Compression would hide what there is to judge; optional metadata (1 << 25) and the extension
+       MY_CAN_MYSQL = 1u, /* MariaDB's servers and clients leave it out, and then have extended ones */
+       MY_CAN_DATABASE = 8u,
+       MY_CAN_COMPRESS = 1u << 5,
+       MY_CAN_PROTOCOL_41 = 1u << 9,
+       MY_CAN_SSL = 1u << 11,
+       MY_CAN_SECURE = 1u << 15,
+       MY_CAN_PLUGINS = 1u << 19,
+       MY_CAN_ATTRIBUTES = 1u << 20,
+       MY_CAN_LONG_AUTH = 1u << 21,
+       MY_CAN_TRACK = 1u << 23,
+       MY_CAN_NO_EOF = 1u << 24,
+       MY_CAN_QUERY_ATTRIBUTES = 1u << 27,
+       MY_CAN_ZSTD = 1u << 26,
+       /* Compression would hide what there is to judge; optional metadata (1 << 25) and the extension
      * (1 << 29) change framing in ways that no driver of note asks for. */
-    MY_CAN_NOT = MY_CAN_COMPRESS | 1u << 25 | MY_CAN_ZSTD | 1u << 29
+       MY_CAN_NOT = MY_CAN_COMPRESS | 1u << 25 | MY_CAN_ZSTD | 1u << 29
 };
 
 enum { /* MariaDB's extended capabilities */
-    MY_ALSO_PROGRESS = 1u,
-    MY_ALSO_CACHE_METADATA = 16u,
-    /* Progress, bulk, extended metadata, cached metadata, results of each unit of a bulk. COM_MULTI (2)
+       MY_ALSO_PROGRESS = 1u,
+       MY_ALSO_CACHE_METADATA = 16u,
+       /* Progress, bulk, extended metadata, cached metadata, results of each unit of a bulk. COM_MULTI (2)
      * and what is not known yet are masked. */
-    MY_ALSO_KNOWN = 1u | 4u | 8u | 16u | 32u
+       MY_ALSO_KNOWN = 1u | 4u | 8u | 16u | 32u
 };
 
 enum { /* server status */
-    MY_IN_TRANSACTION = 1u, MY_AUTOCOMMIT = 2u, MY_MORE_RESULTS = 8u, MY_CURSOR_EXISTS = 0x40u,
-    MY_OUT_PARAMS = 0x1000u, MY_STATE_CHANGED = 0x4000u
+       MY_IN_TRANSACTION = 1u,
+       MY_AUTOCOMMIT = 2u,
+       MY_MORE_RESULTS = 8u,
+       MY_CURSOR_EXISTS = 0x40u,
+       MY_OUT_PARAMS = 0x1000u,
+       MY_STATE_CHANGED = 0x4000u
 };
 
 enum my_phase { MY_GREETING = 0, MY_RESPONSE, MY_SERVER_TLS, MY_READY };
 
 enum my_answer { /* what the server's next packet is, for the first unit */
-    MY_FIRST = 0, MY_DEFINITIONS, MY_DEFINITIONS_END, MY_ROWS, MY_INFILE, MY_AUTHENTICATES
+                 MY_FIRST = 0,
+                 MY_DEFINITIONS,
+                 MY_DEFINITIONS_END,
+                 MY_ROWS,
+                 MY_INFILE,
+                 MY_AUTHENTICATES
 };
 
 enum { /* hr_my_unit.flags */
-    MY_UNIT_SIMPLE = 1u,   /* its answer cannot ask the client for anything: others may follow at once */
-    MY_UNIT_OWN = 2u,      /* ours: the client is not told. Of authentication: the first, at login */
-    MY_UNIT_RUNS = 4u,     /* judged: the transaction has begun with it */
-    MY_UNIT_ENDS = 8u,     /* COMMIT, ROLLBACK, BEGIN: whatever is open after it is new */
-    MY_UNIT_MANY = 16u,
-    MY_UNIT_WARNED = 32u,
-    MY_UNIT_LISTS = 64u,   /* SHOW WARNINGS after a statement that we warned of */
-    MY_UNIT_OPEN = 128u    /* with a cursor; KILL: number is a thread */
+       MY_UNIT_SIMPLE = 1u, /* its answer cannot ask the client for anything: others may follow at once */
+       MY_UNIT_OWN = 2u, /* ours: the client is not told. Of authentication: the first, at login */
+       MY_UNIT_RUNS = 4u, /* judged: the transaction has begun with it */
+       MY_UNIT_ENDS = 8u, /* COMMIT, ROLLBACK, BEGIN: whatever is open after it is new */
+       MY_UNIT_MANY = 16u,
+       MY_UNIT_WARNED = 32u,
+       MY_UNIT_LISTS = 64u, /* SHOW WARNINGS after a statement that we warned of */
+       MY_UNIT_OPEN = 128u /* with a cursor; KILL: number is a thread */
 };
 
 /* ── my_packet.c ──────────────────────────────────────────────────────────── */
@@ -99,11 +128,11 @@ static inline uint32_t my_length(const uint8_t *header)
 }
 
 my_reader my_read(const uint8_t *bytes, size_t length);
-uint64_t my_fixed(my_reader *reader, size_t width);   /* least significant byte first */
-uint64_t my_number(my_reader *reader);                /* length-encoded; NULL (0xfb) is bad */
+uint64_t my_fixed(my_reader *reader, size_t width); /* least significant byte first */
+uint64_t my_number(my_reader *reader); /* length-encoded; NULL (0xfb) is bad */
 const char *my_take(my_reader *reader, size_t length); /* NULL, and bad, if it is not there */
 const char *my_string(my_reader *reader, size_t *length); /* length-encoded */
-const char *my_text(my_reader *reader, size_t *length);   /* to a NUL, which must be there */
+const char *my_text(my_reader *reader, size_t *length); /* to a NUL, which must be there */
 void my_put_header(uint8_t *to, size_t length, uint8_t seq);
 void my_put(uint8_t *to, uint32_t value, size_t width);
 /* `state` NULL: before the client's capabilities are known. `to` has room for MY_ERROR_BYTES + 16. */
@@ -111,8 +140,8 @@ size_t my_error(uint8_t *to, uint8_t seq, uint16_t code, const char *state, cons
 
 typedef struct my_ok {
     uint16_t status, warnings;
-    size_t warnings_at;         /* in the payload */
-    const uint8_t *info, *end;  /* what follows */
+    size_t warnings_at; /* in the payload */
+    const uint8_t *info, *end; /* what follows */
 } my_ok;
 
 /* An OK or EOF packet's payload. False: it is neither. */
@@ -122,7 +151,8 @@ bool my_read_ok(const uint8_t *payload, size_t length, my_ok *ok);
 
 void my_tell(hr_session *session, uint8_t seq, uint16_t code, const char *state, const char *text);
 /* Tells the client, if it can be told anything now, and counts it. */
-hr_next my_fail(hr_session *session, uint8_t seq, uint16_t code, const char *state, const char *text);
+hr_next my_fail(hr_session *session, uint8_t seq, uint16_t code, const char *state,
+                const char *text);
 /* A packet of our own is about to be written: false if there were too many in this call. */
 bool my_may_write(hr_session *session);
 
@@ -136,33 +166,35 @@ typedef struct my_statement {
 } my_statement;
 
 enum {
-    MY_STATEMENT_ENDS = 1u, MY_STATEMENT_LONG_DATA = 2u,
+    MY_STATEMENT_ENDS = 1u,
+    MY_STATEMENT_LONG_DATA = 2u,
     MY_STATEMENT_UNTYPED = 4u /* refused with its parameters' types, which could not be kept */
 };
 
 typedef struct hr_my_more {
-    hr_my_unit *queue;     /* MY_MAX_UNITS; behind hr_my.unit */
+    hr_my_unit *queue; /* MY_MAX_UNITS; behind hr_my.unit */
     uint32_t queue_first;
-    uint32_t last_id;      /* what MariaDB's -1 means; 0: nothing */
+    uint32_t last_id; /* what MariaDB's -1 means; 0: nothing */
     my_statement *statements; /* open addressing */
     uint32_t statement_room, statement_count;
-    char *warning;         /* of the last statement, for SHOW WARNINGS */
+    char *warning; /* of the last statement, for SHOW WARNINGS */
     uint16_t warning_code;
     uint16_t refusal_length;
     uint32_t kept_length;
-    uint8_t *refusal;      /* for when the refused command has been swallowed */
+    uint8_t *refusal; /* for when the refused command has been swallowed */
     uint16_t secret_length;
     uint8_t scramble[MY_SCRAMBLE]; /* the server's last, where sides may differ in TLS */
     struct my_types *types; /* of refused executions' parameters */
     uint32_t types_bytes;
-    uint8_t *secret;       /* a password, until the server's key has come */
-    uint8_t *kept;         /* USE, COM_INIT_DB: the name; COM_CHANGE_USER: the command; until its answer */
+    uint8_t *secret; /* a password, until the server's key has come */
+    uint8_t *kept; /* USE, COM_INIT_DB: the name; COM_CHANGE_USER: the command; until its answer */
 } hr_my_more;
 
 hr_my_more *my_more(hr_session *session); /* NULL: no memory */
 bool my_push(hr_session *session, const hr_my_unit *unit);
 void my_pop(hr_session *session);
-my_statement *my_find(hr_session *session, uint32_t id); /* id as the client says it; NULL: unknown */
+my_statement *my_find(hr_session *session,
+                      uint32_t id); /* id as the client says it; NULL: unknown */
 /* Takes over `prepared`. Beyond the bound it is dropped: the statement is then unknown. */
 void my_learn(hr_session *session, const my_statement *statement);
 void my_unlearn(hr_session *session, uint32_t id);
@@ -184,7 +216,8 @@ bool my_bares_password(const hr_session *session);
 hr_next my_refuse_bare(hr_session *session, uint8_t seq);
 /* COM_CHANGE_USER's names and attributes; false: it is malformed. */
 bool my_read_change(hr_session *session, const uint8_t *payload, size_t length, bool apply);
-void my_follow_ok(hr_session *session, const my_ok *ok); /* status, and what the session tracker says */
+void my_follow_ok(hr_session *session,
+                  const my_ok *ok); /* status, and what the session tracker says */
 /* The first unit's answer has ended. */
 void my_finish(hr_session *session, bool failed);
 
@@ -193,11 +226,11 @@ void my_finish(hr_session *session, bool failed);
 typedef struct my_command {
     const uint8_t *bytes; /* the header first */
     const uint8_t *payload;
-    uint32_t length;      /* of the payload, as far as the first packet has it */
-    size_t seen;          /* of it, here */
+    uint32_t length; /* of the payload, as far as the first packet has it */
+    size_t seen; /* of it, here */
     uint8_t code;
-    bool whole;           /* all of it is here */
-    size_t emitted;       /* of `bytes`: has gone to the server already, in another form */
+    bool whole; /* all of it is here */
+    size_t emitted; /* of `bytes`: has gone to the server already, in another form */
 } my_command;
 
 enum my_verdict { MY_PASSES, MY_REFUSED, MY_WAITS /* `next` says for what */ };
@@ -208,15 +241,17 @@ enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *n
 /* A command that nobody knows: as a write that nobody knows. */
 enum my_verdict my_judge_unknown(hr_session *session, const my_command *it, hr_next *next);
 /* With the sequence number of the command's last packet plus one: at once if that one is here. */
-enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code, const char *state,
-                          const char *text, hr_next *next);
-enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit, hr_next *next); /* its answer will come */
+enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code,
+                          const char *state, const char *text, hr_next *next);
+enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit,
+                         hr_next *next); /* its answer will come */
 enum my_verdict my_later(hr_next *next);
 uint32_t my_id_of(const my_command *it); /* of the statement, or the thread */
 
 /* ── my_types.c ───────────────────────────────────────────────────────────── */
 
-size_t my_types_reach(hr_session *session, const my_command *it); /* as much of it as must be here */
+size_t my_types_reach(hr_session *session,
+                      const my_command *it); /* as much of it as must be here */
 /* False: it has no types, and those of the one that was refused before it are lost: must not run. */
 bool my_types_known(hr_session *session, const my_statement *statement, const my_command *it);
 void my_types_refused(hr_session *session, my_statement *statement, const my_command *it);
@@ -237,15 +272,15 @@ void my_sha2_forget(hr_my_more *more);
 /* ── my_text.c ────────────────────────────────────────────────────────────── */
 
 typedef struct my_meaning {
-    uint8_t flags;       /* of MY_UNIT_*: ENDS, LISTS, OPEN (it is a KILL) */
-    uint32_t thread;     /* KILL */
-    const char *use;     /* USE: the last one's name; NULL: none */
+    uint8_t flags; /* of MY_UNIT_*: ENDS, LISTS, OPEN (it is a KILL) */
+    uint32_t thread; /* KILL */
+    const char *use; /* USE: the last one's name; NULL: none */
     size_t use_length;
 } my_meaning;
 
 void my_read_meaning(const char *text, size_t length, bool many, my_meaning *meaning);
 /* The text of a COM_QUERY behind its attributes. NULL: they are malformed, or go `beyond` what is here. */
-const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length,
-                          bool *beyond);
+const char *my_query_text(const uint8_t *payload, size_t length, bool attributes,
+                          size_t *text_length, bool *beyond);
 
 #endif

@@ -10,8 +10,8 @@
 /* What nobody knows is a write. */
 /* ── Refusals ─────────────────────────────────────────────────────────────── */
 
-enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code, const char *state,
-                           const char *text, hr_next *next)
+enum my_verdict my_refuse(hr_session *session, const my_command *it, uint16_t code,
+                          const char *state, const char *text, hr_next *next)
 {
     hr_my_more *more;
     uint8_t *packet;
@@ -65,10 +65,11 @@ static void join_words(const hr_words *words, char *out, size_t room)
         append(out, room, " (", words->detail, ")");
 }
 
-static enum my_verdict refuse_words(hr_session *session, const my_command *it, const hr_words *words,
-                                 hr_next *next)
+static enum my_verdict refuse_words(hr_session *session, const my_command *it,
+                                    const hr_words *words, hr_next *next)
 {
-    const hr_code *code = &hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_NOTHING];
+    const hr_code *code
+        = &hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_NOTHING];
     char text[MY_ERROR_BYTES];
 
     join_words(words, text, sizeof text);
@@ -86,7 +87,8 @@ static void keep_warning(hr_session *session, const hr_words *words)
     join_words(words, text, sizeof text);
     free(more->warning);
     more->warning = strdup(text);
-    more->warning_code = hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_BUDGET].mysql;
+    more->warning_code
+        = hr_code_of_cause[words->cause < HR_CAUSES ? words->cause : HR_BY_BUDGET].mysql;
 }
 
 static void forget_warning(hr_session *session)
@@ -124,8 +126,8 @@ enum my_verdict my_enter(hr_session *session, const hr_my_unit *unit, hr_next *n
 
 /* Only this thread writes it. */
 /* Something that has been said of a statement: `unit` goes, is refused, or waits. */
-static enum my_verdict obey(hr_session *session, const my_command *it, hr_said said, const hr_words *words,
-                         hr_my_unit *unit, hr_next *next)
+static enum my_verdict obey(hr_session *session, const my_command *it, hr_said said,
+                            const hr_words *words, hr_my_unit *unit, hr_next *next)
 {
     if (said == HR_WAIT_TURN)
         return my_later(next);
@@ -161,12 +163,14 @@ static uint8_t flags_of_kind(int kind)
     uint8_t flags = kind == HR_KIND_MANY ? MY_UNIT_MANY : 0;
 
     return kind == HR_KIND_READ || kind == HR_KIND_WRITE || kind == HR_KIND_MANY
-               ? flags | MY_UNIT_RUNS : flags;
+               ? flags | MY_UNIT_RUNS
+               : flags;
 }
 
 /* The statement of a COM_QUERY; NULL: its attributes are malformed. Where they fill all that is looked at,
  * nothing is known of it, as of any text that is cut. */
-static const char *text_of(const hr_session *session, const my_command *it, bool cut, size_t *length)
+static const char *text_of(const hr_session *session, const my_command *it, bool cut,
+                           size_t *length)
 {
     bool attributes = (session->my.can & MY_CAN_QUERY_ATTRIBUTES) != 0, beyond;
     const char *text = my_query_text(it->payload, it->seen, attributes, length, &beyond);
@@ -195,8 +199,8 @@ enum my_verdict my_judge_query(hr_session *session, const my_command *it, hr_nex
     }
     kind = hr_kind_of(text, length, HR_PROTOCOL_MYSQL);
     my_read_meaning(text, length, kind == HR_KIND_MANY, &meaning);
-    said = hr_ask(session, text, length, ask_flags(&session->my) | (cut ? HR_ASK_TRUNCATED : 0), &words,
-                  &unit.ticket);
+    said = hr_ask(session, text, length, ask_flags(&session->my) | (cut ? HR_ASK_TRUNCATED : 0),
+                  &words, &unit.ticket);
     unit.flags = (uint8_t) (flags_of_kind(kind) | meaning.flags);
     unit.number = meaning.thread;
     if (said != HR_WAIT && said != HR_WAIT_TURN && (meaning.flags & MY_UNIT_LISTS) == 0)
@@ -229,7 +233,8 @@ static void reset_long_data(hr_session *session, my_statement *statement)
     hr_my_unit unit = {.command = MY_STMT_RESET, .flags = MY_UNIT_SIMPLE | MY_UNIT_OWN};
     uint8_t *packet;
 
-    if (statement == NULL || (statement->flags & MY_STATEMENT_LONG_DATA) == 0 || !my_push(session, &unit))
+    if (statement == NULL || (statement->flags & MY_STATEMENT_LONG_DATA) == 0
+        || !my_push(session, &unit))
         return;
     statement->flags &= (uint8_t) ~MY_STATEMENT_LONG_DATA;
     packet = hr_scratch(session, MY_HEADER + 5);
@@ -259,7 +264,8 @@ static void names_sent(hr_session *session, const my_statement *statement)
 {
     size_t length = 0;
     bool whole = false;
-    const char *text = statement == NULL ? "" : hr_prepared_text(statement->prepared, &length, &whole);
+    const char *text = statement == NULL ? ""
+                                         : hr_prepared_text(statement->prepared, &length, &whole);
 
     hr_names_sent(session, text, length, whole);
 }
@@ -285,12 +291,15 @@ static void follow_execution(hr_session *session, my_statement *statement, my_co
     }
 }
 
-static enum my_verdict refuse_untyped(hr_session *session, const my_command *it, my_statement *statement,
-                                      hr_next *next)
+static enum my_verdict refuse_untyped(hr_session *session, const my_command *it,
+                                      my_statement *statement, hr_next *next)
 {
     reset_long_data(session, statement);
-    return my_refuse(session, it, 1210, "HY000", "headgate: the last execution of this statement was refused, "
-                     "and its parameters' types are lost with it; bind them again, or prepare it anew", next);
+    return my_refuse(
+        session, it, 1210, "HY000",
+        "headgate: the last execution of this statement was refused, "
+        "and its parameters' types are lost with it; bind them again, or prepare it anew",
+        next);
 }
 
 enum my_verdict my_judge_execute(hr_session *session, my_command *it, hr_next *next)

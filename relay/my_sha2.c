@@ -66,15 +66,16 @@ void my_sha2_expect(const hr_session *session)
 /* ── Secrets ──────────────────────────────────────────────────────────────── */
 
 typedef int crypt_init(EVP_PKEY_CTX *context);
-typedef int crypt(EVP_PKEY_CTX *context, unsigned char *out, size_t *out_length, const unsigned char *in,
-                  size_t length);
+typedef int crypt(EVP_PKEY_CTX *context, unsigned char *out, size_t *out_length,
+                  const unsigned char *in, size_t length);
 
 /* One block by RSA with OAEP. 0: it cannot be done. */
 static size_t by_rsa(EVP_PKEY *key, crypt_init *begin, crypt *run, const uint8_t *in, size_t length,
                      uint8_t *out)
 {
     EVP_PKEY_CTX *context = key == NULL || EVP_PKEY_get_size(key) > (int) MOST
-                                ? NULL : EVP_PKEY_CTX_new(key, NULL);
+                                ? NULL
+                                : EVP_PKEY_CTX_new(key, NULL);
     size_t out_length = MOST;
 
     if (context == NULL || begin(context) <= 0
@@ -111,7 +112,8 @@ static bool keep_secret(hr_my_more *more, const uint8_t *bytes, size_t length)
     return true;
 }
 
-static void send_packet(hr_session *session, hr_end to, uint8_t seq, const void *bytes, size_t length)
+static void send_packet(hr_session *session, hr_end to, uint8_t seq, const void *bytes,
+                        size_t length)
 {
     uint8_t *packet = hr_scratch(session, MY_HEADER + length);
 
@@ -138,7 +140,8 @@ hr_next my_sha2_key(hr_session *session, const uint8_t *packet, size_t length)
 {
     hr_my *my = &session->my;
     BIO *in = length < 2 || packet[MY_HEADER] != 1
-                  ? NULL : BIO_new_mem_buf(packet + MY_HEADER + 1, (int) length - 1);
+                  ? NULL
+                  : BIO_new_mem_buf(packet + MY_HEADER + 1, (int) length - 1);
     EVP_PKEY *key = in == NULL ? NULL : PEM_read_bio_PUBKEY(in, NULL, NULL, NULL);
     uint8_t encrypted[MOST];
     size_t encrypted_length;
@@ -150,7 +153,8 @@ hr_next my_sha2_key(hr_session *session, const uint8_t *packet, size_t length)
     EVP_PKEY_free(key);
     BIO_free(in);
     if (encrypted_length == 0)
-        return fail(session, "headgate: the server's public key for caching_sha2_password cannot be used; "
+        return fail(session,
+                    "headgate: the server's public key for caching_sha2_password cannot be used; "
                     "set the target's tls as the listener's");
     send_packet(session, HR_SERVER, (uint8_t) (packet[3] + 1), encrypted, encrypted_length);
     my->shift = (int8_t) (my->shift + 2); /* what the client has not seen */
@@ -174,7 +178,8 @@ static hr_next lend_key(hr_session *session, const uint8_t *payload, size_t leng
     uint8_t text[MOST + 1] = {1};
 
     if (length != 1 || payload[0] != 2)
-        return fail(session, "headgate: the client has a public key of the server's, which cannot be used "
+        return fail(session,
+                    "headgate: the client has a public key of the server's, which cannot be used "
                     "through a proxy: let it ask for one (--get-server-public-key), or use TLS");
     pthread_once(&made_once, make_key);
     if (our_key_length == 0)
@@ -187,12 +192,13 @@ static hr_next lend_key(hr_session *session, const uint8_t *payload, size_t leng
     return HR_MORE;
 }
 
-static hr_next pass_password(hr_session *session, const uint8_t *payload, size_t length, uint8_t seq)
+static hr_next pass_password(hr_session *session, const uint8_t *payload, size_t length,
+                             uint8_t seq)
 {
     hr_my *my = &session->my;
     uint8_t password[MOST];
-    size_t password_length = by_rsa(our_key, EVP_PKEY_decrypt_init, EVP_PKEY_decrypt, payload, length,
-                                    password);
+    size_t password_length = by_rsa(our_key, EVP_PKEY_decrypt_init, EVP_PKEY_decrypt, payload,
+                                    length, password);
 
     if (password_length == 0 || my->more == NULL)
         return fail(session, "headgate: the encrypted password cannot be read");
@@ -210,7 +216,8 @@ size_t my_sha2_answer(hr_session *session, const uint8_t *bytes, size_t length, 
     uint32_t size = my_length(bytes);
 
     if (size > MOST) {
-        *next = fail(session, "headgate: a packet of caching_sha2_password is larger than any password");
+        *next = fail(session,
+                     "headgate: a packet of caching_sha2_password is larger than any password");
         return 0;
     }
     if (length < MY_HEADER + size)

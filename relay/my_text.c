@@ -134,12 +134,16 @@ void my_read_meaning(const char *text, size_t length, bool many, my_meaning *mea
 enum { TYPE_BITS = 0x7fff, STRING = 255, NO_TYPE = 0 };
 
 static const uint8_t width_of[256] = {
-    [1] = 1, [2] = 2, [3] = 4, [4] = 4, [5] = 8, [8] = 8, /* TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG */
-    [0] = STRING, [246] = STRING,                                 /* DECIMAL, NEWDECIMAL */
-    [7] = STRING, [10] = STRING, [11] = STRING, [12] = STRING,    /* TIMESTAMP, DATE, TIME, DATETIME */
-    [15] = STRING, [253] = STRING, [254] = STRING,                /* VARCHAR, VAR_STRING, STRING */
-    [249] = STRING, [250] = STRING, [251] = STRING, [252] = STRING, /* TINY_BLOB to BLOB */
-    [16] = STRING, [245] = STRING, [247] = STRING, [248] = STRING, [255] = STRING /* BIT, JSON, ENUM, SET, GEOMETRY */
+    [1] = 1,        [2] = 2,        [3] = 4,
+    [4] = 4,        [5] = 8,        [8] = 8, /* TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG */
+    [0] = STRING,   [246] = STRING,                                 /* DECIMAL, NEWDECIMAL */
+    [7] = STRING,   [10] = STRING,  [11] = STRING,
+    [12] = STRING,    /* TIMESTAMP, DATE, TIME, DATETIME */
+    [15] = STRING,  [253] = STRING, [254] = STRING, /* VARCHAR, VAR_STRING, STRING */
+    [249] = STRING, [250] = STRING, [251] = STRING,
+    [252] = STRING, /* TINY_BLOB to BLOB */
+    [16] = STRING,  [245] = STRING, [247] = STRING,
+    [248] = STRING, [255] = STRING /* BIT, JSON, ENUM, SET, GEOMETRY */
 };
 
 /* False: a type that no client sends, so that nobody knows how long its value is. */
@@ -170,7 +174,8 @@ static bool skip_attributes(my_reader *reader)
     if (count == 0)
         return true;
     nulls = (const uint8_t *) my_take(reader, (size_t) (count + 7) / 8);
-    if (my_fixed(reader, 1) != 1) /* whether there are types: there is no other statement to have them from */
+    if (my_fixed(reader, 1)
+        != 1) /* whether there are types: there is no other statement to have them from */
         return reader->bad;
     types = *reader;
     for (uint64_t i = 0; i < count && !reader->bad; i++) {
@@ -187,8 +192,8 @@ static bool skip_attributes(my_reader *reader)
     return true;
 }
 
-const char *my_query_text(const uint8_t *payload, size_t length, bool attributes, size_t *text_length,
-                          bool *beyond)
+const char *my_query_text(const uint8_t *payload, size_t length, bool attributes,
+                          size_t *text_length, bool *beyond)
 {
     my_reader reader = my_read(payload, length);
 

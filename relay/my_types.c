@@ -13,8 +13,8 @@
 
 #define FLAGS_AT 5u
 #define BULK_TYPES 128u      /* flags of BULK_EXECUTE, which are two bytes */
-#define COUNT_AVAILABLE 8u   /* flags of EXECUTE, with query attributes: it says how many there are */
-#define MAX_BYTES 8000u      /* of one statement's types: 4,000 parameters. More are not kept */
+#define COUNT_AVAILABLE 8u /* flags of EXECUTE, with query attributes: it says how many there are */
+#define MAX_BYTES 8000u /* of one statement's types: 4,000 parameters. More are not kept */
 #define MAX_ALL_BYTES 65536u /* of one session's */
 
 struct my_types {
@@ -26,7 +26,7 @@ struct my_types {
 typedef struct binding {
     size_t flag_at, at, length; /* in the payload: whether there are types, and where */
     uint32_t count;
-    bool bound, cut;            /* has types; and not all of what is looked at is here */
+    bool bound, cut; /* has types; and not all of what is looked at is here */
 } binding;
 
 static bool named(const hr_session *session)
@@ -52,7 +52,9 @@ size_t my_types_reach(hr_session *session, const my_command *it)
 static binding find_in_bulk(const my_statement *statement, const my_command *it)
 {
     my_reader reader = my_read(it->payload, it->seen);
-    binding found = {.flag_at = FLAGS_AT, .at = FLAGS_AT + 2u, .count = statement->parameters,
+    binding found = {.flag_at = FLAGS_AT,
+                     .at = FLAGS_AT + 2u,
+                     .count = statement->parameters,
                      .length = 2u * statement->parameters};
 
     my_take(&reader, FLAGS_AT);
@@ -137,8 +139,8 @@ static bool keep(hr_my_more *more, uint32_t id, const my_command *it, const bind
     if (found->cut || found->length > MAX_BYTES || more->types_bytes + found->length > MAX_ALL_BYTES
         || (kept = malloc(sizeof *kept + found->length)) == NULL)
         return false;
-    *kept = (struct my_types){.next = more->types, .id = id, .count = found->count,
-                              .length = (uint32_t) found->length};
+    *kept = (struct my_types){
+        .next = more->types, .id = id, .count = found->count, .length = (uint32_t) found->length};
     memcpy(kept->bytes, it->payload + found->at, found->length);
     more->types = kept;
     more->types_bytes += kept->length;

@@ -50,7 +50,8 @@ static size_t sign_in(hr_session *session, const uint8_t *bytes, size_t length, 
             break;
         }
         if (size < 4 || size > HR_WINDOW_BYTES) {
-            *next = hr_pg_violation(session, "headgate: invalid length of a message while signing in");
+            *next = hr_pg_violation(session,
+                                    "headgate: invalid length of a message while signing in");
             return length;
         }
         pg->pass_left = size + 1;
@@ -162,9 +163,9 @@ static bool at_rest(const hr_session *session)
     const hr_pg *pg = &session->pg;
 
     return pg->phase == HR_PG_OPEN && pg->status == 'I' && pg->unit_count == 0 && pg->sent == 0
-           && pg->skip_until_sync == HR_PG_SKIP_NOTHING && !pg->copying_in && pg->pending_error == NULL
-           && pg->pass_left == 0 && pg->drop_left == 0 && pg->server_pass_left == 0
-           && pg->server_drop_left == 0;
+           && pg->skip_until_sync == HR_PG_SKIP_NOTHING && !pg->copying_in
+           && pg->pending_error == NULL && pg->pass_left == 0 && pg->drop_left == 0
+           && pg->server_pass_left == 0 && pg->server_drop_left == 0;
 }
 
 static bool in_transaction(const hr_session *session)

@@ -87,7 +87,8 @@ void hr_pg_begin_string(hr_pg *pg, const hr_slice *slices, uint32_t count)
     pg->stated = 0;
     for (uint32_t i = 0; i < count; i++) {
         pg->free_statements |= (uint32_t) (is_free(&slices[i].reading) || slices[i].reading.back
-                                           || slices[i].reading.ends) << i;
+                                           || slices[i].reading.ends)
+                               << i;
         pg->back_statements |= (uint32_t) slices[i].reading.back << i;
         pg->end_statements |= (uint32_t) slices[i].reading.ends << i;
     }
@@ -115,7 +116,8 @@ void hr_pg_complete_statement(hr_pg *pg, const char *tag)
 /* It did run, and was judged; unless the transaction had failed before. */
 void hr_pg_fail_statement(hr_pg *pg)
 {
-    if (!is_in(pg->free_statements, pg->stated) && !(pg->block == HR_PG_BLOCK_FAILED && pg->stated == 0))
+    if (!is_in(pg->free_statements, pg->stated)
+        && !(pg->block == HR_PG_BLOCK_FAILED && pg->stated == 0))
         pg->ran = true;
 }
 

@@ -78,8 +78,9 @@ bool hr_pg_wait_turn(hr_pg_feed *feed)
 
 bool hr_pg_answers_alone(const hr_pg *pg)
 {
-    return pg->unit_count == 0 && pg->sent == 0 && pg->status == 'I' && pg->block == HR_PG_BLOCK_NONE
-           && !pg->copying_in && pg->server_pass_left == 0 && pg->server_drop_left == 0;
+    return pg->unit_count == 0 && pg->sent == 0 && pg->status == 'I'
+           && pg->block == HR_PG_BLOCK_NONE && !pg->copying_in && pg->server_pass_left == 0
+           && pg->server_drop_left == 0;
 }
 
 static uint32_t ask_flags(const hr_pg *pg)
@@ -170,7 +171,8 @@ static bool fail_message(hr_pg_feed *feed, hr_pg_pending *pending)
     send_invalid_bind(feed, false, pending);
     feed->pg->sent++;
     feed->pg->unflushed = true;
-    feed->pg->skip_until_sync = HR_PG_SKIP_FAILED; /* the server would skip it all: it need not even come */
+    feed->pg->skip_until_sync
+        = HR_PG_SKIP_FAILED; /* the server would skip it all: it need not even come */
     return true;
 }
 
@@ -199,7 +201,8 @@ static bool refuse_query_alone(hr_pg_feed *feed, uint32_t total)
 
 static bool refuse_call(hr_pg_feed *feed, uint32_t total)
 {
-    return hr_pg_answers_alone(feed->pg) ? refuse_query_alone(feed, total) : fail_query(feed, total);
+    return hr_pg_answers_alone(feed->pg) ? refuse_query_alone(feed, total)
+                                         : fail_query(feed, total);
 }
 
 /* A Query of our own, of this text, whose ReadyForQuery the client does not see. */
@@ -303,8 +306,8 @@ static bool is_plain(int kind)
 }
 
 /* What it will have led to is said by the server's command tags, and its ReadyForQuery. */
-static void note_string(hr_session *session, const char *text, const hr_slice *slices, uint32_t count,
-                        bool whole)
+static void note_string(hr_session *session, const char *text, const hr_slice *slices,
+                        uint32_t count, bool whole)
 {
     bool plain = whole;
 
@@ -403,7 +406,8 @@ static bool on_call(hr_pg_feed *feed, uint32_t total)
     feed->said = HR_GO;
     feed->ticket = 0;
     if (!is_lost(feed->pg))
-        feed->said = hr_ask(feed->session, NULL, 0, ask_flags(feed->pg), &feed->words, &feed->ticket);
+        feed->said = hr_ask(feed->session, NULL, 0, ask_flags(feed->pg), &feed->words,
+                            &feed->ticket);
     if (feed->said == HR_REFUSE)
         return refuse_call(feed, total);
     if (!goes(feed))
@@ -651,7 +655,8 @@ static bool on_close(hr_pg_feed *feed, uint32_t total)
     if (feed->length - feed->at < total)
         return false;
     if (total > HR_PG_HEADER_BYTES + 1) {
-        called = hr_pg_call(body + 1, strnlen((const char *) body + 1, total - HR_PG_HEADER_BYTES - 1));
+        called = hr_pg_call(body + 1,
+                            strnlen((const char *) body + 1, total - HR_PG_HEADER_BYTES - 1));
         if (body[0] == 'S' && called.length > 0 && feed->pg->effects != NULL)
             return hr_pg_wait_turn(feed);
         if (body[0] == 'S')

@@ -52,8 +52,7 @@ static bool read_effect(hr_session *session, struct hr_pg_effect *effect, const 
         return effect->length > 0;
     if (reading->inner == 0 || effect->length == 0)
         return false;
-    effect->prepared
-        = hr_prepare(session, text + reading->inner, length - reading->inner, !whole);
+    effect->prepared = hr_prepare(session, text + reading->inner, length - reading->inner, !whole);
     return effect->prepared != NULL;
 }
 
@@ -109,8 +108,8 @@ static void take_effect(hr_session *session, struct hr_pg_effect *effect, const 
 
 static bool concerns_names(const char *tag)
 {
-    static const char *const tags[] = {"PREPARE", "DEALLOCATE", "DEALLOCATE ALL", "DISCARD ALL", "DO",
-                                       "CALL"};
+    static const char *const tags[] = {"PREPARE",     "DEALLOCATE", "DEALLOCATE ALL",
+                                       "DISCARD ALL", "DO",         "CALL"};
 
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
         if (strcmp(tag, tags[i]) == 0)

@@ -120,8 +120,8 @@ static look look_at_bind(hr_pg_feed *feed, size_t at)
     }
     if (prepared == NULL)
         feed->said = hr_ask(feed->session, NULL, 0,
-                            HR_ASK_BINARY | hr_pg_doubt_flag(feed->session, &bind.statement), &feed->words,
-                            &feed->ticket);
+                            HR_ASK_BINARY | hr_pg_doubt_flag(feed->session, &bind.statement),
+                            &feed->words, &feed->ticket);
     else
         feed->said = hr_ask_prepared(feed->session, prepared, HR_ASK_BINARY, &feed->words,
                                      &feed->ticket);

@@ -23,35 +23,44 @@
 #include "inside.h"
 #include "kinds.h"
 
-#define HR_PG_SMALL_BYTES 10000u      /* of messages that have no text or data in them, as the server's */
+#define HR_PG_SMALL_BYTES                                                                          \
+    10000u      /* of messages that have no text or data in them, as the server's */
 #define HR_PG_LARGE_BYTES 0x3fffffffu /* of all others */
-#define HR_PG_MAX_STATEMENTS 1024u    /* known by name, of a session; others are judged as unknown texts */
+#define HR_PG_MAX_STATEMENTS                                                                       \
+    1024u    /* known by name, of a session; others are judged as unknown texts */
 #define HR_PG_MAX_PORTALS 64u
 #define HR_PG_NAME_BYTES 63u          /* as far as the server tells names apart */
 #define HR_PG_HEADER_BYTES 5u
 #define HR_PG_CANCEL_CODE 80877102u
 
 enum { /* hr_pg.phase */
-    HR_PG_GREETED = 0, /* waits for the client's first packet, or the next after TLS */
-    HR_PG_SHAKING,     /* TLS with the client */
-    HR_PG_CONNECTING,
-    HR_PG_ASKING_TLS,  /* the server, whether it has it */
-    HR_PG_SHAKING_SERVER,
-    HR_PG_SIGNING_IN,  /* until the first ReadyForQuery */
-    HR_PG_OPEN,
-    HR_PG_LEAVING,     /* the client has said good-bye behind statements that are under way */
-    HR_PG_RAW,         /* replication: not looked at */
-    HR_PG_CANCEL_SENT, /* this connection was a cancel request; the server will close it */
-    HR_PG_ENDED
+       HR_PG_GREETED = 0, /* waits for the client's first packet, or the next after TLS */
+       HR_PG_SHAKING,     /* TLS with the client */
+       HR_PG_CONNECTING,
+       HR_PG_ASKING_TLS,  /* the server, whether it has it */
+       HR_PG_SHAKING_SERVER,
+       HR_PG_SIGNING_IN,  /* until the first ReadyForQuery */
+       HR_PG_OPEN,
+       HR_PG_LEAVING,     /* the client has said good-bye behind statements that are under way */
+       HR_PG_RAW,         /* replication: not looked at */
+       HR_PG_CANCEL_SENT, /* this connection was a cancel request; the server will close it */
+       HR_PG_ENDED
 };
 
 enum { HR_PG_BLOCK_NONE = 0, HR_PG_BLOCK_OPEN, HR_PG_BLOCK_FAILED };
 enum { HR_PG_SKIP_NOTHING = 0, HR_PG_SKIP_ALONE /* and answer Sync */, HR_PG_SKIP_FAILED };
-enum { HR_PG_UNIT_BIND = 0, HR_PG_UNIT_INVALID_BIND, HR_PG_UNIT_QUERY, HR_PG_UNIT_CALL, HR_PG_UNIT_SYNC };
+enum {
+    HR_PG_UNIT_BIND = 0,
+    HR_PG_UNIT_INVALID_BIND,
+    HR_PG_UNIT_QUERY,
+    HR_PG_UNIT_CALL,
+    HR_PG_UNIT_SYNC
+};
 
 static inline uint32_t hr_pg_u32(const uint8_t *bytes)
 {
-    return (uint32_t) bytes[0] << 24 | (uint32_t) bytes[1] << 16 | (uint32_t) bytes[2] << 8 | bytes[3];
+    return (uint32_t) bytes[0] << 24 | (uint32_t) bytes[1] << 16 | (uint32_t) bytes[2] << 8
+           | bytes[3];
 }
 
 /* A name in a message: as far as the server tells it apart, and its hash. */
@@ -226,7 +235,8 @@ uint32_t hr_pg_doubt_flag(hr_session *session, const hr_pg_called *called);
 /* What it said last, doubtful or not. */
 hr_prepared *hr_pg_statement_said(hr_session *session, const hr_pg_called *called);
 /* By SQL, and done: takes `prepared` over. */
-void hr_pg_statement_prepared(hr_session *session, const hr_pg_called *called, hr_prepared *prepared);
+void hr_pg_statement_prepared(hr_session *session, const hr_pg_called *called,
+                              hr_prepared *prepared);
 void hr_pg_statement_deallocated(hr_session *session, const hr_pg_called *called);
 void hr_pg_statements_deallocated(hr_session *session);
 /* What runs, or what it calls, may have given any name another meaning: until its next Parse or PREPARE
@@ -237,7 +247,8 @@ hr_prepared *hr_pg_named(hr_session *session, const char *name, size_t length);
 void hr_pg_statement_close(hr_session *session, const hr_pg_called *called);
 /* The server's segment has ended, or failed: then what it has not come to did not happen. */
 void hr_pg_statements_settle(hr_session *session, bool failed);
-void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared, bool doubtful);
+void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared,
+                      bool doubtful);
 /* Whether it was bound in this segment, and is executed for the first time. Its statement may be NULL:
  * not known. */
 bool hr_pg_portal_execute(hr_session *session, const hr_pg_called *called, hr_prepared **prepared,

@@ -42,7 +42,10 @@ static bool is_called(const hr_pg_name *name, const hr_pg_called *called)
 
 static hr_pg_meaning mean(hr_pg *pg, hr_prepared *prepared, uint8_t word)
 {
-    return (hr_pg_meaning){.prepared = prepared, .segment = pg->segment, .parse = pg->parses, .word = word,
+    return (hr_pg_meaning){.prepared = prepared,
+                           .segment = pg->segment,
+                           .parse = pg->parses,
+                           .word = word,
                            .put = ++pg->names->clock};
 }
 
@@ -53,7 +56,8 @@ static hr_pg_name *make(hr_session *session, const hr_pg_called *called, hr_prep
 
     if (name == NULL)
         return NULL;
-    *name = (hr_pg_name){.now = mean(&session->pg, prepared, word), .hash = called->hash,
+    *name = (hr_pg_name){.now = mean(&session->pg, prepared, word),
+                         .hash = called->hash,
                          .length = (uint8_t) called->length};
     memcpy(name->name, called->name, called->length);
     return name;
@@ -298,8 +302,8 @@ static bool is_doubtful(const hr_pg *pg, const hr_pg_meaning *meaning)
 {
     int kind = hr_prepared_kind(meaning->prepared);
 
-    return meaning->put < pg->names->doubted
-           && kind != HR_KIND_READ && kind != HR_KIND_WRITE && kind != HR_KIND_MANY;
+    return meaning->put < pg->names->doubted && kind != HR_KIND_READ && kind != HR_KIND_WRITE
+           && kind != HR_KIND_MANY;
 }
 
 hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, uint8_t *word)
@@ -307,7 +311,9 @@ hr_prepared *hr_pg_statement(hr_session *session, const hr_pg_called *called, ui
     hr_pg *pg = &session->pg;
     hr_pg_name **link = find_statement(pg, called);
 
-    *word = link != NULL ? (*link)->now.word : pg->names_lost ? HR_PG_WORD_UNSEEN : HR_PG_WORD_OTHER;
+    *word = link != NULL     ? (*link)->now.word
+            : pg->names_lost ? HR_PG_WORD_UNSEEN
+                             : HR_PG_WORD_OTHER;
     if (link == NULL)
         return NULL;
     (*link)->used = (uint32_t) ++pg->names->clock;
@@ -359,7 +365,8 @@ void hr_pg_statements_deallocated(hr_session *session)
                 link = &(*link)->next;
 }
 
-void hr_pg_statement_prepared(hr_session *session, const hr_pg_called *called, hr_prepared *prepared)
+void hr_pg_statement_prepared(hr_session *session, const hr_pg_called *called,
+                              hr_prepared *prepared)
 {
     hr_pg *pg = &session->pg;
     hr_pg_name **link;
@@ -501,7 +508,8 @@ static hr_pg_name **find_portal(hr_pg *pg, const hr_pg_called *called)
 }
 
 /* `prepared` is shared. */
-void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared, bool doubtful)
+void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepared *prepared,
+                      bool doubtful)
 {
     hr_pg *pg = &session->pg;
     hr_prepared *shared;
@@ -516,8 +524,9 @@ void hr_pg_portal_put(hr_session *session, const hr_pg_called *called, hr_prepar
         pg->portal_doubtful = doubtful;
         return;
     }
-    name = pg->portals >= HR_PG_MAX_PORTALS || names_of(pg) == NULL ? NULL
-                                                                     : make(session, called, shared, 0);
+    name = pg->portals >= HR_PG_MAX_PORTALS || names_of(pg) == NULL
+               ? NULL
+               : make(session, called, shared, 0);
     if (name == NULL) {
         drop_prepared(session, &shared);
         return;

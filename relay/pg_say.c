@@ -73,7 +73,9 @@ void hr_pg_say(hr_session *session, const hr_pg_said *said)
 
 void hr_pg_say_ready(hr_session *session, uint8_t status)
 {
-    static const char ready[] = "Z\0\0\0\5I" "Z\0\0\0\5T" "Z\0\0\0\5E";
+    static const char ready[] = "Z\0\0\0\5I"
+                                "Z\0\0\0\5T"
+                                "Z\0\0\0\5E";
 
     hr_emit(session, HR_CLIENT, ready + (status == 'I' ? 0 : status == 'T' ? 6 : 12), 6);
 }
@@ -106,8 +108,12 @@ void hr_pg_say_kept(hr_session *session, hr_pg_pending **pending)
 
 hr_pg_said hr_pg_refusal(const hr_words *words, bool fatal)
 {
-    return (hr_pg_said){'E', fatal ? "FATAL" : "ERROR", hr_code_of_cause[words->cause].sqlstate,
-                        words->message, words->detail, words->hint};
+    return (hr_pg_said){'E',
+                        fatal ? "FATAL" : "ERROR",
+                        hr_code_of_cause[words->cause].sqlstate,
+                        words->message,
+                        words->detail,
+                        words->hint};
 }
 
 hr_pg_said hr_pg_warning(const hr_words *words)
@@ -120,9 +126,15 @@ hr_pg_said hr_pg_warning(const hr_words *words)
  * says of it explains itself. */
 void hr_pg_say_invalid_bind(hr_session *session, bool with_sync)
 {
-    static const char invalid[] = "B\0\0\0\x2f" "\0" "headgate refused this statement\0"
-                                 "\0\2" "\0\0" "\0\0" "\0\0" "\0\0"
-                                 "S\0\0\0\4";
+    static const char invalid[] = "B\0\0\0\x2f"
+                                  "\0"
+                                  "headgate refused this statement\0"
+                                  "\0\2"
+                                  "\0\0"
+                                  "\0\0"
+                                  "\0\0"
+                                  "\0\0"
+                                  "S\0\0\0\4";
     size_t bind = sizeof invalid - 1 - 5;
 
     _Static_assert(sizeof invalid - 1 - 5 == 1 + 0x2f, "the length in the Bind's header");

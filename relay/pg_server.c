@@ -13,7 +13,8 @@
 #define AUTH_OK 0u
 #define AUTH_PASSWORD 3u
 #define AUTH_SASL 10u
-#define LOOKED_AT_BYTES 8192u /* of a ParameterStatus or what signing in says; of more the rest just passes */
+#define LOOKED_AT_BYTES                                                                            \
+    8192u /* of a ParameterStatus or what signing in says; of more the rest just passes */
 
 typedef struct answer {
     hr_session *session;
@@ -191,8 +192,8 @@ static void drop_message(answer *a, uint32_t total)
 
 static void say_refusal(answer *a)
 {
-    static const hr_pg_said plain = {'E', "ERROR", "53000", "headgate: refused", NULL,
-                                     "Try again later."};
+    static const hr_pg_said plain = {
+        'E', "ERROR", "53000", "headgate: this statement is blocked", NULL, "Retry later."};
     hr_pg_unit *invalid = hr_pg_unit_at(a->pg, 0);
 
     if (invalid->silent)
@@ -282,7 +283,8 @@ static void on_parameter(hr_session *session, const uint8_t *body, size_t length
     else if (strcmp(name, "standard_conforming_strings") == 0)
         session->gate.odd_quotes = strcmp(value, "off") == 0;
     else if (strcmp(name, "session_authorization") == 0 && session->established)
-        hr_session_names(session, value, NULL, NULL); /* whom a superuser took over: as in the extension */
+        hr_session_names(session, value, NULL,
+                         NULL); /* whom a superuser took over: as in the extension */
     hr_gate_variable(session, name, (size_t) (name_end - name), value, strlen(value));
 }
 
@@ -342,8 +344,12 @@ static bool is_crowded(answer *a, const uint8_t *body, size_t there)
 static bool is_bared(answer *a, const uint8_t *body, size_t there)
 {
     static const hr_pg_said said = {
-        'E', "FATAL", "28000", "headgate: the server asks for the password in clear, and the way from the proxy "
-        "to it is not encrypted", NULL,
+        'E',
+        "FATAL",
+        "28000",
+        "headgate: the server asks for the password in clear, and the way from the proxy "
+        "to it is not encrypted",
+        NULL,
         "Give the server tls in the proxy's settings, or let pg_hba.conf ask for scram-sha-256."};
 
     if (there < 4 || hr_pg_u32(body) != AUTH_PASSWORD || !hr_bares_passwords(a->session))
@@ -417,7 +423,8 @@ static bool look_before(answer *a, uint8_t type, const uint8_t *body, size_t the
         return false;
     case 'R':
         return a->pg->phase == HR_PG_SIGNING_IN
-               && (is_crowded(a, body, there) || is_bared(a, body, there) || say_sasl(a, body, there, total));
+               && (is_crowded(a, body, there) || is_bared(a, body, there)
+                   || say_sasl(a, body, there, total));
     case 'K':
         if (a->pg->phase == HR_PG_SIGNING_IN)
             on_key(a->session, body, there);
@@ -467,7 +474,8 @@ static void look_at_planned(const answer *a)
     const hr_pg *pg = a->pg;
 
     if (pg->planned != 0
-        && (pg->server_segment != pg->planned_segment || pg->answered > pg->planned_at || pg->server_skips))
+        && (pg->server_segment != pg->planned_segment || pg->answered > pg->planned_at
+            || pg->server_skips))
         hr_pg_planned(a->session);
 }
 
@@ -488,7 +496,8 @@ static bool one_message(answer *a, uint8_t type, uint32_t size)
 
     if (!is_sound(type, size)) {
         pass_on(a);
-        a->next = hr_pg_violation(a->session, "headgate: the server has sent a message that is none");
+        a->next = hr_pg_violation(a->session,
+                                  "headgate: the server has sent a message that is none");
         return false;
     }
     if (there < needed(type, size - 4))

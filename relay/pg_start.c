@@ -19,7 +19,8 @@
 #define TLS_HANDSHAKE 0x16 /* the first byte of a client that begins with TLS */
 #define MAX_CANCEL_KEY_BYTES 256u
 
-static hr_next fail(hr_session *session, const char *sqlstate, const char *message, const char *hint)
+static hr_next fail(hr_session *session, const char *sqlstate, const char *message,
+                    const char *hint)
 {
     hr_pg_said said = {'E', "FATAL", sqlstate, message, NULL, hint};
 
@@ -31,7 +32,8 @@ static hr_next fail(hr_session *session, const char *sqlstate, const char *messa
 static hr_next violate(hr_session *session, const char *message)
 {
     hg_add_own(&session->thread->counts->protocol_errors, 1);
-    return fail(session, "08P01", message, "The client does not speak the Postgres protocol as it should.");
+    return fail(session, "08P01", message,
+                "The client does not speak the Postgres protocol as it should.");
 }
 
 /* ── What is kept until there is a server ─────────────────────────────────── */
@@ -42,7 +44,8 @@ static hr_next keep(hr_session *session, const uint8_t *packet, size_t length)
 
     pg->startup = malloc(length);
     if (pg->startup == NULL)
-        return fail(session, "53200", "headgate: no memory for this session", "Connect again later.");
+        return fail(session, "53200", "headgate: no memory for this session",
+                    "Connect again later.");
     memcpy(pg->startup, packet, length);
     pg->startup_length = (uint16_t) length;
     pg->phase = HR_PG_CONNECTING;
@@ -114,7 +117,8 @@ static hr_next want_cancel(hr_session *session, const uint8_t *packet, size_t le
         key_length = sizeof session->cancel_key;
     if (!hr_cancel_find(session->thread->relay, process, packet + 12, key_length, &session->target,
                         &session->target_id, &forward))
-        session->target_id = 0; /* not ours: where new sessions go, for a session from before a restart */
+        session->target_id
+            = 0; /* not ours: where new sessions go, for a session from before a restart */
     else if (!forward) {
         session->pg.phase = HR_PG_ENDED;
         return HR_CLOSE;
@@ -131,7 +135,8 @@ typedef struct parameters {
 /* As the server reads a boolean, or the word database. */
 static bool is_replication(const char *value)
 {
-    static const char *const no[] = {"false", "off", "no", "0", "f", "n", "of", "fa", "fal", "fals"};
+    static const char *const no[] = {"false", "off", "no", "0",   "f",
+                                     "n",     "of",  "fa", "fal", "fals"};
 
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
         if (strcasecmp(value, no[i]) == 0)
@@ -139,7 +144,8 @@ static bool is_replication(const char *value)
     return true;
 }
 
-static void take_parameter(hr_session *session, parameters *taken, const char *name, const char *value)
+static void take_parameter(hr_session *session, parameters *taken, const char *name,
+                           const char *value)
 {
     hr_gate_attribute(session, name, strlen(name), value, strlen(value));
     if (strcmp(name, "user") == 0)
@@ -180,18 +186,21 @@ static hr_next want_session(hr_session *session, const uint8_t *packet, size_t l
     char message[128];
 
     if (version >> 16 != 3) {
-        snprintf(message, sizeof message, "headgate: unsupported frontend protocol %u.%u: only 3 is spoken",
-                 version >> 16, version & 0xffff);
+        snprintf(message, sizeof message,
+                 "headgate: unsupported frontend protocol %u.%u: only 3 is spoken", version >> 16,
+                 version & 0xffff);
         hg_add_own(&session->thread->counts->protocol_errors, 1);
         return fail(session, "0A000", message, NULL);
     }
     if (session->client_tls_mode == 2 && session->side[HR_CLIENT].tls == NULL)
         return fail(session, "28000", "headgate: this port takes connections with TLS only",
                     "Connect with sslmode=require or stricter.");
-    if (!take_parameters(session, &taken, (const char *) packet + 8, (const char *) packet + length))
+    if (!take_parameters(session, &taken, (const char *) packet + 8,
+                         (const char *) packet + length))
         return violate(session, "headgate: the start-up packet is not laid out as it should be");
     if (taken.user == NULL || *taken.user == '\0')
-        return fail(session, "28000", "headgate: no user name is given in the start-up packet", NULL);
+        return fail(session, "28000", "headgate: no user name is given in the start-up packet",
+                    NULL);
     if (taken.database == NULL || *taken.database == '\0')
         taken.database = taken.user;
     hr_session_names(session, taken.user, taken.database,
@@ -215,7 +224,8 @@ static hr_next obey(hr_session *session, const uint8_t *packet, size_t length, b
     if (length != 8)
         return violate(session, "headgate: a request for encryption of the wrong length");
     if (more_behind)
-        return violate(session, "headgate: received unencrypted data after a request for encryption");
+        return violate(session,
+                       "headgate: received unencrypted data after a request for encryption");
     return code == TLS_CODE ? want_tls(session) : want_gss(session);
 }
 
@@ -280,13 +290,16 @@ size_t hr_pg_server_tls(hr_session *session, const uint8_t *bytes, size_t length
     } else if (bytes[0] == 'N' && length == 1 && session->server_tls_mode == 1) {
         *next = send_kept(session);
     } else if (bytes[0] == 'N') {
-        *next = fail(session, "08006", "headgate: the server does not offer TLS, which its target requires",
+        *next = fail(session, "08006",
+                     "headgate: the server does not offer TLS, which its target requires",
                      "Switch ssl on in the server, or set the target's TLS mode to prefer or off.");
     } else if (bytes[0] == 'E') {
-        *next = fail(session, "08006", "headgate: the server has refused to talk about TLS, with an error",
+        *next = fail(session, "08006",
+                     "headgate: the server has refused to talk about TLS, with an error",
                      "Connect again later; the server's log says why.");
     } else {
-        *next = fail(session, "08P01", "headgate: the server has answered the request for TLS wrongly", NULL);
+        *next = fail(session, "08P01",
+                     "headgate: the server has answered the request for TLS wrongly", NULL);
     }
     return length;
 }

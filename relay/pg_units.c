@@ -44,8 +44,11 @@ hr_pg_unit *hr_pg_push(hr_session *session, uint8_t kind, hr_ticket ticket)
     hr_pg *pg = &session->pg;
     hr_pg_unit *unit = hr_pg_unit_at(pg, pg->unit_count);
 
-    *unit = (hr_pg_unit){.sent_ns = session->thread->now_ns, .at = pg->sent, .ends_at = UINT32_MAX,
-                         .ticket = ticket, .kind = kind};
+    *unit = (hr_pg_unit){.sent_ns = session->thread->now_ns,
+                         .at = pg->sent,
+                         .ends_at = UINT32_MAX,
+                         .ticket = ticket,
+                         .kind = kind};
     if (pg->unit_count++ == 0)
         session->statement_since_ns = session->thread->now_ns;
     pg->tickets += ticket != 0;

@@ -59,10 +59,10 @@ static bool sound(const hr_targets *targets, char *error, size_t error_length)
         const hr_target *target = &targets->target[i];
 
         if (target->id == 0 || target->weight == 0 || target->tls > targets->tls_count
-            || target->address_length == 0
-            || target->address_length > sizeof target->address) {
-            snprintf(error, error_length, "target %u (%.63s): its id, weight, address or tls is not sound",
-                     i, target->name);
+            || target->address_length == 0 || target->address_length > sizeof target->address) {
+            snprintf(error, error_length,
+                     "target %u (%.63s): its id, weight, address or tls is not sound", i,
+                     target->name);
             return false;
         }
         for (j = 0; j < i; j++)
@@ -152,7 +152,8 @@ static bool open_contexts(const hr_relay *relay, const hr_targets *targets, hr_t
     for (i = 0; i < targets->tls_count; i++) {
         if (targets->tls[i].mode == 0)
             continue;
-        tls[i] = hr_tls_open(&targets->tls[i], false, relay->settings.protocol, error, error_length);
+        tls[i] = hr_tls_open(&targets->tls[i], false, relay->settings.protocol, error,
+                             error_length);
         if (tls[i] == NULL)
             return false;
     }
@@ -187,8 +188,10 @@ const char *hr_targets_put(hr_relay *relay, const hr_targets *targets, uint32_t 
 
 static bool less_busy(const hr_place *a, const hr_place *b)
 {
-    return (uint64_t) atomic_load_explicit(&a->tally->sessions, memory_order_relaxed) * b->target.weight
-           < (uint64_t) atomic_load_explicit(&b->tally->sessions, memory_order_relaxed) * a->target.weight;
+    return (uint64_t) atomic_load_explicit(&a->tally->sessions, memory_order_relaxed)
+               * b->target.weight
+           < (uint64_t) atomic_load_explicit(&b->tally->sessions, memory_order_relaxed)
+                 * a->target.weight;
 }
 
 /* The one with the fewest sessions for its weight; of equals each in turn. */

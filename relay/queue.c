@@ -218,8 +218,7 @@ void hr_queue_disown(hr_queues *queues, hr_waiter *waiter)
     if (waiter->next_own != NULL)
         waiter->next_own->previous_own = waiter->previous_own;
     *(waiter->previous_own == NULL ? &queues->own[waiter->thread->number]
-                                   : &waiter->previous_own->next_own)
-        = waiter->next_own;
+                                   : &waiter->previous_own->next_own) = waiter->next_own;
     pthread_mutex_unlock(&queues->lock);
 }
 

@@ -363,8 +363,10 @@ static uint8_t phase_of(const hr_session *session)
     if (session->held)
         return PHASE_HELD;
     return session->machine->at_rest(session)
-                   || (session->machine->in_transaction(session) && session->statement_since_ns == 0)
-               ? PHASE_IDLE : PHASE_RUNNING;
+                   || (session->machine->in_transaction(session)
+                       && session->statement_since_ns == 0)
+               ? PHASE_IDLE
+               : PHASE_RUNNING;
 }
 
 static void name_view(const hr_session *session, hr_session_view *view)
@@ -392,7 +394,7 @@ static void fill_view(const hr_session *session, hr_session_view *view)
     view->target = session->target_id;
     view->server_process = session->server_process;
     view->phase = phase_of(session);
-    view->statement_since_ns = view->phase == PHASE_HELD ? session->gate.wait_since_ns
+    view->statement_since_ns = view->phase == PHASE_HELD      ? session->gate.wait_since_ns
                                : view->phase == PHASE_RUNNING ? session->statement_since_ns
                                                               : 0;
     view->in_transaction = session->established && session->machine->in_transaction(session);

@@ -26,17 +26,17 @@
 
 #define HR_STATE_FORMAT 1u
 #define HR_STATE_MAGIC "HGRELAYS"
-#define HR_TEXT_BYTES 1048576u     /* of a statement's text that is looked at; more streams through */
-#define HR_WINDOW_BYTES 65536u     /* of anything else; and of texts, while buffers are scarce */
+#define HR_TEXT_BYTES 1048576u /* of a statement's text that is looked at; more streams through */
+#define HR_WINDOW_BYTES 65536u /* of anything else; and of texts, while buffers are scarce */
 #define HR_MAX_THREADS 64u
 #define HR_MAX_TARGETS 64u
-#define HR_MAX_TARGET_TLS 16u     /* different settings of TLS, of all targets */
+#define HR_MAX_TARGET_TLS 16u /* different settings of TLS, of all targets */
 #define HR_MAX_LISTENERS 16u
-#define HR_MAX_SOURCES 16u         /* of identity */
+#define HR_MAX_SOURCES 16u /* of identity */
 #define HR_MAX_TRUSTS 16u
 #define HR_MAX_IDENTITY_BYTES 127u
-#define HR_UNIDENTIFIED 0u         /* index of the client that is nobody (R97) */
-#define HR_OTHERS 1u               /* and of those beyond the table's size */
+#define HR_UNIDENTIFIED 0u /* index of the client that is nobody (R97) */
+#define HR_OTHERS 1u /* and of those beyond the table's size */
 
 typedef struct hr_relay hr_relay;
 
@@ -47,29 +47,31 @@ enum { HR_LOOP_AUTO = 0, HR_LOOP_EPOLL = 1, HR_LOOP_URING = 2 };
 
 typedef struct hr_settings {
     uint32_t protocol;
-    uint32_t threads;              /* 1 to HR_MAX_THREADS */
-    uint32_t loop;                 /* HR_LOOP_*; AUTO: io_uring if a probe succeeds */
+    uint32_t threads; /* 1 to HR_MAX_THREADS */
+    uint32_t loop; /* HR_LOOP_*; AUTO: io_uring if a probe succeeds */
     uint32_t max_sessions;
     uint32_t max_sessions_per_user; /* that were let in by the server; 0: no bound of its own */
-    uint32_t startup_timeout_ms;   /* from accept until the session is established */
-    uint32_t connect_timeout_ms;   /* to the server */
-    uint32_t dry_run;              /* decide and count, warn, but let everything pass */
-    uint64_t max_buffer_bytes;     /* of all sessions' buffers together, and their prepared statements' texts */
-    uint32_t idle_timeout_ms;      /* 0: none. A session outside a transaction that says nothing */
-    uint32_t tcp_keepalive_s;      /* 0: the system's */
-    uint32_t max_logins_per_address; /* sessions that are not established yet. 0: all but a 64th of max_sessions */
+    uint32_t startup_timeout_ms; /* from accept until the session is established */
+    uint32_t connect_timeout_ms; /* to the server */
+    uint32_t dry_run; /* decide and count, warn, but let everything pass */
+    uint64_t
+        max_buffer_bytes; /* of all sessions' buffers together, and their prepared statements' texts */
+    uint32_t idle_timeout_ms; /* 0: none. A session outside a transaction that says nothing */
+    uint32_t tcp_keepalive_s; /* 0: the system's */
+    uint32_t
+        max_logins_per_address; /* sessions that are not established yet. 0: all but a 64th of max_sessions */
     uint32_t reserved;
 } hr_settings;
 
 /* Where the name of a client comes from, first that has a value (R96). */
 enum {
-    HR_FROM_TAG = 1,        /* name: key of the tag */
-    HR_FROM_ATTRIBUTE = 2,  /* name: MySQL connection attribute, or Postgres start-up parameter */
-    HR_FROM_APPLICATION = 3,/* application_name; MySQL: attribute program_name */
-    HR_FROM_VARIABLE = 4,   /* name: session variable, as SET in this session (headgate.client, @headgate_client) */
+    HR_FROM_TAG = 1, /* name: key of the tag */
+    HR_FROM_ATTRIBUTE = 2, /* name: MySQL connection attribute, or Postgres start-up parameter */
+    HR_FROM_APPLICATION = 3, /* application_name; MySQL: attribute program_name */
+    HR_FROM_VARIABLE = 4, /* name: session variable, as SET in this session (headgate.client, @headgate_client) */
     HR_FROM_USER = 5,
     HR_FROM_DATABASE = 6,
-    HR_FROM_PATTERN = 7     /* "pattern:<16 hex digits>" */
+    HR_FROM_PATTERN = 7 /* "pattern:<16 hex digits>" */
 };
 
 typedef struct hr_source {
@@ -80,10 +82,10 @@ typedef struct hr_source {
 
 /* A tag whose value counts only from these users, or signed (R149). Without both it is never taken. */
 typedef struct hr_trust {
-    char key[66];          /* of the tag; "*": every tag */
-    uint16_t users;        /* 0: from no user by itself */
+    char key[66]; /* of the tag; "*": every tag */
+    uint16_t users; /* 0: from no user by itself */
     char user[8][64];
-    uint8_t by_signature;  /* also from anybody, if headgate_sig vouches for it */
+    uint8_t by_signature; /* also from anybody, if headgate_sig vouches for it */
     uint8_t reserved[3];
 } hr_trust;
 
@@ -92,31 +94,35 @@ typedef struct hr_identity_settings {
     uint32_t trusts;
     hr_source source[HR_MAX_SOURCES];
     hr_trust trust[HR_MAX_TRUSTS];
-    char priority_tag[66];   /* whose value is the priority 0–100 (R100); empty: none */
+    char priority_tag[66]; /* whose value is the priority 0–100 (R100); empty: none */
     uint8_t default_priority;
-    uint8_t secret_length;   /* of the HMAC-SHA256 key; 0: nothing can be signed */
+    uint8_t secret_length; /* of the HMAC-SHA256 key; 0: nothing can be signed */
     uint8_t secret[64];
 } hr_identity_settings;
 
 typedef struct hr_tls_settings {
-    uint32_t mode; /* listener: 0 off, 1 allow, 2 require. Target: 0 off, 1 prefer, 2 require, 3 verify-ca, 4 verify-full */
+    uint32_t
+        mode; /* listener: 0 off, 1 allow, 2 require. Target: 0 off, 1 prefer, 2 require, 3 verify-ca, 4 verify-full */
     char cert[1024], key[1024], ca[1024]; /* files; empty: none */
-    char name[256];                       /* target: the name that its certificate must have */
+    char name[256]; /* target: the name that its certificate must have */
 } hr_tls_settings;
 
 /* ── Where connections go ─────────────────────────────────────────────────── */
 
 enum { HR_ROUTE_PRIMARY = 0, HR_ROUTE_REPLICAS = 1 };
-enum { HR_TARGET_PRIMARY = 1u, HR_TARGET_REPLICA = 2u }; /* hr_target.roles; 0: takes no new sessions */
+enum {
+    HR_TARGET_PRIMARY = 1u,
+    HR_TARGET_REPLICA = 2u
+}; /* hr_target.roles; 0: takes no new sessions */
 
 typedef struct hr_target {
-    uint64_t id;                 /* Python's own, never 0: says whether a session's target is still there */
+    uint64_t id; /* Python's own, never 0: says whether a session's target is still there */
     uint32_t roles;
-    uint32_t weight;             /* among replicas; at least 1 */
+    uint32_t weight; /* among replicas; at least 1 */
     uint32_t address_length;
-    uint32_t tls;                /* index in hr_targets.tls plus 1; 0: plain */
+    uint32_t tls; /* index in hr_targets.tls plus 1; 0: plain */
     struct sockaddr_storage address;
-    char name[64];               /* for people */
+    char name[64]; /* for people */
 } hr_target;
 
 typedef struct hr_targets {
@@ -133,36 +139,44 @@ typedef struct hr_targets {
 /* What Python says of a client, from health, rules and the control loop. Replaced whole under a
  * sequence (odd while it is written). */
 enum { HR_ACT_PASS = 0, HR_ACT_WARN = 1, HR_ACT_DELAY = 2, HR_ACT_REFUSE = 3, HR_ACT_CLOSE = 4 };
-enum {  /* hr_gate.flags */
-    HR_GATE_WRITES_ONLY = 1u,
-    HR_GATE_PACED = 2u,    /* goes through hr_state.release as well */
-    HR_GATE_EXEMPT = 4u    /* an exemption rule: neither gate nor pace */
+enum { /* hr_gate.flags */
+       HR_GATE_WRITES_ONLY = 1u,
+       HR_GATE_PACED = 2u, /* goes through hr_state.release as well */
+       HR_GATE_EXEMPT = 4u /* an exemption rule: neither gate nor pace */
 };
 
 typedef struct hr_gate {
     _Atomic uint32_t sequence;
-    uint32_t ratio;        /* of 2^32 - 1: this share of statements is acted upon: dice, once each (R95) */
-    uint8_t action;        /* HR_ACT_*, on what the dice pick */
+    uint32_t ratio; /* of 2^32 - 1: this share of statements is acted upon: dice, once each (R95) */
+    uint8_t action; /* HR_ACT_*, on what the dice pick */
     uint8_t ignores_priority; /* a hard limit: whatever its priority (R100) */
-    uint8_t cause;         /* HR_BY_RULE, HR_BY_HEALTH */
+    uint8_t cause; /* HR_BY_RULE, HR_BY_HEALTH */
     uint8_t flags;
     uint32_t max_delay_ms; /* DELAY: after that it is refused */
-    uint32_t max_delayed;  /* at once, of this client; more are refused */
-    uint32_t delay_ms;     /* DELAY: waits so long and then passes; 0: until the gate opens, or max_delay_ms */
-    uint32_t retry_ms;     /* told with a refusal */
-    int64_t until_ms;      /* Unix time after which this is not known any more: hr_state.lost applies.
+    uint32_t max_delayed; /* at once, of this client; more are refused */
+    uint32_t
+        delay_ms; /* DELAY: waits so long and then passes; 0: until the gate opens, or max_delay_ms */
+    uint32_t retry_ms; /* told with a refusal */
+    int64_t until_ms; /* Unix time after which this is not known any more: hr_state.lost applies.
                             * 0: always known */
-    char reason[200];      /* for the error's text: "lag 12.3 s > 5 s on primary-a" */
+    char reason[200]; /* for the error's text: "lag 12.3 s > 5 s on primary-a" */
 } hr_gate;
 
 enum { /* why a statement was acted upon; index of hr_client.refused */
-    HR_BY_NOTHING = 0, HR_BY_BUDGET = 1, HR_BY_RULE = 2, HR_BY_HEALTH = 3, HR_BY_PACE = 4,
-    HR_BY_LOSS = 5 /* nobody knows the health */, HR_BY_CANCEL = 6, HR_BY_LIMIT = 7, HR_CAUSES = 8
+       HR_BY_NOTHING = 0,
+       HR_BY_BUDGET = 1,
+       HR_BY_RULE = 2,
+       HR_BY_HEALTH = 3,
+       HR_BY_PACE = 4,
+       HR_BY_LOSS = 5 /* nobody knows the health */,
+       HR_BY_CANCEL = 6,
+       HR_BY_LIMIT = 7,
+       HR_CAUSES = 8
 };
 
 typedef struct hr_client {
-    _Atomic uint64_t key;      /* hg_hash(3, identity); 0: free */
-    _Atomic uint32_t state;    /* 0 new: Python has not said anything; 1 said */
+    _Atomic uint64_t key; /* hg_hash(3, identity); 0: free */
+    _Atomic uint32_t state; /* 0 new: Python has not said anything; 1 said */
     uint32_t length;
     char identity[128];
     _Atomic uint64_t last_ns;
@@ -172,14 +186,15 @@ typedef struct hr_client {
     _Atomic uint64_t delayed;
     _Atomic uint64_t delayed_ns;
     _Atomic uint64_t refused[HR_CAUSES];
-    _Atomic uint64_t passed;     /* would have been acted upon, but inside a transaction (R148) */
-    _Atomic uint64_t wall_ns;    /* of its statements at the server */
-    _Atomic uint64_t errors;     /* of them, ended with an error */
-    _Atomic uint64_t reported_admitted, reported_refused[HR_CAUSES]; /* Python's: of those above, what
+    _Atomic uint64_t passed; /* would have been acted upon, but inside a transaction (R148) */
+    _Atomic uint64_t wall_ns; /* of its statements at the server */
+    _Atomic uint64_t errors; /* of them, ended with an error */
+    _Atomic uint64_t reported_admitted,
+        reported_refused[HR_CAUSES]; /* Python's: of those above, what
                                   * some process has taken upon itself to tell an agent */
-    _Atomic uint32_t waiting;    /* held now */
+    _Atomic uint32_t waiting; /* held now */
     _Atomic uint32_t running;
-    _Atomic uint32_t kept;       /* a level that some rule names: its place is never another's */
+    _Atomic uint32_t kept; /* a level that some rule names: its place is never another's */
     uint32_t reserved;
     _Atomic uint64_t spare[4];
     hr_gate gate;
@@ -188,29 +203,29 @@ typedef struct hr_client {
 /* The release of the control loop (R99, R142): a bucket in time, as in headgate.h. */
 typedef struct hr_release {
     _Atomic uint64_t empty_at_ns;
-    _Atomic uint64_t ns_per_unit;  /* 0: not paced */
+    _Atomic uint64_t ns_per_unit; /* 0: not paced */
     _Atomic uint64_t burst_ns;
-    _Atomic uint64_t taken;        /* units released ever */
-    _Atomic uint64_t limited;      /* times that somebody had to wait or go for the pace alone */
-    _Atomic uint32_t action;       /* HR_ACT_* */
+    _Atomic uint64_t taken; /* units released ever */
+    _Atomic uint64_t limited; /* times that somebody had to wait or go for the pace alone */
+    _Atomic uint32_t action; /* HR_ACT_* */
     _Atomic uint32_t max_delay_ms;
 } hr_release;
 
 enum { /* hr_running.flags */
-    HR_RUNNING_WAITS = 1u,   /* is held yet: holding.query_id is the budget that counts it as sleeping */
-    HR_RUNNING_STARTED = 2u, /* counted as running by its client */
-    HR_RUNNING_ENDED = 4u,   /* settled: kept until the whole string has ended */
-    HR_RUNNING_UNTRACED = 8u, /* there was no policy, or it does not concern its user */
-    HR_RUNNING_OVER = 16u,   /* has ended, and waits for its share of the time to be known */
-    HR_RUNNING_FAILED = 32u, /* and ended with an error */
-    HR_RUNNING_LOOSE = 64u   /* and its string as well: free once it is settled */
-    /* From bit 16 on: statements of the string before it that are not judged, and have not ended. */
+       HR_RUNNING_WAITS = 1u, /* is held yet: holding.query_id is the budget that counts it as sleeping */
+       HR_RUNNING_STARTED = 2u, /* counted as running by its client */
+       HR_RUNNING_ENDED = 4u, /* settled: kept until the whole string has ended */
+       HR_RUNNING_UNTRACED = 8u, /* there was no policy, or it does not concern its user */
+       HR_RUNNING_OVER = 16u, /* has ended, and waits for its share of the time to be known */
+       HR_RUNNING_FAILED = 32u, /* and ended with an error */
+       HR_RUNNING_LOOSE = 64u /* and its string as well: free once it is settled */
+       /* From bit 16 on: statements of the string before it that are not judged, and have not ended. */
 };
 
 /* A statement that runs, where another process can settle it. */
 typedef struct hr_running {
-    _Atomic uint32_t pid;      /* who runs it; 0: free */
-    uint32_t next;             /* of the same string of statements, plus 1 */
+    _Atomic uint32_t pid; /* who runs it; 0: free */
+    uint32_t next; /* of the same string of statements, plus 1 */
     uint32_t client;
     uint32_t flags;
     uint64_t started_ns;
@@ -220,29 +235,29 @@ typedef struct hr_running {
 } hr_running;
 
 typedef struct hr_sizes {
-    uint32_t clients;  /* a power of two, 16 to 65536 */
+    uint32_t clients; /* a power of two, 16 to 65536 */
     uint32_t runnings; /* statements at once */
-    uint32_t plans;    /* patterns whose plan cost is known; a power of two */
+    uint32_t plans; /* patterns whose plan cost is known; a power of two */
     uint32_t reserved;
 } hr_sizes;
 
 typedef struct hr_plan {
     _Atomic uint64_t pattern; /* hg pattern key; 0: free */
-    _Atomic uint64_t cost;    /* a double; 0 bits: asked for, and not known yet */
+    _Atomic uint64_t cost; /* a double; 0 bits: asked for, and not known yet */
 } hr_plan;
 
 typedef struct hr_state {
     char magic[8];
     uint32_t format;
-    _Atomic uint32_t adding;        /* a lock: the pid of who puts a client into the table */
+    _Atomic uint32_t adding; /* a lock: the pid of who puts a client into the table */
     uint64_t length;
     hr_sizes sizes;
     uint64_t clients_at, runnings_at, plans_at; /* in bytes from the state's start */
-    _Atomic uint32_t lost;          /* HR_ACT_* when what is known of health is too old (fail policy) */
-    _Atomic uint32_t enabled;       /* 0: pass everything, decide nothing */
+    _Atomic uint32_t lost; /* HR_ACT_* when what is known of health is too old (fail policy) */
+    _Atomic uint32_t enabled; /* 0: pass everything, decide nothing */
     _Atomic uint64_t clients_full;
     _Atomic uint64_t runnings_full; /* ran uncounted */
-    _Atomic uint64_t reported_ns;   /* Python's: when hr_client.reported_* were last kept; 0: never */
+    _Atomic uint64_t reported_ns; /* Python's: when hr_client.reported_* were last kept; 0: never */
     hr_release release;
 } hr_state;
 
@@ -268,7 +283,8 @@ void hr_plan_put(hr_state *state, uint64_t pattern, double cost);
 /* ── Counters of a relay thread ───────────────────────────────────────────── */
 
 typedef struct hr_thread_counts {
-    _Atomic uint64_t accepted, established, closed, refused_sessions, failed_startups, failed_connects;
+    _Atomic uint64_t accepted, established, closed, refused_sessions, failed_startups,
+        failed_connects;
     _Atomic uint64_t client_bytes, server_bytes; /* that they sent */
     _Atomic uint64_t statements, prepared, judged, truncated_texts, unidentified;
     _Atomic uint64_t cancels, held, protocol_errors, tls_sessions, out_of_buffers;
@@ -276,20 +292,21 @@ typedef struct hr_thread_counts {
     _Atomic uint64_t rounds, longest_round_ns; /* of the loop */
     _Atomic uint64_t lost_events;
     _Atomic uint64_t untrusted_tags;
-    _Atomic uint64_t unkept_texts; /* prepared, and judged as unknown: no memory was left for them */
+    _Atomic uint64_t
+        unkept_texts; /* prepared, and judged as unknown: no memory was left for them */
     _Atomic uint64_t spare[7];
 } hr_thread_counts;
 
 /* ── Events, from the threads to Python ───────────────────────────────────── */
 
 enum {
-    HR_EVENT_CLIENT = 1,    /* a new client: number = its index, pattern = its key, text = its identity */
-    HR_EVENT_PATTERN = 2,   /* a new pattern under a budget that needs its cost: pattern, text whole */
-    HR_EVENT_REFUSED = 3,   /* number = client, by = HR_BY_*, text */
-    HR_EVENT_DELAYED = 4,   /* after it: took_ns */
+    HR_EVENT_CLIENT = 1, /* a new client: number = its index, pattern = its key, text = its identity */
+    HR_EVENT_PATTERN = 2, /* a new pattern under a budget that needs its cost: pattern, text whole */
+    HR_EVENT_REFUSED = 3, /* number = client, by = HR_BY_*, text */
+    HR_EVENT_DELAYED = 4, /* after it: took_ns */
     HR_EVENT_WARNED = 5,
-    HR_EVENT_SESSION = 6,   /* a session that failed: reason */
-    HR_EVENT_DRAINED = 7    /* no session is left */
+    HR_EVENT_SESSION = 6, /* a session that failed: reason */
+    HR_EVENT_DRAINED = 7 /* no session is left */
 };
 
 typedef struct hr_event {
@@ -302,11 +319,11 @@ typedef struct hr_event {
     uint8_t in_transaction;
     uint16_t user_length, database_length, budget_length; /* parts of text, in this order … */
     uint16_t reason_length;
-    uint16_t text_length;                                 /* … the statement's last */
+    uint16_t text_length; /* … the statement's last */
     uint8_t text_whole;
-    uint8_t parameters;   /* it has $n or ? in it */
+    uint8_t parameters; /* it has $n or ? in it */
     uint8_t reserved[2];
-    uint32_t left_out;    /* REFUSED, DELAYED, WARNED: of this client, not told since the last one */
+    uint32_t left_out; /* REFUSED, DELAYED, WARNED: of this client, not told since the last one */
     char text[8192];
 } hr_event;
 
@@ -356,7 +373,7 @@ typedef struct hr_session_view {
     uint64_t target;
     uint64_t since_ns, statement_since_ns; /* 0: none runs or waits */
     uint32_t server_process; /* as the server numbers it */
-    uint8_t phase;           /* 0 start-up, 1 idle, 2 running, 3 held, 4 closing, 5 not known: its
+    uint8_t phase; /* 0 start-up, 1 idle, 2 running, 3 held, 4 closing, 5 not known: its
                               * thread did not answer in time, and only what never changes is filled */
     uint8_t in_transaction, tls_client, tls_server;
     uint8_t family, reserved[7];

@@ -128,8 +128,8 @@ static void fill_in(hr_session *session, hr_thread *thread, int fd, const hr_lis
 
     session->id = atomic_fetch_add(&relay->engine->next_id, 1) + 1;
     session->thread = thread;
-    session->machine =
-        relay->settings.protocol == HR_PROTOCOL_MYSQL ? &hr_my_machine : &hr_pg_machine;
+    session->machine = relay->settings.protocol == HR_PROTOCOL_MYSQL ? &hr_my_machine
+                                                                     : &hr_pg_machine;
     session->side[HR_CLIENT].fd = fd;
     session->side[HR_SERVER].fd = -1;
     session->since_ns = session->own.last_ns = thread->now_ns;
@@ -242,8 +242,9 @@ uint32_t hr_logins_most(const hr_relay *relay)
 {
     const hr_settings *settings = &relay->settings;
 
-    return settings->max_logins_per_address > 0 ? settings->max_logins_per_address
-                                                : settings->max_sessions - settings->max_sessions / 64;
+    return settings->max_logins_per_address > 0
+               ? settings->max_logins_per_address
+               : settings->max_sessions - settings->max_sessions / 64;
 }
 
 bool hr_count_login(hr_session *session)

@@ -290,7 +290,8 @@ static void clear_counts(hr_client *client)
 {
     hr_gate none = {.sequence = 0};
 
-    for (_Atomic uint64_t *at = &client->statements; at < &client->reported_refused[HR_CAUSES]; at++)
+    for (_Atomic uint64_t *at = &client->statements; at < &client->reported_refused[HR_CAUSES];
+         at++)
         atomic_store_explicit(at, 0, memory_order_relaxed);
     begin_writing(&client->gate);
     write_gate(&client->gate, &none);
@@ -453,8 +454,7 @@ static void put_level(levels *all, const char *start, size_t length, uint32_t cl
 
     while (at < all->count && compared(&all->at[at], start, length) < 0)
         at++;
-    if (all->count == MAX_LEVELS
-        || (at < all->count && compared(&all->at[at], start, length) == 0))
+    if (all->count == MAX_LEVELS || (at < all->count && compared(&all->at[at], start, length) == 0))
         return;
     memmove(&all->at[at + 1], &all->at[at], (all->count - at) * sizeof(level));
     all->at[at] = (level){start, length, client};
@@ -601,9 +601,8 @@ void hr_running_free(hr_state *state, uint32_t index)
 
 static void settle_dead(hg_region *region, hr_state *state, hr_running *running, uint64_t now_ns)
 {
-    hr_client *client = &hr_clients_in(state)[running->client < state->sizes.clients
-                                                  ? running->client
-                                                  : HR_UNIDENTIFIED];
+    hr_client *client = &hr_clients_in(
+        state)[running->client < state->sizes.clients ? running->client : HR_UNIDENTIFIED];
     uint64_t took_ns = now_ns > running->started_ns ? now_ns - running->started_ns : 0;
 
     if (running->flags & HR_RUNNING_WAITS) {
@@ -652,8 +651,7 @@ static hr_plan *plan_of(hr_state *state, uint64_t pattern, bool may_add, bool *i
 
         if (there == 0 && !may_add)
             return NULL;
-        if (there == 0
-            && atomic_compare_exchange_strong(&plan->pattern, &there, pattern)) {
+        if (there == 0 && atomic_compare_exchange_strong(&plan->pattern, &there, pattern)) {
             *is_new = true;
             return plan;
         }

@@ -17,7 +17,8 @@
 
 static bool is_our_doing(hr_lost why)
 {
-    return why == HR_LOST_KILLED || why == HR_LOST_DRAIN || why == HR_LOST_TARGET || why == HR_LOST_MEMORY;
+    return why == HR_LOST_KILLED || why == HR_LOST_DRAIN || why == HR_LOST_TARGET
+           || why == HR_LOST_MEMORY;
 }
 
 /* Without it the session just waits for its time. */
@@ -29,7 +30,8 @@ static void request(hr_session *session)
     int pair[2];
 
     hr_stop_over(session);
-    if (length == 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
+    if (length == 0
+        || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
         return;
     if (send(pair[1], packet, length, MSG_NOSIGNAL) != (ssize_t) length) {
         close(pair[0]);

@@ -49,7 +49,8 @@ struct hr_tls_end {
 
 /* ── Faults in words ──────────────────────────────────────────────────────── */
 
-static void say(char *error, size_t length, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(char *error, size_t length, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static void say(char *error, size_t length, const char *format, ...)
 {
@@ -81,8 +82,9 @@ static bool readable(const char *path, const char *what, char *error, size_t len
     FILE *file = fopen(path, "rb");
 
     if (file == NULL) {
-        say(error, length, "%s file \"%s\" cannot be read: %s; look at the path and its permissions",
-            what, path, strerror(errno));
+        say(error, length,
+            "%s file \"%s\" cannot be read: %s; look at the path and its permissions", what, path,
+            strerror(errno));
         return false;
     }
     fclose(file);
@@ -97,7 +99,8 @@ static int no_password(char *out, int room, int writing, void *user)
     return -1;
 }
 
-static bool use_certificate(SSL_CTX *context, const hr_tls_settings *settings, char *error, size_t length)
+static bool use_certificate(SSL_CTX *context, const hr_tls_settings *settings, char *error,
+                            size_t length)
 {
     bool wants_password = false;
 
@@ -105,8 +108,10 @@ static bool use_certificate(SSL_CTX *context, const hr_tls_settings *settings, c
         || !readable(settings->key, "key", error, length))
         return false;
     if (SSL_CTX_use_certificate_chain_file(context, settings->cert) != 1) {
-        say(error, length, "certificate file \"%s\" holds no usable certificate: %s; it must be PEM, "
-            "the server's own first, then its chain", settings->cert, last_words());
+        say(error, length,
+            "certificate file \"%s\" holds no usable certificate: %s; it must be PEM, "
+            "the server's own first, then its chain",
+            settings->cert, last_words());
         return false;
     }
     SSL_CTX_set_default_passwd_cb(context, no_password);
@@ -116,17 +121,21 @@ static bool use_certificate(SSL_CTX *context, const hr_tls_settings *settings, c
 
         SSL_CTX_set_default_passwd_cb_userdata(context, NULL);
         if (wants_password)
-            say(error, length, "key file \"%s\" is protected by a password; store it without one, "
-                "readable by the proxy's user alone", settings->key);
+            say(error, length,
+                "key file \"%s\" is protected by a password; store it without one, "
+                "readable by the proxy's user alone",
+                settings->key);
         else
-            say(error, length, "key file \"%s\" does not fit the certificate \"%s\" or is no PEM key: "
-                "%s", settings->key, settings->cert, why);
+            say(error, length,
+                "key file \"%s\" does not fit the certificate \"%s\" or is no PEM key: "
+                "%s",
+                settings->key, settings->cert, why);
         return false;
     }
     SSL_CTX_set_default_passwd_cb_userdata(context, NULL);
     if (SSL_CTX_check_private_key(context) != 1) {
-        say(error, length, "key file \"%s\" is not the key of certificate \"%s\": %s", settings->key,
-            settings->cert, last_words());
+        say(error, length, "key file \"%s\" is not the key of certificate \"%s\": %s",
+            settings->key, settings->cert, last_words());
         return false;
     }
     return true;
@@ -186,7 +195,8 @@ static bool set_up_listener(SSL_CTX *context, const hr_tls_settings *settings, u
     return true;
 }
 
-static bool set_up_target(SSL_CTX *context, const hr_tls_settings *settings, char *error, size_t length)
+static bool set_up_target(SSL_CTX *context, const hr_tls_settings *settings, char *error,
+                          size_t length)
 {
     if (settings->cert[0] != '\0' && !use_certificate(context, settings, error, length))
         return false;
@@ -252,20 +262,22 @@ static bool sound(const hr_tls_settings *settings, bool for_listener, char *erro
         return false;
     }
     if (!ended(settings->cert, sizeof settings->cert) || !ended(settings->key, sizeof settings->key)
-        || !ended(settings->ca, sizeof settings->ca) || !ended(settings->name, sizeof settings->name)) {
+        || !ended(settings->ca, sizeof settings->ca)
+        || !ended(settings->name, sizeof settings->name)) {
         say(error, length, "a TLS setting is longer than its field");
         return false;
     }
     if ((settings->cert[0] == '\0') != (settings->key[0] == '\0')) {
-        say(error, length, "a certificate needs its key, and a key its certificate: only \"%s\" is set",
+        say(error, length,
+            "a certificate needs its key, and a key its certificate: only \"%s\" is set",
             settings->cert[0] == '\0' ? settings->key : settings->cert);
         return false;
     }
     return true;
 }
 
-hr_tls *hr_tls_open(const hr_tls_settings *settings, bool for_listener, uint32_t protocol, char *error,
-                    size_t error_length)
+hr_tls *hr_tls_open(const hr_tls_settings *settings, bool for_listener, uint32_t protocol,
+                    char *error, size_t error_length)
 {
     hr_tls *tls;
     bool fine;
@@ -370,8 +382,8 @@ static BIO_METHOD *socket_method;
 
 static void make_method(void)
 {
-    BIO_METHOD *made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK | BIO_TYPE_DESCRIPTOR,
-                                    "relay socket");
+    BIO_METHOD *made = BIO_meth_new(
+        BIO_get_new_index() | BIO_TYPE_SOURCE_SINK | BIO_TYPE_DESCRIPTOR, "relay socket");
 
     if (made == NULL)
         return;
@@ -491,20 +503,27 @@ static void explain(hr_tls_end *end)
     int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
 
     if (!SSL_is_init_finished(end->ssl) && verified != X509_V_OK)
-        say(end->fault, sizeof end->fault, "the %s's certificate is not accepted: %s%s%s%s; look at "
-            "%s", who, X509_verify_cert_error_string(verified),
+        say(end->fault, sizeof end->fault,
+            "the %s's certificate is not accepted: %s%s%s%s; look at "
+            "%s",
+            who, X509_verify_cert_error_string(verified),
             end->tls->named ? " (expected name: " : "", end->tls->named ? end->tls->name : "",
             end->tls->named ? ")" : "",
             end->tls->for_listener ? "the listener's CA file" : "the target's CA file and name");
     else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE)
-        say(end->fault, sizeof end->fault, "the client has sent no certificate, and this listener "
+        say(end->fault, sizeof end->fault,
+            "the client has sent no certificate, and this listener "
             "demands one; give the client a certificate of the listener's CA");
     else if (reason >= SSL_AD_REASON_OFFSET)
-        say(end->fault, sizeof end->fault, "the %s has refused the TLS handshake: %s; look at what "
-            "certificates and versions of TLS it takes", who, last_words());
+        say(end->fault, sizeof end->fault,
+            "the %s has refused the TLS handshake: %s; look at what "
+            "certificates and versions of TLS it takes",
+            who, last_words());
     else if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST)
-        say(end->fault, sizeof end->fault, "the %s does not speak TLS here; look at its port and "
-            "whether TLS is switched on", who);
+        say(end->fault, sizeof end->fault,
+            "the %s does not speak TLS here; look at its port and "
+            "whether TLS is switched on",
+            who);
     else if (end->socket_error != 0)
         say(end->fault, sizeof end->fault, "the %s's connection failed under TLS: %s", who,
             strerror(end->socket_error));

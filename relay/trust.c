@@ -171,8 +171,8 @@ static bool is_signed(const hr_naming *naming, const signature *given, const cha
     return CRYPTO_memcmp(digest, claimed, DIGEST_BYTES) == 0;
 }
 
-static bool is_remembered(const hr_cached_signature *cached, const hr_naming *naming, const signature *given,
-                          const char *message, size_t length)
+static bool is_remembered(const hr_cached_signature *cached, const hr_naming *naming,
+                          const signature *given, const char *message, size_t length)
 {
     return cached->length == length && cached->naming == naming->version
            && memcmp(cached->signature, given->digits, DIGEST_DIGITS) == 0
@@ -180,8 +180,8 @@ static bool is_remembered(const hr_cached_signature *cached, const hr_naming *na
 }
 
 /* Whether the statement is signed by who knows the secret, for this user and all of its tags. */
-static bool vouched_for(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
-                        const signature *given, const hg_tags *tags)
+static bool vouched_for(hr_signature_cache *signatures, const hr_naming *naming,
+                        const char *username, const signature *given, const hg_tags *tags)
 {
     char message[MESSAGE_BYTES];
     size_t length = message_of(tags, given, username, message);
@@ -221,8 +221,9 @@ static bool counts(const hr_naming *naming, const hg_tags *tags, const hg_tag *t
 }
 
 /* Looked for only if some tag needs it. */
-static bool is_vouched(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
-                       int64_t wall_ms, const hg_tags *tags, int64_t *until_ms)
+static bool is_vouched(hr_signature_cache *signatures, const hr_naming *naming,
+                       const char *username, int64_t wall_ms, const hg_tags *tags,
+                       int64_t *until_ms)
 {
     signature given;
 
@@ -235,8 +236,8 @@ static bool is_vouched(hr_signature_cache *signatures, const hr_naming *naming, 
     return true;
 }
 
-uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming, const char *username,
-                       int64_t wall_ms, hg_tags *tags, int64_t *until_ms)
+uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming,
+                       const char *username, int64_t wall_ms, hg_tags *tags, int64_t *until_ms)
 {
     verdict seen = {false, false};
     bool keep[HG_MAX_TAGS];

@@ -35,7 +35,8 @@ const hr_ring hr_no_ring = {.fd = -1, .queues = MAP_FAILED, .sqes = MAP_FAILED};
 static bool map_queues(hr_ring *ring, const struct io_uring_params *parameters)
 {
     size_t sq_bytes = parameters->sq_off.array + parameters->sq_entries * sizeof(uint32_t);
-    size_t cq_bytes = parameters->cq_off.cqes + parameters->cq_entries * sizeof(struct io_uring_cqe);
+    size_t cq_bytes = parameters->cq_off.cqes
+                      + parameters->cq_entries * sizeof(struct io_uring_cqe);
     uint8_t *base;
     uint32_t *order;
 
@@ -43,8 +44,8 @@ static bool map_queues(hr_ring *ring, const struct io_uring_params *parameters)
     ring->sqes_bytes = parameters->sq_entries * sizeof(struct io_uring_sqe);
     ring->queues = mmap(NULL, ring->queues_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
                         ring->fd, IORING_OFF_SQ_RING);
-    ring->sqes = mmap(NULL, ring->sqes_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd,
-                      (off_t) IORING_OFF_SQES);
+    ring->sqes = mmap(NULL, ring->sqes_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                      ring->fd, (off_t) IORING_OFF_SQES);
     if (ring->queues == MAP_FAILED || (void *) ring->sqes == MAP_FAILED)
         return false;
     base = ring->queues;
@@ -138,12 +139,12 @@ void hr_ring_wait(hr_ring *ring, uint32_t least, uint64_t left_ns)
 {
     struct __kernel_timespec left = {.tv_sec = (int64_t) (left_ns / 1000000000u),
                                      .tv_nsec = (int64_t) (left_ns % 1000000000u)};
-    struct io_uring_getevents_arg argument = {.sigmask_sz = _NSIG / 8,
-                                              .ts = left_ns == UINT64_MAX ? 0 : (uint64_t) (uintptr_t) &left};
+    struct io_uring_getevents_arg argument = {
+        .sigmask_sz = _NSIG / 8, .ts = left_ns == UINT64_MAX ? 0 : (uint64_t) (uintptr_t) &left};
 
     atomic_store_explicit(ring->sq_tail, ring->tail, memory_order_release);
-    sys_enter(ring->fd, hr_ring_queued(ring), least, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &argument,
-              sizeof argument);
+    sys_enter(ring->fd, hr_ring_queued(ring), least, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
+              &argument, sizeof argument);
 }
 
 uint32_t hr_ring_ready(const hr_ring *ring)

@@ -18,7 +18,7 @@
 #endif
 #endif
 
-#if defined(IORING_SETUP_DEFER_TASKRUN) && defined(IORING_RECVSEND_POLL_FIRST) \
+#if defined(IORING_SETUP_DEFER_TASKRUN) && defined(IORING_RECVSEND_POLL_FIRST)                     \
     && defined(IORING_ASYNC_CANCEL_FD) && defined(IORING_ENTER_EXT_ARG)
 #define HR_HAVE_URING 1
 
@@ -54,7 +54,8 @@ uint32_t hr_ring_ready(const hr_ring *ring);
 /* The n-th of them; all are given back by hr_ring_seen. */
 static inline const struct io_uring_cqe *hr_ring_cqe(const hr_ring *ring, uint32_t n)
 {
-    return &ring->cqes[(atomic_load_explicit(ring->cq_head, memory_order_relaxed) + n) & ring->cq_mask];
+    return &ring->cqes[(atomic_load_explicit(ring->cq_head, memory_order_relaxed) + n)
+                       & ring->cq_mask];
 }
 void hr_ring_seen(hr_ring *ring, uint32_t count);
 
@@ -74,7 +75,8 @@ bool hr_ring_buffers_open(hr_ring *ring, hr_ring_buffers *buffers);
 void hr_ring_buffers_close(hr_ring_buffers *buffers);
 static inline uint8_t *hr_ring_buffer(const hr_ring_buffers *buffers, uint32_t number)
 {
-    return buffers->memory + (size_t) number * (buffers->bytes + buffers->headroom) + buffers->headroom;
+    return buffers->memory + (size_t) number * (buffers->bytes + buffers->headroom)
+           + buffers->headroom;
 }
 /* One user less; the last one gives it back to the kernel. */
 void hr_ring_buffer_drop(hr_ring_buffers *buffers, uint32_t number);

@@ -37,7 +37,7 @@ typedef struct hr_wire {
     bool large;              /* its reads fill buffers: take large ones */
     bool more;               /* the last read left something: try at once, do not wait first */
     bool starved;
-    bool launched;           /* its send has been, or is about to be, submitted, to be tried at once */
+    bool launched; /* its send has been, or is about to be, submitted, to be tried at once */
     struct hr_wire *next_launched;
 } hr_wire;
 
@@ -77,7 +77,7 @@ void hr_wire_release(hr_thread *thread, hr_wire *w);
 void hr_wire_drop_flight(hr_thread *thread, hr_wire *w);
 struct io_uring_sqe *hr_wire_begin(hr_uring *loop, hr_wire *w, uint8_t opcode, int op);
 void hr_wire_arm(hr_session *session, hr_end end); /* for all that the engine is interested in */
-void hr_wire_settle(hr_session *session);          /* hr_settle, and what both ends wait for since */
+void hr_wire_settle(hr_session *session); /* hr_settle, and what both ends wait for since */
 bool hr_uring_add(hr_session *session, hr_end end, bool connecting);
 void hr_uring_remove(hr_session *session, hr_end end);
 void hr_uring_reading(hr_session *session, hr_end end, bool wanted);

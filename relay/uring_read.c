@@ -48,7 +48,8 @@ static void fed_tls(hr_session *session, hr_end end, const uint8_t *bytes, size_
         read_tls(session, end);
 }
 
-static void feed_plain(hr_session *session, hr_end end, uint8_t *bytes, size_t length, size_t headroom)
+static void feed_plain(hr_session *session, hr_end end, uint8_t *bytes, size_t length,
+                       size_t headroom)
 {
     if (session->side[end].tls != NULL)
         fed_tls(session, end, bytes, length);

@@ -56,7 +56,8 @@ static bool is_current(const hr_uring *loop, const hr_pieces *out)
 {
     const uint8_t *at = out->piece[0].iov_base;
 
-    return out->count == 1 && loop->current != NULL && at >= loop->current && at < loop->current_end;
+    return out->count == 1 && loop->current != NULL && at >= loop->current
+           && at < loop->current_end;
 }
 
 static void send_current(hr_session *session, hr_end end)

@@ -38,8 +38,10 @@ static hr_wire *new_wire(hr_uring *loop, hr_session *session, hr_end end)
         return NULL;
     w = loop->spare;
     loop->spare = w->next;
-    *w = (hr_wire){.session = session, .fd = session->side[end].fd, .end = (uint8_t) end,
-                .next_open = loop->open};
+    *w = (hr_wire){.session = session,
+                   .fd = session->side[end].fd,
+                   .end = (uint8_t) end,
+                   .next_open = loop->open};
     if (loop->open != NULL)
         loop->open->previous_open = w;
     loop->open = w;
@@ -103,7 +105,8 @@ static void arm_recv(hr_session *session, hr_end end, hr_wire *w)
     struct io_uring_sqe *sqe;
 
     if (side->tls != NULL)
-        hr_tls_fed(side->tls, false); /* a read that was armed before TLS began brings its bytes too */
+        hr_tls_fed(side->tls,
+                   false); /* a read that was armed before TLS began brings its bytes too */
     if (hr_wire_armed(w, OP_RECV) || w->starved || most == 0)
         return;
     sqe = hr_wire_begin(loop, w, IORING_OP_RECV, OP_RECV);
@@ -137,7 +140,8 @@ void hr_wire_settle(hr_session *session)
 {
     hr_settle(session);
     for (int end = HR_CLIENT; end <= HR_SERVER; end++)
-        if (session->side[end].fd >= 0 && (session->side[end].reading || session->side[end].shaking))
+        if (session->side[end].fd >= 0
+            && (session->side[end].reading || session->side[end].shaking))
             hr_wire_arm(session, (hr_end) end);
 }
 

@@ -64,8 +64,10 @@ def settings_page() -> str:
             "",
             "One TOML file. An unknown key is an error that names the nearest known one and the",
             "line; a file that is refused leaves the last good settings in force. `headgate lint",
-            "FILE` judges a file without starting anything; `SIGHUP` or `headgate reload` makes a",
-            "running agent read its file again. A file without a database is refused, except of",
+            "FILE` validates a file as the agent does when it starts, short of connecting; with",
+            "`--connect` it also reads each metric once, with `--file-only` it leaves out what is",
+            "on the agent's host. `SIGHUP` or `headgate reload` makes a running agent read its",
+            "file again. A file without a database is refused, except of",
             "an agent that shows a fleet. So is one that lacks a database that is in force, or",
             "that ends as if it had been cut short: `headgate reload --drop NAME` and `--whole`",
             "confirm it, and so does a restart.",
@@ -88,7 +90,7 @@ def settings_page() -> str:
             "",
             "How members' values become a shard's: `rollup` is one of these, or the name of an",
             "entry point in the group `headgate.rollups`, see",
-            "[other roll-ups](../howto/shard.md#other-roll-ups).",
+            "[other rollups](shard.md#rollups).",
             "",
             _table(("rollup", "the shard's value"), _meanings(ROLLUP_MEANINGS)),
             "## [databases.NAME.peers.MEMBER]",
@@ -196,7 +198,7 @@ def metrics_page() -> str:
             "grows because replication was stopped. At shard scope `warming_up`, `no_primary`,",
             "`split_brain`, `elsewhere` and `handing_over` are of the shard itself, and no policy",
             "lets them pass; a missing member and an empty shard have",
-            "[policies of their own](../howto/shard.md#what-each-absence-does).",
+            "[policies of their own](shard.md#missing-members).",
             "",
             _table(("cause", "meaning"), causes),
         )
@@ -440,8 +442,8 @@ def _section(heading: str) -> str:
 
 
 def _settings(rows: Table) -> str:
-    cells = ((f"`{row.name}`", row.default_text, row.about) for row in rows.values())
-    return _table(("key", "default", "meaning"), cells)
+    cells = ((f"`{row.name}`", row.takes, row.default_text, row.about) for row in rows.values())
+    return _table(("key", "takes", "default", "meaning"), cells)
 
 
 def _meanings(told: Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -9,6 +9,8 @@ import ast
 import asyncio
 import inspect
 import re
+import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -109,6 +111,40 @@ async def test_the_docs_examples_run(
 
 def test_there_are_examples() -> None:
     assert len(blocks()) >= 8
+
+
+def test_the_certificates_of_the_five_minute_shard_are_good(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "howto" / "shard.md").read_text()
+    commands = page.split("```sh\n")[1].split("```")[0]
+    subprocess.run(
+        ["bash", "-euc", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60
+    )
+    assert (tmp_path / "peers.token").stat().st_size > 32
+    for host, other in (("db-a", "db-b"), ("db-b", "db-a")):
+        shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        shown.load_cert_chain(tmp_path / f"{host}.pem", tmp_path / f"{host}.key")
+        trusting = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        assert handshake(trusting, shown, host) is None
+        assert "mismatch" in str(handshake(trusting, shown, other))
+
+
+def handshake(
+    client: ssl.SSLContext, server: ssl.SSLContext, name: str
+) -> ssl.SSLCertVerificationError | None:
+    """In memory, until both sides are done or the client rejects the certificate."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server, server_hostname=name)
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (ours, theirs):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as fault:
+                return fault
+    assert ours.getpeercert()
+    return None
 
 
 def test_every_event_is_documented() -> None:

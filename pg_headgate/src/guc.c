@@ -84,7 +84,7 @@ check_roles(char **value, void **extra, GucSource source)
 	bool		sound = SplitIdentifierString(copy, ',', &names);
 
 	if (!sound)
-		GUC_check_errdetail("It is a list of role names, separated by commas.");
+		GUC_check_errdetail("Expected a comma-separated list of role names.");
 	list_free(names);
 	pfree(copy);
 	return sound;
@@ -112,18 +112,18 @@ define_size(const char *name, const char *what, int *value, int least, int most,
 static void
 define_sizes(void)
 {
-	define_size("pg_headgate.buckets", "Buckets that can owe or be held at once.", &gate_buckets,
+	define_size("pg_headgate.buckets", "Number of buckets that can be in debt or in use at once.", &gate_buckets,
 				16, 1 << 24, 0);
-	define_size("pg_headgate.patterns", "Patterns of statements whose cost is remembered.",
+	define_size("pg_headgate.patterns", "Number of statement patterns whose cost is remembered.",
 				&gate_patterns, 16, 1 << 22, 0);
-	define_size("pg_headgate.budgets", "Budgets whose counts are kept.", &gate_budgets, 16, 65536,
+	define_size("pg_headgate.budgets", "Number of budgets whose counters are kept.", &gate_budgets, 16, 65536,
 				0);
-	define_size("pg_headgate.traces", "Statements kept for replay; 0 keeps none.", &gate_traces, 0,
+	define_size("pg_headgate.traces", "Number of statements kept for replay; 0 keeps none.", &gate_traces, 0,
 				1 << 20, 0);
-	define_size("pg_headgate.policy_memory", "Largest compiled policy; two have room.",
+	define_size("pg_headgate.policy_memory", "Memory for one compiled policy; twice as much is reserved.",
 				&gate_policy_kb, 64, 1 << 20, GUC_UNIT_KB);
 	DefineCustomRealVariable("pg_headgate.server_cpus",
-							 "CPUs that are 100 % of the server; 0 asks the system.", NULL,
+							 "Number of CPUs that count as 100 %; 0 detects it.", NULL,
 							 &gate_server_cpus, 0, 0, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 }
 
@@ -131,11 +131,11 @@ static void
 define_intervals(void)
 {
 	DefineCustomIntVariable("pg_headgate.notice_interval_ms",
-							"Least time between two notices of a budget to one session.", NULL,
+							"Minimum time between two notices of one budget to one session.", NULL,
 							&gate_notice_interval_ms, 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("pg_headgate.log_interval_ms",
-							"Least time between two log lines about refusals by a budget.", NULL,
+							"Minimum time between two log lines about statements that one budget blocks.", NULL,
 							&gate_log_interval_ms, 1000, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 }
@@ -143,21 +143,21 @@ define_intervals(void)
 void
 gate_define_settings(void)
 {
-	DefineCustomBoolVariable("pg_headgate.enabled", "Whether anything is decided at all.", NULL,
+	DefineCustomBoolVariable("pg_headgate.enabled", "Enables traffic control.", NULL,
 							 &gate_enabled, true, PGC_SIGHUP, 0, NULL, assign_enabled, NULL);
 	DefineCustomStringVariable("pg_headgate.directory",
-							   "Where policies are published, below the data directory.", NULL,
+							   "Directory for policy files, relative to the data directory.", NULL,
 							   &gate_directory, "pg_headgate", PGC_POSTMASTER,
 							   GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomStringVariable("pg_headgate.policy",
-							   "A small compiled policy, in force where no policy file is published.", NULL,
+							   "Compiled policy, used while no policy file is published.", NULL,
 							   &policy_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_policy,
 							   assign_policy, NULL);
 	DefineCustomBoolVariable("pg_headgate.bypass_superuser",
-							 "Whether no rule concerns superusers.", NULL, &gate_bypass_superuser,
+							 "Exempts superusers from all budgets.", NULL, &gate_bypass_superuser,
 							 true, PGC_SIGHUP, 0, NULL, assign_bypass_superuser, NULL);
 	DefineCustomStringVariable("pg_headgate.bypass_roles",
-							   "Roles whose members no rule concerns.", NULL, &gate_bypass_roles,
+							   "Roles whose members are exempt from all budgets.", NULL, &gate_bypass_roles,
 							   "", PGC_SIGHUP, GUC_LIST_INPUT, check_roles, assign_bypass, NULL);
 	define_sizes();
 	define_intervals();

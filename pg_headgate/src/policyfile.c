@@ -85,9 +85,9 @@ read_whole(int fd, char *into, size_t length)
 }
 
 /* A file that could not be read may be readable at the next look, and looks the same then. */
-static const char cannot_open[] = "it cannot be read: is it the server's own user's?";
+static const char cannot_open[] = "the server cannot open it; it must belong to the server's user";
 static const char no_memory[] = "out of memory";
-static const char cannot_read[] = "it cannot be read whole";
+static const char cannot_read[] = "reading it failed";
 
 static bool
 is_worth_another_try(const char *why)
@@ -104,9 +104,9 @@ read_file(int fd, size_t most, struct stat *file, const char **why)
 	if (fd < 0 || fstat(fd, file) != 0)
 		*why = cannot_open;
 	else if (!S_ISREG(file->st_mode))
-		*why = "it is no plain file";
+		*why = "it is not a regular file";
 	else if ((size_t) file->st_size > most)
-		*why = "larger than pg_headgate.policy_memory has room for";
+		*why = "it is larger than pg_headgate.policy_memory";
 	else if ((bytes = malloc(Max(file->st_size, 8))) == NULL)
 		*why = no_memory;
 	else if (read_whole(fd, bytes, file->st_size))
@@ -205,7 +205,7 @@ look_at_health(void)
 	if (length != sizeof *file || memcmp(file->magic, HEALTH_MAGIC, sizeof file->magic) != 0
 		|| file->format != 1 || hg_crc32(0, file, sizeof *file) != crc || file->health < 1
 		|| file->health > 2)
-		why = "it is not a whole health file";
+		why = "it is not a complete health file";
 	else
 		hg_tell_health(gate_region, file->health == 1, file->until_ms);
 	free(file);
@@ -227,8 +227,8 @@ static void
 complain(const char *name, const char *why)
 {
 	if (why != NULL)
-		ereport(LOG, errmsg("pg_headgate: \"%s/%s\" is refused: %s", gate_directory, name, why),
-				errdetail("What was in force before stays in force."));
+		ereport(LOG, errmsg("pg_headgate: rejected \"%s/%s\": %s", gate_directory, name, why),
+				errdetail("The previous one stays in force."));
 }
 
 /* In the postmaster: also an older policy than that of before a crash is the right one now. */

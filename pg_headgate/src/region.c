@@ -152,8 +152,8 @@ map_memory(size_t length)
 	region_fd = sealed_memory(length);
 	if (region_fd < 0)
 	{
-		ereport(LOG, errmsg("pg_headgate: no sealed memory file: %m"),
-				errhint("It works, but its counters can be read by SQL alone."));
+		ereport(LOG, errmsg("pg_headgate: could not create a sealed memory file: %m"),
+				errhint("Traffic control works, but its counters can be read only over SQL."));
 		flags |= MAP_ANONYMOUS;
 	}
 	else
@@ -230,8 +230,8 @@ tell_where(uint32 cpus)
 		&& write_server_file(staged, cpus) && rename(staged, path) == 0)
 		return;
 	ereport(LOG, errmsg("pg_headgate: could not write \"%s\": %m", path),
-			errhint("Policies can be published only where pg_headgate.directory is a folder "
-					"of the server's own user."));
+			errhint("To publish policies, pg_headgate.directory must be a directory that belongs "
+					"to the server's user."));
 	unlink(staged);
 }
 
@@ -246,7 +246,7 @@ key_region(hg_region *region)
 	if (pg_strong_random(&secret, sizeof secret))
 		hg_region_keyed(region, secret);
 	else
-		ereport(LOG, errmsg("pg_headgate: no random numbers to spread buckets by"));
+		ereport(LOG, errmsg("pg_headgate: no random numbers for the bucket table"));
 }
 
 static bool
@@ -257,7 +257,7 @@ init_region(void *memory, uint32 cpus)
 									 gate_now_ns(), gate_clock_us / 1000);
 
 	if (why != NULL)
-		ereport(LOG, errmsg("pg_headgate: no region: %s", why));
+		ereport(LOG, errmsg("pg_headgate: could not set up shared memory: %s", why));
 	else
 		key_region(memory);
 	return why == NULL;
@@ -293,8 +293,8 @@ gate_make_region(void)
 	memory = map_memory(region_length);
 	if (memory == NULL || !init_region(memory, cpus))
 	{
-		ereport(LOG, errmsg("pg_headgate: no memory for its region of %zu bytes: nothing is "
-							"decided", region_length));
+		ereport(LOG, errmsg("pg_headgate: could not get %zu bytes of shared memory: traffic "
+							"control is off", region_length));
 		return;
 	}
 	gate_region = memory;

@@ -38,16 +38,16 @@ begin_rows(FunctionCallInfo fcinfo, Rows *rows)
 
 	if (!IsPostmasterEnvironment)
 		ereport(ERROR, errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				errmsg("pg_headgate decides nothing in single-user mode"));
+				errmsg("pg_headgate does not run in single-user mode"));
 	if (gate_region == NULL || gate_shared == NULL)
 		ereport(ERROR, errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				errmsg("pg_headgate is not loaded"),
-				errhint("Have shared_preload_libraries = 'pg_headgate' in postgresql.conf, and "
+				errhint("Set shared_preload_libraries = 'pg_headgate' in postgresql.conf, and "
 						"restart the server."));
 	if (result == NULL || !IsA(result, ReturnSetInfo)
 		|| (result->allowedModes & SFRM_Materialize) == 0)
 		ereport(ERROR, errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				errmsg("this function returns rows: use it in FROM"));
+				errmsg("this function returns a set of rows: use it in FROM"));
 	before = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
 	if (get_call_result_type(fcinfo, NULL, &rows->shape) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");

@@ -98,8 +98,12 @@ static void publish(bench *self)
 
 static void open_bench(bench *self)
 {
-    hg_sizes sizes = {.seats = 4, .budgets = 64, .buckets = 1024, .patterns = 1024,
-                      .policy_bytes = POLICY_BYTES, .traces = 1024};
+    hg_sizes sizes = {.seats = 4,
+                      .budgets = 64,
+                      .buckets = 1024,
+                      .patterns = 1024,
+                      .policy_bytes = POLICY_BYTES,
+                      .traces = 1024};
     hr_sizes state_sizes = {.clients = 1024, .runnings = 1024, .plans = 1024};
     hr_identity_settings identity = {.sources = 2, .default_priority = 100};
 
@@ -107,13 +111,17 @@ static void open_bench(bench *self)
     identity.source[1].kind = HR_FROM_USER;
     self->relay.region = memory_of(hg_region_bytes(&sizes));
     self->relay.state = memory_of(hr_state_bytes(&state_sizes));
-    assert(hg_region_init(self->relay.region, hg_region_bytes(&sizes), &sizes, 2000, 200, 1, 1) == NULL);
+    assert(hg_region_init(self->relay.region, hg_region_bytes(&sizes), &sizes, 2000, 200, 1, 1)
+           == NULL);
     assert(hr_state_init(self->relay.state, hr_state_bytes(&state_sizes), &state_sizes) == NULL);
     self->relay.state->enabled = 1;
     self->relay.thread_count = 1;
     self->relay.settings.protocol = HR_PROTOCOL_POSTGRES;
     assert(hr_events_open(&self->relay) && hr_gate_open(&self->relay, &identity));
-    self->thread = (hr_thread){.relay = &self->relay, .pid = 7, .now_ns = 1000000000, .wall_ms = 1000,
+    self->thread = (hr_thread){.relay = &self->relay,
+                               .pid = 7,
+                               .now_ns = 1000000000,
+                               .wall_ms = 1000,
                                .counts = &self->counts};
     assert(hr_gate_thread_open(&self->thread));
     self->session.thread = &self->thread;
@@ -182,6 +190,7 @@ int main(void)
     printf("hr_ask and hr_done, %d rules\n", RULES);
     measure(&self, "no tag, no budget", "select a from t where id = 1");
     measure(&self, "tags, no budget", "select abalance from t where aid = 12345 /*job='nobody'*/");
-    measure(&self, "tags, one budget, with cost", "select abalance from t where aid = 12345 /*job='x400'*/");
+    measure(&self, "tags, one budget, with cost",
+            "select abalance from t where aid = 12345 /*job='x400'*/");
     return 0;
 }

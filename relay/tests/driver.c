@@ -115,7 +115,8 @@ static void run_one(const uint8_t *bytes, size_t length)
     free(exact);
 }
 
-static size_t insert(uint8_t *bytes, size_t length, const uint8_t *piece, size_t piece_length, size_t at)
+static size_t insert(uint8_t *bytes, size_t length, const uint8_t *piece, size_t piece_length,
+                     size_t at)
 {
     if (length + piece_length > MAX_INPUT_BYTES)
         return length;
@@ -214,7 +215,8 @@ int main(int argc, char **argv)
         const input *from;
         size_t length;
 
-        dice_state = seed * 1000003 + i; /* whatever the fuzzer rolled, the next input is the same */
+        dice_state = seed * 1000003
+                     + i; /* whatever the fuzzer rolled, the next input is the same */
         from = &corpus[below(corpus_count)];
         length = from->length;
         memcpy(bytes, from->bytes, length);
@@ -222,7 +224,8 @@ int main(int argc, char **argv)
             length = mutate(bytes, length);
         run_one(bytes, length);
     }
-    printf("%s: %zu files, %lu mutations\n", name == NULL ? argv[0] : name + 1, corpus_count, count);
+    printf("%s: %zu files, %lu mutations\n", name == NULL ? argv[0] : name + 1, corpus_count,
+           count);
     for (size_t i = 0; i < corpus_count; i++)
         free(corpus[i].bytes);
     return 0;

@@ -221,9 +221,14 @@ static void line_free(hr_session *session)
     (void) session;
 }
 
-#define LINE_MACHINE \
-    {.init = line_init, .feed = line_feed, .connected = line_connected, .secured = line_secured, \
-     .lost = line_lost, .at_rest = line_at_rest, .in_transaction = line_in_transaction, \
+#define LINE_MACHINE                                                                               \
+    {.init = line_init,                                                                            \
+     .feed = line_feed,                                                                            \
+     .connected = line_connected,                                                                  \
+     .secured = line_secured,                                                                      \
+     .lost = line_lost,                                                                            \
+     .at_rest = line_at_rest,                                                                      \
+     .in_transaction = line_in_transaction,                                                        \
      .free = line_free}
 const hr_machine hr_pg_machine = LINE_MACHINE, hr_my_machine = LINE_MACHINE;
 
@@ -286,7 +291,8 @@ void hr_gate_stir(hr_thread *thread)
 
 /* ── The world ────────────────────────────────────────────────────────────── */
 
-#define PATIENCE_MS 60000u /* for what must happen in the end: a busy machine is slow, and that is no failure */
+#define PATIENCE_MS                                                                                \
+    60000u /* for what must happen in the end: a busy machine is slow, and that is no failure */
 
 typedef struct world {
     hr_relay *relay;
@@ -324,8 +330,8 @@ static void patience(int fd)
 
 static int dial(uint16_t port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons(port)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert(fd >= 0 && connect(fd, (struct sockaddr *) &address, sizeof address) == 0);
@@ -336,8 +342,8 @@ static int dial(uint16_t port)
 static void add_target(world *w, uint64_t id, uint32_t roles, uint16_t port)
 {
     hr_target *target = &w->targets.target[w->targets.count++];
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons(port)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
 
     target->id = id;
     target->roles = roles;
@@ -359,15 +365,18 @@ static void put_targets(world *w, uint32_t grace_ms)
 
 static hr_settings usual_settings(void)
 {
-    return (hr_settings) {.threads = 1, .loop = loop_under_test, .max_sessions = 100,
-                          .startup_timeout_ms = PATIENCE_MS, .connect_timeout_ms = PATIENCE_MS,
+    return (hr_settings) {.threads = 1,
+                          .loop = loop_under_test,
+                          .max_sessions = 100,
+                          .startup_timeout_ms = PATIENCE_MS,
+                          .connect_timeout_ms = PATIENCE_MS,
                           .max_buffer_bytes = 64u << 20};
 }
 
 static world *world_begin(hr_settings settings)
 {
-    static const hg_sizes sizes = {.seats = 8, .budgets = 16, .buckets = 64, .patterns = 64,
-                                   .policy_bytes = 4096};
+    static const hg_sizes sizes = {
+        .seats = 8, .budgets = 16, .buckets = 64, .patterns = 64, .policy_bytes = 4096};
     static const hr_identity_settings identity;
     world *w = calloc(1, sizeof *w);
     char error[256] = "";
@@ -394,7 +403,8 @@ MAYBE static void start(world *w)
 {
     const char *fault = hr_start(w->relay);
 
-    if (fault != NULL && loop_under_test == HR_LOOP_URING && strstr(fault, "locked memory") != NULL) {
+    if (fault != NULL && loop_under_test == HR_LOOP_URING
+        && strstr(fault, "locked memory") != NULL) {
         printf("not tried: %s\n", fault);
         fflush(stdout);
         _exit(0);
@@ -512,13 +522,13 @@ static void couple(world *w, int *client, int *server)
     expect(*client, "welcome\n");
 }
 
-#define EVENTUALLY(condition) \
-    do { \
-        uint64_t until = now_ms() + PATIENCE_MS; \
-        while (!(condition)) { \
-            assert(now_ms() < until); \
-            usleep(1000); \
-        } \
+#define EVENTUALLY(condition)                                                                      \
+    do {                                                                                           \
+        uint64_t until = now_ms() + PATIENCE_MS;                                                   \
+        while (!(condition)) {                                                                     \
+            assert(now_ms() < until);                                                              \
+            usleep(1000);                                                                          \
+        }                                                                                          \
     } while (0)
 
 MAYBE static uint64_t count_all(const world *w, size_t offset)
@@ -527,8 +537,9 @@ MAYBE static uint64_t count_all(const world *w, size_t offset)
     uint32_t thread;
 
     for (thread = 0; thread < hr_thread_total(w->relay); thread++)
-        sum += *(const _Atomic uint64_t *) (const void *) ((const char *) hr_counts_of(w->relay, thread)
-                                                           + offset);
+        sum += *(
+            const _Atomic uint64_t *) (const void *) ((const char *) hr_counts_of(w->relay, thread)
+                                                      + offset);
     return sum;
 }
 

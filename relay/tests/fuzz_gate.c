@@ -20,11 +20,12 @@ static world *opened(uint32_t protocol)
     strcpy(identity.priority_tag, "priority");
     identity.secret_length = 4;
     w = world_with(protocol, &identity);
-    policy(w,
-           "{'budgets':[{'name':'a','mode':'enforce','max_workers':1,'max_delay_s':1,'rules':[{'match':"
-           "{'tag.job':'x'}},{'each':['tag.team']}]},{'name':'b','mode':'enforce','rate':1,'capacity':1,"
-           "'rules':[{'match':{'username':'etl'}}]}]}",
-           1);
+    policy(
+        w,
+        "{'budgets':[{'name':'a','mode':'enforce','max_workers':1,'max_delay_s':1,'rules':[{'match':"
+        "{'tag.job':'x'}},{'each':['tag.team']}]},{'name':'b','mode':'enforce','rate':1,'capacity':1,"
+        "'rules':[{'match':{'username':'etl'}}]}]}",
+        1);
     return w;
 }
 

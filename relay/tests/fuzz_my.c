@@ -73,7 +73,8 @@ static void same(talk *whole, talk *cut_up)
     for (int end = 0; end < 2; end++) {
         const some_bytes *sent = &whole->to[end];
 
-        assert(sent_is(cut_up, (hr_end) end, sent->bytes == NULL ? (uint8_t *) "" : sent->bytes, sent->length));
+        assert(sent_is(cut_up, (hr_end) end, sent->bytes == NULL ? (uint8_t *) "" : sent->bytes,
+                       sent->length));
     }
 }
 

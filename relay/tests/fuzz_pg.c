@@ -12,7 +12,8 @@ static world *w;
 
 static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words)
 {
-    static const hr_said said[] = {HR_GO, HR_GO, HR_GO, HR_GO, HR_GO_WARNED, HR_REFUSE, HR_WAIT, HR_SHUT};
+    static const hr_said said[] = {HR_GO,        HR_GO,     HR_GO,   HR_GO,
+                                   HR_GO_WARNED, HR_REFUSE, HR_WAIT, HR_SHUT};
     size_t which = below(64);
 
     (void) t, (void) text, (void) length;
@@ -40,7 +41,8 @@ static size_t without_own(uint8_t *bytes, size_t length)
 
         while (length >= own[i].length
                && (found = memmem(bytes, length, own[i].bytes, own[i].length)) != NULL) {
-            memmove(found, found + own[i].length, length - own[i].length - (size_t) (found - bytes));
+            memmove(found, found + own[i].length,
+                    length - own[i].length - (size_t) (found - bytes));
             length -= own[i].length;
         }
     }

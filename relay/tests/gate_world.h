@@ -21,7 +21,7 @@ HARNESS_UNUSED static talk *asker(world *w, uint32_t thread, const char *user)
 
 HARNESS_UNUSED static hr_said ask_with(talk *t, const char *text, uint32_t flags)
 {
-    words = (hr_words){0};
+    words = (hr_words) {0};
     return hr_ask(&t->session, text, strlen(text), flags, &words, &ticket);
 }
 

@@ -88,8 +88,8 @@ typedef struct talk {
     /* With HARNESS_FAKE_GATE: what the machine told it. */
     char username[128], database[128], application[128];
     some_bytes told;         /* "attribute name=value\n", "variable name=value\n" */
-    some_bytes asked;        /* "<flags, hex> text\n" of every hr_ask, "<flags> P text\n" if prepared */
-    some_bytes ended;        /* "step 3 ok\n", "done 3 failed\n" */
+    some_bytes asked; /* "<flags, hex> text\n" of every hr_ask, "<flags> P text\n" if prepared */
+    some_bytes ended; /* "step 3 ok\n", "done 3 failed\n" */
     uint32_t tickets, tickets_open, prepared_open;
     bool ticket_open[1024];
 } talk;
@@ -135,7 +135,7 @@ void hr_emit(hr_session *session, hr_end to, const void *bytes, size_t length)
     if (length == 0)
         return;
     assert(bytes != NULL && t->slice_count < HARNESS_SLICES);
-    t->slices[t->slice_count++] = (slice){bytes, length, to};
+    t->slices[t->slice_count++] = (slice) {bytes, length, to};
 }
 
 void *hr_scratch(hr_session *session, size_t length)
@@ -485,8 +485,12 @@ HARNESS_UNUSED static inline hr_identity_settings default_identity(void)
 
 static inline void make_region(world *w)
 {
-    hg_sizes sizes = {.seats = 16, .budgets = 64, .buckets = 256, .patterns = 256,
-                      .policy_bytes = 65536, .traces = 8};
+    hg_sizes sizes = {.seats = 16,
+                      .budgets = 64,
+                      .buckets = 256,
+                      .patterns = 256,
+                      .policy_bytes = 65536,
+                      .traces = 8};
     hr_sizes state_sizes = {.clients = 64, .runnings = 128, .plans = 64};
     size_t region_bytes = hg_region_bytes(&sizes);
     size_t state_bytes = (hr_state_bytes(&state_sizes) + 63) / 64 * 64;
@@ -494,7 +498,8 @@ static inline void make_region(world *w)
     assert(region_bytes > 0);
     w->relay.region = aligned_alloc(64, (region_bytes + 63) / 64 * 64);
     assert(hg_region_init(w->relay.region, region_bytes, &sizes, 2000, 20, HARNESS_SECOND,
-                          HARNESS_WALL_MS) == NULL);
+                          HARNESS_WALL_MS)
+           == NULL);
     assert(state_bytes > 0);
     w->relay.state = aligned_alloc(64, state_bytes);
     assert(hr_state_init(w->relay.state, state_bytes, &state_sizes) == NULL);
@@ -520,14 +525,18 @@ static inline void make_threads(world *w)
     }
 }
 
-HARNESS_UNUSED static inline world *world_with(uint32_t protocol, const hr_identity_settings *identity)
+HARNESS_UNUSED static inline world *world_with(uint32_t protocol,
+                                               const hr_identity_settings *identity)
 {
     world *w = calloc(1, sizeof *w);
 
     assert(w != NULL);
-    w->relay.settings = (hr_settings){.protocol = protocol, .threads = HARNESS_THREADS,
-                                      .max_sessions = 1000, .startup_timeout_ms = 10000,
-                                      .connect_timeout_ms = 5000, .max_buffer_bytes = 1 << 26};
+    w->relay.settings = (hr_settings) {.protocol = protocol,
+                                       .threads = HARNESS_THREADS,
+                                       .max_sessions = 1000,
+                                       .startup_timeout_ms = 10000,
+                                       .connect_timeout_ms = 5000,
+                                       .max_buffer_bytes = 1 << 26};
     make_region(w);
     assert(hr_events_open(&w->relay) && hr_registry_open(&w->relay));
     assert(hr_gate_open(&w->relay, identity));
@@ -556,7 +565,8 @@ HARNESS_UNUSED static inline hr_client *clients_of(world *w)
 HARNESS_UNUSED static inline void policy(world *w, const char *document, uint64_t version)
 {
     compiled one = compile_document(document, version);
-    const char *why = hg_publish(w->relay.region, one.policy, one.length, true, w->thread[0].wall_ms);
+    const char *why = hg_publish(w->relay.region, one.policy, one.length, true,
+                                 w->thread[0].wall_ms);
 
     if (why != NULL)
         fprintf(stderr, "publish: %s\n", why);
@@ -591,7 +601,7 @@ HARNESS_UNUSED static inline talk *talk_in(world *w, uint32_t thread)
     t->session.id = ++w->next_id;
     t->session.thread = &w->thread[thread];
     t->session.machine = w->relay.settings.protocol == HR_PROTOCOL_MYSQL ? &hr_my_machine
-                                                                        : &hr_pg_machine;
+                                                                         : &hr_pg_machine;
     t->session.since_ns = w->thread[thread].now_ns;
     t->session.family = 4;
     memcpy(t->session.address, "\x7f\0\0\1", 4);
@@ -640,7 +650,8 @@ HARNESS_UNUSED static inline void talk_close(talk *t)
  * The byte: bit 0 the end that sends; bits 1–3: 0 to 3 feed whole, 4 feed cut by dice, 5 time passes
  * and what is held is looked at again, 6 the end hangs up, 7 a cancel of what is held. A last record
  * may be cut short. tests/corpus/<name>/ holds such files. */
-HARNESS_UNUSED static inline void play_record(talk *t, uint8_t what, const uint8_t *bytes, size_t length)
+HARNESS_UNUSED static inline void play_record(talk *t, uint8_t what, const uint8_t *bytes,
+                                              size_t length)
 {
     hr_end from = (what & 1) != 0 ? HR_SERVER : HR_CLIENT;
     int action = what >> 1 & 7;
@@ -698,24 +709,51 @@ bool hr_gate_open(hr_relay *relay, const hr_identity_settings *identity)
     (void) relay, (void) identity;
     return true;
 }
-void hr_gate_close(hr_relay *relay) { (void) relay; }
+void hr_gate_close(hr_relay *relay)
+{
+    (void) relay;
+}
 bool hr_gate_thread_open(hr_thread *thread)
 {
     (void) thread;
     return true;
 }
-void hr_gate_thread_close(hr_thread *thread) { (void) thread; }
-void hr_gate_session_init(hr_session *session) { memset(&session->gate, 0, sizeof session->gate); }
-void hr_gate_session_free(hr_session *session) { (void) session; }
-void hr_gate_forget(hr_session *session) { session->gate.wait_since_ns = 0; }
-void hr_gate_cancel(hr_session *session) { session->gate.cancelled = true; }
-uint64_t hr_gate_due(const hr_session *session) { return session->gate.wait_next_ns; }
-void hr_gate_stir(hr_thread *thread) { (void) thread; }
+void hr_gate_thread_close(hr_thread *thread)
+{
+    (void) thread;
+}
+void hr_gate_session_init(hr_session *session)
+{
+    memset(&session->gate, 0, sizeof session->gate);
+}
+void hr_gate_session_free(hr_session *session)
+{
+    (void) session;
+}
+void hr_gate_forget(hr_session *session)
+{
+    session->gate.wait_since_ns = 0;
+}
+void hr_gate_cancel(hr_session *session)
+{
+    session->gate.cancelled = true;
+}
+uint64_t hr_gate_due(const hr_session *session)
+{
+    return session->gate.wait_next_ns;
+}
+void hr_gate_stir(hr_thread *thread)
+{
+    (void) thread;
+}
 void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole)
 {
     (void) session, (void) text, (void) length, (void) whole;
 }
-void hr_names_ended(hr_session *session, bool failed) { (void) session, (void) failed; }
+void hr_names_ended(hr_session *session, bool failed)
+{
+    (void) session, (void) failed;
+}
 
 void hr_session_names(hr_session *session, const char *username, const char *database,
                       const char *application)
@@ -796,8 +834,8 @@ const char *hr_prepared_text(const hr_prepared *prepared, size_t *length, bool *
     return prepared->text;
 }
 
-static inline hr_said answer(talk *t, const char *text, size_t length, uint32_t flags, hr_words *words,
-                             hr_ticket *ticket, const char *mark)
+static inline hr_said answer(talk *t, const char *text, size_t length, uint32_t flags,
+                             hr_words *words, hr_ticket *ticket, const char *mark)
 {
     hr_said said = HR_GO;
     char head[32];
@@ -820,15 +858,16 @@ static inline hr_said answer(talk *t, const char *text, size_t length, uint32_t 
     if (said == HR_GO || said == HR_GO_WARNED) {
         *ticket = ++t->tickets;
         assert(t->tickets < 1u << 31);
-        assert(!t->ticket_open[*ticket % 1024]); /* 1024 at once are more than any machine may have */
+        assert(
+            !t->ticket_open[*ticket % 1024]); /* 1024 at once are more than any machine may have */
         t->ticket_open[*ticket % 1024] = true;
         t->tickets_open++;
     }
     return said;
 }
 
-hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags, hr_words *words,
-               hr_ticket *ticket)
+hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
+               hr_words *words, hr_ticket *ticket)
 {
     return answer(talk_of(session), text, length, flags, words, ticket, "");
 }
@@ -898,7 +937,8 @@ void hr_measured(hr_session *session, bool apart)
 HARNESS_UNUSED static inline bool noted(some_bytes *what, const char *expected)
 {
     size_t length = strlen(expected);
-    bool same = what->length == length && (length == 0 || memcmp(what->bytes, expected, length) == 0);
+    bool same = what->length == length
+                && (length == 0 || memcmp(what->bytes, expected, length) == 0);
 
     if (!same) {
         show("noted   ", what->bytes, what->length);

@@ -5,7 +5,8 @@
 #include "harness.h"
 #include "my_inside.h"
 
-#define MY_GREETED 0x81bff7deu /* what MariaDB offers and compression, without TLS; MY_CAN_MYSQL makes it MySQL */
+#define MY_GREETED                                                                                 \
+    0x81bff7deu /* what MariaDB offers and compression, without TLS; MY_CAN_MYSQL makes it MySQL */
 
 typedef struct words {
     uint8_t bytes[2048];
@@ -22,7 +23,7 @@ static inline void add(words *to, const void *bytes, size_t length)
 static inline void add_number(words *to, uint64_t value, size_t width)
 {
     for (size_t i = 0; i < width; i++)
-        add(to, &(uint8_t){(uint8_t) (value >> 8 * i)}, 1);
+        add(to, &(uint8_t) {(uint8_t) (value >> 8 * i)}, 1);
 }
 
 static inline words packet_of(uint8_t seq, const void *payload, size_t length)
@@ -88,7 +89,10 @@ HARNESS_UNUSED static inline words greeting(uint32_t can, uint32_t extended)
 {
     words payload = {.length = 0};
 
-    add(&payload, "\x0a" "8.0.36\0", 8);
+    add(&payload,
+        "\x0a"
+        "8.0.36\0",
+        8);
     add_number(&payload, 77, 4);
     add(&payload, "abcdefgh\0", 9);
     add_number(&payload, can & 0xffff, 2);
@@ -125,13 +129,26 @@ HARNESS_UNUSED static inline words response(uint8_t seq, uint32_t can, uint32_t 
     payload.length += 19;
     add_number(&payload, extended, 4);
     add(&payload, "alice\0", 6);
-    add(&payload, "\x14" "01234567890123456789", 21);
+    add(&payload,
+        "\x14"
+        "01234567890123456789",
+        21);
     if (can & MY_CAN_DATABASE)
         add(&payload, "shop\0", 5);
     if (can & MY_CAN_PLUGINS)
         add(&payload, "caching_sha2_password", 22);
     if (can & MY_CAN_ATTRIBUTES)
-        add(&payload, "\x1f" "\x0c" "program_name" "\x03" "etl" "\x04" "team" "\x08" "payments", 32);
+        add(&payload,
+            "\x1f"
+            "\x0c"
+            "program_name"
+            "\x03"
+            "etl"
+            "\x04"
+            "team"
+            "\x08"
+            "payments",
+            32);
     return packet_of(seq, payload.bytes, payload.length);
 }
 
@@ -148,15 +165,16 @@ HARNESS_UNUSED static inline bool heard(talk *t, hr_end to, words it)
 }
 
 /* Says it, and the other end hears just that. */
-#define passes(t, from, it) \
-    do { \
-        words passed_ = (it); \
-        say(t, from, passed_); \
-        assert(heard(t, from == HR_CLIENT ? HR_SERVER : HR_CLIENT, passed_)); \
+#define passes(t, from, it)                                                                        \
+    do {                                                                                           \
+        words passed_ = (it);                                                                      \
+        say(t, from, passed_);                                                                     \
+        assert(heard(t, from == HR_CLIENT ? HR_SERVER : HR_CLIENT, passed_));                      \
     } while (0)
 
-#define MY_CLIENT (MY_CAN_MYSQL | MY_CAN_DATABASE | MY_CAN_PROTOCOL_41 | MY_CAN_SECURE | MY_CAN_PLUGINS \
-                   | MY_CAN_ATTRIBUTES | 0x70000u)
+#define MY_CLIENT                                                                                  \
+    (MY_CAN_MYSQL | MY_CAN_DATABASE | MY_CAN_PROTOCOL_41 | MY_CAN_SECURE | MY_CAN_PLUGINS          \
+     | MY_CAN_ATTRIBUTES | 0x70000u)
 
 /* A session that is established, with the capabilities that the client chose. */
 HARNESS_UNUSED static inline talk *sign_in(world *w, uint32_t can, uint32_t extended)

@@ -14,7 +14,8 @@ HARNESS_UNUSED static inline void put_u32(some_bytes *to, uint32_t number)
     append(to, bytes, 4);
 }
 
-HARNESS_UNUSED static inline void put_message(some_bytes *to, char type, const void *body, size_t length)
+HARNESS_UNUSED static inline void put_message(some_bytes *to, char type, const void *body,
+                                              size_t length)
 {
     append(to, &type, 1);
     put_u32(to, (uint32_t) length + 4);
@@ -22,8 +23,9 @@ HARNESS_UNUSED static inline void put_message(some_bytes *to, char type, const v
 }
 
 /* Texts one after the other, each with its NUL. */
-HARNESS_UNUSED static inline void put_texts(some_bytes *to, char type, const char *first, const char *second,
-                                            const char *tail, size_t tail_length)
+HARNESS_UNUSED static inline void put_texts(some_bytes *to, char type, const char *first,
+                                            const char *second, const char *tail,
+                                            size_t tail_length)
 {
     some_bytes body = {0};
 
@@ -47,7 +49,8 @@ HARNESS_UNUSED static inline void put_parse(some_bytes *to, const char *name, co
     put_texts(to, 'P', name, text, "\0\0", 2);
 }
 
-HARNESS_UNUSED static inline void put_bind(some_bytes *to, const char *portal, const char *statement)
+HARNESS_UNUSED static inline void put_bind(some_bytes *to, const char *portal,
+                                           const char *statement)
 {
     put_texts(to, 'B', portal, statement, "\0\0\0\0\0\0", 6);
 }
@@ -81,8 +84,14 @@ HARNESS_UNUSED static inline void put_execute(some_bytes *to, const char *portal
     put_texts(to, 'E', portal, NULL, "\0\0\0\0", 4);
 }
 
-HARNESS_UNUSED static inline void put_sync(some_bytes *to) { put_message(to, 'S', "", 0); }
-HARNESS_UNUSED static inline void put_flush(some_bytes *to) { put_message(to, 'H', "", 0); }
+HARNESS_UNUSED static inline void put_sync(some_bytes *to)
+{
+    put_message(to, 'S', "", 0);
+}
+HARNESS_UNUSED static inline void put_flush(some_bytes *to)
+{
+    put_message(to, 'H', "", 0);
+}
 
 /* Parse, Bind, Describe, Execute, as libpq's PQsendQueryParams sends them. */
 HARNESS_UNUSED static inline void put_extended(some_bytes *to, const char *name, const char *text)
@@ -93,8 +102,8 @@ HARNESS_UNUSED static inline void put_extended(some_bytes *to, const char *name,
     put_execute(to, "");
 }
 
-HARNESS_UNUSED static inline void put_startup(some_bytes *to, uint32_t version, const char *parameters,
-                                              size_t length)
+HARNESS_UNUSED static inline void put_startup(some_bytes *to, uint32_t version,
+                                              const char *parameters, size_t length)
 {
     put_u32(to, (uint32_t) length + 8);
     put_u32(to, version);
@@ -103,7 +112,10 @@ HARNESS_UNUSED static inline void put_startup(some_bytes *to, uint32_t version, 
 
 /* ── Of the server ────────────────────────────────────────────────────────── */
 
-HARNESS_UNUSED static inline void put_ready(some_bytes *to, char status) { put_message(to, 'Z', &status, 1); }
+HARNESS_UNUSED static inline void put_ready(some_bytes *to, char status)
+{
+    put_message(to, 'Z', &status, 1);
+}
 HARNESS_UNUSED static inline void put_complete(some_bytes *to, const char *tag)
 {
     put_texts(to, 'C', tag, NULL, "", 0);
@@ -129,8 +141,8 @@ HARNESS_UNUSED static inline void put_error(some_bytes *to, const char *severity
                                             const char *message)
 {
     char body[512];
-    int length = snprintf(body, sizeof body, "S%s%cV%s%cC%s%cM%s%c", severity, 0, severity, 0, code, 0,
-                          message, 0);
+    int length = snprintf(body, sizeof body, "S%s%cV%s%cC%s%cM%s%c", severity, 0, severity, 0, code,
+                          0, message, 0);
 
     put_message(to, 'E', body, (size_t) length + 1);
 }
@@ -156,7 +168,7 @@ HARNESS_UNUSED static inline void say(talk *t, hr_end from)
 {
     some_bytes now = m;
 
-    m = (some_bytes){0};
+    m = (some_bytes) {0};
     feed(t, from, now.bytes, now.length);
     free(now.bytes);
 }
@@ -217,13 +229,15 @@ HARNESS_UNUSED static inline const char *heard(talk *t)
     out[0] = '\0';
     while (at + 5 <= sent->length && used + 64 < sizeof out) {
         const uint8_t *message = sent->bytes + at;
-        size_t size = (size_t) message[1] << 24 | (size_t) message[2] << 16 | (size_t) message[3] << 8
-                      | message[4];
+        size_t size = (size_t) message[1] << 24 | (size_t) message[2] << 16
+                      | (size_t) message[3] << 8 | message[4];
         const char *code;
 
         assert(size >= 4 && at + 1 + size <= sent->length);
-        used += (size_t) snprintf(out + used, sizeof out - used, "%s%c", used > 0 ? " " : "", message[0]);
-        code = message[0] == 'E' || message[0] == 'N' ? memmem(message + 5, size - 4, "\0C", 2) : NULL;
+        used += (size_t) snprintf(out + used, sizeof out - used, "%s%c", used > 0 ? " " : "",
+                                  message[0]);
+        code = message[0] == 'E' || message[0] == 'N' ? memmem(message + 5, size - 4, "\0C", 2)
+                                                      : NULL;
         if (code != NULL)
             used += (size_t) snprintf(out + used, sizeof out - used, "%s", code + 2);
         if (message[0] == 'Z')
@@ -255,11 +269,12 @@ HARNESS_UNUSED static inline bool server_hears(talk *t, const char *expected)
 
     while (at + 5 <= sent->length && used + 2 < sizeof out) {
         const uint8_t *message = sent->bytes + at;
-        size_t size = (size_t) message[1] << 24 | (size_t) message[2] << 16 | (size_t) message[3] << 8
-                      | message[4];
+        size_t size = (size_t) message[1] << 24 | (size_t) message[2] << 16
+                      | (size_t) message[3] << 8 | message[4];
 
         assert(at + 1 + size <= sent->length);
-        out[used++] = memmem(message, size, "headgate refused", 16) != NULL ? '!' : (char) message[0];
+        out[used++] = memmem(message, size, "headgate refused", 16) != NULL ? '!'
+                                                                            : (char) message[0];
         at += 1 + size;
     }
     assert(at == sent->length);

@@ -20,7 +20,8 @@ typedef struct sim {
     uint32_t syncs, readies;
 } sim;
 
-static inline int sim_find(char names[SIM_NAMES][16], const char *name, char texts[SIM_NAMES][64], bool make)
+static inline int sim_find(char names[SIM_NAMES][16], const char *name, char texts[SIM_NAMES][64],
+                           bool make)
 {
     for (int i = 0; i < SIM_NAMES; i++)
         if (texts[i][0] != '\0' && strcmp(names[i], name) == 0)
@@ -58,7 +59,10 @@ static inline bool sim_fail(sim *s, const char *code)
     return false;
 }
 
-static inline bool starts(const char *text, const char *word) { return strncmp(text, word, strlen(word)) == 0; }
+static inline bool starts(const char *text, const char *word)
+{
+    return strncmp(text, word, strlen(word)) == 0;
+}
 
 /* One command. False: it failed. COPYIN: s->copies. */
 static inline bool sim_run(sim *s, const char *text)
@@ -159,7 +163,8 @@ static inline void sim_query(sim *s, const char *text)
 
     do {
         end = strchr(text, ';');
-        snprintf(one, sizeof one, "%.*s", end == NULL ? (int) strlen(text) : (int) (end - text), text);
+        snprintf(one, sizeof one, "%.*s", end == NULL ? (int) strlen(text) : (int) (end - text),
+                 text);
         if (!sim_run(s, one))
             break;
         if (s->copies) {

@@ -207,7 +207,8 @@ static void test_logins_from_one_address_are_bounded(void)
     }
     client[2] = dial(w->port);
     say(client[2], "hello\n");
-    expect(client[2], "lost 8 2 are logging in from this address, as many as max_logins_per_address allows\n");
+    expect(client[2],
+           "lost 8 2 are logging in from this address, as many as max_logins_per_address allows\n");
     close(client[2]);
     say(client[0], "user etl\nlet in\ntell let in\n");
     expect(client[0], "let in\n");
@@ -244,7 +245,9 @@ static void test_one_address_never_takes_all_places_by_logging_in(void)
     }
     client[63] = dial(w->port);
     say(client[63], "hello\n");
-    expect(client[63], "lost 8 63 are logging in from this address, as many as max_logins_per_address allows\n");
+    expect(
+        client[63],
+        "lost 8 63 are logging in from this address, as many as max_logins_per_address allows\n");
     for (int i = 0; i < 64; i++)
         close(client[i]);
     world_close(w);
@@ -331,7 +334,8 @@ static void test_sessions_that_need_more_than_all_buffers_end_and_others_go_on(v
 static size_t push(int fd, size_t most)
 {
     static char bytes[65536]; /* no line ends in them */
-    ssize_t sent = send(fd, bytes, most < sizeof bytes ? most : sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = send(fd, bytes, most < sizeof bytes ? most : sizeof bytes,
+                        MSG_NOSIGNAL | MSG_DONTWAIT);
 
     assert(sent >= 0 || errno == EAGAIN);
     return sent < 0 ? 0 : (size_t) sent;
@@ -505,8 +509,8 @@ static bool is_drained(world *w)
 
 static bool is_refused(uint16_t port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons(port)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     bool refused = connect(fd, (struct sockaddr *) &address, sizeof address) != 0;
 
@@ -616,12 +620,15 @@ static void test_a_listener_that_is_given_up_closes_its_socket_and_keeps_its_ses
     say(client, "still here\n");
     expect(server, "still here\n");
     /* Its place is kept for that session, and then another's. */
-    assert(hr_listen(w->relay, listen_on(&port, 8), HR_ROUTE_PRIMARY, NULL, error, sizeof error) == 2);
+    assert(hr_listen(w->relay, listen_on(&port, 8), HR_ROUTE_PRIMARY, NULL, error, sizeof error)
+           == 2);
     close(client);
     expect_end(server);
     close(server);
-    EVENTUALLY(w->relay->engine->listener[0].sessions == 0); /* also who was on the way to a thread */
-    assert(hr_listen(w->relay, listen_on(&w->port, 8), HR_ROUTE_PRIMARY, NULL, error, sizeof error) == 0);
+    EVENTUALLY(w->relay->engine->listener[0].sessions
+               == 0); /* also who was on the way to a thread */
+    assert(hr_listen(w->relay, listen_on(&w->port, 8), HR_ROUTE_PRIMARY, NULL, error, sizeof error)
+           == 0);
     couple(w, &client, &server);
     close(client);
     close(server);

@@ -69,7 +69,8 @@ typedef struct end {
 static end secure(int fd, bool accepts)
 {
     end e = {.fd = fd, .context = SSL_CTX_new(accepts ? TLS_server_method() : TLS_client_method())};
-    struct timeval no_limit = {.tv_sec = 0}; /* one with a limit is not restarted: OpenSSL gives up */
+    struct timeval no_limit = {
+        .tv_sec = 0}; /* one with a limit is not restarted: OpenSSL gives up */
 
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &no_limit, sizeof no_limit);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &no_limit, sizeof no_limit);

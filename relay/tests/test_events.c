@@ -27,8 +27,8 @@ static world *open_world(void)
     w->state.sizes.clients = 64;
     assert(hr_events_open(&w->relay));
     for (uint32_t i = 0; i < THREADS; i++)
-        w->thread[i] = (hr_thread){.relay = &w->relay, .number = i, .now_ns = SECOND,
-                                   .counts = &w->counts[i]};
+        w->thread[i] = (hr_thread){
+            .relay = &w->relay, .number = i, .now_ns = SECOND, .counts = &w->counts[i]};
     return w;
 }
 
@@ -56,9 +56,19 @@ static hr_event event_of(uint32_t kind, uint32_t number, const char *text)
 static void an_event_arrives_whole(void)
 {
     world *w = open_world();
-    hr_event sent = {.kind = HR_EVENT_REFUSED, .number = 7, .pattern = 11, .took_ns = 13, .wall_ms = 17,
-                     .by = HR_BY_BUDGET, .user_length = 3, .database_length = 2, .budget_length = 4,
-                     .reason_length = 1, .text_length = 8, .text_whole = 1, .parameters = 1};
+    hr_event sent = {.kind = HR_EVENT_REFUSED,
+                     .number = 7,
+                     .pattern = 11,
+                     .took_ns = 13,
+                     .wall_ms = 17,
+                     .by = HR_BY_BUDGET,
+                     .user_length = 3,
+                     .database_length = 2,
+                     .budget_length = 4,
+                     .reason_length = 1,
+                     .text_length = 8,
+                     .text_whole = 1,
+                     .parameters = 1};
     hr_event got;
 
     memcpy(sent.text, "etldbslowrselect 1", 18);

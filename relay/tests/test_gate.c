@@ -45,15 +45,17 @@ static void a_full_budget_refuses_in_the_extensions_words(void)
     held = ticket;
     assert(ask(b, "select pg_sleep(3) /*job='x'*/") == HR_REFUSE && ticket == 0);
     assert(words.cause == HR_BY_BUDGET && words.retry_ms >= 100 && words.retry_ms <= 126);
-    assert(strcmp(words.message, "[HEADGATE] Traffic Control: budget \"etl\": concurrency limit: 1 of 1 "
-                                 "workers are in use")
+    assert(strcmp(words.message,
+                  "[HEADGATE] Traffic Control: budget \"etl\": concurrency limit: 1 of 1 "
+                  "workers are in use")
            == 0);
     assert(strstr(words.detail, "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 "
                                 "retry_after_ms=1")
            == words.detail);
     assert(strstr(words.detail, " policy_version=1") != NULL);
     assert(strncmp(words.hint, "Retry in 1", 10) == 0);
-    assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 1 && client_named(w, "etl")->refused[HR_BY_BUDGET] == 1);
+    assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 1
+           && client_named(w, "etl")->refused[HR_BY_BUDGET] == 1);
     assert(next_event(w, HR_EVENT_REFUSED, &event) && event.by == HR_BY_BUDGET);
     assert(event.user_length == 3 && event.database_length == 4 && event.budget_length == 3);
     assert(memcmp(event.text, "etlshopetl", 10) == 0 && event.text_whole);
@@ -85,7 +87,11 @@ static void inside_a_transaction_it_passes_unless_the_limit_is_0(void)
            "'rules':[{'match':{'username':'etl'}}]}]}",
            2);
     assert(ask_with(b, "select 2", HR_ASK_IN_TRANSACTION) == HR_REFUSE && words.retry_ms == 0);
-    assert(strcmp(words.hint, "The budget's limit is 0, so it blocks every statement: ask who set it, or raise the limit.") == 0);
+    assert(
+        strcmp(
+            words.hint,
+            "The budget's limit is 0, so it blocks every statement: ask who set it, or raise the limit.")
+        == 0);
     talk_close(a);
     talk_close(b);
     world_close(w);
@@ -110,13 +116,15 @@ static void who_waits_goes_by_priority_and_arrival(void)
     assert(ask(t[0], "select 0") == HR_GO);
     held = ticket;
     assert(ask(t[1], "select 1") == HR_WAIT && ask(t[2], "select 2") == HR_WAIT);
-    assert(hr_gate_due(&t[1]->session) == w->thread[1].now_ns + 5 * MS); /* the first looks by itself */
+    assert(hr_gate_due(&t[1]->session)
+           == w->thread[1].now_ns + 5 * MS); /* the first looks by itself */
     assert(hr_gate_due(&t[2]->session) == w->thread[2].now_ns + 5000 * MS);
     assert(ask(t[3], "select 3 /*priority='10'*/") == HR_WAIT);
     assert(count_of(w, "etl")->sleeping == 3 && client_named(w, "etl")->waiting == 3);
     assert(ask(t[4], "select 4") == HR_REFUSE); /* max_delayed */
     assert(strstr(words.message, "queue limit: 3 statements are waiting already") != NULL);
-    assert(strstr(words.detail, "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 retry_after_ms=")
+    assert(strstr(words.detail,
+                  "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 retry_after_ms=")
            == words.detail);
     assert(strstr(words.detail, " policy_version=1 waiting=3") != NULL);
     assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 1);
@@ -206,7 +214,8 @@ static void a_refusal_is_told_after_its_penalty(void)
            "{'budgets':[{'name':'etl','mode':'enforce','burst':0,'penalty_s':0.2,'max_delayed':1,"
            "'rules':[{'match':{'username':'etl'}}]}]}",
            1);
-    assert(ask(t, "select 1") == HR_WAIT && hr_gate_due(&t->session) == t->session.thread->now_ns + 200 * MS);
+    assert(ask(t, "select 1") == HR_WAIT
+           && hr_gate_due(&t->session) == t->session.thread->now_ns + 200 * MS);
     assert(ask(other, "select 1") == HR_REFUSE); /* no place to be held in */
     pass_ms(w, 100);
     hr_gate_stir(&w->thread[0]);
@@ -249,10 +258,11 @@ static void a_full_queue_is_counted_where_it_is(void)
     talk *t[4];
     hr_ticket held;
 
-    policy(w,
-           "{'budgets':[{'name':'etl','mode':'enforce','max_workers':1,'max_delay_s':5,'max_delayed':1,"
-           "'penalty_s':0,'rules':[{'match':{'username':'etl'}}]}]}",
-           1);
+    policy(
+        w,
+        "{'budgets':[{'name':'etl','mode':'enforce','max_workers':1,'max_delay_s':5,'max_delayed':1,"
+        "'penalty_s':0,'rules':[{'match':{'username':'etl'}}]}]}",
+        1);
     for (int i = 0; i < 4; i++)
         t[i] = asker(w, 0, "etl");
     assert(ask(t[0], "select 1") == HR_GO);
@@ -260,7 +270,8 @@ static void a_full_queue_is_counted_where_it_is(void)
     assert(ask(t[1], "select 1") == HR_WAIT && ask(t[2], "select 1") == HR_REFUSE);
     done(t[0], held);
     assert(ask(t[3], "select 1") == HR_REFUSE && words.retry_ms >= 100);
-    assert(strstr(words.detail, "limit=concurrency") != NULL && strstr(words.detail, "used=1 bound=1") != NULL);
+    assert(strstr(words.detail, "limit=concurrency") != NULL
+           && strstr(words.detail, "used=1 bound=1") != NULL);
     assert(strstr(words.message, "queue limit: 1 statements are waiting") != NULL);
     assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 2);
     assert(client_named(w, "etl")->refused[HR_BY_BUDGET] == 2);
@@ -271,8 +282,8 @@ static void a_full_queue_is_counted_where_it_is(void)
     world_close(w);
 }
 
-#define BY_JOB                                                                                       \
-    "{'budgets':[{'name':'r','mode':'enforce','rate':100,'capacity':6000,'rules':[{'match':"        \
+#define BY_JOB                                                                                        \
+    "{'budgets':[{'name':'r','mode':'enforce','rate':100,'capacity':6000,'rules':[{'match':"          \
     "{'tag.job':'r'}}]},{'name':'all','mode':'enforce','rate':100,'capacity':6000,'rules':[{'match':" \
     "{'username':'etl'}}]}]}"
 
@@ -293,7 +304,8 @@ static void run_string(world *w, talk *t, const char *text, uint64_t ms, int ste
     for (int i = 0; i < steps; i++)
         hr_step(&t->session, held, false);
     hr_done(&t->session, held, began_ns, false);
-    assert(client_named(w, "etl")->running == 0 && t->session.gate.tickets == 0 && t->session.gate.over == 0);
+    assert(client_named(w, "etl")->running == 0 && t->session.gate.tickets == 0
+           && t->session.gate.over == 0);
     for (uint32_t i = 0; i < w->relay.state->sizes.runnings; i++)
         assert(runnings_of(w)[i].pid == 0);
 }
@@ -313,7 +325,8 @@ static double estimate_s(talk *t, const char *text)
 /* A SET in front, or a SELECT 1, is no way round a budget. */
 static void free_statements_take_no_time(void)
 {
-    static const char *const texts[] = {"select f()", "begin; select f(); commit", "set a = 1; select f()",
+    static const char *const texts[] = {"select f()", "begin; select f(); commit",
+                                        "set a = 1; select f()",
                                         "show a; set b = 2; select f(); show c"};
     static const int steps[] = {1, 3, 2, 4};
     world *w = world_open(HR_PROTOCOL_POSTGRES);
@@ -479,11 +492,12 @@ static void hints_of_warnings_fit_what_has_run(void)
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl"), *web = asker(w, 0, "web");
 
-    policy(w,
-           "{'budgets':[{'name':'off','mode':'warn','max_workers':0,'rules':[{'match':{'username':'etl'}}]},"
-           "{'name':'near','mode':'enforce','max_workers':1,'warning_threshold':50,"
-           "'rules':[{'match':{'username':'web'}}]}]}",
-           1);
+    policy(
+        w,
+        "{'budgets':[{'name':'off','mode':'warn','max_workers':0,'rules':[{'match':{'username':'etl'}}]},"
+        "{'name':'near','mode':'enforce','max_workers':1,'warning_threshold':50,"
+        "'rules':[{'match':{'username':'web'}}]}]}",
+        1);
     assert(ask(t, "select 1") == HR_GO_WARNED && words.retry_ms == 0);
     assert(strstr(words.hint, "Warn mode: the statement runs.") == words.hint);
     done(t, ticket);
@@ -566,8 +580,10 @@ static void every_statement_of_a_mysql_string_is_judged(void)
     }
     assert(ask_with(b, "select 1; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_GO);
     done(b, ticket);
-    assert(ask_with(b, "select 1; drop table t; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
-    assert(ask_with(b, "select 1; commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_REFUSE);
+    assert(ask_with(b, "select 1; drop table t; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION)
+           == HR_REFUSE);
+    assert(ask_with(b, "select 1; commit; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION)
+           == HR_REFUSE);
     done(a, held);
     talk_close(a);
     talk_close(b);
@@ -636,11 +652,12 @@ static void a_plan_is_asked_for_once(void)
     hr_event event;
     uint64_t pattern;
 
-    policy(w,
-           "{'budgets':[{'name':'etl','mode':'enforce','burst':10,'penalty_s':0,"
-           "'rules':[{'match':{'username':'etl'}}]},"
-           "{'name':'web','mode':'enforce','max_workers':3,'rules':[{'match':{'username':'web'}}]}]}",
-           1);
+    policy(
+        w,
+        "{'budgets':[{'name':'etl','mode':'enforce','burst':10,'penalty_s':0,"
+        "'rules':[{'match':{'username':'etl'}}]},"
+        "{'name':'web','mode':'enforce','max_workers':3,'rules':[{'match':{'username':'web'}}]}]}",
+        1);
     assert(ask(t, "select a from t where b = $1") == HR_GO);
     done(t, ticket);
     assert(next_event(w, HR_EVENT_PATTERN, &event) && event.text_whole && event.parameters);
@@ -674,7 +691,8 @@ static void a_dry_run_lets_everything_pass_and_holds_nothing(void)
     assert(ask(a, "select 1") == HR_GO);
     held = ticket;
     assert(ask(b, "select 1") == HR_GO_WARNED && words.cause == HR_BY_BUDGET && ticket != 0);
-    assert(count_of(w, "etl")->warned[HG_CONCURRENCY] == 1 && count_of(w, "etl")->blocked[HG_CONCURRENCY] == 0);
+    assert(count_of(w, "etl")->warned[HG_CONCURRENCY] == 1
+           && count_of(w, "etl")->blocked[HG_CONCURRENCY] == 0);
     assert(client_named(w, "etl")->warned == 1);
     done(b, ticket);
     done(a, held);
@@ -692,12 +710,14 @@ static void a_warning_says_what_would_be(void)
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
 
-    policy(w,
-           "{'budgets':[{'name':'soft','mode':'warn','max_workers':0,'rules':[{'match':{'username':'etl'}}]},"
-           "{'name':'near','mode':'enforce','max_workers':2,'warning_threshold':50,"
-           "'rules':[{'match':{'username':'web'}}]}]}",
-           1);
-    assert(ask(t, "select 1") == HR_GO_WARNED && strstr(words.message, "budget \"soft\": concurrency") != NULL);
+    policy(
+        w,
+        "{'budgets':[{'name':'soft','mode':'warn','max_workers':0,'rules':[{'match':{'username':'etl'}}]},"
+        "{'name':'near','mode':'enforce','max_workers':2,'warning_threshold':50,"
+        "'rules':[{'match':{'username':'web'}}]}]}",
+        1);
+    assert(ask(t, "select 1") == HR_GO_WARNED
+           && strstr(words.message, "budget \"soft\": concurrency") != NULL);
     done(t, ticket);
     hr_session_names(&t->session, "web", NULL, NULL);
     assert(ask(t, "select 1") == HR_GO);
@@ -706,7 +726,8 @@ static void a_warning_says_what_would_be(void)
         talk *other = asker(w, 0, "web");
 
         assert(ask(other, "select 1") == HR_GO_WARNED);
-        assert(strstr(words.message, "budget \"near\": warning threshold of the concurrency limit") != NULL);
+        assert(strstr(words.message, "budget \"near\": warning threshold of the concurrency limit")
+               != NULL);
         done(other, ticket);
         done(t, held);
         talk_close(other);
@@ -770,8 +791,8 @@ static void traces_are_kept(void)
 {
     world *w = world_open(HR_PROTOCOL_POSTGRES);
     talk *t = asker(w, 0, "etl");
-    const hg_trace *traces
-        = (const hg_trace *) ((char *) w->relay.region + w->relay.region->traces_at);
+    const hg_trace *traces = (const hg_trace *) ((char *) w->relay.region
+                                                 + w->relay.region->traces_at);
 
     one_at_a_time(w, "0");
     assert(ask(t, "select 1 /*job='nightly'*/") == HR_GO);
@@ -779,9 +800,11 @@ static void traces_are_kept(void)
     hr_done(&t->session, ticket, w->thread[0].now_ns - 40 * MS, false);
     assert(w->relay.region->traced == 1 && traces[0].actual_ns == 40 * MS && traces[0].weight == 1);
     assert(memcmp(traces[0].text, "etlshopjob\0nightly\0", 19) == 0 && traces[0].tags_length == 12);
-    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}", 2);
+    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
+           2);
     assert(ask(t, "select 1 /*job='nightly'*/") == HR_REFUSE);
-    assert(w->relay.region->traced == 2 && traces[1].verdict == HG_BLOCK && traces[1].tags_length == 12);
+    assert(w->relay.region->traced == 2 && traces[1].verdict == HG_BLOCK
+           && traces[1].tags_length == 12);
     talk_close(t);
     world_close(w);
 }
@@ -794,7 +817,8 @@ static void what_is_cut_is_never_free(void)
     static const char *const texts[] = {"set a = 1; /* and so on", "/* nothing yet", "begin; "};
     hr_prepared *prepared;
 
-    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}", 1);
+    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
+           1);
     for (int i = 0; i < 3; i++) {
         assert(ask(t, texts[i]) == HR_GO);
         assert(ask_with(t, texts[i], HR_ASK_TRUNCATED) == HR_REFUSE);
@@ -822,8 +846,10 @@ static void what_is_cut_is_never_unmatched(void)
     char text[512];
 
     for (uint64_t i = 0; i < 4; i++) {
-        snprintf(text, sizeof text,
-                 "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[%s]}]}", budgets[i]);
+        snprintf(
+            text, sizeof text,
+            "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[%s]}]}",
+            budgets[i]);
         policy(w, text, i + 1);
         assert(ask(t, "select 1") == HR_GO);
         done(t, ticket);
@@ -833,7 +859,8 @@ static void what_is_cut_is_never_unmatched(void)
         assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_REFUSE);
         /* Nor is what is not known at all. */
         assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_REFUSE);
-        assert(strstr(words.detail, " text=unknown") != NULL && strstr(words.hint, "prepare it again") != NULL);
+        assert(strstr(words.detail, " text=unknown") != NULL
+               && strstr(words.hint, "prepare it again") != NULL);
         assert(ask(t, "execute nobody_knows") == HR_REFUSE);
         prepared = hr_prepare(&t->session, "select 1", 8, true);
         assert(hr_ask_prepared(&t->session, prepared, 0, &words, &ticket) == HR_REFUSE);

@@ -123,10 +123,11 @@ static void health_and_expiry_change_what_matches(void)
     hr_prepared *prepared = prepare(t, "select $1");
     char text[512];
 
-    snprintf(text, sizeof text,
-             "{'budgets':[{'name':'h','mode':'enforce','burst':0,'penalty_s':0,'when':'unhealthy','rules':[{}]},"
-             "{'name':'e','mode':'enforce','burst':0,'penalty_s':0,'expires_at':%lld,'rules':[{}]}]}",
-             (long long) (w->thread[0].wall_ms / 1000 + 10));
+    snprintf(
+        text, sizeof text,
+        "{'budgets':[{'name':'h','mode':'enforce','burst':0,'penalty_s':0,'when':'unhealthy','rules':[{}]},"
+        "{'name':'e','mode':'enforce','burst':0,'penalty_s':0,'expires_at':%lld,'rules':[{}]}]}",
+        (long long) (w->thread[0].wall_ms / 1000 + 10));
     policy(w, text, 1);
     assert(run(t, prepared) == HR_REFUSE && strstr(words.message, "\"e\"") != NULL);
     pass_ms(w, 11000);
@@ -149,7 +150,8 @@ static void a_free_text_stays_free_and_is_followed(void)
     hr_prepared *begin = prepare(t, "begin");
     hr_prepared *many = prepare(t, "select 1; select 2");
 
-    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}", 1);
+    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
+           1);
     assert(run(t, begin) == HR_GO && ticket == 0 && hr_prepared_kind(begin) == HR_KIND_BEGIN);
     assert(run(t, many) == HR_REFUSE && hr_prepared_kind(many) == HR_KIND_MANY);
     hr_prepared_drop(&t->session, begin);
@@ -253,7 +255,8 @@ static void the_same_text_costs_otherwise_in_another_database(void)
     hr_prepared *prepared = prepare(a, "select $1");
 
     hr_session_names(&b->session, NULL, "small", NULL);
-    policy(w, "{'budgets':[{'name':'u','mode':'enforce','burst':10,'penalty_s':0,'rules':[{}]}]}", 1);
+    policy(w, "{'budgets':[{'name':'u','mode':'enforce','burst':10,'penalty_s':0,'rules':[{}]}]}",
+           1);
     assert(run(a, prepared) == HR_GO);
     pass_ms(w, 900);
     hr_done(&a->session, ticket, w->thread[0].now_ns - 900 * MS, false);
@@ -274,8 +277,10 @@ static void sessions_that_are_alike_share(void)
     talk *a = asker(w, 0, "etl");
     talk *b = asker(w, 0, "etl");
 
-    policy(w, "{'budgets':[{'name':'u','mode':'enforce','max_workers':9,'rules':[{'match':{'username':'etl'}}]}]}",
-           1);
+    policy(
+        w,
+        "{'budgets':[{'name':'u','mode':'enforce','max_workers':9,'rules':[{'match':{'username':'etl'}}]}]}",
+        1);
     hr_session_names(&b->session, NULL, "other", "another"); /* nobody asks for these */
     assert(ask(a, "select 1") == HR_GO);
     done(a, ticket);

@@ -3,8 +3,13 @@
 
 static hr_gate always(uint8_t action)
 {
-    return (hr_gate){.ratio = UINT32_MAX, .action = action, .cause = HR_BY_HEALTH, .retry_ms = 400,
-                     .max_delay_ms = 1000, .max_delayed = 1, .reason = "lag 12.3 s > 5 s on primary-a"};
+    return (hr_gate){.ratio = UINT32_MAX,
+                     .action = action,
+                     .cause = HR_BY_HEALTH,
+                     .retry_ms = 400,
+                     .max_delay_ms = 1000,
+                     .max_delayed = 1,
+                     .reason = "lag 12.3 s > 5 s on primary-a"};
 }
 
 static void a_new_client_is_told_of_and_passes_until_something_is_said(void)
@@ -49,7 +54,8 @@ static void made_up_names_meet_the_gate_of_the_many_others(void)
 static void enter(world *w, const char *level, hr_gate gate)
 {
     uint64_t key;
-    uint32_t index = hr_client_enter(w->relay.state, 1, level, strlen(level), w->thread[0].now_ns, &key);
+    uint32_t index = hr_client_enter(w->relay.state, 1, level, strlen(level), w->thread[0].now_ns,
+                                     &key);
 
     assert(index > HR_OTHERS);
     hr_gate_put(w->relay.state, index, key, &gate);
@@ -68,10 +74,12 @@ static void a_rule_on_a_level_bites_a_new_name_at_once(void)
     enter(w, "etl", gate);
     say(w, "others", (hr_gate){.ratio = 0});
     assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_RULE);
-    assert(strcmp(words.message, "[HEADGATE] Traffic Control: client \"run-1:etl\": rule: rule 7 turns away "
-                                 "every statement of etl")
+    assert(strcmp(words.message,
+                  "[HEADGATE] Traffic Control: client \"run-1:etl\": rule: rule 7 turns away "
+                  "every statement of etl")
            == 0);
-    assert(client_named(w, "run-1:etl")->refused[HR_BY_RULE] == 1 && client_named(w, "etl")->statements == 0);
+    assert(client_named(w, "run-1:etl")->refused[HR_BY_RULE] == 1
+           && client_named(w, "etl")->statements == 0);
     assert(ask(web, "select 1") == HR_GO);
     done(web, ticket);
     say(w, "run-1:etl", (hr_gate){.ratio = 0}); /* its own word comes first */
@@ -127,12 +135,14 @@ static void each_action_does_what_it_says(void)
     done(t, ticket);
     say(w, "etl", always(HR_ACT_WARN));
     assert(ask(t, "select 1") == HR_GO_WARNED && words.cause == HR_BY_HEALTH);
-    assert(words.retry_ms == 0 && strstr(words.hint, "Warn mode: the statement runs") == words.hint);
+    assert(words.retry_ms == 0
+           && strstr(words.hint, "Warn mode: the statement runs") == words.hint);
     done(t, ticket);
     say(w, "etl", always(HR_ACT_REFUSE));
     assert(ask(t, "select 1") == HR_REFUSE && words.retry_ms >= 400 && words.retry_ms <= 500);
-    assert(strcmp(words.message, "[HEADGATE] Traffic Control: client \"etl\": health: lag 12.3 s > 5 s on "
-                                 "primary-a")
+    assert(strcmp(words.message,
+                  "[HEADGATE] Traffic Control: client \"etl\": health: lag 12.3 s > 5 s on "
+                  "primary-a")
            == 0);
     assert(strstr(words.detail, "client=etl cause=health ratio=1.000 retry_after_ms=400") != NULL);
     assert(next_event(w, HR_EVENT_WARNED, &event) && next_event(w, HR_EVENT_REFUSED, &event));
@@ -141,7 +151,8 @@ static void each_action_does_what_it_says(void)
     assert(ask(t, "commit") == HR_GO); /* what is free is free */
     assert(ask_with(t, "select 1", HR_ASK_IN_TRANSACTION) == HR_GO); /* R148 */
     done(t, ticket);
-    assert(client_named(w, "etl")->passed == 1 && client_named(w, "etl")->refused[HR_BY_HEALTH] == 2);
+    assert(client_named(w, "etl")->passed == 1
+           && client_named(w, "etl")->refused[HR_BY_HEALTH] == 2);
     say(w, "etl", (hr_gate){.ratio = UINT32_MAX, .action = HR_ACT_CLOSE, .flags = HR_GATE_EXEMPT});
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
@@ -175,14 +186,16 @@ static void dice_pick_the_share(void)
     world *w;
     talk *t;
     int refused[3] = {0, 0, 0};
-    static const char *const texts[] = {"select 1", "select 1 /*priority='50'*/", "select 1 /*priority='0'*/"};
+    static const char *const texts[] = {"select 1", "select 1 /*priority='50'*/",
+                                        "select 1 /*priority='0'*/"};
 
     strcpy(identity.priority_tag, "priority");
     w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     t = asker(w, 0, "etl");
     assert(ask(t, "select 1") == HR_GO);
     done(t, ticket);
-    say(w, "etl", (hr_gate){.ratio = UINT32_MAX / 10 * 4, .action = HR_ACT_REFUSE, .cause = HR_BY_RULE});
+    say(w, "etl",
+        (hr_gate){.ratio = UINT32_MAX / 10 * 4, .action = HR_ACT_REFUSE, .cause = HR_BY_RULE});
     for (int i = 0; i < 30000; i++) {
         if (ask(t, texts[i % 3]) == HR_GO)
             done(t, ticket);
@@ -192,8 +205,11 @@ static void dice_pick_the_share(void)
     assert(refused[0] > 3700 && refused[0] < 4300); /* of 10,000: 6 standard deviations */
     assert(refused[1] > 1750 && refused[1] < 2250);
     assert(refused[2] == 0);
-    say(w, "etl", (hr_gate){.ratio = UINT32_MAX, .action = HR_ACT_REFUSE, .cause = HR_BY_RULE,
-                            .ignores_priority = 1});
+    say(w, "etl",
+        (hr_gate){.ratio = UINT32_MAX,
+                  .action = HR_ACT_REFUSE,
+                  .cause = HR_BY_RULE,
+                  .ignores_priority = 1});
     assert(ask(t, texts[2]) == HR_REFUSE);
     talk_close(t);
     world_close(w);
@@ -219,7 +235,8 @@ static void a_delay_passes_after_its_time(void)
     assert(ask(t, "select 1") == HR_GO && client_named(w, "etl")->waiting == 0);
     done(t, ticket);
     assert(client_named(w, "etl")->delayed == 1 && client_named(w, "etl")->delayed_ns == 300 * MS);
-    assert(next_event(w, HR_EVENT_DELAYED, &event) && event.took_ns == 300 * MS && event.by == HR_BY_HEALTH);
+    assert(next_event(w, HR_EVENT_DELAYED, &event) && event.took_ns == 300 * MS
+           && event.by == HR_BY_HEALTH);
     talk_close(t);
     talk_close(other);
     world_close(w);
@@ -292,12 +309,14 @@ static void the_release_paces(void)
     done(a, ticket);
     assert(ask(a, "select 1") == HR_GO); /* two at once */
     done(a, ticket);
-    assert(ask(a, "select 1") == HR_WAIT && hr_gate_due(&a->session) == w->thread[0].now_ns + 10 * MS);
+    assert(ask(a, "select 1") == HR_WAIT
+           && hr_gate_due(&a->session) == w->thread[0].now_ns + 10 * MS);
     assert(ask(b, "select 1") == HR_WAIT);
     pass_ms(w, 10);
     assert(ask(a, "select 1") == HR_GO && b->woken == 1);
     done(a, ticket);
-    assert(ask(b, "select 1") == HR_WAIT && hr_gate_due(&b->session) == w->thread[1].now_ns + 10 * MS);
+    assert(ask(b, "select 1") == HR_WAIT
+           && hr_gate_due(&b->session) == w->thread[1].now_ns + 10 * MS);
     pass_ms(w, 10);
     assert(ask(b, "select 1") == HR_GO);
     done(b, ticket);
@@ -326,7 +345,8 @@ static void a_unit_that_was_not_used_is_given_back(void)
     done(t, ticket);
     say(w, "etl", (hr_gate){.flags = HR_GATE_PACED});
     pace(w, 10, 10, HR_ACT_REFUSE);
-    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}", 1);
+    policy(w, "{'budgets':[{'name':'no','mode':'enforce','burst':0,'penalty_s':0,'rules':[{}]}]}",
+           1);
     assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_BUDGET);
     assert(ask(t, "select 1") == HR_REFUSE && words.cause == HR_BY_BUDGET);
     assert(w->relay.state->release.taken == 0);

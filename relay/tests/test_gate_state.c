@@ -54,10 +54,11 @@ static void what_a_dead_process_ran_is_settled(void)
     talk *b = asker(w, 0, "etl");
     talk *c = asker(w, 1, "etl");
 
-    policy(w,
-           "{'budgets':[{'name':'etl','mode':'enforce','max_workers':1,'max_delay_s':5,'max_delayed':1,"
-           "'rate':10,'capacity':100,'rules':[{'match':{'username':'etl'}}]}]}",
-           1);
+    policy(
+        w,
+        "{'budgets':[{'name':'etl','mode':'enforce','max_workers':1,'max_delay_s':5,'max_delayed':1,"
+        "'rate':10,'capacity':100,'rules':[{'match':{'username':'etl'}}]}]}",
+        1);
     w->thread[0].pid = 111;
     assert(ask(a, "select 1; select 2") == HR_GO && ask(b, "select 1") == HR_WAIT);
     assert(count_of(w, "etl")->sleeping == 1 && client_named(w, "etl")->running == 1);
@@ -212,11 +213,13 @@ static void made_up_names_leave_room(void)
     full = state->clients_full;
     assert(full > 0 && find(state, "n0", 4 * SECOND) == HR_OTHERS);
     late = hr_client_enter(state, 1, "late", 4, 4 * SECOND, &late_key);
-    assert(late > HR_OTHERS && late_key == hr_client_key("late", 4) && find(state, "late", 4 * SECOND) == late);
+    assert(late > HR_OTHERS && late_key == hr_client_key("late", 4)
+           && find(state, "late", 4 * SECOND) == late);
     make_up(state, "n", 1000, 6 * SECOND);
     assert(state->clients_full > full);
     index = find(state, "n0", 6 * SECOND);
-    assert(index > HR_OTHERS && hr_client_name(&hr_clients_in(state)[index], hr_client_key("n0", 2), name)
+    assert(index > HR_OTHERS
+           && hr_client_name(&hr_clients_in(state)[index], hr_client_key("n0", 2), name)
            && strcmp(name, "n0") == 0);
     assert(hr_clients_in(state)[web].key == web_key);
     make_up(state, "o", 1000, 90 * SECOND);
@@ -337,13 +340,15 @@ static void *turn_over(void *given)
             hr_gate_put(self->state, index, key, &(hr_gate){.ratio = 1, .action = HR_ACT_REFUSE});
             hr_client_leave(self->state, index, key);
         }
-        snprintf(name, sizeof name, "%llu:%llu", (unsigned long long) i, (unsigned long long) i % 7);
+        snprintf(name, sizeof name, "%llu:%llu", (unsigned long long) i,
+                 (unsigned long long) i % 7);
         find(self->state, name, i * SECOND * 10);
         hr_client_level(self->state, name, strlen(name), 0);
         index = 2 + (uint32_t) (i % 14);
         key = hr_clients_in(self->state)[index].key;
         /* A name that is told is that of its key, whoever moves in meanwhile. */
-        if (hr_client_name(&hr_clients_in(self->state)[index], key, name) && key != 0 && key != UINT64_MAX)
+        if (hr_client_name(&hr_clients_in(self->state)[index], key, name) && key != 0
+            && key != UINT64_MAX)
             assert(hr_client_key(name, strlen(name)) == key);
     }
     return NULL;

@@ -161,8 +161,12 @@ static void *memory_of(size_t bytes)
 
 static void open_all(void)
 {
-    hg_sizes sizes = {.seats = THREADS, .budgets = 64, .buckets = 256, .patterns = 256,
-                      .policy_bytes = POLICY_BYTES, .traces = 64};
+    hg_sizes sizes = {.seats = THREADS,
+                      .budgets = 64,
+                      .buckets = 256,
+                      .patterns = 256,
+                      .policy_bytes = POLICY_BYTES,
+                      .traces = 64};
     hr_sizes state_sizes = {.clients = 64, .runnings = 64, .plans = 64};
     hr_identity_settings identity = {.sources = 1, .default_priority = 100};
 
@@ -179,8 +183,13 @@ static void open_all(void)
     for (uint32_t i = 0; i < THREADS; i++) {
         one_thread *self = &threads[i];
 
-        self->thread = (hr_thread){.relay = &relay, .number = i, .seat = i, .pid = 7, .wall_ms = 1000,
-                                   .now_ns = clock_ns(), .counts = &self->counts};
+        self->thread = (hr_thread){.relay = &relay,
+                                   .number = i,
+                                   .seat = i,
+                                   .pid = 7,
+                                   .wall_ms = 1000,
+                                   .now_ns = clock_ns(),
+                                   .counts = &self->counts};
         relay.threads[i] = &self->thread;
         assert(hr_gate_thread_open(&self->thread));
         for (uint32_t j = 0; j < SESSIONS; j++) {
@@ -199,9 +208,13 @@ static void disturb(uint64_t until_ns)
 
     while (clock_ns() < until_ns || admissions <= ENOUGH || waits <= ENOUGH) {
         hr_client *clients = hr_clients_in(relay.state);
-        hr_gate gate = {.ratio = version % 3 == 0 ? UINT32_MAX / 4 : 0, .action = (uint8_t) (version % 4),
-                        .cause = HR_BY_RULE, .flags = version % 2 ? HR_GATE_PACED : 0,
-                        .max_delay_ms = 20, .max_delayed = 10, .delay_ms = (uint32_t) (version % 2)};
+        hr_gate gate = {.ratio = version % 3 == 0 ? UINT32_MAX / 4 : 0,
+                        .action = (uint8_t) (version % 4),
+                        .cause = HR_BY_RULE,
+                        .flags = version % 2 ? HR_GATE_PACED : 0,
+                        .max_delay_ms = 20,
+                        .max_delayed = 10,
+                        .delay_ms = (uint32_t) (version % 2)};
         hr_event event;
 
         for (uint32_t i = 2; i < relay.state->sizes.clients; i++)
@@ -228,7 +241,8 @@ static void nothing_is_held(void)
     for (uint32_t i = 0; i < relay.state->sizes.runnings; i++)
         assert(hr_runnings_in(relay.state)[i].pid == 0);
     for (uint32_t i = 0; i < relay.state->sizes.clients; i++)
-        assert(hr_clients_in(relay.state)[i].waiting == 0 && hr_clients_in(relay.state)[i].running == 0);
+        assert(hr_clients_in(relay.state)[i].waiting == 0
+               && hr_clients_in(relay.state)[i].running == 0);
     for (uint32_t i = 0; i < THREADS * SESSIONS; i++) {
         const client *one = &threads[i / SESSIONS].clients[i % SESSIONS];
 
@@ -236,8 +250,9 @@ static void nothing_is_held(void)
         refused += one->refused;
         waited += one->waited;
     }
-    printf("test_gate_threads: ok, %llu admitted, %llu refused, %llu waits\n", (unsigned long long) admitted,
-           (unsigned long long) refused, (unsigned long long) waited);
+    printf("test_gate_threads: ok, %llu admitted, %llu refused, %llu waits\n",
+           (unsigned long long) admitted, (unsigned long long) refused,
+           (unsigned long long) waited);
     assert(admitted > ENOUGH && waited > ENOUGH);
 }
 

@@ -44,8 +44,9 @@ static bool is(const char *a, const char *b)
 
 static void the_first_source_that_has_a_value(void)
 {
-    static const char *const order[] = {TAG,      "job", ATTRIBUTE, "service", APPLICATION, "",
-                                        VARIABLE, "headgate.client", USER, "", NULL};
+    static const char *const order[] = {TAG,         "job", ATTRIBUTE, "service",
+                                        APPLICATION, "",    VARIABLE,  "headgate.client",
+                                        USER,        "",    NULL};
     hr_identity_settings identity = sources(order);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
@@ -78,7 +79,8 @@ static void the_first_source_that_has_a_value(void)
 
 static void a_user_variable_of_mysql_is_followed(void)
 {
-    static const char *const order[] = {VARIABLE, "@headgate_client", APPLICATION, "", USER, "", NULL};
+    static const char *const order[] = {VARIABLE, "@headgate_client", APPLICATION, "", USER, "",
+                                        NULL};
     hr_identity_settings identity = sources(order);
     world *w = world_with(HR_PROTOCOL_MYSQL, &identity);
     talk *t = asker(w, 0, "etl");

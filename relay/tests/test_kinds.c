@@ -182,7 +182,8 @@ static const row rows[] = {
     /* H3, P3: what can run work is not free. */
     {"SHOW DATABASES WHERE (SELECT COUNT(*) FROM t)=3", -1, R},
     {"SHOW DATABASES WHERE f()", -1, R},
-    {"SHOW VARIABLES WHERE Variable_name = 'a' OR variable_name LIKE 'b' OR Variable_name IN ('c', 'd')", -1, F},
+    {"SHOW VARIABLES WHERE Variable_name = 'a' OR variable_name LIKE 'b' OR Variable_name IN ('c', 'd')",
+     -1, F},
     {"SHOW VARIABLES WHERE variable_name = f()", -1, R},
     {"SHOW VARIABLES WHERE variable_name = 'a' OR sleep(1)", -1, R},
     {"SHOW GLOBAL STATUS LIKE 'Threads%'", -1, F},
@@ -216,10 +217,12 @@ static const row rows[] = {
     {"set @a = next value for s", -1, W},
     {"set @a = s.nextval", -1, W},
     {"set @a = 'a' regexp 'b'", -1, W},
-    {"set @OLD_SQL_MODE=@@SQL_MODE, SQL_MODE='x', time_zone = @tz, session a := -1, @@local.b = NULL", -1, F},
+    {"set @OLD_SQL_MODE=@@SQL_MODE, SQL_MODE='x', time_zone = @tz, session a := -1, @@local.b = NULL",
+     -1, F},
     {"set sql_mode = replace(concat(@@session.sql_mode, ',A'), 'B', '')", -1, F},
     {"set sql_mode = concat(replace(replace(@@sql_mode, 'A', ''), 'B', \"\"), ',C')", -1, F},
-    {"set @a = replace(replace('aaaa', 'a', 'aaaa'), 'a', 'aaaa')", -1, W}, /* grows with every call */
+    {"set @a = replace(replace('aaaa', 'a', 'aaaa'), 'a', 'aaaa')", -1,
+     W}, /* grows with every call */
     {"set global a = 1", -1, W},
     {"set @@global.a = 1", -1, W},
     {"set @@persist.a = 1", -1, W},
@@ -248,11 +251,22 @@ static const row rows[] = {
     {"SELECT 1e5INTO @a", -1, W},
     {"SELECT 1INTO t2", W, W},
     {"SELECT 1\xa0INTO @a", -1, W},
-    {"SET \xa0STATEMENT\xa0sql_mode=ansi\xa0" "FOR\xa0" "DELETE\xa0" "FROM\xa0t", -1, W},
+    {"SET \xa0STATEMENT\xa0sql_mode=ansi\xa0"
+     "FOR\xa0"
+     "DELETE\xa0"
+     "FROM\xa0t",
+     -1, W},
     {"SET \xa0GLOBAL\xa0wait_timeout = 1", -1, W},
-    {"EXPLAIN \xa0SELECT\xa0" "a\xa0" "FROM\xa0v", -1, R},
-    {"SHOW COLUMNS FROM t\xa0WHERE\xa0" "field", -1, R},
-    {"USE `\xc3\xbc" "ber`", -1, F},
+    {"EXPLAIN \xa0SELECT\xa0"
+     "a\xa0"
+     "FROM\xa0v",
+     -1, R},
+    {"SHOW COLUMNS FROM t\xa0WHERE\xa0"
+     "field",
+     -1, R},
+    {"USE `\xc3\xbc"
+     "ber`",
+     -1, F},
     {"SELECT 1 FROM t FOR\xa0UPDATE", -1, W},
     {"SELECT /*+ QB_NAME(`a*/`) */ 1 INTO OUTFILE 'x' -- `", -1, W},
     {"SELECT /*+ MAX_EXECUTION_TIME(1000) */ 1", -1, R},
@@ -354,12 +368,22 @@ static void doubts_begin_where_they_stand(void)
 /* M3: which statements leave a transaction of MySQL open. */
 static void commits_are_seen(void)
 {
-    static const char *const keep[] = {"select 1", "insert into t values (1)", "update t set a = 1", "do 1",
-                                       "delete from t", "replace into t values (1)", "show tables",
-                                       "with a as (select 1) select 1", "set a = 1"};
-    static const char *const end[] = {"create table t (a int)", "call p()", "execute p", "lock tables t read",
-                                      "begin", "start transaction", "truncate t", "alter table t add b int",
-                                      "drop table t", "analyze table t", "set password = 'x'"};
+    static const char *const keep[] = {"select 1",           "insert into t values (1)",
+                                       "update t set a = 1", "do 1",
+                                       "delete from t",      "replace into t values (1)",
+                                       "show tables",        "with a as (select 1) select 1",
+                                       "set a = 1"};
+    static const char *const end[] = {"create table t (a int)",
+                                      "call p()",
+                                      "execute p",
+                                      "lock tables t read",
+                                      "begin",
+                                      "start transaction",
+                                      "truncate t",
+                                      "alter table t add b int",
+                                      "drop table t",
+                                      "analyze table t",
+                                      "set password = 'x'"};
     hr_reading reading;
 
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
@@ -400,7 +424,8 @@ static const char *name_in(const char *text)
 
 static void names_are_read_as_the_server_does(void)
 {
-    static const char long_name[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3\xa9";
+    static const char long_name[]
+        = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3\xa9";
 
     assert(strcmp(name_in("MyPlan (1)"), "myplan") == 0);
     assert(strcmp(name_in("\"My \"\"Plan\"\"\""), "My \"Plan\"") == 0);

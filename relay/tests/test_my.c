@@ -36,7 +36,8 @@ static void greeting_is_masked(void)
     t = talk_open(w);
     t->session.client_tls_mode = 1;
     say(t, HR_SERVER, greeting(MY_GREETED, 0xffffffff)); /* MariaDB: extended ones, too */
-    assert(heard(t, HR_CLIENT, greeting((MY_GREETED & ~(uint32_t) MY_CAN_NOT) | MY_CAN_SSL, MY_ALSO_KNOWN)));
+    assert(heard(t, HR_CLIENT,
+                 greeting((MY_GREETED & ~(uint32_t) MY_CAN_NOT) | MY_CAN_SSL, MY_ALSO_KNOWN)));
     talk_close(t);
 }
 
@@ -73,10 +74,12 @@ static void a_client_that_would_compress_is_told(void)
         if (tls) /* not before it could read that */
             say(t, HR_CLIENT, ssl_request(1, MY_CLIENT | kinds[i & 1], 0));
         assert(sent_nothing(t, HR_CLIENT) && !t->closed);
-        say(t, HR_CLIENT, response((uint8_t) (1 + tls), MY_CLIENT | kinds[i & 1] | (tls ? MY_CAN_SSL : 0), 0));
-        told.length = my_error(told.bytes, (uint8_t) (2 + tls), 1043, "08S01",
-                               "headgate: the client would compress, which is not offered here; connect "
-                               "without compression");
+        say(t, HR_CLIENT,
+            response((uint8_t) (1 + tls), MY_CLIENT | kinds[i & 1] | (tls ? MY_CAN_SSL : 0), 0));
+        told.length = my_error(
+            told.bytes, (uint8_t) (2 + tls), 1043, "08S01",
+            "headgate: the client would compress, which is not offered here; connect "
+            "without compression");
         assert(heard(t, HR_CLIENT, told) && sent_nothing(t, HR_SERVER) && t->closed);
         talk_close(t);
     }
@@ -95,16 +98,22 @@ static void tls_on_one_side_shifts_the_numbers(void)
         if (client)
             say(t, HR_CLIENT, ssl_request(1, MY_CLIENT, 0));
         assert(sent_nothing(t, HR_SERVER));
-        say(t, HR_CLIENT, response((uint8_t) (1 + client), MY_CLIENT | (client ? MY_CAN_SSL : 0), 0));
+        say(t, HR_CLIENT,
+            response((uint8_t) (1 + client), MY_CLIENT | (client ? MY_CAN_SSL : 0), 0));
         assert(t->session.side[HR_CLIENT].tls != NULL || !client);
         if (server)
-            assert(heard(t, HR_SERVER, both(ssl_request(1, MY_CLIENT, 0),
-                                            response(2, MY_CLIENT | MY_CAN_SSL, 0))));
+            assert(
+                heard(t, HR_SERVER,
+                      both(ssl_request(1, MY_CLIENT, 0), response(2, MY_CLIENT | MY_CAN_SSL, 0))));
         else
             assert(heard(t, HR_SERVER, response(1, MY_CLIENT, 0)));
         /* AuthSwitch, an answer, more data, an answer, OK: each numbered as its reader counts. */
-        say(t, HR_SERVER, P((uint8_t) (2 + server), "\xfe" "mysql_native_password\0abcdefgh\0"));
-        assert(heard(t, HR_CLIENT, P((uint8_t) (2 + client), "\xfe" "mysql_native_password\0abcdefgh\0")));
+        say(t, HR_SERVER,
+            P((uint8_t) (2 + server), "\xfe"
+                                      "mysql_native_password\0abcdefgh\0"));
+        assert(heard(t, HR_CLIENT,
+                     P((uint8_t) (2 + client), "\xfe"
+                                               "mysql_native_password\0abcdefgh\0")));
         say(t, HR_CLIENT, P((uint8_t) (3 + client), "01234567890123456789"));
         assert(heard(t, HR_SERVER, P((uint8_t) (3 + server), "01234567890123456789")));
         say(t, HR_SERVER, ok((uint8_t) (4 + server), MY_AUTOCOMMIT));
@@ -124,7 +133,8 @@ static void caching_sha2_fast_and_full(void)
     say(t, HR_CLIENT, response(1, MY_CLIENT, 0));
     forget_sent(t);
     say(t, HR_SERVER, both(P(2, "\x01\x03"), ok(3, MY_AUTOCOMMIT)));
-    assert(heard(t, HR_CLIENT, both(P(2, "\x01\x03"), ok(3, MY_AUTOCOMMIT))) && t->session.established);
+    assert(heard(t, HR_CLIENT, both(P(2, "\x01\x03"), ok(3, MY_AUTOCOMMIT)))
+           && t->session.established);
     talk_close(t);
 
     t = talk_open(w); /* not in the server's cache: by its public key */
@@ -145,7 +155,7 @@ static bool is_told_of_the_crowd(talk *t, uint8_t seq)
     words told = {.length = 0};
 
     told.length = my_error(told.bytes, seq, 1040, "08004",
-                           "headgate: too many sessions: max_sessions is reached; connect again later");
+                           "headgate: too many sessions: max_sessions is reached; reconnect later");
     return heard(t, HR_CLIENT, told) && t->closed;
 }
 
@@ -167,7 +177,9 @@ static void a_crowded_user_is_told_when_it_is_let_in(void)
     say(t, HR_SERVER, greeting(0xffffffff, 0));
     say(t, HR_CLIENT, response(1, MY_CLIENT, 0));
     forget_sent(t);
-    passes(t, HR_SERVER, P(2, "\xfe" "mysql_native_password\0abcdefgh\0"));
+    passes(t, HR_SERVER,
+           P(2, "\xfe"
+                "mysql_native_password\0abcdefgh\0"));
     passes(t, HR_CLIENT, P(3, "01234567890123456789"));
     say(t, HR_SERVER, ok(4, MY_AUTOCOMMIT));
     assert(is_told_of_the_crowd(t, 4));
@@ -186,7 +198,9 @@ static void a_crowded_user_is_told_when_it_is_let_in(void)
 
     t = sign_in(w, MY_CLIENT, 0); /* who becomes another counts as that one */
     t->crowded = true;
-    passes(t, HR_CLIENT, P(0, "\x11" "bob\0\0shop\0"));
+    passes(t, HR_CLIENT,
+           P(0, "\x11"
+                "bob\0\0shop\0"));
     say(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     assert(strcmp(t->username, "bob") == 0 && is_told_of_the_crowd(t, 1));
     talk_close(t);
@@ -202,7 +216,10 @@ static words response_by(uint8_t seq, uint32_t can, const char *plugin)
     add_number(&payload, 45, 1);
     payload.length += 23;
     add(&payload, "alice\0", 6);
-    add(&payload, "\x07" "secret\0", 8);
+    add(&payload,
+        "\x07"
+        "secret\0",
+        8);
     add(&payload, "shop\0", 5);
     add(&payload, plugin, strlen(plugin) + 1);
     return packet_of(seq, payload.bytes, payload.length);
@@ -211,15 +228,24 @@ static words response_by(uint8_t seq, uint32_t can, const char *plugin)
 /* L7: a client that sees TLS sends by these what it would not send without. */
 static void a_password_in_clear_stays_where_it_is_encrypted(void)
 {
-    static const struct { const char *plugin; bool bare; } plugins[] = {
-        {"mysql_clear_password", true}, {"sha256_password", true}, {"dialog", true}, {"never_heard_of", true},
-        {"mysql_native_password", false}, {"client_ed25519", false}, {"caching_sha2_password", false},
+    static const struct {
+        const char *plugin;
+        bool bare;
+    } plugins[] = {
+        {"mysql_clear_password", true},
+        {"sha256_password", true},
+        {"dialog", true},
+        {"never_heard_of", true},
+        {"mysql_native_password", false},
+        {"client_ed25519", false},
+        {"caching_sha2_password", false},
     };
     uint32_t can = MY_CLIENT & ~(uint32_t) MY_CAN_ATTRIBUTES;
 
     for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
         for (int sides = 0; sides < 8; sides++)
-            for (int by = 0; by < 3; by++) { /* by its response, by AuthSwitch, by COM_CHANGE_USER */
+            for (int by = 0; by < 3;
+                 by++) { /* by its response, by AuthSwitch, by COM_CHANGE_USER */
                 uint8_t client = sides & 1, server = sides >> 1 & 1;
                 bool near = sides & 4, refused = plugins[i].bare && client && !server && !near;
                 talk *t = talk_open(w);
@@ -232,8 +258,9 @@ static void a_password_in_clear_stays_where_it_is_encrypted(void)
                 if (client)
                     say(t, HR_CLIENT, ssl_request(1, can, 0));
                 forget_sent(t);
-                say(t, HR_CLIENT, response_by((uint8_t) (1 + client), can | (client ? MY_CAN_SSL : 0),
-                                              by == 0 ? plugins[i].plugin : "mysql_native_password"));
+                say(t, HR_CLIENT,
+                    response_by((uint8_t) (1 + client), can | (client ? MY_CAN_SSL : 0),
+                                by == 0 ? plugins[i].plugin : "mysql_native_password"));
                 if (by == 1) {
                     assert(!t->closed);
                     forget_sent(t);
@@ -244,13 +271,17 @@ static void a_password_in_clear_stays_where_it_is_encrypted(void)
                 } else if (by == 2) {
                     say(t, HR_SERVER, ok((uint8_t) (2 + server), MY_AUTOCOMMIT));
                     forget_sent(t);
-                    add(&change, "\x11" "bob\0\7secret\0shop\0\x2d\0", 20);
+                    add(&change,
+                        "\x11"
+                        "bob\0\7secret\0shop\0\x2d\0",
+                        20);
                     add(&change, plugins[i].plugin, strlen(plugins[i].plugin) + 1);
                     say(t, HR_CLIENT, packet_of(0, change.bytes, change.length));
                 }
                 assert(sent_has(t, HR_SERVER, "secret") == (by != 1 && !refused));
                 assert(sent_has(t, HR_CLIENT, "may send the password as it is") == refused);
-                assert(t->closed == refused && (!refused || !sent_has(t, HR_CLIENT, plugins[i].plugin)));
+                assert(t->closed == refused
+                       && (!refused || !sent_has(t, HR_CLIENT, plugins[i].plugin)));
                 talk_close(t);
             }
 }
@@ -289,7 +320,8 @@ static void tls_that_is_missing_is_said(void)
     t->session.client_tls_mode = 2;
     say(t, HR_SERVER, greeting(0xffffffff, 0));
     say(t, HR_CLIENT, response(1, MY_CLIENT, 0));
-    assert(sent_has(t, HR_CLIENT, "without TLS are not taken") && sent_nothing(t, HR_SERVER) && t->closed);
+    assert(sent_has(t, HR_CLIENT, "without TLS are not taken") && sent_nothing(t, HR_SERVER)
+           && t->closed);
     talk_close(t);
 
     t = talk_open(w);
@@ -302,7 +334,8 @@ static void tls_that_is_missing_is_said(void)
     t->session.server_tls_mode = 2;
     say(t, HR_SERVER, greeting(0xffffffff & ~(uint32_t) MY_CAN_SSL, 0));
     say(t, HR_CLIENT, response(1, MY_CLIENT, 0));
-    assert(sent_has(t, HR_CLIENT, "the server offers no TLS") && sent_nothing(t, HR_SERVER) && t->closed);
+    assert(sent_has(t, HR_CLIENT, "the server offers no TLS") && sent_nothing(t, HR_SERVER)
+           && t->closed);
     talk_close(t);
 }
 
@@ -318,7 +351,8 @@ static void tls_that_fails_with_the_server_is_said_in_sequence(void)
         if (client)
             say(t, HR_CLIENT, ssl_request(1, MY_CLIENT, 0));
         t->stays_insecure = true;
-        say(t, HR_CLIENT, response((uint8_t) (1 + client), MY_CLIENT | (client ? MY_CAN_SSL : 0), 0));
+        say(t, HR_CLIENT,
+            response((uint8_t) (1 + client), MY_CLIENT | (client ? MY_CAN_SSL : 0), 0));
         forget_sent(t);
         end_session(t, HR_LOST_TLS);
         assert(t->to[HR_CLIENT].length > 5 && t->to[HR_CLIENT].bytes[4] == 0xff);
@@ -338,8 +372,12 @@ static void malformed_sign_in_is_said(void)
         {"\x01\0\0\x05x", 5, "out of order"},
         {"\xff\xff\xff\x01x", 5, "larger than 64 KiB"},
         /* A name that never ends, and attributes longer than the packet. */
-        {"\x24\0\0\x01\x09\x82\x08\0\0\0\0\1\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0root", 40, "longer than"},
-        {"\x28\0\0\x01\x09\x82\x10\0\0\0\0\1\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0u\0\0\x09\x01" "a\x7f" "b", 44, "longer than"},
+        {"\x24\0\0\x01\x09\x82\x08\0\0\0\0\1\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0root",
+         40, "longer than"},
+        {"\x28\0\0\x01\x09\x82\x10\0\0\0\0\1\x2d\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0u\0\0\x09\x01"
+         "a\x7f"
+         "b",
+         44, "longer than"},
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -362,7 +400,8 @@ static words columns(uint8_t seq, uint8_t count)
     words it = packet_of(seq, &count, 1);
 
     for (uint8_t i = 0; i < count; i++)
-        it = both(it, P((uint8_t) (seq + 1 + i), "\x03" "def\xfe\xff\0"));
+        it = both(it, P((uint8_t) (seq + 1 + i), "\x03"
+                                                 "def\xfe\xff\0"));
     return it;
 }
 
@@ -451,7 +490,9 @@ static void a_file_goes_up_to_an_empty_packet(void)
 
     passes(t, HR_CLIENT, query("LOAD DATA LOCAL INFILE 'f' INTO TABLE t"));
     passes(t, HR_SERVER, P(1, "\xfb/tmp/f"));
-    passes(t, HR_CLIENT, P(2, "\x03" "DROP TABLE t"));
+    passes(t, HR_CLIENT,
+           P(2, "\x03"
+                "DROP TABLE t"));
     passes(t, HR_CLIENT, P(3, "\x01"));
     passes(t, HR_CLIENT, P(4, ""));
     say(t, HR_CLIENT, query("SELECT 1"));
@@ -480,7 +521,9 @@ static void mariadb_leaves_definitions_out_and_reports_progress(void)
     passes(t, HR_SERVER, eof(4, MY_AUTOCOMMIT));
     assert(noted(&t->ended, "done 1 ok\n"));
     passes(t, HR_CLIENT, query("ALTER TABLE t ADD c int"));
-    passes(t, HR_SERVER, P(1, "\xff\xff\xff\x01\x01\x02\0\0\0\x04" "copy"));
+    passes(t, HR_SERVER,
+           P(1, "\xff\xff\xff\x01\x01\x02\0\0\0\x04"
+                "copy"));
     assert(noted(&t->ended, ""));
     passes(t, HR_SERVER, ok(2, MY_AUTOCOMMIT));
     assert(noted(&t->ended, "done 2 ok\n"));
@@ -496,7 +539,9 @@ static void other_commands_have_answers_of_their_own(void)
     passes(t, HR_CLIENT, P(0, "\x09"));
     passes(t, HR_SERVER, P(1, "Uptime: 1"));
     passes(t, HR_CLIENT, P(0, "\x04t\0%"));
-    passes(t, HR_SERVER, P(1, "\x03" "def\x00"));
+    passes(t, HR_SERVER,
+           P(1, "\x03"
+                "def\x00"));
     passes(t, HR_SERVER, eof(2, MY_AUTOCOMMIT));
     passes(t, HR_CLIENT, P(0, "\x1b\0\0"));
     passes(t, HR_SERVER, eof(1, MY_AUTOCOMMIT));
@@ -533,7 +578,9 @@ static void commands_that_nobody_knows_are_judged(void)
 }
 
 #define DUMP "\x12\x04\0\0\0\0\0\1\0\0\0binlog.1"
-#define REPORT "\xef" "12345678binlog.1"
+#define REPORT                                                                                     \
+    "\xef"                                                                                         \
+    "12345678binlog.1"
 
 static void a_dump_is_no_way_around(void)
 {
@@ -571,9 +618,13 @@ static void a_report_waits_until_the_log_has_come(void)
 /* M2: MySQL answers them, and says nothing to those that are whole; MariaDB says nothing to either. */
 static void malformed_commands_end_it(void)
 {
-    static const struct { const char *bytes; size_t least; } kinds[] = {
-        {"\x19\1\0\0\0", 5}, {"\x18\1\0\0\0\0\0", 7}, {"\x1a\1\0\0\0", 5}, {"\x0c\1\0\0\0", 5},
-        {"\x1c\1\0\0\0\1\0\0\0", 9}, {"\x17\1\0\0\0\0\1\0\0\0", 10}, {"\xfa\1\0\0\0\0\0", 7},
+    static const struct {
+        const char *bytes;
+        size_t least;
+    } kinds[] = {
+        {"\x19\1\0\0\0", 5},     {"\x18\1\0\0\0\0\0", 7},     {"\x1a\1\0\0\0", 5},
+        {"\x0c\1\0\0\0", 5},     {"\x1c\1\0\0\0\1\0\0\0", 9}, {"\x17\1\0\0\0\0\1\0\0\0", 10},
+        {"\xfa\1\0\0\0\0\0", 7},
     };
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -586,8 +637,10 @@ static void malformed_commands_end_it(void)
                 assert(!t->closed);
             } else {
                 say(t, HR_CLIENT, both(it, query("SELECT heavy")));
-                assert(heard(t, HR_CLIENT, error(1, 1835, "headgate: the command is malformed: shorter than "
-                                                 "any of its kind; the session is closed")));
+                assert(heard(t, HR_CLIENT,
+                             error(1, 1835,
+                                   "headgate: the command is malformed: shorter than "
+                                   "any of its kind; the session is closed")));
                 assert(t->closed && sent_nothing(t, HR_SERVER) && noted(&t->asked, ""));
             }
             talk_close(t);
@@ -602,9 +655,15 @@ static void prepared_statements_are_judged_when_executed(void)
 
     passes(t, HR_CLIENT, P(0, "\x16SELECT a FROM t WHERE b = ?"));
     passes(t, HR_SERVER, P(1, "\0\x07\0\0\0\1\0\1\0\0\0\0"));
-    passes(t, HR_SERVER, both(P(2, "\x03" "def?"), eof(3, MY_AUTOCOMMIT)));
+    passes(t, HR_SERVER,
+           both(P(2, "\x03"
+                     "def?"),
+                eof(3, MY_AUTOCOMMIT)));
     assert(!t->session.machine->at_rest(&t->session));
-    passes(t, HR_SERVER, both(P(4, "\x03" "defa"), eof(5, MY_AUTOCOMMIT)));
+    passes(t, HR_SERVER,
+           both(P(4, "\x03"
+                     "defa"),
+                eof(5, MY_AUTOCOMMIT)));
     assert(t->session.machine->at_rest(&t->session) && noted(&t->asked, ""));
     passes(t, HR_CLIENT, P(0, "\x17\x07\0\0\0\0\1\0\0\0\0\1\3\0\5\0\0\0"));
     assert(noted(&t->asked, "8 P SELECT a FROM t WHERE b = ?\n"));
@@ -657,7 +716,9 @@ static void refused_execution_takes_its_long_data_back(void)
 static void pipelined_prepare_and_execute(void)
 {
     talk *t = sign_in(w, MY_CLIENT & ~1u, MY_ALSO_KNOWN);
-    words prepare = P(0, "\x16" "DELETE FROM t"), execute = P(0, "\x17\xff\xff\xff\xff\0\1\0\0\0");
+    words prepare = P(0, "\x16"
+                         "DELETE FROM t"),
+          execute = P(0, "\x17\xff\xff\xff\xff\0\1\0\0\0");
 
     say(t, HR_CLIENT, both(prepare, execute));
     assert(heard(t, HR_SERVER, prepare) && noted(&t->asked, ""));
@@ -666,8 +727,13 @@ static void pipelined_prepare_and_execute(void)
     forget_sent(t);
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     /* Behind what could not be prepared, the server may run the one before: it is judged as unknown. */
-    say(t, HR_CLIENT, both(P(0, "\x16" "DELET"), execute));
-    assert(heard(t, HR_SERVER, P(0, "\x16" "DELET")));
+    say(t, HR_CLIENT,
+        both(P(0, "\x16"
+                  "DELET"),
+             execute));
+    assert(heard(t, HR_SERVER,
+                 P(0, "\x16"
+                      "DELET")));
     say(t, HR_SERVER, error(1, 1064, "syntax"));
     assert(heard(t, HR_SERVER, execute) && noted(&t->asked, "8 \n"));
     forget_sent(t);
@@ -784,9 +850,13 @@ static void warnings_are_counted_and_shown(void)
     verdict = HR_GO;
     passes(t, HR_CLIENT, show);
     passes(t, HR_SERVER, both(columns(1, 3), eof(5, MY_AUTOCOMMIT)));
-    passes(t, HR_SERVER, P(6, "\x04Note\x04" "1051\x01x"));
+    passes(t, HR_SERVER,
+           P(6, "\x04Note\x04"
+                "1051\x01x"));
     say(t, HR_SERVER, eof(7, MY_AUTOCOMMIT));
-    row = P(7, "\x07Warning\x04" "1205" "\x43" REFUSAL);
+    row = P(7, "\x07Warning\x04"
+               "1205"
+               "\x43" REFUSAL);
     row.bytes[4 + 8 + 5] = (uint8_t) strlen(REFUSAL);
     assert(heard(t, HR_CLIENT, both(row, eof(8, MY_AUTOCOMMIT))));
 
@@ -848,8 +918,12 @@ static void attributes_of_a_query_are_stepped_over(void)
     assert(noted(&t->asked, "0 SELECT 1\n"));
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     /* A string, NULL, a number, a time. */
-    passes(t, HR_CLIENT, P(0, "\x03\4\1\x02\1\xfe\0\1a\xfe\0\1b\x08\0\1c\x0c\0\1d" "\x02hi"
-                              "\1\2\3\4\5\6\7\x08" "\x04\xe8\7\1\1" "SELECT 2"));
+    passes(t, HR_CLIENT,
+           P(0, "\x03\4\1\x02\1\xfe\0\1a\xfe\0\1b\x08\0\1c\x0c\0\1d"
+                "\x02hi"
+                "\1\2\3\4\5\6\7\x08"
+                "\x04\xe8\7\1\1"
+                "SELECT 2"));
     assert(noted(&t->asked, "0 SELECT 2\n"));
     passes(t, HR_SERVER, ok(1, MY_AUTOCOMMIT));
     say(t, HR_CLIENT, P(0, "\x03\4\1\x02\1\xfe\0"));
@@ -896,17 +970,21 @@ static void is_refused_unread(words it)
 /* M1: what the gate is asked for must begin where the server begins to read. */
 static void attributes_have_the_servers_own_lengths(void)
 {
-    static const uint16_t strings[] = {0, 7, 10, 11, 12, 15, 16, 245, 246, 247, 248, 249, 250, 251, 252,
-                                       253, 254, 255};
-    static const struct { uint16_t type; size_t width; } numbers[] = {{1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 8},
-                                                                      {8, 8}};
+    static const uint16_t strings[] = {0,   7,   10,  11,  12,  15,  16,  245, 246,
+                                       247, 248, 249, 250, 251, 252, 253, 254, 255};
+    static const struct {
+        uint16_t type;
+        size_t width;
+    } numbers[] = {{1, 1}, {2, 2}, {3, 4}, {4, 4}, {5, 8}, {8, 8}};
     static const uint16_t unknown[] = {6, 9, 13, 14, 17, 18, 200, 243, 256, 0x0103, 0x01fd, 0x7fff};
 
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
         for (uint16_t no_sign = 0; no_sign < 2; no_sign++) {
             uint16_t type = (uint16_t) (strings[i] | no_sign << 15);
 
-            is_asked(ATTRIBUTE(type, "\x0f" "aaa SELECT 1 --DELETE FROM t"), "DELETE FROM t");
+            is_asked(ATTRIBUTE(type, "\x0f"
+                                     "aaa SELECT 1 --DELETE FROM t"),
+                     "DELETE FROM t");
             is_asked(ATTRIBUTE(type, "\xfc\3\0abcSELECT 1"), "SELECT 1");
             is_asked(ATTRIBUTE(type, "\xfd\3\0\0abcSELECT 1"), "SELECT 1");
             is_asked(ATTRIBUTE(type, "\xfe\3\0\0\0\0\0\0\0abcSELECT 1"), "SELECT 1");
@@ -917,16 +995,20 @@ static void attributes_have_the_servers_own_lengths(void)
 
             value.length += numbers[i].width;
             add(&value, "SELECT 1", 8);
-            is_asked(with_attribute((uint16_t) (numbers[i].type | no_sign << 15), value.bytes, value.length),
+            is_asked(with_attribute((uint16_t) (numbers[i].type | no_sign << 15), value.bytes,
+                                    value.length),
                      "SELECT 1");
         }
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        is_refused_unread(ATTRIBUTE(unknown[i], "\x0f" "aaa SELECT 1 --DELETE FROM t"));
+        is_refused_unread(ATTRIBUTE(unknown[i], "\x0f"
+                                                "aaa SELECT 1 --DELETE FROM t"));
     is_asked(P(0, "\x03\1\1\1\1\6\0\0SELECT 1"), "SELECT 1"); /* NULL, and said to be */
     is_refused_unread(P(0, "\x03\0\2SELECT 1"));              /* more sets than one */
     is_refused_unread(P(0, "\x03\1\1\0\0\xfd\0\0\1aSELECT 1")); /* without types */
-    is_refused_unread(ATTRIBUTE(253, "\x7f" "SELECT 1"));      /* longer than the command */
-    is_refused_unread(ATTRIBUTE(253, "\xfb" "SELECT 1"));
+    is_refused_unread(ATTRIBUTE(253, "\x7f"
+                                     "SELECT 1"));      /* longer than the command */
+    is_refused_unread(ATTRIBUTE(253, "\xfb"
+                                     "SELECT 1"));
 }
 
 /* ── What is learnt on the way ────────────────────────────────────────────── */
@@ -953,7 +1035,9 @@ static void databases_are_followed(void)
     t = sign_in(w, MY_CLIENT | MY_CAN_TRACK, 0);
     t->told.length = 0;
     passes(t, HR_CLIENT, query("CALL p()"));
-    passes(t, HR_SERVER, P(1, "\0\0\0\x02\x40\0\0\0\x14\x01\x06\x05third\x00\x0a\x04name\x04" "abcd"));
+    passes(t, HR_SERVER,
+           P(1, "\0\0\0\x02\x40\0\0\0\x14\x01\x06\x05third\x00\x0a\x04name\x04"
+                "abcd"));
     assert(strcmp(t->database, "third") == 0);
     assert(noted(&t->told, "variable name=abcd\n"));
     talk_close(t);
@@ -962,16 +1046,22 @@ static void databases_are_followed(void)
 static void changed_users_are_learnt_when_they_are_let_in(void)
 {
     talk *t = sign_in(w, MY_CLIENT, 0);
-    words change = P(0, "\x11" "bob\0\0" "crm\0\x2d\0" "caching_sha2_password\0\x10\x0cprogram_name\2ui");
+    words change = P(0, "\x11"
+                        "bob\0\0"
+                        "crm\0\x2d\0"
+                        "caching_sha2_password\0\x10\x0cprogram_name\2ui");
 
     passes(t, HR_CLIENT, P(0, "\x16SELECT 1"));
     passes(t, HR_SERVER, P(1, "\0\x07\0\0\0\0\0\0\0\0\0\0"));
     t->told.length = 0;
     passes(t, HR_CLIENT, change);
     passes(t, HR_SERVER, error(1, 1045, "Access denied"));
-    assert(strcmp(t->username, "alice") == 0 && noted(&t->told, "") && !t->closed && t->prepared_open == 1);
+    assert(strcmp(t->username, "alice") == 0 && noted(&t->told, "") && !t->closed
+           && t->prepared_open == 1);
     passes(t, HR_CLIENT, change);
-    passes(t, HR_SERVER, P(1, "\xfe" "caching_sha2_password\0abcdefgh\0"));
+    passes(t, HR_SERVER,
+           P(1, "\xfe"
+                "caching_sha2_password\0abcdefgh\0"));
     say(t, HR_CLIENT, P(2, "secret"));
     assert(heard(t, HR_SERVER, P(2, "secret")));
     passes(t, HR_SERVER, both(P(3, "\x01\x03"), ok(4, MY_AUTOCOMMIT)));
@@ -1019,7 +1109,9 @@ static void numbers_out_of_order_end_it(void)
     t = sign_in(w, MY_CLIENT, 0);
     passes(t, HR_CLIENT, query("LOAD DATA LOCAL INFILE 'f' INTO TABLE t"));
     passes(t, HR_SERVER, P(1, "\xfb/tmp/f"));
-    say(t, HR_CLIENT, P(0, "\x03" "DROP TABLE t"));
+    say(t, HR_CLIENT,
+        P(0, "\x03"
+             "DROP TABLE t"));
     assert(sent_has(t, HR_CLIENT, "out of order") && sent_nothing(t, HR_SERVER) && t->closed);
     talk_close(t);
 }
@@ -1029,7 +1121,11 @@ static void malformed_answers_end_it(void)
     static const struct {
         const char *bytes;
         size_t length;
-    } bad[] = {{"\0\0\0\1", 4}, {"\2\0\0\1\0\0", 6}, {"\2\0\0\1\xff\1", 6}, {"\1\0\0\1\xfc", 5}, {"\x0b\0\0\1\0\xfe\1\1\1\1\1\1\1\1\1", 15}};
+    } bad[] = {{"\0\0\0\1", 4},
+               {"\2\0\0\1\0\0", 6},
+               {"\2\0\0\1\xff\1", 6},
+               {"\1\0\0\1\xfc", 5},
+               {"\x0b\0\0\1\0\xfe\1\1\1\1\1\1\1\1\1", 15}};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         talk *t = sign_in(w, MY_CLIENT, 0);
@@ -1068,7 +1164,10 @@ static void the_client_is_told_why_it_ends(void)
     t = sign_in(w, MY_CLIENT, 0); /* in the middle of a row there is no place for it */
     passes(t, HR_CLIENT, query("SELECT 1"));
     passes(t, HR_SERVER, both(columns(1, 1), eof(3, MY_AUTOCOMMIT)));
-    feed_cut(t, HR_SERVER, "\x09\0\0\4\x08" "abc", 8, cut);
+    feed_cut(t, HR_SERVER,
+             "\x09\0\0\4\x08"
+             "abc",
+             8, cut);
     t->to[HR_CLIENT].length = 0;
     end_session(t, HR_LOST_SERVER);
     assert(sent_nothing(t, HR_CLIENT));
@@ -1123,16 +1222,20 @@ static void servers_may_speak_unasked(void)
 static void answers_that_nobody_asked_for_end_it(void)
 {
     static const words nothing;
-    words kinds[] = {ok(1, MY_AUTOCOMMIT), eof(1, MY_AUTOCOMMIT), columns(1, 1), P(1, ""), P(1, "\xff\1"), nothing};
+    words kinds[] = {ok(1, MY_AUTOCOMMIT), eof(1, MY_AUTOCOMMIT),
+                     columns(1, 1),        P(1, ""),
+                     P(1, "\xff\1"),       nothing};
 
     for (size_t i = 0; kinds[i].length > 0; i++) {
         talk *t = sign_in(w, MY_CLIENT, 0);
 
         passes(t, HR_CLIENT, query("SELECT 1"));
         say(t, HR_SERVER, both(ok(1, MY_AUTOCOMMIT), kinds[i]));
-        assert(heard(t, HR_CLIENT, both(ok(1, MY_AUTOCOMMIT),
-                                        error(1, 1835, "headgate: the server answered what nobody asked; the "
-                                              "session is closed"))));
+        assert(heard(
+            t, HR_CLIENT,
+            both(ok(1, MY_AUTOCOMMIT), error(1, 1835,
+                                             "headgate: the server answered what nobody asked; the "
+                                             "session is closed"))));
         assert(t->closed);
         talk_close(t);
     }
@@ -1142,25 +1245,45 @@ int main(void)
 {
     static const size_t cuts[] = {0, 1, 2, 3, 5, 7, 11};
     static void (*const tests[])(void) = {
-        greeting_is_masked, plain_sign_in_learns_who, a_client_that_would_compress_is_told,
+        greeting_is_masked,
+        plain_sign_in_learns_who,
+        a_client_that_would_compress_is_told,
         tls_on_one_side_shifts_the_numbers,
-        caching_sha2_fast_and_full, a_password_in_clear_stays_where_it_is_encrypted,
-        a_crowded_user_is_told_when_it_is_let_in, refused_sign_in_ends, tls_that_is_missing_is_said,
+        caching_sha2_fast_and_full,
+        a_password_in_clear_stays_where_it_is_encrypted,
+        a_crowded_user_is_told_when_it_is_let_in,
+        refused_sign_in_ends,
+        tls_that_is_missing_is_said,
         tls_that_fails_with_the_server_is_said_in_sequence,
-        malformed_sign_in_is_said, result_sets_end_where_they_end, several_results_are_one_command,
-        a_file_goes_up_to_an_empty_packet, mariadb_leaves_definitions_out_and_reports_progress,
-        other_commands_have_answers_of_their_own, a_dump_is_no_way_around,
-        prepared_statements_are_judged_when_executed, refused_execution_takes_its_long_data_back,
-        pipelined_prepare_and_execute, refusals_leave_the_session_as_it_was,
-        held_statements_go_or_are_cancelled, warnings_are_counted_and_shown,
-        the_first_statement_of_a_transaction_decides, attributes_of_a_query_are_stepped_over,
+        malformed_sign_in_is_said,
+        result_sets_end_where_they_end,
+        several_results_are_one_command,
+        a_file_goes_up_to_an_empty_packet,
+        mariadb_leaves_definitions_out_and_reports_progress,
+        other_commands_have_answers_of_their_own,
+        a_dump_is_no_way_around,
+        prepared_statements_are_judged_when_executed,
+        refused_execution_takes_its_long_data_back,
+        pipelined_prepare_and_execute,
+        refusals_leave_the_session_as_it_was,
+        held_statements_go_or_are_cancelled,
+        warnings_are_counted_and_shown,
+        the_first_statement_of_a_transaction_decides,
+        attributes_of_a_query_are_stepped_over,
         attributes_have_the_servers_own_lengths,
-        databases_are_followed, changed_users_are_learnt_when_they_are_let_in,
-        kills_reach_those_who_wait, numbers_out_of_order_end_it, malformed_answers_end_it,
-        the_client_is_told_why_it_ends, an_idle_session_ends_without_a_word,
-        a_server_that_dies_is_a_lost_connection, servers_may_speak_unasked,
-        answers_that_nobody_asked_for_end_it, malformed_commands_end_it,
-        a_report_waits_until_the_log_has_come, commands_that_nobody_knows_are_judged,
+        databases_are_followed,
+        changed_users_are_learnt_when_they_are_let_in,
+        kills_reach_those_who_wait,
+        numbers_out_of_order_end_it,
+        malformed_answers_end_it,
+        the_client_is_told_why_it_ends,
+        an_idle_session_ends_without_a_word,
+        a_server_that_dies_is_a_lost_connection,
+        servers_may_speak_unasked,
+        answers_that_nobody_asked_for_end_it,
+        malformed_commands_end_it,
+        a_report_waits_until_the_log_has_come,
+        commands_that_nobody_knows_are_judged,
     };
 
     harness_says = says;
@@ -1175,6 +1298,7 @@ int main(void)
     many_statements_are_found_again();
     a_hundred_refusals_in_one_read();
     world_close(w);
-    printf("test_my: %zu conversations, %zu cuts\n", sizeof tests / sizeof *tests, sizeof cuts / sizeof *cuts);
+    printf("test_my: %zu conversations, %zu cuts\n", sizeof tests / sizeof *tests,
+           sizeof cuts / sizeof *cuts);
     return 0;
 }

@@ -8,10 +8,14 @@ static world *w;
 
 static void refuse_writes(void)
 {
-    hr_gate gate = {.ratio = UINT32_MAX, .action = HR_ACT_REFUSE, .cause = HR_BY_RULE,
-                    .flags = HR_GATE_WRITES_ONLY, .retry_ms = 400};
+    hr_gate gate = {.ratio = UINT32_MAX,
+                    .action = HR_ACT_REFUSE,
+                    .cause = HR_BY_RULE,
+                    .flags = HR_GATE_WRITES_ONLY,
+                    .retry_ms = 400};
     uint64_t key;
-    uint32_t client = hr_client_enter(w->relay.state, w->thread[0].pid, "etl", 3, w->thread[0].now_ns, &key);
+    uint32_t client = hr_client_enter(w->relay.state, w->thread[0].pid, "etl", 3,
+                                      w->thread[0].now_ns, &key);
 
     assert(client != 0);
     hr_gate_put(w->relay.state, client, key, &gate);
@@ -22,7 +26,8 @@ static void runs(talk *t, const char *text, int done, bool all)
 {
     passes(t, HR_CLIENT, query(text));
     for (int i = 1; i <= done; i++)
-        passes(t, HR_SERVER, ok((uint8_t) i, all && i == done ? MY_AUTOCOMMIT : MY_AUTOCOMMIT | MY_MORE_RESULTS));
+        passes(t, HR_SERVER,
+               ok((uint8_t) i, all && i == done ? MY_AUTOCOMMIT : MY_AUTOCOMMIT | MY_MORE_RESULTS));
     if (!all)
         passes(t, HR_SERVER, error((uint8_t) (done + 1), 1146, "no such table"));
 }
@@ -65,7 +70,8 @@ static void of_a_string_that_failed_no_name_is_known(void)
     talk *t = sign_in(w, MY_CLIENT, 0);
 
     runs(t, "PREPARE other FROM 'SELECT 3'", 1, true);
-    runs(t, "PREPARE p FROM 'DELETE FROM t'; SELECT * FROM nowhere; PREPARE p FROM 'SELECT 1'", 1, false);
+    runs(t, "PREPARE p FROM 'DELETE FROM t'; SELECT * FROM nowhere; PREPARE p FROM 'SELECT 1'", 1,
+         false);
     assert(!is_a_read(t, "EXECUTE p"));
     assert(is_a_read(t, "EXECUTE other")); /* which is not in it */
     runs(t, READ, 1, true);
@@ -91,7 +97,8 @@ static void of_a_string_that_was_refused_no_name_is_known(void)
 /* A procedure's names are its session's. */
 static void behind_what_is_out_of_sight_no_name_is_known(void)
 {
-    static const char *const texts[] = {"SELECT 1 /* CALL swap() */", "SELECT 1 /* EXECUTE IMMEDIATE 'x' */",
+    static const char *const texts[] = {"SELECT 1 /* CALL swap() */",
+                                        "SELECT 1 /* EXECUTE IMMEDIATE 'x' */",
                                         "SELECT 1 /* BEGIN NOT ATOMIC */"};
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -20,7 +20,8 @@ static size_t by_rsa(EVP_PKEY *key, bool encrypts, const uint8_t *in, size_t len
 
     assert((encrypts ? EVP_PKEY_encrypt_init : EVP_PKEY_decrypt_init)(context) == 1);
     assert(EVP_PKEY_CTX_set_rsa_padding(context, RSA_PKCS1_OAEP_PADDING) == 1);
-    assert((encrypts ? EVP_PKEY_encrypt : EVP_PKEY_decrypt)(context, out, &out_length, in, length) == 1);
+    assert((encrypts ? EVP_PKEY_encrypt : EVP_PKEY_decrypt)(context, out, &out_length, in, length)
+           == 1);
     EVP_PKEY_CTX_free(context);
     return out_length;
 }
@@ -42,7 +43,8 @@ static words taken(talk *t, hr_end to)
 {
     words it = {.length = 0};
 
-    assert(t->to[to].length >= MY_HEADER && t->to[to].length == MY_HEADER + my_length(t->to[to].bytes));
+    assert(t->to[to].length >= MY_HEADER
+           && t->to[to].length == MY_HEADER + my_length(t->to[to].bytes));
     add(&it, t->to[to].bytes, t->to[to].length);
     t->to[to].length = 0;
     return it;
@@ -132,14 +134,18 @@ static void client_without_tls_server_with(void)
     length = by_rsa(key, true, plain, sizeof plain, encrypted);
     EVP_PKEY_free(key);
     say(t, HR_CLIENT, packet_of(5, encrypted, length));
-    assert(heard(t, HR_SERVER, packet_of(4, password, sizeof password)) && sent_nothing(t, HR_CLIENT));
+    assert(heard(t, HR_SERVER, packet_of(4, password, sizeof password))
+           && sent_nothing(t, HR_CLIENT));
     say(t, HR_SERVER, ok(5, MY_AUTOCOMMIT));
     assert(heard(t, HR_CLIENT, ok(6, MY_AUTOCOMMIT)) && t->session.established);
     talk_close(t);
 
-    t = begin_full(false, true); /* encrypted with a key of the server's that the client has: nobody can read it */
+    t = begin_full(
+        false,
+        true); /* encrypted with a key of the server's that the client has: nobody can read it */
     say(t, HR_CLIENT, packet_of(3, encrypted, length));
-    assert(sent_has(t, HR_CLIENT, "--get-server-public-key") && sent_nothing(t, HR_SERVER) && t->closed);
+    assert(sent_has(t, HR_CLIENT, "--get-server-public-key") && sent_nothing(t, HR_SERVER)
+           && t->closed);
     talk_close(t);
 }
 

@@ -30,7 +30,9 @@ static talk *prepared(uint32_t can, uint8_t parameters)
     answer.bytes[MY_HEADER + 7] = parameters;
     passes(t, HR_SERVER, answer);
     for (uint8_t i = 0; i < parameters; i++)
-        passes(t, HR_SERVER, P((uint8_t) (i + 2), "\x03" "def?"));
+        passes(t, HR_SERVER,
+               P((uint8_t) (i + 2), "\x03"
+                                    "def?"));
     passes(t, HR_SERVER, eof((uint8_t) (parameters + 2), MY_AUTOCOMMIT));
     return t;
 }
@@ -85,7 +87,10 @@ static void a_closed_statement_owes_nothing_to_the_next_of_its_number(void)
     passes(t, HR_CLIENT, P(0, "\x19\x07\0\0\0"));
     passes(t, HR_CLIENT, P(0, "\x16INSERT INTO t VALUES (?)"));
     passes(t, HR_SERVER, P(1, "\0\x07\0\0\0\0\0\1\0\0\0\0"));
-    passes(t, HR_SERVER, both(P(2, "\x03" "def?"), eof(3, MY_AUTOCOMMIT)));
+    passes(t, HR_SERVER,
+           both(P(2, "\x03"
+                     "def?"),
+                eof(3, MY_AUTOCOMMIT)));
     passes(t, HR_CLIENT, P(0, HEAD "\0\0\5\0\0\0")); /* the server says that it has no types */
     passes(t, HR_SERVER, error(1, 1210, "Incorrect arguments"));
     refuses(t, P(0, HEAD "\0\1\3\0\5\0\0\0"));
@@ -132,9 +137,11 @@ static void lost_types_are_refused(void)
     head.bytes[head.length - 1] = 0;
     say(t, HR_CLIENT, packet_of(0, head.bytes, head.length));
     assert(sent_nothing(t, HR_SERVER));
-    assert(heard(t, HR_CLIENT, error(1, 1210, "headgate: the last execution of this statement was refused, "
-                                     "and its parameters' types are lost with it; bind them again, or "
-                                     "prepare it anew")));
+    assert(heard(t, HR_CLIENT,
+                 error(1, 1210,
+                       "headgate: the last execution of this statement was refused, "
+                       "and its parameters' types are lost with it; bind them again, or "
+                       "prepare it anew")));
     talk_close(t);
 
     t = sign_in(w, MY_CLIENT, 0); /* a statement that nobody knows: its session ends */
@@ -149,9 +156,10 @@ static void is_malformed(talk *t, uint8_t seq)
 {
     words told = {.length = 0};
 
-    told.length = my_error(told.bytes, seq, 1835, "HY000",
-                           "headgate: the command is malformed: shorter than any of its kind; the session "
-                           "is closed");
+    told.length = my_error(
+        told.bytes, seq, 1835, "HY000",
+        "headgate: the command is malformed: shorter than any of its kind; the session "
+        "is closed");
     assert(heard(t, HR_CLIENT, told) && sent_nothing(t, HR_SERVER) && t->closed);
 }
 
@@ -164,7 +172,8 @@ static void a_short_execution_is_no_way_around(void)
     for (size_t length = 1; length < 10; length++) {
         talk *t = prepared(MY_CLIENT, 13);
 
-        refuses(t, P(0, HEAD "\0\0\1\x03" "DELETE FROM t WHERE v <>'\0rest"));
+        refuses(t, P(0, HEAD "\0\0\1\x03"
+                             "DELETE FROM t WHERE v <>'\0rest"));
         assert(t->session.my.more->types != NULL);
         say(t, HR_CLIENT, packet_of(0, short_ones, length));
         is_malformed(t, 1);
@@ -173,7 +182,8 @@ static void a_short_execution_is_no_way_around(void)
     for (size_t length = 1; length < 7; length++) {
         talk *t = prepared(MY_CLIENT & ~1u, 13);
 
-        refuses(t, P(0, HEAD "\0\0\1\x03" "DELETE FROM t WHERE v <>'\0rest"));
+        refuses(t, P(0, HEAD "\0\0\1\x03"
+                             "DELETE FROM t WHERE v <>'\0rest"));
         say(t, HR_CLIENT, packet_of(0, short_bulk, length));
         is_malformed(t, 1);
         talk_close(t);
@@ -183,10 +193,12 @@ static void a_short_execution_is_no_way_around(void)
 /* Long enough to be an execution, but ended before what its statement's parameters need. */
 static void an_execution_without_its_parameters_gets_no_types(void)
 {
-    for (size_t length = 10; length < 13; length++) { /* two bytes of nulls, one that says: no types */
+    for (size_t length = 10; length < 13;
+         length++) { /* two bytes of nulls, one that says: no types */
         talk *t = prepared(MY_CLIENT, 13);
 
-        refuses(t, P(0, HEAD "\0\0\1\x03" "DELETE FROM t WHERE v <>'\0rest"));
+        refuses(t, P(0, HEAD "\0\0\1\x03"
+                             "DELETE FROM t WHERE v <>'\0rest"));
         say(t, HR_CLIENT, packet_of(0, HEAD "\0\0\0", length));
         assert(sent_nothing(t, HR_SERVER) && sent_has(t, HR_CLIENT, "types are lost"));
         talk_close(t);
@@ -197,10 +209,14 @@ int main(void)
 {
     static const size_t cuts[] = {0, 1, 2, 3, 5, 7, 11};
     static void (*const tests[])(void) = {
-        types_of_a_refused_execution_go_with_the_next, newer_types_take_the_place_of_those_owed,
-        a_closed_statement_owes_nothing_to_the_next_of_its_number, named_parameters_are_found,
-        bulk_shares_its_types, lost_types_are_refused,
-        a_short_execution_is_no_way_around, an_execution_without_its_parameters_gets_no_types,
+        types_of_a_refused_execution_go_with_the_next,
+        newer_types_take_the_place_of_those_owed,
+        a_closed_statement_owes_nothing_to_the_next_of_its_number,
+        named_parameters_are_found,
+        bulk_shares_its_types,
+        lost_types_are_refused,
+        a_short_execution_is_no_way_around,
+        an_execution_without_its_parameters_gets_no_types,
     };
 
     harness_says = says;

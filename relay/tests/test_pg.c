@@ -1202,7 +1202,7 @@ static void malformed_messages_end_the_session(void)
         const char *bytes;
         size_t length;
     } bad[] = {
-        {"Q\0\0\0\3", 5}, {"Q\xff\xff\xff\xff", 5}, {"S\0\1\0\0", 5}, {"E\0\0\x4e\x20", 5},
+        {"Q\0\0\0\3", 5}, {"Q\xff\xff\xff\xff", 5}, {"S\0\1\0\0", 5},  {"E\0\0\x4e\x20", 5},
         {"z\0\0\0\4", 5}, {"\0\0\0\0\4", 5},        {"p\0\0\0\5x", 6}, {"P\x40\0\0\0", 5},
     };
 

@@ -35,10 +35,15 @@ static bool is_inside(talk *t)
 /* In a string that ends a transaction and begins one, in whatever way. */
 static void what_has_ended_does_not_count_for_the_next(void)
 {
-    static const char *const strings[] = {"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT; BEGIN; SHOW a",
-                                          "COMMIT AND CHAIN", "SHOW a; COMMIT AND CHAIN",
-                                          "ROLLBACK AND CHAIN", "SELECT 1; ROLLBACK AND CHAIN",
-                                          "COMMIT /*\\*/ AND CHAIN", ";; COMMIT; BEGIN; SAVEPOINT a"};
+    static const char *const strings[] = {"COMMIT; BEGIN",
+                                          "ROLLBACK; BEGIN",
+                                          "COMMIT; BEGIN; SHOW a",
+                                          "COMMIT AND CHAIN",
+                                          "SHOW a; COMMIT AND CHAIN",
+                                          "ROLLBACK AND CHAIN",
+                                          "SELECT 1; ROLLBACK AND CHAIN",
+                                          "COMMIT /*\\*/ AND CHAIN",
+                                          ";; COMMIT; BEGIN; SAVEPOINT a"};
 
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         talk *t = open_talk(w);
@@ -91,7 +96,8 @@ static void command_tags_are_believed(void)
 static void a_savepoint_does_not_forget_what_has_run(void)
 {
     static const char *const strings[] = {"ROLLBACK TO a", "ROLLBACK TO a; SAVEPOINT b",
-                                          "ROLLBACK TO a;RELEASE a", "ROLLBACK WORK TO SAVEPOINT a"};
+                                          "ROLLBACK TO a;RELEASE a",
+                                          "ROLLBACK WORK TO SAVEPOINT a"};
 
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         talk *t = open_talk(w);
@@ -171,7 +177,8 @@ static void behind_the_end_of_a_failed_transaction_all_is_judged(void)
         put_query(&m, strings[i]);
         say(t, HR_CLIENT);
         /* What ends it goes, and what is refused does not. */
-        snprintf(text, sizeof text, "%.*s", (int) (strstr(strings[i], "SELECT") - strings[i]) - 1, strings[i]);
+        snprintf(text, sizeof text, "%.*s", (int) (strstr(strings[i], "SELECT") - strings[i]) - 1,
+                 strings[i]);
         put_query(&prefix, text);
         assert(t->to[HR_SERVER].length > prefix.length
                && memcmp(t->to[HR_SERVER].bytes, prefix.bytes, prefix.length) == 0);
@@ -293,7 +300,8 @@ static void a_commit_that_fails_is_all_that_is_told(void)
 
 static void without_a_transaction_the_server_hears_nothing(void)
 {
-    static const char *const strings[] = {"SELECT 'no'", "SET a = 1; SELECT 'no'", "BEGIN; COMMIT; SELECT 'no'"};
+    static const char *const strings[] = {"SELECT 'no'", "SET a = 1; SELECT 'no'",
+                                          "BEGIN; COMMIT; SELECT 'no'"};
 
     for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
         talk *t = open_talk(w);

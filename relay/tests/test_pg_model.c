@@ -35,8 +35,9 @@ static hr_said by_dice(talk *t, const char *text, size_t length, uint32_t flags,
 
 static const char *a_text(bool refusals)
 {
-    static const char *const texts[] = {"SELECT a", "SELECT b", "INSERT c", "BEGIN", "COMMIT", "ROLLBACK",
-                                        "FAIL", "COPYOUT", "SET x", "SYNTAX", "SELECT d"};
+    static const char *const texts[] = {"SELECT a", "SELECT b", "INSERT c", "BEGIN",
+                                        "COMMIT",   "ROLLBACK", "FAIL",     "COPYOUT",
+                                        "SET x",    "SYNTAX",   "SELECT d"};
     static const char *const refused[] = {"SELECT no", "INSERT no", "SELECT 2 no"};
 
     if (refusals && below(4) == 0)
@@ -174,8 +175,9 @@ static void show_state(talk *t, const sim *s)
 
     show("stuck at", t->kept[HR_CLIENT].bytes, t->kept[HR_CLIENT].length);
     show("executed", s->executed.bytes, s->executed.length);
-    fprintf(stderr, "next %d; server %c skips %d copies %d; block %d swallowing %d copying %d skipping %d\n"
-                    "sent %u answered %u segment %u of %u\n",
+    fprintf(stderr,
+            "next %d; server %c skips %d copies %d; block %d swallowing %d copying %d skipping %d\n"
+            "sent %u answered %u segment %u of %u\n",
             t->next, s->status, s->skips, s->copies, pg->block, pg->skip_until_sync, pg->copying_in,
             pg->server_skips, pg->sent, pg->answered, pg->server_segment, pg->segment);
     for (uint32_t i = 0; i < pg->unit_count; i++) {
@@ -183,8 +185,8 @@ static void show_state(talk *t, const sim *s)
         uint32_t room = pg->ring == NULL ? HR_PG_UNITS_HERE : HR_PG_MAX_UNITS;
         const hr_pg_unit *unit = &units[(pg->unit_first + i) % room];
 
-        fprintf(stderr, "unit %u at %u ends %u ticket %u ignored %d\n", unit->kind, unit->at, unit->ends_at,
-                unit->ticket, unit->ignored);
+        fprintf(stderr, "unit %u at %u ends %u ticket %u ignored %d\n", unit->kind, unit->at,
+                unit->ends_at, unit->ticket, unit->ignored);
     }
 }
 
@@ -201,7 +203,8 @@ static void talk_through(talk *t, sim *s, const some_bytes *client)
     assert(!t->closed && !s->dead);
     if (from != client->length || t->kept[HR_CLIENT].length != 0)
         show_state(t, s);
-    assert(from == client->length && t->kept[HR_CLIENT].length == 0 && t->kept[HR_SERVER].length == 0);
+    assert(from == client->length && t->kept[HR_CLIENT].length == 0
+           && t->kept[HR_SERVER].length == 0);
 }
 
 static size_t count_types(const some_bytes *bytes, char type)
@@ -225,7 +228,8 @@ static void without_notices(some_bytes *bytes)
 
     for (size_t at = 0; at + 5 <= bytes->length;) {
         size_t size = ((size_t) bytes->bytes[at + 1] << 24 | (size_t) bytes->bytes[at + 2] << 16
-                       | (size_t) bytes->bytes[at + 3] << 8 | bytes->bytes[at + 4]) + 1;
+                       | (size_t) bytes->bytes[at + 3] << 8 | bytes->bytes[at + 4])
+                      + 1;
 
         if (bytes->bytes[at] != 'N')
             append(&rest, bytes->bytes + at, size);

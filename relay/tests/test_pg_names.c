@@ -11,10 +11,12 @@
 static world *w;
 
 /* Nothing of ann's runs in the one, nothing of job x in the other. */
-static const char all_refused[] = "{\"budgets\":[{\"name\":\"zero\",\"mode\":\"enforce\",\"max_workers\":0,"
-                                  "\"penalty_s\":0,\"rules\":[{\"match\":{\"username\":\"ann\"}}]}]}";
-static const char job_refused[] = "{\"budgets\":[{\"name\":\"x\",\"mode\":\"enforce\",\"max_workers\":0,"
-                                  "\"penalty_s\":0,\"rules\":[{\"match\":{\"tag.job\":\"x\"}}]}]}";
+static const char all_refused[]
+    = "{\"budgets\":[{\"name\":\"zero\",\"mode\":\"enforce\",\"max_workers\":0,"
+      "\"penalty_s\":0,\"rules\":[{\"match\":{\"username\":\"ann\"}}]}]}";
+static const char job_refused[]
+    = "{\"budgets\":[{\"name\":\"x\",\"mode\":\"enforce\",\"max_workers\":0,"
+      "\"penalty_s\":0,\"rules\":[{\"match\":{\"tag.job\":\"x\"}}]}]}";
 
 static void under(const char *document)
 {
@@ -87,7 +89,8 @@ static void sql_gives_a_free_name_another_meaning(void)
 
 static void the_same_by_the_extended_protocol(void)
 {
-    static const char *const forgets[][2] = {{"DEALLOCATE s", "DEALLOCATE"}, {"DISCARD ALL", "DISCARD ALL"},
+    static const char *const forgets[][2] = {{"DEALLOCATE s", "DEALLOCATE"},
+                                             {"DISCARD ALL", "DISCARD ALL"},
                                              {"DEALLOCATE ALL", "DEALLOCATE ALL"},
                                              {"DEALLOCATE U&\"!0073\" UESCAPE '!'", "DEALLOCATE"}};
 
@@ -149,8 +152,9 @@ static void bind_is_free(talk *t, const char *name, const char *tag, uint8_t sta
 /* L2: a function that a query calls may DEALLOCATE and PREPARE, and its tag does not tell. */
 static void a_free_name_is_not_trusted_behind_a_query(void)
 {
-    static const char *const queries[] = {"SELECT swap()", "INSERT INTO t VALUES (1)", "BEGIN; SELECT swap(); COMMIT",
-                                          "FETCH c", "EXECUTE other", "COPY (SELECT swap()) TO STDOUT"};
+    static const char *const queries[] = {
+        "SELECT swap()", "INSERT INTO t VALUES (1)",      "BEGIN; SELECT swap(); COMMIT", "FETCH c",
+        "EXECUTE other", "COPY (SELECT swap()) TO STDOUT"};
 
     for (size_t i = 0; i < sizeof queries / sizeof *queries; i++)
         for (int by = 0; by < 2; by++) {

@@ -78,11 +78,13 @@ static void a_crowded_user_is_told_when_it_is_let_in(void)
 
         t->crowded = true;
         feed_cut(t, HR_CLIENT, start.bytes, start.length, cut);
-        assert(sent_is(t, HR_SERVER, start.bytes, start.length)); /* the server judges the password */
+        assert(
+            sent_is(t, HR_SERVER, start.bytes, start.length)); /* the server judges the password */
         feed_cut(t, HR_SERVER, "R\0\0\0\x08\0\0\0\3", 9, cut);
         assert(sent_is(t, HR_CLIENT, "R\0\0\0\x08\0\0\0\3", 9) && !t->closed);
         feed_cut(t, HR_SERVER, signed_in.bytes, signed_in.length, cut);
-        assert(t->to[HR_CLIENT].bytes[0] == 'E' && has_fatal(t, "C53300") && !t->session.established);
+        assert(t->to[HR_CLIENT].bytes[0] == 'E' && has_fatal(t, "C53300")
+               && !t->session.established);
         talk_close(t);
     }
     free(start.bytes);
@@ -194,15 +196,15 @@ static void absurd_start_packets_are_refused(void)
         const char *code;
     } bad[] = {
         {"\0\0\0\7xxxxxxxx", 12, "C08P01"},
-        {"\0\0\x27\x11\0\3\0\0", 8, "C08P01"},          /* 10,001 bytes */
+        {"\0\0\x27\x11\0\3\0\0", 8, "C08P01"}, /* 10,001 bytes */
         {"\x7f\xff\xff\xff\0\3\0\0", 8, "C08P01"},
         {"GET / HTTP/1.1\r\n\r\n", 18, "C08P01"},
-        {"\0\0\0\x08\0\2\0\0", 8, "C0A000"},            /* protocol 2 */
-        {"\0\0\0\x09\0\3\0\0\0", 9, "C28000"},          /* no user */
-        {"\0\0\0\x0d\0\3\0\0user\0", 13, "C08P01"},     /* without a value and an end */
-        {"\0\0\0\x0f\0\3\0\0user\0a\0", 15, "C08P01"},  /* without an end */
+        {"\0\0\0\x08\0\2\0\0", 8, "C0A000"}, /* protocol 2 */
+        {"\0\0\0\x09\0\3\0\0\0", 9, "C28000"}, /* no user */
+        {"\0\0\0\x0d\0\3\0\0user\0", 13, "C08P01"}, /* without a value and an end */
+        {"\0\0\0\x0f\0\3\0\0user\0a\0", 15, "C08P01"}, /* without an end */
         {"\0\0\0\x11\0\3\0\0user\0a\0\0x", 17, "C08P01"}, /* something behind its end */
-        {"\0\0\0\x09\x04\xd2\x16\x2f\0", 9, "C08P01"},   /* SSLRequest of 9 bytes */
+        {"\0\0\0\x09\x04\xd2\x16\x2f\0", 9, "C08P01"}, /* SSLRequest of 9 bytes */
         {"\0\0\0\x0c\x04\xd2\x16\x2e\0\0\0\1", 12, "C08P01"}, /* cancel without a key */
     };
 
@@ -273,7 +275,10 @@ static void signing_in_is_opaque(void)
     passes(t, HR_SERVER);
     put_message(&m, 'p', "SCRAM-SHA-256\0\0\0\0\5n,,n=", 23);
     passes(t, HR_CLIENT);
-    put_message(&m, 'R', "\0\0\0\x0b" "r=x", 7);
+    put_message(&m, 'R',
+                "\0\0\0\x0b"
+                "r=x",
+                7);
     passes(t, HR_SERVER);
     put_message(&m, 'p', "c=biws", 6);
     put_query(&m, "SELECT 1"); /* too early: it waits until it has signed in */
@@ -304,7 +309,10 @@ static void binding_to_a_channel_that_is_not_the_clients_is_not_offered(void)
         else
             put_message(&m, 'R', both, sizeof both);
         assert(went(t, HR_CLIENT));
-        put_message(&m, 'R', "\0\0\0\x0b" "r=x", 7);
+        put_message(&m, 'R',
+                    "\0\0\0\x0b"
+                    "r=x",
+                    7);
         passes(t, HR_SERVER);
         t->session.side[HR_SERVER].tls = NULL;
         talk_close(t);
@@ -376,13 +384,15 @@ static void replication_false_is_judged(void)
 
 static void options_are_told_to_the_gate(void)
 {
-    static const char parameters[] = "user\0ann\0options\0-c headgate.client=etl\\ night -cx=1 --work-mem=4\0"
-                                     "headgate.job\0dump\0";
+    static const char parameters[]
+        = "user\0ann\0options\0-c headgate.client=etl\\ night -cx=1 --work-mem=4\0"
+          "headgate.job\0dump\0";
     talk *t = talk_open(w);
 
     put_startup(&m, 0x30000, parameters, sizeof parameters);
     passes(t, HR_CLIENT);
-    assert(memmem(t->told.bytes, t->told.length, "variable headgate.client=etl night\n", 35) != NULL);
+    assert(memmem(t->told.bytes, t->told.length, "variable headgate.client=etl night\n", 35)
+           != NULL);
     assert(memmem(t->told.bytes, t->told.length, "variable x=1\n", 13) != NULL);
     assert(memmem(t->told.bytes, t->told.length, "variable work_mem=4\n", 20) != NULL);
     assert(memmem(t->told.bytes, t->told.length, "variable headgate.job=dump\n", 27) != NULL);

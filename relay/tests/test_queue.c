@@ -83,9 +83,11 @@ static void a_new_one_does_not_overtake_its_like(void)
 
     assert(hr_queue_ahead(queues, 77, NULL, 50) && hr_queue_ahead(queues, 77, NULL, 100));
     assert(!hr_queue_ahead(queues, 77, NULL, 49) && !hr_queue_ahead(queues, 78, NULL, 100));
-    assert(!hr_queue_ahead(queues, 77, &waiters[0], 50) && hr_queue_ahead(queues, 77, &waiters[1], 50));
+    assert(!hr_queue_ahead(queues, 77, &waiters[0], 50)
+           && hr_queue_ahead(queues, 77, &waiters[1], 50));
     assert(hr_queue_join(queues, 78, &waiters[0])); /* moves, and keeps its arrival */
-    assert(!hr_queue_ahead(queues, 77, &waiters[1], 50) && hr_queue_ahead(queues, 78, &waiters[1], 50));
+    assert(!hr_queue_ahead(queues, 77, &waiters[1], 50)
+           && hr_queue_ahead(queues, 78, &waiters[1], 50));
     assert(hr_queue_join(queues, 77, &waiters[0]));
     assert(hr_queue_ahead(queues, 77, &waiters[1], 50));
     hr_queue_disown(queues, &waiters[0]);

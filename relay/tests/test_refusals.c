@@ -10,7 +10,8 @@ static void check_code(const hr_code *code)
 {
     assert(strlen(code->sqlstate) == 5 && strlen(code->mysql_state) == 5);
     for (int i = 0; i < 5; i++) {
-        assert(isdigit((unsigned char) code->sqlstate[i]) || isupper((unsigned char) code->sqlstate[i]));
+        assert(isdigit((unsigned char) code->sqlstate[i])
+               || isupper((unsigned char) code->sqlstate[i]));
         assert(isdigit((unsigned char) code->mysql_state[i])
                || isupper((unsigned char) code->mysql_state[i]));
     }
@@ -40,7 +41,8 @@ static void every_loss_has_its_codes(void)
     }
     assert(strcmp(hr_code_of_loss[HR_LOST_DRAIN].sqlstate, "57P01") == 0);
     assert(strcmp(hr_code_of_loss[HR_LOST_IDLE].sqlstate, "57P05") == 0);
-    assert(strcmp(hr_code_of_loss[HR_LOST_STARTUP].sqlstate, "57014") == 0); /* as Postgres says of it */
+    assert(strcmp(hr_code_of_loss[HR_LOST_STARTUP].sqlstate, "57014")
+           == 0); /* as Postgres says of it */
     assert(strcmp(hr_code_of_loss[HR_LOST_MEMORY].sqlstate, "53200") == 0);
     assert(strcmp(hr_code_of_loss[HR_LOST_SERVER].sqlstate, "08006") == 0);
 }
@@ -70,8 +72,10 @@ static void a_fault_that_the_engine_knows_is_told(void)
 
     session.fault = "primary-a (10.0.0.1:5432): connection refused";
     hr_words_of_loss(&session, HR_LOST_CONNECT, words, sizeof words);
-    assert(strcmp(words, "headgate: the server cannot be reached: primary-a (10.0.0.1:5432): connection "
-                         "refused; connect again later") == 0);
+    assert(strcmp(words,
+                  "headgate: the server cannot be reached: primary-a (10.0.0.1:5432): connection "
+                  "refused; reconnect later")
+           == 0);
 }
 
 static void what_was_held_has_not_reached_the_server(void)
@@ -81,8 +85,10 @@ static void what_was_held_has_not_reached_the_server(void)
 
     session.held = session.established = true;
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
-    assert(strcmp(words, "headgate: the server has closed the connection; the statement that waited here has "
-                         "not reached it: connect again and repeat it") == 0);
+    assert(strcmp(words,
+                  "headgate: the server has closed the connection; the delayed statement did "
+                  "not reach the server: reconnect and repeat it")
+           == 0);
 }
 
 static void a_server_that_goes_while_signing_in_has_run_nothing(void)
@@ -91,16 +97,22 @@ static void a_server_that_goes_while_signing_in_has_run_nothing(void)
     char words[512];
 
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
-    assert(strstr(words, "no statement has run") != NULL && strstr(words, "may or may not") == NULL);
+    assert(strstr(words, "no statement has run") != NULL
+           && strstr(words, "may or may not") == NULL);
     session.established = true;
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
     assert(strstr(words, "may or may not") != NULL);
     session.idle = true;
     hr_words_of_loss(&session, HR_LOST_SERVER, words, sizeof words);
-    assert(strcmp(words, "headgate: the server has closed the connection; no statement ran: connect again") == 0);
+    assert(
+        strcmp(
+            words,
+            "headgate: the server has closed the connection; no statement was running: reconnect")
+        == 0);
     session.fault = "the server has sent too much";
     hr_words_of_loss(&session, HR_LOST_MEMORY, words, sizeof words);
-    assert(strstr(words, ": the server has sent too much; max_buffer_mb does not bound this") != NULL);
+    assert(strstr(words, ": the server has sent too much; max_buffer_mb does not affect this")
+           != NULL);
 }
 
 int main(void)

@@ -108,8 +108,8 @@ static bool cancels(world *w, uint32_t process, const char *key, bool *forward)
     uint32_t target = 99;
     uint64_t target_id = 99;
 
-    return hr_cancel_find(&w->relay, process, (const uint8_t *) key, strlen(key), &target, &target_id,
-                          forward);
+    return hr_cancel_find(&w->relay, process, (const uint8_t *) key, strlen(key), &target,
+                          &target_id, forward);
 }
 
 static void a_key_finds_its_session_alone(void)
@@ -120,7 +120,8 @@ static void a_key_finds_its_session_alone(void)
     uint64_t target_id = 99;
     bool forward = false;
 
-    assert(hr_cancel_find(&w->relay, 77, (const uint8_t *) "bbbb", 4, &target, &target_id, &forward));
+    assert(
+        hr_cancel_find(&w->relay, 77, (const uint8_t *) "bbbb", 4, &target, &target_id, &forward));
     assert(target == 1 && target_id == 101 && forward);
     assert(!cancels(w, 77, "aaab", &forward) && !cancels(w, 78, "aaaa", &forward));
     assert(!cancels(w, 77, "aaa", &forward) && !cancels(w, 77, "aaaaa", &forward));
@@ -277,7 +278,8 @@ static void a_view_says_who_and_what(void)
     stop();
     assert(strcmp(view.username, "etl") == 0 && strcmp(view.database, "shop") == 0);
     assert(strcmp(view.application, "nightly") == 0 && view.client[0] == '\0');
-    assert(view.phase == 3 && view.statement_since_ns == 42 && view.port == 4321 && view.family == 4);
+    assert(view.phase == 3 && view.statement_since_ns == 42 && view.port == 4321
+           && view.family == 4);
     t->session.gate.names = NULL;
     talk_close(t);
     world_close(w);

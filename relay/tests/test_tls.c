@@ -57,7 +57,8 @@ static void issue(issued *one, const char *name, const char *names, const issued
     X509_gmtime_adj(X509_getm_notBefore(one->cert), -3600);
     X509_gmtime_adj(X509_getm_notAfter(one->cert), 3600);
     subject = X509_get_subject_name(one->cert);
-    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, (const unsigned char *) name, -1, -1, 0);
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, (const unsigned char *) name, -1, -1,
+                               0);
     X509_set_issuer_name(one->cert, by == NULL ? subject : X509_get_subject_name(by->cert));
     X509_set_pubkey(one->cert, one->key);
     extend(one->cert, NID_basic_constraints, by == NULL ? "critical,CA:TRUE" : "CA:FALSE");
@@ -240,7 +241,8 @@ static void no_record_is_longer_than_postgres_makes_them(void)
     assert(shake_both(&t));
     while (written < (ssize_t) sizeof much || all < written) {
         came = written < (ssize_t) sizeof much
-                   ? hr_tls_write(t.end[0], much + written, sizeof much - (size_t) written) : 0;
+                   ? hr_tls_write(t.end[0], much + written, sizeof much - (size_t) written)
+                   : 0;
         written += came > 0 ? came : 0;
         came = hr_tls_read(t.end[1], got, sizeof got);
         assert(came <= 8192);
@@ -274,12 +276,13 @@ static void names_and_addresses_are_checked(void)
         uint32_t mode;
         const char *name;
         bool works;
-    } rows[] = {{1, "", true},           {2, "elsewhere", true},   {3, "elsewhere", true},
-                {4, "db.example", true}, {4, "elsewhere", false},  {4, "127.0.0.1", true},
+    } rows[] = {{1, "", true},           {2, "elsewhere", true},    {3, "elsewhere", true},
+                {4, "db.example", true}, {4, "elsewhere", false},   {4, "127.0.0.1", true},
                 {4, "127.0.0.2", false}, {4, "x.db.example", false}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        hr_tls_settings listener = listener_of(&server), target = target_of(rows[i].mode, rows[i].name);
+        hr_tls_settings listener = listener_of(&server),
+                        target = target_of(rows[i].mode, rows[i].name);
         two t = begin_two(&listener, &target);
 
         assert(shake_both(&t) == rows[i].works);
@@ -386,7 +389,8 @@ static bool shakes_with(int most, const char *alpn, char chosen[32])
     }
     SSL_get0_alpn_selected(ssl, &name, &length);
     if (chosen != NULL)
-        snprintf(chosen, 32, "%.*s", (int) length, name == NULL ? (const unsigned char *) "" : name);
+        snprintf(chosen, 32, "%.*s", (int) length,
+                 name == NULL ? (const unsigned char *) "" : name);
     SSL_free(ssl);
     SSL_CTX_free(context);
     end_two(&t);
@@ -400,7 +404,8 @@ static void versions_and_protocols_are_chosen(void)
     assert(shakes_with(TLS1_3_VERSION, NULL, NULL));
     assert(shakes_with(TLS1_2_VERSION, NULL, NULL));
     assert(!shakes_with(TLS1_1_VERSION, NULL, NULL));
-    assert(shakes_with(TLS1_3_VERSION, "\012postgresql", chosen) && strcmp(chosen, "postgresql") == 0);
+    assert(shakes_with(TLS1_3_VERSION, "\012postgresql", chosen)
+           && strcmp(chosen, "postgresql") == 0);
     assert(shakes_with(TLS1_3_VERSION, "\002h2\012postgresql", chosen)
            && strcmp(chosen, "postgresql") == 0);
     assert(!shakes_with(TLS1_3_VERSION, "\002h2", NULL));
@@ -443,8 +448,8 @@ static void a_fault_names_its_file(void)
     assert(refuses(bad, false, "mode 9", ""));
     snprintf(locked, sizeof locked, "%s/locked.key", directory);
     file = fopen(locked, "w");
-    PEM_write_PrivateKey(file, server.key, EVP_aes_128_cbc(), (const unsigned char *) "secret", 6, NULL,
-                         NULL);
+    PEM_write_PrivateKey(file, server.key, EVP_aes_128_cbc(), (const unsigned char *) "secret", 6,
+                         NULL, NULL);
     fclose(file);
     bad = good;
     snprintf(bad.key, sizeof bad.key, "%s", locked);

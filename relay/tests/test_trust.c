@@ -34,7 +34,8 @@ static void sign(const char *message, char *hex)
 }
 
 /* A statement of these tags, as the user's, until then. */
-static void signed_text(char *out, const char *tags, const char *sorted, const char *user, long long expires)
+static void signed_text(char *out, const char *tags, const char *sorted, const char *user,
+                        long long expires)
 {
     char message[512];
     char hex[129];
@@ -60,10 +61,12 @@ static void a_bound_tag_counts_from_its_users_alone(void)
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "airflow");
 
-    policy(w,
-           "{'budgets':[{'name':'vip','mode':'enforce','max_workers':5,'rules':[{'match':{'tag.job':'x'}}]}]}",
-           1);
-    assert(strcmp(client(w, t, "select 1 /*job='x'*/"), "x") == 0 && count_of(w, "vip")->admitted == 1);
+    policy(
+        w,
+        "{'budgets':[{'name':'vip','mode':'enforce','max_workers':5,'rules':[{'match':{'tag.job':'x'}}]}]}",
+        1);
+    assert(strcmp(client(w, t, "select 1 /*job='x'*/"), "x") == 0
+           && count_of(w, "vip")->admitted == 1);
     hr_session_names(&t->session, "mallory", NULL, NULL);
     assert(strcmp(client(w, t, "select 1 /*job='x'*/"), "mallory") == 0);
     assert(count_of(w, "vip")->admitted == 1 && w->counts[0].untrusted_tags == 1);
@@ -152,8 +155,9 @@ static void a_prepared_signature_ends_too(void)
 
 static void malformed_signatures_vouch_for_nothing(void)
 {
-    static const char *const bad[] = {"v1.", "v1..", "v1.1", "v2.1700000060.00", "v1.99999999999999999.0",
-                                      "v1.1700000060.zz", "x"};
+    static const char *const bad[] = {
+        "v1.", "v1..", "v1.1", "v2.1700000060.00", "v1.99999999999999999.0", "v1.1700000060.zz",
+        "x"};
     hr_identity_settings identity = trusting(true);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "web");

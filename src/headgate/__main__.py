@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"headgate: the command line needs {missing.name}: pip install 'headgate[cli]'")
 
 if TYPE_CHECKING:
+    from headgate.cli.lint import Reading
     from headgate.cli.pg import PgExtension
     from headgate.cli.top import Watched
 
@@ -36,6 +37,16 @@ class ThisHost:
         with _needing("agent"):
             from headgate.main import run_agent
         return run_agent(settings)
+
+    def validate(self, settings: Path) -> None:
+        with _needing("agent"):
+            from headgate.main import validated
+        validated(settings)
+
+    def read_metrics(self, settings: Path) -> Sequence[Reading]:
+        with _needing("agent"):
+            from headgate.main import read_metrics
+        return read_metrics(settings)
 
     def play(self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None) -> int:
         with _needing("demo"):

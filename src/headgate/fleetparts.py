@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -47,6 +48,7 @@ from headgate.core.fleet_view import Link
 from headgate.core.log_copy import Origin
 from headgate.core.reach import Place
 from headgate.core.rule_settings import KnownMetrics, RuleLimits
+from headgate.errors import Fault
 from headgate.http.fleet import Fleet
 from headgate.http.fleet_status import FleetLook, amiss
 from headgate.peers.fleetfeed import AgentReader
@@ -57,7 +59,10 @@ from headgate.stores.logcache import LogCache
 from headgate.stores.roster import RosterFile
 from headgate.version import VERSION
 from headgate.wire.fleet import iso
-from headgate.wiring import advertised, answers_of, places_of
+from headgate.wiring import advertised, answers_of, faults_of, places_of
+
+if TYPE_CHECKING:
+    from headgate.stores.etcd import EtcdAccess as StoreAccess
 
 log = structlog.get_logger()
 
@@ -402,16 +407,36 @@ def etcd_store(
 ) -> SharedLog:
     from headgate.stores import etcd  # Its HTTP client takes a moment to load.
 
-    given = etcd.load_access(
+    return etcd.EtcdStore(
+        access.endpoints,
+        _access_of(access),
+        prefix,
+        timeout_s=timeout_s,
+        roll=roll,
+        names_data=names_data,
+    )
+
+
+def _access_of(access: EtcdAccess) -> StoreAccess:
+    from headgate.stores import etcd
+
+    return etcd.load_access(
         username=access.username or "",
         password_file=access.password_file,
         ca=access.ca,
         cert=access.cert,
         key=access.key,
     )
-    return etcd.EtcdStore(
-        access.endpoints, given, prefix, timeout_s=timeout_s, roll=roll, names_data=names_data
-    )
+
+
+def access_faults(settings: Settings) -> Iterator[Fault]:
+    """Of the files that [fleet] and [patroni] name; connects to nothing."""
+    given = [("patroni", settings.patroni.etcd)]
+    given += [("fleet", settings.fleet.etcd)] if settings.fleet is not None else []
+    for section, access in given:
+        if access.endpoints:
+            for fault in faults_of(lambda access=access: _access_of(access)):  # type: ignore[misc]
+                yield fault._replace(place=f"{section}.{fault.place.rpartition('.')[2]}")
 
 
 def _kept_since(saved_at: float | None) -> str:

@@ -12,10 +12,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -62,15 +63,16 @@ from headgate.agent.watch import Watch
 from headgate.core.change import ChangeKind
 from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.metric_settings import parse_metric_settings
+from headgate.core.metrics import MetricSpec
 from headgate.core.reach import Place, Reach
 from headgate.core.records import AuditEntry
 from headgate.core.redaction import shown
 from headgate.core.reloading import NOTHING, Confirmed, reload_faults
 from headgate.core.rule_settings import RuleLimits
 from headgate.core.rules import RuleBook
-from headgate.core.samples import Cause
+from headgate.core.samples import Cause, Measured
 from headgate.errors import Fault, InvalidSettings, ProbeFailed, StoreUnavailable
-from headgate.fleetparts import Host, PatroniParts, Roll, fleet_parts
+from headgate.fleetparts import Host, PatroniParts, Roll, access_faults, fleet_parts
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Gatekeeper
 from headgate.http.checks import CheckRoutes
@@ -90,7 +92,7 @@ from headgate.peers import open_link
 from headgate.probes.calibrate import commit_baseline
 from headgate.probes.factory import DatabaseProbes
 from headgate.settings.agent import Settings, load_settings, read_settings
-from headgate.settings.document import settings_text
+from headgate.settings.document import placed, settings_text
 from headgate.settings.sections import (
     AgentSettings,
     Anonymous,
@@ -103,10 +105,11 @@ from headgate.version import VERSION
 from headgate.wire.peers import parse_peer_url
 from headgate.wiring import (
     advertised,
-    check_parts,
     credentials_of,
+    faults_of,
     idleness_of,
     own_names,
+    part_faults,
     peer_access,
     places_of,
     plan_of,
@@ -114,6 +117,7 @@ from headgate.wiring import (
     probes_of,
     rollup_plugins,
     shard_plans,
+    start_faults,
     store_of,
     tls_of,
     traffic_plans,
@@ -127,6 +131,7 @@ STORE_RETRY_S = 5.0
 TEND_INTERVAL_S = 1.0
 BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
+CONNECT_S = 5.0
 SHED_AT_ONCE = 16
 """Connections that never asked anything, where no file can be opened any more."""
 SETTLE_S, SETTLE_LOOKS = 0.1, 50
@@ -137,9 +142,7 @@ WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni", "tracing")
 def run_agent(settings_path: Path) -> int:
     """Run until SIGTERM or SIGINT. 0: stopped as asked; 2: the settings are refused; 1: fault."""
     try:
-        settings = load_settings(settings_path)
-        check_parts(settings)
-        check_tracing(settings)
+        settings = validated(settings_path)
     except InvalidSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
@@ -152,6 +155,74 @@ def run_agent(settings_path: Path) -> int:
         log.error("agent.cannot_serve", detail=str(error))
         return 1
     return 0
+
+
+def validated(settings_path: Path) -> Settings:
+    """As an agent starts by them; InvalidSettings with every fault. Connects to nothing."""
+    content = settings_text(settings_path)
+    settings = read_settings(content, source=str(settings_path))
+    _refuse_faults(settings, content, start_faults(settings.agent))
+    return settings
+
+
+def _refuse_faults(settings: Settings, content: str, more: Iterable[Fault] = ()) -> None:
+    """What only building the parts can tell, with the lines of the file."""
+    tracing = faults_of(lambda: check_tracing(settings))
+    faults = [*more, *part_faults(settings), *tracing, *access_faults(settings)]
+    if faults:
+        raise placed(InvalidSettings(faults), content, settings.source)
+
+
+class Reading(NamedTuple):
+    """One look at a metric, for `lint --connect`."""
+
+    database: str
+    metric: str
+    value: float | None
+    unit: str
+    threshold: str
+    detail: str
+    """Why there is no value, or what is to be said of it."""
+
+
+def read_metrics(settings_path: Path) -> list[Reading]:
+    """Each metric once, from the databases themselves."""
+    settings = validated(settings_path)
+    return asyncio.run(_read_metrics(settings))
+
+
+async def _read_metrics(settings: Settings) -> list[Reading]:
+    looks = [_read_database(database) for database in settings.databases.values()]
+    return [reading for found in await asyncio.gather(*looks) for reading in found]
+
+
+async def _read_database(database: DatabaseSettings) -> list[Reading]:
+    probes = probes_of(database)
+    try:
+        specs = database.metrics.values()
+        return [await _read_metric(database.name, probes, spec) for spec in specs]
+    finally:
+        await probes.close()
+
+
+async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> Reading:
+    probe = probes.probe_for(spec)
+    threshold = f"{spec.comparison.value} {spec.threshold:g}"
+    value, detail = None, ""
+    try:
+        # The first look connects, which a metric's own timeout does not allow for.
+        async with asyncio.timeout(spec.timeout_s + CONNECT_S):
+            number = await probe.read()
+        value, detail = (
+            (number.value, number.detail) if isinstance(number, Measured) else (number, "")
+        )
+    except ProbeFailed as failure:
+        detail = f"{failure.cause.value}: {failure.detail}"
+    except TimeoutError:
+        detail = f"no answer in {spec.timeout_s + CONNECT_S:g} s"
+    finally:
+        await probe.close()
+    return Reading(database, spec.name, value, spec.unit, threshold, detail)
 
 
 def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:
@@ -290,7 +361,12 @@ class Agent:
             forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
         self.budgets = Budgets(
-            self.store, self.board, self.demands, self._clock, stands_aside=self._is_passive
+            self.store,
+            self.board,
+            self.demands,
+            self._clock,
+            stands_aside=self._is_passive,
+            time=time,
         )
         self.checker.debits = self.budgets.debits
         roll = (dice or Dice()).roll
@@ -481,8 +557,7 @@ class Agent:
             raise InvalidSettings([Fault("", "this agent was started without a settings file")])
         content = await self._settled_text(path)
         settings = read_settings(content, source=str(path))
-        check_parts(settings)
-        check_tracing(settings)
+        _refuse_faults(settings, content)
         before, faults = self._settings, []
         if self._settings_text is not None:
             faults = reload_faults(

@@ -6,14 +6,12 @@ OpenTelemetry is loaded here and nowhere else, and only where the settings have 
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from headgate.agent.clock import Dice
 from headgate.agent.ports import Clock
 from headgate.client.tls import Trust
-from headgate.core.places import line_index, nearest_line
 from headgate.errors import Fault, InvalidSettings
 from headgate.settings.agent import Settings
 from headgate.settings.tracing import TracingSettings
@@ -27,23 +25,10 @@ _NEEDED = "needs OpenTelemetry, which is not installed: pip install 'headgate[ot
 
 def check_tracing(settings: Settings) -> None:
     """What only building it can tell, as InvalidSettings; connects to nothing."""
-    if settings.tracing is None:
-        return
-    try:
+    if settings.tracing is not None:
         _library()
         settings.tracing.headers()
         _trust(settings.tracing)
-    except InvalidSettings as error:
-        raise InvalidSettings(_placed(error.faults, settings.source), settings.source) from None
-
-
-def _placed(faults: list[Fault], source: str) -> list[Fault]:
-    """With the lines of the settings file; none where there is no such file any more."""
-    try:
-        lines = line_index(Path(source).read_text(encoding="utf-8")) if source else {}
-    except (OSError, UnicodeDecodeError):
-        lines = {}
-    return [fault._replace(line=nearest_line(fault.place, lines)) for fault in faults]
 
 
 def tracer_of(settings: Settings, clock: Clock) -> OtelTracer | None:

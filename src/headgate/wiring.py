@@ -10,8 +10,9 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -53,26 +54,82 @@ ROLLUP_GROUP = "headgate.rollups"
 _HEADER_VALUE = re.compile(r"[!-~]{1,4096}")
 
 
-def check_parts(settings: Settings) -> None:
+def part_faults(settings: Settings) -> Iterator[Fault]:
     """What only building the parts can tell: a driver or plug-in that is missing, a password
-    that cannot be read, an odd address. Raises InvalidSettings; connects to nothing."""
-    peer_access(settings)
-    webhook_of(settings)
-    _check_urls(settings)
-    traffic_plans(settings, SystemClock())
-    aggregates = rollup_plugins()
+    that cannot be read, an odd address. Connects to nothing."""
+    yield from faults_of(lambda: peer_access(settings))
+    yield from faults_of(lambda: webhook_of(settings))
+    yield from _url_faults(settings)
+    aggregates, clock = rollup_plugins(), SystemClock()
     for database in settings.databases.values():
-        probes = probes_of(database)
+        yield from _traffic_faults(database, clock)
+        yield from _probe_faults(database)
         for spec in database.metrics.values():
-            probes.probe_for(spec)
             place = f"databases.{database.name}.metrics.{spec.name}"
-            if faults := plugin_faults(spec.rollup, aggregates, place):
-                raise InvalidSettings(faults)
-        if database.heartbeat_interval_s:
-            probes.heartbeat_writer(database.heartbeat_table)
+            yield from plugin_faults(spec.rollup, aggregates, place)
 
 
-def _check_urls(settings: Settings) -> None:
+def start_faults(agent: AgentSettings) -> Iterator[Fault]:
+    """What only a start would run into, and not a reload."""
+    try:
+        tls_of(agent)
+    except OSError as error:
+        yield Fault("agent.tls_cert", str(error))
+    if agent.socket is None:
+        return
+    folder = agent.socket.parent
+    # What is missing in /run, a service manager makes at the start.
+    if not folder.is_dir() and Path("/run") not in folder.parents:
+        yield Fault("agent.socket", f"cannot be made: {folder} is not there. mkdir -p {folder}")
+    elif agent.socket.exists() and not agent.socket.is_socket():
+        yield Fault("agent.socket", f"{agent.socket} is there already, and is no socket")
+
+
+def faults_of(build: Callable[[], object]) -> list[Fault]:
+    try:
+        build()
+    except InvalidSettings as error:
+        return error.faults
+    return []
+
+
+def _traffic_faults(database: DatabaseSettings, clock: Clock) -> Iterator[Fault]:
+    """Of a policy file: where in that file."""
+    traffic = database.traffic
+    if traffic is None:
+        return
+    place = f"databases.{database.name}.traffic.policy"
+    for fault in faults_of(lambda: _traffic_plan(database, traffic, clock, None)):
+        yield Fault(place, f"{traffic.policy}: {fault}")
+
+
+def _probe_faults(database: DatabaseSettings) -> Iterator[Fault]:
+    place = f"databases.{database.name}"
+    try:
+        probes = probes_of(database)
+    except InvalidSettings as error:
+        yield from error.faults
+        # With another password, the rest of it could be as wrong.
+        yield from _dsn_faults(database, known=error.faults)
+        return
+    for spec in database.metrics.values():
+        for fault in faults_of(lambda spec=spec: probes.probe_for(spec)):  # type: ignore[misc]
+            own = fault.place.removeprefix("metrics.").removeprefix(spec.name).lstrip(".")
+            where = f"{place}.metrics.{spec.name}.{own}".rstrip(".")
+            yield fault._replace(place=where)
+    if database.heartbeat_interval_s:
+        for fault in faults_of(lambda: probes.heartbeat_writer(database.heartbeat_table)):
+            yield fault._replace(place=f"{place}.heartbeat_table")
+
+
+def _dsn_faults(database: DatabaseSettings, known: list[Fault]) -> Iterator[Fault]:
+    """Told together with a password that cannot be read."""
+    if database.password_file is not None:
+        without = replace(database, password_file=None)
+        yield from (f for f in faults_of(lambda: probes_of(without)) if f not in known)
+
+
+def _url_faults(settings: Settings) -> Iterator[Fault]:
     """By the links' own reader: what they would refuse must not be found out half-way."""
     urls = {
         f"databases.{database.name}.peers.{peer.name}.url": peer.url
@@ -81,14 +138,11 @@ def _check_urls(settings: Settings) -> None:
     }
     agent = settings.agent
     urls |= {"agent.standby_for": agent.standby_for or "", "agent.advertise": agent.advertise or ""}
-    faults = []
     for place, url in urls.items():
         try:
             parse_peer_url(url or "http://localhost")
         except InvalidName as error:
-            faults.append(Fault(place, str(error)))
-    if faults:
-        raise InvalidSettings(faults)
+            yield Fault(place, str(error))
 
 
 def store_of(agent: AgentSettings) -> Store:

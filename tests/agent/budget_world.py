@@ -110,14 +110,15 @@ class BudgetWorld:
         self.board = Board()
         self.demands = Demands(self.clock)
         self.demands.open("main", Idleness())
+        self.log = OwnLog(self.store, self.clock, places=(PLACE,))
         self.budgets = Budgets(
             self.store,
             self.board,
             self.demands,
             self.clock,
             stands_aside=lambda: self.passive,
+            time=self.log.time,
         )
-        self.log = OwnLog(self.store, self.clock, places=(PLACE,))
         self.log.attach(self.budgets)
         self.own = self.budgets.own = self.log.book
 

@@ -11,9 +11,10 @@ import pytest
 
 from headgate.core.change import NOTES
 from headgate.core.keyvalue import Listing
-from headgate.core.reach import HERE, Level, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.errors import StoreUnavailable
 from tests.agent import test_widemetrics as metrics
+from tests.agent.budget_world import ETL, BudgetWorld
 from tests.agent.shard_world import SHARD, ShardWorld
 from tests.fixtures.memory_store import MemoryStore
 
@@ -67,6 +68,30 @@ class HandedOver(Skipped):
         return handover is not None and handover.holds(self.clock.now().mono_s)
 
 
+class Budget:
+    """A budget, for this agent or for all."""
+
+    def __init__(self, store: MemoryStore, reach: Reach) -> None:
+        self.world = BudgetWorld(store=store, base={})
+        self.log, self.clock = self.world.log, self.world.clock
+        self.start, self._reach = self.world.start, reach
+
+    async def set(self) -> None:
+        raw = {**ETL, "expires_at": self.clock.now().wall_s + FOR_S}
+        if self._reach == HERE:
+            await self.world.main.book.set_budget("etl", raw, who="ops")
+        else:
+            await self.log.book.set_budget("etl", raw, reach=self._reach, who="ops")
+
+    async def is_in_force(self) -> bool:
+        await self.world.budgets.tick()
+        wall_ms = int(self.clock.now().wall_s * 1000)
+        policy = self.world.main.edition.in_force(wall_ms)
+        return [budget.name for budget in policy.budgets] == ["etl"]
+
+    async def close(self) -> None: ...
+
+
 class HidingNotes(MemoryStore):
     is_hiding = False
 
@@ -85,6 +110,8 @@ KINDS: dict[str, Callable[[MemoryStore], Any]] = {
     "skip of this agent": lambda store: Skipped(store, HERE),
     "skip of a shard": lambda store: Skipped(store, OF_SHARD),
     "handover": HandedOver,
+    "budget of this agent": lambda store: Budget(store, HERE),
+    "budget of all": lambda store: Budget(store, EVERYWHERE),
 }
 
 

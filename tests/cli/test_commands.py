@@ -181,9 +181,23 @@ def test_a_name_that_cannot_be_one_is_a_usage_error(scripted: ScriptedAgent, run
 
 
 def test_missing_options_are_a_usage_error(run: Run) -> None:
-    ran = run("check", "--app", "etl")
+    ran = run("check", "--database", "main")
     assert ran.code == 2
-    assert "--database" in ran.err
+    assert "--as" in ran.err
+
+
+def test_check_explain_and_wait_take_the_same_names(
+    scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.says("/v1/check", builders.answer())
+    assert run("check", "--as", "etl").code == 0
+    assert scripted.heard[-1].query == {"app": "etl", "database": "main"}
+    monkeypatch.setenv("HEADGATE_APP", "nightly")
+    monkeypatch.setenv("HEADGATE_DATABASE", "orders")
+    for command in ("check", "wait"):
+        run(command)
+        assert scripted.heard[-1].query["database"] == "orders"
+        assert scripted.heard[-1].query["app"] == "nightly"
 
 
 def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:

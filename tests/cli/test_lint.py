@@ -105,3 +105,90 @@ def test_the_policy_file_that_a_database_names_is_judged_as_well(run: Run, setti
     assert ran.code == 1
     assert "databases.main.traffic.policy" in ran.out
     assert "budgets[0].rate" in ran.out
+
+
+REFUSED = """\
+[agent]
+socket = "{folder}/none/x.sock"
+tls_cert = "{folder}/cert.pem"
+tls_key = "{folder}/key.pem"
+
+[peers]
+token_file = "{folder}/token"
+
+[databases.main]
+engine = "postgres"
+dsn = "hots=127.0.0.1"
+password_file = "{folder}/password"
+
+[databases.main.metrics.lag]
+rollup = "avg"
+
+[databases.other]
+engine = "mysql"
+dsn = "host=127.0.0.1"
+"""
+
+
+def test_what_an_agent_would_refuse_at_its_start_is_told_all_at_once(
+    run: Run, settings: Path
+) -> None:
+    """A3: files, addresses, plug-ins and connection strings, each with its line."""
+    settings.write_text(REFUSED.format(folder=settings.parent))
+    expected = {
+        "2: fault agent.socket: cannot be made: ",
+        "3: fault agent.tls_cert: ",
+        "7: fault peers.token_file: no token can be read",
+        "11: fault databases.main.dsn: has 'hots', which libpq does not know; did you mean 'host'?",
+        "12: fault databases.main.password_file: no password can be read",
+        "15: fault databases.main.metrics.lag.rollup: unknown roll-up 'avg'",
+        "19: fault databases.other.dsn: must begin with mysql://",
+    }
+    for argv, code in ((("lint",), 1), (("agent", "--check-config", "--config"), 2)):
+        ran = run(*argv, str(settings))
+        assert ran.code == code
+        assert {line for line in expected if f"{settings}:{line}" not in ran.out} == set(), ran.out
+        assert ran.out.splitlines()[-1] == "7 faults"
+    started = run("agent", "--config", str(settings))
+    assert started.code == 2 and len(started.err.splitlines()) == 7
+
+
+def test_a_file_for_another_host_is_validated_alone(run: Run, settings: Path) -> None:
+    settings.write_text(REFUSED.format(folder=settings.parent))
+    assert run("lint", "--file-only", str(settings)).code == 0
+    assert run("lint", "--file-only", "--connect", str(settings)).code == 2
+
+
+def test_secrets_that_everybody_can_read_and_databases_without_metrics_are_advised_against(
+    run: Run, settings: Path
+) -> None:
+    password = settings.with_name("password")
+    password.write_text("hunter2\n")
+    password.chmod(0o644)
+    settings.write_text(
+        '[databases.main]\nengine = "postgres"\n'
+        f'dsn = "host=127.0.0.1 password=hunter2"\npassword_file = "{password}"\n'
+    )
+    ran = run("lint", str(settings))
+    assert ran.code == 0 and "hunter2" not in ran.out
+    codes = ("no-metric", "password-in-dsn", "open-secret")
+    assert [code for code in codes if f"[{code}]" not in ran.out] == []
+    password.chmod(0o600)
+    assert "[open-secret]" not in run("lint", str(settings)).out
+
+
+def test_connect_reads_each_metric_once(run: Run, settings: Path) -> None:
+    value = settings.with_name("value")
+    value.write_text("7")
+    settings.write_text(
+        f"{GOOD}[databases.main.metrics.queue]\ncommand = ['cat', '{value}']\nthreshold = 9\n"
+        "[databases.main.metrics.gone]\ncommand = ['cat', '/no/such/file']\nthreshold = 9\n"
+    )
+    settings.write_text(settings.read_text().replace("127.0.0.1/app", "127.0.0.1:1/app"))
+    ran = run("lint", "--connect", str(settings))
+    assert ran.code == 1
+    assert "main/queue: 7  (threshold > 9)" in ran.out
+    assert f"{settings}:8: fault databases.main.metrics.lag: has no value: " in ran.out
+    assert f"{settings}:13: fault databases.main.metrics.gone: has no value: " in ran.out
+    found = json.loads(run("lint", "--connect", "--json", str(settings)).out)
+    assert [one["value"] for one in found["readings"]] == [None, 7.0, None]

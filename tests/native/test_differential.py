@@ -16,7 +16,7 @@ from headgate.native import matching as native
 from headgate.traffic import fingerprint as shapes
 from headgate.traffic import hashes
 from headgate.traffic.ask import Ask, Asked, Dialect, Statement, Who
-from headgate.traffic.compiled import compile_policy, encoded
+from headgate.traffic.compiled import compile_policy
 from headgate.traffic.matching import Now, RuleSet
 from headgate.traffic.parse import parse_policy
 from headgate.traffic.policy import Policy
@@ -54,12 +54,8 @@ def test_one_hash(seed: int, data: bytes) -> None:
 
 @examples(30)
 @given(made.documents(), st.integers(1, 2**64 - 1))
-def test_a_compiled_policy_is_sound_and_its_text_says_the_same(
-    document: dict[str, Any], version: int
-) -> None:
-    compiled = compile_policy(parse_policy(document), version)
-    assert native.policy_fault(compiled) is None
-    assert native.decoded(encoded(compiled)) == compiled
+def test_whatever_is_compiled_is_sound(document: dict[str, Any], version: int) -> None:
+    assert native.policy_fault(compile_policy(parse_policy(document), version)) is None
 
 
 @examples(30)

@@ -74,7 +74,7 @@ def test_a_policy_that_is_not_whole_leaves_the_last_good_one(
     """R132."""
     version = gate.publish(CLOSED)
     refused = gate.status()["refused_policies"]
-    lines = gate.server.log().count('policy.hgp" is refused')
+    lines = gate.server.log().count('rejected "pg_headgate/policy.hgp"')
     put(gate, spoil(compiled(version + 1, OPEN)))
     eventually(lambda: look(gate)["refused_policies"] == refused + 1)
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_a_policy_that_is_not_whole_leaves_the_last_good_one(
     assert status["last_refusal"]
     with gate.app() as session:
         refusal(lambda: session.execute("SELECT 1"))
-    assert gate.server.log().count('policy.hgp" is refused') == lines + 1
+    assert gate.server.log().count('rejected "pg_headgate/policy.hgp"') == lines + 1
     # Its version lies in the region, so the publisher goes on from there.
     gate.publish(OPEN)
     assert gate.status()["last_refusal"] is None, "what was refused before is not told as if now"
@@ -119,7 +119,7 @@ def test_a_file_that_nobody_may_read_is_refused_and_not_fatal(gate: Gate) -> Non
     gate.policy_file.unlink()
     gate.policy_file.mkdir()
     try:
-        eventually(lambda: "plain file" in (look(gate)["last_refusal"] or ""))
+        eventually(lambda: "regular file" in (look(gate)["last_refusal"] or ""))
         assert gate.status()["policy_version"] == version
     finally:
         gate.policy_file.rmdir()
@@ -134,7 +134,7 @@ def test_a_file_that_could_not_be_read_is_tried_again(gate: Gate) -> None:
     staged.chmod(0)
     before = gate.status()["refused_policies"]
     staged.rename(gate.policy_file)
-    eventually(lambda: "cannot be read" in (look(gate)["last_refusal"] or ""))
+    eventually(lambda: "cannot open" in (look(gate)["last_refusal"] or ""))
     for _ in range(3):
         look(gate)
     assert gate.status()["refused_policies"] == before + 1
@@ -149,13 +149,13 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(gate: Gate, name: str) -
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
     to_servers_user(gate, path)
-    lines = gate.server.log().count(f'{name}" is refused: it is no plain file')
+    lines = gate.server.log().count(f'{name}": it is not a regular file')
     try:
         with gate.app(options="-c statement_timeout=60s") as session:
             eventually(
                 lambda: (
                     session.execute("SELECT 1")
-                    and gate.server.log().count(f'{name}" is refused: it is no plain file') > lines
+                    and gate.server.log().count(f'{name}": it is not a regular file') > lines
                 )
             )
         assert gate.status()["policy_version"] == version
@@ -223,7 +223,7 @@ def test_a_health_file_that_is_not_whole_is_refused(gate: Gate) -> None:
     gate.publish(budget(max_workers=0, when="unhealthy"))
     with opened(gate.server.traffic_dir) as folder:
         folder.replace("health.hgs", b"HGHEALTH and no more")
-    eventually(lambda: look(gate) and 'health.hgs" is refused' in gate.server.log())
+    eventually(lambda: look(gate) and 'rejected "pg_headgate/health.hgs"' in gate.server.log())
     with gate.app() as session:
         session.execute("SELECT 1")
 

@@ -15,6 +15,7 @@ from headgate.core.traceparent import parse_traceparent
 from headgate.errors import InvalidSettings
 from headgate.http.control import ROUTES
 from headgate.http.traced import QUIET, _pattern
+from headgate.main import validated
 from headgate.settings.agent import Settings, parse_settings
 from headgate.tracing.collector import Later, Outcome, Refused, Taken
 from headgate.tracing.outbox import Outbox
@@ -203,9 +204,9 @@ def test_what_only_the_start_finds_has_its_line_as_well(tmp_path: Path) -> None:
     path, headers = tmp_path / "headgate.toml", tmp_path / "headers"
     headers.write_text("no header")
     text = f'# mine\n[tracing]\nendpoint = "https://c"\nheaders_file = "{headers}"\n'
-    path.write_text(text)
+    path.write_text(f'{text}[databases.main]\nengine = "postgres"\ndsn = ""\n')
     with pytest.raises(InvalidSettings) as refused:
-        check_tracing(parse_settings(text, source=str(path)))
+        validated(path)
     assert str(path) in str(refused.value) and refused.value.faults[0].line == 4
 
 

@@ -19,6 +19,7 @@ from headgate.agent.budgetlayers import EMPTY, Document
 from headgate.agent.budgetmeter import BudgetWatch
 from headgate.agent.budgetpublisher import Publisher
 from headgate.agent.changebook import OwnBook
+from headgate.agent.changetime import ChangeTime
 from headgate.agent.demand import Demands
 from headgate.agent.followedbudgets import FollowedBudgets, LayersHere
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
@@ -100,6 +101,7 @@ class Controlled:
     async def follow(self, layers: LayersHere, *, publish: bool = False) -> None:
         """What both logs say of this database. `publish`: servers get what was changed here now.
         The rest they get by the next tick: a server that hangs keeps nobody from following."""
+        self.book.over = layers.over
         if await self.book.follow(layers.fleet):
             edition = self.edition
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
@@ -184,6 +186,7 @@ class Budgets:
         clock: Clock,
         *,
         stands_aside: Callable[[], bool] = lambda: False,
+        time: ChangeTime | None = None,
     ) -> None:
         """`stands_aside`: while true another agent tells the servers, such as the active one of a
         pair."""
@@ -192,7 +195,7 @@ class Budgets:
         self._demands = demands
         self._clock = clock
         self._stands_aside = stands_aside
-        self._followed = FollowedBudgets()
+        self._followed = FollowedBudgets(time or ChangeTime(clock))
         self._following = asyncio.Lock()
         self.own: OwnBook
         """The agent's own log: set by whoever puts the parts together, before `adopt`."""
@@ -253,6 +256,7 @@ class Budgets:
             await beside(
                 len(items), lambda: followed.follow(items, places, wall_s, whole=whole, own=own)
             )
+            followed.look()
         for controlled in list(self.by_database.values()):
             await self._follow(controlled, publish=own and not whole)
 
@@ -282,6 +286,10 @@ class Budgets:
 
     async def tick(self) -> None:
         each = list(self.by_database.values())
+        async with self._following:
+            is_otherwise = self._followed.look()
+        for controlled in each if is_otherwise else ():
+            await self._follow(controlled)
         await asyncio.gather(*(self._tick(controlled) for controlled in each))
         await self.flush()
 

@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, Protocol, Unpack, cast
 
 from headgate.agent import budgetdrafts
 from headgate.agent.changefiles import (
@@ -37,6 +37,7 @@ from headgate.agent.logwriter import (
     StoppedMidway,
     beside,
 )
+from headgate.agent.ownitems import By
 from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
 from headgate.agent.ports import Clock, OwnStore, SharedLog
 from headgate.agent.rollback import of_sorts, restored, rolled_back
@@ -85,13 +86,6 @@ class Exported(NamedTuple):
 InForce = Callable[[Sequence[Item]], Awaitable[Sequence[str]]]
 """Called with what a change of the agent's own log has put, before it is acknowledged. Tells why it
 is not in force everywhere."""
-
-
-class By(TypedDict):
-    """Who makes a change, or only tries it."""
-
-    who: str
-    dry_run: NotRequired[bool]
 
 
 class ChangeBook:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from headgate.agent.ports import Clock
-from headgate.core.change import Item
-from headgate.core.change_log import ends_at
 from headgate.core.samples import BootInstant, Instant
 
 OURSELVES = "headgate"
+STEP_S = 1.0
+"""A wall clock that moved by more than this against the monotonic one was set."""
 
 Boot = Callable[[], BootInstant | None]
 """None where the machine does not tell."""
@@ -130,18 +130,26 @@ class ChangeTime:
                 ruled_at, passed_s = noted_at, max(passed_s, ruled_s - noted_at)
         return Term(set_at, end_s, ruled_at, now.mono_s + term_s - passed_s)
 
-    def ends_mono_s(self, name: str, item: Item) -> float:
-        """By when it has ended, by the monotonic clock. ValueError: its end cannot be read."""
-        end_s = ends_at(item)
+    def ends_mono_s(self, name: str, set_at: float, end_s: float | None) -> float:
+        """By when a change has ended, by the monotonic clock."""
         if end_s is None:
             self.forget(name)
             return math.inf
         known = self._to_note(name) or self._noted.get(name)
-        noted_at = known[1] if known is not None and known[0] == item.set_at else None
-        term = self._terms[name] = self.term(item.set_at, end_s, noted_at)
+        noted_at = known[1] if known is not None and known[0] == set_at else None
+        term = self._terms[name] = self.term(set_at, end_s, noted_at)
         if self._to_note(name) != self._noted.get(name):
             self._unkept[name] = None
         return term.ends_mono_s
+
+    def is_used_up(self, name: str, set_at: float, end_s: float) -> bool:
+        """Its time is over, though the wall clock, which was set back, says that some is left."""
+        term = self._terms.get(name)
+        if term is None or (term.set_at, term.end_s) != (set_at, end_s):
+            self.ends_mono_s(name, set_at, end_s)
+            term = self._terms[name]
+        now = self._clock.now()
+        return now.mono_s >= term.ends_mono_s and now.wall_s < end_s - STEP_S
 
     def has_ended(self, name: str) -> bool:
         term = self._terms.get(name)

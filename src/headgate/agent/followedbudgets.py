@@ -6,8 +6,8 @@ at this agent (core/layers.py says what counts).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -22,10 +22,12 @@ from headgate.agent.budgetitems import (
 )
 from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget
 from headgate.agent.changeshelf import ChangeMemory
+from headgate.agent.changetime import ChangeTime
 from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import ends_at
 from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place
+from headgate.core.rule_times import parse_date_time
 from headgate.errors import Fault, InvalidSettings
 from headgate.traffic.parse import parse_budget, written
 from headgate.traffic.policy import Policy
@@ -42,12 +44,15 @@ class LayersHere(NamedTuple):
     fleet: tuple[FleetBudget, ...] = ()
     """By name."""
     here: ChangesHere = ChangesHere()
+    over: frozenset[str] = frozenset()
+    """Of those that were changed here, by name: their time is used up, whatever the clock says."""
 
 
 class FollowedBudgets:
-    def __init__(self) -> None:
-        self._own = _Followed(own=True)
-        self._fleet = _Followed(own=False)
+    def __init__(self, time: ChangeTime) -> None:
+        self._own = _Followed(time, own=True)
+        self._fleet = _Followed(time, own=False)
+        self._used_up: frozenset[str] = frozenset()
         self._places: dict[str, Place] = {}
         self._by_database: dict[str, LayersHere] = {}
         """Worked out since something changed last."""
@@ -82,6 +87,14 @@ class FollowedBudgets:
         self._places = by_database
         self.is_own_known = self.is_own_known or own
 
+    def look(self) -> bool:
+        """Whether the time of others is used up than when it was last looked at."""
+        used_up = frozenset([*self._own.used_up(), *self._fleet.used_up()])
+        if used_up == self._used_up:
+            return False
+        self._used_up, self._by_database = used_up, {}
+        return True
+
     def of(self, database: str) -> LayersHere:
         if database not in self._by_database:
             self._by_database[database] = self._worked_out(database)
@@ -89,20 +102,29 @@ class FollowedBudgets:
 
     def _worked_out(self, database: str) -> LayersHere:
         place = self._places.get(database, Place(database=database))
-        said = [*self._fleet.budgets.values(), *self._own.budgets.values()]
+        both = [*self._fleet.budgets.values(), *self._own.budgets.values()]
+        said = [b for b in both if isinstance(b, BudgetHere) or b.item_id not in self._used_up]
         layers = layers_at(place, said).values()
         # Those that reach beyond this agent are whole: of each name the last one counts.
         fleet = {one.name: one for some in layers for one in some if isinstance(one, FleetBudget)}
         here = [some[-1] for some in layers if isinstance(some[-1], BudgetHere)]
         changes = changes_of(here, self._own.policies.get(database, NO_CHANGES))
         n = self._own.newest_n.get(database, 0)
-        return LayersHere(tuple(fleet[name] for name in sorted(fleet)), ChangesHere(changes, n))
+        over = frozenset(one.name for one in here if one.item_id in self._used_up)
+        wide = tuple(fleet[name] for name in sorted(fleet))
+        return LayersHere(wide, ChangesHere(changes, n), over)
 
 
 class _Followed:
     """The items of one log, each read once."""
 
-    def __init__(self, *, own: bool) -> None:
+    def __init__(self, time: ChangeTime, *, own: bool) -> None:
+        self._time = time
+        self._notes = f"{ChangeKind.BUDGET}/{'own' if own else 'fleet'}/"
+        self._ending: dict[str, tuple[float, float]] = {}
+        """By the id of the item: when it was set, and its end."""
+        self._is_whole = self._is_news = False
+        """All there is was followed once; there was news since it was last looked at."""
         self._is_own = own
         self._items = [ChangeMemory(kind) for kind in KINDS]
         self.budgets: dict[str, FleetBudget | BudgetHere] = {}
@@ -115,6 +137,7 @@ class _Followed:
 
     def take(self, items: Sequence[Item], wall_s: float, *, whole: bool) -> bool:
         """Whether it is news."""
+        self._is_whole = self._is_whole or whole
         news = [(memory, memory.news(items, whole=whole)) for memory in self._items]
         for memory, found in news:
             for item_id, item in found.items():
@@ -123,7 +146,7 @@ class _Followed:
             memory.remember(found)
         if not any(found for _, found in news):
             return False
-        self.newest_n = {}
+        self.newest_n, self._is_news = {}, True
         for item in self._known():
             database = database_of(item)
             self.newest_n[database] = max(item.n, self.newest_n.get(database, 0))
@@ -136,17 +159,30 @@ class _Followed:
         if item is None or item.value is None or _is_over(item, wall_s):
             self.budgets.pop(item_id, None)
             self.policies.pop(item_id, None)
+            self._ending.pop(item_id, None)
             return
         try:
             if item.kind == ChangeKind.POLICY:
                 self.policies[item_id] = self._policy(item)
             elif (budget := self._budget(item)) is not None:
                 self.budgets[item_id] = budget
+                self._ending.pop(item_id, None)
+                if (end_s := _end_of(budget)) is not None:
+                    self._ending[item_id] = item.set_at, end_s
         except UNREADABLE as error:
             # Of a newer version, or broken: the last good one stays.
             fault = str(error) if isinstance(error, ValueError) else repr(error)
             self.faults[item_id] = fault
             log.error("policy.item_refused", kind=str(item.kind), id=item_id, fault=fault)
+
+    def used_up(self) -> list[str]:
+        """Those whose time is over though the wall clock does not say so. Not for a thread: others
+        count their time, too."""
+        is_used_up, notes = self._time.is_used_up, self._notes
+        if self._is_whole and self._is_news:
+            self._time.keep_only(notes, self._ending)
+            self._is_news = False
+        return [one for one, ends in self._ending.items() if is_used_up(f"{notes}{one}", *ends)]
 
     def _policy(self, item: Item) -> Changes:
         if not self._is_own or item.reach != HERE:
@@ -168,6 +204,16 @@ def _fleet_budget(item: Item) -> FleetBudget:
         raise InvalidSettings([Fault(f"budget {item.id}", f"is named {budget.name!r} inside")])
     (raw,) = written(Policy((budget,)))["budgets"]
     return FleetBudget(name, raw, item.id, item.reach, item.n, item.set_by)
+
+
+def _end_of(budget: FleetBudget | BudgetHere) -> float | None:
+    raw: Mapping[str, Any] = {}
+    if isinstance(budget, FleetBudget):
+        raw = budget.raw
+    elif budget.change is not None:
+        raw = budget.change.settings
+    given = raw.get("expires_at")
+    return None if given is None else parse_date_time(given)
 
 
 def _is_over(item: Item, wall_s: float) -> bool:

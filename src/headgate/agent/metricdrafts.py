@@ -8,28 +8,25 @@ reaches beyond this agent is a patch; what is set at this agent is whole, and li
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import Enum
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple
 
 import structlog
 
 from headgate.agent.logwriter import Draft
-from headgate.agent.ownitems import Make, put
+from headgate.agent.ownitems import put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import ChangeMade, LogState, ends_at, stands
+from headgate.core.change_log import LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
 from headgate.core.metrics import Engine, MetricSpec, is_looser
-from headgate.core.names import parse_metric
 from headgate.core.reach import HERE, Place, Reach
 from headgate.core.rollup_settings import plugin_faults
 from headgate.core.rule_times import parse_date_time, parse_for
@@ -38,9 +35,7 @@ from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
 
 log = structlog.get_logger()
 
-R = TypeVar("R")
 Settings = Mapping[str, Any]
-NOTHING: Settings = MappingProxyType({})
 MAX_METRICS_PER_DATABASE = 64
 _PLACES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"sql": ("sql",), "url": ("url", "pointer", "series"), "command": ("command",)}
@@ -210,73 +205,6 @@ WantedSettings = Callable[[MetricBefore], Mapping[str, Any]]
 """Worked out on what is known when the change is drafted."""
 
 
-class Verb(Enum):
-    PUT = "put"
-    PATCH = "patch"
-    REMOVE = "remove"
-    REVERT = "revert"
-
-
-class By(TypedDict):
-    """Who changes a metric, and how."""
-
-    who: str
-    expect: NotRequired[int | None]
-    """Only if it is of that revision."""
-    dry_run: NotRequired[bool]
-
-
-Drafted = Callable[[LogState, Asked], Draft]
-
-
-class MetricVerbs(ABC, Generic[R]):
-    """What operators may do to a metric, at this agent or as far as the reach says."""
-
-    def __init__(self, make: Make, reach: Reach = HERE) -> None:
-        self._make = make
-        self._reach = reach
-
-    async def put(self, database: str, metric: str, raw: Settings, **by: Unpack[By]) -> R:
-        """Add or replace a metric. Beside its settings, `raw` may say when that ends: `for` or
-        `expires_at`; `never`, or None, for not at all."""
-        return await self._change(Verb.PUT, database, metric, raw, by)
-
-    async def patch(self, database: str, metric: str, raw: Settings, **by: Unpack[By]) -> R:
-        """Change some settings of a metric, and some of its options; one given as None goes
-        back to its default. Its end stays, unless `raw` says another one (see put)."""
-        return await self._change(Verb.PATCH, database, metric, raw, by)
-
-    async def remove(
-        self, database: str, metric: str, *, end: Settings = NOTHING, **by: Unpack[By]
-    ) -> R:
-        """`end`: as put has it."""
-        return await self._change(Verb.REMOVE, database, metric, end, by)
-
-    async def revert(self, database: str, metric: str, **by: Unpack[By]) -> R:
-        """Take out what was set with this reach: what lies beneath is in force again."""
-        return await self._change(Verb.REVERT, database, metric, NOTHING, by)
-
-    async def _change(self, verb: Verb, database: str, metric: str, raw: Settings, by: By) -> R:
-        patches = verb is Verb.PATCH
-        wish = Wish(
-            database, parse_metric(metric), by.get("expect"), keeps_end=patches, reach=self._reach
-        )
-        wish, settings = wish_of(wish, raw, self.wall_s)
-        draft = self._draft(verb, wish, settings)
-        made = await self._make(draft, by["who"], dry_run=by.get("dry_run", False))
-        return await self._made(verb, wish, made)
-
-    @property
-    @abstractmethod
-    def wall_s(self) -> float: ...
-
-    @abstractmethod
-    def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted: ...
-
-    @abstractmethod
-    async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> R: ...
-
-
 @dataclass(frozen=True, slots=True)
 class MetricDrafts:
     runtime_sources: Collection[str]
@@ -297,7 +225,7 @@ class MetricDrafts:
             entry = self.validated(database, wish.metric, raw, known.shown or {})
         check_revision(wish, known)
         beneath = laid_over(database, wish.metric, None, 0)
-        end_s, told = _end_of(wish, beneath, entry, known, asked)
+        end_s, told = end_of(wish, known.item, _loosens(entry, beneath, known), asked)
         change = put(held, METRIC, wish.id, with_end({"settings": dict(raw)}, end_s), asked)
         return Draft("metric.set", [change], told, shown=_audit(wish, known, raw))
 
@@ -309,7 +237,7 @@ class MetricDrafts:
         beneath = laid_over(database, wish.metric, None, 0)
         told, value = tuple[Advice, ...](), None
         if beneath is not None:  # Else there is nothing left to remove.
-            end_s, told = _end_of(wish, beneath, None, known, asked)
+            end_s, told = end_of(wish, known.item, _loosens(None, beneath, known), asked)
             value = with_end({"removed": True}, end_s)
         change = put(held, METRIC, wish.id, value, asked)
         return Draft("metric.remove", [change], told, shown=_audit(wish, known, None))
@@ -343,7 +271,7 @@ class MetricDrafts:
             if faults := [*wish.faults, *_removal_faults(settings, beneath)]:
                 raise InvalidSettings(faults)
             known = known_of(held, database, wish, asked)
-            end_s, told = _end_of(wish, beneath, None, known, asked)
+            end_s, told = end_of(wish, known.item, _loosens(None, beneath, known), asked)
             change = put(held, METRIC, wish.id, with_end({"removed": True}, end_s), asked)
         assert change.after is not None
         return change.after, told
@@ -591,27 +519,37 @@ def _end(key: str, given: object, wall_s: float) -> float:
     return at
 
 
-def _end_of(
+def end_of(
     wish: Wish,
-    beneath: Entry | None,
-    entry: Entry | None,
-    known: MetricBefore,
+    before: Item | None,
+    looser: bool,
     asked: Asked,
+    why: str = "is looser than the settings file",
 ) -> tuple[float | None, tuple[Advice, ...]]:
-    """When a change ends that puts `entry` (None: nothing) over `beneath`, and advice on that.
-
-    Looser than what it goes back to, it ends after an hour. That of a change which is stricter
-    would be a loosening, so that one stays."""
+    """When a change ends that lies over another of the log (`before`), and advice on that. One that
+    is looser than what it goes back to ends after an hour; `why`: than what, or perhaps."""
     if wish.expires_at is not None:
         return (None if wish.expires_at == math.inf else wish.expires_at), ()
-    was = None if known.item is None else ends_at(known.item)
+    was = None if before is None else ends_at(before)
     if wish.keeps_end and was is not None:
-        return was, (kept_end(wish, was),)
-    endless = known.item is not None and was is None
-    if not may_admit_more(entry, beneath) or (endless and not may_admit_more(entry, known.entry)):
+        message = (
+            f"ends at {_iso(was)}, as before. Give another end (for: 2h), or none (for: never)"
+        )
+        return was, (Advice(Severity.WARNING, "ends", wish.metric, message),)
+    if not looser:
         return None, ()
     end_s = asked.wall_s + LOOSER_FOR_S
-    return end_s, (default_end(wish, end_s),)
+    message = (
+        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it {why}, and no end was given. "
+        "Give one (for: 2h), or keep it (for: never)"
+    )
+    return end_s, (Advice(Severity.WARNING, "ends", wish.metric, message),)
+
+
+def _loosens(entry: Entry | None, beneath: Entry | None, known: MetricBefore) -> bool:
+    """To end a change that is stricter than an endless one would be a loosening: that one stays."""
+    endless = known.item is not None and ends_at(known.item) is None
+    return may_admit_more(entry, beneath) and (not endless or may_admit_more(entry, known.entry))
 
 
 def may_admit_more(entry: Entry | None, than: Entry | None) -> bool:
@@ -619,19 +557,6 @@ def may_admit_more(entry: Entry | None, than: Entry | None) -> bool:
     if than is None or not than.enabled:
         return False
     return entry is None or not entry.enabled or is_looser(entry.spec, than.spec)
-
-
-def default_end(wish: Wish, end_s: float, why: str = "is looser than the settings file") -> Advice:
-    message = (
-        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it {why}, and no end was given. "
-        "Give one (for: 2h), or keep it (for: never)"
-    )
-    return Advice(Severity.WARNING, "ends", wish.metric, message)
-
-
-def kept_end(wish: Wish, end_s: float) -> Advice:
-    message = f"ends at {_iso(end_s)}, as before. Give another end (for: 2h), or none (for: never)"
-    return Advice(Severity.WARNING, "ends", wish.metric, message)
 
 
 def with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:

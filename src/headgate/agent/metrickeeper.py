@@ -10,10 +10,12 @@ survive restarts and reloads of the file until they are reverted to it, or end (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar, Unpack
 
 import structlog
 
@@ -24,17 +26,14 @@ from headgate.agent.metricdrafts import (
     ANY,
     METRIC,
     DatabasePlan,
-    Drafted,
     Entry,
     Ground,
     MetricBefore,
     MetricDatabase,
     MetricDrafts,
-    MetricVerbs,
     NoSuchMetric,
     Override,
     Settings,
-    Verb,
     Wish,
     change_of,
     is_named_by_its_reach,
@@ -43,8 +42,9 @@ from headgate.agent.metricdrafts import (
     patched,
     settings_in,
     there,
+    wish_of,
 )
-from headgate.agent.ownitems import OURSELVES, Make, SetItems, put
+from headgate.agent.ownitems import OURSELVES, Expecting, Make, SetItems, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
@@ -53,7 +53,8 @@ from headgate.core.change_log import ChangeMade, LogState, ends_at
 from headgate.core.layers import layers_at
 from headgate.core.lint import Advice
 from headgate.core.metrics import MetricSpec
-from headgate.core.reach import HERE, Place
+from headgate.core.names import parse_metric
+from headgate.core.reach import HERE, Place, Reach
 from headgate.core.rollup import AGGREGATES
 from headgate.core.samples import Cause, Instant, Reading
 from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable
@@ -61,6 +62,9 @@ from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavail
 __all__ = ["DatabasePlan", "Entry", "MetricKeeper", "NoSuchMetric", "Proposal"]
 
 log = structlog.get_logger()
+
+R = TypeVar("R")
+NOTHING: Settings = MappingProxyType({})
 
 TICK_S = 1.0
 RETRY_S = 30.0
@@ -79,6 +83,66 @@ class Proposal:
     advice: tuple[Advice, ...] = ()
     """On the change; on the settings, their entry has it."""
     dry_run: bool = False
+
+
+class Verb(Enum):
+    PUT = "put"
+    PATCH = "patch"
+    REMOVE = "remove"
+    REVERT = "revert"
+
+
+Drafted = Callable[[LogState, Asked], Draft]
+
+
+class MetricVerbs(ABC, Generic[R]):
+    """What operators may do to a metric, at this agent or as far as the reach says."""
+
+    def __init__(self, make: Make, reach: Reach = HERE) -> None:
+        self._make = make
+        self._reach = reach
+
+    async def put(self, database: str, metric: str, raw: Settings, **by: Unpack[Expecting]) -> R:
+        """Add or replace a metric. Beside its settings, `raw` may say when that ends: `for` or
+        `expires_at`; `never`, or None, for not at all."""
+        return await self._change(Verb.PUT, database, metric, raw, by)
+
+    async def patch(self, database: str, metric: str, raw: Settings, **by: Unpack[Expecting]) -> R:
+        """Change some settings of a metric, and some of its options; one given as None goes
+        back to its default. Its end stays, unless `raw` says another one (see put)."""
+        return await self._change(Verb.PATCH, database, metric, raw, by)
+
+    async def remove(
+        self, database: str, metric: str, *, end: Settings = NOTHING, **by: Unpack[Expecting]
+    ) -> R:
+        """`end`: as put has it."""
+        return await self._change(Verb.REMOVE, database, metric, end, by)
+
+    async def revert(self, database: str, metric: str, **by: Unpack[Expecting]) -> R:
+        """Take out what was set with this reach: what lies beneath is in force again."""
+        return await self._change(Verb.REVERT, database, metric, NOTHING, by)
+
+    async def _change(
+        self, verb: Verb, database: str, metric: str, raw: Settings, by: Expecting
+    ) -> R:
+        patches = verb is Verb.PATCH
+        wish = Wish(
+            database, parse_metric(metric), by.get("expect"), keeps_end=patches, reach=self._reach
+        )
+        wish, settings = wish_of(wish, raw, self.wall_s)
+        draft = self._draft(verb, wish, settings)
+        made = await self._make(draft, by["who"], dry_run=by.get("dry_run", False))
+        return await self._made(verb, wish, made)
+
+    @property
+    @abstractmethod
+    def wall_s(self) -> float: ...
+
+    @abstractmethod
+    def _draft(self, verb: Verb, wish: Wish, settings: dict[str, Any]) -> Drafted: ...
+
+    @abstractmethod
+    async def _made(self, verb: Verb, wish: Wish, made: ChangeMade) -> R: ...
 
 
 class MetricKeeper(MetricVerbs[Proposal]):

@@ -8,7 +8,7 @@ logs ──items──► SetItems (values by id) ──► Shards, MetricKeeper
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 import structlog
 
@@ -32,6 +32,18 @@ FORGET_EVERY_S = 60.0
 MAX_FORGOTTEN_AT_ONCE = 500
 
 T = TypeVar("T")
+
+
+class By(TypedDict):
+    """Who makes a change, or only tries it."""
+
+    who: str
+    dry_run: NotRequired[bool]
+
+
+class Expecting(By):
+    expect: NotRequired[int | None]
+    """Only if what is changed is of that revision."""
 
 
 class Make(Protocol):
@@ -181,7 +193,8 @@ class _Layer(Generic[T]):
             self.drop(item_id)
             return True
         try:
-            ends_mono_s = self._time.ends_mono_s(f"{self._name}{item_id}", item)
+            name, end_s = f"{self._name}{item_id}", ends_at(item)
+            ends_mono_s = self._time.ends_mono_s(name, item.set_at, end_s)
             self.values[item_id] = self._parse(item, ends_mono_s)
         except (KeyError, TypeError, ValueError) as error:
             # Of a newer version, or broken: the last good one stays.

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import structlog
 
@@ -48,6 +48,7 @@ from headgate.agent.budgetlayers import (
 )
 from headgate.agent.changebook import OwnBook
 from headgate.agent.logwriter import Draft, NoSuchItem, Shown, beside
+from headgate.agent.ownitems import Expecting
 from headgate.agent.policynotes import FOLLOWED, OURSELVES, READ, PolicyNotes
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.rollback import as_after
@@ -136,6 +137,8 @@ class PolicyKeeper:
         self._unkept = ""
         """Why what the agent does automatically could not be kept."""
         self._forget_at = clock.now().mono_s + LOOK_EVERY_S
+        self.over: frozenset[str] = frozenset()
+        """Of those that end: their time is used up, whatever the clock says (changetime.py)."""
         self.edition = Edition(0, EMPTY, Policy(), own_role=own_role)
 
     # --- looking ---------------------------------------------------------------------------
@@ -266,28 +269,18 @@ class PolicyKeeper:
         """What a whole document would be, and change; nothing does."""
         return await self.put(raw, who=OURSELVES, dry_run=True)
 
-    async def put(
-        self, raw: object, *, who: str, expect: int | None = None, dry_run: bool = False
-    ) -> Change:
+    async def put(self, raw: object, **by: Unpack[Expecting]) -> Change:
         """The whole document."""
-        return await self._change(
-            self._written_as(lambda _: raw),
-            "policy.set",
-            who=who,
-            expect=expect,
-            dry_run=dry_run,
-            size=_size(raw),
-        )
+        propose = self._written_as(lambda _: raw)
+        return await self._change(propose, "policy.set", size=_size(raw), **by)
 
     async def set_budget(
         self,
         name: str,
         raw: Mapping[str, Any],
         *,
-        who: str,
-        expect: int | None = None,
         new: bool = False,
-        dry_run: bool = False,
+        **by: Unpack[Expecting],
     ) -> Change:
         """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
         whole = self._with_end({**raw, "name": raw.get("name", name)})
@@ -299,16 +292,10 @@ class PolicyKeeper:
                 raise Conflict(f"budget {name} is there already; change that one")
             return _with_budget(document, name, whole)
 
-        return await self._change_one(name, wanted, "budget.set", who, expect, dry_run)
+        return await self._change(self._written_as(wanted, name), "budget.set", name=name, **by)
 
     async def patch_budget(
-        self,
-        name: str,
-        raw: Mapping[str, Any],
-        *,
-        who: str,
-        expect: int | None = None,
-        dry_run: bool = False,
+        self, name: str, raw: Mapping[str, Any], **by: Unpack[Expecting]
     ) -> Change:
         """Some settings of one; null takes one out."""
         given = self._with_end(raw)
@@ -319,31 +306,27 @@ class PolicyKeeper:
         def wanted(document: Document) -> Document:
             return _with_budget(document, name, merged(self._of(document, name), given))
 
-        return await self._change_one(name, wanted, "budget.changed", who, expect, dry_run)
+        return await self._change(self._written_as(wanted, name), "budget.changed", name=name, **by)
 
-    async def forgive(
-        self, name: str, *, who: str, expect: int | None = None, dry_run: bool = False
-    ) -> Change:
+    async def forgive(self, name: str, **by: Unpack[Expecting]) -> Change:
         """What its buckets owe is forgotten: its epoch rises."""
 
         def wanted(document: Document) -> Document:
             raw = self._of(document, name)
             return _with_budget(document, name, {**raw, "epoch": raw.get("epoch", 0) + 1})
 
-        return await self._change_one(name, wanted, "budget.forgiven", who, expect, dry_run)
+        return await self._change(
+            self._written_as(wanted, name), "budget.forgiven", name=name, **by
+        )
 
-    async def remove(
-        self, name: str, *, who: str, expect: int | None = None, dry_run: bool = False
-    ) -> Change:
+    async def remove(self, name: str, **by: Unpack[Expecting]) -> Change:
         def wanted(document: Document) -> Document:
             self._of(document, name)
             return _without(document, {name})
 
-        return await self._change_one(name, wanted, "budget.removed", who, expect, dry_run)
+        return await self._change(self._written_as(wanted, name), "budget.removed", name=name, **by)
 
-    async def cap(
-        self, mode: Mode, *, who: str, expect: int | None = None, dry_run: bool = False
-    ) -> Change:
+    async def cap(self, mode: Mode, **by: Unpack[Expecting]) -> Change:
         """No budget goes beyond `mode` from now on; each keeps its own for when this is lifted."""
 
         def propose(before: Edition) -> Edition:
@@ -352,7 +335,7 @@ class PolicyKeeper:
 
         action = "policy.capped" if mode is not Mode.ENFORCE else "policy.uncapped"
         try:
-            return await self._change(propose, action, who=who, expect=expect, dry_run=dry_run)
+            return await self._change(propose, action, **by)
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error}. {WITHOUT_STORE}") from error
 
@@ -381,7 +364,8 @@ class PolicyKeeper:
     async def tend(self) -> None:
         """Drop what has expired; have the audit say what the file and the fleet brought."""
         wall_ms = self._wall_ms()
-        expired = {budget.name for budget in self.edition.ending if budget.expired(wall_ms)}
+        ending = self.edition.ending
+        expired = {one.name for one in ending if one.expired(wall_ms) or one.name in self.over}
         ours = {name for name in expired if self.edition.ends_at_agent(name)}
         if ours:
             await self._automatically(self._drop(ours))
@@ -427,24 +411,6 @@ class PolicyKeeper:
             if not self._unkept:
                 log.warning("policy.unkept", database=self.database, detail=str(error))
             self._unkept = str(error)
-
-    async def _change_one(
-        self,
-        name: str,
-        wanted: Wanted,
-        action: str,
-        who: str,
-        expect: int | None,
-        dry_run: bool,
-    ) -> Change:
-        return await self._change(
-            self._written_as(wanted, name),
-            action,
-            who=who,
-            expect=expect,
-            dry_run=dry_run,
-            name=name,
-        )
 
     async def _change(
         self,

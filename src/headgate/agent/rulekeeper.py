@@ -19,11 +19,11 @@ from itertools import islice
 import structlog
 
 from headgate.agent.changenotes import ChangeNotes
-from headgate.agent.changetime import ChangeTime
+from headgate.agent.changetime import STEP_S, ChangeTime
 from headgate.agent.followedrules import FollowedRules, item_of
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.rulesinforce import SLICE, Logs, RulesInForce
-from headgate.agent.rulesteps import STEP_S, RuleEntry
+from headgate.agent.rulesteps import RuleEntry
 from headgate.agent.schedules import RENEW_S
 from headgate.core.change import Item
 from headgate.core.lint import Advice, Severity

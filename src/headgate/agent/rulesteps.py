@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from headgate.agent.changetime import TimeMark, parse_mark
+from headgate.agent.changetime import STEP_S, TimeMark, parse_mark
 from headgate.agent.schedules import windows_ahead
 from headgate.core.lint import Advice
 from headgate.core.reach import Reach
@@ -17,8 +17,6 @@ from headgate.core.rules import EVERYONE, Rule, Window
 from headgate.core.samples import Instant
 from headgate.errors import Fault, InvalidSettings
 
-STEP_S = 1.0
-"""A wall clock that moved by more than this against the monotonic one was set."""
 NEVER: tuple[Window, ...] = ()
 """No clock brings back what was lifted."""
 

@@ -8,7 +8,6 @@ query, an address or a command may not come from outside, keeps what it had and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,32 +15,26 @@ from typing import Any
 from headgate.agent.logwriter import Draft
 from headgate.agent.metricdrafts import (
     ANY,
-    LOOSER_FOR_S,
     METRIC,
-    Drafted,
     Ground,
     MetricBefore,
     MetricDatabase,
     MetricDrafts,
-    MetricVerbs,
     NoSuchMetric,
-    Verb,
     Wish,
     check_revision,
-    default_end,
-    kept_end,
+    end_of,
     may_admit_more,
     n_of,
     on_ground,
     patched,
     with_end,
 )
-from headgate.agent.metrickeeper import MetricKeeper
+from headgate.agent.metrickeeper import Drafted, MetricKeeper, MetricVerbs, Verb
 from headgate.agent.ownitems import Make, put
 from headgate.agent.ownitems import known as known_item
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change import Item
-from headgate.core.change_log import ChangeMade, LogState, ends_at, stands
+from headgate.core.change_log import ChangeMade, LogState, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import METRIC_SETTINGS
@@ -49,6 +42,9 @@ from headgate.core.names import parse_database
 from headgate.core.reach import Reach
 from headgate.core.settings import read_table
 from headgate.errors import Fault, InvalidSettings
+
+MAY_BE = "may be looser than what lies beneath"
+"""One that cannot be compared with that."""
 
 
 class WideMetrics(MetricVerbs[ChangeMade]):
@@ -110,7 +106,7 @@ class WideDrafts:
         with wish.checked():
             looser, told = self._checked(wish, settings, grounds, adds=adds)
         check_revision(wish, known)
-        end_s, ends = _wide_end(wish, known.item, looser, asked)
+        end_s, ends = end_of(wish, known.item, looser, asked, MAY_BE)
         value = {"settings": settings, **({"adds": True} if adds else {})}
         change = put(held, METRIC, wish.id, with_end(value, end_s), asked, wish.reach)
         return Draft("metric.set", [change], (*told, *ends))
@@ -119,7 +115,7 @@ class WideDrafts:
         before = known_item(held, METRIC, wish.id, wish.reach)
         with wish.checked():
             check_revision(wish, MetricBefore(before, None, n_of(before)))
-        end_s, ends = _wide_end(wish, None, True, asked)
+        end_s, ends = end_of(wish, None, True, asked, MAY_BE)
         value = with_end({"removed": True}, end_s)
         return Draft("metric.remove", [put(held, METRIC, wish.id, value, asked, wish.reach)], ends)
 
@@ -187,22 +183,6 @@ def _merged(
         else:
             merged[key] = value
     return {key: value for key, value in merged.items() if keep_none or value is not None}
-
-
-def _wide_end(
-    wish: Wish, before: Item | None, looser: bool, asked: Asked
-) -> tuple[float | None, tuple[Advice, ...]]:
-    """The same, of one that reaches beyond this agent. One that cannot be compared with what lies
-    beneath may be looser."""
-    if wish.expires_at is not None:
-        return (None if wish.expires_at == math.inf else wish.expires_at), ()
-    was = None if before is None else ends_at(before)
-    if wish.keeps_end and was is not None:
-        return was, (kept_end(wish, was),)
-    if not looser:
-        return None, ()
-    end_s = asked.wall_s + LOOSER_FOR_S
-    return end_s, (default_end(wish, end_s, "may be looser than what lies beneath"),)
 
 
 def _told(wish: Wish, code: str, message: str) -> Advice:

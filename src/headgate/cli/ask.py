@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headgate.cli.asking import (
+    Databases,
     MaxWait,
-    MyDatabase,
-    MyMetrics,
-    MyScope,
-    Name,
     OnUnavailable,
     Quiet,
     UnavailableAfter,
@@ -64,7 +61,7 @@ CpuS = Annotated[
 
 def check(
     app: App,
-    database: Database,
+    database: Database = "main",
     metrics: Metrics = None,
     scope: Scope = None,
     cost: Cost = None,
@@ -102,10 +99,10 @@ def check(
 
 
 def wait(
-    app: Name,
-    database: MyDatabase = "main",
-    metrics: MyMetrics = None,
-    scope: MyScope = None,
+    app: App,
+    database: Databases = "main",
+    metrics: Metrics = None,
+    scope: Scope = None,
     max_wait: MaxWait = None,
     on_unavailable: OnUnavailable = "closed",
     unavailable_after: UnavailableAfter = 10.0,
@@ -126,12 +123,6 @@ def wait(
     wait_for_leave(Asker(about, silence, Whom.found(url, token), quiet), max_wait)
 
 
-AsApp = Annotated[
-    str,
-    typer.Option(
-        "--app", "--as", metavar="NAME", help="Who asks: levels joined by colons, etl:nightly."
-    ),
-]
 At = Annotated[
     str | None,
     typer.Option(
@@ -143,8 +134,8 @@ At = Annotated[
 
 
 def explain(
-    app: AsApp,
-    database: Database,
+    app: App,
+    database: Database = "main",
     metrics: Metrics = None,
     scope: Scope = None,
     at: At = None,

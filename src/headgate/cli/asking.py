@@ -32,40 +32,12 @@ class Duration:
             raise typer.BadParameter(str(fault)) from None
 
 
-Name: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--as",
-        "--app",
-        envvar="HEADGATE_APP",
-        metavar="NAME",
-        help="Who asks: levels joined by colons, such as etl:nightly.",
-    ),
-]
-MyDatabase: TypeAlias = Annotated[
+Databases: TypeAlias = Annotated[
     str,
     typer.Option(
         envvar="HEADGATE_DATABASE",
         metavar="D1,D2",
         help="The database to be worked on; of several, all must admit.",
-    ),
-]
-MyMetrics: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar="HEADGATE_METRICS",
-        metavar="M1,M2",
-        show_default=False,
-        help="Metrics to judge by, instead of the database's default set.",
-    ),
-]
-MyScope: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar="HEADGATE_SCOPE",
-        metavar="host|shard",
-        show_default=False,
-        help="Whose metrics. Default: each metric's own.",
     ),
 ]
 MaxWait: TypeAlias = Annotated[

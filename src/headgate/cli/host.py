@@ -5,19 +5,20 @@ What they start is beyond this ring: __main__.py hands it in, as the context's o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import typer
 
+from headgate.cli.lint import Reading
 from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
 
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")
 ]
 CheckConfig = Annotated[
-    bool, typer.Option("--check-config", help="Judge the settings file, and start nothing.")
+    bool, typer.Option("--check-config", help="Validate the settings file, and start nothing.")
 ]
 DemoSeconds = Annotated[
     float | None,
@@ -57,6 +58,10 @@ class Host(Protocol):
 
     def run_agent(self, settings: Path) -> int: ...
 
+    def validate(self, settings: Path) -> None: ...
+
+    def read_metrics(self, settings: Path) -> Sequence[Reading]: ...
+
     def play(
         self, *, seconds: float | None, headless: bool, ports: tuple[int, int] | None
     ) -> int: ...
@@ -74,7 +79,7 @@ def agent(context: typer.Context, config: Config, check_config: CheckConfig = Fa
         raise typer.Exit(_host(context).run_agent(config))
     from headgate.cli.lint import notes_on, show_notes
 
-    notes = notes_on(config)
+    notes = notes_on(config, _host(context))
     show_notes(config, notes, as_json=False)
     raise typer.Exit(2 if any(note.level == "fault" for note in notes) else 0)
 

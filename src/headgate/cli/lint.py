@@ -1,20 +1,31 @@
-"""`headgate lint`: a settings file, judged offline."""
+"""`headgate lint`: validate a configuration file, as the agent does when it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from headgate.settings.agent import Settings
+    from headgate.core.lint import Advice
+    from headgate.errors import InvalidSettings
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
+Connect = Annotated[
+    bool, typer.Option("--connect", help="Also connect, and read each metric once.")
+]
+FileOnly = Annotated[
+    bool,
+    typer.Option(
+        "--file-only",
+        help="Only the file itself: passwords, certificates and plug-ins are on another host.",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Advice fails, too: for a build.")]
 LintJson = Annotated[bool, typer.Option("--json", help="Print findings as JSON, for programs.")]
 
@@ -29,66 +40,133 @@ class Note:
     message: str
 
 
-def lint(path: SettingsFile, strict: Strict = False, as_json: LintJson = False) -> None:
-    """Judge a settings file, without running anything.
+class Reading(Protocol):
+    """One look at a metric."""
 
-    Exit code 1 for faults; with --strict for advice, too.
+    @property
+    def database(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def threshold(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
+
+
+class Validator(Protocol):
+    """What an agent does with its file at the start, beyond this ring (__main__.py)."""
+
+    def validate(self, settings: Path) -> None: ...
+
+    def read_metrics(self, settings: Path) -> Sequence[Reading]: ...
+
+
+def lint(
+    context: typer.Context,
+    path: SettingsFile,
+    connect: Connect = False,
+    file_only: FileOnly = False,
+    strict: Strict = False,
+    as_json: LintJson = False,
+) -> None:
+    """Validate a configuration file.
+
+    Everything that an agent looks at when it starts, short of connecting. Exit code 1 for faults;
+    with --strict for advice, too.
     """
-    notes = notes_on(path)
-    show_notes(path, notes, as_json=as_json)
-    if any(note.level == "fault" for note in notes) or (strict and notes):
+    if connect and file_only:
+        raise typer.BadParameter("--connect and --file-only exclude each other")
+    host: Validator = context.obj
+    notes = notes_on(path, None if file_only else host)
+    readings: Sequence[Reading] = ()
+    if connect and not _is_refused(notes):
+        readings = host.read_metrics(path)
+        notes += list(_unread(path, readings))
+    show_notes(path, notes, as_json=as_json, readings=readings)
+    if _is_refused(notes) or (strict and notes):
         raise typer.Exit(1)
 
 
-def notes_on(path: Path) -> list[Note]:
-    # tomllib keeps no positions; config finds them again for faults, and here for advice.
-    from headgate.core.places import line_index, nearest_line
+def _is_refused(notes: Iterable[Note]) -> bool:
+    return any(note.level == "fault" for note in notes)
+
+
+def notes_on(path: Path, host: Validator | None = None) -> list[Note]:
+    """Faults, or else advice. Without a host: of the file alone."""
     from headgate.errors import InvalidSettings
-    from headgate.settings.agent import load_settings
+    from headgate.settings.agent import advice_on, load_settings
 
     try:
         settings = load_settings(path)
+        missing = _validated(path, host) if host is not None else ""
     except InvalidSettings as error:
-        return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+        return faults_told(error)
+    notes = [Note("advice", None, "", f"only the file is validated: {missing}")] if missing else []
+    notes += advice_told(path, [*settings.advice, *advice_on(settings)])
+    for name, database in settings.databases.items():
+        policy = database.traffic and database.traffic.policy
+        if policy:
+            found = policy_told(policy, f"databases.{name}.traffic.policy")
+            # With a host, faults of it are told already.
+            notes += [note for note in found if host is None or note.level != "fault"]
+    return notes
+
+
+def faults_told(error: InvalidSettings) -> list[Note]:
+    return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
+
+
+def advice_told(path: Path, advice: Iterable[Advice]) -> list[Note]:
+    # tomllib keeps no positions; for faults the reader finds them again, and for advice this does.
+    from headgate.core.places import line_index, nearest_line
+
     lines = line_index(path.read_text(encoding="utf-8"))
-    advice = [
-        Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
-        for a in settings.advice
+    return [
+        Note("advice", nearest_line(one.place, lines), one.place, f"{one.message} [{one.code}]")
+        for one in advice
     ]
-    policies = [note for name in settings.databases for note in _policy_notes(settings, name)]
-    return [*_tracing_notes(settings, lines), *advice, *policies]
 
 
-def _tracing_notes(settings: Settings, lines: Mapping[str, int]) -> list[Note]:
-    """On the headers that [tracing] names: with a fault in them, the agent would not start."""
-    from headgate.core.places import nearest_line
-    from headgate.errors import InvalidSettings
-
-    try:
-        if settings.tracing is not None:
-            settings.tracing.headers()
-    except InvalidSettings as error:
-        return [
-            Note("fault", nearest_line(f.place, lines), f.place, f.message) for f in error.faults
-        ]
-    return []
-
-
-def _policy_notes(settings: Settings, name: str) -> list[Note]:
-    """On the policy file that a database names: with a fault in it, the agent would not start."""
+def policy_told(policy: Path, place: str) -> list[Note]:
+    """On a policy file that the settings name."""
     from headgate.cli.budget_files import notes_on_policy
 
-    traffic = settings.databases[name].traffic
-    if traffic is None or traffic.policy is None:
-        return []
-    where = f"databases.{name}.traffic.policy ({traffic.policy}"
     return [
-        Note(note.level, None, f"{where}:{note.line or 0}) {note.place}", note.message)
-        for note in notes_on_policy(traffic.policy)
+        Note(note.level, None, f"{place} ({policy}:{note.line or 0}) {note.place}", note.message)
+        for note in notes_on_policy(policy)
     ]
 
 
-def show_notes(path: Path, notes: list[Note], *, as_json: bool) -> None:
+def _validated(path: Path, host: Validator) -> str:
+    """Why it could not be, where a package of the agent is missing here."""
+    from headgate.errors import HeadgateError, InvalidSettings
+
+    try:
+        host.validate(path)
+    except InvalidSettings:
+        raise
+    except HeadgateError as error:
+        return str(error)
+    return ""
+
+
+def _unread(path: Path, readings: Iterable[Reading]) -> Iterator[Note]:
+    from headgate.core.places import line_index, nearest_line
+
+    lines = line_index(path.read_text(encoding="utf-8"))
+    for one in readings:
+        if one.value is None:
+            place = f"databases.{one.database}.metrics.{one.metric}"
+            yield Note("fault", nearest_line(place, lines), place, f"has no value: {one.detail}")
+
+
+def show_notes(
+    path: Path, notes: list[Note], *, as_json: bool, readings: Sequence[Reading] = ()
+) -> None:
     from headgate.cli.output import console, show_json
 
     if as_json:
@@ -96,12 +174,33 @@ def show_notes(path: Path, notes: list[Note], *, as_json: bool) -> None:
             {"level": n.level, "line": n.line, "place": n.place, "message": n.message}
             for n in notes
         ]
-        show_json({"file": str(path), "notes": found})
+        document: dict[str, Any] = {"file": str(path), "notes": found}
+        show_json(
+            {**document, "readings": [_told(one) for one in readings]} if readings else document
+        )
         return
     target = console()
+    for one in readings:
+        if one.value is not None:
+            unit = f" {one.unit}" if one.unit else ""
+            detail = f"  {one.detail}" if one.detail else ""
+            limit = f"threshold {one.threshold}{unit}"
+            shown = f"{one.database}/{one.metric}: {one.value:.4g}{unit}  ({limit}){detail}"
+            target.print(shown, soft_wrap=True, markup=False, highlight=False)
     for note in notes:
         target.print(_line(path, note), soft_wrap=True)
     target.print(_sum(path, notes))
+
+
+def _told(one: Reading) -> Mapping[str, Any]:
+    return {
+        "database": one.database,
+        "metric": one.metric,
+        "value": one.value,
+        "unit": one.unit,
+        "threshold": one.threshold,
+        "detail": one.detail,
+    }
 
 
 def _line(path: Path, note: Note) -> Text:

@@ -31,22 +31,31 @@ AsJson: TypeAlias = Annotated[
 ]
 App: TypeAlias = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Who asks: levels joined by colons, such as etl:nightly."),
+    typer.Option(
+        "--as",
+        "--app",
+        envvar="HEADGATE_APP",
+        metavar="NAME",
+        help="The client's name: levels joined by colons, such as etl:nightly.",
+    ),
 ]
 Database: TypeAlias = Annotated[
-    str, typer.Option(metavar="NAME", help="The database to be worked on.")
+    str,
+    typer.Option(envvar="HEADGATE_DATABASE", metavar="NAME", help="The database to be worked on."),
 ]
 Metrics: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        envvar="HEADGATE_METRICS",
         metavar="M1,M2",
         show_default=False,
-        help="Metrics to judge by, instead of the database's default set.",
+        help="Metrics to go by, instead of the database's default set.",
     ),
 ]
 Scope: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        envvar="HEADGATE_SCOPE",
         metavar="host|shard",
         show_default=False,
         help="Whose metrics: of the agent's own server, or of its whole shard. Default: each "

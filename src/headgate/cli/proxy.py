@@ -26,6 +26,8 @@ from headgate.cli.options import AsJson, Token
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from headgate.cli.lint import Note
+
 SYSTEM_SOCKET = Path("/run/headgate-proxy/control.sock")
 DEFAULT_URL = "http://127.0.0.1:8088"
 TIMEOUT_S = 10.0
@@ -126,32 +128,19 @@ def _judge(path: Path, *, strict: bool, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _notes_on(path: Path) -> list[Any]:
-    from headgate.cli.budget_files import notes_on_policy
-    from headgate.cli.lint import Note
-    from headgate.core.places import line_index, nearest_line
+def _notes_on(path: Path) -> list[Note]:
+    from headgate.cli.lint import advice_told, faults_told, policy_told
     from headgate.errors import InvalidSettings
     from headgate.settings.proxy import load_proxy_settings
 
     try:
         settings = load_proxy_settings(path)
     except InvalidSettings as error:
-        return [Note("fault", fault.line, fault.place, fault.message) for fault in error.faults]
-    lines = line_index(path.read_text(encoding="utf-8"))
-    advice = [
-        Note("advice", nearest_line(a.place, lines), a.place, f"{a.message} [{a.code}]")
-        for a in settings.advice
-    ]
+        return faults_told(error)
     policy = settings.policy.file
-    if policy is None:
-        return advice
     # With a fault in it, the proxy would not start.
-    where = f"policy.file ({policy}"
-    told = [
-        Note(note.level, None, f"{where}:{note.line or 0}) {note.place}", note.message)
-        for note in notes_on_policy(policy)
-    ]
-    return [*advice, *told]
+    told = policy_told(policy, "policy.file") if policy is not None else []
+    return [*advice_told(path, settings.advice), *told]
 
 
 # --- there -------------------------------------------------------------------------------------

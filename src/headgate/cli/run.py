@@ -25,12 +25,9 @@ import typer
 from headgate.cli.asking import (
     About,
     Asker,
+    Databases,
     Duration,
     MaxWait,
-    MyDatabase,
-    MyMetrics,
-    MyScope,
-    Name,
     OnUnavailable,
     Quiet,
     Silence,
@@ -39,7 +36,7 @@ from headgate.cli.asking import (
     say,
     wait_for_leave,
 )
-from headgate.cli.options import Token, Url
+from headgate.cli.options import App, Metrics, Scope, Token, Url
 from headgate.cli.signals import ignores_hangups, restore_signals
 from headgate.errors import HeadgateError
 
@@ -97,10 +94,10 @@ Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND")]
 
 def run(
     command: Command,
-    app: Name,
-    database: MyDatabase = "main",
-    metrics: MyMetrics = None,
-    scope: MyScope = None,
+    app: App,
+    database: Databases = "main",
+    metrics: Metrics = None,
+    scope: Scope = None,
     mode: Mode = "stop",
     max_wait: MaxWait = None,
     every: Every = 1.0,

@@ -76,7 +76,7 @@ COMMANDS: Mapping[str, Row] = {
     "demo": Row(
         "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
     ),
-    "lint": Row("lint:lint", "Judge a settings file, without running anything."),
+    "lint": Row("lint:lint", "Validate a configuration file."),
     "page": Row("page:page", "Print a link that signs in at the agent's page, once."),
     "token": Row("small:token", "Make a random token, shown once."),
     "version": Row("small:version", "Print the version of this command."),

@@ -15,7 +15,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints, runtime_checkable
+from typing import (
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from headgate.core.units import (
     Amount,
@@ -29,6 +38,17 @@ from headgate.errors import Fault
 
 T = TypeVar("T")
 Read = Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Generic[T]):
+    """Reads a value, or raises ValueError with what it should have been; and says what it takes."""
+
+    read: Callable[[object], T]
+    takes: str
+
+    def __call__(self, value: object) -> T:
+        return self.read(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +83,13 @@ class Setting:
     """Of the struct that it is a field of; `tls.mode` is one of a struct within."""
     missing: str | None = None
     """None: it may be left out."""
+
+    @property
+    def takes(self) -> str:
+        """What may be given, for people; empty where the meaning says it."""
+        if self.read is flag:
+            return "true or false"
+        return self.read.takes if isinstance(self.read, Reader) else ""
 
     @property
     def default_text(self) -> str:
@@ -254,7 +281,7 @@ def flag(value: object) -> bool:
     return value
 
 
-def number(low: float, high: float, *, above_low: bool = False) -> Callable[[object], float]:
+def number(low: float, high: float, *, above_low: bool = False) -> Reader[float]:
     def read(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, not {_kind(value)}")
@@ -265,10 +292,14 @@ def number(low: float, high: float, *, above_low: bool = False) -> Callable[[obj
             raise ValueError(f"is {value:g}, must be {span}")
         return float(value)
 
-    return read
+    return Reader(read, _span(low, high))
 
 
-def seconds(low: float, high: float, *, above_low: bool = False) -> Callable[[object], float]:
+def _span(low: float, high: float) -> str:
+    return f"{low:g}–{high:g}" if high < 1e9 else f"{low:g} or more"
+
+
+def seconds(low: float, high: float, *, above_low: bool = False) -> Reader[float]:
     """A number, where the key ends in `_s`, or a text with its unit: `250ms`, `1h30m`."""
     within = number(low, high, above_low=above_low)
 
@@ -283,10 +314,11 @@ def seconds(low: float, high: float, *, above_low: bool = False) -> Callable[[ob
             span = f"{least} and at most {duration_text(high)}"
             raise ValueError(f"is {given:g} s, must be {span}") from None
 
-    return read
+    span = f"{duration_text(low) if low else 0}–{duration_text(high)}"
+    return Reader(read, span if high < 1e9 else "a time")
 
 
-def share(low: float, high: float) -> Callable[[object], float]:
+def share(low: float, high: float) -> Reader[float]:
     """A part of 1, or a text in percent: 0.05, `5%`."""
     within = number(low, high)
 
@@ -299,10 +331,10 @@ def share(low: float, high: float) -> Callable[[object], float]:
             raise ValueError(f"is {value:g}, must be at most {high:g}: {meant}")
         return within(value)
 
-    return read
+    return Reader(read, _span(low, high))
 
 
-def amount(low: float, high: float, *, above_low: bool = False) -> Callable[[object], Any]:
+def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
     """A number, or a text with a unit, as an Amount that whoever knows the metric's unit reads."""
     within = number(low, high, above_low=above_low)
 
@@ -313,10 +345,10 @@ def amount(low: float, high: float, *, above_low: bool = False) -> Callable[[obj
         within(given.value)
         return given
 
-    return read
+    return Reader(read, "a number, or a text with a unit")
 
 
-def size(low: int, high: int, unit: int = 1) -> Callable[[object], int]:
+def size(low: int, high: int, unit: int = 1) -> Reader[int]:
     """In bytes: of a number in the unit that the key's name says, or of a text such as `4 GiB`."""
     within = whole(low, high)
 
@@ -329,7 +361,7 @@ def size(low: int, high: int, unit: int = 1) -> Callable[[object], int]:
             raise ValueError(f"is {value!r}, must be {span}")
         return given
 
-    return read
+    return Reader(read, f"{size_text(low * unit)}–{size_text(high * unit)}")
 
 
 def size_text(amount: int) -> str:
@@ -339,7 +371,7 @@ def size_text(amount: int) -> str:
     return f"{amount} B"
 
 
-def whole(low: int, high: int) -> Callable[[object], int]:
+def whole(low: int, high: int) -> Reader[int]:
     def read(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"must be a whole number, not {_kind(value)}")
@@ -347,10 +379,10 @@ def whole(low: int, high: int) -> Callable[[object], int]:
             raise ValueError(f"is {value}, must be from {low} to {high}")
         return value
 
-    return read
+    return Reader(read, f"{low:,}–{high:,}")
 
 
-def one_of(kind: type[Enum], *allowed: Enum) -> Callable[[object], Any]:
+def one_of(kind: type[Enum], *allowed: Enum) -> Reader[Any]:
     """A member by its value; where some are `allowed`, of these."""
     choices = {member.value: member for member in allowed or kind}
 
@@ -359,10 +391,10 @@ def one_of(kind: type[Enum], *allowed: Enum) -> Callable[[object], Any]:
             return choices[value]
         raise ValueError(f"is {value!r}, must be one of {', '.join(map(repr, choices))}")
 
-    return read
+    return Reader(read, ", ".join(f"`{choice}`" for choice in choices))
 
 
-def names(max_items: int = 64) -> Callable[[object], tuple[str, ...]]:
+def names(max_items: int = 64) -> Reader[tuple[str, ...]]:
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
             raise ValueError("must be a list of strings")
@@ -370,7 +402,7 @@ def names(max_items: int = 64) -> Callable[[object], tuple[str, ...]]:
             raise ValueError(f"has {len(value)} entries, at most {max_items}")
         return tuple(value)
 
-    return read
+    return Reader(read, "a list of texts")
 
 
 def mapping(value: object) -> dict[str, Any]:

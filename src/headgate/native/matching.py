@@ -104,7 +104,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hg_hash": (c_uint64, [c_uint64, *_TEXT]),
     "hg_crc32": (c_uint32, [c_uint32, *_TEXT]),
     "hg_policy_check": (c_char_p, _ROOM),
-    "hg_policy_decode": (c_char_p, [*_TEXT, c_void_p, POINTER(c_size_t)]),
     "hg_session_resolve": (None, [c_void_p, POINTER(_Who), POINTER(_Session)]),
     "hg_tags_read": (None, [*_TEXT, c_int, POINTER(_Tags)]),
     "hg_fingerprint": (c_uint64, [*_TEXT, c_int]),
@@ -169,16 +168,6 @@ def _pair(held: bytes, tag: _Tag) -> tuple[bytes, bytes]:
 def policy_fault(compiled: bytes) -> str | None:
     """hg_policy_check: None if the bytes are a sound policy, else what is wrong with them."""
     return _fault_of(_aligned(compiled), len(compiled))
-
-
-def decoded(text: str) -> bytes:
-    """hg_policy_decode: the policy that the text says; InvalidSettings if there is none."""
-    given, length = text.encode(), c_size_t()
-    out = _room(len(given) // 4 * 3)
-    fault = _core().hg_policy_decode(given, len(given), out, byref(length))
-    if fault is not None:
-        raise InvalidSettings([Fault("", fault.decode())])
-    return bytes(out)[: length.value]
 
 
 def _room(length: int) -> ctypes.Array[c_uint64]:

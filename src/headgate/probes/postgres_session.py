@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import math
+import re
 import select
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -14,7 +15,7 @@ from psycopg import waiting
 from psycopg.abc import AdaptContext, Buffer, PQGen
 from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import Format
+from psycopg.pq import Conninfo, Format
 from psycopg.rows import TupleRow
 
 from headgate.core.samples import Cause
@@ -172,14 +173,25 @@ class PostgresConnector:
         return ProbeFailed(Cause.TIMED_OUT if ended else Cause.FAILED, detail)
 
 
+def _misspelled(told: str) -> str:
+    """libpq quotes the part that it cannot read, which may be of the password: only what is nearly
+    one of its own words is repeated."""
+    match = re.search(r'"([a-z_]{1,20})"', told)
+    known = [option.keyword.decode() for option in Conninfo.get_defaults()]
+    near = difflib.get_close_matches(match[1], known, n=1, cutoff=0.6) if match else []
+    if match is None or not near:
+        return ""
+    return f"has {match[1]!r}, which libpq does not know; did you mean {near[0]!r}?"
+
+
 def _params_of(name: str, dsn: str, password: str | None) -> dict[str, Any]:
-    params: dict[str, Any] | None = None
-    # libpq quotes the part it cannot read, which may be the password.
-    with suppress(psycopg.Error):
-        params = conninfo_to_dict(dsn)
-    if params is None:
-        message = "is no libpq connection string: postgresql://… or host=… port=… dbname=… user=…"
-        raise InvalidSettings([Fault(f"databases.{name}.dsn", message)])
+    try:
+        params: dict[str, Any] = conninfo_to_dict(dsn)
+    except psycopg.Error as error:
+        message = _misspelled(str(error)) or (
+            "is no libpq connection string: postgresql://… or host=… port=… dbname=… user=…"
+        )
+        raise InvalidSettings([Fault(f"databases.{name}.dsn", message)]) from None
     params.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
     params["application_name"] = APPLICATION_NAME
     if password is not None:

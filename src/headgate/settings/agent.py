@@ -30,7 +30,7 @@ from headgate.settings.document import (
     toml_tables,
 )
 from headgate.settings.fleet import FleetSettings, PatroniSettings
-from headgate.settings.readers import is_exposed, is_loopback
+from headgate.settings.readers import has_password, is_exposed, is_loopback, is_open
 from headgate.settings.sections import (
     AgentSettings,
     AlertsSettings,
@@ -334,3 +334,36 @@ def _elected_nearby(agent: AgentSettings) -> Iterator[Advice]:
             "and answer itself; say where the others find this agent"
         )
         yield Advice(Severity.WARNING, "elect-loopback", "agent.advertise", message)
+
+
+def advice_on(settings: Settings) -> Iterator[Advice]:
+    """What the file alone does not tell, for whoever validates it on its host."""
+    for name, database in settings.databases.items():
+        place = f"databases.{name}"
+        if not database.metrics:
+            message = (
+                "has no metric, so nothing shows that it is healthy and every check is rejected: "
+                f"add [databases.{name}.metrics.lag], or another one"
+            )
+            yield Advice(Severity.WARNING, "no-metric", place, message)
+        if has_password(database.dsn):
+            message = "has a password in it, for everybody who reads this file: use password_file"
+            yield Advice(Severity.WARNING, "password-in-dsn", f"{place}.dsn", message)
+    for place, path in _secrets(settings):
+        if path is not None and is_open(path):
+            message = f"{path} can be read by everybody on this host: chmod 0600 {path}"
+            yield Advice(Severity.WARNING, "open-secret", place, message)
+
+
+def _secrets(settings: Settings) -> Iterator[tuple[str, Path | None]]:
+    for name, database in settings.databases.items():
+        yield f"databases.{name}.password_file", database.password_file
+    yield "agent.tls_key", settings.agent.tls_key
+    yield "peers.token_file", settings.peers.token_file
+    yield "peers.key", settings.peers.key
+    yield "alerts.webhook_token_file", settings.alerts.webhook_token_file
+    yield "patroni.password_file", settings.patroni.etcd.password_file
+    if settings.fleet is not None:
+        yield "fleet.password_file", settings.fleet.etcd.password_file
+    if settings.tracing is not None:
+        yield "tracing.headers_file", settings.tracing.headers_file

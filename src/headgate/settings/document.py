@@ -137,7 +137,8 @@ def _parsed(content: str, source: str, *, is_json: bool) -> Any:
 
 def placed(error: InvalidSettings, content: str, source: str) -> InvalidSettings:
     """With the lines of the file that `content` is of. A fault that has one keeps it."""
-    return InvalidSettings(with_lines(error.faults, content), source)
+    faults = sorted(with_lines(error.faults, content), key=lambda fault: fault.line or 0)
+    return InvalidSettings(faults, source)
 
 
 def load_policy(path: Path) -> Policy:

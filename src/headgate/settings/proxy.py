@@ -10,7 +10,6 @@ HEADGATE_PROXY_THREADS for `threads`, and so on.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,8 +51,10 @@ from headgate.settings.readers import (
     database_name,
     exposure_faults,
     file_path,
+    has_password,
     is_exposed,
     is_loopback,
+    is_open,
     pair_faults,
     server_address,
     socket_mode,
@@ -75,7 +76,6 @@ MAX_SOCKET_BYTES = 107 - len(".4194304")
 LONGEST_SOCKET = "handover.sock"
 PORTS = {Protocol.POSTGRES: 5432, Protocol.MYSQL: 3306}
 TLS_MODES = ("off", "prefer", "require", "verify-ca", "verify-full")
-_PASSWORD = re.compile(r"\bpassword\s*=|://[^/@:]*:[^/@]+@", re.IGNORECASE)
 
 
 # --- readers -------------------------------------------------------------------------------
@@ -788,7 +788,7 @@ def _odd_secrets(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
     files = [("agent.token_file", agent.token_file)] if agent else []
     files += [("plans.password_file", plans.password_file)] if plans else []
     for where, path in [*files, ("identity.secret_file", settings.identity_file)]:
-        if path is not None and _is_open(path):
+        if path is not None and is_open(path):
             message = f"{path} can be read by everybody on this host: chmod 0600 {path}"
             yield "open-secret", where, message
     urls = agent.urls if agent is not None and agent.token_file is not None else ()
@@ -797,13 +797,6 @@ def _odd_secrets(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
             host = urlsplit(url).hostname
             message = f"sends the token to {host} in plain text over a network; use https"
             yield "plain-token", "agent.url", message
-    if plans is not None and _PASSWORD.search(plans.dsn):
+    if plans is not None and has_password(plans.dsn):
         message = "has a password in it, for whoever reads this file: use password_file"
         yield "password-in-dsn", "plans.dsn", message
-
-
-def _is_open(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & 0o004)
-    except OSError:  # Told by whoever reads it.
-        return False

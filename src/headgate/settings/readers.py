@@ -116,6 +116,23 @@ def is_exposed(url: str) -> bool:
     return parts.scheme == "http" and not is_loopback(parts.hostname)
 
 
+# --- secrets ---------------------------------------------------------------------------------
+
+_PASSWORD = re.compile(r"\bpassword\s*=|://[^/@:]*:[^/@]+@", re.IGNORECASE)
+
+
+def has_password(dsn: str) -> bool:
+    return _PASSWORD.search(dsn) is not None
+
+
+def is_open(path: Path) -> bool:
+    """Everybody on this host can read it."""
+    try:
+        return bool(path.stat().st_mode & 0o004)
+    except OSError:  # Told by whoever reads it.
+        return False
+
+
 # --- what goes together ----------------------------------------------------------------------
 
 

@@ -584,7 +584,7 @@ def test_a_higher_threshold_says_that_it_ends(served: Served, operator: Visitor)
     assert "Ends at" not in text_of(operator.get(THRESHOLD, script=True))
 
 
-@pytest.mark.parametrize("given", ["", "many", "-1", "nan", "1e999"])
+@pytest.mark.parametrize("given", ["", "many", "-1", "nan", "1e999", "5s", "80%"])
 def test_a_threshold_that_is_none_is_refused_with_the_reason(
     served: Served, operator: Visitor, given: str
 ) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
+from headgate.core.units import parse_amount
 from headgate.errors import InvalidRequest
 from headgate.http.page.api import Refused, in_path
 from headgate.http.page.shell import Visit, moved, page, part
@@ -84,7 +86,7 @@ class MetricChanges:
             visit, "overview_threshold.html", refused, view=view, preview=preview, hour=hour
         )
 
-    async def _sent(self, visit: Visit, threshold: float, *, dry_run: bool) -> MetricView:
+    async def _sent(self, visit: Visit, threshold: float | str, *, dry_run: bool) -> MetricView:
         return await visit.api.send(
             "PATCH",
             _metric_path(visit),
@@ -175,16 +177,17 @@ def _member(visit: Visit, doc: ShardDoc) -> MemberDoc:
     return found
 
 
-def _threshold(visit: Visit) -> float:
+def _threshold(visit: Visit) -> float | str:
+    """A number in the metric's unit, or a text with its own: 50ms, 80%."""
     given = visit.form.get("threshold", "").strip()
     try:
-        value = float(given)
+        if math.isfinite(value := float(given)):
+            return value
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        message = f"the threshold is {given[:40]!r}, must be a number"
-        raise InvalidRequest(message, field="threshold")
-    return value
+        with suppress(ValueError):
+            return parse_amount(given).text
+    message = f"the threshold is {given[:40]!r}, must be a number, or read like 50ms, 80%, 4 GiB"
+    raise InvalidRequest(message, field="threshold")
 
 
 def _revision(visit: Visit) -> int:

@@ -1,0 +1,125 @@
+"""The checker of words bites, and its numbers only fall."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from headgate.core.rule import Kind
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _checker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("words", ROOT / "scripts" / "words.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["words"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+words = _checker()
+BRITISH = words.british_spellings()
+TERMS = words.glossary_terms()
+
+BAD_PAGE = (
+    """# A page
+
+The agent refuses whoever asks
+for leave.
+
+- Favour *flumps* (R70).
+
+```
+refused in a program's output
+```
+
+| a | the client is told, and `refused` is code |
+|---|---|
+
+"""
+    + " ".join(["One"] * 31)
+    + ".\n"
+)
+
+
+def found(path: str, texts: object) -> list[str]:
+    return [f"{one.line} {one.what}" for one in words.findings(path, texts, BRITISH, TERMS)]
+
+
+def test_a_bad_page_is_found_line_by_line() -> None:
+    assert found("docs/bad.md", words.markdown_texts(BAD_PAGE)) == [
+        "3 “refuses”: write reject, admit",
+        "3 “whoever”: write client, identity",
+        "4 “for leave”: write permission",
+        "6 “Favour”: write favor",
+        "6 “R70”: a requirement's number",
+        "6 “flumps”: not in the glossary",
+        "12 “is told”: write reported, last seen",
+        "15 a sentence of 31 words",
+    ]
+
+
+def test_a_bad_template_is_found_without_its_code() -> None:
+    page = '<p title="Whom it meets">\n{% if refused %}Work {{ asked }} anew{% endif %}</p>'
+    assert found("x.html", words.template_texts(page)) == [
+        "1 “Whom”: write client, identity",
+        "1 “meets”: write matches, applies to",
+        "2 “anew”: write plain words",
+    ]
+
+
+def test_phrases_of_the_program_are_found_and_names_are_not() -> None:
+    source = 'STATE = "refused"\nraise ValueError(f"{name}: somebody was faster")\n'
+    assert found("x.py", words.literal_texts(source)) == ["2 “somebody”: write client, identity"]
+
+
+def test_a_clean_page_has_no_findings() -> None:
+    page = "The agent rejects the check: *lag* is 9 s. Connection refused is the network's word.\n"
+    assert found("docs/good.md", words.markdown_texts(page)) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "recorded", "expected"),
+    [
+        (1, 1, []),
+        (2, 1, ["a.md: 2 findings, 1 recorded:", "  a.md:1: x", "  a.md:1: x"]),
+        (0, 1, ["a.md: 0 findings, 1 recorded. Run: scripts/words.py --update"]),
+        (1, 0, ["a.md: 1 findings, 0 recorded:", "  a.md:1: x"]),
+    ],
+)
+def test_the_numbers_are_compared_both_ways(now: int, recorded: int, expected: list[str]) -> None:
+    every = {"a.md": [words.Finding("a.md", 1, "x")] * now} if now else {}
+    assert list(words.complaints(every, {"a.md": recorded} if recorded else {})) == expected
+
+
+def test_an_update_never_raises_the_number_of_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
+    (tmp_path / "docs" / "reference" / "glossary.md").write_text("| **lag** | x |\n")
+    page = tmp_path / "docs" / "a.md"
+    page.write_text("Mend it anew.\n")
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    monkeypatch.setattr(words, "PENDING", tmp_path / "pending")
+    assert words.main([]) == 1
+    assert words.main(["--update"]) == 0 and words.main([]) == 0
+    page.write_text("Mend it anew, for ever.\n")
+    assert words.main([]) == 1 and words.main(["--update"]) == 1
+    page.write_text("Fix it.\n")
+    assert words.main([]) == 1
+    assert words.main(["--update"]) == 0 and words.main([]) == 0
+    assert (tmp_path / "pending").read_text() == ""
+
+
+def test_the_glossary_has_the_kinds_of_rules_and_what_the_voice_calls_things() -> None:
+    assert {kind.value for kind in Kind} <= TERMS
+    assert {"check", "admit", "reject", "throttled", "block", "warn", "delay", "client"} <= TERMS
+    assert {"permission", "metric", "threshold", "breach", "unavailable", "stale"} <= TERMS
+    assert {"rollup", "skip", "idle", "hibernating", "awake", "rogue client", "starved"} <= TERMS
+    assert {"server share", "burst limit", "per-query limit", "concurrency limit"} <= TERMS
