@@ -22,7 +22,7 @@ async def main(settings_path: Path, rules: int) -> None:
 
 
 if __name__ == "__main__":
-    configure_logs(for_people=False)
+    configure_logs("json")
     asyncio.Runner(loop_factory=uvloop.new_event_loop).run(
         main(Path(sys.argv[1]), int(sys.argv[2]))
     )

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -435,7 +436,7 @@ def access_faults(settings: Settings) -> Iterator[Fault]:
     given += [("fleet", settings.fleet.etcd)] if settings.fleet is not None else []
     for section, access in given:
         if access.endpoints:
-            for fault in faults_of(lambda access=access: _access_of(access)):  # type: ignore[misc]
+            for fault in faults_of(partial(_access_of, access)):
                 yield fault._replace(place=f"{section}.{fault.place.rpartition('.')[2]}")
 
 

@@ -63,9 +63,10 @@ class Unfailing:
             self._stream.flush()
 
 
-def configure_logs(*, for_people: bool) -> None:
+def configure_logs(form: str) -> None:
+    """`console` for people, `json` for programs, `auto` by whether there is a terminal."""
     renderer: structlog.typing.Processor
-    if for_people:
+    if form == "console" or (form == "auto" and sys.stderr.isatty()):
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     else:
         renderer = structlog.processors.JSONRenderer()

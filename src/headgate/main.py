@@ -56,7 +56,7 @@ from headgate.agent.shards import Shards
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.standby import LOOKS_PER_TAKEOVER, ElectedStandby, Standby
 from headgate.agent.statements import Statements, StatementsProbe
-from headgate.agent.supervise import supervised
+from headgate.agent.supervise import run_loop, supervised
 from headgate.agent.traced import TracedSampler, traced_link, traced_store
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
@@ -97,7 +97,6 @@ from headgate.settings.sections import (
     AgentSettings,
     Anonymous,
     DatabaseSettings,
-    LogFormat,
     StateLoss,
 )
 from headgate.tracingparts import check_tracing, tracer_of
@@ -146,11 +145,11 @@ def run_agent(settings_path: Path) -> int:
     except InvalidSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
-    configure_logs(for_people=_for_people(settings.agent.log))
+    configure_logs(settings.agent.log.value)
     # What a service manager says is in the environment.
     agent = Agent(settings, settings_path, notifier=Notifier(os.environ))  # noqa: TID251
     try:
-        _run(agent.run())
+        run_loop(agent.run())
     except OSError as error:
         log.error("agent.cannot_serve", detail=str(error))
         return 1
@@ -252,25 +251,6 @@ async def _calibrate(database: DatabaseSettings) -> dict[str, float | str]:
         "p99_s": found.p99_s,
         "suggested_threshold_s": found.suggested_s,
     }
-
-
-def _for_people(chosen: LogFormat) -> bool:
-    return chosen is LogFormat.CONSOLE or (chosen is LogFormat.AUTO and sys.stderr.isatty())
-
-
-def _run(main: Awaitable[None]) -> None:
-    """On uvloop where it is installed; the stdlib loop serves as well, slower."""
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    with suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_awaited(main))
-
-
-async def _awaited(main: Awaitable[None]) -> None:
-    await main
 
 
 class Agent:

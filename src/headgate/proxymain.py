@@ -25,7 +25,7 @@ from starlette.requests import Request
 
 from headgate.agent.clock import SystemClock
 from headgate.agent.ports import Clock
-from headgate.agent.supervise import supervised
+from headgate.agent.supervise import run_loop, supervised
 from headgate.core.proxying import ListenTerms, Protocol
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, RelayFault
 from headgate.http.asgi import AsgiBridge
@@ -70,7 +70,6 @@ from headgate.proxy.sockets import (
 from headgate.proxy.status import Facts, Seen, listen_document, sessions_document
 from headgate.proxyparts import DirectoryTaker, Mind, Surroundings, check_files, mind_of
 from headgate.settings.proxy import ProxySettings, load_proxy_settings
-from headgate.settings.sections import LogFormat
 from headgate.traffic.ask import Dialect
 from headgate.traffic.readings import BudgetReadings
 from headgate.version import VERSION
@@ -98,13 +97,13 @@ def run_proxy(settings_path: Path) -> int:
     except InvalidSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 -- before there is a log
         return 2
-    configure_logs(for_people=_for_people(settings.log))
+    configure_logs(settings.log.value)
     try:
         # Before there is a loop: where it has to be built, that takes a while.
         log.info("proxy.loading", detail="the relay is built first, where this host has none yet")
         relay_library()
         # What a service manager says is in the environment.
-        _run(_serve(settings, settings_path, os.environ))  # noqa: TID251
+        run_loop(_serve(settings, settings_path, os.environ))  # noqa: TID251
     except InvalidSettings as error:
         log.error("proxy.settings_refused", detail=str(error))
         return 2
@@ -125,26 +124,8 @@ def check_proxy(settings_path: Path) -> None:
     relay_library()
 
 
-def _for_people(chosen: LogFormat) -> bool:
-    return chosen is LogFormat.CONSOLE or (chosen is LogFormat.AUTO and sys.stderr.isatty())
-
-
 async def _serve(settings: ProxySettings, path: Path, environment: Mapping[str, str]) -> None:
     await Proxy(settings, path, environment).run()
-
-
-def _run(main: Awaitable[None]) -> None:
-    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-    with suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_awaited(main))
-
-
-async def _awaited(main: Awaitable[None]) -> None:
-    await main
 
 
 @dataclass(slots=True)

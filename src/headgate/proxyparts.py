@@ -9,12 +9,12 @@ For new settings a new Mind is made, of the old one's parts where these can foll
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headgate.agent.ports import Clock, PolicySink
 from headgate.core.lint import Severity
-from headgate.core.proxying import PlanTerms, ReleaseKind
+from headgate.core.proxying import ReleaseKind
 from headgate.errors import Fault, InvalidSettings, PolicyRefused
 from headgate.native.region import PatternView
 from headgate.peers import load_access
@@ -41,7 +41,7 @@ from headgate.proxy.release import Pacing
 from headgate.proxy.reports import Reports
 from headgate.proxy.targets import FixedTargets, FollowedTargets
 from headgate.proxywiring import AgentDialling
-from headgate.settings.document import load_policy
+from headgate.settings.document import first_line, load_policy
 from headgate.settings.proxy import AgentLinkSettings, ProxySettings
 from headgate.traffic.compiled import compile_policy
 from headgate.traffic.lint import advise
@@ -166,7 +166,7 @@ def check_files(settings: ProxySettings) -> None:
     if settings.slowlog.path is not None:
         faults.append(Fault("slowlog.path", _unwritable(settings.slowlog.path)))
     if settings.plans is not None:
-        faults.append(Fault("plans.dsn", _no_conninfo(settings.plans.dsn)))
+        faults.append(Fault("plans.dsn", _no_conninfo(settings.plans.terms.dsn)))
     found = [fault for fault in faults if fault.message]
     if found:
         raise InvalidSettings(found)
@@ -300,21 +300,13 @@ def _add_plans(mind: Mind, around: Surroundings) -> None:
         return
     from headgate.proxy.explaining import PostgresSessions  # here: it needs psycopg
 
-    password = None
-    if plans.password_file is not None:
-        password = _first_line(plans.password_file)
-    terms = PlanTerms(plans.dsn, password, plans.timeout_s, plans.per_s, mind.settings.memory.plans)
+    path, password = plans.password_file, None
+    if path is not None:
+        password = first_line(path, "plans.password_file", "password")
+    terms = replace(plans.terms, password=password, max_known=mind.settings.memory.plans)
     part = Plans(around.relay, terms, PostgresSessions(terms), around.clock, around.patterns)
     mind.shared.append(part)
     mind.watchers.append(part)
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        fault = Fault("plans.password_file", f"no password can be read from {path}")
-        raise InvalidSettings([fault]) from None
 
 
 def _targets(

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -42,7 +43,7 @@ from headgate.pgext.publisher import FilePolicySink
 from headgate.pgext.trace_reader import TraceReader
 from headgate.probes.factory import DatabaseProbes
 from headgate.settings.agent import Settings
-from headgate.settings.document import load_policy
+from headgate.settings.document import first_line, load_policy
 from headgate.settings.readers import is_loopback
 from headgate.settings.sections import AgentSettings, DatabaseSettings, TrafficSettings
 from headgate.stores.sqlite import SqliteStore, TemporaryStore
@@ -104,29 +105,23 @@ def _traffic_faults(database: DatabaseSettings, clock: Clock) -> Iterator[Fault]
 
 
 def _probe_faults(database: DatabaseSettings) -> Iterator[Fault]:
-    place = f"databases.{database.name}"
-    try:
-        probes = probes_of(database)
-    except InvalidSettings as error:
-        yield from error.faults
-        # With another password, the rest of it could be as wrong.
-        yield from _dsn_faults(database, known=error.faults)
+    place, faults = f"databases.{database.name}", dict[Fault, None]()
+    # A password that cannot be read hides nothing else.
+    for one in (database, replace(database, password_file=None)):
+        found = faults_of(partial(probes_of, one))
+        faults |= dict.fromkeys(found)
+    yield from faults
+    if found:
         return
+    probes = probes_of(one)
     for spec in database.metrics.values():
-        for fault in faults_of(lambda spec=spec: probes.probe_for(spec)):  # type: ignore[misc]
+        for fault in faults_of(partial(probes.probe_for, spec)):
             own = fault.place.removeprefix("metrics.").removeprefix(spec.name).lstrip(".")
             where = f"{place}.metrics.{spec.name}.{own}".rstrip(".")
             yield fault._replace(place=where)
     if database.heartbeat_interval_s:
-        for fault in faults_of(lambda: probes.heartbeat_writer(database.heartbeat_table)):
+        for fault in faults_of(partial(probes.heartbeat_writer, database.heartbeat_table)):
             yield fault._replace(place=f"{place}.heartbeat_table")
-
-
-def _dsn_faults(database: DatabaseSettings, known: list[Fault]) -> Iterator[Fault]:
-    """Told together with a password that cannot be read."""
-    if database.password_file is not None:
-        without = replace(database, password_file=None)
-        yield from (f for f in faults_of(lambda: probes_of(without)) if f not in known)
 
 
 def _url_faults(settings: Settings) -> Iterator[Fault]:
@@ -415,13 +410,6 @@ def _password(database: DatabaseSettings) -> str | None:
     if path is None:
         return None
     return first_line(path, f"databases.{database.name}.password_file", "password")
-
-
-def first_line(path: Path, place: str, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, IndexError, UnicodeDecodeError):
-        raise InvalidSettings([Fault(place, f"no {what} can be read from {path}")]) from None
 
 
 def places_of(settings: Settings) -> list[Place]:

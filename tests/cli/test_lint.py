@@ -127,6 +127,13 @@ rollup = "avg"
 [databases.other]
 engine = "mysql"
 dsn = "host=127.0.0.1"
+
+[databases.third]
+engine = "postgres"
+dsn = "host=127.0.0.1"
+password_file = "{folder}/password"
+[databases.third.metrics.lag]
+options = {{ method = "magic" }}
 """
 
 
@@ -143,14 +150,16 @@ def test_what_an_agent_would_refuse_at_its_start_is_told_all_at_once(
         "12: fault databases.main.password_file: no password can be read",
         "15: fault databases.main.metrics.lag.rollup: unknown roll-up 'avg'",
         "19: fault databases.other.dsn: must begin with mysql://",
+        "24: fault databases.third.password_file: no password can be read",
+        "26: fault databases.third.metrics.lag.options.method: is 'magic', must be auto, native",
     }
     for argv, code in ((("lint",), 1), (("agent", "--check-config", "--config"), 2)):
         ran = run(*argv, str(settings))
         assert ran.code == code
         assert {line for line in expected if f"{settings}:{line}" not in ran.out} == set(), ran.out
-        assert ran.out.splitlines()[-1] == "7 faults"
+        assert ran.out.splitlines()[-1] == "9 faults"
     started = run("agent", "--config", str(settings))
-    assert started.code == 2 and len(started.err.splitlines()) == 7
+    assert started.code == 2 and len(started.err.splitlines()) == 9
 
 
 def test_a_file_for_another_host_is_validated_alone(run: Run, settings: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from headgate.agent.budgetedition import ANOTHER, RESERVED_NAMES
@@ -21,6 +20,7 @@ from headgate.agent.ruledrafts import (
     is_change,
     taken_out,
 )
+from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.change_log import LogState, budget_id, stands
 from headgate.core.lint import Advice, Severity
@@ -102,7 +102,7 @@ def judged(
         message = f"{name} is a word of the API's own: {ANOTHER}"
         raise InvalidSettings([Fault(f"{place}.name".lstrip("."), message)])
     try:
-        budget = parse_budget(with_end(raw, asked, place=place), place=place)
+        budget = parse_budget(with_end(raw, asked.wall_s, place=place), place=place)
     except InvalidSettings as error:
         raise InvalidSettings(_placed(error.faults)) from None
     advice = advise(Policy((budget,)), wall_ms=int(asked.wall_s * 1000))
@@ -113,21 +113,20 @@ def judged(
     return item, [_as_advice(one, shown) for one in advice]
 
 
-def with_end(raw: Mapping[str, Any], asked: Asked, *, place: str = "") -> dict[str, Any]:
+def with_end(raw: Mapping[str, Any], wall_s: float, *, place: str = "") -> dict[str, Any]:
     """`for`, as rules have it, is counted from now; it is not kept, the end is."""
     given = dict(raw)
     lasts = given.pop("for", None)
     if lasts is None:
         return given
-    where = f"{place}.for"
+    where = f"{place}.for" if place else "for"
     if given.get("expires_at") is not None:
         raise InvalidSettings([Fault(where, "says the end twice: give `for` or `expires_at`")])
     try:
-        ends_s = asked.wall_s + parse_for(lasts)
+        ends_s = wall_s + parse_for(lasts)
     except ValueError as error:
         raise InvalidSettings([Fault(where, str(error))]) from None
-    ends = datetime.fromtimestamp(round(ends_s), UTC).isoformat().replace("+00:00", "Z")
-    return {**given, "expires_at": ends}
+    return {**given, "expires_at": iso(round(ends_s))}
 
 
 def check_budget_room(held: LogState, changes: Sequence[Edit], wall_s: float) -> None:

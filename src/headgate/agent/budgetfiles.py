@@ -98,9 +98,8 @@ def _change(
     """None: it says no more than what lies beneath."""
     name, place = entry.raw["name"], entry.place
     whole, at, unset = _besides(entry, base)
-    settings = with_end(
-        {key: one for key, one in entry.raw.items() if key not in _BESIDES}, asked, place=place
-    )
+    given = {key: one for key, one in entry.raw.items() if key not in _BESIDES}
+    settings = with_end(given, asked.wall_s, place=place)
     if name in RESERVED_NAMES and base is None:
         message = f"{name} is a word of the API's own: {ANOTHER}"
         raise InvalidSettings([Fault(f"{place}.name", message)])

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from headgate.agent.budgetdrafts import check_budget_room, judged
@@ -30,6 +29,7 @@ from headgate.agent.ruledrafts import (
     rule_item,
     rule_spec,
 )
+from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item, item_key
 from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
 from headgate.core.change_log import (
@@ -198,10 +198,6 @@ def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
         **{key: one for key, one in settings.items() if one is not None},
         **({UNSET: unset} if unset else {}),
     }
-
-
-def iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")
 
 
 # --- applied -------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from headgate.agent.ports import Clock
 from headgate.core.samples import BootInstant, Instant
 
-OURSELVES = "headgate"
 STEP_S = 1.0
 """A wall clock that moved by more than this against the monotonic one was set."""
 

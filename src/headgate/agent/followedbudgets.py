@@ -23,7 +23,7 @@ from headgate.agent.budgetitems import (
 from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget
 from headgate.agent.changeshelf import ChangeMemory
 from headgate.agent.changetime import ChangeTime
-from headgate.core.change import ChangeKind, Item
+from headgate.core.change import FORGET_AFTER_S, ChangeKind, Item
 from headgate.core.change_log import ends_at
 from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place
@@ -34,7 +34,6 @@ from headgate.traffic.policy import Policy
 
 log = structlog.get_logger()
 
-FORGET_AFTER_S = 86_400.0
 ONE_AGENT = "is for one agent alone: that is for its own log, not for a fleet's"
 
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import structlog
 
 from headgate.agent.changeshelf import ChangeMemory
-from headgate.agent.changetime import OURSELVES, ChangeTime, TimeMark
+from headgate.agent.changetime import ChangeTime, TimeMark
 from headgate.agent.rulesteps import Origin, RuleEntry, value_of
 from headgate.agent.schedules import check_zone
-from headgate.core.change import ChangeKind, Item
+from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item
 from headgate.core.change_log import ends_at
 from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry
@@ -32,7 +32,6 @@ SPLIT = "@"
 """Between the id of an item and the database where it is in force; no id has it."""
 OF_FLEET = "@fleet"
 """After the id of one whose name this agent had given to a rule of its own."""
-FORGET_AFTER_S = 86_400.0
 SAME_S = 0.01
 HALF = "it was set together with {other}, which is not known here: neither counts alone"
 

@@ -17,11 +17,11 @@ import structlog
 from headgate.agent.changetime import ChangeTime
 from headgate.agent.logwriter import Draft
 from headgate.agent.members import LocalMember
-from headgate.agent.ownitems import OURSELVES, Make, SetItems, put, standing
+from headgate.agent.ownitems import Make, SetItems, put, standing
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.shard import NoSuchMember, Shard
-from headgate.core.change import ChangeKind, Item
+from headgate.core.change import OURSELVES, ChangeKind, Item
 from headgate.core.change_log import LogState
 from headgate.core.samples import Instant
 from headgate.core.shard import MAX_HANDOVER_S, Handover

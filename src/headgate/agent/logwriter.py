@@ -69,7 +69,6 @@ WITHIN_S = 20.0
 """All tries of the same together: somebody waits for the answer."""
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
-OURSELVES = "headgate"
 LARGE = 500
 """Items; more are worked on in a thread, so that checks have their turn."""
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
+from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric
@@ -532,18 +532,22 @@ def end_of(
         return (None if wish.expires_at == math.inf else wish.expires_at), ()
     was = None if before is None else ends_at(before)
     if wish.keeps_end and was is not None:
-        message = (
-            f"ends at {_iso(was)}, as before. Give another end (for: 2h), or none (for: never)"
+        return was, (
+            _ends(wish, was, "as before. Give another end (for: 2h), or none (for: never)"),
         )
-        return was, (Advice(Severity.WARNING, "ends", wish.metric, message),)
     if not looser:
         return None, ()
     end_s = asked.wall_s + LOOSER_FOR_S
     message = (
-        f"ends at {_iso(end_s)}, after {LOOSER_FOR_S / 3600:g} h: it {why}, and no end was given. "
+        f"after {LOOSER_FOR_S / 3600:g} h: it {why}, and no end was given. "
         "Give one (for: 2h), or keep it (for: never)"
     )
-    return end_s, (Advice(Severity.WARNING, "ends", wish.metric, message),)
+    return end_s, (_ends(wish, end_s, message),)
+
+
+def _ends(wish: Wish, end_s: float, message: str) -> Advice:
+    told = f"ends at {iso(math.ceil(end_s))}, {message}"
+    return Advice(Severity.WARNING, "ends", wish.metric, told)
 
 
 def _loosens(entry: Entry | None, beneath: Entry | None, known: MetricBefore) -> bool:
@@ -560,9 +564,4 @@ def may_admit_more(entry: Entry | None, than: Entry | None) -> bool:
 
 
 def with_end(value: dict[str, Any], end_s: float | None) -> dict[str, Any]:
-    return value if end_s is None else {**value, "expires_at": _iso(end_s)}
-
-
-def _iso(wall_s: float) -> str:
-    at = datetime.fromtimestamp(math.ceil(wall_s), tz=UTC)
-    return at.isoformat().replace("+00:00", "Z")
+    return value if end_s is None else {**value, "expires_at": iso(math.ceil(end_s))}

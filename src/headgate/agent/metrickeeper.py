@@ -44,11 +44,11 @@ from headgate.agent.metricdrafts import (
     there,
     wish_of,
 )
-from headgate.agent.ownitems import OURSELVES, Expecting, Make, SetItems, put
+from headgate.agent.ownitems import Expecting, Make, SetItems, put
 from headgate.agent.ports import Clock, Probe, ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
-from headgate.core.change import Item
+from headgate.core.change import OURSELVES, Item
 from headgate.core.change_log import ChangeMade, LogState, ends_at
 from headgate.core.layers import layers_at
 from headgate.core.lint import Advice

@@ -17,7 +17,7 @@ from headgate.agent.changetime import ChangeTime
 from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.change import FORGET_AFTER_S, ChangeKind, Edit, Item
 from headgate.core.change_log import ChangeMade, LogState, ends_at
 from headgate.core.exchange import apart
 from headgate.core.reach import HERE, Reach
@@ -25,9 +25,6 @@ from headgate.errors import Conflict, StoreUnavailable
 
 log = structlog.get_logger()
 
-OURSELVES = "headgate"
-"""Who ends what has come to its end."""
-FORGET_AFTER_S = 86_400.0
 FORGET_EVERY_S = 60.0
 MAX_FORGOTTEN_AT_ONCE = 500
 

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, cast
 import structlog
 
 from headgate.agent.logwriter import (
-    OURSELVES,
     Draft,
     Ground,
     LogWriter,
@@ -31,6 +30,7 @@ from headgate.agent.ports import Clock, OwnStore, SharedLog
 from headgate.core.change import (
     HEAD,
     ITEMS,
+    OURSELVES,
     REPLICATED,
     ROLLBACK,
     ChangeKind,

@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, Unpack
 
 import structlog
 
+from headgate.agent.budgetdrafts import with_end
 from headgate.agent.budgetedition import (
     ANOTHER,
     RESERVED_NAMES,
@@ -49,14 +49,13 @@ from headgate.agent.budgetlayers import (
 from headgate.agent.changebook import OwnBook
 from headgate.agent.logwriter import Draft, NoSuchItem, Shown, beside
 from headgate.agent.ownitems import Expecting
-from headgate.agent.policynotes import FOLLOWED, OURSELVES, READ, PolicyNotes
+from headgate.agent.policynotes import FOLLOWED, READ, PolicyNotes
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.rollback import as_after
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change import ChangeKind, Item, Revision
+from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item, Revision
 from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.lint import Severity
-from headgate.core.rule_times import parse_for
 from headgate.errors import (
     Conflict,
     Fault,
@@ -70,7 +69,6 @@ from headgate.traffic.policy import Mode, Policy, When
 
 __all__ = [
     "ANOTHER",
-    "OURSELVES",
     "RESERVED_NAMES",
     "Change",
     "Edition",
@@ -82,7 +80,7 @@ __all__ = [
 
 log = structlog.get_logger()
 
-FORGET_AFTER_S, LOOK_EVERY_S = 86_400.0, 3600.0
+LOOK_EVERY_S = 3600.0
 """What was taken out is in the log for a day."""
 MAX_FORGOTTEN_AT_ONCE = 250
 UNCHANGED = "as the settings file and the fleet have it"
@@ -283,7 +281,7 @@ class PolicyKeeper:
         **by: Unpack[Expecting],
     ) -> Change:
         """Add or replace one; `new`: only where there is none yet. Starts in `warn` (R122)."""
-        whole = self._with_end({**raw, "name": raw.get("name", name)})
+        whole = with_end({**raw, "name": raw.get("name", name)}, self._clock.now().wall_s)
         if whole["name"] != name:
             raise InvalidSettings([Fault("name", f"is {whole['name']!r}, not {name!r}")])
 
@@ -298,7 +296,7 @@ class PolicyKeeper:
         self, name: str, raw: Mapping[str, Any], **by: Unpack[Expecting]
     ) -> Change:
         """Some settings of one; null takes one out."""
-        given = self._with_end(raw)
+        given = with_end(raw, self._clock.now().wall_s)
         if given.get("name", name) != name:
             message = "cannot be changed: that would be another budget; make it, and delete this"
             raise InvalidSettings([Fault("name", message)])
@@ -539,21 +537,6 @@ class PolicyKeeper:
             f"{self.database} has no revision {n} of its policy; "
             f"`headgate budget history {self.database}` lists those that are kept"
         )
-
-    def _with_end(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """`for`, as rules have it, is counted from now; it is not kept, the end is."""
-        given = dict(raw)
-        lasts = given.pop("for", None)
-        if lasts is None:
-            return given
-        if given.get("expires_at") is not None:
-            raise InvalidSettings([Fault("for", "says the end twice: give `for` or `expires_at`")])
-        try:
-            ends_s = self._clock.now().wall_s + parse_for(lasts)
-        except ValueError as error:
-            raise InvalidSettings([Fault("for", str(error))]) from None
-        ends = datetime.fromtimestamp(round(ends_s), UTC).isoformat().replace("+00:00", "Z")
-        return {**given, "expires_at": ends}
 
     def _wall_ms(self) -> int:
         return int(self._clock.now().wall_s * 1000)

@@ -19,7 +19,7 @@ from headgate.agent.budgetedition import Change, Edition, audited, summary
 from headgate.agent.budgetlayers import EMPTY
 from headgate.agent.logwriter import beside
 from headgate.agent.ports import Clock, OwnStore
-from headgate.core.change import NOTES, quoted
+from headgate.core.change import NOTES, OURSELVES, quoted
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
 from headgate.core.stored import read_object
@@ -27,7 +27,6 @@ from headgate.traffic.policy import Policy
 
 log = structlog.get_logger()
 
-OURSELVES = "headgate"
 READ, FOLLOWED = "policy.read", "policy.followed"
 """Actions: the settings file's, and the fleet's, as they came into force."""
 NOTHING = Edition(0, EMPTY, Policy())

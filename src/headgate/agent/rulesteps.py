@@ -84,10 +84,10 @@ def value_of(spec: RuleSpec) -> Mapping[str, Any]:
     rule = spec.rule
     value: dict[str, Any] = {
         **written(rule, spec.schedule),
-        "expires_at": _iso(rule.expires_at),
-        "created_at": _iso(rule.created_at),
+        "expires_at": iso(rule.expires_at),
+        "created_at": iso(rule.created_at),
         "created_by": rule.created_by,
-        "set_at": _iso(spec.set_at),
+        "set_at": iso(spec.set_at),
     }
     if spec.ruled_at is not None:
         value["ruled_at"] = spec.ruled_at
@@ -106,5 +106,5 @@ def mark_of(value: Mapping[str, Any]) -> TimeMark | None:
     return parse_mark({"ruled_s": value.get("ruled_at"), "wall_s": set_at})
 
 
-def _iso(wall_s: float) -> str:
+def iso(wall_s: float) -> str:
     return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")

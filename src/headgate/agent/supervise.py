@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -11,6 +13,17 @@ log = structlog.get_logger()
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where it is installed; the stdlib loop serves as well, slower."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
 
 
 async def supervised(name: str, run: Callable[[], Awaitable[None]]) -> None:

@@ -30,6 +30,10 @@ LOG, ITEMS, WIDE = "log/", "items/", "items/wide/"
 NOTES = "notes/"
 MAX_REVISIONS = 500
 """Of a log; the oldest goes with the commit of the newest."""
+OURSELVES = "headgate"
+"""The author of what an agent does automatically."""
+FORGET_AFTER_S = 86_400.0
+"""What is over is known, and shown, for so long."""
 REPLICATED = "replicated"
 """The action of a revision: another agent of the shard has made its changes."""
 ROLLBACK = "rollback"

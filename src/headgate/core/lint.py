@@ -22,6 +22,7 @@ from headgate.core.metrics import (
     Sql,
 )
 from headgate.core.names import Scope
+from headgate.core.units import duration_text
 
 FAR = 10.0
 """Times the default, above or below, from which a threshold looks like a slip."""
@@ -149,8 +150,9 @@ def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[A
         return []  # Our default trades resolution for 4 commits a second instead of 50.
     low, high = spec.threshold / 5, spec.threshold / 2.5
     message = (
-        f"is {spec.interval_s:g}, too coarse for a threshold of {spec.threshold:g} s: a spike and "
-        f"its recovery pass between two probes. Use {low:g} to {high:g}"
+        f"is {duration_text(spec.interval_s)}, too coarse for a threshold of "
+        f"{duration_text(spec.threshold)}: a spike and its recovery pass between two probes. Use "
+        f"{duration_text(low)} to {duration_text(high)}"
     )
     return [Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message)]
 
@@ -168,12 +170,13 @@ def _pace(spec: MetricSpec, place: str) -> list[Advice]:
 def _timing(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
     advice = []
     if spec.name == "pool_usage" and spec.interval_s > 2:
-        message = f"is {spec.interval_s:g}: a pool fills up within seconds; use 1 to 2"
+        message = f"is {duration_text(spec.interval_s)}: a pool fills up in seconds; use 1s to 2s"
         advice.append(Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message))
     if spec.timeout_s > spec.interval_s and {"interval_s", "timeout_s"} & raw.keys():
         message = (
-            f"is {spec.timeout_s:g}, above interval_s = {spec.interval_s:g}: a slow probe is never "
-            "doubled, so values will come more rarely than asked for"
+            f"is {duration_text(spec.timeout_s)}, above interval_s = "
+            f"{duration_text(spec.interval_s)}: a slow probe is never doubled, so values will come "
+            "more rarely than asked for"
         )
         advice.append(Advice(Severity.WARNING, "slow-timeout", f"{place}.timeout_s", message))
     return advice
@@ -183,8 +186,9 @@ def _cached_view(spec: MetricSpec, engine: Engine, place: str) -> list[Advice]:
     if engine is not Engine.MYSQL or spec.name not in _FROM_INNODB_TRX or spec.interval_s >= 0.2:
         return []
     message = (
-        f"is {spec.interval_s:g}: InnoDB renews its transaction table only after 0.1 s without a "
-        "reader, so a faster probe would read one old answer for ever. Use 0.2 or more"
+        f"is {duration_text(spec.interval_s)}: InnoDB renews its transaction table only after "
+        "100 ms without a reader, so a faster probe would always read one old answer. Use 200ms or "
+        "more"
     )
     return [Advice(Severity.ERROR, "cached-view", f"{place}.interval_s", message)]
 

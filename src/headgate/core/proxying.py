@@ -5,7 +5,7 @@ settings/proxy ──reads──► GateTerms, ReleaseTerms, … ──► proxy
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
@@ -27,6 +27,7 @@ from headgate.core.settings import (
 
 MAX_SOURCES = 16
 MAX_BANDS = 16
+MAX_TRUSTED_USERS = 8
 DEFAULT_THREADS = 4
 
 
@@ -210,11 +211,17 @@ class ReleaseTerms:
 class PlanTerms:
     """EXPLAIN on a side connection, once a pattern."""
 
-    dsn: str
-    password: str | None = None
-    timeout_s: float = 1.0
-    per_s: float = 20.0
-    """EXPLAINs a second at most."""
+    dsn: Annotated[
+        str,
+        Key(
+            "Postgres: a side connection for EXPLAIN, once a pattern, so that budgets know what a "
+            "statement costs before it has run. Without one, only wall time is learned.",
+            text(2048),
+        ),
+    ] = field(repr=False)
+    password: str | None = field(default=None, repr=False)
+    timeout_s: Annotated[float, Key("Of one EXPLAIN.", seconds(0.05, 60))] = 1.0
+    per_s: Annotated[float, Key("EXPLAINs a second, at most.", number(0.1, 1000))] = 20.0
     max_known: int = 4096
 
 
@@ -345,14 +352,27 @@ class Source:
         return f"{self.kind.value}:{self.name}" if self.name else self.kind.value
 
 
+def _users(value: object) -> tuple[str, ...]:
+    found = names(MAX_TRUSTED_USERS)(value)
+    for user in found:
+        if not 1 <= len(user.encode()) <= 63:
+            raise ValueError(f"names {user!r}, must have 1–63 bytes")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """A tag that counts only from these users, or signed (R149)."""
 
-    tag: str
-    """`*`: every tag."""
-    users: tuple[str, ...] = ()
-    signed: bool = False
+    tag: Annotated[str, Key("Key of the tag; `*`: every tag.", text(65))]
+    users: Annotated[tuple[str, ...], Key("Database users from whom it counts.", _users)] = ()
+    signed: Annotated[
+        bool, Key("true: it counts from anybody, if headgate_sig vouches for it.")
+    ] = False
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if not self.tag:
+            yield "tag", "is missing"
 
 
 def _sources(value: object) -> tuple[Source, ...]:

@@ -49,6 +49,8 @@ def labels(value: object) -> Mapping[str, str]:
     return MappingProxyType(dict(value))
 
 
+_OWN = Rollup()
+
 ROLLUP_SETTINGS = (
     Setting(
         "scope",
@@ -62,7 +64,7 @@ ROLLUP_SETTINGS = (
         "How members' values become the shard's: `max`, `min`, `sum`, `mean`, `unhealthy`, "
         "`quorum`, or a plug-in of the group `headgate.rollups`.",
         _aggregate,
-        default="max",
+        default=_OWN.by,
     ),
     Setting(
         "rollup_of",
@@ -74,14 +76,14 @@ ROLLUP_SETTINGS = (
         "rollup_labels",
         "Only members that carry all these labels.",
         labels,
-        default=MappingProxyType({}),
+        default=_OWN.labels,
         shown_default="any member",
     ),
     Setting(
         "rollup_limit",
         "With rollup = `unhealthy`: how many members may be unhealthy.",
         number(0, 256),
-        default=0.0,
+        default=_OWN.limit,
     ),
     Setting(
         "quorum",
@@ -93,7 +95,7 @@ ROLLUP_SETTINGS = (
         "ignore_hosts",
         "Leave out up to this many of the worst members, never the last one.",
         whole(0, 256),
-        default=0,
+        default=_OWN.ignore_hosts,
     ),
     Setting(
         "ignore_above",
@@ -106,25 +108,25 @@ ROLLUP_SETTINGS = (
         "A member without a usable value: `reject` for missing_for_s, then skip it; or "
         "`ignore` it at once.",
         one_of(MissingPolicy),
-        default=MissingPolicy.REJECT,
+        default=_OWN.missing,
     ),
     Setting(
         "missing_for_s",
         "How long a missing member holds up its shard before it is skipped.",
         seconds(0, 30 * 86400),
-        default=600.0,
+        default=_OWN.missing_for_s,
     ),
     Setting(
         "empty",
         "When no member is left to roll up: `reject`, or `admit` by this metric.",
         one_of(EmptyPolicy),
-        default=EmptyPolicy.REJECT,
+        default=_OWN.empty,
     ),
     Setting(
         "grace_s",
         "How long a member which has just joined or come back may be unhealthy without counting.",
         seconds(0, 7 * 86400),
-        default=0.0,
+        default=_OWN.grace_s,
     ),
     Setting(
         "hopeless_for_s",
@@ -132,14 +134,14 @@ ROLLUP_SETTINGS = (
         "its threshold for so long, during which it alone kept the gate closed and the value did "
         "not fall; never more than half of the replicas. 0 never skips one.",
         seconds(0, 30 * 86400),
-        default=600.0,
+        default=_OWN.hopeless_for_s,
     ),
     Setting(
         "hopeless_factor",
         "How many times its threshold a replica has to be above to be skipped as hopeless. It "
         "counts again as soon as it is not.",
         number(1, 1e9),
-        default=10.0,
+        default=_OWN.hopeless_factor,
     ),
 )
 

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.policykeeper import OURSELVES, Change, exempting
+from headgate.agent.policykeeper import Change, exempting
 from headgate.agent.ports import Clock
 from headgate.agent.traces import TraceMemory
+from headgate.core.change import OURSELVES
 from headgate.core.settings import unknown
 from headgate.errors import InvalidRequest
 from headgate.http.documents import json_object, json_response

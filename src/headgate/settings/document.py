@@ -120,6 +120,14 @@ def settings_text(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
         raise InvalidSettings([Fault("", "is not UTF-8 here", line)], source) from None
 
 
+def first_line(path: Path, place: str, what: str) -> str:
+    """Of a file with a secret in it, or InvalidSettings."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        raise InvalidSettings([Fault(place, f"no {what} can be read from {path}")]) from None
+
+
 def toml_tables(content: str, source: str) -> dict[str, Any]:
     tables: dict[str, Any] = _parsed(content, source, is_json=False)
     return tables

@@ -28,6 +28,7 @@ from headgate.core.proxying import (
     ListenTerms,
     ListenTls,
     MemoryTerms,
+    PlanTerms,
     Protocol,
     RelayTerms,
     ReleaseKind,
@@ -68,7 +69,6 @@ ENVIRONMENT_PREFIX = "HEADGATE_PROXY_"
 MAX_LISTENERS = 16
 MAX_SERVERS = 32
 MAX_TRUSTS = 16
-MAX_TRUSTED_USERS = 8
 MAX_TOKENS = 64
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 MAX_SOCKET_BYTES = 107 - len(".4194304")
@@ -106,14 +106,6 @@ def _agent_url(url: str) -> str:
     if parts.scheme not in ("http", "https", "unix") or not sound or parts.username:
         raise ValueError(f"is {url!r}, must read like https://db1:8087 or /run/headgate/agent.sock")
     return url
-
-
-def _users(value: object) -> tuple[str, ...]:
-    found = names(MAX_TRUSTED_USERS)(value)
-    for user in found:
-        if not 1 <= len(user.encode()) <= 63:
-            raise ValueError(f"names {user!r}, must have 1–63 bytes")
-    return found
 
 
 def _secret_of(path: Path) -> bytes:
@@ -326,19 +318,6 @@ class IdentitySection:
 
 
 @dataclass(frozen=True, slots=True)
-class TrustSection:
-    tag: Annotated[str, Key("Key of the tag; `*`: every tag.", text(65))]
-    users: Annotated[tuple[str, ...], Key("Database users from whom it counts.", _users)] = ()
-    signed: Annotated[
-        bool, Key("true: it counts from anybody, if headgate_sig vouches for it.")
-    ] = False
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        if not self.tag:
-            yield "tag", "is missing"
-
-
-@dataclass(frozen=True, slots=True)
 class PolicySettings:
     file: Annotated[
         Path | None,
@@ -363,19 +342,10 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class PlansSettings:
-    dsn: Annotated[
-        str,
-        Key(
-            "Postgres: a side connection for EXPLAIN, once a pattern, so that budgets know what a "
-            "statement costs before it has run. Without one, only wall time is learned.",
-            text(2048),
-        ),
-    ] = field(repr=False)
+    terms: Annotated[PlanTerms, Flat()]
     password_file: Annotated[
         Path | None, Key("File whose first line is its password.", file_path)
     ] = None
-    timeout_s: Annotated[float, Key("Of one EXPLAIN.", seconds(0.05, 60))] = 1.0
-    per_s: Annotated[float, Key("EXPLAINs a second, at most.", number(0.1, 1000))] = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +408,7 @@ STRUCTS: Mapping[str, type] = MappingProxyType(
         "[agent]": AgentLinkSettings,
         "[follow]": FollowSection,
         "[identity]": IdentitySection,
-        "[[identity.trust]]": TrustSection,
+        "[[identity.trust]]": Trust,
         "[gate]": GateTerms,
         "[release]": ReleaseTerms,
         "[policy]": PolicySettings,
@@ -588,8 +558,8 @@ def _follow(
 def _identity(document: Document) -> IdentitySection:
     raw = document.tables.get("identity", {})
     entries = raw.get("trust", []) if isinstance(raw, Mapping) else []
-    rows = document.each("identity.trust", TrustSection, MAX_TRUSTS, raw=entries)
-    trusts = tuple(Trust(row.tag, row.users, row.signed) for _, row in rows)
+    rows = document.each("identity.trust", Trust, MAX_TRUSTS, raw=entries)
+    trusts = tuple(trust for _, trust in rows)
     section = document.read(raw, IdentitySection, "identity", frozenset({"trust"}))
     if section is None:
         return IdentitySection()
@@ -797,6 +767,6 @@ def _odd_secrets(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
             host = urlsplit(url).hostname
             message = f"sends the token to {host} in plain text over a network; use https"
             yield "plain-token", "agent.url", message
-    if plans is not None and has_password(plans.dsn):
+    if plans is not None and has_password(plans.terms.dsn):
         message = "has a password in it, for whoever reads this file: use password_file"
         yield "password-in-dsn", "plans.dsn", message

@@ -38,11 +38,6 @@ class Replay:
     notes: Sequence[str] = ()
 
     @property
-    def share_noticed(self) -> float:
-        noticed = self.refused + self.warned + self.delayed
-        return noticed / self.statements if self.statements else 0.0
-
-    @property
     def span(self) -> str:
         return age(self.span_s)
 
