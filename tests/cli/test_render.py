@@ -354,7 +354,7 @@ def test_on_a_low_terminal_what_refuses_stays() -> None:
     view = Trend("u").take(read(StatusDoc, status), 1.0)
     text = framed(view, height=16)
     assert "late" in text and "mute" in text
-    assert "more metrics, none of them refusing" in text
+    assert "more metrics, all of them healthy" in text
     assert len(text.splitlines()) <= 16
 
 

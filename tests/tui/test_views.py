@@ -97,7 +97,7 @@ def test_advice_comes_first() -> None:
 def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
     """R56: looking wakes nobody."""
     resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
-    assert "hibernating  main: nobody asks, so nothing is measured; w wakes" in shown(
+    assert "hibernating  main: no checks, so nothing is measured; w wakes" in shown(
         State(), resting
     )
 

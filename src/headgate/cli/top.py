@@ -1,4 +1,4 @@
-"""`headgate top`, and what a live screen is asked to show. The screen itself is tui/'s."""
+"""`headgate top`, and what a live screen is to show. The screen itself is tui/'s."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Screen(Protocol):
 
 
 def watch(context: typer.Context, wanted: Watched) -> None:
-    """By whoever has a screen: it is beyond this ring."""
+    """The screen is beyond this ring: __main__.py hands it in, as the context's object."""
     screen: Screen = context.obj
     screen.watch(wanted)
 

@@ -2,7 +2,7 @@
 
 keys, the page ──► Tour ──► scenes/            a scene at a time, in a thread
 keys ──► Director ──► handover.py, replica.py  between scenes: one change at a time, in a thread
-Stage ──look──► Frame ──► screen.py ──► tui/   whose other views ask the primary's agent
+Stage ──look──► Frame ──► screen.py ──► tui/   whose other views show the primary's agent
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Director:
         self._frame_s = FRAME_S
         self._led_by: str | None = None
         self._told = 0
-        """The scene whose outcome was told last."""
+        """The scene of the last outcome that was shown."""
         self.token = stage.tokens.operator
         """In the page's address."""
         self.tour = Tour(stage, SCENES, self._tell, pauses=True, on_begin=self._begin_scene)
@@ -248,7 +248,7 @@ class Director:
 
     def _kill(self) -> None:
         old, new = self.stage.primary, postgres.most_advanced(self.stage.replicas)
-        self._tell(f"f: {old.name} dies by SIGKILL; whoever has most of its log takes over")
+        self._tell(f"f: {old.name} dies by SIGKILL; the replica with most of its log takes over")
         self._begin(fail_over, Handover(old, new))
 
     def _begin(self, how: How, handover: Handover) -> None:
@@ -266,7 +266,7 @@ class Director:
         self._lag_ends_at = time.monotonic() + LAG_S
 
     def _end_lag_in_time(self) -> None:
-        """By whoever has the stage to themselves: a scene's own brake is not ours to release."""
+        """Only with the stage to ourselves: a scene's own brake is not ours to release."""
         if not self.stage.hands.acquire(blocking=False):
             return
         try:

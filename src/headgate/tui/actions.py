@@ -1,7 +1,7 @@
 """What the live screen does for its user: tried first (dry run), shown, asked for, and then done.
 
-Through the agent's own routes, with the token or the socket at hand: who may only look is told
-so by the agent, before anything is asked for.
+Through the agent's own routes, with the token or the socket at hand: the agent says that a viewer
+may not change anything, before there is a question.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headgate.wire.rules import ExplainDoc, RuleDoc
 
 
 def hint_for(error: HeadgateError) -> str:
-    """Who may only look is told what to look for instead."""
+    """A viewer learns that the role is missing."""
     told = plain(" ".join(str(error).split()))
     status = error.status if isinstance(error, InvalidRequest) else None
     if status in (401, 403):
@@ -77,7 +77,7 @@ def _hold(api: Api, action: Action) -> Prepared:
     tried = api.change("POST", RULES, body, dry_run=True)
     rule = read(RuleDoc, tried.document)
     where = f" on {plain(action.database)}" if action.database else ""
-    question = f"Refuse every check of {plain(rule.target)}{where} for {plain(action.for_text)}?"
+    question = f"Reject every check of {plain(rule.target)}{where} for {plain(action.for_text)}?"
     return Prepared(action, question, _page([rule], "SET", tried, last_hour(api, body)))
 
 
@@ -89,7 +89,7 @@ def _hold_body(action: Action) -> dict[str, Any]:
 
 def _wake(_api: Api, action: Action) -> Prepared:
     names = action.target.replace(",", ", ")
-    told = f"{plain(names)} will be measured as often as if somebody asked, for a while"
+    told = f"{plain(names)} will be measured as after a check, for a while"
     return Prepared(action, f"Wake {plain(names)}?", lambda _: Text(told))
 
 
@@ -107,7 +107,7 @@ def _names(rules: Sequence[RuleDoc]) -> str:
 
 
 def _reach(document: Mapping[str, Any]) -> str:
-    """Of the fleet's: whom else it concerns."""
+    """Of a rule for the fleet: which agents it reaches."""
     return f", {preview_line(document)}" if document.get("reached") else ""
 
 
@@ -154,7 +154,7 @@ def _do_wake(api: Api, prepared: Prepared) -> str:
     names = prepared.action.target.split(",")
     for name in names:
         api.change("POST", database_path(name, "wake"), {})
-    return f"WOKEN {plain(', '.join(names))}: it sleeps again when nobody asks"
+    return f"WOKEN {plain(', '.join(names))}: it hibernates again without checks"
 
 
 _DO = {"lift": _do_lift, "extend": _do_extend, "hold": _do_hold, "wake": _do_wake}
@@ -185,7 +185,7 @@ def explained(api: Api, question: Question) -> Drawn:
 
 
 def _following(api: Api, question: Question) -> tuple[Answered, list[str]]:
-    """Asked where the agent sends us, as the SDK does; and where that was."""
+    """From the agent that this one names, as the SDK does it; and which that was."""
     sent: list[str] = []
     database = question.database
     asked = api.ask("/v1/explain", app=question.text, database=database)

@@ -1,7 +1,7 @@
 """Clients as a tree by the levels of their names, each with its last hour. Pure.
 
 `etl:nightly` and `etl:hourly` hang below `etl`, which has their sums. A level with one client
-only is told together with it.
+only shares a line with it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Rates = Mapping[tuple[str, str], tuple[float, float]]
 
 COLUMNS = (
     Column("client", 14, 44, 1),
-    Column("refused/s", 9, 9, 3, right=True),
+    Column("rejected/s", 10, 9, 3, right=True),
     Column("admitted/s", 10, 10, 4, right=True),
     Column("now", 16, 48, 2),
     Column("last hour", 15, 30, 5),
@@ -61,7 +61,7 @@ class Node(Struct, frozen=True):
 
     label: str
     app: str
-    """What to ask history for: the levels down to here."""
+    """Its name for the history: the levels down to here."""
     clients: Sequence[ClientDoc]
     below: Sequence[Node] = ()
 
@@ -76,7 +76,7 @@ class Node(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """Of a node: how much is refused now, and since when."""
+    """Of a node: how much is rejected now, and since when."""
 
     refused_per_s: float | None
     admitted_per_s: float | None
@@ -100,7 +100,7 @@ def standing(node: Node, rates: Rates) -> Standing:
 Order = Callable[[Node, Standing], tuple[object, ...]]
 ORDERS: Mapping[str, Order] = {
     "held longest": lambda n, s: (-s.held_for_s, s.seen_s_ago > RESTS_S, n.label),
-    "refused most": lambda n, s: (-(s.refused_per_s or 0.0), -s.held_for_s, n.label),
+    "rejected most": lambda n, s: (-(s.refused_per_s or 0.0), -s.held_for_s, n.label),
     "admitted most": lambda n, s: (-(s.admitted_per_s or 0.0), n.label),
     "name": lambda n, s: (n.label,),
 }
@@ -282,7 +282,7 @@ class _Drawer(Struct, frozen=True):
         else:
             head.append(
                 f"  on {plain(client.database)}: {client.admitted:,} admitted, "
-                f"{client.refused:,} refused since the agent started; last {client.last_verdict}",
+                f"{client.refused:,} rejected since the agent started; last {client.last_verdict}",
                 style="dim",
             )
         parts: list[RenderableType] = [head]
@@ -311,7 +311,7 @@ def held_cell(client: ClientDoc, now: datetime) -> Text:
 
 
 def strip_cell(strip: Strip | None, cells: int, marks: Marks) -> Text:
-    """From an hour ago to now: how much of what it asked was refused. Blank: it did not ask."""
+    """From an hour ago to now: which share of its checks was rejected. Blank: no check."""
     text = Text()
     for share in resampled(strip.shares, cells) if strip is not None and cells else ():
         if share is None:
@@ -325,7 +325,7 @@ def strip_cell(strip: Strip | None, cells: int, marks: Marks) -> Text:
 
 
 def resampled(shares: Sequence[float | None], cells: int) -> list[float | None]:
-    """To fewer cells: each with the worst of what it stands for."""
+    """To fewer cells: each with the worst of those it replaces."""
     if len(shares) <= cells:
         return list(shares)
     bounds = [round(at * len(shares) / cells) for at in range(cells + 1)]
@@ -340,7 +340,7 @@ def _worst(shares: Sequence[float | None]) -> float | None:
 def _hour_line(found: Strip) -> Text:
     asked = [share for share in found.shares if share is not None]
     if not asked:
-        return Text("did not ask within the last hour", style="dim")
+        return Text("no check within the last hour", style="dim")
     mostly = sum(share >= MOSTLY for share in asked) * STRIP_STEP_MINUTES
     worst = percent(max(asked))
     told = f"last hour: mostly held for at most {mostly} min; {worst} of its checks at worst"

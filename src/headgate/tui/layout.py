@@ -44,7 +44,7 @@ class Fitted(NamedTuple):
 
 
 def needing(columns: Sequence[Column], **cells: int) -> list[Column]:
-    """The same; these no wider than what stands in them."""
+    """The same; these no wider than their cells."""
     return [
         one._replace(most=max(one.least, min(one.most, cells.get(one.name, one.most))))
         for one in columns
@@ -136,7 +136,7 @@ class View(Struct, frozen=True):
 
 class Row(NamedTuple):
     key: str
-    """What it stands for; chosen by this, so that another order chooses nothing else."""
+    """Its name; chosen by this, so that another order chooses nothing else."""
     draw: Callable[[], Text]
 
 
@@ -157,7 +157,7 @@ class Cursor(Struct, frozen=True):
 
 
 class Button(NamedTuple):
-    """A place on the screen that stands for a key."""
+    """A place on the screen that works as a key."""
 
     line: int
     begins: int
@@ -167,7 +167,7 @@ class Button(NamedTuple):
 
 
 class Extent(Struct, frozen=True):
-    """What of a page was shown: what keys move within, and what a click meets."""
+    """What of a page was shown: what keys move within, and what a click hits."""
 
     keys: Sequence[str] = ()
     lines: int = 0

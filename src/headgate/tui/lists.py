@@ -1,6 +1,6 @@
 """The views that are lists: rules, the past, explain and the fleet. Pure.
 
-Each is what a command shows, with the same functions: rules, refusals, audit, explain, fleet.
+Each is what a command shows, with the same functions: rules, rejections, audit, explain, fleet.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _rule_notes(told: Told) -> list[Text]:
     if not isinstance(found, RulesDoc):
         return []
     here = [rule for rule in found.rules if rule.state == "in_force"]
-    notes = [Text(f"rule refused here: {plain(one)}", style="bold red") for one in found.refused]
+    notes = [note_text(not_here(one)) for one in found.refused]
     if here:
         held = [rule for rule in here if rule.kind in ("hold", "ratio")]
         told_of = ", ".join(f"{plain(r.target)} ({plain(r.says)})" for r in held[:3])
@@ -76,7 +76,7 @@ def _resting_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
     if not resting:
         return []
     names = plain(", ".join(resting[:5])) + (f" and {len(resting) - 5} more" * (len(resting) > 5))
-    told = f"hibernating  {names}: nobody asks, so nothing is measured; w wakes"
+    told = f"hibernating  {names}: no checks, so nothing is measured; w wakes"
     return [Text(told, style="bold blue")]
 
 
@@ -188,7 +188,7 @@ def _body(picture: Picture, status: StatusDoc, canvas: Canvas, height: int) -> G
     databases, left_out = fitted(status.databases, height - MIN_CLIENT_LINES)
     parts = database_blocks(databases, canvas, picture.recent, trees=False)
     if left_out:
-        parts.append(Text(f"  and {left_out} more metrics, none of them refusing", style="dim"))
+        parts.append(Text(f"  and {left_out} more metrics, all of them healthy", style="dim"))
     used = sum(_lines(database) for database in databases) + bool(left_out)
     return Group(*parts, Text(), *_clients(picture, status, canvas, height - used - 1))
 
@@ -197,7 +197,7 @@ def _clients(
     picture: Picture, status: StatusDoc, canvas: Canvas, height: int
 ) -> list[RenderableType]:
     if not status.clients:
-        return [Text("no client has asked yet", style="dim")]
+        return [Text("no client has checked yet", style="dim")]
     clients = sorted(status.clients, key=_urgency)
     shown = clients[: max(1, height - 2)]
     parts: list[RenderableType] = [client_table(shown, canvas, picture.rates)]
@@ -229,7 +229,7 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
 
 
 def _pressing(metrics: Sequence[MetricDoc], count: int) -> list[MetricDoc]:
-    """Everything that refuses, and of the rest as many as there is room for, in their order."""
+    """All that reject checks, and of the others as many as there is room for, in their order."""
     by_urgency = sorted(
         metrics, key=lambda m: (m.state not in ("breached", "absent"), -(m.share or 0.0))
     )

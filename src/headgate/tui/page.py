@@ -52,7 +52,7 @@ class Surroundings(Struct, frozen=True):
     strip: Callable[[Canvas, int], Sequence[RenderableType]] | None = None
     """Above every view, in at most so many lines."""
     hints: Sequence[str] = ()
-    """Keys of whoever shows the screen."""
+    """Keys of the guide, such as the demo."""
 
 
 def compose(
@@ -229,7 +229,7 @@ def _everything(page: Page, canvas: Canvas, room: int) -> list[Line]:
 
 
 def with_window(state: State, extent: Extent) -> State:
-    """Remember where the list stood, so that the next frame's does not jump."""
+    """Remember where the list was, so that the next frame's does not jump."""
     if state.firsts.get(state.view) == extent.first:
         return state
     return replace(state, firsts={**state.firsts, state.view: extent.first})
@@ -240,7 +240,7 @@ def with_window(state: State, extent: Extent) -> State:
 KEYS: tuple[tuple[str, str], ...] = (
     ("j k ↓ ↑", "move; PgUp PgDn g G and the mouse wheel as well"),
     ("Tab ← →", "the next view, the one before; in 6, Tab changes lists"),
-    ("Enter", "in 3, the chosen client's own last hour; in 7, ask"),
+    ("Enter", "in 3, the chosen client's own last hour; in 7, explain"),
     ("click", "choose a row, and open it by a second click; a view, below"),
     ("Esc", "back; clear the filter; end a pause"),
     ("/", "filter: names, databases, rules, what throttles, `held`"),
@@ -252,7 +252,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("w", "wake databases that are idle; looking alone wakes none"),
     ("l e", "in 4, lift or extend the chosen rule"),
     ("h", "in 3, hold the chosen client, or the whole level"),
-    ("r", "in 7, ask again; elsewhere, draw again"),
+    ("r", "in 7, explain again; elsewhere, draw again"),
     ("q", "quit; Ctrl-C as well"),
 )
 NOTES = (

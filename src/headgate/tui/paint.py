@@ -1,7 +1,7 @@
 """Frames as cells, and what differs between two of them.   lines ──cells──► changes ──► bytes
 
 A line over ssh may be slow: of a frame only the cells that changed are sent, each run of them
-with the place where it stands.
+with its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.style import Style
 
 Line = Sequence[Segment]
 Cell = tuple[str, Style]
-"""What stands there, and how; the right half of a wide character is empty."""
+"""What is there, and how; the right half of a wide character is empty."""
 
 PLAIN = Style()
 BLANK: Cell = (" ", PLAIN)

@@ -1,4 +1,4 @@
-"""Asks the agent, in threads of its own.   status thread ─┐
+"""Requests documents in threads of its own. status thread ─┐
                                             feed thread  ──┴─► Scene ──► screen
 
 The status has a thread to itself: a slow history holds up no metric. Looking wakes nobody; who
@@ -36,7 +36,7 @@ from headgate.tui.trend import Picture, Trend
 from headgate.wire.status import StatusDoc
 
 WAKE_EVERY_S = 20.0
-"""Well below the time after which a database that nobody asks about is measured less."""
+"""Well below the time after which a database without checks is measured less."""
 RECALL_AGAIN_S = 10.0
 FAULT_PAUSE_S = 5.0
 MAX_REST_S = 60.0

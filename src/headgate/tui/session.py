@@ -1,6 +1,6 @@
 """The loop behind a live screen: draw, read keys, run errands in threads.
 
-Threads ask the agent, so that one that hangs hangs no key and no resize. They ring a bell when
+Threads talk to the agent, so that one that hangs hangs no key and no resize. They ring a bell when
 there is news: between two rings nothing runs here.
 """
 
@@ -47,11 +47,11 @@ from headgate.tui.state import (
 from headgate.tui.terminal import Terminal
 
 REDRAW_S = 1.2
-"""Redraw at least this often: ages grow although nothing was heard."""
+"""Redraw at least this often: ages grow without any news."""
 LEAST_FRAME_S = 0.25
 """News that come together are drawn together; a key is answered at once."""
 MAX_ERRANDS = 3
-"""Under way at a time: each has its deadline, and one that hangs must not be asked again."""
+"""Under way at a time: each has its deadline, and one that hangs must not get another request."""
 
 
 class Guide(Struct, frozen=True):
@@ -164,7 +164,7 @@ class Session:
         return self._guide is None or self._guide.goes_on()
 
     def _draw_if_due(self, terminal: Terminal) -> float:
-        """How long there is nothing to draw, if nothing is heard or pressed."""
+        """How long there is nothing to draw, without news and keys."""
         size, scene, newest = terminal.size, self._scene, self._poller.scene
         news = (scene.picture, newest.told, newest.strips)
         known = (self._state, size, *news)
@@ -225,7 +225,7 @@ class Session:
         elif isinstance(errand, Save) and not errand.path.lower().endswith(".json"):
             self._save(errand, terminal.size)
         elif errand is not None and not self._errands.start(errand):
-            told = "the agent has not answered the last requests yet: nothing was asked"
+            told = "the agent has not answered the last requests yet: this one was not sent"
             self._state = replace(self._state, busy="", flash=Flash(told, is_bad=True))
         return True
 

@@ -1,7 +1,7 @@
 """What the live screen asks for besides the status, and how each answer is read.
 
-Source: name ──ask──► Told[value]; a view names those it needs, and no others are asked for.
-An agent that does not know a route, or whom it may not tell, says so in the view's own place.
+Source: name ──► its last value and fault; only those that the open view names are requested.
+An agent that does not know a route, or may not answer it, says so in the view's own place.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Controlled(Struct, frozen=True):
 
 class Strip(Struct, frozen=True):
     """When a client was held within the last hour: a share of its checks for each step, None
-    where it did not ask."""
+    where there was none."""
 
     shares: Sequence[float | None]
     told: str
@@ -234,11 +234,11 @@ DOCUMENTS: Mapping[str, str] = {
     "metric_minutes": with_query("/v1/history/metrics", {"since": HISTORY_SINCE}),
     "timeline": with_query("/v1/history/timeline", {"since": "1h", "step": "5m"}),
 }
-"""Name in the document that `--json` prints, and whose answer stands there, as it came."""
+"""Name in the document that `--json` prints, and the path of its answer, kept as it came."""
 
 
 def whole_document(api: Api, at: str) -> dict[str, Any]:
-    """What cannot be had is null, and why stands among the faults."""
+    """What cannot be had is null, with the reason among the faults."""
     answers: dict[str, Any] = {}
     faults: dict[str, str] = {}
     for name, path in DOCUMENTS.items():

@@ -29,7 +29,7 @@ class Action(Struct, frozen=True):
     kind: str
     """`lift`, `extend`, `hold` or `wake`."""
     target: str
-    """A rule's id; of a hold, whom; of a wake, which databases, by commas."""
+    """A rule's id; of a hold, the client; of a wake, which databases, by commas."""
     for_text: str = DEFAULT_FOR
     reason: str = ""
     database: str | None = None
@@ -86,7 +86,7 @@ class Prompt(Struct, frozen=True):
 
 
 class Panel(Struct, frozen=True):
-    """Over the view: help, a client's hour, or what is asked back."""
+    """Over the view: help, a client's hour, or what is to be confirmed."""
 
     title: str
     page: Drawn
@@ -119,7 +119,7 @@ class State(Struct, frozen=True):
     explained: Drawn | None = None
     asked: Question | None = None
     busy: str = ""
-    """What is being asked of the agent."""
+    """What the agent is working on."""
 
     @property
     def cursor(self) -> Cursor:
@@ -158,7 +158,7 @@ class CarryOut(Struct, frozen=True):
 
 
 class Cue(Struct, frozen=True):
-    """A key that is not the screen's own: whoever shows it knows what it does."""
+    """A key that is not the screen's own: the guide knows what it does."""
 
     key: str
     typed: str = ""
@@ -405,7 +405,7 @@ _ACTS: Mapping[str, Act] = {
 
 
 class Brought(Struct, frozen=True):
-    """Of an errand: what to show, or to ask back, or to say."""
+    """Of an errand: what to show, to confirm or to say."""
 
     errand: Errand
     page: Drawn | None = None
@@ -421,7 +421,7 @@ def heard(state: State, brought: Brought) -> State:
     if brought.prepared is not None:
         if state.prompt is not None or state.panel is not None or not waited:
             # A key for something else must not be taken for a yes.
-            return told(state, f"{brought.prepared.question} Not asked any more: press it again")
+            return told(state, f"{brought.prepared.question} Too late: press the key again")
         panel = Panel(brought.prepared.question, brought.prepared.page, brought.prepared)
         return replace(state, panel=panel, panel_at=0)
     if isinstance(brought.errand, Explain):

@@ -127,7 +127,7 @@ def _named(sequence: str) -> str | None:
 
 
 class Bell:
-    """Wakes whoever waits for keys: another thread has news, or the terminal has another size.
+    """Wakes the loop that waits for keys: a thread has news, or the terminal another size.
 
     Its pipe is never closed: a thread that is late would ring into whatever took its number.
     """

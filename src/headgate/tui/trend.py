@@ -84,7 +84,7 @@ class Trend:
         return self.picture
 
     def _rates(self, clients: Clients, at_s: float) -> dict[Key, tuple[float, float]]:
-        """Over some seconds: a job that asks once a second would flicker between 0 and 2."""
+        """Over some seconds: a job that checks once a second would flicker between 0 and 2."""
         looks = self._looks
         if looks and _went_back(looks[-1][1], clients):
             looks.clear()

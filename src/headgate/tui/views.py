@@ -140,7 +140,7 @@ VIEWS: Mapping[str, View] = {
         ),
         View(
             "7", "explain", "how a client, or a statement, would be answered now, and why",
-            _drawn_by("lists:draw_explain"), hints=("Enter ask", "r again"),
+            _drawn_by("lists:draw_explain"), hints=("Enter explain", "r again"),
             acts={"enter": type_question, "r": _ask_again},
         ),
         View(
