@@ -16,6 +16,7 @@ from headgate.tui.sources import Scene, Strip, Told, strip
 from headgate.tui.state import Flash, Panel, Prompt, State
 from headgate.tui.views import VIEWS
 from headgate.wire.history import TimelineDoc
+from headgate.wire.rules import RulesDoc
 from headgate.wire.status import ClientDoc
 from tests.cli import builders
 from tests.cli.documents import TIMELINE
@@ -202,3 +203,9 @@ def test_the_chosen_row_stays_chosen_in_whatever_order_it_comes() -> None:
     assert place(["x", "y"], Cursor("r7", 5)) == 1
     assert place([], Cursor("r7", 5)) == 0
     assert [window(at, 100, 10, 20) for at in (5, 25, 45, 99)] == [5, 20, 36, 90]
+
+
+@pytest.mark.parametrize("view", ["overview", "rules"])
+def test_a_rule_that_is_not_in_force_here_is_said(view: str) -> None:
+    rules = scenes.told(read(RulesDoc, {"rules": [scenes.rule()], "refused": ["f-1: no such"]}))
+    assert "NOT IN FORCE HERE  rule f-1: no such" in shown(State(view), scenes.scene(rules=rules))

@@ -22,6 +22,7 @@ from headgate.cli.render import (
 from headgate.cli.tree import curves, shard_tree
 from headgate.cli.words import plain
 from headgate.present.metrics import UNSPOKEN
+from headgate.present.rules import not_here
 from headgate.present.status import agent_notes
 from headgate.tui.layout import Ask, Page
 from headgate.tui.paint import Ruler
