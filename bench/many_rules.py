@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--agent", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.agent is not None:
-        configure_logs(for_people=False)
+        configure_logs("json")
         asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(given.agent))
         return
     parent = given.folder or servers.scratch_parent()

@@ -1,14 +1,21 @@
 """Write the reference pages from the tables in the code: scripts/generate_docs.py [--check].
 
-docs/reference/{settings,metrics,verdicts,rules,budgets,prometheus,proxy}.md and cli.md are made
-here, and nowhere else; tests/test_docs.py fails where they are not what this would write.
+docs/reference/{settings,metrics,verdicts,rules,budgets,prometheus,proxy,routes,documents}.md and
+cli.md are made here, and nowhere else; tests/test_docs.py fails where they are not what this
+would write.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from headgate.cli import reference as cli_reference
 from headgate.core.builtins import BUILTINS, BuiltinMetric
@@ -21,8 +28,11 @@ from headgate.core.rule_times import SCHEDULE_SETTINGS
 from headgate.core.rules import JUSTIFICATION_MEANINGS, KIND_MEANINGS
 from headgate.core.samples import CAUSE_MEANINGS
 from headgate.core.settings import Table, table_of
+from headgate.http.control import ROUTES, description
 from headgate.http.exposition import LABELS, SECTIONS
 from headgate.http.exposition import Series as AgentSeries
+from headgate.http.openapi import body_schema, documents, structs
+from headgate.http.routes import Role, Route, Settings, parameters
 from headgate.http.ruling import FAVOR_SETTINGS, FAVOR_SHARED
 from headgate.proxy.control import ROUTES as PROXY_ROUTES
 from headgate.proxy.metrics import LABELS as PROXY_LABELS
@@ -421,6 +431,179 @@ match = { remote_address = "10.20.0.0/16" }
 each = ["tag.tenant"]"""
 
 
+# --- the API -------------------------------------------------------------------------------
+
+ROUTE_HEADINGS = {
+    "Checks": ("",),
+    "Status, metrics and history": ("control", "watching", "unthrottling"),
+    "Rules": ("ruling",),
+    "Budgets": ("budgeting", "budget_replaying", "publishing"),
+    "Shards": ("peering",),
+    "Changes": ("changing",),
+    "A fleet": ("fleet_viewing", "fleet"),
+    "Deciding locally": ("streaming", "reporting"),
+    "Between agents": ("exchanging",),
+    "Operating the agent": ("debugging", "reloading", "page_links"),
+}
+"""By the part of Control that handles them."""
+
+
+def routes_page() -> str:
+    described = [route for route in ROUTES if route.answer is not None]
+    sections: list[str] = []
+    for heading, parts in ROUTE_HEADINGS.items():
+        of_it = [route for route in described if _part(route) in parts]
+        rows = ((f"[`{r.method} {r.path}`](#{_anchor(r)})", r.summary) for r in of_it)
+        sections += [f"## {heading}", "", _table(("route", "what it does"), rows)]
+        for route in of_it:
+            sections += _route(route)
+    return "\n".join(
+        (
+            "# Routes",
+            "",
+            "Every route of the agent, with an example. [The HTTP API](http.md) says how they",
+            "belong together; [documents](documents.md) has the fields of what they answer with.",
+            "For programs: `GET /openapi.json`, from the same table.",
+            "",
+            "A request that does not fit what stands here is answered with 400. One that fits,",
+            "and is refused for a reason that depends on other values or on state, with 422.",
+            "",
+            *sections,
+        )
+    )
+
+
+def _part(route: Route) -> str:
+    part, dot, _ = route.handler.rpartition(".")
+    between = part == "peering" and route.role is Role.PEER
+    return "exchanging" if between else part if dot or not route.handler else "control"
+
+
+def _anchor(route: Route) -> str:
+    """As the site's generator makes it of the heading."""
+    kept = "".join(c for c in f"{route.method} {route.path}".lower() if c.isalnum() or c in " _-")
+    return "-".join(kept.split())
+
+
+def _route(route: Route) -> Iterator[str]:
+    yield from (f"### `{route.method} {route.path}`", "", f"{route.summary}. {route.about}".strip())
+    yield ""
+    if route.role is not Role.ANYONE:
+        yield from (f"Needs {route.role.value}.", "")
+    if route.query is not None and (found := parameters(route.query)):
+        rows = ((f"`{name}`", _shape(one), _told(one)) for name, one in found.items())
+        yield _table(("parameter", "value", "meaning"), rows)
+    if route.body is not None and isinstance(route.body, Settings):
+        yield from _settings_body(body_schema(route))
+    elif route.body is not None:
+        yield from (f"The body is {_doc_link(body_schema(route)['$ref'])}.", "")
+    answers = " or ".join(_doc_link(doc.__name__) for doc in documents(route))
+    if answers:
+        yield from (f"Answers {answers}{', with 201 where it is new' * route.created}.", "")
+    if route.refuses:
+        yield from (f"422: {route.refuses}.", "")
+    example = f"{route.method} {route.target}"
+    if route.sends is not None:
+        sent = json.dumps(route.sends, ensure_ascii=False)
+        example += f"\nContent-Type: application/json\n\n{sent}"
+    yield from ("```http", example, "```", "")
+
+
+def _settings_body(schema: Mapping[str, Any]) -> Iterator[str]:
+    if "allOf" in schema:
+        yield from (f"The body is {_doc_link(schema['allOf'][0]['$ref'])}.", "")
+        return
+    variants = schema.get("oneOf", [schema])
+    rows = {
+        name: one for variant in variants for name, one in variant.get("properties", {}).items()
+    }
+    if rows:
+        yield "The body has:\n"
+        cells = ((f"`{name}`", _shape(one), _told(one)) for name, one in rows.items())
+        yield _table(("key", "value", "meaning"), cells)
+
+
+def documents_page() -> str:
+    found = sorted({doc for route in ROUTES for doc in structs(route)}, key=lambda d: d.__name__)
+    schemas = description()["components"]["schemas"]
+    modules = {doc.__module__ for doc in found} | {m for m in sys.modules if ".wire." in m}
+    told = {name: docs for one in sorted(modules) for name, docs in _field_docs(one).items()}
+    sections: list[str] = []
+    for name in sorted(schemas):
+        schema, docs = schemas[name], told.get(name, {})
+        if "properties" not in schema:
+            sections += [f"## {name}", "", f"{_shape(schema)}.", ""]
+            continue
+        rows = (
+            (f"`{key}`", _shape(one), docs.get(key, one.get("description", "")))
+            for key, one in schema["properties"].items()
+        )
+        sections += [f"## {name}", "", _table(("field", "value", "meaning"), rows)]
+    return "\n".join(
+        (
+            "# Documents",
+            "",
+            "What [the API](routes.md) takes and answers with, as JSON, and what `--json` of",
+            "[the command line](cli.md) prints. A newer agent may add fields.",
+            "",
+            *sections,
+        )
+    )
+
+
+@cache
+def _field_docs(module: str) -> dict[str, dict[str, str]]:
+    """What stands below each field of a struct, by its class."""
+    source = sys.modules[module]
+    assert isinstance(source, ModuleType)
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(source)).body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = dict(_docs_in(node))
+    return found
+
+
+def _docs_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            yield field.target.id.rstrip("_"), " ".join(str(below.value.value).split())
+
+
+def _shape(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        return _doc_link(schema["$ref"])
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_shape(one) for one in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_shape(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_shape(schema['additionalProperties'])}"
+    bounds = [f"{sign}{schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
+    return " ".join([str(kind), *bounds])
+
+
+_BOUNDS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< "}
+
+
+def _told(schema: Mapping[str, Any]) -> str:
+    default = f" Default: `{json.dumps(schema['default'])}`." if "default" in schema else ""
+    default = " Required." if schema.get("required") is True else default.replace('"', "")
+    inner = schema.get("anyOf", [schema])[0]
+    told = schema.get("description", inner.get("description", ""))
+    return f"{told}{default}".strip()
+
+
+def _doc_link(name: str) -> str:
+    name = name.rpartition("/")[2]
+    return f"[{name}](documents.md#{name.lower()})"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
@@ -429,6 +612,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "budgets.md": budgets_page,
     "prometheus.md": prometheus_page,
     "proxy.md": proxy_page,
+    "routes.md": routes_page,
+    "documents.md": documents_page,
     "cli.md": cli_reference.render,
 }
 

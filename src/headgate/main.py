@@ -630,7 +630,7 @@ class Agent:
             handlers = Handlers(routes.prepare, bridge.serve)
         if self.tracer is None:
             return handlers
-        paths = (path for _, path, _ in ROUTES)
+        paths = (route.path for route in ROUTES if route.handler)
         return TracedDoor(handlers, self.tracer, routes.check_in, paths).handlers()
 
     def _page(self, settings: Settings) -> PageGiven | None:

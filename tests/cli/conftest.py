@@ -47,6 +47,7 @@ def a_slow_machine_is_no_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
 def scripted() -> Iterator[ScriptedAgent]:
     with ScriptedAgent().serving() as agent:
         yield agent
+    assert agent.misfits == []
 
 
 @pytest.fixture

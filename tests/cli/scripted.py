@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.fixtures.api import misfits
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -37,6 +39,8 @@ class ScriptedAgent:
 
     replies: dict[tuple[str, str], Reply | Callable[[Heard], Reply]] = field(default_factory=dict)
     heard: list[Heard] = field(default_factory=list)
+    misfits: list[str] = field(default_factory=list)
+    """What was taken and is no request that the API's description has."""
     url: str = ""
 
     def says(self, path: str, document: Any, *, method: str = "GET", **more: Any) -> None:
@@ -47,7 +51,10 @@ class ScriptedAgent:
         reply = self.replies.get((heard.method, heard.path))
         if reply is None:
             return problem(404, f"there is nothing at {heard.path}")
-        return reply(heard) if callable(reply) else reply
+        said = reply(heard) if callable(reply) else reply
+        if said.status < 400 and heard.path.startswith("/v1/"):
+            self.misfits += misfits(heard.method, heard.path, heard.query, heard.body)
+        return said
 
     @contextmanager
     def serving(self, socket_path: Path | None = None) -> Iterator[ScriptedAgent]:

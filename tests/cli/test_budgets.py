@@ -414,7 +414,7 @@ def test_what_was_typed_wrongly_is_told_and_not_sent(
 
 def test_every_word_of_the_api_is_no_name() -> None:
     routes = (*BUDGET_ROUTES, *REPLAY_ROUTES)
-    paths = [path.split("/")[4] for _, path, _ in routes if path.count("/") >= 4]
+    paths = [r.path.split("/")[4] for r in routes if r.path.count("/") >= 4]
     assert {word for word in paths if word != "{name}"} == TAKEN_NAMES
 
 

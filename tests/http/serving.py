@@ -226,7 +226,7 @@ class Served:
         self.socket_path = socket_path
         self.accidents: list[dict[str, Any]] = []
         """What reached the loop's exception handler: there is never a reason for one."""
-        control = Control(
+        self.control = Control(
             self.views,
             self.book,
             gatekeeper(plan),
@@ -242,7 +242,7 @@ class Served:
             demands=self.demands,
             page=PageGiven(Sessions(SystemClock(), 3600.0), names=frozenset({"agent"})),
         )
-        app = plan.app or control.app()
+        app = plan.app or self.control.app()
         self.listener = Listener(
             Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve),
             plan.limits,

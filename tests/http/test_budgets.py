@@ -201,7 +201,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(
         assert reply.json["dry_run"] and reply.json["changed"]
     assert len(traffic.server.policies) == 1
     assert [b["name"] for b in served.ask("GET", MAIN).json["budgets"]] == ["etl"]
-    assert is_problem(change(served, "DELETE", f"{MAIN}/etl?dryrun=true"), 400, field="dry_run")
+    assert is_problem(change(served, "DELETE", f"{MAIN}/etl?dryrun=true"), 400, field="dryrun")
 
 
 def test_the_whole_document_is_replaced_where_nobody_was_faster(served: Served) -> None:

@@ -14,7 +14,7 @@ import pytest
 from headgate.core.change import HEAD, ITEMS, followed_prefixes, log_key
 from headgate.core.keyvalue import Put
 from headgate.errors import OutcomeUnknown, StoreRefused
-from headgate.http.openapi import document
+from headgate.http.control import description
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 from tests.http.serving import LOOPS, OPERATOR, VIEWER, Plan, Served, bearer, serving
 from tests.http.talk import Reply
@@ -91,10 +91,10 @@ def lose_everything(served: Served, store: MemoryLog) -> None:
 def described(reply: Reply, path: str, method: str) -> bool:
     """Whether it is as the description says."""
     path = path if path.startswith("/v1/") else f"{CHANGES}{path}"
-    responses = document()["paths"][path][method]["responses"]
+    responses = description()["paths"][path][method]["responses"]
     content = responses[str(reply.status)]["content"]
     schema = content[reply.headers["Content-Type"].split(";")[0]]["schema"]
-    whole = {**schema, "components": document()["components"]}
+    whole = {**schema, "components": description()["components"]}
     jsonschema_rs.Draft202012Validator(whole).validate(reply.json)
     return True
 
@@ -227,7 +227,7 @@ def test_one_step_leads_back(served: Served) -> None:
     half = ask(served, "GET", "").json["changes"][0]
     assert (half["id"], half["value"]["ratio"], half["n"]) == ("half", 0.5, 3)
     assert is_problem(ask(served, "POST", "/rollback", {"n": 99}), 404)
-    assert is_problem(ask(served, "POST", "/rollback", {"n": -1}), 400)
+    assert is_problem(ask(served, "POST", "/rollback", {"n": -1}), 400, field="n")
 
 
 def test_a_store_that_lost_everything_gets_it_back(served: Served, store: FaultyStore) -> None:

@@ -19,14 +19,16 @@ from starlette.routing import Route
 from headgate.agent.picture import FleetView, Link
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest
-from headgate.http.control import _guarded
+from headgate.http.auth import Gatekeeper
+from headgate.http.control import description
+from headgate.http.control import serving as serving_route
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
-from headgate.http.openapi import document as openapi
 from headgate.http.page.api import PageApi, Refused
 from headgate.http.page.fleet import PAGE_ROWS, FleetPage
 from headgate.http.page.rendering import static_file
 from headgate.http.page.shell import Site, Visit, made
 from headgate.http.peers import Peer
+from headgate.http.routes import read_call
 from tests.agent.fakes import HandClock
 from tests.agent.fleetbook_world import COMMERCE, HALF, BookWorld
 from tests.fixtures.fleet_sights import (
@@ -56,6 +58,10 @@ async def serving(entries: Iterable[Entry], *, later_s: float = 600.0, **link: A
     return FleetViewing(view, clock, agent="view-1")
 
 
+(FLEET,) = FLEET_VIEW_ROUTES
+NOBODY = Gatekeeper(())
+
+
 def request(query: str = "") -> Request:
     return Request(
         {"type": "http", "method": "GET", "path": "/fleet", "headers": [],
@@ -65,7 +71,7 @@ def request(query: str = "") -> Request:
 
 async def visited(viewing: FleetViewing, query: str, *, script: bool = False) -> Response:
     """The page over the API, as the agent has it."""
-    app = Starlette(routes=[Route("/v1/fleet", _guarded(viewing.document))])
+    app = Starlette(routes=[Route("/v1/fleet", serving_route(FLEET, viewing.document, NOBODY))])
     asked = request(query)
     if script:
         asked.scope["headers"] = [(b"hx-request", b"true")]
@@ -82,7 +88,8 @@ async def page(
 
 
 async def document(entries: Iterable[Entry], query: str = "", **link: Any) -> dict[str, Any]:
-    response = await (await serving(entries, **link)).document(request(query))
+    call = await read_call(FLEET, request(query), NOBODY)
+    response = await (await serving(entries, **link)).document(call)
     found: dict[str, Any] = json.loads(bytes(response.body))
     return found
 
@@ -296,7 +303,7 @@ async def test_a_question_that_cannot_be_answered_says_why(query: str) -> None:
 async def test_an_agent_without_the_role_says_what_to_set() -> None:
     viewing = FleetViewing(None, HandClock(), agent="db-a")
     with pytest.raises(InvalidRequest, match="view = true") as refused:
-        await viewing.document(request())
+        await viewing.document(await read_call(FLEET, request(), NOBODY))
     assert refused.value.status == 404
     with pytest.raises(Refused, match="view = true") as shown:
         await visited(viewing, "")
@@ -304,5 +311,5 @@ async def test_an_agent_without_the_role_says_what_to_set() -> None:
 
 
 def test_every_route_has_a_handler_and_the_document_its_schema() -> None:
-    assert all(hasattr(FleetViewing, name) for _, _, name in FLEET_VIEW_ROUTES)
-    assert "FleetDoc" in openapi()["components"]["schemas"]
+    assert all(hasattr(FleetViewing, route.handler) for route in FLEET_VIEW_ROUTES)
+    assert "FleetDoc" in description()["components"]["schemas"]

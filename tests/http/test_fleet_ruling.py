@@ -334,9 +334,9 @@ def test_a_budget_of_the_fleet_is_removed_by_its_reach(served: Served, store: Fa
 
 def test_two_reaches_are_two_budgets(served: Served) -> None:
     reply = change(served, "PUT", f"{BUDGET}?reach=fleet", {**CAP, "reach": SHARD})
-    assert is_problem(reply, 400, field="reach")
+    assert is_problem(reply, 422, field="reach")
     odd = change(served, "DELETE", f"{BUDGET}?reach=fleet&dryrun=true")
-    assert is_problem(odd, 400, field="dry_run")
+    assert is_problem(odd, 400, field="dryrun")
 
 
 def test_one_that_cannot_stand_here_is_told_in_the_status(

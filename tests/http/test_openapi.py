@@ -5,50 +5,49 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from operator import attrgetter
+from typing import Any, get_args, get_type_hints
 
 import jsonschema_rs
 import pytest
 
-from headgate.http.control import ROUTES
-from headgate.http.freno import FRENO_LOOKS
-from headgate.http.openapi import document
+from headgate.core.rule_settings import RULE_SETTINGS
+from headgate.core.rules import Kind
+from headgate.http.control import ROUTES, description
+from headgate.http.routes import NoQuery, Role, Route, Settings, Unread
 from headgate.wire.questions import FRENO_ROUTES
+from headgate.wire.rules import RuleDoc
+from tests.fixtures.api import validator
 from tests.http.serving import OPERATOR, Served, bearer
 from tests.http.test_checks import CHECK, post
 from tests.http.test_control import LAG
 
 METHODS = {"get", "put", "post", "patch", "delete"}
-# freno's read-only routes are for freno's own readers, who have no use for a description.
-FRENO_ONLY = {"/help", *(path for _, path, _ in FRENO_LOOKS)}
+DESCRIBED = [route for route in ROUTES if route.answer is not None]
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, item in document()["paths"].items():
+    for path, item in description()["paths"].items():
         for method, operation in item.items():
             yield path, method, operation
 
 
-def validator(schema: dict[str, Any]) -> Any:
-    return jsonschema_rs.Draft202012Validator({**schema, "components": document()["components"]})
-
-
 def test_it_is_served_as_it_is(served: Served) -> None:
     reply = served.ask("GET", "/openapi.json")
-    assert reply.json == json.loads(json.dumps(document()))
+    assert reply.json == json.loads(json.dumps(description()))
     assert reply.json["openapi"].startswith("3.1.")
     assert reply.json["info"]["title"] and reply.json["info"]["version"]
 
 
 def test_every_schema_is_a_schema() -> None:
-    for name, schema in document()["components"]["schemas"].items():
+    for name, schema in description()["components"]["schemas"].items():
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
         assert jsonschema_rs.meta.is_valid(schema), name
 
 
 def test_every_reference_leads_somewhere() -> None:
-    known = document()["components"]["schemas"]
-    for target in re.findall(r'"\$ref": "([^"]+)"', json.dumps(document())):
+    known = description()["components"]["schemas"]
+    for target in re.findall(r'"\$ref": "([^"]+)"', json.dumps(description())):
         assert target.removeprefix("#/components/schemas/") in known
 
 
@@ -69,11 +68,24 @@ def test_every_operation_is_well_formed() -> None:
 
 def test_every_route_is_described() -> None:
     described = {(method.upper(), path) for path, method, _ in operations()}
-    routes = {(method, path) for method, path, _ in ROUTES if path not in FRENO_ONLY}
-    assert routes <= described
-    for route in FRENO_ROUTES:
-        assert any(path.startswith(f"/{route}/") for path in document()["paths"])
+    assert described == {(route.method, route.path) for route in DESCRIBED}
+    for name in FRENO_ROUTES:
+        assert any(path.startswith(f"/{name}/") for path in description()["paths"])
     assert {("GET", "/v1/check"), ("POST", "/v1/check"), ("GET", "/v1/check-read")} <= described
+
+
+def test_a_handler_takes_what_its_row_reads(served: Served) -> None:
+    """The table says what a handler is given; mypy, that it uses it so."""
+    for route in ROUTES:
+        if not route.handler:
+            continue
+        hints = get_type_hints(attrgetter(route.handler)(served.control))
+        query, body = get_args(hints["call"])
+        given = dict[str, Any] if isinstance(route.body, Settings) else route.body
+        is_read = route.body is not None and not isinstance(route.body, Unread)
+        assert body == (given if is_read else type(None)), route.handler
+        takes = route.query is not None and route.query is not NoQuery
+        assert query is route.query or (query is type(None) and not takes), route.handler
 
 
 @pytest.mark.parametrize(
@@ -102,14 +114,14 @@ def test_every_route_is_described() -> None:
 def test_answers_are_as_described(served: Served, target: str, path: str, lag: float) -> None:
     served.measure(lag=lag)
     reply = served.ask("GET", target)
-    content = document()["paths"][path]["get"]["responses"][str(reply.status)]["content"]
+    content = description()["paths"][path]["get"]["responses"][str(reply.status)]["content"]
     schema = content[reply.headers["Content-Type"].split(";")[0]]["schema"]
     validator(schema).validate(reply.json)
 
 
 def test_batches_and_changes_are_as_described(served: Served) -> None:
     batch = post(served, {"app": "a", "checks": [{"database": "main"}]})
-    described = document()["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]
+    described = description()["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]
     validator(described["application/json"]["schema"]).validate(batch.json)
     tried = served.ask(
         "PATCH",
@@ -118,6 +130,32 @@ def test_batches_and_changes_are_as_described(served: Served) -> None:
         Content_Type="application/json",
         Authorization=bearer(OPERATOR),
     )
-    place = document()["paths"]["/v1/databases/{database}/metrics/{metric}"]
+    place = description()["paths"]["/v1/databases/{database}/metrics/{metric}"]
     content = place["patch"]["responses"]["200"]["content"]["application/json"]
     validator(content["schema"]).validate(tried.json)
+
+
+EXAMPLES = [one for one in DESCRIBED if one.role is not Role.PEER and one.path != "/v1/snapshot"]
+
+
+@pytest.mark.parametrize("route", EXAMPLES, ids=lambda one: f"{one.method} {one.path}")
+def test_every_example_fits_what_it_is_an_example_of(served: Served, route: Route) -> None:
+    """What there is not is a 404 or a 409; 400 and 422 would be the example's own fault."""
+    sent: dict[str, Any] = {"Authorization": bearer(OPERATOR)}
+    if route.body is not None:
+        sent |= {"body": json.dumps(route.sends).encode(), "Content_Type": "application/json"}
+    reply = served.ask(route.method, route.target, **sent)
+    # Only a rule of a fleet can be suspended, and this agent is part of none.
+    nowhere = (404, 409, 422) if route.path.endswith("/rest") else (404, 409)
+    assert reply.status in (200, 201, *nowhere), reply.body
+
+
+def test_a_rules_settings_are_in_its_document_and_in_the_bodies_that_set_it() -> None:
+    """A field of the model needs a setting and a place in the document, and no more."""
+    ways = {"for", "lock_out"}
+    """What is said when a rule is set, and nothing that it has."""
+    assert set(RULE_SETTINGS) - ways <= set(RuleDoc.__struct_fields__)
+    body = description()["paths"]["/v1/rules"]["post"]["requestBody"]
+    variants = body["content"]["application/json"]["schema"]["oneOf"]
+    described = {name for variant in variants for name in variant["properties"]}
+    assert described == {*RULE_SETTINGS, "reach"} and len(variants) == len(Kind)

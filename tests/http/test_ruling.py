@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from headgate.core.decide import decide
-from headgate.http.openapi import document
+from headgate.http.control import description
 from headgate.wire.rules import explain_doc
 from tests.builders import NOW, check, health, metric
 from tests.http.conftest import Serve
@@ -46,10 +46,10 @@ def listed(served: Served, query: str = "") -> list[dict[str, Any]]:
 
 def described(reply: Reply, path: str, method: str) -> bool:
     """Whether it is as the description says."""
-    responses = document()["paths"][path][method]["responses"]
+    responses = description()["paths"][path][method]["responses"]
     content = responses[str(reply.status)]["content"]
     schema = content[reply.headers["Content-Type"].split(";")[0]]["schema"]
-    whole = {**schema, "components": document()["components"]}
+    whole = {**schema, "components": description()["components"]}
     jsonschema_rs.Draft202012Validator(whole).validate(reply.json)
     return True
 
@@ -89,7 +89,7 @@ def test_a_dry_run_shows_whom_it_would_meet_and_changes_nothing(served: Served) 
     change(served, "PATCH", f"{RULES}/half?dry_run=true", {"ratio": 0.9})
     change(served, "DELETE", f"{RULES}/half?dry_run=true")
     assert [rule["ratio"] for rule in listed(served)] == [0.5]
-    assert is_problem(change(served, "DELETE", f"{RULES}/half?dryrun=true"), 400, field="dry_run")
+    assert is_problem(change(served, "DELETE", f"{RULES}/half?dryrun=true"), 400, field="dryrun")
 
 
 def test_a_ratio_or_an_end_is_changed_alone(served: Served) -> None:
@@ -220,7 +220,7 @@ def test_an_explanation_is_as_described(served: Served) -> None:
     book = served.rules.book
     decision = decide(check("etl:nightly"), known, book, now=NOW, roll=0.1)
     doc = msgspec.to_builtins(explain_doc(decision, book))
-    schema = {"$ref": "#/components/schemas/ExplainDoc", "components": document()["components"]}
+    schema = {"$ref": "#/components/schemas/ExplainDoc", "components": description()["components"]}
     jsonschema_rs.Draft202012Validator(schema).validate(doc)
     assert doc["matched"][0]["rule"] == "half"
 

@@ -216,7 +216,7 @@ def test_an_address_that_takes_all_places_gives_way_to_another(serve: Serve) -> 
     ("query", "status", "told"),
     [
         ("database=nosuch", 404, "configured: main, replica"),
-        ("app=etl", 400, "name the database"),
+        ("app=etl", 400, "database is missing"),
         ("database=main&since=1", 400, "unknown parameter 'since'"),
         ("database=main&app=a%20b", 400, "client name"),
     ],

@@ -53,7 +53,10 @@ def exit_code_of_error(error: HeadgateError) -> int:
         return UNREACHABLE
     if isinstance(error, WaitedTooLong) and error.answer is not None:
         return exit_code_of_verdict(error.answer.verdict)
-    wrong_question = isinstance(error, InvalidRequest) and error.status == 400
+    # A 422 blames what was asked, or lists the faults of settings that somebody wanted to set.
+    wrong_question = isinstance(error, InvalidRequest) and (
+        error.status == 400 or (error.status == 422 and not getattr(error, "faults", ()))
+    )
     return USAGE if wrong_question or isinstance(error, InvalidSettings | InvalidName) else FAILED
 
 

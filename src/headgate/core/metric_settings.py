@@ -37,6 +37,7 @@ from headgate.core.settings import (
     names,
     one_of,
     read_table,
+    reads,
     seconds,
     share,
     table,
@@ -56,6 +57,7 @@ _QUERY = re.compile(r"(select|with|show|values|table)\b", re.IGNORECASE)
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
 
 
+@reads({"type": "string", "pattern": "^[0-9]{1,2} of [0-9]{1,2}$", "examples": ["3 of 5"]})
 def _debounce(value: object) -> Debounce:
     match = _DEBOUNCE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
@@ -66,6 +68,7 @@ def _debounce(value: object) -> Debounce:
     return Debounce(breaches, readings)
 
 
+@reads({"type": "string", "maxLength": MAX_QUERY_CHARS})
 def _query(value: object) -> str:
     query = text(MAX_QUERY_CHARS)(value).strip().rstrip(";").strip()
     if comments := _LEADING_COMMENTS.match(query):
@@ -77,6 +80,7 @@ def _query(value: object) -> str:
     return query
 
 
+@reads({"type": "string", "pattern": f"^{_URL.pattern}$", "maxLength": 2048})
 def _url(value: object) -> str:
     url = text(2048)(value)
     if not _URL.fullmatch(url):
@@ -85,6 +89,7 @@ def _url(value: object) -> str:
     return url
 
 
+@reads({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 32})
 def _command(value: object) -> tuple[str, ...]:
     argv = names(32)(value)
     if not argv:

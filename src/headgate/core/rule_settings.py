@@ -8,13 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headgate.core.builtins import BUILTINS
-from headgate.core.names import parse_database, parse_identity, parse_metric
-from headgate.core.rule_times import DAY_S, Schedule, parse_date_time, parse_for, parse_schedule
+from headgate.core.names import MAX_IDENTITY_CHARS, parse_database, parse_identity, parse_metric
+from headgate.core.rule_times import (
+    DAY_S,
+    SCHEDULE_SETTINGS,
+    Schedule,
+    parse_date_time,
+    parse_for,
+    parse_schedule,
+)
 from headgate.core.rules import (
     DEFAULT_CEILING,
     EVERYONE,
@@ -26,6 +33,7 @@ from headgate.core.rules import (
 )
 from headgate.core.settings import (
     Setting,
+    Table,
     amount,
     flag,
     mapping,
@@ -33,6 +41,8 @@ from headgate.core.settings import (
     number,
     one_of,
     read_table,
+    reads,
+    settings_schema,
     share,
     table,
     unknown,
@@ -115,6 +125,7 @@ class RuleSpec:
 # --- readers -------------------------------------------------------------------------------
 
 
+@reads({"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,62}$", "not": {"const": "favor"}})
 def _id(value: object) -> str:
     given = any_text()(value)
     if not _ID.fullmatch(given) or given in RESERVED_IDS:
@@ -122,6 +133,12 @@ def _id(value: object) -> str:
     return given
 
 
+_LEVEL = r"[\w.@+=/~%-]{1,128}"
+
+
+@reads(
+    {"type": "string", "pattern": f"^{_LEVEL}(:{_LEVEL}){{0,7}}$", "maxLength": MAX_IDENTITY_CHARS}
+)
 def parse_target(value: object) -> str:
     """A client, one or several of its levels, or `all`."""
     given = any_text()(value)
@@ -152,10 +169,28 @@ def _check_level(given: str, place: int, level: str) -> None:
             ) from None
 
 
+_METRIC = "^[a-z][a-z0-9_-]{0,62}$"
+
+
+@reads(
+    {
+        "type": "array",
+        "items": {"type": "string", "pattern": _METRIC},
+        "maxItems": MAX_METRICS,
+    }
+)
 def _metrics(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(parse_metric, names(MAX_METRICS)(value))))
 
 
+@reads(
+    {
+        "type": "object",
+        "propertyNames": {"pattern": _METRIC},
+        "additionalProperties": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e18},
+        "maxProperties": MAX_METRICS,
+    }
+)
 def _thresholds(value: object) -> Mapping[str, float]:
     given = mapping(value)
     if len(given) > MAX_METRICS:
@@ -178,6 +213,10 @@ def _limit(metric: str, given: object) -> float:
     return limit.in_unit(BUILTINS[metric].unit)
 
 
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+
+
+@reads({"type": "string", "maxLength": MAX_REASON_CHARS, "pattern": _ONE_LINE})
 def _reason(value: object) -> str:
     given = any_text(MAX_REASON_CHARS)(value).strip()
     if not given.isprintable():
@@ -185,9 +224,19 @@ def _reason(value: object) -> str:
     return given
 
 
+@reads({"type": "string", "pattern": "^([A-Za-z0-9_][A-Za-z0-9_.-]{0,62})?$"})
 def _database(value: object) -> str:
     given = any_text()(value)
     return parse_database(given) if given else ""
+
+
+_WINDOW = settings_schema(SCHEDULE_SETTINGS, required=("from", "to"))
+
+
+@reads({"anyOf": [_WINDOW, {"type": "string", "examples": ["mon-fri 07:00-09:30 UTC"]}]})
+def _schedule(value: object) -> object:
+    """Read by parse_schedule, with the place of each fault."""
+    return value
 
 
 # --- the table -----------------------------------------------------------------------------
@@ -242,7 +291,7 @@ RULE_SETTINGS = table(
             "for", "How long: `30m`, `2h`, `7d`.", parse_for, shown_default="`rule_default_s`: 1h"
         ),
         Setting("expires_at", "Instead of `for`: until when (RFC 3339).", parse_date_time),
-        Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", lambda value: value),
+        Setting("schedule", "Recurring window: `days`, `from`, `to`, `zone`.", _schedule),
         Setting(
             "lock_out", "`true` with `hold` on `all`: everybody is to be locked out.", flag,
             default=False,
@@ -305,21 +354,13 @@ def parse_rule(
     return RuleSpec(replace(rule, created_at=wall_s, created_by=author), schedule, wall_s)
 
 
+RULE_FIELDS = frozenset(one.name for one in fields(Rule))
+
+
 def _rule(values: Mapping[str, Any], rule_id: str, expires_at: float) -> Rule:
-    return Rule(
-        id=rule_id,
-        target=values["target"],
-        ratio=values["ratio"] or 0.0,
-        expires_at=expires_at,
-        kind=values["kind"],
-        order=values["order"],
-        metrics=values["metrics"],
-        thresholds=values["thresholds"] or NO_LIMITS,
-        justification=values["justification"],
-        ceiling=values["ceiling"],
-        database=values["database"],
-        reason=values["reason"],
-    )
+    """Each field as the setting of its name says, or as the model has it by default."""
+    said = {key: one for key, one in values.items() if key in RULE_FIELDS and one not in (None, {})}
+    return Rule(**{**said, "id": rule_id, "expires_at": expires_at})
 
 
 def _misplaced(raw: Mapping[str, Any], kind: Kind, place: str) -> list[Fault]:
@@ -341,6 +382,27 @@ _NEEDED: Mapping[Kind, Mapping[str, str]] = {
     Kind.METRICS: {"metrics": "is missing: name the metrics to judge by"},
     Kind.THRESHOLDS: {"thresholds": "is missing: give a limit, such as lag = 2"},
 }
+
+
+def rule_schema(more: Table) -> dict[str, Any]:
+    """By kind: what a rule of it needs, and what says nothing in it."""
+    variants = []
+    for kind in Kind:
+        rows = {**RULE_SETTINGS, **more}
+        rows = {k: row for k, row in rows.items() if kind in _ONLY_WITH.get(k, Kind)}
+        implied = ["kind"] if kind is not Kind.RATIO else []
+        needed = ("target", *implied, *_NEEDED[kind])
+        schema = settings_schema(rows, nullable=True, required=needed)
+        schema["properties"]["kind"] = {"enum": [kind.value, *([] if implied else [None])]}
+        for name in _NEEDED[kind]:
+            schema["properties"][name] = {**schema["properties"][name], **_SOME}
+        variants.append({"title": kind.value, **schema, **ONE_END})
+    return {"oneOf": variants}
+
+
+_SOME = {"minLength": 1, "minItems": 1, "minProperties": 1}
+"""Whichever it is of text, a list and a table."""
+ONE_END = {"not": {"required": ["for", "expires_at"]}}
 
 
 def _missing(values: Mapping[str, Any], place: str) -> list[Fault]:
@@ -483,6 +545,9 @@ def _expires_at(values: Mapping[str, Any], wall_s: float, limits: RuleLimits) ->
     return wall_s + float(values["for"] or limits.default_for_s)
 
 
+_TEXTS = tuple(key for key, row in RULE_SETTINGS.items() if row.default == "")
+
+
 # --- as it is kept -------------------------------------------------------------------------
 
 
@@ -501,8 +566,7 @@ def written(rule: Rule, schedule: Schedule | None) -> dict[str, Any]:
         given["justification"] = rule.justification.value
     if rule.kind is Kind.HOLD and rule.target == EVERYONE:
         given["lock_out"] = True
-    texts = {"reason": rule.reason, "database": rule.database}
-    given |= {key: value for key, value in texts.items() if value}
+    given |= {key: text for key in _TEXTS if (text := getattr(rule, key))}
     return given if schedule is None else given | {"schedule": schedule.written()}
 
 
@@ -540,12 +604,7 @@ def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
         raise InvalidSettings(faults)
     raw_schedule = values["schedule"]
     schedule = parse_schedule(raw_schedule, place=place) if raw_schedule is not None else None
-    rule = replace(
-        _rule(values, rule_id, values["expires_at"]),
-        created_at=values["created_at"],
-        created_by=values["created_by"],
-        revision=revision,
-    )
+    rule = replace(_rule(values, rule_id, values["expires_at"]), revision=revision)
     return RuleSpec(
         rule,
         schedule,

@@ -7,7 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.settings import Setting, names, number, read_table, seconds, table, text
+from headgate.core.settings import (
+    Setting,
+    names,
+    number,
+    read_table,
+    reads,
+    seconds,
+    table,
+    text,
+)
 from headgate.errors import Fault, InvalidSettings
 
 DAY_S = 86_400.0
@@ -21,11 +30,25 @@ _DATE_TIME = re.compile(
 )
 
 
+_DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
+_SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
+
+
+@reads({"anyOf": [{"type": "string", "pattern": "^[0-9]{1,6}[smhd]$"}, _SECONDS]})
 def parse_for(value: object) -> float:
     """`90s`, `30m`, `1h30m`, `7d`, or in JSON a number of seconds."""
     return seconds(0, 1e12, above_low=True)(value)
 
 
+@reads(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": f"^{_DATE}T{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"},
+            _SECONDS,
+        ]
+    }
+)
 def parse_date_time(value: object) -> float:
     """RFC 3339 text, or wall-clock seconds; a time without a zone could be anybody's."""
     if not isinstance(value, str):
@@ -75,6 +98,7 @@ class Schedule:
         return f"{_days_text(self.days)} {span} {self.zone}"
 
 
+@reads({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
 def _days(value: object) -> tuple[int, ...]:
     """`["mon", "tue"]`, `["mon-fri"]`, or `mon-fri,sun`."""
     given = value.split(",") if isinstance(value, str) else list(names(7)(value))
@@ -94,6 +118,7 @@ def _day(name: str) -> int:
     return DAYS.index(name)
 
 
+@reads({"type": "string", "pattern": "^(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)$"})
 def _minute(value: object) -> int:
     match = _TIME_OF_DAY.fullmatch(value) if isinstance(value, str) else None
     minute = int(match[1]) * 60 + int(match[2]) if match and int(match[2]) < 60 else None
@@ -102,6 +127,7 @@ def _minute(value: object) -> int:
     return minute
 
 
+@reads({"type": "string", "pattern": f"^{_ZONE.pattern}$", "maxLength": 64})
 def _zone(value: object) -> str:
     given = text(64)(value)
     if not _ZONE.fullmatch(given):

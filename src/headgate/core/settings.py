@@ -42,13 +42,20 @@ Read = Callable[[object], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reader(Generic[T]):
-    """Reads a value, or raises ValueError with what it should have been; and says what it takes."""
+    """Reads a value, or raises ValueError with what it should have been."""
 
     read: Callable[[object], T]
-    takes: str
+    schema: Mapping[str, Any]
+    """What it takes, as JSON Schema has it. A text with a unit is taken besides."""
+    takes: str = ""
+    """The same in a few words."""
 
     def __call__(self, value: object) -> T:
         return self.read(value)
+
+
+def reads(schema: Mapping[str, Any]) -> Callable[[Callable[[object], T]], Reader[T]]:
+    return lambda read: Reader(read, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,29 @@ class Setting:
         in_seconds = self.default and self.name.endswith("_s") and not self.name.endswith("per_s")
         return duration_text(self.default) if in_seconds else f"{self.default:.10g}"
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """As JSON Schema has it, as far as the reader says."""
+        read = self.read
+        return {**(read.schema if isinstance(read, Reader) else {}), "description": self.about}
+
 
 Table = Mapping[str, Setting]
+
+
+def settings_schema(
+    rows: Table, *, nullable: bool = False, required: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Of an object of settings. `nullable`: null is the same as leaving one out."""
+    needed = [*required]
+    properties = {
+        name: {"anyOf": [row.schema, {"type": "null"}]}
+        if nullable and name not in needed
+        else row.schema
+        for name, row in rows.items()
+    }
+    found = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**found, "required": needed} if needed else found
 
 
 def table(rows: Iterable[Setting]) -> Table:
@@ -264,7 +292,8 @@ def unknown(key: str, known: Iterable[str]) -> str:
 # --- readers -------------------------------------------------------------------------------
 
 
-def text(max_chars: int = 1024) -> Callable[[object], str]:
+def text(max_chars: int = 1024) -> Reader[str]:
+    @reads({"type": "string", "maxLength": max_chars})
     def read(value: object) -> str:
         if not isinstance(value, str):
             raise ValueError(f"must be a string, not {_kind(value)}")
@@ -275,6 +304,7 @@ def text(max_chars: int = 1024) -> Callable[[object], str]:
     return read
 
 
+@reads({"type": "boolean"})
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"must be true or false, not {_kind(value)}")
@@ -292,7 +322,9 @@ def number(low: float, high: float, *, above_low: bool = False) -> Reader[float]
             raise ValueError(f"is {value:g}, must be {span}")
         return float(value)
 
-    return Reader(read, _span(low, high))
+    least = "exclusiveMinimum" if above_low else "minimum"
+    schema = {"type": "number", least: low, "maximum": high}
+    return Reader(read, schema, _span(low, high))
 
 
 def _span(low: float, high: float) -> str:
@@ -315,7 +347,7 @@ def seconds(low: float, high: float, *, above_low: bool = False) -> Reader[float
             raise ValueError(f"is {given:g} s, must be {span}") from None
 
     span = f"{duration_text(low) if low else 0}–{duration_text(high)}"
-    return Reader(read, span if high < 1e9 else "a time")
+    return Reader(read, within.schema, span if high < 1e9 else "a time")
 
 
 def share(low: float, high: float) -> Reader[float]:
@@ -331,7 +363,7 @@ def share(low: float, high: float) -> Reader[float]:
             raise ValueError(f"is {value:g}, must be at most {high:g}: {meant}")
         return within(value)
 
-    return Reader(read, _span(low, high))
+    return Reader(read, within.schema, _span(low, high))
 
 
 def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
@@ -345,7 +377,7 @@ def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
         within(given.value)
         return given
 
-    return Reader(read, "a number, or a text with a unit")
+    return Reader(read, within.schema, "a number, or a text with a unit")
 
 
 def size(low: int, high: int, unit: int = 1) -> Reader[int]:
@@ -361,7 +393,7 @@ def size(low: int, high: int, unit: int = 1) -> Reader[int]:
             raise ValueError(f"is {value!r}, must be {span}")
         return given
 
-    return Reader(read, f"{size_text(low * unit)}–{size_text(high * unit)}")
+    return Reader(read, within.schema, f"{size_text(low * unit)}–{size_text(high * unit)}")
 
 
 def size_text(amount: int) -> str:
@@ -379,7 +411,8 @@ def whole(low: int, high: int) -> Reader[int]:
             raise ValueError(f"is {value}, must be from {low} to {high}")
         return value
 
-    return Reader(read, f"{low:,}–{high:,}")
+    schema = {"type": "integer", "minimum": low, "maximum": high}
+    return Reader(read, schema, f"{low:,}–{high:,}")
 
 
 def one_of(kind: type[Enum], *allowed: Enum) -> Reader[Any]:
@@ -391,7 +424,7 @@ def one_of(kind: type[Enum], *allowed: Enum) -> Reader[Any]:
             return choices[value]
         raise ValueError(f"is {value!r}, must be one of {', '.join(map(repr, choices))}")
 
-    return Reader(read, ", ".join(f"`{choice}`" for choice in choices))
+    return Reader(read, {"enum": [*choices]}, ", ".join(f"`{choice}`" for choice in choices))
 
 
 def names(max_items: int = 64) -> Reader[tuple[str, ...]]:
@@ -402,9 +435,11 @@ def names(max_items: int = 64) -> Reader[tuple[str, ...]]:
             raise ValueError(f"has {len(value)} entries, at most {max_items}")
         return tuple(value)
 
-    return Reader(read, "a list of texts")
+    schema = {"type": "array", "items": {"type": "string"}, "maxItems": max_items}
+    return Reader(read, schema, "a list of texts")
 
 
+@reads({"type": "object"})
 def mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"must be a table, not {_kind(value)}")

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.budgets import Budgets, Controlled
@@ -17,8 +15,9 @@ from headgate.agent.traces import TraceMemory
 from headgate.core.change import OURSELVES
 from headgate.core.settings import unknown
 from headgate.errors import InvalidRequest
-from headgate.http.documents import json_object, json_response
+from headgate.http.documents import json_response
 from headgate.http.looking import iso
+from headgate.http.routes import Call, Route
 from headgate.traffic.consequences import BY_KEYS, Outcome
 from headgate.traffic.counterfactual import (
     HOUR_S,
@@ -65,11 +64,11 @@ class BudgetReplay:
         self._clock = clock
         self._free = asyncio.Semaphore(1)
 
-    async def replay(self, request: Request) -> Response:
+    async def replay(self, call: Call[None, BudgetReplayBody]) -> Response:
         if self._budgets is None:
             raise InvalidRequest("this agent keeps no budgets", status=404)
-        controlled = self._budgets.of(request.path_params["database"])
-        body = _read(await json_object(request))
+        controlled, body = self._budgets.of(call.place("database")), call.body
+        _check(body)
         memory = controlled.traces
         if memory is None:
             raise InvalidRequest(NO_TRACES.format(controlled.plan.database), status=404)
@@ -103,19 +102,13 @@ class BudgetReplay:
         return Wanted(policy, stage, traces, tuple(_notes(memory, change, since_ms)))
 
 
-def _read(raw: dict[str, object]) -> BudgetReplayBody:
-    try:
-        body = msgspec.convert(raw, BudgetReplayBody)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the body is not as it should be: {error}") from None
+def _check(body: BudgetReplayBody) -> None:
     if body.policy is not None and body.budget is not None:
-        raise InvalidRequest("give a policy or a budget, not both", field="budget")
+        message = "give a policy or a budget, not both"
+        raise InvalidRequest(message, status=422, field="budget")
     for key in body.by:
         if key not in BY_KEYS and not is_tag(key):
             raise InvalidRequest(f"by: {unknown(key, (*BY_KEYS, 'tag.NAME'))}", field="by")
-    if body.step_s not in (None, MINUTE_S, HOUR_S):
-        raise InvalidRequest(f"step_s is {body.step_s}, must be 60 or 3600", field="step_s")
-    return body
 
 
 async def _judged(controlled: Controlled, body: BudgetReplayBody) -> Change:
@@ -124,7 +117,7 @@ async def _judged(controlled: Controlled, body: BudgetReplayBody) -> Change:
     if body.budget is not None:
         name = body.budget.get("name")
         if not isinstance(name, str):
-            raise InvalidRequest("the budget has no name", field="budget.name")
+            raise InvalidRequest("the budget has no name", status=422, field="budget.name")
         return await book.set_budget(name, body.budget, who=OURSELVES, dry_run=True)
     return await book.judge(body.policy if body.policy is not None else book.edition.document)
 
@@ -185,6 +178,12 @@ def _left_out(wanted: Wanted, known: Sequence[Trace], outcome: Outcome) -> list[
     ]
 
 
-REPLAY_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("POST", "/v1/budgets/{database}/replay", "replay"),
-)
+REPLAY_ROUTES = (
+    Route(
+        "POST", "/v1/budgets/{database}/replay", "replay", "What another policy would have changed",
+        BudgetReplayDoc, body=BudgetReplayBody, errors=(503,),
+        refuses="both a policy and a budget, or faults of it, all of which are listed",
+        sends={"budget": {"name": "exports", "rate": 10}, "since_s": 3600, "by": ["username"]},
+        about="Or `policy`, a whole one: [replay](../howto/budget-replay.md).",
+    ),
+)  # fmt: skip

@@ -7,13 +7,11 @@ reaches have heard of it.
 
 from __future__ import annotations
 
-import re
 from asyncio import to_thread
-from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import Annotated, Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.budgets import Budgets, Controlled
@@ -23,17 +21,27 @@ from headgate.agent.ports import Clock, Store
 from headgate.core.change import Item
 from headgate.core.change_log import ChangeMade
 from headgate.core.reach import HERE, Reach, parse_reach
-from headgate.core.settings import one_of
+from headgate.core.rule_settings import RULE_SETTINGS
 from headgate.errors import Fault, InvalidRequest, InvalidSettings
-from headgate.http.auth import Gatekeeper
 from headgate.http.budget_views import Pick, budget_docs, change_doc, explained, policy_doc
-from headgate.http.changes import etag, expected_revision, is_dry_run
-from headgate.http.documents import UnderWay, json_response, parse_duration, strict_object
+from headgate.http.documents import UnderWay, etag, json_response, seconds
 from headgate.http.fleet import NO_FLEET
-from headgate.http.fleet_ruling import REACH
+from headgate.http.fleet_ruling import REACH, REACH_SETTINGS
 from headgate.http.looking import Turns, iso, json_in_thread
+from headgate.http.routes import (
+    Call,
+    DryRun,
+    Plain,
+    Reaching,
+    ReachText,
+    Role,
+    Route,
+    Settings,
+    Thousand,
+)
 from headgate.http.statement_views import statements_known
 from headgate.traffic.difference import differences
+from headgate.traffic.limits import budget_schema, policy_schema
 from headgate.traffic.parse import parse_budget, parse_policy
 from headgate.traffic.policy import Mode
 from headgate.wire.budgets import (
@@ -44,9 +52,13 @@ from headgate.wire.budgets import (
     LintDoc,
     PoliciesDoc,
     PolicyChangeDoc,
+    PolicyDoc,
     RevisionsDoc,
     RevisionWholeDoc,
     RollbackBody,
+    StateDoc,
+    StatementExplainDoc,
+    ViolationsDoc,
     budget_doc,
     difference_docs,
     revision_doc,
@@ -56,13 +68,47 @@ from headgate.wire.budgets import (
 )
 from headgate.wire.changes import difference_docs as item_difference_docs
 from headgate.wire.fleet_reach import reached_doc
+from headgate.wire.questions import Span, about
 
-T = TypeVar("T")
 MAX_MINUTES_READ = 50_000
-_LIMIT = re.compile(r"[0-9]{1,4}")
-_REVISION = re.compile(r"[0-9]{1,18}")
 MAX_FIND_CHARS = 200
-MAX_REVISION = 2**63 - 1
+
+
+class PickQuery(msgspec.Struct, frozen=True):
+    most: (
+        Annotated[
+            int,
+            msgspec.Meta(
+                ge=0, le=1000, description="So many budgets alone, the most urgent; no `document`."
+            ),
+        ]
+        | None
+    ) = None
+    find: Annotated[str, about("Of those with this in their name or limits.")] = ""
+
+    @property
+    def pick(self) -> Pick | None:
+        """None: whole."""
+        if self.most is None and not self.find:
+            return None
+        return Pick(1000 if self.most is None else self.most, self.find[:MAX_FIND_CHARS])
+
+
+class BudgetQuery(msgspec.Struct, frozen=True):
+    reach: ReachText | None = None
+
+
+class StateQuery(msgspec.Struct, frozen=True):
+    statements: Annotated[bool, about("`false` leaves out the statements: cheaper.")] = True
+
+
+class LimitQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[Thousand, about("At most so many.")] = 100
+
+
+class ViolationsQuery(msgspec.Struct, frozen=True):
+    since: Annotated[Span, about("How long ago it begins.")] = "1h"
+    budget: Annotated[str, about("Only of this one.")] = ""
 
 
 class Budgeting:
@@ -73,50 +119,47 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        gatekeeper: Gatekeeper,
         fleet: ChangeBook | None = None,
         turns: Turns | None = None,
     ) -> None:
         self._given = budgets
         self._store = store
         self._clock = clock
-        self._gatekeeper = gatekeeper
         self._given_fleet = fleet
         self._under_way = UnderWay()
         self._turns = turns or Turns()
 
     # --- looking ---------------------------------------------------------------------------
 
-    async def policies(self, request: Request) -> Response:
-        now, health_of, pick = self._now(), self._budgets.health_of, _pick(request)
+    async def policies(self, call: Call[PickQuery, None]) -> Response:
+        now, health_of, pick = self._now(), self._budgets.health_of, call.query.pick
         each = [(one, health_of(name)) for name, one in sorted(self._budgets.by_database.items())]
         return await json_in_thread(
             lambda: PoliciesDoc([policy_doc(one, healthy, now, pick) for one, healthy in each])
         )
 
-    async def policy(self, request: Request) -> Response:
-        controlled = self._controlled(request)
+    async def policy(self, call: Call[PickQuery, None]) -> Response:
+        controlled, pick = self._controlled(call), call.query.pick
         healthy, now = self._budgets.health_of(controlled.plan.database), self._now()
-        pick = _pick(request)
         response = await json_in_thread(lambda: policy_doc(controlled, healthy, now, pick))
         response.headers.update(etag(controlled.book.edition.revision))
         return response
 
-    async def budget(self, request: Request) -> Response:
-        name, reach = request.path_params["name"], _reach_of(request)
+    async def budget(self, call: Call[BudgetQuery, None]) -> Response:
+        name, reach = call.place("name"), _reach_of(call.query.reach)
         if reach != HERE:
             # As the log has it, whether or not it is in force here.
             item = (await self._fleet.items()).budget(name, reach)
             if item is None or item.value is None:
                 raise NoSuchItem(f"the fleet has no budget {name!r} for {reach}")
             return json_response(_item_doc(item, self._now()), headers=etag(item.n))
-        controlled = self._controlled(request)
+        controlled = self._controlled(call)
         controlled.book.raw(name)
         doc = self._one(controlled, controlled.book.edition, name)
         return json_response(doc, headers=etag(controlled.book.edition.revision))
 
-    async def state(self, request: Request) -> Response:
-        controlled, brief = self._controlled(request), _is_brief(request)
+    async def state(self, call: Call[StateQuery, None]) -> Response:
+        controlled, brief = self._controlled(call), not call.query.statements
         watch, now = controlled.watch, self._clock.now()
         published = [o.published for o in controlled.publisher.outlets if o.published]
         read_at = watch.read_at if watch else None
@@ -134,17 +177,15 @@ class Budgeting:
             )
         )
 
-    async def history(self, request: Request) -> Response:
-        book, limit = self._controlled(request).book, _limit(request)
+    async def history(self, call: Call[LimitQuery, None]) -> Response:
+        book, limit = self._controlled(call).book, call.query.limit
         current = book.edition.revision
         found = [revision_doc(kept, current, iso) for kept in await book.history(limit)]
         return json_response(RevisionsDoc(book.database, found))
 
-    async def revision(self, request: Request) -> Response:
-        book, asked = self._controlled(request).book, request.path_params["revision"]
-        if not _REVISION.fullmatch(asked):
-            raise InvalidRequest(f"revision is {asked!r}, must be a number", field="revision")
-        then = await book.at_revision(int(asked))
+    async def revision(self, call: Plain) -> Response:
+        book = self._controlled(call).book
+        then = await book.at_revision(call.number("revision"))
         now = book.edition
 
         def whole() -> RevisionWholeDoc:
@@ -155,18 +196,17 @@ class Budgeting:
 
         return await json_in_thread(whole)
 
-    async def violations(self, request: Request) -> Response:
-        database = self._controlled(request).plan.database
-        since_s = parse_duration(request.query_params.get("since", "1h"), "since")
+    async def violations(self, call: Call[ViolationsQuery, None]) -> Response:
+        database, since_s = self._controlled(call).plan.database, seconds(call.query.since)
         await self._budgets.flush()
         until = int(self._now() // 60)
         since = max(0, int((self._now() - since_s) // 60))
-        async with self._turns.look(request):
+        async with self._turns.look(call.request):
             found = await self._store.budget_minutes(
                 since_minute=since,
                 until_minute=until,
                 database=database,
-                budget=request.query_params.get("budget", ""),
+                budget=call.query.budget,
                 limit=MAX_MINUTES_READ,
             )
         span = (iso(since * 60), iso((until + 1) * 60))
@@ -175,15 +215,13 @@ class Budgeting:
             lambda: violations_doc(database, found, span, whole=whole, when=iso)
         )
 
-    async def explain(self, request: Request) -> Response:
-        controlled = self._controlled(request)
-        body = await _typed(request, ExplainStatementBody)
+    async def explain(self, call: Call[None, ExplainStatementBody]) -> Response:
+        controlled, body = self._controlled(call), call.body
         healthy, wall_ms = self._budgets.health_of(controlled.plan.database), int(self._now() * 1e3)
         return json_response(await to_thread(explained, controlled, body, healthy, wall_ms))
 
-    async def lint(self, request: Request) -> Response:
-        controlled = self._controlled(request)
-        change = await controlled.book.judge(await strict_object(request))
+    async def lint(self, call: Call[None, dict[str, Any]]) -> Response:
+        change = await self._controlled(call).book.judge(call.body)
 
         def judged() -> LintDoc:
             after = change.after
@@ -200,83 +238,68 @@ class Budgeting:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def put_policy(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        body = await strict_object(request)
-        return await self._changed(controlled, controlled.book.put(body, **kw))
+    async def put_policy(self, call: Call[DryRun, dict[str, Any]]) -> Response:
+        controlled = self._controlled(call)
+        return await self._changed(controlled, controlled.book.put(call.body, **_change_of(call)))
 
-    async def cap(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        mode = _mode((await _typed(request, CapBody)).mode_cap)
-        return await self._changed(controlled, controlled.book.cap(mode, **kw))
+    async def cap(self, call: Call[DryRun, CapBody]) -> Response:
+        controlled = self._controlled(call)
+        capping = controlled.book.cap(call.body.mode_cap, **_change_of(call))
+        return await self._changed(controlled, capping)
 
-    async def put_budget(self, request: Request) -> Response:
-        kw = self._change_of(request, REACH)
-        name, body = request.path_params["name"], await strict_object(request)
-        new = request.headers.get("if-none-match", "").strip() == "*"
-        given = {key: value for key, value in body.items() if value is not None}
-        reach = _reach_of(request, given)
-        given.pop(REACH, None)
+    async def put_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
+        kw, name = _change_of(call), call.place("name")
+        new = call.request.headers.get("if-none-match", "").strip() == "*"
+        given = {key: value for key, value in call.body.items() if value is not None}
+        reach = _reach_of(call.query.reach, given.pop(REACH, None))
         if reach != HERE:
             setting = self._fleet.set_budget(name, given, reach=reach, new=new, **kw)
-            return await self._changed_for_fleet(request, setting, reach)
-        controlled = self._controlled(request)
+            return await self._changed_for_fleet(call, setting, reach)
+        controlled = self._controlled(call)
         was_there = controlled.book.edition.budget(name) is not None
         change = controlled.book.set_budget(name, given, new=new, **kw)
         created = not was_there and not kw["dry_run"]
         return await self._changed(controlled, change, name, created=created)
 
-    async def patch_budget(self, request: Request) -> Response:
-        kw = self._change_of(request, REACH)
-        name, body = request.path_params["name"], await strict_object(request)
-        reach = _reach_of(request, body)
-        given = {key: value for key, value in body.items() if key != REACH}
+    async def patch_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
+        kw, name = _change_of(call), call.place("name")
+        reach = _reach_of(call.query.reach, call.body.get(REACH))
+        given = {key: value for key, value in call.body.items() if key != REACH}
         if reach != HERE:
             patching = self._fleet.patch_budget(name, given, reach=reach, **kw)
-            return await self._changed_for_fleet(request, patching, reach)
-        controlled = self._controlled(request)
+            return await self._changed_for_fleet(call, patching, reach)
+        controlled = self._controlled(call)
         change = controlled.book.patch_budget(name, given, **kw)
         return await self._changed(controlled, change, name)
 
-    async def delete_budget(self, request: Request) -> Response:
-        kw, name = self._change_of(request, REACH), request.path_params["name"]
-        if (reach := _reach_of(request)) != HERE:
+    async def delete_budget(self, call: Call[Reaching, None]) -> Response:
+        kw, name = _change_of(call), call.place("name")
+        if (reach := _reach_of(call.query.reach)) != HERE:
             removal = self._fleet.remove_budget(name, reach=reach, **kw)
-            return await self._changed_for_fleet(request, removal, reach)
-        controlled = self._controlled(request)
+            return await self._changed_for_fleet(call, removal, reach)
+        controlled = self._controlled(call)
         return await self._changed(controlled, controlled.book.remove(name, **kw), name)
 
-    async def forgive(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        name = request.path_params["name"]
-        return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
+    async def forgive(self, call: Call[DryRun, None]) -> Response:
+        controlled, name = self._controlled(call), call.place("name")
+        forgiving = controlled.book.forgive(name, **_change_of(call))
+        return await self._changed(controlled, forgiving, name)
 
-    async def rollback(self, request: Request) -> Response:
-        kw, controlled = self._change_of(request), self._controlled(request)
-        revision = (await _typed(request, RollbackBody)).revision
-        if not 0 <= revision <= MAX_REVISION:
-            raise InvalidRequest(f"revision is {revision}, which none can be", field="revision")
-        return await self._changed(controlled, controlled.book.rollback(revision, **kw))
+    async def rollback(self, call: Call[DryRun, RollbackBody]) -> Response:
+        controlled = self._controlled(call)
+        going_back = controlled.book.rollback(call.body.revision, **_change_of(call))
+        return await self._changed(controlled, going_back)
 
     # --- steps -----------------------------------------------------------------------------
 
-    def _change_of(self, request: Request, *others: str) -> dict[str, Any]:
-        """Who, on what it was built, and whether only to try. `others`: what else it takes."""
-        peer, authorization = request.state.peer, request.headers.get("authorization")
-        return {
-            "who": self._gatekeeper.who_changes(peer, authorization),
-            "expect": expected_revision(request),
-            "dry_run": is_dry_run(request, *others),
-        }
-
     async def _changed_for_fleet(
-        self, request: Request, change: Awaitable[ChangeMade], reach: Reach
+        self, call: Call[Any, Any], change: Awaitable[ChangeMade], reach: Reach
     ) -> Response:
-        done, name = await self._under_way.finish(change), request.path_params["name"]
+        done, name = await self._under_way.finish(change), call.place("name")
         item = next((one for one in done.items if one.value is not None), None)
         found = item_difference_docs(done.changes)
         doc = PolicyChangeDoc(
-            database=request.path_params["database"],
+            database=call.place("database"),
             revision=done.after_n,
             dry_run=done.dry_run,
             changed=bool(done.changes),
@@ -314,8 +337,8 @@ class Budgeting:
         (doc,) = budget_docs(controlled, edition, healthy, self._now(), only=name)
         return doc
 
-    def _controlled(self, request: Request) -> Controlled:
-        return self._budgets.of(request.path_params["database"])
+    def _controlled(self, call: Call[Any, Any]) -> Controlled:
+        return self._budgets.of(call.place("database"))
 
     @property
     def _budgets(self) -> Budgets:
@@ -337,37 +360,118 @@ NO_DIRECTORY = "no server is told: [databases.NAME.traffic] has no directory"
 _POLICIES = "/v1/budgets"
 _POLICY = f"{_POLICIES}/{{database}}"
 _BUDGET = f"{_POLICY}/{{name}}"
-BUDGET_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", _POLICIES, "policies"),
-    ("GET", _POLICY, "policy"),
-    ("PUT", _POLICY, "put_policy"),
-    ("PATCH", _POLICY, "cap"),
-    ("GET", f"{_POLICY}/history", "history"),
-    ("GET", f"{_POLICY}/history/{{revision}}", "revision"),
-    ("POST", f"{_POLICY}/rollback", "rollback"),
-    ("GET", f"{_POLICY}/violations", "violations"),
-    ("GET", f"{_POLICY}/state", "state"),
-    ("POST", f"{_POLICY}/explain", "explain"),
-    ("POST", f"{_POLICY}/lint", "lint"),
-    ("GET", _BUDGET, "budget"),
-    ("PUT", _BUDGET, "put_budget"),
-    ("PATCH", _BUDGET, "patch_budget"),
-    ("DELETE", _BUDGET, "delete_budget"),
-    ("POST", f"{_BUDGET}/forgive", "forgive"),
-)
+_ONE = {
+    "name": "exports", "mode": "enforce", "rate": 20, "capacity": 100,
+    "rules": [{"match": {"username": "exports"}}],
+}  # fmt: skip
+_WHOLE = Settings(policy_schema)
+_BUILT_ON = "`If-Match` with the `ETag` refuses (412) what was built on an older one."
 
 
-def _reach_of(request: Request, body: Mapping[str, Any] | None = None) -> Reach:
+def _budget_schema() -> dict[str, Any]:
+    return budget_schema({"for": RULE_SETTINGS["for"], **REACH_SETTINGS})
+
+
+BUDGET_ROUTES = (
+    Route(
+        "GET", _POLICIES, "policies", "Every database's budgets", PoliciesDoc,
+        query=PickQuery, errors=(404,), example={"most": "100", "find": "etl"},
+        about="[Budgets](../howto/budgets.md): state, fill, counters, whether the server has the "
+        "newest policy.",
+    ),
+    Route(
+        "GET", _POLICY, "policy", "A database's budgets", PolicyDoc, query=PickQuery,
+        about="`document` is the whole policy, as `PUT` takes it; its revision as `ETag`.",
+    ),
+    Route(
+        "PUT", _POLICY, "put_policy", "Replace a database's policy", PolicyChangeDoc,
+        role=Role.OPERATOR, query=DryRun, body=_WHOLE, example={"dry_run": "true"},
+        sends={"budgets": [_ONE]}, refuses="a policy with faults, all of which are listed",
+        about=f"{_BUILT_ON} Bodies are bounded by `max_body_bytes`.",
+    ),
+    Route(
+        "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
+        role=Role.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
+        refuses="a policy that can no longer be set",
+        about="`off`, `warn`, or `enforce` for each by its own mode again.",
+    ),
+    Route(
+        "GET", f"{_POLICY}/history", "history", "Revisions of a policy, newest first",
+        RevisionsDoc, query=LimitQuery, errors=(503,), example={"limit": "100"},
+    ),
+    Route(
+        "GET", f"{_POLICY}/history/{{revision}}", "revision", "A policy as it was at a revision",
+        RevisionWholeDoc, errors=(422, 503),
+        about="What was changed then, on the settings file and the fleet of today, and its "
+        "difference to what is in force; 0 is no change at all.",
+    ),
+    Route(
+        "POST", f"{_POLICY}/rollback", "rollback", "Set a policy as it was at a revision",
+        PolicyChangeDoc, role=Role.OPERATOR, query=DryRun, body=RollbackBody,
+        refuses="a policy that can no longer be set", sends={"revision": 12},
+        about="0 takes back every change that was made at this agent.",
+    ),
+    Route(
+        "GET", f"{_POLICY}/violations", "violations", "Violations by the minute", ViolationsDoc,
+        query=ViolationsQuery, errors=(429, 503), example={"since": "1h", "budget": "exports"},
+        about="What was warned of, blocked and delayed, by budget and limit.",
+    ),
+    Route(
+        "GET", f"{_POLICY}/state", "state", "What the server itself counts", StateDoc,
+        query=StateQuery, example={"statements": "false"},
+        about="Policy in force (per backend, too), counters, buckets, patterns with their k and "
+        "error, texts without literals (or `text_cause`), share of the CPU recently.",
+    ),
+    Route(
+        "POST", f"{_POLICY}/explain", "explain", "What would become of a statement",
+        StatementExplainDoc, body=ExplainStatementBody, refuses="an address that is none",
+        sends={"sql": "select 1", "username": "etl", "remote_address": "10.0.0.7", "cost_ms": 250},
+    ),
+    Route(
+        "POST", f"{_POLICY}/lint", "lint", "Validate a policy; change nothing", LintDoc,
+        body=_WHOLE, sends={"budgets": [_ONE]}, refuses="faults, all of which are listed",
+        about="And compare it with the one in force.",
+    ),
+    Route(
+        "GET", _BUDGET, "budget", "A budget", BudgetDoc, query=BudgetQuery, errors=(409, 503),
+    ),
+    Route(
+        "PUT", _BUDGET, "put_budget", "Add or replace a budget", PolicyChangeDoc, created=True,
+        role=Role.OPERATOR, query=Reaching, body=Settings(_budget_schema), sends=_ONE,
+        example={"dry_run": "true"}, refuses="a budget with faults, all of which are listed",
+        about='`"for": "2h"` instead of `expires_at`. With `If-None-Match: *` only where there is '
+        "none.",
+    ),
+    Route(
+        "PATCH", _BUDGET, "patch_budget", "Change some settings of a budget", PolicyChangeDoc,
+        role=Role.OPERATOR, query=Reaching, body=Settings(_budget_schema), sends={"rate": 10},
+        refuses="a budget with faults, all of which are listed",
+        about="`null` takes one out.",
+    ),
+    Route(
+        "DELETE", _BUDGET, "delete_budget", "Remove a budget", PolicyChangeDoc,
+        role=Role.OPERATOR, query=Reaching, refuses="a policy that can no longer be set",
+    ),
+    Route(
+        "POST", f"{_BUDGET}/forgive", "forgive", "Forgive a budget's debt", PolicyChangeDoc,
+        role=Role.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
+    ),
+)  # fmt: skip
+
+
+def _change_of(call: Call[Any, Any]) -> dict[str, Any]:
+    """Who, on what it was built, and whether only to try."""
+    return {"who": call.who, "expect": call.expected_revision, "dry_run": call.query.dry_run}
+
+
+def _reach_of(asked: str | None, said: Any = None) -> Reach:
     """As the query says, or the body; else this agent alone is meant."""
-    said = request.query_params.getlist(REACH)
-    said += [body[REACH]] if body is not None and body.get(REACH) is not None else []
-    if not said:
-        return HERE
-    if any(one != said[0] for one in said):
-        message = f"reach is {' and '.join(map(repr, said[:3]))}: say one; two are two budgets"
-        raise InvalidRequest(message, field=REACH)
+    given = [one for one in (asked, said) if one is not None]
+    if any(one != given[0] for one in given):
+        message = f"reach is {' and '.join(map(repr, given))}: say one; two are two budgets"
+        raise InvalidRequest(message, status=422, field=REACH)
     try:
-        return parse_reach(said[0])
+        return parse_reach(given[0]) if given else HERE
     except ValueError as error:
         raise InvalidSettings([Fault(REACH, str(error))]) from None
 
@@ -390,46 +494,3 @@ def _item_doc(item: Item, wall_s: float) -> BudgetDoc:
         when=iso,
         of_fleet=(str(item.reach), item.n),
     )
-
-
-def _mode(given: str) -> Mode:
-    try:
-        found = one_of(Mode)(given)
-    except ValueError as error:
-        raise InvalidRequest(f"mode_cap {error}", field="mode_cap") from None
-    assert isinstance(found, Mode)
-    return found
-
-
-def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", "100")
-    if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= 1000:
-        raise InvalidRequest(f"limit is {text!r}, must be from 1 to 1000", field="limit")
-    return int(text)
-
-
-def _pick(request: Request) -> Pick | None:
-    """None: whole."""
-    text, find = request.query_params.get("most"), request.query_params.get("find", "")
-    if text is None:
-        if find:
-            raise InvalidRequest("find needs most, how many are wanted", field="most")
-        return None
-    if not _LIMIT.fullmatch(text) or not 0 <= int(text) <= 1000:
-        raise InvalidRequest(f"most is {text[:40]!r}, must be from 0 to 1000", field="most")
-    return Pick(int(text), find[:MAX_FIND_CHARS])
-
-
-def _is_brief(request: Request) -> bool:
-    text = request.query_params.get("statements", "true")
-    if text not in ("true", "false"):
-        message = f"statements is {text[:40]!r}, must be true or false"
-        raise InvalidRequest(message, field="statements")
-    return text == "false"
-
-
-async def _typed(request: Request, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(await strict_object(request), kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the body is not as it should be: {error}") from None

@@ -7,13 +7,11 @@ Control ──► ChangeRoutes ──log=agent──► OwnBook: what was set at
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import structlog
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook, OwnBook
@@ -23,14 +21,13 @@ from headgate.core.change_codec import read_item_at
 from headgate.core.change_log import ChangeMade, LogState, stands
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest, StoreUnavailable
-from headgate.http.auth import Gatekeeper
-from headgate.http.changes import etag, expected_revision, flag, only_known
-from headgate.http.documents import UnderWay, expect_json, json_response, strict_object
+from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.fleet import LOOK_TIMEOUT_S, LOOKS_AT_ONCE, NO_FLEET, Fleet
 from headgate.http.looking import SharedLook, encoded_in_thread, json_in_thread
+from headgate.http.routes import Call, DryRun, Role, Route, Settings
 from headgate.wire.changes import (
-    MAX_N,
     ChangeExportDoc,
+    ChangeMadeDoc,
     ChangeRevisionsDoc,
     ChangeRevisionWholeDoc,
     ChangeRollbackBody,
@@ -41,25 +38,48 @@ from headgate.wire.changes import (
     difference_docs,
     revision_doc,
 )
+from headgate.wire.questions import about
 
 T = TypeVar("T")
 log = structlog.get_logger()
 
-_LIMIT = re.compile(r"[0-9]{1,3}")
-_NUMBER = re.compile(r"[0-9]{1,19}")
 _NAMED = {Log.AGENT: "this agent's state file", Log.FLEET: "the fleet's store"}
+
+
+_Which = Annotated[Log, about("`fleet`: the log that the fleet shares, not the agent's own.")]
+
+
+class LogQuery(msgspec.Struct, frozen=True):
+    log: _Which = Log.AGENT
+
+
+class ListQuery(LogQuery, frozen=True):
+    all: Annotated[bool, about("`true` lists what ended or was taken out lately, too.")] = False
+
+
+class RevisionsQuery(LogQuery, frozen=True):
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
+
+
+class LogChange(DryRun, frozen=True):
+    log: _Which = Log.AGENT
+
+
+class ApplyQuery(LogChange, frozen=True):
+    prune: Annotated[bool, about("`true` takes out what the document does not name.")] = False
+
+
+class RestoreQuery(DryRun, frozen=True, kw_only=True):
+    log: Annotated[Literal["fleet"], about("Restore is for the fleet's log: `log=fleet`.")]
 
 
 class ChangeRoutes:
     """Handlers, as Control's."""
 
-    def __init__(
-        self, own: OwnBook | None, fleet: Fleet | None, clock: Clock, gatekeeper: Gatekeeper
-    ) -> None:
+    def __init__(self, own: OwnBook | None, fleet: Fleet | None, clock: Clock) -> None:
         self._own = own
         self._fleet = fleet
         self._clock = clock
-        self._gatekeeper = gatekeeper
         self._under_way = UnderWay()
         self._turns = {which: asyncio.Semaphore(LOOKS_AT_ONCE) for which in Log}
         self._lists = {
@@ -71,27 +91,24 @@ class ChangeRoutes:
 
     # --- looking ---------------------------------------------------------------------------
 
-    async def changes(self, request: Request) -> Response:
+    async def changes(self, call: Call[ListQuery, None]) -> Response:
         """What stands; `all=true`: what has ended or was taken out lately, too."""
-        given = only_known(request, "log", "all")
-        which = _log(given)
-        shared = self._lists[which, flag(given, "all")]
-        return (await _in_time(which, shared.look)).response()
+        which = call.query.log
+        return (await _in_time(which, self._lists[which, call.query.all].look)).response()
 
-    async def export(self, request: Request) -> Response:
-        which = _log(only_known(request, "log"))
+    async def export(self, call: Call[LogQuery, None]) -> Response:
+        which = call.query.log
         return (await _in_time(which, self._exports[which].look)).response()
 
-    async def history(self, request: Request) -> Response:
-        given = only_known(request, "log", "limit")
-        which, limit = _log(given), _limit(given.get("limit", "50"))
+    async def history(self, call: Call[RevisionsQuery, None]) -> Response:
+        which, limit = call.query.log, call.query.limit
         revisions = await self._look(which, lambda: self._book(which).history(limit))
         n = revisions[0].n if revisions else 0
         docs = [revision_doc(revision, n) for revision in revisions]
         return json_response(ChangeRevisionsDoc(which, n, docs), headers=etag(n))
 
-    async def revision(self, request: Request) -> Response:
-        which, n = _log(only_known(request, "log")), _n(request.path_params["n"])
+    async def revision(self, call: Call[LogQuery, None]) -> Response:
+        which, n = call.query.log, call.number("n")
         kept = await self._look(which, lambda: self._book(which).revision(n))
         (newest, *_) = await self._look(which, lambda: self._book(which).history(1)) or [kept]
 
@@ -103,38 +120,35 @@ class ChangeRoutes:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def apply(self, request: Request) -> Response:
-        who, given = self._operator(request), only_known(request, "log", "dry_run", "prune")
-        which, dry_run, prune = _log(given), flag(given, "dry_run"), flag(given, "prune")
-        expect_n, document = expected_revision(request), await strict_object(request)
+    async def apply(self, call: Call[ApplyQuery, dict[str, Any]]) -> Response:
         return await self._changed(
-            which,
-            self._book(which).apply(
-                document, who=who, expect_n=expect_n, prune=prune, dry_run=dry_run
+            call.query.log,
+            self._book(call.query.log).apply(
+                call.body,
+                who=call.who,
+                expect_n=call.expected_revision,
+                prune=call.query.prune,
+                dry_run=call.query.dry_run,
             ),
         )
 
-    async def rollback(self, request: Request) -> Response:
-        who, given = self._operator(request), only_known(request, "log", "dry_run")
-        which, dry_run = _log(given), flag(given, "dry_run")
-        body, expect_n = await _rollback_body(request), expected_revision(request)
+    async def rollback(self, call: Call[LogChange, ChangeRollbackBody]) -> Response:
         return await self._changed(
-            which,
-            self._book(which).rollback(
-                body.n, only=body.only, who=who, expect_n=expect_n, dry_run=dry_run
+            call.query.log,
+            self._book(call.query.log).rollback(
+                call.body.n,
+                only=call.body.only,
+                who=call.who,
+                expect_n=call.expected_revision,
+                dry_run=call.query.dry_run,
             ),
         )
 
-    async def restore(self, request: Request) -> Response:
+    async def restore(self, call: Call[RestoreQuery, None]) -> Response:
         """Puts back what this agent still knows and the fleet's store has lost."""
-        who, given = self._operator(request), only_known(request, "log", "dry_run")
-        dry_run = flag(given, "dry_run")
-        if _log(given) is not Log.FLEET:
-            message = "restore is for the fleet's log: say log=fleet; nothing was changed"
-            raise InvalidRequest(message, field="log")
         book, mirror = self._book(Log.FLEET), self._member.mirror
         kept = readable(mirror.kept())
-        restoring = book.restore(kept, who=who, known_n=mirror.n, dry_run=dry_run)
+        restoring = book.restore(kept, who=call.who, known_n=mirror.n, dry_run=call.query.dry_run)
         return await self._changed(Log.FLEET, restoring)
 
     # --- steps -----------------------------------------------------------------------------
@@ -160,11 +174,6 @@ class ChangeRoutes:
             return Made(found.n, body)
 
         return exported
-
-    def _operator(self, request: Request) -> str:
-        return self._gatekeeper.who_changes(
-            request.state.peer, request.headers.get("authorization")
-        )
 
     async def _changed(self, which: Log, making: Awaitable[ChangeMade]) -> Response:
         change = await self._under_way.finish(making)
@@ -218,15 +227,57 @@ class Made(NamedTuple):
 
 
 _CHANGES = "/v1/changes"
-CHANGE_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", _CHANGES, "changes"),
-    ("GET", f"{_CHANGES}/export", "export"),
-    ("POST", f"{_CHANGES}/apply", "apply"),
-    ("GET", f"{_CHANGES}/history", "history"),
-    ("GET", f"{_CHANGES}/history/{{n}}", "revision"),
-    ("POST", f"{_CHANGES}/rollback", "rollback"),
-    ("POST", f"{_CHANGES}/restore", "restore"),
-)
+_FILE = {
+    "type": "object",
+    "description": "What is set, by kind, as GET /v1/changes/export has it.",
+    "additionalProperties": False,
+    "properties": {
+        kind: {"type": "array", "items": {"type": "object"}}
+        for kind in ("rules", "budgets", "metrics", "peers", "skips")
+    },
+}
+_MADE = "`If-Match` with the log's `n` refuses (412) what was built on an older one."
+CHANGE_ROUTES = (
+    Route(
+        "GET", _CHANGES, "changes", "What operators have set", ChangesDoc,
+        query=ListQuery, errors=(404, 503), example={"all": "true"},
+        about="With reach, revision, and who set it. The log's revision `n` as `ETag`.",
+    ),
+    Route(
+        "GET", f"{_CHANGES}/export", "export", "What is set, as a file has it", ChangeExportDoc,
+        query=LogQuery, errors=(404, 503), example={"log": "agent"},
+        about="`left_out` names what no [file](../howto/changes.md) can have.",
+    ),
+    Route(
+        "POST", f"{_CHANGES}/apply", "apply", "Set what a file says", ChangeMadeDoc,
+        role=Role.OPERATOR, query=ApplyQuery, body=Settings(lambda: _FILE),
+        refuses="entries with faults, all of which are listed",
+        example={"dry_run": "true"},
+        sends={"rules": [{"id": "slow-etl", "target": "etl", "ratio": 0.5, "for": "2h"}]},
+        about=f"Answers with the differences; for a fleet with whom they reach, for a shard with "
+        f"who has a copy. {_MADE}",
+    ),
+    Route(
+        "GET", f"{_CHANGES}/history", "history", "Revisions of the log, newest first",
+        ChangeRevisionsDoc, query=RevisionsQuery, errors=(404, 503), example={"limit": "50"},
+    ),
+    Route(
+        "GET", f"{_CHANGES}/history/{{n}}", "revision", "What a revision did",
+        ChangeRevisionWholeDoc, query=LogQuery, errors=(503,),
+    ),
+    Route(
+        "POST", f"{_CHANGES}/rollback", "rollback", "Set everything as it was after a revision",
+        ChangeMadeDoc, role=Role.OPERATOR, query=LogChange, body=ChangeRollbackBody,
+        refuses="what can no longer be set", example={"dry_run": "true"},
+        sends={"n": 12, "only": ["budgets"]},
+        about=f"`only`: some of it, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
+    ),
+    Route(
+        "POST", f"{_CHANGES}/restore", "restore", "Put back what the fleet's store has lost",
+        ChangeMadeDoc, role=Role.OPERATOR, query=RestoreQuery, refuses="what can no longer be set",
+        example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still knows it.",
+    ),
+)  # fmt: skip
 
 
 def readable(entries: Iterable[Entry]) -> list[Item]:
@@ -249,37 +300,3 @@ def _changes_doc(which: Log, holdings: LogState, wall_s: float, *, ended: bool) 
     chosen.sort(key=lambda item: (_ORDER.get(item.kind, len(_ORDER)), item.reach.rank, item.id))
     docs = [change_doc(item, wall_s) for item in chosen]
     return ChangesDoc(which, holdings.n, docs, holdings.refused)
-
-
-# --- requests --------------------------------------------------------------------------------
-
-
-def _log(given: Mapping[str, str]) -> Log:
-    text = given.get("log", Log.AGENT.value)
-    try:
-        return Log(text)
-    except ValueError:
-        message = f"log is {text[:100]!r}, must be {' or '.join(Log)}"
-        raise InvalidRequest(message, field="log") from None
-
-
-def _limit(text: str) -> int:
-    if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= 500:
-        raise InvalidRequest(f"limit is {text[:100]!r}, must be from 1 to 500", field="limit")
-    return int(text)
-
-
-def _n(text: str) -> int:
-    if not _NUMBER.fullmatch(text) or int(text) > MAX_N:
-        message = f"n is {text[:100]!r}, must be a revision of the log, such as 12"
-        raise InvalidRequest(message, field="n")
-    return int(text)
-
-
-async def _rollback_body(request: Request) -> ChangeRollbackBody:
-    expect_json(request)
-    try:
-        return msgspec.json.decode(await request.body(), type=ChangeRollbackBody)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = f'the body must read like {{"n": 12}} or {{"n": 12, "only": ["rules"]}}: {error}'
-        raise InvalidRequest(message) from None

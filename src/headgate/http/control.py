@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Annotated, Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route as Served
 
 from headgate.agent.budgets import Budgets
 from headgate.agent.changebook import NoSuchItem, OwnBook, StoppedMidway
@@ -26,6 +26,9 @@ from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.core.change_log import ChangeMade
+from headgate.core.metric_settings import METRIC_SETTINGS
+from headgate.core.rule_settings import ONE_END
+from headgate.core.settings import settings_schema
 from headgate.errors import (
     Compacted,
     Conflict,
@@ -41,16 +44,15 @@ from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
 from headgate.http.budgets import BUDGET_ROUTES, Budgeting
-from headgate.http.changes import etag, expected_revision, is_dry_run
 from headgate.http.changes_routes import CHANGE_ROUTES, ChangeRoutes
 from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
     SECURITY_HEADERS,
     UnderWay,
-    json_object,
+    etag,
     json_response,
-    parse_duration,
     problem_response,
+    seconds,
 )
 from headgate.http.exchange import EXCHANGE_ROUTES, Exchanging
 from headgate.http.exposition import Works, render_in_turns
@@ -58,7 +60,7 @@ from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing
 from headgate.http.freno import FRENO_LOOKS, Freno
 from headgate.http.looking import Turns, json_in_thread
-from headgate.http.metric_reaching import REACH, MetricReaching
+from headgate.http.metric_reaching import END_SETTINGS, FOR_TOLD, MetricReaching
 from headgate.http.page.linking import PAGE_LINK_ROUTES, PageLinks
 from headgate.http.page.sessions import Sessions
 from headgate.http.page.shell import Site
@@ -67,15 +69,58 @@ from headgate.http.peering import PEERING_ROUTES, Peering, ShardsPort
 from headgate.http.publishing import PUBLISHING_ROUTES, Publishing
 from headgate.http.reloading import RELOADING_ROUTES, Acknowledge, Reload, Reloading
 from headgate.http.reporting import REPORTING_ROUTES, Reporting
+from headgate.http.routes import (
+    Call,
+    Plain,
+    Reaching,
+    Role,
+    Route,
+    Settings,
+    Text,
+    Thousand,
+    Verdicts,
+    of,
+    read_call,
+)
 from headgate.http.ruling import RULING_ROUTES, Ruling
 from headgate.http.streaming import STREAMING_ROUTES, Broadcasts, Streaming
-from headgate.http.unthrottling import UNTHROTTLING_ROUTES, Unthrottling
+from headgate.http.unthrottling import UNTHROTTLING_ROUTES, SinceQuery, Unthrottling
 from headgate.http.views import Views
 from headgate.http.watching import WATCHING_ROUTES, Watching
-from headgate.wire.questions import parse_check_query
+from headgate.wire.answers import AnswerDoc, BatchDoc, FrenoDoc
+from headgate.wire.past import PastDoc
+from headgate.wire.questions import CheckQuery, CostQuery, ExplainQuery, ReadQuery, about, check_of
+from headgate.wire.rules import ExplainDoc
+from headgate.wire.status import (
+    AuditsDoc,
+    ClientsDoc,
+    HistoryDoc,
+    MetricsDoc,
+    MetricView,
+    ReadyDoc,
+    RefusalsDoc,
+    RemovedDoc,
+    StatusDoc,
+    WideMetricDoc,
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
-_LIMIT = re.compile(r"[0-9]{1,4}")
+
+
+class MetricsQuery(msgspec.Struct, frozen=True):
+    database: Annotated[str, about("Only this database.")] | None = None
+
+
+class NewestQuery(msgspec.Struct, frozen=True):
+    limit: Annotated[Thousand, about("At most so many.")] = 100
+
+
+class RejectionsQuery(NewestQuery, frozen=True):
+    app: Annotated[str, about("A client, or a level of its name.")] | None = None
+
+
+class RemovalQuery(Reaching, frozen=True, rename={"for_": "for"}):
+    for_: Annotated[str, about(FOR_TOLD)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +167,26 @@ class Control:
         self._book = book
         self._gatekeeper = gatekeeper
         self._under_way = UnderWay()
-        self.peering = Peering(views, gatekeeper, shards=shards, demands=demands)
+        self.peering = Peering(views, shards=shards, demands=demands)
         fleet_book = None if fleet is None else fleet.book
-        self.exchanging = Exchanging(exchange, gatekeeper)
+        self.exchanging = Exchanging(exchange)
         self._reaching = MetricReaching(book, own, fleet_book, exchange)
-        self.ruling = Ruling(views, gatekeeper, rules, own, fleet_book, exchange)
+        self.ruling = Ruling(views, rules, own, fleet_book, exchange)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
-        self.budgeting = Budgeting(budgets, parts.store, parts.clock, gatekeeper, fleet_book, turns)
+        self.budgeting = Budgeting(budgets, parts.store, parts.clock, fleet_book, turns)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
         self.unthrottling = Unthrottling(views, book_of_periods)
         self.watching = Watching(views, rules, turns)
-        self.changing = ChangeRoutes(own, fleet, views.parts.clock, gatekeeper)
-        self.fleet = FleetRoutes(fleet, views.parts.clock, gatekeeper)
+        self.changing = ChangeRoutes(own, fleet, views.parts.clock)
+        self.fleet = FleetRoutes(fleet, views.parts.clock)
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
-        self.debugging = Debugging(views, gatekeeper, inside or Inside(works=works))
-        self.reloading = Reloading(views, gatekeeper, reload, acknowledge)
+        self.debugging = Debugging(views, inside or Inside(works=works))
+        self.reloading = Reloading(views, reload, acknowledge)
         self.freno = Freno(views)
         self._page = page
         self._shows_fleet = view is not None
@@ -150,10 +195,13 @@ class Control:
 
     def app(self) -> Starlette:
         by_path: dict[str, dict[str, Handler]] = {}
-        for method, path, name in ROUTES:
-            by_path.setdefault(path, {})[method] = _guarded(attrgetter(name)(self))
+        for route in ROUTES:
+            if route.handler:
+                by_path.setdefault(route.path, {})[route.method] = serving(
+                    route, attrgetter(route.handler)(self), self._gatekeeper
+                )
         routes = [
-            Route(path, _by_method(handlers), methods=list(handlers))
+            Served(path, _by_method(handlers), methods=list(handlers))
             for path, handlers in by_path.items()
         ]
         app = Starlette(
@@ -163,7 +211,7 @@ class Control:
         app.router.redirect_slashes = False  # A redirect would repeat whatever Host was sent.
         return app
 
-    def _page_routes(self, app: Callable[[], AsgiApp]) -> list[Route]:
+    def _page_routes(self, app: Callable[[], AsgiApp]) -> list[Served]:
         given, facts = self._page, self._views.facts
         if given is None:
             return []
@@ -186,96 +234,74 @@ class Control:
 
     # --- looking ---------------------------------------------------------------------------
 
-    async def status(self, request: Request) -> Response:
+    async def status(self, call: Plain) -> Response:
         return json_response(self._views.status())
 
-    async def metrics(self, request: Request) -> Response:
-        return json_response(self._views.metrics(request.query_params.get("database")))
+    async def metrics(self, call: Call[MetricsQuery, None]) -> Response:
+        return json_response(self._views.metrics(call.query.database))
 
-    async def metric(self, request: Request) -> Response:
-        database, metric = _path(request)
-        view = self._views.metric(database, metric)
+    async def metric(self, call: Plain) -> Response:
+        view = self._views.metric(call.place("database"), call.place("metric"))
         return json_response(view, headers=etag(view.revision))
 
-    async def explain(self, request: Request) -> Response:
-        if "at" in request.query_params:
-            return await self.watching.explain_at(request)
-        check, _ = parse_check_query(request.scope["query_string"].decode("latin-1"))
-        return json_response(self._views.explain(check))
+    async def explain(self, call: Call[ExplainQuery, None]) -> Response:
+        if call.query.at:
+            return await self.watching.explain_at(call, call.query.at)
+        return json_response(self._views.explain(check_of(call.query)))
 
-    async def clients(self, request: Request) -> Response:
+    async def clients(self, call: Plain) -> Response:
         return json_response(self._views.clients())
 
-    async def history(self, request: Request) -> Response:
-        since_s = parse_duration(request.query_params.get("since", "1h"), "since")
-        async with self.watching.turns.look(request):
-            found = await self._views.history(since_s, request.query_params.get("app"))
+    async def history(self, call: Call[SinceQuery, None]) -> Response:
+        async with self.watching.turns.look(call.request):
+            found = await self._views.history(seconds(call.query.since), call.query.app)
             return await json_in_thread(lambda: found)
 
-    async def refusals(self, request: Request) -> Response:
-        limit = _limit(request.query_params.get("limit", "100"))
-        return json_response(self._views.refusals(limit, request.query_params.get("app")))
+    async def refusals(self, call: Call[RejectionsQuery, None]) -> Response:
+        return json_response(self._views.refusals(call.query.limit, call.query.app))
 
-    async def audit(self, request: Request) -> Response:
-        limit = _limit(request.query_params.get("limit", "100"))
-        return json_response(await self._views.audit(limit))
+    async def audit(self, call: Call[NewestQuery, None]) -> Response:
+        return json_response(await self._views.audit(call.query.limit))
 
-    async def healthz(self, request: Request) -> Response:
+    async def healthz(self, call: Plain) -> Response:
         return json_response({"serving": True})
 
-    async def readyz(self, request: Request) -> Response:
+    async def readyz(self, call: Plain) -> Response:
         doc = self._views.ready()
         return json_response(doc, status=200 if doc.ready else 503)
 
-    async def exposition(self, request: Request) -> Response:
+    async def exposition(self, call: Plain) -> Response:
         text, content_type = await render_in_turns(self._views, self._works)
         return Response(text, media_type=content_type, headers=SECURITY_HEADERS)
 
-    async def openapi(self, request: Request) -> Response:
-        return json_response(openapi.document())
+    async def openapi(self, call: Plain) -> Response:
+        return await json_in_thread(description)
 
     # --- changing --------------------------------------------------------------------------
 
-    async def put_metric(self, request: Request) -> Response:
-        database, metric = _path(request)
-        body = await json_object(request)
-        return await self._changed(
-            request, lambda book, **kw: book.put(database, metric, body, **kw)
-        )
+    async def put_metric(self, call: Call[Reaching, dict[str, Any]]) -> Response:
+        return await self._changed(call, "put", call.body)
 
-    async def patch_metric(self, request: Request) -> Response:
-        database, metric = _path(request)
-        body = await json_object(request)
-        return await self._changed(
-            request, lambda book, **kw: book.patch(database, metric, body, **kw)
-        )
+    async def patch_metric(self, call: Call[Reaching, dict[str, Any]]) -> Response:
+        return await self._changed(call, "patch", call.body)
 
-    async def delete_metric(self, request: Request) -> Response:
-        database, metric = _path(request)
-        end = {"for": request.query_params["for"]} if "for" in request.query_params else {}
-        return await self._changed(
-            request, lambda book, **kw: book.remove(database, metric, end=end, **kw), "for"
-        )
+    async def delete_metric(self, call: Call[RemovalQuery, None]) -> Response:
+        end = {} if call.query.for_ is None else {"for": call.query.for_}
+        return await self._changed(call, "remove", end=end)
 
-    async def revert_metric(self, request: Request) -> Response:
-        database, metric = _path(request)
-        return await self._changed(request, lambda book, **kw: book.revert(database, metric, **kw))
+    async def revert_metric(self, call: Call[Reaching, None]) -> Response:
+        return await self._changed(call, "revert")
 
     async def _changed(
-        self,
-        request: Request,
-        change: Callable[..., Awaitable[Proposal | ChangeMade]],
-        *others: str,
+        self, call: Call[Any, Any], verb: str, *settings: dict[str, Any], **more: Any
     ) -> Response:
-        """`others`: parameters that it takes besides dry_run and reach."""
-        peer = request.state.peer
-        who = self._gatekeeper.who_changes(peer, request.headers.get("authorization"))
-        dry_run = is_dry_run(request, REACH, *others)
-        database, metric = _path(request)
-        book = await self._reaching.target(request, database)
-        made = await self._under_way.finish(
-            change(book, who=who, expect=expected_revision(request), dry_run=dry_run)
-        )
+        """`verb`: of MetricKeeper, or of WideMetrics where it reaches further."""
+        dry_run = call.query.dry_run
+        database, metric = call.place("database"), call.place("metric")
+        book = await self._reaching.target(call.query.reach, database)
+        said = {"who": call.who, "expect": call.expected_revision, "dry_run": dry_run}
+        change = getattr(book, verb)(database, metric, *settings, **said, **more)
+        made: Proposal | ChangeMade = await self._under_way.finish(change)
         if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)
             return json_response(doc, headers=etag(doc.revision))
@@ -287,59 +313,153 @@ class Control:
             view = msgspec.structs.replace(view, replay=replay)
         return json_response(view, headers=etag(made.entry.revision))
 
-    async def help(self, request: Request) -> Response:
+    async def help(self, call: Plain) -> Response:
         """As freno does: a list of what can be asked for."""
-        return json_response([f"{method} {path}" for method, path in (*CHECKS, *_ROUTES_TOLD)])
+        return json_response([f"{route.method} {route.path}" for route in ROUTES])
 
 
 _METRIC = "/v1/databases/{database}/metrics/{metric}"
-ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", "/v1/status", "status"),
-    ("GET", "/v1/metrics", "metrics"),
-    ("GET", _METRIC, "metric"),
-    ("PUT", _METRIC, "put_metric"),
-    ("PATCH", _METRIC, "patch_metric"),
-    ("DELETE", _METRIC, "delete_metric"),
-    ("POST", f"{_METRIC}/revert", "revert_metric"),
-    *((method, path, f"peering.{name}") for method, path, name in PEERING_ROUTES),
-    *((method, path, f"exchanging.{name}") for method, path, name in EXCHANGE_ROUTES),
-    *((method, path, f"ruling.{name}") for method, path, name in RULING_ROUTES),
-    *((method, path, f"budget_replaying.{name}") for method, path, name in REPLAY_ROUTES),
-    *((method, path, f"budgeting.{name}") for method, path, name in BUDGET_ROUTES),
-    *((method, path, f"publishing.{name}") for method, path, name in PUBLISHING_ROUTES),
-    *((method, path, f"streaming.{name}") for method, path, name in STREAMING_ROUTES),
-    *((method, path, f"reporting.{name}") for method, path, name in REPORTING_ROUTES),
-    *((method, path, f"unthrottling.{name}") for method, path, name in UNTHROTTLING_ROUTES),
-    *((method, path, f"watching.{name}") for method, path, name in WATCHING_ROUTES),
-    *((method, path, f"fleet_viewing.{name}") for method, path, name in FLEET_VIEW_ROUTES),
-    *((method, path, f"changing.{name}") for method, path, name in CHANGE_ROUTES),
-    *((method, path, f"fleet.{name}") for method, path, name in FLEET_ROUTES),
-    *((method, path, f"page_links.{name}") for method, path, name in PAGE_LINK_ROUTES),
-    *((method, path, f"debugging.{name}") for method, path, name in DEBUG_ROUTES),
-    *((method, path, f"reloading.{name}") for method, path, name in RELOADING_ROUTES),
-    ("GET", "/v1/explain", "explain"),
-    ("GET", "/v1/clients", "clients"),
-    ("GET", "/v1/history", "history"),
-    ("GET", "/v1/refusals", "refusals"),
-    ("GET", "/v1/audit", "audit"),
-    ("GET", "/healthz", "healthz"),
-    ("GET", "/readyz", "readyz"),
-    ("GET", "/metrics", "exposition"),
-    ("GET", "/openapi.json", "openapi"),
-    *((method, path, f"freno.{name}") for method, path, name in FRENO_LOOKS),
-    ("GET", "/help", "help"),
-)
-CHECKS: tuple[tuple[str, str], ...] = (
-    ("GET", "/v1/check"),
-    ("POST", "/v1/check"),
-    ("GET", "/v1/check-read"),
-    ("GET", "/check/{app}/{type}/{database}"),
-    ("GET", "/check-if-exists/{app}/{type}/{database}"),
-    ("GET", "/check-read/{app}/{type}/{database}/{threshold}"),
-    ("GET", "/check-read-if-exists/{app}/{type}/{database}/{threshold}"),
-)
-"""Which the listener answers before anything comes here."""
-_ROUTES_TOLD = tuple((method, path) for method, path, _ in ROUTES)
+_FAULTS = "settings with faults, all of which are listed: what this metric, or this engine, does "
+_FAULTS += "not take; a probe that failed"
+
+
+def _metric_schema() -> dict[str, Any]:
+    rows = {**METRIC_SETTINGS, **END_SETTINGS}
+    return {**settings_schema(rows, nullable=True), **ONE_END}
+
+
+_FRENO = "{app}/{type}/{database}"
+_NATIVE = Verdicts((AnswerDoc, BatchDoc))
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET", "/v1/check", "", "Check whether work may start now", Verdicts((AnswerDoc,)),
+        query=CheckQuery, example={"app": "etl:nightly", "database": "main"},
+        refuses="half of what names a budget: `budget` and `cpu_s` go together",
+        about="`HEAD` answers with the status alone.",
+    ),
+    Route(
+        "POST", "/v1/check", "", "Check once, or several databases at once", _NATIVE,
+        body=Settings(openapi.check_schema),
+        sends={"app": "etl:nightly", "checks": [{"database": "main"}, {"database": "other"}]},
+    ),
+    Route(
+        "GET", "/v1/check-read", "", "Check before a read, against the caller's own threshold",
+        Verdicts((AnswerDoc,)), query=ReadQuery,
+        example={"app": "web", "database": "main", "threshold": "2.5"},
+        about="Never a permission to write.",
+    ),
+    *(
+        Route(
+            "GET", f"/{name}/{_FRENO}", "", f"freno's check{told}", Verdicts((FrenoDoc,)),
+            query=CostQuery, about="`HEAD` too; also under `/freno/`.",
+        )
+        for name, told in (
+            ("check", ""), ("check-if-exists", ", where an unknown database answers 200"),
+        )
+    ),
+    *(
+        Route(
+            "GET", f"/{name}/{_FRENO}/{{threshold}}", "", f"freno's read check{told}",
+            Verdicts((FrenoDoc,)), about="On the metric `lag`.",
+        )
+        for name, told in (
+            ("check-read", ""), ("check-read-if-exists", ", where an unknown database answers 200"),
+        )
+    ),
+    Route(
+        "GET", "/v1/status", "status", "The agent and its databases", StatusDoc,
+        about="With metrics, recent clients and the store's health.",
+    ),
+    Route(
+        "GET", "/v1/metrics", "metrics", "Metrics with settings and values", MetricsDoc,
+        query=MetricsQuery, errors=(404,), example={"database": "main"},
+        about="Where they were set, and when a change at run time ends (`expires_at`).",
+    ),
+    Route("GET", _METRIC, "metric", "A metric", MetricView),
+    Route(
+        "PUT", _METRIC, "put_metric", "Add or replace a metric", (MetricView, WideMetricDoc),
+        role=Role.OPERATOR, query=Reaching, body=Settings(_metric_schema), refuses=_FAULTS,
+        example={"dry_run": "true"}, sends={"threshold": 5, "for": "2h"},
+        about="What is looser than the file "
+        "[ends after 1 h](../howto/custom-metrics.md#changes-that-end) unless the body says "
+        'otherwise: `"for": "2h"` or `"expires_at"`, `"never"` for none.',
+    ),
+    Route(
+        "PATCH", _METRIC, "patch_metric", "Change some settings of a metric",
+        (MetricView, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
+        body=Settings(_metric_schema), refuses=_FAULTS, example={"dry_run": "true"},
+        sends={"threshold": 6},
+        about="`null` restores a default. Its end stays, unless the body says another one.",
+    ),
+    Route(
+        "DELETE", _METRIC, "delete_metric", "Remove a metric",
+        (RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=RemovalQuery,
+        refuses="an end that cannot be one", example={"for": "2h", "dry_run": "true"},
+        about="One that the file has comes back after 1 h, or after `for`.",
+    ),
+    Route(
+        "POST", f"{_METRIC}/revert", "revert_metric", "Drop what was changed at run time",
+        (MetricView, RemovedDoc, WideMetricDoc), role=Role.OPERATOR, query=Reaching,
+        refuses="a change that can no longer be taken back",
+        about="The file's settings, or their absence, hold again.",
+    ),
+    *of("peering", PEERING_ROUTES),
+    *of("exchanging", EXCHANGE_ROUTES),
+    *of("ruling", RULING_ROUTES),
+    *of("budget_replaying", REPLAY_ROUTES),
+    *of("budgeting", BUDGET_ROUTES),
+    *of("publishing", PUBLISHING_ROUTES),
+    *of("streaming", STREAMING_ROUTES),
+    *of("reporting", REPORTING_ROUTES),
+    *of("unthrottling", UNTHROTTLING_ROUTES),
+    *of("watching", WATCHING_ROUTES),
+    *of("fleet_viewing", FLEET_VIEW_ROUTES),
+    *of("changing", CHANGE_ROUTES),
+    *of("fleet", FLEET_ROUTES),
+    *of("page_links", PAGE_LINK_ROUTES),
+    *of("debugging", DEBUG_ROUTES),
+    *of("reloading", RELOADING_ROUTES),
+    Route(
+        "GET", "/v1/explain", "explain", "What a check would be answered, and why",
+        (ExplainDoc, PastDoc), query=ExplainQuery, errors=(404, 429, 503),
+        refuses="an `at` that is not in the past, or comes with more than app and database; half "
+        "of what names a budget",
+        example={"app": "etl:nightly", "database": "main"},
+        about="Without counting it, and without dice: `odds` is the chance to come to the metrics "
+        "where a ratio applies. With `at`: what a minute of the past tells.",
+    ),
+    Route("GET", "/v1/clients", "clients", "Recent clients with their counts", ClientsDoc),
+    Route(
+        "GET", "/v1/history", "history", "Decisions per minute", HistoryDoc,
+        query=SinceQuery, errors=(429, 503), example={"since": "1h"},
+    ),
+    Route(
+        "GET", "/v1/refusals", "refusals", "Recent rejections in full", RefusalsDoc,
+        query=RejectionsQuery, example={"limit": "100", "app": "etl"},
+        about="Newest first: each metric with value, threshold and age, the rule, the reason. At "
+        "most one a second of a client, 512 in all; counts in history are exact.",
+    ),
+    Route(
+        "GET", "/v1/audit", "audit", "Who changed what, newest first", AuditsDoc,
+        query=NewestQuery, errors=(503,), example={"limit": "100"},
+    ),
+    Route("GET", "/healthz", "healthz", "200 while the process serves", {"type": "object"}),
+    Route(
+        "GET", "/readyz", "readyz", "Whether the agent can decide", ReadyDoc,
+        about="200 once every database's default metrics have been read, the store is writable and "
+        "the state is known, else 503 with the same document; `notes` says what is wrong and keeps "
+        "nobody waiting, such as a fleet that does not answer.",
+    ),
+    Route("GET", "/metrics", "exposition", "Counters and gauges", Text("text/plain")),
+    Route("GET", "/openapi.json", "openapi", "These routes, for programs", {"type": "object"}),
+    *of("freno", FRENO_LOOKS),
+    Route("GET", "/help", "help", ""),
+)  # fmt: skip
+
+
+def description() -> dict[str, Any]:
+    """OpenAPI, of what has a description."""
+    return openapi.document(tuple(route for route in ROUTES if route.answer is not None))
 
 
 def _broadcasts(views: Views) -> Broadcasts:
@@ -360,12 +480,14 @@ def _by_method(handlers: dict[str, Handler]) -> Handler:
     return dispatch
 
 
-def _guarded(handler: Handler) -> Handler:
+def serving(
+    route: Route, handle: Callable[[Call[Any, Any]], Awaitable[Response]], gatekeeper: Gatekeeper
+) -> Handler:
     """Our own errors as problems. What is not ours is logged, and becomes a 500, further out."""
 
-    async def guarded(request: Request) -> Response:
+    async def serve(request: Request) -> Response:
         try:
-            return await handler(request)
+            return await handle(await read_call(route, request, gatekeeper))
         except InvalidRequest as error:
             return problem_response(
                 error.status, str(error), field=error.field, retry_after_s=error.retry_after_s
@@ -393,7 +515,7 @@ def _guarded(handler: Handler) -> Handler:
             unchanged = "" if request.method in _LOOKING else "; nothing was changed"
             return problem_response(503, f"the store cannot be used{unchanged}: {error}")
 
-    return guarded
+    return serve
 
 
 _LOOKING = frozenset({"GET", "HEAD"})
@@ -402,16 +524,6 @@ _LOOK_FIRST = (
     "it may have been changed, or not: look first (`headgate changes history`; of the fleet's log "
     "with --fleet), and ask again then"
 )
-
-
-def _limit(text: str) -> int:
-    if not _LIMIT.fullmatch(text) or not 1 <= int(text) <= 1000:
-        raise InvalidRequest(f"limit is {text!r}, must be from 1 to 1000", field="limit")
-    return int(text)
-
-
-def _path(request: Request) -> tuple[str, str]:
-    return request.path_params["database"], request.path_params["metric"]
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

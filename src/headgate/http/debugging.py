@@ -24,14 +24,13 @@ from types import FrameType
 from typing import Any
 
 import psutil
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.core.activity import Activity
 from headgate.errors import ProbeFailed
-from headgate.http.auth import Gatekeeper
 from headgate.http.documents import json_response
 from headgate.http.exposition import Works
+from headgate.http.routes import Plain, Role, Route
 from headgate.http.views import Views
 from headgate.wire.debug import (
     ClocksDoc,
@@ -75,14 +74,11 @@ class Inside:
 class Debugging:
     """Handlers, as Control's."""
 
-    def __init__(self, views: Views, gatekeeper: Gatekeeper, inside: Inside) -> None:
+    def __init__(self, views: Views, inside: Inside) -> None:
         self._views = views
-        self._gatekeeper = gatekeeper
         self._inside = inside
 
-    async def debug(self, request: Request) -> Response:
-        authorization = request.headers.get("authorization")
-        self._gatekeeper.who_changes(request.state.peer, authorization)
+    async def debug(self, call: Plain) -> Response:
         return json_response(await self._doc())
 
     async def _doc(self) -> DebugDoc:
@@ -148,7 +144,14 @@ class Debugging:
         return TracesDoc(spans.collector, dict(spans.outcomes), spans.waiting, spans.fault)
 
 
-DEBUG_ROUTES: tuple[tuple[str, str, str], ...] = (("GET", "/v1/debug", "debug"),)
+DEBUG_ROUTES = (
+    Route(
+        "GET", "/v1/debug", "debug", "The process: memory, loop, stacks, servers", DebugDoc,
+        role=Role.OPERATOR,
+        about="With the settings in force without secrets, packages, and what each server says of "
+        "itself. [A debug bundle](../howto/debug-bundle.md) has it.",
+    ),
+)  # fmt: skip
 
 
 def system_facts() -> dict[str, str]:

@@ -6,12 +6,11 @@ Control ──► FleetRoutes ──► Mirror (what this agent follows) ──p
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook
@@ -19,24 +18,26 @@ from headgate.agent.logmirror import Mirror
 from headgate.agent.picture import FleetView
 from headgate.agent.ports import Clock
 from headgate.core.keyvalue import Listing
-from headgate.core.reach import HERE, parse_reach
+from headgate.core.reach import parse_reach
 from headgate.errors import InvalidRequest, StoreUnavailable
-from headgate.http.auth import Gatekeeper
-from headgate.http.changes import only_known
 from headgate.http.documents import json_response
 from headgate.http.looking import json_in_thread
+from headgate.http.routes import WIDE, Call, Role, Route
 from headgate.wire.fleet_feed import (
     FEED,
     FEED_CHANGES,
-    MAX_KEY_CHARS,
     MAX_PREFIXES,
-    MAX_REVISION,
-    MAX_STORE_ID_CHARS,
     MAX_WAIT_S,
+    FeedChangesDoc,
+    FeedPageDoc,
+    Key,
+    Revision,
+    StoreId,
     encode_changes,
     feed_page,
 )
-from headgate.wire.fleet_reach import reached_doc
+from headgate.wire.fleet_reach import ReachedDoc, reached_doc
+from headgate.wire.questions import about
 
 LOOK_TIMEOUT_S = 12.0
 """A little less than the command line waits, so that it is told why."""
@@ -48,8 +49,9 @@ NO_FLEET = (
     "this agent belongs to no fleet: name the store that its agents share in [fleet] of its "
     "settings file (endpoints of etcd), and restart it"
 )
-_NUMBER = re.compile(r"[0-9]{1,19}")
-_WAIT = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
+_Prefixes = Annotated[
+    list[str], msgspec.Meta(min_length=1, max_length=MAX_PREFIXES, description="Of keys.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,77 +64,89 @@ class Fleet:
     """Where this agent watches the whole fleet."""
 
 
+class FeedQuery(msgspec.Struct, frozen=True, rename={"start": "from"}):
+    prefix: _Prefixes
+    revision: Annotated[Revision, about("Of the page before.")] | None = None
+    start: Annotated[Key, about("`next` of the page before.")] | None = None
+
+
+class FeedChangesQuery(msgspec.Struct, frozen=True):
+    prefix: _Prefixes
+    after: Annotated[Revision, about("What is known already.")]
+    wait_s: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0, le=MAX_WAIT_S, description="How long to hold the answer while nothing changes."
+        ),
+    ] = 0.0
+    store_id: Annotated[StoreId, about("Of what is known; 410 where it is another.")] = ""
+    mark: Annotated[Revision, about("Of the last answer: what it told is not told again.")] = 0
+
+
+class ReachQuery(msgspec.Struct, frozen=True):
+    reach: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=f"^(fleet|{WIDE})$",
+            description="`fleet`, or such as `shard:commerce/*`.",
+            examples=["fleet", "shard:commerce/*", "host:db-1"],
+        ),
+    ]
+
+
 class FleetRoutes:
     """Handlers, as Control's."""
 
-    def __init__(self, fleet: Fleet | None, clock: Clock, gatekeeper: Gatekeeper) -> None:
+    def __init__(self, fleet: Fleet | None, clock: Clock) -> None:
         self._given = fleet
         self._clock = clock
-        self._gatekeeper = gatekeeper
         self._held = HeldListings(clock)
         self._turns = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     # --- for other agents ------------------------------------------------------------------
 
-    async def feed(self, request: Request) -> Response:
+    async def feed(self, call: Call[FeedQuery, None]) -> Response:
         """All that is followed under some prefixes, page by page, at one revision."""
-        self._admit(request)
-        given = only_known(request, "prefix", "revision", "from", repeated="prefix")
-        prefixes, mark = self._prefixes(request), 0
-        if "revision" not in given:
+        prefixes, mark, revision = self._prefixes(call.query.prefix), 0, call.query.revision
+        if revision is None:
             listing, mark = self._fleet.mirror.listing(prefixes), self._fleet.mirror.mark
         else:
-            listing = self._held.get(prefixes, _whole(given["revision"], "revision"))
-        start = given.get("from", "")[: MAX_KEY_CHARS + 1]
+            listing = self._held.get(prefixes, revision)
+        start = call.query.start or ""
         page = await asyncio.to_thread(feed_page, listing, start=start, mark=mark)
         if page.next is not None:
             self._held.keep(prefixes, listing)
         return await json_in_thread(lambda: page)
 
-    async def feed_changes(self, request: Request) -> Response:
+    async def feed_changes(self, call: Call[FeedChangesQuery, None]) -> Response:
         """Held while there are none, for as long as was asked."""
-        self._admit(request)
-        given = only_known(
-            request, "prefix", "after", "wait_s", "store_id", "mark", repeated="prefix"
+        asked, mirror = call.query, self._fleet.mirror
+        changes = await mirror.changes_after(
+            asked.after,
+            self._prefixes(asked.prefix),
+            min(asked.wait_s, MAX_WAIT_S),  # NaN is no wait.
+            store_id=asked.store_id,
+            mark=asked.mark,
         )
-        prefixes, mirror = self._prefixes(request), self._fleet.mirror
-        after, wait_s = _whole(given.get("after", ""), "after"), _wait(given.get("wait_s", "0"))
-        known = given.get("store_id", "")[:MAX_STORE_ID_CHARS]
-        mark = _whole(given.get("mark", "0"), "mark")
-        changes = await mirror.changes_after(after, prefixes, wait_s, store_id=known, mark=mark)
         body = encode_changes(changes, mirror.store_id, mark=mirror.mark)
         if body is None:
             raise InvalidRequest(_TOO_MUCH, status=410)
         return json_response(msgspec.Raw(body))
 
-    def _admit(self, request: Request) -> None:
-        self._gatekeeper.who_pulls(request.state.peer, request.headers.get("authorization"))
-
-    def _prefixes(self, request: Request) -> tuple[str, ...]:
+    def _prefixes(self, asked: list[str]) -> tuple[str, ...]:
         """Those that are followed here: of others nothing is known, which is not nothing there."""
-        asked = tuple(request.query_params.getlist("prefix"))
-        if not 1 <= len(asked) <= MAX_PREFIXES:
-            message = f"{len(asked)} prefixes are asked for, must be 1 to {MAX_PREFIXES}"
-            raise InvalidRequest(message, field="prefix")
         mirror = self._fleet.mirror
         for prefix in asked:
             if mirror.known and not mirror.covers((prefix,)):
                 message = f"this agent does not follow {prefix[:100]!r}; it follows "
                 told = ", ".join(mirror.prefixes)
                 raise InvalidRequest(message + told, status=409, field="prefix")
-        return asked
+        return tuple(asked)
 
     # --- for everybody ---------------------------------------------------------------------
 
-    async def reach(self, request: Request) -> Response:
-        given = only_known(request, "reach").get("reach", "")
-        try:
-            reach = parse_reach(given)
-        except ValueError as error:
-            raise InvalidRequest(f"reach {error}", field="reach") from None
-        if reach == HERE:
-            message = "reach is 'host', this agent alone; name other agents: host:db-1"
-            raise InvalidRequest(message, field="reach")
+    async def reach(self, call: Call[ReachQuery, None]) -> Response:
+        reach = parse_reach(call.query.reach)
         try:
             # A few at a time: who looks may be anybody, and the store is the whole fleet's.
             async with asyncio.timeout(LOOK_TIMEOUT_S), self._turns:
@@ -149,12 +163,24 @@ class FleetRoutes:
         return self._given
 
 
-_FLEET = "/v1/fleet"
-FLEET_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", f"{_FLEET}/reach", "reach"),
-    ("GET", FEED, "feed"),
-    ("GET", FEED_CHANGES, "feed_changes"),
-)
+FLEET_ROUTES = (
+    Route(
+        "GET", "/v1/fleet/reach", "reach", "Which shards and agents a reach matches", ReachedDoc,
+        query=ReachQuery, errors=(404, 503), example={"reach": "shard:commerce/*"},
+    ),
+    Route(
+        "GET", FEED, "feed", "What this agent follows of the fleet, page by page", FeedPageDoc,
+        role=Role.PEER, query=FeedQuery, errors=(410,), example={"prefix": "items/wide/"},
+        about="For the agents of a shard's replicas. The next page with `revision` and `from` of "
+        "the page before.",
+    ),
+    Route(
+        "GET", FEED_CHANGES, "feed_changes", "What changed of it since", FeedChangesDoc,
+        role=Role.PEER, query=FeedChangesQuery, errors=(410,),
+        example={"prefix": "items/wide/", "after": "12", "wait_s": "5"},
+        about="Held for up to 30 s while nothing changes; 410: list again from the start.",
+    ),
+)  # fmt: skip
 
 
 class HeldListings:
@@ -183,19 +209,3 @@ class HeldListings:
 
 _NOT_HELD = "the listing of revision {} is not kept any more: list anew"
 _TOO_MUCH = "one commit changed more than is told at once: list anew"
-
-
-# --- requests --------------------------------------------------------------------------------
-
-
-def _whole(text: str, field: str) -> int:
-    if not _NUMBER.fullmatch(text) or int(text) > MAX_REVISION:
-        raise InvalidRequest(f"{field} is {text[:100]!r}, must be a revision", field=field)
-    return int(text)
-
-
-def _wait(text: str) -> float:
-    if not _WAIT.fullmatch(text) or float(text) > MAX_WAIT_S:
-        message = f"wait_s is {text[:100]!r}, must be from 0 to {MAX_WAIT_S:g}"
-        raise InvalidRequest(message, field="wait_s")
-    return float(text)

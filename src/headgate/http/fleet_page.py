@@ -6,10 +6,9 @@ People look at the same document: page/fleet.py shows it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.picture import FleetView, Looked
@@ -17,16 +16,41 @@ from headgate.agent.ports import Clock
 from headgate.core.fleet_view import Look
 from headgate.errors import InvalidRequest
 from headgate.http.documents import json_response
-from headgate.wire.fleet_view import MAX_PER_PAGE, Asked, fleet_doc
+from headgate.http.routes import NAME, Call, Route
+from headgate.wire.fleet_view import MAX_PER_PAGE, Asked, FleetDoc, fleet_doc
+from headgate.wire.questions import about
 
 PER_PAGE = 100
 MAX_PAGE = 1_000_000
-MAX_PATTERN_CHARS = 127
 MAX_AT_ONCE = 4
 WITHIN_S = 10.0
-_KNOWN = frozenset(
-    {"unhealthy", "behind", "region", "cluster", "shard", "page", "rules_page", "per_page"}
-)
+_Pattern = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=f"^({NAME})?$",
+        description="Only those that match it.",
+        examples=["eu-*", "commerce/*"],
+    ),
+]
+_Page = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
+
+
+class FleetQuery(msgspec.Struct, frozen=True):
+    unhealthy: Annotated[bool, about("`true`: only shards that are unhealthy or silent.")] = False
+    behind: Annotated[bool, about("`true`: only shards with agents that lag behind.")] = False
+    region: _Pattern = ""
+    cluster: _Pattern = ""
+    shard: _Pattern = ""
+    page: Annotated[_Page, about("Of the shards.")] = 1
+    rules_page: Annotated[_Page, about("Of what is set for the fleet.")] = 1
+    per_page: Annotated[
+        int, msgspec.Meta(ge=1, le=MAX_PER_PAGE, description="Shards on a page.")
+    ] = PER_PAGE
+
+    @property
+    def asked(self) -> Asked:
+        look = Look(self.unhealthy, self.behind, self.region, self.cluster, self.shard)
+        return Asked(look, self.page, self.per_page, self.rules_page)
 
 
 class FleetViewing:
@@ -38,10 +62,8 @@ class FleetViewing:
         self._agent = agent
         self._free = asyncio.Semaphore(MAX_AT_ONCE)
 
-    async def document(self, request: Request) -> Response:
-        asked = asked_of(request.query_params)
-        body = await self._made(asked)
-        return json_response(msgspec.Raw(body))
+    async def document(self, call: Call[FleetQuery, None]) -> Response:
+        return json_response(msgspec.Raw(await self._made(call.query.asked)))
 
     async def _made(self, asked: Asked) -> bytes:
         """Beside the loop: it may be ten thousand shards."""
@@ -70,47 +92,10 @@ _NO_ROLE = (
     "this agent does not show the fleet: set `view = true` in [fleet] of its settings and restart "
     "it, or ask one that does"
 )
-FLEET_VIEW_ROUTES: tuple[tuple[str, str, str], ...] = (("GET", "/v1/fleet", "document"),)
-
-
-# --- what is asked for --------------------------------------------------------------------------
-
-
-def asked_of(params: Mapping[str, str]) -> Asked:
-    if unknown := sorted(set(params) - _KNOWN):
-        told = ", ".join(sorted(_KNOWN))
-        raise InvalidRequest(f"unknown parameter {unknown[0]!r}; known: {told}", field=unknown[0])
-    return Asked(
-        look=Look(
-            unhealthy=_flag(params, "unhealthy"),
-            behind=_flag(params, "behind"),
-            region=_pattern(params, "region"),
-            cluster=_pattern(params, "cluster"),
-            shard=_pattern(params, "shard"),
-        ),
-        page=_whole(params, "page", 1, MAX_PAGE),
-        per_page=_whole(params, "per_page", PER_PAGE, MAX_PER_PAGE),
-        items_page=_whole(params, "rules_page", 1, MAX_PAGE),
-    )
-
-
-def _flag(params: Mapping[str, str], name: str) -> bool:
-    value = params.get(name, "false")
-    if value not in ("true", "false"):
-        raise InvalidRequest(f"{name} is {value!r}, must be true or false", field=name)
-    return value == "true"
-
-
-def _pattern(params: Mapping[str, str], name: str) -> str:
-    value = params.get(name, "").strip()
-    if len(value) > MAX_PATTERN_CHARS:
-        message = f"{name} has {len(value)} characters, must have at most {MAX_PATTERN_CHARS}"
-        raise InvalidRequest(message, field=name)
-    return value
-
-
-def _whole(params: Mapping[str, str], name: str, default: int, most: int) -> int:
-    value = params.get(name, str(default))
-    if not (value.isascii() and value.isdigit() and len(value) <= 7 and 1 <= int(value) <= most):
-        raise InvalidRequest(f"{name} is {value!r}, must be from 1 to {most}", field=name)
-    return int(value)
+FLEET_VIEW_ROUTES = (
+    Route(
+        "GET", "/v1/fleet", "document", "The whole fleet, unhealthy shards first", FleetDoc,
+        query=FleetQuery, errors=(404, 503), example={"unhealthy": "true", "region": "eu-*"},
+        about="Page by page, of an agent with `view = true`.",
+    ),
+)  # fmt: skip

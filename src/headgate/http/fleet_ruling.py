@@ -20,7 +20,7 @@ from headgate.core.reach import Reach, parse_reach
 from headgate.core.rule_settings import RuleSpec, parse_kept
 from headgate.core.rules import Rule
 from headgate.core.samples import Instant
-from headgate.core.settings import Setting, table
+from headgate.core.settings import Reader, Setting, table
 from headgate.errors import (
     Fault,
     InvalidRequest,
@@ -30,6 +30,7 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.http.fleet import NO_FLEET
+from headgate.http.routes import REACH_PATTERN
 from headgate.wire.exchange import CopiesDoc
 from headgate.wire.fleet_reach import ReachedDoc, reached_doc
 
@@ -40,7 +41,7 @@ REACH_SETTINGS = table(
         Setting(
             REACH,
             "How far: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`.",
-            parse_reach,
+            Reader(parse_reach, {"type": "string", "pattern": REACH_PATTERN}),
             shown_default="the shard that the agent leads; else this agent alone",
         ),
     )

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.core.decide import judge
@@ -21,6 +20,7 @@ from headgate.core.health import Health
 from headgate.core.rules import Kind, Rule
 from headgate.core.samples import Instant
 from headgate.http.documents import json_response
+from headgate.http.routes import Plain, Route
 from headgate.http.views import Views
 from headgate.wire.answers import LAG
 from headgate.wire.fleet import iso
@@ -55,24 +55,24 @@ class Freno:
     def __init__(self, views: Views) -> None:
         self._views = views
 
-    async def alive(self, request: Request) -> Response:
+    async def alive(self, call: Plain) -> Response:
         return json_response(GeneralDoc(200, "OK"))
 
     # --- who answers -----------------------------------------------------------------------
 
-    async def leader_check(self, request: Request) -> Response:
+    async def leader_check(self, call: Plain) -> Response:
         """404 where freno's checks would be: another agent is the one to ask."""
         status = 200 if self._leads else 404
         return json_response(f"HTTP {status}", status=status)
 
-    async def leader(self, request: Request) -> Response:
+    async def leader(self, call: Plain) -> Response:
         leader = self._leader()
         return json_response(leader) if leader else Response(status_code=500)
 
-    async def state(self, request: Request) -> Response:
+    async def state(self, call: Plain) -> Response:
         return json_response(self._state)
 
-    async def consensus(self, request: Request) -> Response:
+    async def consensus(self, call: Plain) -> Response:
         views = self._views
         return json_response(
             ConsensusDoc(
@@ -102,19 +102,19 @@ class Freno:
         led = [shard.primary_url or "" for shard in shards if shard.standing == "following"]
         return led if len(led) == len(parts.book.databases()) else []
 
-    async def hostname(self, request: Request) -> Response:
+    async def hostname(self, call: Plain) -> Response:
         return json_response(self._views.agent_name)
 
     # --- what is measured ------------------------------------------------------------------
 
-    async def aggregated_metrics(self, request: Request) -> Response:
-        digits = 3 if request.query_params.get("brief") == "true" else 6
+    async def aggregated_metrics(self, call: Plain) -> Response:
+        digits = 3 if call.request.query_params.get("brief") == "true" else 6
         now, healths = self._views.parts.clock.now(), self._views.parts.board.healths
         return json_response(
             {f"mysql/{name}": _aggregated(health, now, digits) for name, health in healths.items()}
         )
 
-    async def metrics_health(self, request: Request) -> Response:
+    async def metrics_health(self, call: Plain) -> Response:
         now = self._views.parts.clock.now()
         return json_response(
             {
@@ -128,8 +128,8 @@ class Freno:
 
     # --- who asks, and what is set ---------------------------------------------------------
 
-    async def recent_apps(self, request: Request) -> Response:
-        text = request.path_params.get("minutes", "0")
+    async def recent_apps(self, call: Plain) -> Response:
+        text = call.request.path_params.get("minutes", "0")
         if not _MINUTES.fullmatch(text):
             return json_response(GeneralDoc(500, f"{text!r} is no number of minutes"), status=500)
         apps = self._recent_apps()
@@ -150,7 +150,7 @@ class Freno:
             for client, at in last_at.items()
         }
 
-    async def throttled_apps(self, request: Request) -> Response:
+    async def throttled_apps(self, call: Plain) -> Response:
         """By rules that reject, in force now; of several on one target the strictest."""
         parts = self._views.parts
         wall_s = parts.clock.now().wall_s
@@ -166,7 +166,7 @@ class Freno:
             }
         )
 
-    async def skipped_hosts(self, request: Request) -> Response:
+    async def skipped_hosts(self, call: Plain) -> Response:
         now = self._views.parts.clock.now()
         return json_response(
             {
@@ -177,29 +177,32 @@ class Freno:
             }
         )
 
-    async def memcache(self, request: Request) -> Response:
+    async def memcache(self, call: Plain) -> Response:
         """There is none to read from: ask, or decide locally."""
         return json_response({"MemcacheServers": [], "MemcachePath": ""})
 
 
-FRENO_LOOKS: tuple[tuple[str, str, str], ...] = (
-    ("GET", "/lb-check", "alive"),
-    ("GET", "/_ping", "alive"),
-    ("GET", "/status", "alive"),
-    ("GET", "/leader-check", "leader_check"),
-    ("GET", "/raft/leader", "leader"),
-    ("GET", "/raft/state", "state"),
-    ("GET", "/consensus/leader", "leader"),
-    ("GET", "/consensus/state", "state"),
-    ("GET", "/consensus/status", "consensus"),
-    ("GET", "/hostname", "hostname"),
-    ("GET", "/aggregated-metrics", "aggregated_metrics"),
-    ("GET", "/metrics-health", "metrics_health"),
-    ("GET", "/recent-apps", "recent_apps"),
-    ("GET", "/recent-apps/{minutes}", "recent_apps"),
-    ("GET", "/throttled-apps", "throttled_apps"),
-    ("GET", "/skipped-hosts", "skipped_hosts"),
-    ("GET", "/config/memcache", "memcache"),
+FRENO_LOOKS = tuple(
+    Route("GET", path, handler, "")
+    for path, handler in {
+        "/lb-check": "alive",
+        "/_ping": "alive",
+        "/status": "alive",
+        "/leader-check": "leader_check",
+        "/raft/leader": "leader",
+        "/raft/state": "state",
+        "/consensus/leader": "leader",
+        "/consensus/state": "state",
+        "/consensus/status": "consensus",
+        "/hostname": "hostname",
+        "/aggregated-metrics": "aggregated_metrics",
+        "/metrics-health": "metrics_health",
+        "/recent-apps": "recent_apps",
+        "/recent-apps/{minutes}": "recent_apps",
+        "/throttled-apps": "throttled_apps",
+        "/skipped-hosts": "skipped_hosts",
+        "/config/memcache": "memcache",
+    }.items()
 )
 
 

@@ -6,15 +6,16 @@ shard that this agent leads.
 
 from __future__ import annotations
 
-from starlette.requests import Request
-
 from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.exchange import Exchange
+from headgate.agent.metricdrafts import NEVER
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.widemetrics import WideMetrics
 from headgate.core.change_log import ChangeMade, ends_at
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Level, Reach, parse_reach
+from headgate.core.rule_times import parse_date_time, parse_for
+from headgate.core.settings import Reader, Setting, table
 from headgate.errors import InvalidRequest
 from headgate.http.fleet import NO_FLEET
 from headgate.wire.exchange import copies_doc
@@ -23,6 +24,22 @@ from headgate.wire.fleet_reach import reached_doc
 from headgate.wire.status import WideMetricDoc
 
 REACH = "reach"
+FOR_TOLD = (
+    "How long: 90s, 30m, 2h, 7d, or never; then the settings file decides again. Default: 1h for "
+    "what is looser than the file, else never."
+)
+_NEVER = {"const": NEVER}
+END_SETTINGS = table(
+    (
+        Setting("for", FOR_TOLD, Reader(parse_for, {"anyOf": [parse_for.schema, _NEVER]})),
+        Setting(
+            "expires_at",
+            "Instead of for: until when, such as 2024-05-17T16:00:00Z.",
+            Reader(parse_date_time, {"anyOf": [parse_date_time.schema, _NEVER]}),
+        ),
+    )
+)
+"""What a change may say beside the metric's settings."""
 
 
 class MetricReaching:
@@ -38,10 +55,9 @@ class MetricReaching:
         self._fleet = fleet
         self._exchange = exchange
 
-    async def target(self, request: Request, database: str) -> MetricKeeper | WideMetrics:
+    async def target(self, given: str | None, database: str) -> MetricKeeper | WideMetrics:
         """What makes the change."""
-        given = _given(request)
-        reach = HERE if given is None else await self._reach(given, database)
+        reach = HERE if given is None else await self._reach(_parsed(given), database)
         if reach == HERE:
             return self._book
         if self._own is not None and self._is_own(reach):
@@ -79,13 +95,8 @@ class MetricReaching:
         )
 
 
-def _given(request: Request) -> Reach | None:
-    said = request.query_params.getlist(REACH)
-    if not said:
-        return None
-    if len(said) > 1:
-        raise InvalidRequest("give one reach; two reaches are two changes", field=REACH)
+def _parsed(given: str) -> Reach:
     try:
-        return parse_reach(said[0])
+        return parse_reach(given)
     except ValueError as error:
         raise InvalidRequest(f"{REACH} {error}", field=REACH) from None

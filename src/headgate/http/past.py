@@ -13,7 +13,7 @@ from headgate.core.records import AuditEntry, MetricMinute
 from headgate.core.rule_settings import RuleSpec
 from headgate.core.timeline import timeline
 from headgate.errors import InvalidRequest
-from headgate.http.documents import parse_duration
+from headgate.http.documents import seconds
 from headgate.http.looking import iso
 from headgate.http.views import Parts
 from headgate.wire.answers import answer_doc
@@ -32,11 +32,11 @@ _AGO = re.compile(r"[0-9]{1,6}[smhd]")
 def minute_at(text: str, now_s: float) -> int:
     """`90m` ago, or an instant with its zone, as a minute; one that is over."""
     ago = _AGO.fullmatch(text)
-    wall_s = now_s - parse_duration(text, "at") if ago else _instant(text)
+    wall_s = now_s - seconds(text) if ago else _instant(text)
     minute = int(wall_s // 60)
     if not 0 <= minute <= int(now_s // 60):
         message = f"at is {text!r}, which is not in the past; leave it out to ask about now"
-        raise InvalidRequest(message, field="at")
+        raise InvalidRequest(message, status=422, field="at")
     return minute
 
 
@@ -47,7 +47,7 @@ def _instant(text: str) -> float:
         at = None
     if at is None or at.tzinfo is None:
         message = f"at is {text!r}, must read like 2026-03-01T07:10Z, with its zone, or like 90m"
-        raise InvalidRequest(message, field="at")
+        raise InvalidRequest(message, status=422, field="at")
     return at.timestamp()
 
 

@@ -5,11 +5,10 @@ Control ──► Peering ──► Shards (answers, and keeps what operators se
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Annotated, Any, Protocol
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.demand import Demands
@@ -19,26 +18,24 @@ from headgate.core.names import parse_database
 from headgate.core.shard import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull
 from headgate.core.topology import MemberReport
 from headgate.errors import InvalidName, InvalidRequest
-from headgate.http.auth import Gatekeeper
-from headgate.http.documents import (
-    UnderWay,
-    expect_json,
-    json_response,
-    parse_duration,
-)
+from headgate.http.documents import UnderWay, json_response, seconds
+from headgate.http.routes import Call, NoQuery, Plain, Role, Route, Unread
 from headgate.http.views import Views
 from headgate.wire.exchange import copies_doc
 from headgate.wire.peers import (
     URL_SCHEMA,
+    PullDoc,
+    ReportDoc,
+    WakeDoc,
     decode_pull,
     decode_wake,
     encode_report,
     parse_peer_url,
 )
-from headgate.wire.questions import DATABASE_SCHEMA
+from headgate.wire.questions import DATABASE_SCHEMA, Span
+from headgate.wire.shard import ShardDoc
 
 MAX_REASON_CHARS = 500
-FOR_SCHEMA = {"pattern": "^[0-9]{1,6}[smhd]$"}
 
 
 class ShardsPort(Protocol):
@@ -68,13 +65,13 @@ class ShardsPort(Protocol):
 
 
 class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
-    for_: Annotated[str, msgspec.Meta(extra_json_schema=FOR_SCHEMA)]
+    for_: Span
     """Such as 30m, 6h, 2d; at most 7d."""
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARS)]
 
 
 class HandoverBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"for_": "for"}):
-    for_: Annotated[str, msgspec.Meta(extra_json_schema=FOR_SCHEMA)] = "60s"
+    for_: Span = "60s"
     """Until when shard scope is refused at most, such as 60s, 5m; at most 1h."""
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)] = ""
 
@@ -95,60 +92,39 @@ class WakeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`{}`: there is nothing to say."""
 
 
-_decode_wake = msgspec.json.Decoder(WakeBody).decode
-_decode_skip = msgspec.json.Decoder(SkipBody).decode
-_decode_handover = msgspec.json.Decoder(HandoverBody).decode
-_decode_peer = msgspec.json.Decoder(PeerBody).decode
-
-
 class Peering:
     """Handlers, as Control's."""
 
-    def __init__(
-        self,
-        views: Views,
-        gatekeeper: Gatekeeper,
-        *,
-        shards: ShardsPort | None,
-        demands: Demands | None,
-    ) -> None:
+    def __init__(self, views: Views, *, shards: ShardsPort | None, demands: Demands | None) -> None:
         self._views = views
-        self._gatekeeper = gatekeeper
         self._given = shards
         self._demands = demands
         self._under_way = UnderWay()
 
     # --- for other agents ------------------------------------------------------------------
 
-    async def pull(self, request: Request) -> Response:
+    async def pull(self, call: Plain) -> Response:
         """Held for as long as the pull allows; cancelled when the other agent hangs up."""
         received = self._views.parts.clock.now()
-        self._admit(request)
-        pull = decode_pull(await request.body(), received=received)
+        pull = decode_pull(await call.request.body(), received=received)
         report = await self._shards.answer(pull)
         body = encode_report(report, received=received, now=self._views.parts.clock.now())
         return Response(body, media_type="application/json")
 
-    async def peer_wake(self, request: Request) -> Response:
-        self._admit(request)
-        call = decode_wake(await request.body())
-        self._shards.woken(call.shard, call.database, call.sender)
-        return json_response(WokenDoc(call.database, self._activity(call.database)))
-
-    def _admit(self, request: Request) -> None:
-        self._gatekeeper.who_pulls(request.state.peer, request.headers.get("authorization"))
-        expect_json(request)
+    async def peer_wake(self, call: Plain) -> Response:
+        woken = decode_wake(await call.request.body())
+        self._shards.woken(woken.shard, woken.database, woken.sender)
+        return json_response(WokenDoc(woken.database, self._activity(woken.database)))
 
     # --- for everybody ---------------------------------------------------------------------
 
-    async def shard(self, request: Request) -> Response:
-        return json_response(self._views.shard(request.path_params["database"]))
+    async def shard(self, call: Plain) -> Response:
+        return json_response(self._views.shard(call.place("database")))
 
-    async def wake(self, request: Request) -> Response:
+    async def wake(self, call: Call[None, WakeBody]) -> Response:
         """What a check would do, without asking anything. It needs no token; a body in JSON is
         something that no web page can send here from another site."""
-        await _body(request, _decode_wake)
-        database = request.path_params["database"]
+        database = call.place("database")
         known = [plan.name for plan in self._views.parts.book.databases()]
         if database not in known:
             raise NoSuchMetric(f"no database {database!r}; configured: {', '.join(known)}")
@@ -161,67 +137,44 @@ class Peering:
 
     # --- for operators ---------------------------------------------------------------------
 
-    async def skip(self, request: Request) -> Response:
-        who = self._operator(request)
-        body = await _body(request, _decode_skip)
-        for_s = parse_duration(body.for_, "for")
-        if not 0 < for_s <= MAX_SKIP_S:
-            message = f"for is {body.for_!r}, must be above 0 and at most {MAX_SKIP_S / 86400:g}d"
-            raise InvalidRequest(message, field="for")
-        database, member = _places(request)
-        reason = body.reason
-        return await self._changed(
-            request, self._shards.skip(database, member, for_s=for_s, reason=reason, who=who)
+    async def skip(self, call: Call[NoQuery, SkipBody]) -> Response:
+        for_s = _for(call.body.for_, MAX_SKIP_S, f"{MAX_SKIP_S / 86400:g}d")
+        database, member = _places(call)
+        skip = self._shards.skip(
+            database, member, for_s=for_s, reason=call.body.reason, who=call.who
         )
+        return await self._changed(call, skip)
 
-    async def unskip(self, request: Request) -> Response:
-        who = self._operator(request)
-        database, member = _places(request)
-        return await self._changed(request, self._shards.unskip(database, member, who=who))
+    async def unskip(self, call: Plain) -> Response:
+        return await self._changed(call, self._shards.unskip(*_places(call), who=call.who))
 
-    async def hand_over(self, request: Request) -> Response:
+    async def hand_over(self, call: Call[NoQuery, HandoverBody]) -> Response:
         """Once it is answered, no check at shard scope is admitted by the old primary's view."""
-        who = self._operator(request)
-        body = await _body(request, _decode_handover)
-        for_s = parse_duration(body.for_, "for")
-        if not 0 < for_s <= MAX_HANDOVER_S:
-            message = (
-                f"for is {body.for_!r}, must be above 0 and at most {MAX_HANDOVER_S / 3600:g}h"
-            )
-            raise InvalidRequest(message, field="for")
-        database = request.path_params["database"]
-        change = self._shards.hand_over(database, for_s=for_s, reason=body.reason, who=who)
-        return await self._changed(request, change)
-
-    async def take_back(self, request: Request) -> Response:
-        who = self._operator(request)
-        database = request.path_params["database"]
-        return await self._changed(request, self._shards.take_back(database, who=who))
-
-    async def add_peer(self, request: Request) -> Response:
-        who = self._operator(request)
-        body = await _body(request, _decode_peer)
-        url, peer_database = parse_peer_url(body.url).text, parse_database(body.database)
-        database, member = _places(request)
-        change = self._shards.add_peer(
-            database, member, url=url, peer_database=peer_database, who=who
+        for_s = _for(call.body.for_, MAX_HANDOVER_S, f"{MAX_HANDOVER_S / 3600:g}h")
+        change = self._shards.hand_over(
+            call.place("database"), for_s=for_s, reason=call.body.reason, who=call.who
         )
-        return await self._changed(request, change)
+        return await self._changed(call, change)
 
-    async def remove_peer(self, request: Request) -> Response:
-        who = self._operator(request)
-        database, member = _places(request)
-        return await self._changed(request, self._shards.remove_peer(database, member, who=who))
+    async def take_back(self, call: Plain) -> Response:
+        change = self._shards.take_back(call.place("database"), who=call.who)
+        return await self._changed(call, change)
 
-    def _operator(self, request: Request) -> str:
-        who = self._gatekeeper.who_changes(request.state.peer, request.headers.get("authorization"))
-        if request.query_params:
-            raise InvalidRequest("this change takes no parameters; nothing was changed")
-        return who
+    async def add_peer(self, call: Call[NoQuery, PeerBody]) -> Response:
+        url = parse_peer_url(call.body.url).text
+        peer_database = parse_database(call.body.database)
+        database, member = _places(call)
+        change = self._shards.add_peer(
+            database, member, url=url, peer_database=peer_database, who=call.who
+        )
+        return await self._changed(call, change)
 
-    async def _changed(self, request: Request, change: Awaitable[Any]) -> Response:
+    async def remove_peer(self, call: Plain) -> Response:
+        return await self._changed(call, self._shards.remove_peer(*_places(call), who=call.who))
+
+    async def _changed(self, call: Call[Any, Any], change: Awaitable[Any]) -> Response:
         made = await self._under_way.finish(change)
-        shard = self._views.shard(request.path_params["database"])
+        shard = self._views.shard(call.place("database"))
         if isinstance(made, ChangeMade):
             shard = msgspec.structs.replace(shard, copies=copies_doc(made.copies))
         return json_response(shard)
@@ -234,32 +187,74 @@ class Peering:
 
 
 _SHARD = "/v1/databases/{database}/shard"
-PEERING_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", _SHARD, "shard"),
-    ("PUT", f"{_SHARD}/skips/{{member}}", "skip"),
-    ("DELETE", f"{_SHARD}/skips/{{member}}", "unskip"),
-    ("POST", f"{_SHARD}/handover", "hand_over"),
-    ("DELETE", f"{_SHARD}/handover", "take_back"),
-    ("PUT", f"{_SHARD}/peers/{{member}}", "add_peer"),
-    ("DELETE", f"{_SHARD}/peers/{{member}}", "remove_peer"),
-    ("POST", "/v1/databases/{database}/wake", "wake"),
-    ("POST", "/v1/peer/pull", "pull"),
-    ("POST", "/v1/peer/wake", "peer_wake"),
-)
+_SKIP, _PEER = f"{_SHARD}/skips/{{member}}", f"{_SHARD}/peers/{{member}}"
+PEERING_ROUTES = (
+    Route(
+        "GET", _SHARD, "shard", "The shard of a database", ShardDoc,
+        about="As this agent sees it: which agent leads, the members with role, readings, clocks "
+        "and skips.",
+    ),
+    Route(
+        "PUT", _SKIP, "skip", "Skip a replica for a while", ShardDoc,
+        role=Role.OPERATOR, query=NoQuery, body=SkipBody,
+        refuses="a time that is not above 0 and at most 7d",
+        sends={"for": "30m", "reason": "rebuild"},
+    ),
+    Route(
+        "DELETE", _SKIP, "unskip", "Count a skipped replica again", ShardDoc,
+        role=Role.OPERATOR, query=NoQuery,
+    ),
+    Route(
+        "POST", f"{_SHARD}/handover", "hand_over", "Announce a planned switchover", ShardDoc,
+        role=Role.OPERATOR, query=NoQuery, body=HandoverBody,
+        refuses="a time that is not above 0 and at most 1h",
+        sends={"for": "60s", "reason": "upgrade"},
+        about="At the primary's agent; 409 at a replica's. Checks at shard scope are rejected from "
+        "now on: [announce a switchover](../howto/shard.md#announce-a-planned-switchover).",
+    ),
+    Route(
+        "DELETE", f"{_SHARD}/handover", "take_back", "Take the announcement back", ShardDoc,
+        role=Role.OPERATOR, query=NoQuery,
+    ),
+    Route(
+        "PUT", _PEER, "add_peer", "Add a replica behind another agent", ShardDoc,
+        role=Role.OPERATOR, query=NoQuery, body=PeerBody,
+        sends={"url": "https://db-c:8087", "database": "main"},
+    ),
+    Route(
+        "DELETE", _PEER, "remove_peer", "Remove a replica that was added at run time", ShardDoc,
+        role=Role.OPERATOR, query=NoQuery,
+    ),
+    Route(
+        "POST", "/v1/databases/{database}/wake", "wake", "Measure an idle database again",
+        WokenDoc, body=WakeBody, sends={},
+        about="As a check would. The body is `application/json`, which no web page of another site "
+        "can send.",
+    ),
+    Route(
+        "POST", "/v1/peer/pull", "pull", "Report a replica's role and readings", ReportDoc,
+        role=Role.PEER, body=Unread(PullDoc),
+        about="The primary's agent asks; the answer is held for `wait_s` while nothing changes.",
+    ),
+    Route(
+        "POST", "/v1/peer/wake", "peer_wake", "Wake the primary's agent", WokenDoc,
+        role=Role.PEER, body=Unread(WakeDoc),
+        about="A replica's agent asks it to measure again, and to write heartbeats.",
+    ),
+)  # fmt: skip
 
 
-async def _body(request: Request, decode: Callable[[bytes], Any]) -> Any:
-    expect_json(request)
-    try:
-        return decode(await request.body())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body cannot be taken: {error}; nothing was changed") from None
+def _for(text: str, most_s: float, shown: str) -> float:
+    if not 0 < (for_s := seconds(text)) <= most_s:
+        message = f"for is {text!r}, must be above 0 and at most {shown}"
+        raise InvalidRequest(message, status=422, field="for")
+    return for_s
 
 
-def _places(request: Request) -> tuple[str, str]:
-    member = request.path_params["member"]
+def _places(call: Call[Any, Any]) -> tuple[str, str]:
+    member = call.place("member")
     try:
         parse_database(member)
     except InvalidName as error:
         raise InvalidName(str(error).replace("database name", "member name")) from None
-    return request.path_params["database"], member
+    return call.place("database"), member

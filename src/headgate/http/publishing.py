@@ -11,13 +11,13 @@ from asyncio import to_thread
 from typing import NamedTuple
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.budgets import Budgets, Controlled
 from headgate.agent.policykeeper import Edition, NoSuchBudget
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import SECURITY_HEADERS
+from headgate.http.routes import Plain, Route
 from headgate.traffic.parse import written
 from headgate.wire.budgets import PublishedPolicyDoc
 
@@ -36,13 +36,13 @@ class Publishing:
         self._given = budgets
         self._made: dict[str, _Made] = {}
 
-    async def published(self, request: Request) -> Response:
+    async def published(self, call: Plain) -> Response:
         if self._given is None:
             raise InvalidRequest("this agent keeps no budgets", status=404)
-        controlled = self._given.of(request.path_params["database"])
+        controlled = self._given.of(call.place("database"))
         made = await self._of(controlled)
         headers = {**SECURITY_HEADERS, "ETag": made.etag}
-        asked = request.headers.get("if-none-match", "")
+        asked = call.request.headers.get("if-none-match", "")
         if made.etag in [one.strip().removeprefix("W/") for one in asked.split(",")]:
             return Response(status_code=304, headers=headers)
         return Response(made.body, media_type="application/json", headers=headers)
@@ -77,6 +77,11 @@ def _make(database: str, edition: Edition, expired: frozenset[str], wall_ms: int
     return _Made(edition, expired, f'"{edition.revision}-{zlib.crc32(body):08x}"', body)
 
 
-PUBLISHING_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", "/v1/policies/{database}", "published"),
-)
+PUBLISHING_ROUTES = (
+    Route(
+        "GET", "/v1/policies/{database}", "published", "A policy as servers are given it",
+        PublishedPolicyDoc, errors=(503,),
+        about="Capped, without what has expired: for [proxies](../explanation/proxy.md) that no "
+        "agent writes a file for. `If-None-Match` with its `ETag` is answered 304.",
+    ),
+)  # fmt: skip

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.intake import Intake
 from headgate.core.decision import Verdict
 from headgate.core.snapshot import Counted
 from headgate.errors import InvalidRequest
-from headgate.http.documents import expect_json, json_response
+from headgate.http.documents import json_response
+from headgate.http.routes import Plain, Route, Unread
 from headgate.wire.questions import (
     APP_SCHEMA,
     DATABASE_SCHEMA,
@@ -80,9 +80,8 @@ class Reporting:
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
 
-    async def reports(self, request: Request) -> Response:
-        expect_json(request)
-        body = _decoded(await request.body())
+    async def reports(self, call: Plain) -> Response:
+        body = _decoded(await call.request.body())
         rows = [_counted(row) for row in body.rows]
         taken = self._intake.take(body.instance, int(body.batch), rows)
         return json_response(ReportsDoc(int(body.batch), taken))
@@ -105,4 +104,14 @@ def _counted(row: ReportRow) -> Counted:
     )
 
 
-REPORTING_ROUTES: tuple[tuple[str, str, str], ...] = (("POST", "/v1/reports", "reports"),)
+REPORTING_ROUTES = (
+    Route(
+        "POST", "/v1/reports", "reports", "Count decisions that a client made itself", ReportsDoc,
+        body=Unread(ReportsBody),  # As often as clients decide locally: read at once.
+        sends={
+            "instance": "9f86d081884c7d65", "batch": 7,
+            "rows": [{"app": "etl:nightly", "database": "main", "verdict": "OK", "times": 4711}],
+        },
+        about="See [deciding locally](http.md#deciding-locally).",
+    ),
+)  # fmt: skip

@@ -5,16 +5,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook, NoSuchItem, OwnBook
@@ -27,16 +24,15 @@ from headgate.core.change_log import ChangeMade
 from headgate.core.lint import Advice
 from headgate.core.names import Identity
 from headgate.core.reach import HERE, Level, Reach
-from headgate.core.rule_settings import KnownMetrics
+from headgate.core.rule_settings import FIXED, ONE_END, RULE_SETTINGS, KnownMetrics, rule_schema
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.samples import Instant
-from headgate.core.settings import Setting, number, read_table, table, text
+from headgate.core.settings import Setting, number, read_table, settings_schema, table, text
 from headgate.errors import Conflict, Fault, InvalidRequest, InvalidSettings, StoreUnavailable
-from headgate.http.auth import Gatekeeper
-from headgate.http.changes import etag, expected_revision, is_dry_run
-from headgate.http.documents import UnderWay, json_object, json_response
+from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.fleet_ruling import (
     REACH,
+    REACH_SETTINGS,
     REST_HERE,
     FleetRuling,
     Ruled,
@@ -44,9 +40,11 @@ from headgate.http.fleet_ruling import (
     items_of,
     reach_in,
 )
+from headgate.http.routes import Call, DryRun, Plain, Role, Route, Settings
 from headgate.http.views import Views
 from headgate.wire.exchange import copies_doc
 from headgate.wire.fleet_reach import ReachedDoc
+from headgate.wire.questions import about
 from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
 FAVOR_SETTINGS = table(
@@ -68,20 +66,25 @@ FAVOR_SHARED = frozenset({"for", "expires_at", "schedule", "database", "reason"}
 MAX_REFUSED_TOLD = 50
 
 
+class RulesQuery(msgspec.Struct, frozen=True):
+    all: Annotated[bool, about("`true` lists those that ended within the last day, too.")] = False
+
+
+_Change = Call[DryRun, dict[str, Any]]
+
+
 class Ruling:
     """Handlers, as Control's."""
 
     def __init__(
         self,
         views: Views,
-        gatekeeper: Gatekeeper,
         rules: RuleKeeper | None,
         own: OwnBook | None = None,
         fleet: ChangeBook | None = None,
         exchange: Exchange | None = None,
     ) -> None:
         self._views = views
-        self._gatekeeper = gatekeeper
         self._given = rules
         self._given_own = own
         self._fleet = FleetRuling(fleet, views.parts.clock)
@@ -90,20 +93,19 @@ class Ruling:
 
     # --- looking ---------------------------------------------------------------------------
 
-    async def rules(self, request: Request) -> Response:
-        ended = _wants_all(request)
+    async def rules(self, call: Call[RulesQuery, None]) -> Response:
         pairs, meant = self._rules.entries(), matched_clients(self._rules.book, self._clients())
         docs: list[RuleDoc] = []
         known = cache(self._rules.known_metrics)
         for start in range(0, len(pairs), RULES_AT_A_TIME):
             docs += self._docs(pairs[start : start + RULES_AT_A_TIME], meant, known=known)
             await asyncio.sleep(0)  # Checks come in between.
-        shown = [doc for doc in docs if ended or doc.state != "ended"]
+        shown = [doc for doc in docs if call.query.all or doc.state != "ended"]
         faults = [f"{rule}: {fault}" for rule, fault in self._rules.faults.items()]
         return json_response(RulesDoc(shown, faults[:MAX_REFUSED_TOLD]))
 
-    async def rule(self, request: Request) -> Response:
-        entry = await self._known(request.path_params["rule"])
+    async def rule(self, call: Plain) -> Response:
+        entry = await self._known(call.place("rule"))
         (doc,) = self._docs([(entry, entry.in_book(self._views.parts.clock.now()))])
         return json_response(doc, headers=etag(doc.revision))
 
@@ -135,9 +137,8 @@ class Ruling:
 
     # --- changing --------------------------------------------------------------------------
 
-    async def add_rule(self, request: Request) -> Response:
-        who, dry_run = self._operator(request)
-        body = _settings(await _body(request))
+    async def add_rule(self, call: _Change) -> Response:
+        who, dry_run, body = call.who, call.query.dry_run, _settings(call.body)
         reach = await self._reach(reach_in(body, "rule"), body)
         body.pop(REACH, None)
         if self._is_own_reach(reach):
@@ -149,16 +150,15 @@ class Ruling:
             ruled = await self._under_way.finish(self._fleet.made(put))
         return _one(self._changed(ruled), created=not dry_run)
 
-    async def favor(self, request: Request) -> Response:
-        who, dry_run = self._operator(request)
-        body = _settings(await _body(request))
+    async def favor(self, call: _Change) -> Response:
+        dry_run, body = call.query.dry_run, _settings(call.body)
         sections = FAVOR_SHARED | {REACH}
         values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=sections)
         if faults:
             raise InvalidSettings(faults)
         shared = {key: value for key, value in body.items() if key in FAVOR_SHARED}
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
-        said |= {"who": who, "dry_run": dry_run}
+        said |= {"who": call.who, "dry_run": dry_run}
         target, reach = values["target"] or "", await self._reach(reach_in(body, "favor"), body)
         if self._is_own_reach(reach):
             ruled = await self._made(self._own.favor(target, reach=reach, **said))
@@ -167,32 +167,26 @@ class Ruling:
             ruled = await self._under_way.finish(made)
         return self._many(ruled, status=200 if dry_run else 201)
 
-    async def change_rule(self, request: Request) -> Response:
-        who, dry_run = self._operator(request)
-        rule_id, body = request.path_params["rule"], await _body(request)
-        said: dict[str, Any] = {"expect": expected_revision(request), "dry_run": dry_run}
+    async def change_rule(self, call: _Change) -> Response:
+        rule_id, body, said = call.place("rule"), call.body, _said(call)
         if self._is_of_fleet(rule_id):
-            ruled = await self._under_way.finish(
-                self._fleet.patched(rule_id, body, who=who, **said)
-            )
+            ruled = await self._under_way.finish(self._fleet.patched(rule_id, body, **said))
         else:
             self._check_own(rule_id)
-            patching = self._own.patch_rule(self._name(rule_id), body, who=who, **said)
+            patching = self._own.patch_rule(self._name(rule_id), body, **said)
             ruled = await self._made(patching, rule_id)
         return _one(self._changed(ruled))
 
-    async def lift_rule(self, request: Request) -> Response:
+    async def lift_rule(self, call: Call[DryRun, None]) -> Response:
         """Answers with what was lifted: both, where two were set together."""
-        who, dry_run = self._operator(request)
-        rule_id = request.path_params["rule"]
-        said: dict[str, Any] = {"expect": expected_revision(request), "dry_run": dry_run}
+        rule_id, said = call.place("rule"), _said(call)
         if self._is_of_fleet(rule_id):
             here = self._is_in_force(rule_id)
-            lifted = self._fleet.lifted(rule_id, in_force_here=here, who=who, **said)
+            lifted = self._fleet.lifted(rule_id, in_force_here=here, **said)
             ruled = await self._under_way.finish(lifted)
         else:
             self._check_own(rule_id)
-            ruled = await self._lifted(rule_id, who=who, **said)
+            ruled = await self._lifted(rule_id, **said)
         return self._many(ruled)
 
     async def _lifted(self, rule_id: str, **said: Any) -> Ruled:
@@ -204,26 +198,21 @@ class Ruling:
                 raise
             raise InvalidRequest(f"{error}; {REST_HERE.format(rule_id)}", status=409) from None
 
-    async def rest_rule(self, request: Request) -> Response:
+    async def rest_rule(self, call: _Change) -> Response:
         """One of the fleet's or of a shard, at this agent alone: for when nobody can lift it."""
-        who, dry_run = self._operator(request)
-        rule_id, body = request.path_params["rule"], await _body(request)
-        values, faults = read_table(body, REST_SETTINGS, place="rest")
+        values, faults = read_table(call.body, REST_SETTINGS, place="rest")
         if faults:
             raise InvalidSettings(faults)
-        rested = self._rules.rests.put(rule_id, values["reason"] or "", who=who, dry_run=dry_run)
+        reason, dry_run = values["reason"] or "", call.query.dry_run
+        rested = self._rules.rests.put(call.place("rule"), reason, who=call.who, dry_run=dry_run)
         return self._many(Ruled(await self._under_way.finish(rested)))
 
-    async def wake_rule(self, request: Request) -> Response:
-        who, dry_run = self._operator(request)
-        woken = self._rules.rests.end(request.path_params["rule"], who=who, dry_run=dry_run)
+    async def wake_rule(self, call: Call[DryRun, None]) -> Response:
+        dry_run = call.query.dry_run
+        woken = self._rules.rests.end(call.place("rule"), who=call.who, dry_run=dry_run)
         return self._many(Ruled(await self._under_way.finish(woken)))
 
     # --- steps -----------------------------------------------------------------------------
-
-    def _operator(self, request: Request) -> tuple[str, bool]:
-        who = self._gatekeeper.who_changes(request.state.peer, request.headers.get("authorization"))
-        return who, is_dry_run(request)
 
     async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
         """Who leads a shard sets for the shard, unless told otherwise (ownreach.py)."""
@@ -342,16 +331,74 @@ class Ruling:
 
 
 _RULES = "/v1/rules"
-RULING_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", _RULES, "rules"),
-    ("POST", _RULES, "add_rule"),
-    ("POST", f"{_RULES}/favor", "favor"),
-    ("GET", f"{_RULES}/{{rule}}", "rule"),
-    ("PATCH", f"{_RULES}/{{rule}}", "change_rule"),
-    ("DELETE", f"{_RULES}/{{rule}}", "lift_rule"),
-    ("PUT", f"{_RULES}/{{rule}}/rest", "rest_rule"),
-    ("DELETE", f"{_RULES}/{{rule}}/rest", "wake_rule"),
-)
+_RULE = f"{_RULES}/{{rule}}"
+_FAULTS = "a rule with faults, all of which are listed: metrics that are not measured, an end that "
+_FAULTS += "has passed or is too far, more than this agent allows"
+
+
+def _rule_schema() -> dict[str, Any]:
+    return rule_schema(REACH_SETTINGS)
+
+
+def _favor_schema() -> dict[str, Any]:
+    shared = {key: row for key, row in RULE_SETTINGS.items() if key in FAVOR_SHARED}
+    rows = {**FAVOR_SETTINGS, **shared, **REACH_SETTINGS}
+    return {**settings_schema(rows, nullable=True, required=["target"]), **ONE_END}
+
+
+def _patch_schema() -> dict[str, Any]:
+    rows = {key: row for key, row in RULE_SETTINGS.items() if key not in FIXED}
+    return {**settings_schema(rows, nullable=True), **ONE_END}
+
+
+RULING_ROUTES = (
+    Route(
+        "GET", _RULES, "rules", "Rules, with the time they have left", RulesDoc,
+        query=RulesQuery, errors=(404,), example={"all": "true"},
+    ),
+    Route(
+        "POST", _RULES, "add_rule", "Set a rule", RuleDoc, created=True,
+        role=Role.OPERATOR, query=DryRun, body=Settings(_rule_schema), refuses=_FAULTS,
+        example={"dry_run": "true"},
+        sends={"target": "etl", "kind": "ratio", "ratio": 0.9, "for": "2h", "reason": "too much"},
+        about="The [settings of a rule](rules.md). `copies` says which agents of the "
+        "[shard](../howto/rules.md#rules-of-a-shard) have it; null where it is for this agent "
+        "alone, or in etcd.",
+    ),
+    Route(
+        "POST", f"{_RULES}/favor", "favor", "Prioritize a client by throttling all the others",
+        RulesDoc, created=True, role=Role.OPERATOR, query=DryRun, body=Settings(_favor_schema),
+        refuses=_FAULTS, example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
+        about="Sets two rules: a ratio on everybody (`over`), none on `target`.",
+    ),
+    Route(
+        "GET", _RULE, "rule", "A rule, with its revision as ETag", RuleDoc, errors=(422, 503),
+    ),
+    Route(
+        "PATCH", _RULE, "change_rule", "Change some settings of a rule, or extend it", RuleDoc,
+        role=Role.OPERATOR, query=DryRun, body=Settings(_patch_schema), refuses=_FAULTS,
+        sends={"for": "2h"},
+    ),
+    Route(
+        "DELETE", _RULE, "lift_rule", "Lift a rule before its end", RulesDoc,
+        role=Role.OPERATOR, query=DryRun, refuses="a rule of a fleet that this agent is no part of",
+        about="One that was set as a pair goes with the other.",
+    ),
+    Route(
+        "PUT", f"{_RULE}/rest", "rest_rule", "Suspend a rule of the fleet at this agent", RulesDoc,
+        role=Role.OPERATOR, query=DryRun, body=Settings(lambda: settings_schema(REST_SETTINGS)),
+        refuses="a rule of this agent's own", sends={"reason": "etcd is away"},
+        about="At this agent alone, while it cannot be lifted.",
+    ),
+    Route(
+        "DELETE", f"{_RULE}/rest", "wake_rule", "End that suspension", RulesDoc,
+        role=Role.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
+    ),
+)  # fmt: skip
+
+
+def _said(call: Call[DryRun, Any]) -> dict[str, Any]:
+    return {"who": call.who, "expect": call.expected_revision, "dry_run": call.query.dry_run}
 
 
 def _of_the_fleet(origin: Origin) -> str:
@@ -371,27 +418,5 @@ def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:
     return json_response(doc, status=201 if created else 200, headers=headers)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """One that says a setting twice is refused: which of both was meant, nobody can tell."""
-    body = await json_object(request)
-    json.loads(await request.body(), object_pairs_hook=_once)
-    return body
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise InvalidRequest(f"the body says {twice!r} twice; say it once", field=twice)
-    return found
-
-
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value is not None}
-
-
-def _wants_all(request: Request) -> bool:
-    given = request.query_params.get("all", "false")
-    if given not in ("true", "false"):
-        raise InvalidRequest(f"all is {given!r}, must be true or false", field="all")
-    return given == "true"

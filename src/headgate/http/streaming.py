@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import structlog
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.ports import Clock
@@ -25,6 +25,8 @@ from headgate.core.names import parse_database, parse_identity
 from headgate.core.snapshot import View
 from headgate.errors import InvalidRequest
 from headgate.http.documents import SECURITY_HEADERS
+from headgate.http.routes import Call, Route, Text
+from headgate.wire.questions import App, Database, about
 from headgate.wire.snapshot import CONTENT_TYPE, SnapshotWriter, hello
 
 log = structlog.get_logger()
@@ -41,7 +43,6 @@ SEND_TIMEOUT_S = 5.0
 """Who has not read for so long is dropped."""
 MAX_SUBSCRIBERS = 512
 """Or half of the connections that the agent takes, where that is less."""
-_PARAMETERS = frozenset({"database", "app"})
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -277,6 +278,11 @@ class _Stream(Response):
         return True
 
 
+class SnapshotQuery(msgspec.Struct, frozen=True, kw_only=True):
+    database: Annotated[Database, about("Database to listen to.")]
+    app: Annotated[App, about("Client name.")] = ""
+
+
 class Streaming:
     """Handlers, as Control's."""
 
@@ -284,17 +290,17 @@ class Streaming:
         self._broadcasts = broadcasts
         self._clock = clock
 
-    async def snapshot(self, request: Request) -> Response:
-        given = request.query_params
-        if unknown := sorted(set(given) - _PARAMETERS):
-            message = f"unknown parameter {unknown[0]!r}; known: app, database"
-            raise InvalidRequest(message, field=unknown[0])
-        if "database" not in given:
-            raise InvalidRequest("name the database to listen to", field="database")
-        parse_identity(given.get("app", ""))
-        origin = request.state.peer.address
-        seat = await self._broadcasts.join(parse_database(given["database"]), origin)
+    async def snapshot(self, call: Call[SnapshotQuery, None]) -> Response:
+        parse_identity(call.query.app)
+        origin = call.request.state.peer.address
+        seat = await self._broadcasts.join(parse_database(call.query.database), origin)
         return _Stream(self._broadcasts, seat, self._clock)
 
 
-STREAMING_ROUTES: tuple[tuple[str, str, str], ...] = (("GET", "/v1/snapshot", "snapshot"),)
+STREAMING_ROUTES = (
+    Route(
+        "GET", "/v1/snapshot", "snapshot", "What decisions about a database rest on, as it changes",
+        Text(CONTENT_TYPE), query=SnapshotQuery, errors=(404, 503), example={"database": "main"},
+        about="A stream of events; see [deciding locally](http.md#deciding-locally).",
+    ),
+)  # fmt: skip

@@ -6,18 +6,24 @@ by address and in all, and is no part of the audit.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.unthrottled import Told, UnthrottledBook
 from headgate.core.names import parse_database, parse_identity
 from headgate.errors import InvalidRequest
-from headgate.http.documents import UnderWay, expect_json, json_response, parse_duration
+from headgate.http.documents import UnderWay, json_response, seconds
+from headgate.http.routes import Call, Route
 from headgate.http.views import Views
+from headgate.wire.questions import Span, about
 from headgate.wire.unthrottled import TakenDoc, UnthrottledBody, UnthrottledsDoc
 
-_decode = msgspec.json.Decoder(UnthrottledBody).decode
+
+class SinceQuery(msgspec.Struct, frozen=True):
+    since: Annotated[Span, about("How long ago it begins.")] = "1h"
+    app: Annotated[str, about("A client, or a level of its name.")] | None = None
 
 
 class Unthrottling:
@@ -28,41 +34,45 @@ class Unthrottling:
         self._book = book
         self._under_way = UnderWay()
 
-    async def report(self, request: Request) -> Response:
-        expect_json(request)
-        body = _decoded(await request.body())
-        client = _client(body.app)
+    async def report(self, call: Call[None, UnthrottledBody]) -> Response:
+        body = call.body
+        if not body.app:
+            raise InvalidRequest("app is empty: say who went without a throttler", field="app")
         databases = sorted({parse_database(name) for name in body.databases})
         told = [
             Told(one.id, one.ended_ago_ms / 1000, one.duration_ms / 1000, int(one.pieces))
             for one in body.periods
         ]
-        origin = request.state.peer.address
+        origin, client = call.request.state.peer.address, parse_identity(body.app).text
         taken = await self._under_way.finish(
             self._book.take(client, databases, told, origin=origin)
         )
         return json_response(TakenDoc(taken))
 
-    async def periods(self, request: Request) -> Response:
-        since_s = parse_duration(request.query_params.get("since", "1h"), "since")
-        app = request.query_params.get("app")
+    async def periods(self, call: Call[SinceQuery, None]) -> Response:
+        since_s, app = seconds(call.query.since), call.query.app
         return json_response(UnthrottledsDoc(self._views.unthrottled(self._book, since_s, app)))
 
 
-def _client(app: str) -> str:
-    if not app:
-        raise InvalidRequest("app is empty: say who went without a throttler", field="app")
-    return parse_identity(app).text
-
-
-def _decoded(body: bytes) -> UnthrottledBody:
-    try:
-        return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is no report: {error}; nothing was kept") from None
-
-
-UNTHROTTLING_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("POST", "/v1/unthrottled", "report"),
-    ("GET", "/v1/unthrottled", "periods"),
-)
+UNTHROTTLING_ROUTES = (
+    Route(
+        "POST", "/v1/unthrottled", "report", "Report work without a throttler", TakenDoc,
+        body=UnthrottledBody, errors=(429, 503),
+        sends={
+            "app": "etl:nightly", "databases": ["main"],
+            "periods": [
+                {"id": "0" * 32, "ended_ago_ms": 1200, "duration_ms": 53000, "pieces": 421}
+            ],
+        },
+        about="At most 100 periods. An `id` that was reported before counts once. 429 with "
+        "`Retry-After` beyond 5 reports a second of one address, or 10 of all; 503 while the store "
+        "is away: report it again later.",
+    ),
+    Route(
+        "GET", "/v1/unthrottled", "periods", "Who went without a throttler", UnthrottledsDoc,
+        query=SinceQuery, example={"since": "1h"},
+        about="From when, for how long, and how many pieces of work it started meanwhile, as the "
+        "clients reported. Also in `/v1/history` and, of the last hour, in the advice of "
+        "`/v1/status`.",
+    ),
+)  # fmt: skip

@@ -8,10 +8,9 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.agent.knownmetrics import metrics_known_to
@@ -25,19 +24,25 @@ from headgate.core.rules import EVERYONE, Rule
 from headgate.core.runs import Runs, runs_of
 from headgate.core.timeline import Stretch, Timeline, most_telling, stretches, timeline
 from headgate.errors import InvalidRequest
-from headgate.http.documents import expect_json, json_response, parse_duration
+from headgate.http.documents import json_response, seconds
 from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.past import find_past, minute_at
 from headgate.http.replaying import Replayer
+from headgate.http.routes import Call, NoQuery, Plain, Route
 from headgate.http.views import Views
 from headgate.wire.history import (
+    ClientsSumsDoc,
+    MetricMinutesDoc,
     ReplayBody,
+    ReplayDoc,
+    TimelineDoc,
     clients_sums_doc,
     minutes_doc,
     replay_doc,
     timeline_doc,
 )
 from headgate.wire.past import past_doc
+from headgate.wire.questions import App, ExplainQuery, Span, about
 from headgate.wire.starvation import (
     RogueFaultDoc,
     RoguesDoc,
@@ -54,12 +59,26 @@ MAX_METRIC_ROWS = 25_000
 MAX_BINS = 2000
 PROPOSED = "proposed"
 RUNS_BACK_MINUTES = 14 * 1440
-_LEVELS = frozenset("12345678")
-_TIMELINE = frozenset({"app", "database", "since", "until", "step", "level"})
-_CLIENTS = frozenset({"app", "database", "since", "until"})
-_PAST = frozenset({"app", "database", "at"})
-_METRICS = frozenset({"database", "metric", "since", "until", "step"})
-_decode_replay = msgspec.json.Decoder(ReplayBody).decode
+
+
+class SpanQuery(msgspec.Struct, frozen=True, kw_only=True):
+    since: Annotated[Span, about("How long ago it begins: 1m to 366d.")] = "1h"
+    until: Annotated[Span, about("How long ago it ends; default: now.")] = "0s"
+    database: Annotated[str, about("Only this database.")] = ""
+
+
+class ClientsQuery(SpanQuery, frozen=True, kw_only=True):
+    app: Annotated[App, about("A client, or a level of its name; default: all.")] = EVERYONE
+
+
+class TimelineQuery(ClientsQuery, frozen=True, kw_only=True):
+    step: Annotated[Span, about("One bin for so long; default: 60 of them.")] | None = None
+    level: Annotated[int, msgspec.Meta(ge=1, le=8, description="Break down by it.")] | None = None
+
+
+class MinutesQuery(SpanQuery, frozen=True, kw_only=True):
+    metric: Annotated[str, about("Only this one; `shard/lag` for the shard's.")] = ""
+    step: Annotated[Span, about("One row for so long; default: a minute.")] | None = None
 
 
 class Watching:
@@ -72,66 +91,64 @@ class Watching:
         self._rules = rules
         self.turns = turns or Turns()
 
-    async def explain_at(self, request: Request) -> Response:
+    async def explain_at(self, call: Call[ExplainQuery, None], at: str) -> Response:
         """/v1/explain, of a minute that is over."""
-        _only(request, _PAST)
-        params, parts = request.query_params, self._views.parts
-        minute = minute_at(params["at"], parts.clock.now().wall_s)
-        if not params.get("app"):
-            raise InvalidRequest("app is missing: the client, or a level of it", field="app")
-        identity, database = parse_identity(params["app"]), params.get("database", "")
+        asked, parts = call.query, self._views.parts
+        if asked != ExplainQuery(app=asked.app, database=asked.database, at=at):
+            message = "with at, a minute of the past, give app and database alone"
+            raise InvalidRequest(message, status=422, field="at")
+        minute = minute_at(at, parts.clock.now().wall_s)
+        if not asked.app:
+            message = "app is missing: with at, name the client, or a level of it"
+            raise InvalidRequest(message, status=422, field="app")
+        identity, database = parse_identity(asked.app), asked.database
         if database not in parts.board.healths:
             known = ", ".join(sorted(parts.board.healths)) or "none"
             message = f"no database {database!r} is configured on this agent; there are: {known}"
             raise InvalidRequest(message, status=404, field="database")
-        async with self.turns.look(request):
+        async with self.turns.look(call.request):
             past = await find_past(parts, identity, database, minute, self._present())
             return await json_in_thread(lambda: past_doc(past, iso))
 
-    async def timeline(self, request: Request) -> Response:
-        _only(request, _TIMELINE)
-        app, (since, until) = _app(request), self._span(request)
-        step, level = _step(request, until - since + 1), _level(request)
-        tokens = () if app == EVERYONE else parse_identity(app).tokens
-        scope = _Scope(tokens, request.query_params.get("database", ""), since, until)
-        async with self.turns.look(request):
+    async def timeline(self, call: Call[TimelineQuery, None]) -> Response:
+        scope = self._scope(call.query, call.query.app)
+        app = ":".join(scope.tokens) or EVERYONE
+        step = _step(call.query.step, scope) or max(1, -(-scope.minutes // 60))
+        async with self.turns.look(call.request):
             await self._flushed()
             asked = await self._asked(scope)
-            found = await self._timeline(scope, asked, step, level)
+            found = await self._timeline(scope, asked, step, call.query.level)
             runs = await self._runs(scope, asked)
             return await json_in_thread(lambda: timeline_doc(found(), app, step, iso, runs))
 
-    async def client_sums(self, request: Request) -> Response:
+    async def client_sums(self, call: Call[ClientsQuery, None]) -> Response:
         """Of every client at once, by database: what lists and rates are made of."""
-        _only(request, _CLIENTS)
-        app, (since, until) = _app(request), self._span(request)
+        scope = self._scope(call.query, call.query.app)
         now_s = self._views.parts.clock.now().wall_s
-        until_s = min((until + 1) * 60.0, now_s)
-        async with self.turns.look(request):
+        until_s = min((scope.until + 1) * 60.0, now_s)
+        async with self.turns.look(call.request):
             store = await self._flushed()
             found = await store.client_sums(
-                () if app == EVERYONE else parse_identity(app).tokens,
-                since_minute=since,
-                until_minute=until,
-                database=request.query_params.get("database", ""),
+                scope.tokens,
+                since_minute=scope.since,
+                until_minute=scope.until,
+                database=scope.database,
                 limit=MAX_CLIENT_ROWS + 1,
             )
             whole = len(found) <= MAX_CLIENT_ROWS
-            span, told = (since * 60.0, until_s), found[:MAX_CLIENT_ROWS]
+            span, told = (scope.since * 60.0, until_s), found[:MAX_CLIENT_ROWS]
             return await json_in_thread(lambda: clients_sums_doc(told, span, iso, whole=whole))
 
-    async def metric_minutes(self, request: Request) -> Response:
-        _only(request, _METRICS)
-        since, until = self._span(request)
-        params = request.query_params
-        step = _step(request, until - since + 1) if "step" in params else 1
-        async with self.turns.look(request):
+    async def metric_minutes(self, call: Call[MinutesQuery, None]) -> Response:
+        scope = self._scope(call.query)
+        step = _step(call.query.step, scope) or 1
+        async with self.turns.look(call.request):
             store = await self._flushed()
             minutes = await store.metric_minutes(
-                since_minute=since,
-                until_minute=until,
-                database=params.get("database", ""),
-                metric=params.get("metric", ""),
+                since_minute=scope.since,
+                until_minute=scope.until,
+                database=scope.database,
+                metric=call.query.metric,
                 limit=MAX_METRIC_ROWS + 1,
             )
             whole = len(minutes) <= MAX_METRIC_ROWS
@@ -140,14 +157,12 @@ class Watching:
                 lambda: minutes_doc(in_steps(told, step), iso, whole=whole, step_minutes=step)
             )
 
-    async def replay(self, request: Request) -> Response:
-        _only(request, frozenset())
-        body = await _replay_body(request)
+    async def replay(self, call: Call[NoQuery, ReplayBody]) -> Response:
         now = self._views.parts.clock.now()
         until = int(now.wall_s // 60)
-        since = until - int(_since(body.since) // 60)
-        rule = self._rule(body, since * 60.0, now.wall_s)
-        async with self.turns.look(request):
+        since = until - int(_since(call.body.since) // 60)
+        rule = self._rule(call.body, since * 60.0, now.wall_s)
+        async with self.turns.look(call.request):
             await self._flushed()
             replayer = Replayer(self._views.parts, rule)
             found = await replayer.replay(since, until, self._present())
@@ -158,7 +173,7 @@ class Watching:
                 )
             )
 
-    async def starvation(self, request: Request) -> Response:
+    async def starvation(self, call: Plain) -> Response:
         watch = self._views.parts.watch
         if watch is None:
             raise InvalidRequest("this agent does not watch for starvation", status=404)
@@ -166,7 +181,7 @@ class Watching:
         starved = [starved_doc(finding) for finding in watch.findings]
         return json_response(StarvationDoc(policy.window_s, policy.waterline, starved))
 
-    async def rogues(self, request: Request) -> Response:
+    async def rogues(self, call: Plain) -> Response:
         rogues = self._views.parts.rogues
         if rogues is None:
             raise InvalidRequest("this agent lists no sessions", status=404)
@@ -185,15 +200,19 @@ class Watching:
         await self._views.parts.keeper.flush()
         return self._views.parts.store
 
-    def _span(self, request: Request) -> tuple[int, int]:
-        """Minutes, both included. `since` and `until` are times ago."""
-        params, now_s = request.query_params, self._views.parts.clock.now().wall_s
-        since_s = _since(params.get("since", "1h"))
-        until_s = parse_duration(params.get("until", "0s"), "until")
+    def _scope(self, asked: SpanQuery, app: str = EVERYONE) -> _Scope:
+        """`since` and `until` are times ago."""
+        now_s, since_s, until_s = (
+            self._views.parts.clock.now().wall_s,
+            _since(asked.since),
+            seconds(asked.until),
+        )
         if until_s >= since_s:
             message = "until must be less long ago than since, such as since=2h&until=1h"
-            raise InvalidRequest(message, field="until")
-        return int((now_s - since_s) // 60), int((now_s - until_s) // 60)
+            raise InvalidRequest(message, status=422, field="until")
+        tokens = () if app == EVERYONE else parse_identity(app).tokens
+        since, until = int((now_s - since_s) // 60), int((now_s - until_s) // 60)
+        return _Scope(tokens, asked.database, since, until)
 
     def _present(self) -> list[RuleSpec]:
         return [entry.spec for entry, _ in self._rules.entries()] if self._rules else []
@@ -269,14 +288,44 @@ class Watching:
         return replace(spec.rule, windows=windows)
 
 
-WATCHING_ROUTES: tuple[tuple[str, str, str], ...] = (
-    ("GET", "/v1/history/timeline", "timeline"),
-    ("GET", "/v1/history/clients", "client_sums"),
-    ("GET", "/v1/history/metrics", "metric_minutes"),
-    ("POST", "/v1/replay", "replay"),
-    ("GET", "/v1/starvation", "starvation"),
-    ("GET", "/v1/rogues", "rogues"),
-)
+_SPAN = "an `until` that is not after `since`, a `since` that is not from 1m to 366d"
+WATCHING_ROUTES = (
+    Route(
+        "GET", "/v1/history/timeline", "timeline", "When a client was mostly rejected, and by what",
+        TimelineDoc, query=TimelineQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        errors=(429, 503), example={"app": "etl", "since": "2h", "step": "5m"},
+        about="Of a client or a level of its name: bins, spans, and which of its clients most.",
+    ),
+    Route(
+        "GET", "/v1/history/clients", "client_sums", "What became of each client's checks",
+        ClientsSumsDoc, query=ClientsQuery, refuses=_SPAN, errors=(429, 503),
+        example={"since": "1h", "database": "main"},
+        about="By client and database, with the seconds that it is over: what rates are made of.",
+    ),
+    Route(
+        "GET", "/v1/history/metrics", "metric_minutes", "Metrics by the minute",
+        MetricMinutesDoc, query=MinutesQuery, refuses=f"{_SPAN}, more than {MAX_BINS} steps",
+        errors=(429, 503), example={"metric": "lag", "since": "6h", "step": "5m"},
+        about="Or by `step`: lowest, mean, highest, share of the time breached.",
+    ),
+    Route(
+        "POST", "/v1/replay", "replay", "What a rule would have changed",
+        ReplayDoc, query=NoQuery, body=ReplayBody, errors=(429, 503),
+        refuses="a rule that POST /v1/rules would refuse, a `since` that is not from 1m to 366d",
+        sends={"rule": {"target": "etl", "ratio": 0.9}, "since": "1h"},
+        about="By client and hour. Changes nothing.",
+    ),
+    Route(
+        "GET", "/v1/starvation", "starvation", "Who is starved, and why", StarvationDoc,
+        errors=(404,),
+        about="Since when, by what, because of whom, and what would end it: "
+        "[starvation](../howto/starvation.md).",
+    ),
+    Route(
+        "GET", "/v1/rogues", "rogues", "Rogue clients: who works in a database and never checks",
+        RoguesDoc, errors=(404,),
+    ),
+)  # fmt: skip
 
 
 class _Scope(NamedTuple):
@@ -287,52 +336,28 @@ class _Scope(NamedTuple):
     since: int
     until: int
 
+    @property
+    def minutes(self) -> int:
+        return self.until - self.since + 1
+
     def within(self, stretch: Stretch) -> _Scope:
         return self._replace(since=stretch.from_minute, until=stretch.until_minute - 1)
 
 
-def _only(request: Request, known: frozenset[str]) -> None:
-    if unknown := sorted(set(request.query_params) - known):
-        told = ", ".join(sorted(known)) or "none"
-        raise InvalidRequest(f"unknown parameter {unknown[0]!r}; known: {told}", field=unknown[0])
-
-
-def _app(request: Request) -> str:
-    app = request.query_params.get("app", EVERYONE)
-    return app if app == EVERYONE else parse_identity(app).text
-
-
 def _since(text: str) -> float:
-    since_s = parse_duration(text, "since")
+    since_s = seconds(text)
     if not 60 <= since_s <= MAX_SINCE_S:
-        raise InvalidRequest(f"since is {text!r}, must be from 1m to 366d", field="since")
+        message = f"since is {text!r}, must be from 1m to 366d"
+        raise InvalidRequest(message, status=422, field="since")
     return since_s
 
 
-def _step(request: Request, minutes: int) -> int:
-    given = request.query_params.get("step")
-    if given is None:
-        return max(1, -(-minutes // 60))
-    step = int(parse_duration(given, "step") // 60)
-    if step < 1 or minutes / step > MAX_BINS:
-        message = f"step is {given!r}, must be at least 1m and make at most {MAX_BINS} steps"
-        raise InvalidRequest(message, field="step")
-    return step
-
-
-def _level(request: Request) -> int | None:
-    given = request.query_params.get("level")
+def _step(given: str | None, scope: _Scope) -> int | None:
+    """In minutes."""
     if given is None:
         return None
-    if given not in _LEVELS:
-        raise InvalidRequest(f"level is {given!r}, must be from 1 to 8", field="level")
-    return int(given)
-
-
-async def _replay_body(request: Request) -> ReplayBody:
-    expect_json(request)
-    try:
-        return _decode_replay(await request.body())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = f"the body cannot be taken: {error}; send a rule, and since if not 1h"
-        raise InvalidRequest(message) from None
+    step = int(seconds(given) // 60)
+    if step < 1 or scope.minutes / step > MAX_BINS:
+        message = f"step is {given!r}, must be at least 1m and make at most {MAX_BINS} steps"
+        raise InvalidRequest(message, status=422, field="step")
+    return step

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
-
-from headgate.proxy.budgetmetrics import BUDGETS
-from headgate.proxy.metricseries import COUNTER, GAUGE, OTHER, Row, Rows, Series
+from headgate.proxy.budgetmetrics import BUDGETS, Rows, Series
 from headgate.proxy.ports import ClientCounts, ClientKey
 from headgate.proxy.status import CAUSES, Facts, Seen, totals
+from headgate.wire.exposition import CONTENT_TYPE, COUNTER, GAUGE, OTHER, Row
 
 __all__ = ["LABELS", "MAX_CLIENTS", "OTHER", "SERIES", "Series", "render_metrics", "top_clients"]
 
@@ -365,25 +361,5 @@ SERIES: tuple[Series, ...] = (
 )
 
 
-class _ProxyCollector(Collector):
-    def __init__(self, facts: Facts, seen: Seen) -> None:
-        self._facts = facts
-        self._seen = seen
-
-    def collect(self) -> Iterator[Metric]:
-        for series in SERIES:
-            family: Metric
-            if series.kind == _C:
-                name = series.name.removesuffix("_total")
-                family = CounterMetricFamily(name, series.about, labels=series.labels)
-            else:
-                family = GaugeMetricFamily(series.name, series.about, labels=series.labels)
-            for labels, value in series.rows(self._facts, self._seen):
-                family.add_metric(labels, value)
-            yield family
-
-
 def render_metrics(facts: Facts, seen: Seen) -> tuple[bytes, str]:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ProxyCollector(facts, seen))
-    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+    return b"".join(series.text(facts, seen) for series in SERIES), CONTENT_TYPE

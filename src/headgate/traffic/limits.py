@@ -6,23 +6,36 @@ A row reads what stands in a document into the model's own unit (policy.py), and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from headgate.core.rule_times import parse_date_time
-from headgate.core.settings import Setting, flag, one_of, table, text
+from headgate.core.settings import (
+    Reader,
+    Setting,
+    Table,
+    flag,
+    one_of,
+    reads,
+    settings_schema,
+    table,
+    text,
+)
 from headgate.core.units import parse_seconds, parse_share
 from headgate.traffic.policy import (
+    MAX_BUDGETS,
     MAX_CONDITIONS,
     MAX_EACHES,
     MAX_EXEMPT,
+    MAX_RULES,
     Mode,
     UnknownHealth,
     When,
 )
 
+T = TypeVar("T")
 MAX_SERVER_SECONDS = 6000
 MAX_WORKERS = 65_535
 MAX_DELAYED = 1000
@@ -85,9 +98,10 @@ def amount_of(kind: str, text: str) -> int | float:
 # --- readers -------------------------------------------------------------------------------
 
 
-def thousandths(low: int, high: int, kind: str) -> Callable[[object], int]:
+def thousandths(low: int, high: int, kind: str) -> Reader[int]:
     """A number of at most three decimals, in thousandths; or a text with a unit."""
 
+    @reads({"type": "number", "minimum": low, "maximum": high})
     def read(value: object) -> int:
         if isinstance(value, str) and not PLAIN_NUMBER.fullmatch(value):
             value = amount_of(kind, value)
@@ -100,7 +114,8 @@ def thousandths(low: int, high: int, kind: str) -> Callable[[object], int]:
     return read
 
 
-def whole(low: int, high: int) -> Callable[[object], int]:
+def whole(low: int, high: int) -> Reader[int]:
+    @reads({"type": "integer", "minimum": low, "maximum": high})
     def read(value: object) -> int:
         number = _in_range(value, low, high)
         if not isinstance(number, int):
@@ -134,11 +149,13 @@ def _kind(value: object) -> str:
     return "null" if value is None else known.get(type(value), type(value).__name__)
 
 
-def _optional(read: Callable[[object], Any]) -> Callable[[object], Any]:
+def _optional(read: Reader[T]) -> Reader[T | None]:
     """JSON's null is the same as leaving it out."""
-    return lambda value: None if value is None else read(value)
+    schema = {"anyOf": [read.schema, {"type": "null"}]}
+    return Reader(lambda value: None if value is None else read(value), schema)
 
 
+@reads({"type": "string", "pattern": f"^{_NAME.pattern}$"})
 def _name(value: object) -> str:
     given = text()(value)
     if not _NAME.fullmatch(given):
@@ -148,6 +165,13 @@ def _name(value: object) -> str:
     return given
 
 
+@reads(
+    {
+        "type": "string",
+        "maxLength": MAX_COMMENT_CHARS,
+        "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$",
+    }
+)
 def _comment(value: object) -> str:
     given = text(MAX_COMMENT_CHARS)(value)
     if not given.isprintable():
@@ -163,6 +187,7 @@ class _DateTime(Protocol):
     def utcoffset(self) -> object: ...
 
 
+@reads(parse_date_time.schema)
 def parse_instant_ms(value: object) -> int:
     """Unix time in ms: of RFC 3339 text, a TOML date and time, or Unix seconds."""
     ms = round(_instant_s(value) * 1000)
@@ -325,18 +350,19 @@ BUDGET_SETTINGS: dict[str, Limit] = {
 }  # fmt: skip
 """In the order in which they are written."""
 
+_STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
 BUDGET_RULE_SETTINGS = table(
     (
         Setting(
             "match",
             f"Up to {MAX_CONDITIONS} keys and their values, all of which must be so.",
-            _same,
+            Reader(_same, {"type": "object", "maxProperties": MAX_CONDITIONS}),
             shown_default="everything",
         ),
         Setting(
             "each",
             f"Up to {MAX_EACHES} keys: a bucket for each combination of their values.",
-            _same,
+            Reader(_same, {**_STRINGS, "maxItems": MAX_EACHES}),
             shown_default="one bucket",
         ),
     )
@@ -354,12 +380,31 @@ POLICY_SETTINGS = table(
         Setting(
             "exempt_usernames",
             f"Users whom no rule ever concerns, up to {MAX_EXEMPT}.",
-            _same,
+            Reader(_same, {**_STRINGS, "maxItems": MAX_EXEMPT}),
             default=(),
             shown_default="nobody",
         ),
     )
 )
+
+
+def budget_schema(more: Table | None = None, required: Iterable[str] = ()) -> dict[str, Any]:
+    """Of one budget, as a document has it."""
+    schema = settings_schema({**BUDGET_SETTINGS, **(more or {})}, required=required)
+    rules = {"type": "array", "items": settings_schema(BUDGET_RULE_SETTINGS), "maxItems": MAX_RULES}
+    schema["properties"]["rules"] = rules
+    return {**schema, "not": {"required": ["concurrency", "max_workers"]}}
+
+
+def policy_schema() -> dict[str, Any]:
+    """Of a whole policy, as a file has it."""
+    budgets = {"type": "array", "items": budget_schema(required=["name"]), "maxItems": MAX_BUDGETS}
+    return {
+        "type": "object",
+        "properties": {"policy": settings_schema(POLICY_SETTINGS), "budgets": budgets},
+        "additionalProperties": False,
+    }
+
 
 KEY_MEANINGS = {
     "username": "The user that the session runs as.",

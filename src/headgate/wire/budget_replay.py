@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from headgate.traffic.consequences import Fate, Outcome, Row, Tally, together
+from headgate.traffic.consequences import BY_KEYS, Fate, Outcome, Row, Tally, together
 from headgate.wire.budgets import DifferenceDoc
 
 MAX_ROWS = 500
@@ -17,7 +17,9 @@ NS = 1e9
 When = Callable[[float], str]
 
 _SinceS = Annotated[float, msgspec.Meta(gt=0, le=DAY_S)]
-_By = Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_BY)]
+_KEYS = {"pattern": f"^({'|'.join(BY_KEYS)}|tag\\..*)$"}
+_Key = Annotated[str, msgspec.Meta(extra_json_schema=_KEYS)]
+_By = Annotated[list[_Key], msgspec.Meta(min_length=1, max_length=MAX_BY)]
 
 
 class BudgetReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,7 +31,7 @@ class BudgetReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: _By = msgspec.field(default_factory=lambda: ["username"])
     """By which clients are told apart: username, database, application_name, remote_address,
     query, tag.NAME."""
-    step_s: int | None = None
+    step_s: Literal[60, 3600] | None = None
     """One row for so long: 60 or 3600. By default by the minute up to an hour."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,7 @@ MAX_SEATS = 200
 MAX_MINUTES = 10_000
 MAX_DIFFERENCES = 1000
 NS_PER_MS = 1_000_000
+MAX_REVISION = 2**63 - 1
 
 
 class BucketDoc(msgspec.Struct, frozen=True):
@@ -377,12 +378,12 @@ class ViolationsDoc(msgspec.Struct, frozen=True):
 
 
 class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    mode_cap: str
+    mode_cap: Mode
     """`off`, `warn`, or `enforce` to lift it."""
 
 
 class RollbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    revision: int
+    revision: Annotated[int, msgspec.Meta(ge=0, le=MAX_REVISION)]
 
 
 class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -37,17 +37,17 @@ MAX_PAGE_ENTRIES = 1000
 _ENTRY_BYTES = 80
 """What JSON adds to a key and a value, at most."""
 
-_Revision = Annotated[int, msgspec.Meta(ge=0, le=MAX_REVISION)]
-_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
-_StoreId = Annotated[str, msgspec.Meta(max_length=MAX_STORE_ID_CHARS)]
+Revision = Annotated[int, msgspec.Meta(ge=0, le=MAX_REVISION)]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_KEY_CHARS)]
+StoreId = Annotated[str, msgspec.Meta(max_length=MAX_STORE_ID_CHARS)]
 _Mark = Annotated[int, msgspec.Meta(ge=0, le=MAX_MARK)]
 _Version = Annotated[int, msgspec.Meta(ge=1, le=MAX_REVISION)]
 _Value = Annotated[bytes, msgspec.Meta(max_length=MAX_ITEM_BYTES)]
 
 
 class EntryDoc(msgspec.Struct, frozen=True, omit_defaults=True):
-    key: _Key
-    revision: _Revision
+    key: Key
+    revision: Revision
     value: _Value | None = None
     """In base64. Null, among changes: it is gone."""
 
@@ -56,8 +56,8 @@ class FeedPageDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     """`GET /v1/fleet/feed`: entries under some prefixes, by key."""
 
     version: _Version
-    store_id: _StoreId
-    revision: _Revision
+    store_id: StoreId
+    revision: Revision
     entries: Annotated[list[EntryDoc], msgspec.Meta(max_length=MAX_PAGE_ENTRIES)] = []
     next: str | None = None
     """There is more: ask on with `revision` and `from=` this key."""
@@ -70,8 +70,8 @@ class FeedChangesDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     more may come, as long as it is beyond `revision`."""
 
     version: _Version
-    store_id: _StoreId
-    revision: _Revision
+    store_id: StoreId
+    revision: Revision
     """Nothing up to it comes after."""
     events: Annotated[list[EntryDoc], msgspec.Meta(max_length=10 * MAX_PAGE_ENTRIES)] = []
     mark: _Mark = 0

@@ -13,6 +13,7 @@ from headgate.core.replay import Change
 from headgate.core.rules import Kind, Rule
 from headgate.core.runs import Runs
 from headgate.core.timeline import Sums, Timeline, sums_of
+from headgate.wire.questions import Span
 
 When = Callable[[float], str]
 """Wall-clock seconds as ISO 8601."""
@@ -189,7 +190,7 @@ class ReplayDoc(msgspec.Struct, frozen=True):
 class ReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: dict[str, Any]
     """As for POST /v1/rules."""
-    since: str = "1h"
+    since: Span = "1h"
 
 
 # --- making them ---------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -28,6 +28,15 @@ MAX_CPU_S = 10_000.0
 MAX_BUDGET_CHARS = 63
 LAG = (MetricRef("lag"),)
 
+
+def about(text: str, schema: dict[str, Any] | None = None) -> msgspec.Meta:
+    """A parameter, as its description says it."""
+    return msgspec.Meta(description=text, extra_json_schema=schema)
+
+
+Span = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,6}[smhd]$", examples=["30m", "1h", "7d"])]
+"""A time ago, or how long."""
+
 # Names as the API's description shows them; core/names.py parses, and says what is wrong.
 _LEVEL = r"[\w.@+=/~%-]{1,128}"
 APP_SCHEMA = {"pattern": f"^({_LEVEL}(:{_LEVEL}){{0,7}})?$", "maxLength": MAX_IDENTITY_CHARS}
@@ -36,10 +45,10 @@ METRIC_PATTERN = r"((host|self|shard)/)?[a-z][a-z0-9_-]{0,62}"
 METRIC_SCHEMA = {"pattern": f"^{METRIC_PATTERN}$"}
 SCOPE_SCHEMA = {"enum": ["host", "self", "shard"]}
 
-_App = Annotated[str, msgspec.Meta(extra_json_schema=APP_SCHEMA)]
-_Database = Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
-_Metric = Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]
-_Metrics = Annotated[list[_Metric], msgspec.Meta(max_length=MAX_METRICS)]
+App = Annotated[str, msgspec.Meta(extra_json_schema=APP_SCHEMA)]
+Database = Annotated[str, msgspec.Meta(extra_json_schema=DATABASE_SCHEMA)]
+MetricName = Annotated[str, msgspec.Meta(extra_json_schema=METRIC_SCHEMA)]
+_Metrics = Annotated[list[MetricName], msgspec.Meta(max_length=MAX_METRICS)]
 _Cost = Annotated[float, msgspec.Meta(gt=0, le=MAX_COST)]
 _Scope = Annotated[str, msgspec.Meta(extra_json_schema=SCOPE_SCHEMA)]
 _Budget = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_BUDGET_CHARS)]
@@ -47,15 +56,15 @@ _CpuS = Annotated[float, msgspec.Meta(gt=0, le=MAX_CPU_S)]
 
 
 class CheckPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    database: _Database
+    database: Database
     metrics: _Metrics = []
     scope: _Scope | None = None
     cost: _Cost = 1.0
 
 
 class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    app: _App = ""
-    database: _Database | None = None
+    app: App = ""
+    database: Database | None = None
     metrics: _Metrics = []
     scope: _Scope | None = None
     cost: _Cost | None = None
@@ -66,6 +75,68 @@ class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _decode_body = msgspec.json.Decoder(CheckBody).decode
+
+
+_METRICS_SCHEMA = {"pattern": f"^({METRIC_PATTERN}(,{METRIC_PATTERN}){{0,{MAX_METRICS - 1}}})?$"}
+_DETAIL = "`true` lists the metrics of an admission, too."
+
+
+class CheckQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """As parse_check_query reads it."""
+
+    app: Annotated[App, about("Client name, `etl:nightly`; empty only where allowed.")] = ""
+    database: Annotated[Database, about("Database to check.")]
+    metrics: Annotated[
+        str,
+        msgspec.Meta(
+            extra_json_schema=_METRICS_SCHEMA,
+            description="Comma-separated; default: the database's own set.",
+        ),
+    ] = ""
+    scope: (
+        Annotated[_Scope, about("`host` or `shard`; outranks that in a metric's name.")] | None
+    ) = None
+    cost: Annotated[_Cost, about("How much work is to start, where a metric is paced.")] = 1.0
+    detail: Annotated[bool, about(_DETAIL)] = False
+    budget: Annotated[_Budget, about("Budget to charge; needs `cpu_s`.")] | None = None
+    cpu_s: (
+        Annotated[_CpuS, about("CPU that the work will take on the server; needs `budget`.")] | None
+    ) = None
+
+
+class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """As parse_read_query reads it."""
+
+    app: Annotated[App, about("Client name.")] = ""
+    database: Annotated[Database, about("Database to read from.")]
+    metric: Annotated[MetricName, about("Metric to read.")] = "lag"
+    threshold: Annotated[
+        float, msgspec.Meta(gt=0, lt=1e12, description="The caller's own threshold.")
+    ]
+    detail: Annotated[bool, about(_DETAIL)] = False
+
+
+class CostQuery(msgspec.Struct, frozen=True):
+    """Of freno's parameters the only one that is ours."""
+
+    cost: Annotated[_Cost, about("How much work is to start, where a metric is paced.")] = 1.0
+
+
+_AT_SCHEMA = {
+    "pattern": "^([0-9]{1,6}[smhd]|[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    "T([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?Z)$",
+    "examples": ["2026-03-01T07:10Z", "90m"],
+}
+
+
+class ExplainQuery(CheckQuery, frozen=True, kw_only=True):
+    at: Annotated[
+        str,
+        msgspec.Meta(
+            extra_json_schema=_AT_SCHEMA,
+            description="A minute of the past; with app and database alone.",
+        ),
+    ] = ""
 
 
 def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
@@ -95,15 +166,15 @@ def parse_check_body(body: bytes) -> tuple[list[Check], bool, bool]:
         for p in parts
     ]
     if asked.checks is None:
-        checks = [_with_budget(checks[0], asked.budget, asked.cpu_s)]
+        checks = [_with_budget(checks[0], asked.budget, asked.cpu_s, status=400)]
     return checks, asked.checks is not None, asked.detail
 
 
-def _with_budget(check: Check, budget: str | None, cpu_s: float | None) -> Check:
+def _with_budget(check: Check, budget: str | None, cpu_s: float | None, status: int = 422) -> Check:
     if (budget is None) is not (cpu_s is None):
         missing, given = ("budget", "cpu_s") if budget is None else ("cpu_s", "budget")
         message = f"{given} goes with {missing}: which budget, and how much CPU it is charged"
-        raise InvalidRequest(message, field=missing)
+        raise InvalidRequest(message, status=status, field=missing)
     if budget is None or cpu_s is None:
         return check
     return check._replace(budget=budget, cpu_s=cpu_s)
@@ -131,9 +202,8 @@ def _in_scope(refs: tuple[MetricRef, ...], scope: Scope) -> tuple[MetricRef, ...
     return tuple(dict.fromkeys(MetricRef(ref.metric, scope) for ref in refs))
 
 
-_CHECK_PARAMETERS = frozenset(
-    {"app", "database", "metrics", "scope", "cost", "budget", "cpu_s", "detail"}
-)
+_CHECK_PARAMETERS = frozenset(CheckQuery.__struct_fields__)
+_READ_PARAMETERS = frozenset(ReadQuery.__struct_fields__)
 
 
 def parse_check_query(query: str) -> tuple[Check, bool]:
@@ -147,6 +217,12 @@ def parse_check_query(query: str) -> tuple[Check, bool]:
     if "budget" in given or "cpu_s" in given:
         check = _with_budget(check, *_parse_debit(given))
     return check, _detail(given)
+
+
+def check_of(asked: CheckQuery) -> Check:
+    metrics = [name for name in asked.metrics.split(",") if name]
+    check = build_check(asked.app, asked.database, metrics, scope=asked.scope)
+    return _with_budget(check._replace(cost=asked.cost), asked.budget, asked.cpu_s)
 
 
 def _parse_debit(given: Mapping[str, str]) -> tuple[str | None, float | None]:
@@ -178,7 +254,7 @@ def parse_cost(text: str) -> float:
 
 
 def parse_read_query(query: str) -> tuple[Check, bool]:
-    given = _query(query, {"app", "database", "metric", "threshold", "detail"})
+    given = _query(query, _READ_PARAMETERS)
     if "threshold" not in given:
         raise InvalidRequest("give the threshold to read against, in seconds", field="threshold")
     check = build_check(given.get("app", ""), _database(given), [given.get("metric", "lag")])

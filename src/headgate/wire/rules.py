@@ -15,7 +15,7 @@ from headgate.core.metrics import Comparison
 from headgate.core.names import Identity
 from headgate.core.reach import Reach
 from headgate.core.rule_advice import partial_exemption
-from headgate.core.rule_settings import KnownMetric, KnownMetrics, RuleSpec
+from headgate.core.rule_settings import RULE_FIELDS, KnownMetric, KnownMetrics, RuleSpec
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 from headgate.wire.answers import AnswerDoc, answer_doc
 from headgate.wire.exchange import CopiesDoc
@@ -160,37 +160,38 @@ def rule_doc(
     there is no more of it than an outline."""
     is_ratio, is_exempt = rule.kind is Kind.RATIO and not unread, rule.kind is Kind.EXEMPT
     state = state_of(spec, rule, wall_s)
-    return RuleDoc(
-        id=rule.id,
-        target=rule.target,
-        kind=UNREADABLE if unread else rule.kind.value,
-        says=f"cannot be read by this agent: {unread}" if unread else says(rule),
-        ratio=rule.ratio if is_ratio else None,
-        order=rule.order.value if is_ratio else None,
-        metrics=rule.metrics,
-        thresholds=dict(rule.thresholds),
-        justification=rule.justification.value if rule.justification else None,
-        ceiling=rule.ceiling if is_exempt else None,
-        reason=rule.reason,
-        database=rule.database or None,
-        schedule=spec.schedule.written() if spec.schedule else None,
-        created_at=_iso(rule.created_at),
-        created_by=rule.created_by,
-        expires_at=_iso(rule.expires_at),
-        left_s=0.0 if state == "ended" else max(0.0, rule.expires_at - wall_s),
-        state=state,
-        next_at=_next_at(rule, wall_s) if state == "waiting" else None,
-        suspended=spec.suspended or None,
-        lifted_by=spec.lifted_by or None,
-        pair=spec.pair or None,
-        clients=(clients or ())[:MAX_CLIENTS_NAMED],
-        clients_total=None if clients is None else len(clients),
-        advice=advice,
-        revision=spec.rule.revision,
-        reach=None if reach is None else str(reach),
-        n=None if reach is None else spec.rule.revision,
-        reached=reached,
-    )
+    said: dict[str, Any] = {name: getattr(rule, name) for name in _OF_THE_MODEL}
+    said |= {
+        "kind": UNREADABLE if unread else rule.kind.value,
+        "says": f"cannot be read by this agent: {unread}" if unread else says(rule),
+        "ratio": rule.ratio if is_ratio else None,
+        "order": rule.order.value if is_ratio else None,
+        "thresholds": dict(rule.thresholds),
+        "justification": rule.justification.value if rule.justification else None,
+        "ceiling": rule.ceiling if is_exempt else None,
+        "database": rule.database or None,
+        "schedule": spec.schedule.written() if spec.schedule else None,
+        "created_at": _iso(rule.created_at),
+        "expires_at": _iso(rule.expires_at),
+        "left_s": 0.0 if state == "ended" else max(0.0, rule.expires_at - wall_s),
+        "state": state,
+        "next_at": _next_at(rule, wall_s) if state == "waiting" else None,
+        "suspended": spec.suspended or None,
+        "lifted_by": spec.lifted_by or None,
+        "pair": spec.pair or None,
+        "clients": (clients or ())[:MAX_CLIENTS_NAMED],
+        "clients_total": None if clients is None else len(clients),
+        "advice": advice,
+        "revision": spec.rule.revision,
+        "reach": None if reach is None else str(reach),
+        "n": None if reach is None else spec.rule.revision,
+        "reached": reached,
+    }
+    return RuleDoc(**said)
+
+
+_OF_THE_MODEL = tuple(name for name in RuleDoc.__struct_fields__ if name in RULE_FIELDS)
+"""What is told as it is, but for what rule_doc() puts in other words."""
 
 
 def state_of(spec: RuleSpec, rule: Rule, wall_s: float) -> str:

@@ -204,7 +204,8 @@ def test_of_many_budgets_the_most_urgent_are_asked_for(world: World, ann: Visito
     assert some["budgets_total"] == 4
     found = world.api("GET", "/v1/budgets/main?most=9&find=idle-2")["budgets"]
     assert [one["name"] for one in found] == ["idle-2"]
-    for wrong in ("most=1001", "most=x", "find=x"):
+    assert world.api("GET", "/v1/budgets/main?find=idle-2")["budgets"] == found
+    for wrong in ("most=1001", "most=x", "fnd=x"):
         assert world.served.ask("GET", f"/v1/budgets/main?{wrong}").status == 400, wrong
     told = text_of(ann.get(MAIN, find="idle-1"))
     assert "idle-1" in told and "idle-2" not in told

@@ -638,7 +638,7 @@ def test_a_member_is_set_aside_and_counted_again(served: Served, operator: Visit
     ("fields", "status"),
     [
         ({"for": "30m", "reason": " "}, 400),
-        ({"for": "8d", "reason": "x"}, 400),
+        ({"for": "8d", "reason": "x"}, 422),
         ({"for": "soon", "reason": "x"}, 400),
     ],
 )

@@ -8,8 +8,9 @@ from math import isfinite
 from statistics import quantiles
 
 from headgate.agent.budgetmeter import BudgetWatch
-from headgate.http.exposition.series import Look, Row, Rows, Series
+from headgate.http.exposition.series import Look, Rows, Series
 from headgate.traffic.readings import BudgetCounts, PatternReading
+from headgate.wire.exposition import Row
 
 NS_PER_S = 1e9
 MS_PER_S = 1e3

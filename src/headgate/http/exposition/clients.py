@@ -10,7 +10,8 @@ from headgate.agent.clientele import ClientRecord
 from headgate.agent.recorder import BUDGET, RULE
 from headgate.core.crowds import OTHER
 from headgate.core.names import Scope
-from headgate.http.exposition.series import Look, Row, Series
+from headgate.http.exposition.series import Look, Series
+from headgate.wire.exposition import Row
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
 HELD_S = 60.0

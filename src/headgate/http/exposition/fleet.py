@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from headgate.agent.logfollower import FollowState
 from headgate.core.fleet_view import Counts
-from headgate.http.exposition.series import Look, Row, Rows, Series
+from headgate.http.exposition.series import Look, Rows, Series
+from headgate.wire.exposition import Row
 
 FLEET_SOURCES = ("store", "agent", "nobody")
 FLEET_SHARD_STATES = ("healthy", "unhealthy", "resting", "starting", "silent")

@@ -8,7 +8,8 @@ from headgate.core.activity import Activity
 from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.names import Scope
-from headgate.http.exposition.series import Look, Row, Series
+from headgate.http.exposition.series import Look, Series
+from headgate.wire.exposition import Row
 
 _WITHOUT = (State.ABSENT, State.HELD, State.IGNORED)
 

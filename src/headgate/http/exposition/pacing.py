@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headgate.agent.pacer import Pacer
-from headgate.http.exposition.series import Look, Row, Rows, Series
+from headgate.http.exposition.series import Look, Rows, Series
+from headgate.wire.exposition import Row
 from headgate.wire.pacing import set_point
 
 

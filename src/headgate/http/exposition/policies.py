@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from headgate.agent.budgets import Controlled
 from headgate.http.exposition.budgets import watches
-from headgate.http.exposition.series import Look, Row, Series
+from headgate.http.exposition.series import Look, Series
 from headgate.traffic.policy import Mode
 from headgate.traffic.readings import ServerHealth
+from headgate.wire.exposition import Row
 
 
 def _controlled(look: Look) -> Iterator[tuple[str, Controlled]]:

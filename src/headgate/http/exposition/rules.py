@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from headgate.core.rules import Kind, Rule
-from headgate.http.exposition.series import Look, Row, Series
+from headgate.http.exposition.series import Look, Series
+from headgate.wire.exposition import Row
 
 IN_FORCE, WAITING, SUSPENDED = "in_force", "waiting", "suspended"
 STATES = (IN_FORCE, WAITING, SUSPENDED)

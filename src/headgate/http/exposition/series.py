@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headgate.agent.pulse import Pulse
 from headgate.core.health import Health
 from headgate.core.samples import Instant
 from headgate.http.listener import Listener
+from headgate.wire.exposition import Row
+from headgate.wire.exposition import Series as AnySeries
 from headgate.wire.shard import ShardDoc
 
 if TYPE_CHECKING:
@@ -55,26 +57,8 @@ LABELS: dict[str, str] = {
 }
 
 
-class Spread(NamedTuple):
-    """A histogram's row."""
-
-    counts: Mapping[str, int]
-    """Upper bound, or `+Inf` → how many up to it, smaller ones too."""
-    sum_s: float
-
-
-Row = tuple[tuple[str, ...], float | Spread]
 Rows = Callable[["Look"], Iterator[Row]]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    name: str
-    kind: str
-    """`counter`, `gauge` or `histogram`."""
-    labels: tuple[str, ...]
-    about: str
-    rows: Rows
+Series = AnySeries[["Look"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.rollup import AsideKind
-from headgate.http.exposition.series import Look, Row, Rows, Series
+from headgate.http.exposition.series import Look, Rows, Series
+from headgate.wire.exposition import Row
 from headgate.wire.shard import CostDoc, MemberDoc
 
 MEMBER_STATES = ("counted", "aside", "missing")

@@ -13,7 +13,8 @@ from headgate.agent.alerts import OUTCOMES
 from headgate.agent.watch import KINDS
 from headgate.core.crowds import OTHER
 from headgate.core.sessions import Suspect
-from headgate.http.exposition.series import Look, Row, Series
+from headgate.http.exposition.series import Look, Series
+from headgate.wire.exposition import Row
 
 MAX_FINDINGS = 100
 MAX_USERS = 10
