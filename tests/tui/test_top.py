@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -374,3 +376,14 @@ def test_a_snapshot_is_a_file(
     assert text.startswith(begins)
     assert "BREACHED" in text
     assert "@font-face" not in text, "a picture asks nobody for fonts"
+
+
+def test_what_a_view_needs_is_loaded_when_it_is_opened() -> None:
+    """The first frame is there within half a second: docs/decisions/0025."""
+    load = "import headgate.cli.app, headgate.tui.program, headgate.tui.session, sys; "
+    told = subprocess.run(
+        [sys.executable, "-c", load + "print(*sys.modules)"], capture_output=True, text=True
+    )
+    late = ("clients", "lists", "budgets", "actions", "export")
+    assert not {"pydantic", *(f"headgate.tui.{name}" for name in late)} & set(told.stdout.split())
+    assert "headgate.tui.session" in told.stdout
