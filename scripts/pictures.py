@@ -14,21 +14,25 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from playwright.sync_api import Page, sync_playwright
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
-from headgate.demo.live import FRAME_S, Director
-from headgate.demo.screen import draw
+from headgate.cli.bars import UNICODE
+from headgate.demo.live import FRAME_S, POLL_S, Director, Looker, speakers_api, views_of
+from headgate.demo.screen import HINTS, strip
 from headgate.demo.stage import Frame, Stage, set_up
+from headgate.tui.page import Moment, Surroundings, compose
+from headgate.tui.paint import Lines
+from headgate.tui.poller import Poller
+from headgate.tui.state import State
 
 WIDTH, HEIGHT, TALL = 1280, 760, 1080
 COLUMNS, ROWS = 118, 30
@@ -78,20 +82,31 @@ class Show:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.director = Director(stage)
-        self.frame = stage.look()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        # Without the token that the demo of the reader will not have.
+        self.director.token = "…"
+        self._api = speakers_api(stage)
+        self._poller, self._looker = Poller(self._api, POLL_S), Looker(self.director)
+        self._poller.__enter__()
+        self._looker.__enter__()
 
-    def _run(self) -> None:
-        while not self._stop.wait(FRAME_S):
-            self.director.tend()
-            before, self.frame = self.frame, self.stage.look()
-            self.director.note(before, self.frame)
+    @property
+    def frame(self) -> Frame:
+        self._api.url = self.stage.speaker.url
+        self.director.tend()
+        return self._looker.frame
+
+    def screen(self) -> Lines:
+        """As the terminal has it now."""
+        shown = self.director.shown(self.frame)
+        views = views_of(lambda: shown)
+        around = Surroundings(views, UNICODE, lambda _, room: strip(shown, room), HINTS)
+        at = Moment(time.monotonic(), datetime.now().astimezone())
+        scene = self._poller.scene
+        return Lines(compose(State("demo"), scene, (COLUMNS, ROWS), around, at).lines)
 
     def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._looker.__exit__()
+        self._poller.__exit__(None, None, None)
         self.director.leave()
 
     def until(self, fits: Callable[[Frame], bool]) -> Frame:
@@ -124,7 +139,7 @@ class Show:
         return (
             frame.leader == name
             and all(desk.told_by == name and desk.chunks for desk in frame.desks)
-            and self.director.view(frame).changing is None
+            and self.director.shown(frame).changing is None
         )
 
 
@@ -172,10 +187,8 @@ class Camera:
         self._page.screenshot(path=self._folder / f"page-{name}.png")
         print(f"took page-{name}.png")
 
-    def screen(self, frame: Frame) -> Group:
-        """Without the token that the demo of the reader will not have."""
-        view = self._show.director.view(frame)
-        return draw(replace(view, page=view.page.partition("#")[0] + "#…"), COLUMNS, ROWS)
+    def screen(self, frame: Frame) -> Lines:
+        return self._show.screen()
 
     def commands(self, frame: Frame) -> str | None:
         asked = [_start([*words, "--url", self._url]) for words in COMMANDS]

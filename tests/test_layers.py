@@ -38,6 +38,8 @@ LAW: Mapping[str, frozenset[str]] = {
     "proxy": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "pgext": frozenset({"core", "traffic", "wire", "agent", "native"}),
     "cli": frozenset({"client", "settings", "paths", "present", *PURE}),
+    # The live screen; the command line reaches it through __main__, as it does the agent.
+    "tui": frozenset({"cli", "client", "paths", "present", *PURE}),
     "wiring": frozenset({*PURE, *EDGES, "agent", "settings"}),
     "fleetparts": frozenset({*PURE, *EDGES, "agent", "settings", "wiring"}),
     "tracingparts": frozenset({*PURE, *EDGES, "agent", "settings"}),
@@ -45,7 +47,9 @@ LAW: Mapping[str, frozenset[str]] = {
         {*PURE, *EDGES, "agent", "fleetparts", "logs", "notify", "settings", "tracingparts"}
         | {"wiring"}
     ),
-    "demo": frozenset({*PURE, *EDGES, "agent", "settings", "logs", "main", "paths", "wiring"}),
+    "demo": frozenset(
+        {*PURE, *EDGES, "agent", "cli", "settings", "logs", "main", "paths", "tui", "wiring"}
+    ),
     # The proxy: its parts from settings, its composition root.
     "proxywiring": frozenset({*PURE, *EDGES, "agent"}),
     "proxyparts": frozenset({*PURE, *EDGES, "agent", "settings", "proxywiring"}),
@@ -53,7 +57,7 @@ LAW: Mapping[str, frozenset[str]] = {
         {*PURE, *EDGES, "agent", "settings", "logs", "notify", "proxyparts", "proxywiring"}
     ),
     # pgext by itself: a database's host needs neither an agent nor its packages for it.
-    "__main__": frozenset({"cli", "main", "proxymain", "demo", "pgext", "settings", *PURE}),
+    "__main__": frozenset({"cli", "tui", "main", "proxymain", "demo", "pgext", "settings", *PURE}),
     "__init__": frozenset({"client", "version"}),
 }
 FREE = frozenset({"errors", "version"})

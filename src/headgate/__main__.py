@@ -22,10 +22,16 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from headgate.cli.lint import Reading
     from headgate.cli.pg import PgExtension
+    from headgate.cli.top import Watched
 
 
 class ThisHost:
     """Imports happen inside: who only asks an agent does not load one."""
+
+    def watch(self, wanted: Watched) -> None:
+        from headgate.tui.program import watch
+
+        watch(wanted)
 
     def run_agent(self, settings: Path) -> int:
         with _needing("agent"):

@@ -64,3 +64,8 @@ def test_a_poor_terminal_gets_ascii() -> None:
     assert marks_for("UTF-8") is UNICODE
     assert marks_for("iso-8859-1") is ASCII
     assert all(ord(c) < 128 for mark in (ASCII.full, ASCII.levels, ASCII.track) for c in mark)
+
+
+def test_a_value_far_beyond_the_threshold_does_not_flatten_the_others() -> None:
+    text = sparkline([4.0, 5.0, 70.0], 5.0, 3, UNICODE).plain
+    assert text == "▄▅█", "up to twice the threshold"

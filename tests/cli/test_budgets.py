@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from headgate.cli.budget import TAKEN_NAMES
 from headgate.cli.budget_files import read_rules, to_toml
-from headgate.cli.budget_top import Picture, next_picture
-from headgate.cli.exits import FAILED, AgentUnreachable
+from headgate.cli.exits import FAILED
 from headgate.http.budget_replay import REPLAY_ROUTES
 from headgate.http.budgets import BUDGET_ROUTES
 from headgate.settings.document import load_policy
@@ -32,6 +31,7 @@ from headgate.wire.budgets import (
     ViolationsDoc,
 )
 from tests.agent.budget_world import ETL, WEB, document
+from tests.cli import builders
 from tests.cli.conftest import Run
 from tests.cli.scripted import Heard, ScriptedAgent, problem
 
@@ -348,31 +348,12 @@ def test_an_explanation_tells_the_verdict_and_what_would_help(
 
 
 def test_one_frame_of_top(agent: ScriptedAgent, run: Run) -> None:
-    shown = run("budget", "top", "main", "--once")
+    agent.says("/v1/status", builders.busy_status())
+    shown = run("budget", "top", "main", "--once", "--interval", "0.2")
     assert shown.code == 0 and "enforcing" in shown.out
+    unknown = run("budget", "top", "other", "--once", "--interval", "0.2")
+    assert unknown.code == 1 and "budgets cannot be shown: the agent answers 404" in unknown.out
     assert run("budget", "top", "main", "--once", url="http://127.0.0.1:9").code == 20
-
-
-def test_top_tells_refusals_a_second_and_keeps_the_last_picture(agent: ScriptedAgent) -> None:
-    from headgate.cli.documents import read
-    from headgate.wire.budgets import PolicyDoc
-
-    def view(blocked: int) -> PolicyDoc:
-        counts = {**COUNTS, "blocked": {"capacity": blocked}}
-        return read(PolicyDoc, policy(budgets=[budget(counts=counts)]))
-
-    first = next_picture(Picture(), lambda: view(10), 100.0)
-    assert first.rates is None, "a rate needs a second look"
-    second = next_picture(first, lambda: view(16), 102.0)
-    assert second.rates == {"etl": 3.0}
-    again = next_picture(second, lambda: view(1), 103.0)
-    assert again.rates == {"etl": 0.0}, "a server that crashed counts anew"
-
-    def away() -> PolicyDoc:
-        raise AgentUnreachable("no agent answers")
-
-    lost = next_picture(again, away, 104.0)
-    assert lost.policy is not None and lost.lost == "no agent answers"
 
 
 # --- changing --------------------------------------------------------------------------------

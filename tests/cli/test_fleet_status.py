@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from headgate.agent.registry import FleetLedger, Noted
+from headgate.cli.api import connect
 from headgate.cli.documents import read
 from headgate.cli.fleet_pages import PATH
-from headgate.cli.fleet_watch import Sight, drawn, next_sight
 from headgate.cli.render import Canvas
 from headgate.cli.views import drawn as drawn_view
 from headgate.core.fleet_holders import Holders
 from headgate.core.fleet_view import Link
 from headgate.core.keyvalue import Entry
 from headgate.core.samples import Instant
-from headgate.errors import HeadgateError
 from headgate.present.fleet import fleet_view
+from headgate.tui.layout import Ask
+from headgate.tui.page import Moment, still
+from headgate.tui.paint import Lines
+from headgate.tui.poller import Feed
+from headgate.tui.sources import Chosen, Scene, Told
+from headgate.tui.trend import Picture
+from headgate.tui.views import VIEWS
 from headgate.wire.fleet_view import Asked, FleetDoc, fleet_doc
 from tests.builders import NOW
 from tests.cli.conftest import Run
@@ -49,9 +55,13 @@ def fleet_of(entries: list[Entry], asked: Asked | None = None) -> FleetDoc:
 
 
 def page_of(fleet: FleetDoc, canvas: Canvas = WIDE, **options: Any) -> str:
-    screen = Console(width=canvas.width, highlight=False, markup=False, emoji=False)
+    return printed(drawn_view(fleet_view(fleet, **options), canvas), canvas.width)
+
+
+def printed(page: RenderableType, width: int = WIDE.width) -> str:
+    screen = Console(width=width, highlight=False, markup=False, emoji=False)
     with screen.capture() as captured:
-        screen.print(drawn_view(fleet_view(fleet, **options), canvas))
+        screen.print(page)
     return captured.get()
 
 
@@ -148,20 +158,26 @@ def test_watching_is_not_for_programs(scripted: ScriptedAgent, run: Run) -> None
 
 
 def test_what_was_seen_last_stays_with_its_age_when_the_agent_is_gone() -> None:
-    fleet = fleet_of(entries_of(told=[shard_told("a/0")]))
-    sight = next_sight(Sight(), lambda: fleet, 100.0)
-    assert sight == Sight(fleet, 100.0)
+    agent = ScriptedAgent()
+    agent.says(PATH, fleet_document(entries_of(told=[shard_told("a/0")])))
+    with agent.serving():
+        feed = Feed(connect(agent.url, None), Chosen(fleet={"page": "1"}), lambda: None)
+        feed.ask_all(["fleet"])
+    seen = feed.told["fleet"]
+    assert agent.heard[-1].query == {"page": "1"} and not seen.fault
+    feed.ask_all(["fleet"])
+    lost = feed.told["fleet"]
+    assert lost.value == seen.value and "no agent answers" in lost.fault
+    at = Moment(seen.at_s + 30, datetime(2026, 3, 1, tzinfo=UTC))
+    (page,) = still(VIEWS["fleet"], Scene(Picture("u"), feed.told), WIDE, 40, at)
+    text = printed(page)
+    assert "below is what was said 30.0 s ago: no agent answers" in text
+    assert "a/0" in text
 
-    def gone() -> FleetDoc:
-        raise HeadgateError("no agent answers at http://x")
 
-    lost = next_sight(sight, gone, 130.0)
-    assert lost == replace(sight, lost="no agent answers at http://x")
-    screen = Console(width=120, highlight=False)
-    with screen.capture() as captured:
-        screen.print(drawn(lost, screen, now_s=130.0, corner="12:00:00", shards_only=False))
-    page = captured.get()
-    assert "no agent answers at http://x" in page
-    assert "below is what was seen 30.0 s ago" in page
-    assert "a/0" in page
-    assert next_sight(lost, lambda: fleet, 140.0).lost == ""
+def test_a_filter_leaves_the_shards_that_match() -> None:
+    told = Told((fleet_of(large_fleet(12)), False), 1.0)
+    ask = Ask(WIDE, 60, 1.0, datetime(2026, 3, 1, tzinfo=UTC), filter="search")
+    page = VIEWS["fleet"].draw(Scene(Picture("u"), {"fleet": told}), ask)
+    text = printed(Lines(page.lines))
+    assert "search/" in text and "commerce/" not in text

@@ -13,7 +13,6 @@ from rich.console import Console, RenderableType
 
 from headgate.cli.bars import ASCII
 from headgate.cli.documents import read
-from headgate.cli.frame import fitted, frame
 from headgate.cli.pages import (
     answer_page,
     change_page,
@@ -23,15 +22,17 @@ from headgate.cli.pages import (
     metrics_page,
 )
 from headgate.cli.render import Canvas, columns_for, metric_table, status_page
-from headgate.cli.trend import Trend, View
 from headgate.cli.views import drawn
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
+from headgate.tui.overview import fitted
+from headgate.tui.trend import Picture, Trend
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.rules import ExplainDoc
 from headgate.wire.status import AuditDoc, AuditsDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
 from headgate.wire.unthrottled import UnthrottledDoc
 from tests.cli import builders
+from tests.tui.scenes import overview_of
 
 
 def shown(page: RenderableType, width: int = 100, **console: Any) -> str:
@@ -54,7 +55,7 @@ def test_status_and_top_say_what_is_released_and_who_waits() -> None:
     """R142: the gate is open, and yet clients are sent away; nobody is to wonder why."""
     waits = builders.client(last_verdict="PACED", refused_for_s=0.8)
     status = read(StatusDoc, builders.status(databases=[PACED], clients=[waits]))
-    top = frame(View("http://agent", status, 0.0), Canvas(120), 30, now_s=0, corner="")
+    top = overview_of(Picture("http://agent", status, 0.0), 120, 30, 0.0)
     for page in (status_page(status, Canvas(120)), top):
         text = shown(page, 120)
         assert "paced  12.3/s of cost released, to keep lag near 2.5 s (50% of its thres" in text
@@ -314,9 +315,8 @@ def test_a_refusal_of_a_page_is_told_as_a_sentence() -> None:
 # --- one frame of top ------------------------------------------------------------------------
 
 
-def framed(view: View, width: int = 110, height: int = 40, now_s: float = 20.0) -> str:
-    page = frame(view, Canvas(width), height, now_s=now_s, corner="03:12:07  q leaves")
-    return shown(page, width)
+def framed(view: Picture, width: int = 110, height: int = 40, now_s: float = 20.0) -> str:
+    return shown(overview_of(view, width, height, now_s), width)
 
 
 def test_a_frame_shows_databases_clients_and_rates() -> None:
@@ -324,7 +324,7 @@ def test_a_frame_shows_databases_clients_and_rates() -> None:
     trend.take(BUSY, 10.0)
     text = framed(trend.take(BUSY, 11.0))
     assert "http://127.0.0.1:8087" in text.splitlines()[0]
-    assert text.splitlines()[0].endswith("03:12:07  q leaves")
+    assert text.splitlines()[0].endswith("03:12:07")
     assert "admitted/s" in text
     assert "██" in text
 
@@ -345,7 +345,7 @@ def test_an_agent_that_never_answered_is_said() -> None:
 
 
 def test_before_the_first_answer_there_is_a_frame() -> None:
-    assert "headgate" in framed(View("http://x"))
+    assert "headgate" in framed(Picture("http://x"))
 
 
 def test_on_a_low_terminal_what_refuses_stays() -> None:
@@ -355,7 +355,7 @@ def test_on_a_low_terminal_what_refuses_stays() -> None:
     view = Trend("u").take(read(StatusDoc, status), 1.0)
     text = framed(view, height=16)
     assert "late" in text and "mute" in text
-    assert "more metrics, none of them refusing" in text
+    assert "more metrics, all of them healthy" in text
     assert len(text.splitlines()) <= 16
 
 

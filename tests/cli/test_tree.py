@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from headgate.cli.bars import ASCII, UNICODE
 from headgate.cli.documents import read
-from headgate.cli.frame import frame
 from headgate.cli.pages import shard_page
 from headgate.cli.render import Canvas, status_page
 from headgate.cli.tree import shard_line, shard_tree
-from headgate.cli.trend import View
 from headgate.present.shard import facts as member_facts
+from headgate.tui.trend import Picture
 from headgate.wire.shard import ShardDoc
 from headgate.wire.status import StatusDoc
 from tests.cli import builders
 from tests.cli.test_render import shown, squeezed
+from tests.tui.scenes import overview_of
 
 TROUBLED = read(ShardDoc, builders.troubled_shard())
 
@@ -217,8 +217,8 @@ def test_a_hopeless_replica_is_not_overlooked() -> None:
 
 def test_top_has_the_shard_in_a_line() -> None:
     status = a_status(role="primary", shard=builders.troubled_shard())
-    view = View("http://h", status, 1.0)
-    text = squeezed(shown(frame(view, Canvas(100), 40, now_s=1.0, corner="")))
+    picture = Picture("http://h", status, 1.0)
+    text = squeezed(shown(overview_of(picture, 100, 40, 1.0)))
     assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
     assert "db-c SET ASIDE lag 8.1 s ✖ above 5 s · db-d UNREACHABLE" in text
     assert "├─" not in text

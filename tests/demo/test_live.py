@@ -33,7 +33,7 @@ def held_back(director: Director) -> list[str]:
 
 
 def told(director: Director) -> list[str]:
-    return [event.text for event in director.view(frame(1)).events]
+    return [event.text for event in director.shown(frame(1)).events]
 
 
 def test_a_scene_that_the_page_began_outlives_the_lag_of_a_key(
@@ -41,19 +41,19 @@ def test_a_scene_that_the_page_began_outlives_the_lag_of_a_key(
 ) -> None:
     """The lag ends as the scene begins, not in its midst with the scene's own brake."""
     monkeypatch.setattr(live, "LAG_S", 0.0)
-    director.press("l")
+    director.press("d")
     director.tour.go(2)  # As the page does.
     eventually(lambda: held_back(director) == ["db-c", ""])
     director.tend()
     assert held_back(director) == ["db-c", ""]
-    assert director.view(frame(1)).slow_for_s is None
+    assert director.shown(frame(1)).slow_for_s is None
 
 
 def test_the_lag_of_a_key_ends_by_itself(
     director: Director, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "LAG_S", 0.0)
-    director.press("l")
+    director.press("d")
     director.tend()
     assert held_back(director) == ["db-c", ""]
 
@@ -78,7 +78,7 @@ def test_another_leader_is_told_with_what_becomes_of_the_page(director: Director
     )
     for earlier, later in ((first, first), (first, nobody), (nobody, second)):
         director.note(earlier, later)
-    assert told(director) == ["db-b's agent speaks for the shard: its page is the one below"]
+    assert told(director) == ["db-b's agent speaks for the shard: the page is its own now"]
 
 
 def test_in_a_terminal_a_scene_waits_and_n_takes_it_on(director: Director) -> None:
@@ -87,7 +87,12 @@ def test_in_a_terminal_a_scene_waits_and_n_takes_it_on(director: Director) -> No
         return [Promise("it came back", kept=True)]
 
     director.tour.scenes = (replace(scene("one"), play=play),)
-    director.press("1")
-    eventually(lambda: director.view(frame(1)).playing.waits_for == "it comes back")
+    director.press("c", "1")
+    eventually(lambda: director.shown(frame(1)).playing.waits_for == "it comes back")
     director.press("n")
     eventually(lambda: 1 in director.tour.promises)
+
+
+def test_a_scene_that_there_is_not_is_said(director: Director) -> None:
+    director.press("c", "9")
+    assert told(director) == ["there are scenes 1 to 2, and no 9"]

@@ -24,7 +24,7 @@ from headgate.present.view import (
     line,
 )
 from headgate.wire.rules import RuleDoc, RulesDoc
-from tests.cli.scenes import rule
+from tests.tui.scenes import rule
 
 
 class TicketedRule(RuleDoc, frozen=True):

@@ -24,6 +24,7 @@ from headgate.demo import postgres, servers
 from headgate.demo.postgres import ServerDown
 from tests.fixtures.eventually import eventually
 from tests.fixtures.shards import start_postgres_shard
+from tests.tui.glass import Glass
 
 # Ports of this test process's own: other tests run beside it.
 LAST_PORT = servers.FIRST_PORT + servers.PORT_COUNT - 1
@@ -178,14 +179,21 @@ class Terminal:
     """The same terminal from the demo's side, held open so that its settings can be read."""
     drawn: str = ""
 
+    @property
+    def shown(self) -> str:
+        """What is on the screen; before there is one, what was printed."""
+        glass = Glass(COLUMNS, ROWS)
+        glass.write(self.drawn[max(0, self.drawn.rfind("\x1b[2J")) :])
+        return glass.text if "\x1b[2J" in self.drawn else self.drawn
+
     def press(self, key: str) -> None:
-        self.drawn = ""
         os.write(self.keyboard, key.encode())
 
     def await_words(self, *words: str) -> None:
-        deadline = time.monotonic() + WORDS_S
-        while not all(word in self.drawn for word in words):
-            assert time.monotonic() < deadline, f"{words} not in\n{self.drawn[-6000:]}"
+        """Each of them at some time from now on."""
+        deadline, missing = time.monotonic() + WORDS_S, set(words)
+        while missing := {word for word in missing if word not in self.shown}:
+            assert time.monotonic() < deadline, f"{missing} not in\n{self.shown}"
             self._read()
 
     def await_end(self) -> int:
@@ -229,10 +237,11 @@ def in_a_terminal() -> Iterator[Terminal]:
 
 
 def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
-    """`n`, `b`, `p`, `k`, `q` in a terminal: scenes go by, the new primary's agent speaks (R45)."""
+    """`n`, `b`, `p`, `f`, `q` in a terminal: scenes go by, the new primary's agent speaks (R45),
+    and the views of `headgate top` are those of that agent."""
     with in_a_terminal() as terminal:
         before = terminal.settings()
-        terminal.await_words("below ", "db-a's agent speaks for it", "OK by db-a")
+        terminal.await_words("db-a's agent speaks for it", "OK by db-a")
         begun = terminal.drawn
         terminal.press("n")
         terminal.await_words("scene 2 of 6", "asks nobody")
@@ -243,7 +252,9 @@ def test_keys_promote_and_kill_and_the_terminal_is_given_back() -> None:
             "db-b takes writes", "db-a is back, as a replica of db-b", "wrong OKs: 0"
         )
         terminal.await_words("db-b's agent speaks for it", "OK by db-b", "timeline 2")
-        terminal.press("k")
+        terminal.press("1")
+        terminal.await_words("agent db-b", "1 overview", "scene 1 of 6", "etl:nightly")
+        terminal.press("0f")
         terminal.await_words("nobody tells them OK", "NO PRIMARY", "HELD")
         terminal.press("q")
         assert terminal.await_end() == 0

@@ -68,10 +68,13 @@ def share_text(share: float) -> str:
 def sparkline(
     values: Sequence[float | None], threshold: float | None, cells: int, marks: Marks
 ) -> Text:
-    """The newest values, from 0 to the threshold or what went beyond it. A gap is a gap."""
+    """The newest values, from 0 to the threshold or what went beyond it, up to twice as far: one
+    that went far beyond does not flatten the others. A gap is a gap."""
     shown = list(values)[-cells:]
     known = [value for value in shown if value is not None]
     top = max([threshold or 0.0, *known]) or 1.0
+    if threshold:
+        top = min(top, 2 * threshold)
     text = Text()
     for value in shown:
         over = value is not None and threshold is not None and value > threshold

@@ -176,36 +176,22 @@ def violations(
 
 
 def top(
+    context: typer.Context,
     database: DatabaseArgument,
     interval: Annotated[
         float, typer.Option(min=0.2, max=60, metavar="SECONDS", help="Time between two looks.")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     url: Url = None,
     token: Token = None,
 ) -> None:
-    """Watch a database's budgets live: fill, blocks a second, what to do; q leaves."""
-    from headgate.cli.api import connect
-    from headgate.cli.budget_top import (
-        BudgetPoller,
-        Picture,
-        asker,
-        drawn,
-        run_live,
-        run_scrolling,
-    )
-    from headgate.cli.output import console
+    """Watch a database's budgets live: fill, blocked a second, what to do; q quits.
 
-    ask = asker(connect(url, token, timeout_s=2.0), policy_path(database))
-    screen = console()
-    if once:
-        screen.print(drawn(Picture(ask()), screen))
-        return
-    with BudgetPoller(ask, interval) as poller:
-        if screen.is_terminal and not screen.is_dumb_terminal:
-            run_live(screen, poller)
-        else:
-            run_scrolling(screen, poller, interval + 2.0)
+    It is the view `budgets` of `headgate top`, of one database.
+    """
+    from headgate.cli.top import Watched, watch
+
+    watch(context, Watched("budgets", interval, url, token, database=database, once=once))
 
 
 def explain(

@@ -9,7 +9,7 @@ import typer
 from headgate.cli.options import AsJson, Token, Url
 
 if TYPE_CHECKING:
-    from headgate.wire.fleet_view import FleetDoc
+    pass
 
 PATH = "/v1/fleet"
 TIMEOUT_S = 15.0
@@ -26,13 +26,16 @@ Pattern = Annotated[
 PageNumber = Annotated[int, typer.Option("--page", min=1, help="Which page of the shards.")]
 PerPage = Annotated[int, typer.Option(min=1, max=500, help="Shards on a page.")]
 RulesPage = Annotated[int, typer.Option(min=1, help="Which page of the rules.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Look again and again; q leaves.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Live, as the view `fleet` of `headgate top`; q quits.")
+]
 Interval = Annotated[
     float, typer.Option(min=1, max=600, metavar="SECONDS", help="With --watch: between two looks.")
 ]
 
 
 def status(
+    context: typer.Context,
     unhealthy: Unhealthy = False,
     behind: Behind = False,
     region: Pattern = None,
@@ -52,7 +55,6 @@ def status(
     Asks an agent that shows the fleet (`view = true` in [fleet] of its settings).
     """
     from headgate.cli.api import connect
-    from headgate.cli.documents import read
     from headgate.cli.output import show_view
     from headgate.present.fleet import fleet_view
     from headgate.wire.fleet_view import FleetDoc
@@ -69,15 +71,13 @@ def status(
         "per_page": str(per_page),
         "rules_page": str(rules_page),
     }
-    api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
     if watch:
-        from headgate.cli.fleet_watch import watch_fleet
+        from headgate.cli.top import Watched
+        from headgate.cli.top import watch as show_live
 
-        def ask() -> FleetDoc:
-            return read(FleetDoc, api.get(PATH, **asked).document)
-
-        watch_fleet(ask, interval, shards_only=part)
+        show_live(context, Watched("fleet", interval, url, token, fleet=asked))
         return
+    api, part = connect(url, token, timeout_s=TIMEOUT_S), unhealthy or behind
     show_view(
         api.get(PATH, **asked),
         as_json,

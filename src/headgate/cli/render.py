@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.bars import UNICODE, Marks, bar, share_text, sparkline
+from headgate.cli.grid import PlainTable
 from headgate.cli.pacing import pace_lines
 from headgate.cli.tree import shard_line, shard_tree
 from headgate.cli.words import STYLES, age_text, plain
@@ -408,7 +409,7 @@ def note_text(note: Note) -> Text:
 
 def plain_table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
     """A table of these columns; the last one takes the long words."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table = PlainTable()
     for name in columns:
         table.add_column(name, overflow="fold", justify="right" if name in right else "left")
     return table

@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Row] = {
     ),
     "explain": Row("ask:explain", "Say what a check would be answered, and why."),
     "top": Row(
-        "top:top", "Watch what is unhealthy, who is held, by what, and what to do; q leaves."
+        "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),
     "status": Row("look:status", "Show databases, metrics, clients, the store, and advice."),
     "clients": Row("watch:clients", "List who asked lately, and who is refused by what."),
@@ -187,7 +187,7 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "top": Row(
         "budget:top",
-        "Watch a database's budgets live: fill, blocks a second, what to do; q leaves.",
+        "Watch a database's budgets live: fill, blocked a second, what to do; q quits.",
     ),
     "explain": Row(
         "budget:explain",

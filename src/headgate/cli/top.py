@@ -1,33 +1,27 @@
-"""`headgate top`: the operator's screen.   threads ──Scene──► compose ──frame──► screen
-                                            keys ──press──► State, errands ──► threads
-
-The agent is asked in threads, so that a hung agent hangs no key and no resize.
-"""
+"""`headgate top`, and what a live screen is to show. The screen itself is tui/'s."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, Protocol
 
 import typer
 
 from headgate.cli.options import Token, Url
 
-POLL_TIMEOUT_S = 2.0
-PATIENT_TIMEOUT_S = 10.0
-"""For history and changes, which are more work than a status."""
-VIEW_NAMES = ("overview", "shard", "clients", "rules", "budgets", "past", "explain")
+VIEW_NAMES = ("overview", "shard", "clients", "rules", "budgets", "past", "explain", "fleet")
 
 Interval = Annotated[
     float, typer.Option(min=0.1, max=60, metavar="SECONDS", help="Time between two looks.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="Print one frame and leave.")]
+Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
 Snapshot = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         show_default=False,
-        help="Write one frame to a .svg, .html or text file and leave.",
+        help="Write one frame to a .svg, .html or text file, or everything to a .json, and exit.",
     ),
 ]
 ViewName = Annotated[
@@ -44,12 +38,40 @@ Wake = Annotated[
 ]
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print the whole picture as one JSON document and leave."),
+    typer.Option("--json", help="Print the whole picture as one JSON document and exit."),
 ]
 
 
+class Watched(NamedTuple):
+    """Which view of which agent."""
+
+    view: str
+    interval_s: float
+    url: str | None
+    token: str | None
+    database: str | None = None
+    """Of the budgets, this one's alone."""
+    fleet: Mapping[str, str | None] = {}
+    """Of the fleet, these shards."""
+    once: bool = False
+    snapshot: Path | None = None
+    as_json: bool = False
+    wake: bool = False
+
+
+class Screen(Protocol):
+    def watch(self, wanted: Watched) -> None: ...
+
+
+def watch(context: typer.Context, wanted: Watched) -> None:
+    """The screen is beyond this ring: __main__.py hands it in, as the context's object."""
+    screen: Screen = context.obj
+    screen.watch(wanted)
+
+
 def top(
-    interval: Interval = 0.5,
+    context: typer.Context,
+    interval: Interval = 1.0,
     once: Once = False,
     snapshot: Snapshot = None,
     view: ViewName = "overview",
@@ -58,41 +80,15 @@ def top(
     url: Url = None,
     token: Token = None,
 ) -> None:
-    """Watch what is unhealthy, who is held, by what, and what to do; q leaves.
+    """Watch what is unhealthy, who is throttled, by what, and what to do; q quits.
 
-    Seven views, switched by the keys 1 to 7; ? tells all keys. Rules can be lifted and extended,
-    clients held: each change is tried and shown first. Looking wakes no database that hibernates;
-    the key w does, or --wake. A bar's end is the threshold; beyond it the bar is red. On a
-    terminal without cursor control, and into a pipe, frames are printed one after another.
+    Eight views, switched by the keys 1 to 8 or the mouse; ? shows all keys. Rules can be lifted
+    and extended, clients held: each change is tried and shown first. Looking wakes no database
+    that hibernates; the key w does, or --wake. A bar's end is the threshold; beyond it the bar is
+    red. On a terminal without cursor control, and into a pipe, frames are printed one after
+    another.
     """
-    from headgate.cli.api import connect
-    from headgate.cli.output import console
-    from headgate.cli.poller import Poller
-    from headgate.cli.top_export import one_frame, print_document, scroll
-    from headgate.cli.top_run import Session
-
-    name = _view(view)
-    api = connect(url, token, timeout_s=POLL_TIMEOUT_S)
-    patient = connect(url, token, timeout_s=PATIENT_TIMEOUT_S)
-    if as_json:
-        print_document(patient)
-        return
-    if once or snapshot is not None:
-        one_frame(api, patient, name, interval, snapshot=snapshot, wake=wake)
-        return
-    screen = console()
-    with Poller(api, interval, wake=wake, patient=patient) as poller:
-        if screen.is_terminal and not screen.is_dumb_terminal:
-            Session(screen, poller, patient, name).run()
-        else:
-            scroll(screen, poller, name, interval + POLL_TIMEOUT_S)
-
-
-def _view(given: str) -> str:
-    numbers = {str(at): name for at, name in enumerate(VIEW_NAMES, 1)}
-    name = numbers.get(given, given)
-    if name not in VIEW_NAMES:
-        raise typer.BadParameter(
-            f"{given!r} is no view; there are: {', '.join(VIEW_NAMES)}", param_hint="--view"
-        )
-    return name
+    shown = Watched(
+        view, interval, url, token, once=once, snapshot=snapshot, as_json=as_json, wake=wake
+    )
+    watch(context, shown)

@@ -183,11 +183,14 @@ def _metrics(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(parse_metric, names(MAX_METRICS)(value))))
 
 
+_AMOUNT = amount(0, 1e18, above_low=True)
+
+
 @reads(
     {
         "type": "object",
         "propertyNames": {"pattern": _METRIC},
-        "additionalProperties": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e18},
+        "additionalProperties": _AMOUNT.schema,
         "maxProperties": MAX_METRICS,
     }
 )
@@ -205,7 +208,7 @@ def _thresholds(value: object) -> Mapping[str, float]:
 
 
 def _limit(metric: str, given: object) -> float:
-    limit = amount(0, 1e18, above_low=True)(given)
+    limit = _AMOUNT(given)
     if not isinstance(limit, Amount):
         return float(limit)
     if metric not in BUILTINS:

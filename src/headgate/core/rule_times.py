@@ -11,12 +11,14 @@ from headgate.core.settings import (
     Setting,
     names,
     number,
+    or_text,
     read_table,
     reads,
     seconds,
     table,
     text,
 )
+from headgate.core.units import SECONDS_PATTERN
 from headgate.errors import Fault, InvalidSettings
 
 DAY_S = 86_400.0
@@ -35,7 +37,7 @@ _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
 
 
-@reads({"anyOf": [{"type": "string", "pattern": "^[0-9]{1,6}[smhd]$"}, _SECONDS]})
+@reads(or_text(_SECONDS, SECONDS_PATTERN))
 def parse_for(value: object) -> float:
     """`90s`, `30m`, `1h30m`, `7d`, or in JSON a number of seconds."""
     return seconds(0, 1e12, above_low=True)(value)

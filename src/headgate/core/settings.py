@@ -27,6 +27,9 @@ from typing import (
 )
 
 from headgate.core.units import (
+    SECONDS_PATTERN,
+    SHARE_PATTERN,
+    SIZE_PATTERN,
     Amount,
     duration_text,
     parse_amount,
@@ -46,7 +49,7 @@ class Reader(Generic[T]):
 
     read: Callable[[object], T]
     schema: Mapping[str, Any]
-    """What it takes, as JSON Schema has it. A text with a unit is taken besides."""
+    """What it takes, as JSON Schema has it."""
     takes: str = ""
     """The same in a few words."""
 
@@ -327,6 +330,11 @@ def number(low: float, high: float, *, above_low: bool = False) -> Reader[float]
     return Reader(read, schema, _span(low, high))
 
 
+def or_text(schema: Mapping[str, Any], *patterns: str) -> dict[str, Any]:
+    """Also as a text with a unit."""
+    return {"anyOf": [schema, *({"type": "string", "pattern": one} for one in patterns)]}
+
+
 def _span(low: float, high: float) -> str:
     return f"{low:g}–{high:g}" if high < 1e9 else f"{low:g} or more"
 
@@ -347,7 +355,7 @@ def seconds(low: float, high: float, *, above_low: bool = False) -> Reader[float
             raise ValueError(f"is {given:g} s, must be {span}") from None
 
     span = f"{duration_text(low) if low else 0}–{duration_text(high)}"
-    return Reader(read, within.schema, span if high < 1e9 else "a time")
+    return Reader(read, or_text(within.schema, SECONDS_PATTERN), span if high < 1e9 else "a time")
 
 
 def share(low: float, high: float) -> Reader[float]:
@@ -363,7 +371,7 @@ def share(low: float, high: float) -> Reader[float]:
             raise ValueError(f"is {value:g}, must be at most {high:g}: {meant}")
         return within(value)
 
-    return Reader(read, within.schema, _span(low, high))
+    return Reader(read, or_text(within.schema, SHARE_PATTERN), _span(low, high))
 
 
 def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
@@ -377,7 +385,8 @@ def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
         within(given.value)
         return given
 
-    return Reader(read, within.schema, "a number, or a text with a unit")
+    schema = or_text(within.schema, SECONDS_PATTERN, SHARE_PATTERN, SIZE_PATTERN)
+    return Reader(read, schema, "a number, or a text with a unit")
 
 
 def size(low: int, high: int, unit: int = 1) -> Reader[int]:
@@ -393,7 +402,8 @@ def size(low: int, high: int, unit: int = 1) -> Reader[int]:
             raise ValueError(f"is {value!r}, must be {span}")
         return given
 
-    return Reader(read, within.schema, f"{size_text(low * unit)}–{size_text(high * unit)}")
+    schema = or_text(within.schema, SIZE_PATTERN)
+    return Reader(read, schema, f"{size_text(low * unit)}–{size_text(high * unit)}")
 
 
 def size_text(amount: int) -> str:

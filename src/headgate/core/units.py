@@ -15,6 +15,11 @@ BARE = re.compile(_NUMBER)
 _PART = re.compile(rf"\s*({_NUMBER})\s*(us|ms|s|min|m|h|d)")
 _SIZE = re.compile(rf"({_NUMBER})\s*([kKMGT]i?)?B", re.IGNORECASE)
 _SHARE = re.compile(rf"({_NUMBER})\s*%")
+# For JSON Schema: a text in the right form that is out of range is rejected all the same.
+_ANY_NUMBER = "[0-9]{1,15}([.][0-9]{1,9})?"
+SECONDS_PATTERN = f"^({_ANY_NUMBER} ?(us|ms|s|min|m|h|d) ?)+$"
+SHARE_PATTERN = f"^{_ANY_NUMBER} ?%$"
+SIZE_PATTERN = f"^{_ANY_NUMBER} ?([kKMGT]i?)?B$"
 
 
 class Amount(NamedTuple):

@@ -1,35 +1,44 @@
-"""The demo in a terminal: the shard as it is now, scenes to step through, and keys to break it.
+"""The demo in a terminal: `headgate top` with a strip of scenes, a view of the whole, and keys.
 
 keys, the page ──► Tour ──► scenes/            a scene at a time, in a thread
 keys ──► Director ──► handover.py, replica.py  between scenes: one change at a time, in a thread
-Stage ──look──► Frame ──► screen.py ──► the terminal
+Stage ──look──► Frame ──► screen.py ──► tui/   whose other views show the primary's agent
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.live import Live
 
+from headgate.cli.api import NO_HEADERS, Api, SocketTransport, find_target
+from headgate.client.http1 import Response
 from headgate.demo import postgres
 from headgate.demo.handover import Change, Handover, How, fail_over, switch_over
-from headgate.demo.keys import HANGUP, Keys
 from headgate.demo.scenes import SCENES
 from headgate.demo.scenes.failover import step_words
-from headgate.demo.screen import Event, Playing, View, draw
+from headgate.demo.screen import CUES, HINTS, Event, Playing, Shown, body, strip
 from headgate.demo.stage import Frame, Stage
 from headgate.demo.tour import Tour, Whither, score
 from headgate.demo.tourserver import TourServer
+from headgate.tui.layout import Ask, Page, View
+from headgate.tui.paint import Ruler
+from headgate.tui.poller import Poller
+from headgate.tui.session import Guide, Session
+from headgate.tui.sources import Scene
+from headgate.tui.views import VIEWS
 
 FRAME_S = 0.3
+POLL_S = 1.0
+TIMEOUT_S = 5.0
 LAG_SHARE = 0.6
 LAG_S = 25.0
-LEAVE = frozenset({"q", "\x03", HANGUP})
-STEPS: dict[str, Whither] = {"n": "next", " ": "next", "b": "back"}
-BREAKS = frozenset({"p", "k", "l", "a"})
+STEPS: dict[str, Whither] = {"n": "next", "b": "back"}
+BREAKS = frozenset({"p", "f", "d", "a"})
 
 
 def can_show() -> bool:
@@ -39,33 +48,88 @@ def can_show() -> bool:
 
 
 def play(stage: Stage, total_s: float, guide: TourServer) -> int:
-    director = Director(stage)
+    director, ends = Director(stage), time.monotonic() + total_s
     guide.begin(director.tour)
+    api = speakers_api(stage)
     try:
         director.tour.go(1)
-        _run(director, time.monotonic() + total_s)
+        with Poller(api, POLL_S) as poller, Looker(director) as looker:
+
+            def goes_on() -> bool:
+                api.url = stage.speaker.url
+                director.tend()
+                return time.monotonic() < ends
+
+            shown = Guide(
+                lambda _, room: strip(director.shown(looker.frame), room),
+                HINTS,
+                CUES,
+                lambda cue: director.press(cue.key, cue.typed),
+                goes_on,
+            )
+            views = views_of(lambda: director.shown(looker.frame))
+            Session(Console(highlight=False), poller, api, views, "demo", shown).run()
     finally:
         director.leave()
     print("ended; nothing is left behind", flush=True)
     return 0
 
 
-def _run(director: Director, ends: float) -> None:
-    console = Console(highlight=False)
-    with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as screen:
-        frame, due = director.stage.look(), time.monotonic()
-        while time.monotonic() < ends:
-            director.tend()
-            screen.update(draw(director.view(frame), *console.size), refresh=True)
-            key = keys.pressed(due - time.monotonic())
-            if key in LEAVE:
-                return
-            if key:
-                director.press(key)
-                continue
-            before, frame = frame, director.stage.look()
+def views_of(shown: Callable[[], Shown]) -> Mapping[str, View]:
+    """The demo's own before those of `headgate top`."""
+
+    def draw(_: Scene, ask: Ask) -> Page:
+        return Page(lines=Ruler(ask.canvas.width).lines(*body(shown(), ask.canvas.width)))
+
+    about = "the scene, the shard as its three agents see it, the jobs, what happened"
+    return {"demo": View("0", "demo", about, draw, is_own=True), **VIEWS}
+
+
+class Speaker:
+    """The way to the agent that speaks for the shard now: another one after a failover."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NO_HEADERS
+    ) -> Response:
+        return self._transport().request(method, path, body, headers)
+
+    def at(self, address: object) -> SocketTransport | None:
+        return self._transport().at(address)
+
+    def _transport(self) -> SocketTransport:
+        target = find_target(self._stage.speaker.url)
+        return SocketTransport(target, self._stage.tokens.operator, TIMEOUT_S)
+
+
+def speakers_api(stage: Stage) -> Api:
+    return Api(Speaker(stage), stage.speaker.url)
+
+
+class Looker:
+    """Looks at the stage again and again, beside the screen: an agent may be slow to answer."""
+
+    def __init__(self, director: Director) -> None:
+        self._director = director
+        self.frame = director.stage.look()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="looker", daemon=True)
+
+    def __enter__(self) -> Looker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
             due = max(due + FRAME_S, time.monotonic())
-            director.note(before, frame)
+            before, self.frame = self.frame, self._director.stage.look()
+            self._director.note(before, self.frame)
 
 
 class Director:
@@ -80,21 +144,22 @@ class Director:
         self._frame_s = FRAME_S
         self._led_by: str | None = None
         self._told = 0
-        """The scene whose outcome was told last."""
+        """The scene of the last outcome that was shown."""
+        self.token = stage.tokens.operator
+        """In the page's address."""
         self.tour = Tour(stage, SCENES, self._tell, pauses=True, on_begin=self._begin_scene)
 
-    def view(self, frame: Frame) -> View:
+    def shown(self, frame: Frame) -> Shown:
         now = time.monotonic()
-        return View(
+        return Shown(
             frame,
             frame_s=self._frame_s,
-            since_s=now - self._began_at,
             events=tuple(self._events),
             playing=self._playing(),
             changing=self._change.handover if self._change else None,
             slow=self.stage.brake.replica.name if self.stage.brake else None,
             slow_for_s=None if self._lag_ends_at is None else self._lag_ends_at - now,
-            page=self.stage.sign_in_url(self.stage.tokens.operator),
+            page=self.stage.sign_in_url(self.token),
             url=self.stage.speaker.url,
         )
 
@@ -116,13 +181,17 @@ class Director:
         self.tour.hear(after)
         led_by, self._led_by = self._led_by, after.leader or self._led_by
         if self._led_by != led_by and led_by is not None:
-            self._tell(f"{self._led_by}'s agent speaks for the shard: its page is the one below")
+            self._tell(f"{self._led_by}'s agent speaks for the shard: the page is its own now")
 
-    def press(self, key: str) -> None:
-        if key in STEPS or (key.isdecimal() and 1 <= int(key) <= len(self.tour.scenes)):
-            self._step(STEPS[key] if key in STEPS else int(key))
+    def press(self, key: str, typed: str = "") -> None:
+        if key in STEPS:
+            self._step(STEPS[key])
+        elif typed.isdecimal() and 1 <= int(typed) <= len(self.tour.scenes):
+            self._step(int(typed))
         elif key in BREAKS:
             self._break(key)
+        else:
+            self._tell(f"there are scenes 1 to {len(self.tour.scenes)}, and no {typed}")
 
     def _step(self, whither: Whither) -> None:
         if self._change is not None:
@@ -142,7 +211,7 @@ class Director:
         elif self.tour.busy:
             self._tell(f"{key}: once scene {self.tour.number} has played")
         else:
-            does = {"p": self._promote, "k": self._kill, "l": self._lag, "a": self._toggle_asking}
+            does = {"p": self._promote, "f": self._kill, "d": self._lag, "a": self._toggle_asking}
             does[key]()
 
     def tend(self) -> None:
@@ -179,24 +248,25 @@ class Director:
 
     def _kill(self) -> None:
         old, new = self.stage.primary, postgres.most_advanced(self.stage.replicas)
-        self._tell(f"k: {old.name} dies by SIGKILL; whoever has most of its log takes over")
+        self._tell(f"f: {old.name} dies by SIGKILL; the replica with most of its log takes over")
         self._begin(fail_over, Handover(old, new))
 
     def _begin(self, how: How, handover: Handover) -> None:
         if self._lag_ends_at is not None:
             self._end_lag()
         handover.on_step = lambda step: self._tell(step_words(step, handover))
-        self._change = Change(_alone(how), self.stage, handover)
-        self._change.start()
+        change = Change(_alone(how), self.stage, handover)
+        change.start()
+        self._change = change  # Begun: what has not is taken for what has ended.
 
     def _lag(self) -> None:
         replica = self.stage.replicas[-1]
-        self._tell(f"l: {replica.name} replays {LAG_SHARE:.0%} of what the jobs write, {LAG_S:g} s")
+        self._tell(f"d: {replica.name} replays {LAG_SHARE:.0%} of what the jobs write, {LAG_S:g} s")
         self.stage.slow_down(replica, LAG_SHARE)
         self._lag_ends_at = time.monotonic() + LAG_S
 
     def _end_lag_in_time(self) -> None:
-        """By whoever has the stage to themselves: a scene's own brake is not ours to release."""
+        """Only with the stage to ourselves: a scene's own brake is not ours to release."""
         if not self.stage.hands.acquire(blocking=False):
             return
         try:

@@ -1,12 +1,10 @@
-"""The shard as a tree, the jobs, the scene, what happened: one terminal full. Pure."""
+"""What the demo adds to the live screen: a strip with the scene, and a view of the shard. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
-from rich.console import Group
 from rich.text import Text
 
 from headgate.demo.agents import LAG_THRESHOLD_S, SHARD
@@ -16,25 +14,15 @@ from headgate.demo.show import bar, refusal_words
 from headgate.demo.stage import Crowd, Desk, Frame, Seat
 from headgate.demo.tour import Look
 
-KEYS = {
-    "n": "next",
-    "b": "back",
-    "1-6": "scene",
-    "q": "quit",
-    "p": "promote",
-    "k": "kill the primary",
-    "l": "lag",
-    "a": "ask or not",
-}
+HINTS = ("n next", "b back", "c scene", "p promote", "f fail over", "d delay", "a ask or not")
+CUES = {"n": "", "b": "", "c": "scene: ", "p": "", "f": "", "d": "", "a": ""}
 PAGE = "the page  "
 IN_PAGE = "in the page  "
 INDENT = len("   ") + len(IN_PAGE)
 ELSEWHERE = "in another terminal: headgate status --url"
-LOW = 20
-"""Lines below which a terminal has no room for everything."""
 NAME_WIDTH = 21
-MIN_EVENTS = 2
-MOST_SAYS = 4
+ROOMY = 4
+"""Lines for the strip from which on it has the newest event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +48,9 @@ class Playing:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Shown:
     frame: Frame
     frame_s: float
-    since_s: float
     events: tuple[Event, ...]
     playing: Playing
     changing: Handover | None
@@ -77,55 +64,34 @@ class View:
     """Of the agent to look at with the command line."""
 
 
-def draw(view: View, width: int, height: int) -> Group:
-    title, scene = [_title(view, width)], list(_scene(view, width))
-    around = [list(_tree(view, width)), [Text("jobs", "bold"), *_desks(view)]]
-    # Where the end is cut off, that is not the scene.
-    top = [title, scene, *around] if height < LOW else [title, *around, scene]
-    bottom = [
-        *_keys(width),
-        *_page(view.page, width),
-        *([] if height < LOW else [Text(f"{ELSEWHERE} {view.url}", "dim")]),
-    ]
-    lines = fitted(top, view.events, bottom, height)
-    for line in lines:
-        line.no_wrap = True
-        line.truncate(width, overflow="ellipsis")
-    return Group(*lines)
-
-
-def fitted(
-    top: Sequence[Sequence[Text]], events: Sequence[Event], bottom: Sequence[Text], height: int
-) -> list[Text]:
-    """As many events as there is room for. Where there is little, blank lines go first, then
-    the end of what stands above: keys are always there."""
-    head = ["what happened"]
-    fixed = sum(len(part) for part in top) + len(head) + len(bottom)
-    spacious = height >= fixed + MIN_EVENTS + len(top) + 1
-    gap = [Text()] if spacious else []
-    room = max(MIN_EVENTS, height - fixed - len(gap) * (len(top) + 1))
-    above = [line for part in top for line in (*part, *gap)]
-    above += [Text(word, "bold") for word in head]
-    above += [_event(event) for event in events[-room:]]
-    return [*[*above, *gap][: max(0, height - len(bottom))], *bottom][:height]
-
-
-def _title(view: View, width: int) -> Text:
-    title = Text("Headgate: one shard, three real Postgres servers, an agent beside each", "bold")
-    title.pad_right(max(0, width - title.cell_len - 6))
-    return title.append(_clock(view.since_s).rjust(6), "dim")
-
-
-def _scene(view: View, width: int) -> Iterator[Text]:
-    playing = view.playing
-    head = Text(f"scene {playing.number} of {playing.of}  ", "bold cyan")
+def strip(shown: Shown, room: int) -> list[Text]:
+    """Above every view: which scene is on, what to look at, and what happened last."""
+    playing = shown.playing
+    head = Text().append(f"scene {playing.number} of {playing.of}  ", "bold cyan")
     head.append(playing.title, "bold")
     busy = playing.busy and not playing.waits_for
-    yield head.append(f"   {_then(playing)}", "yellow" if busy else "dim")
-    for said in wrap(playing.says, max(20, width - 3))[:MOST_SAYS]:
-        yield Text("   " + said)
-    yield Text("   ").append("look at  ", "bold cyan").append(_look(view), "cyan")
-    yield from _looks(playing.looks, width)
+    head.append(f"   {_then(playing)}", "yellow" if busy else "dim")
+    lines = [head, Text().append("look at  ", "bold cyan").append(_look(shown), "cyan")]
+    lines += [_event(event) for event in shown.events[-1:]] if room > ROOMY else []
+    return [_one_line(line) for line in lines]
+
+
+def body(shown: Shown, width: int) -> list[Text]:
+    """The view: what the scene is about, the shard as its three agents say, the jobs, events."""
+    parts: list[Sequence[Text]] = [
+        [Text(shown.playing.says)],
+        [*_tree(shown, width), Text("jobs", "bold"), *_desks(shown)],
+        [*_looks(shown.playing.looks, width), *_page(shown.page, width)],
+        [Text("what happened", "bold"), *(_event(event) for event in reversed(shown.events))],
+        [Text(f"{ELSEWHERE} {shown.url}", "dim")],
+    ]
+    says, *others = parts
+    return [*says, *(_one_line(line) for part in others for line in (Text(), *part))]
+
+
+def _one_line(line: Text) -> Text:
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def _looks(looks: Sequence[Look], width: int) -> list[Text]:
@@ -148,7 +114,7 @@ def _then(playing: Playing) -> str:
     if playing.busy:
         return "playing …"
     last = playing.number == playing.of
-    return "the last one: 1 begins anew" if last else "press n for the next"
+    return "the last one: c 1 begins again" if last else "press n for the next"
 
 
 def _brief(path: str) -> str:
@@ -163,26 +129,26 @@ def _clock(seconds: float) -> str:
 # --- the shard ---------------------------------------------------------------------------------
 
 
-def _tree(view: View, width: int) -> Iterator[Text]:
-    leader = view.frame.leader
+def _tree(shown: Shown, width: int) -> Iterator[Text]:
+    leader = shown.frame.leader
     head = Text("shard ").append(SHARD, "bold").append("  ")
     if leader is not None:
         yield head.append(f"● {leader}'s agent speaks for it", "green")
-    elif silent := [seat.name for seat in view.frame.seats if not seat.standing]:
+    elif silent := [seat.name for seat in shown.frame.seats if not seat.standing]:
         yield head.append(
             f"✖ nobody speaks for it: {silent[0]}'s agent does not answer", "bold red"
         )
-    elif any(seat.role == "primary" for seat in view.frame.seats):
+    elif any(seat.role == "primary" for seat in shown.frame.seats):
         yield head.append("WARMING UP: its new primary's agent listens to all first", "yellow")
     else:
         yield head.append("✖ NO PRIMARY, so nobody may speak for it", "bold red")
-    seats = sorted(view.frame.seats, key=lambda seat: seat.role != "primary")
+    seats = sorted(shown.frame.seats, key=lambda seat: seat.role != "primary")
     for seat in seats:
         branch = "└─ " if seat is seats[-1] else "├─ "
         line = Text().append(branch, "dim").append(f"{seat.name}  ", "bold")
         line.append_text(_seat(seat, width))
-        if seat.name == view.slow:
-            rest = "" if view.slow_for_s is None else f" for another {view.slow_for_s:.0f} s"
+        if seat.name == shown.slow:
+            rest = "" if shown.slow_for_s is None else f" for another {shown.slow_for_s:.0f} s"
             line.append(f"  held back{rest}", "dim")
         yield line
 
@@ -205,10 +171,10 @@ def _seat(seat: Seat, width: int) -> Text:
 # --- the jobs ----------------------------------------------------------------------------------
 
 
-def _desks(view: View) -> Iterator[Text]:
-    for desk in view.frame.desks:
-        yield _desk(desk, view.frame_s)
-    crowd = view.frame.crowd
+def _desks(shown: Shown) -> Iterator[Text]:
+    for desk in shown.frame.desks:
+        yield _desk(desk, shown.frame_s)
+    crowd = shown.frame.crowd
     if crowd is not None:
         yield _dashboard(crowd)
     if crowd is not None and crowd.rogues:
@@ -257,15 +223,6 @@ def _event(event: Event) -> Text:
     return Text().append(f"   {_clock(event.at_s):>5}  ", "dim").append(event.text)
 
 
-def _keys(width: int) -> list[Text]:
-    lines = [Text()]
-    for key, does in KEYS.items():
-        if lines[-1].cell_len and lines[-1].cell_len + len(f" {key}  {does}") > width:
-            lines.append(Text())
-        lines[-1].append(f" {key} ", "reverse").append(f" {does}  ")
-    return lines
-
-
 def _page(address: str, width: int) -> list[Text]:
     """Whole, on as many lines as it takes: cut short it signs nobody in."""
     if len(PAGE) + len(address) <= width:
@@ -273,18 +230,18 @@ def _page(address: str, width: int) -> list[Text]:
     return [Text(address[at : at + width], "underline") for at in range(0, len(address), width)]
 
 
-def _look(view: View) -> str:
-    frame, change = view.frame, view.changing
+def _look(shown: Shown) -> str:
+    frame, change = shown.frame, shown.changing
     held = [desk for desk in frame.desks if desk.refused_for_s is not None]
     if change is not None:
         return _look_at_change(change)
-    if view.slow_for_s is not None and not all(desk.asks for desk in frame.desks):
+    if shown.slow_for_s is not None and not all(desk.asks for desk in frame.desks):
         return "the replicas: nobody holds the jobs now; a slow one falls behind"
-    if view.slow_for_s is not None and held:
+    if shown.slow_for_s is not None and held:
         return "the jobs: both are held, by the replica that is furthest behind"
-    if view.slow_for_s is not None:
-        return f"{view.slow}: its lag climbs to {LAG_THRESHOLD_S:g} s, then the jobs are held"
-    return view.playing.watch
+    if shown.slow_for_s is not None:
+        return f"{shown.slow}: its lag climbs to {LAG_THRESHOLD_S:g} s, then the jobs are held"
+    return shown.playing.watch
 
 
 def _look_at_change(change: Handover) -> str:

@@ -364,7 +364,10 @@ def _exempt(policy: PolicyDoc) -> Iterator[Line]:
 
 def _budget_table(rows: Sequence[BudgetRow], rates: Rates) -> Table:
     numbers = ("running", "blocked", "warned", "delayed")
-    names = columns("budget", "state", "debt", *numbers, "what", right=numbers, what=WIDE)
+    names = columns(
+        "budget", "state", "debt", *numbers, "what", right=numbers,
+        what=WIDE, delayed=72, warned=64, running=56, state=46,
+    )  # fmt: skip
     return Table(names, [_cells(row, rates) for row in rows])
 
 

@@ -23,7 +23,7 @@ from headgate.wire.changes import (
     Log,
 )
 from headgate.wire.reasons import duration
-from headgate.wire.status import AuditsDoc
+from headgate.wire.status import AuditDoc, AuditsDoc
 
 WIDE = 80
 MAX_LINES = 100
@@ -221,7 +221,12 @@ def audit_view(found: AuditsDoc) -> list[Block]:
     rows: list[list[Cell]] = []
     for entry in found.audit:
         at = entry.at.replace("T", " ").split(".")[0].removesuffix("Z")
-        changed = "; ".join(one.told() for one in settings_changed(entry.before, entry.after))
-        what = Said("removed", "warned") if entry.after is None else Said(changed or "nothing")
-        rows.append([at, entry.who, entry.action, entry.target, what])
+        rows.append([at, entry.who, entry.action, entry.target, audit_change(entry)])
     return [Table(columns("when (UTC)", "who", "what", "on", "change"), rows)]
+
+
+def audit_change(entry: AuditDoc) -> Said:
+    if entry.after is None:
+        return Said("removed", "warned")
+    changed = "; ".join(one.told() for one in settings_changed(entry.before, entry.after))
+    return Said(changed or "nothing")

@@ -18,12 +18,13 @@ from headgate.core.settings import (
     Table,
     flag,
     one_of,
+    or_text,
     reads,
     settings_schema,
     table,
     text,
 )
-from headgate.core.units import parse_seconds, parse_share
+from headgate.core.units import SECONDS_PATTERN, SHARE_PATTERN, parse_seconds, parse_share
 from headgate.traffic.policy import (
     MAX_BUDGETS,
     MAX_CONDITIONS,
@@ -101,7 +102,9 @@ def amount_of(kind: str, text: str) -> int | float:
 def thousandths(low: int, high: int, kind: str) -> Reader[int]:
     """A number of at most three decimals, in thousandths; or a text with a unit."""
 
-    @reads({"type": "number", "minimum": low, "maximum": high})
+    pattern = SHARE_PATTERN if kind == "percent" else SECONDS_PATTERN
+
+    @reads(or_text({"type": "number", "minimum": low, "maximum": high}, pattern))
     def read(value: object) -> int:
         if isinstance(value, str) and not PLAIN_NUMBER.fullmatch(value):
             value = amount_of(kind, value)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.cli.documents import read
-from headgate.cli.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Trend, View
-from headgate.wire.status import StatusDoc as Status
+from headgate.tui.trend import KEEP_SLOTS, RATE_WINDOW_S, SLOT_S, Past, Picture, Trend
+from headgate.wire.status import StatusDoc
 from tests.cli import builders
 
 
-def status(admitted: int = 0, refused: int = 0, **metric: Any) -> Status:
+def status(admitted: int = 0, refused: int = 0, **metric: Any) -> StatusDoc:
     document = builders.status(
         databases=[builders.database(metrics=[builders.metric(**metric)])],
         clients=[builders.client(admitted=admitted, refused=refused)],
     )
-    return read(Status, document)
+    return read(StatusDoc, document)
 
 
 KEY = ("main", "etl:nightly")
@@ -41,14 +41,14 @@ def test_rates_are_of_some_seconds_so_that_they_do_not_flicker() -> None:
         view = trend.take(status(10 * second), float(second))
     assert view.rates == {KEY: (10.0, 0.0)}
     trend.take(status(1000), 20.0)
-    spread = trend.view.rates[KEY][0]
+    spread = trend.picture.rates[KEY][0]
     assert 10.0 < spread < 810.0, "one burst is spread over the window"
     for second in range(21, 21 + int(RATE_WINDOW_S) + 1):
         view = trend.take(status(1000), float(second))
     assert view.rates[KEY][0] == 0.0
 
 
-def last(view: View, count: int) -> tuple[float | None, ...]:
+def last(view: Picture, count: int) -> tuple[float | None, ...]:
     return tuple(view.recent[("main", "lag")])[-count:]
 
 
@@ -83,7 +83,7 @@ def test_history_goes_before_what_was_seen_and_never_over_it() -> None:
 
 def test_values_of_each_member_of_a_shard_are_remembered() -> None:
     document = builders.status(databases=[builders.database(shard=builders.shard())])
-    view = Trend("url").take(read(Status, document), 1.0)
+    view = Trend("url").take(read(StatusDoc, document), 1.0)
     assert view.recent[("main", "db-b lag")][-1] == 0.02
 
 
@@ -106,7 +106,7 @@ def test_an_outage_keeps_the_last_picture_and_its_own_beginning() -> None:
 def test_an_agent_that_began_anew_is_noticed() -> None:
     trend = Trend("url")
     assert trend.take(status(), 1.0).restarted_at_s is None
-    again = read(Status, builders.status(uptime_s=3.0))
+    again = read(StatusDoc, builders.status(uptime_s=3.0))
     assert trend.take(again, 2.0).restarted_at_s == 2.0
-    later = read(Status, builders.status(uptime_s=4.0))
+    later = read(StatusDoc, builders.status(uptime_s=4.0))
     assert trend.take(later, 3.0).restarted_at_s == 2.0

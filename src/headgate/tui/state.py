@@ -1,39 +1,92 @@
-"""What `top` makes of a key.   (State, key, what was shown) ──► State, and an errand or none
+"""What the live screen makes of a key.   (State, key, what was shown) ──► State, errand or none
 
-Pure: the screen, the agent and the clock are top.py's. What an errand brings back comes in
-through `heard`.
+Pure: the terminal, the agent and the clock are session.py's. What an errand brings back comes in
+through `heard`. A view's own keys are in views.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
-from headgate.cli.top_actions import DEFAULT_FOR, Action, Drawn, Prepared, Question, parse_question
-from headgate.cli.top_clients import ORDERS, Wanted
-from headgate.cli.top_feed import Scene
-from headgate.cli.top_layout import Cursor, Extent
-from headgate.cli.top_views import BY_KEY, VIEWS
-from headgate.wire.status import StatusDoc as Status
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.tui.layout import Cursor, Drawn, Extent, View
+from headgate.tui.sources import Scene
+from headgate.wire.status import StatusDoc
 
 MAX_TYPED_CHARS = 500
-MOTIONS = frozenset({"up", "down", "pageup", "pagedown", "home", "end", "k", "j", "g", "G"})
+MOTIONS = frozenset(
+    {"up", "down", "pageup", "pagedown", "home", "end", "k", "j", "g", "G", "wheelup", "wheeldown"}
+)
+WHEEL_LINES = 3
+DEFAULT_FOR = "1h"
+FIRST_ORDER = "held longest"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Action(Struct, frozen=True):
+    kind: str
+    """`lift`, `extend`, `hold` or `wake`."""
+    target: str
+    """A rule's id; of a hold, the client; of a wake, which databases, by commas."""
+    for_text: str = DEFAULT_FOR
+    reason: str = ""
+    database: str | None = None
+
+
+class Prepared(Struct, frozen=True):
+    """Tried, and ready to be done as it was seen."""
+
+    action: Action
+    question: str
+    page: Drawn
+    etag: str | None = None
+    undo: str = ""
+
+
+class Question(Struct, frozen=True):
+    text: str
+    """A client's name, or a statement."""
+    database: str
+
+    @property
+    def is_statement(self) -> bool:
+        return _STATEMENT.match(self.text) is not None and " " in self.text
+
+
+_STATEMENT = re.compile(
+    r"(select|insert|update|delete|with|merge|copy|call|create|alter)\b", re.IGNORECASE
+)
+_ELSEWHERE = re.compile(r"(.+)\s@([\w.-]+)", re.DOTALL)
+
+
+def parse_question(typed: str, databases: Sequence[str]) -> Question:
+    """`etl:nightly main`, `select 1 @main`; without a place, the first database is meant."""
+    text = " ".join(typed.split())
+    place = databases[0] if databases else ""
+    if found := _ELSEWHERE.fullmatch(text):
+        return Question(found[1], found[2])
+    if not Question(text, "").is_statement and " " in text:
+        text, _, place = text.rpartition(" ")
+    return Question(text, place)
+
+
+# --- the state ---------------------------------------------------------------------------------
+
+
+class Prompt(Struct, frozen=True):
     """A line to type into."""
 
     kind: str
-    """`filter`, `save`, `explain`, `for` or `reason`."""
+    """`filter`, `save`, `explain`, `for`, `reason`, or a cue's key."""
     label: str
     text: str = ""
     action: Action | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Over the view: help, a client's hour, or what is asked back."""
+class Panel(Struct, frozen=True):
+    """Over the view: help, a client's hour, or what is to be confirmed."""
 
     title: str
     page: Drawn
@@ -41,22 +94,21 @@ class Panel:
     """To be confirmed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flash:
+class Flash(Struct, frozen=True):
     text: str
     is_bad: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     view: str = "overview"
-    cursors: Mapping[str, Cursor] = field(default_factory=dict)
-    firsts: Mapping[str, int] = field(default_factory=dict)
+    cursors: Mapping[str, Cursor] = {}
+    firsts: Mapping[str, int] = {}
     """Per view, the first row that was shown: the list does not jump."""
     filter: str = ""
-    order: str = next(iter(ORDERS))
+    order: str = FIRST_ORDER
     as_tree: bool = True
     tab: int = 0
+    mouse: bool = True
     prompt: Prompt | None = None
     panel: Panel | None = None
     panel_at: int = 0
@@ -67,87 +119,101 @@ class State:
     explained: Drawn | None = None
     asked: Question | None = None
     busy: str = ""
-    """What is being asked of the agent."""
+    """What the agent is working on."""
 
     @property
     def cursor(self) -> Cursor:
         return self.cursors.get(self.view, Cursor())
 
-    @property
-    def wanted(self) -> Wanted:
-        return Wanted(self.filter, self.order, self.as_tree, self.cursor.key)
-
 
 # --- errands -----------------------------------------------------------------------------------
 
 
-class Leave:
+class Leave(Struct, frozen=True):
     pass
 
 
-class Redraw:
+class Redraw(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hour:
+class Hour(Struct, frozen=True):
     app: str
 
 
-@dataclass(frozen=True, slots=True)
-class Explain:
+class Explain(Struct, frozen=True):
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Struct, frozen=True):
     action: Action
 
 
-@dataclass(frozen=True, slots=True)
-class CarryOut:
+class CarryOut(Struct, frozen=True):
     prepared: Prepared
 
 
-Errand = Leave | Redraw | Save | Hour | Explain | Prepare | CarryOut
+class Cue(Struct, frozen=True):
+    """A key that is not the screen's own: the guide knows what it does."""
+
+    key: str
+    typed: str = ""
+
+
+Errand = Leave | Redraw | Save | Hour | Explain | Prepare | CarryOut | Cue
 Next = tuple[State, Errand | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What the key was pressed at."""
 
     scene: Scene
     extent: Extent
+    views: Mapping[str, View]
     save_as: str
     """The name that is proposed for a snapshot."""
     clock: str
+    cues: Mapping[str, str] = {}
+    """Keys beside the screen's own; with a label, what is to be typed after them."""
 
     @property
-    def status(self) -> Status | None:
-        return self.scene.view.status
+    def status(self) -> StatusDoc | None:
+        return self.scene.picture.status
 
     @property
     def databases(self) -> Sequence[str]:
         return [one.database for one in self.status.databases] if self.status is not None else ()
 
+    @property
+    def chosen(self) -> str:
+        """The key of the chosen row."""
+        return self.extent.keys[self.extent.at] if self.extent.keys else ""
+
+
+Act = Callable[[State, Seen], Next]
+
 
 def press(state: State, key: str, seen: Seen) -> Next:
-    if key == "leave":
+    if key == "quit":
         return state, Leave()
     if key == "redraw":
         return state, Redraw()
     if state.prompt is not None:
         return _typed(state, state.prompt, key, seen)
     state = replace(state, flash=None)
+    if key.startswith("click "):
+        return _clicked(state, key, seen)
     if state.panel is not None:
         return _at_panel(state, state.panel, key, seen)
     return _at_view(state, key, seen)
+
+
+def told(state: State, text: str, *, bad: bool = False) -> State:
+    return replace(state, flash=Flash(text, bad))
 
 
 # --- typing ------------------------------------------------------------------------------------
@@ -175,13 +241,14 @@ def _entered(state: State, prompt: Prompt, seen: Seen) -> Next:
     if prompt.kind == "filter":
         return replace(state, filter=text), None
     if not text:
-        return _told(state, "nothing was typed: nothing is done"), None
+        return told(state, "nothing was typed: nothing is done"), None
     if prompt.kind == "save":
         return state, Save(text)
     if prompt.kind == "explain":
         question = parse_question(text, seen.databases)
         return replace(state, asked=question, busy="asking"), Explain(question)
-    assert action is not None
+    if action is None:
+        return state, Cue(prompt.kind, text)
     if prompt.kind == "for":
         action = replace(action, for_text=text)
         if action.kind == "hold":
@@ -190,10 +257,6 @@ def _entered(state: State, prompt: Prompt, seen: Seen) -> Next:
     else:
         action = replace(action, reason=text)
     return replace(state, busy="trying"), Prepare(action)
-
-
-def _told(state: State, text: str, *, bad: bool = False) -> State:
-    return replace(state, flash=Flash(text, bad))
 
 
 # --- a panel -----------------------------------------------------------------------------------
@@ -207,11 +270,12 @@ def _at_panel(state: State, panel: Panel, key: str, seen: Seen) -> Next:
         if key in ("y", "Y"):
             return replace(shut, busy="doing"), CarryOut(panel.prepared)
         if key in ("n", "N", "esc", "enter", "q", "Q"):
-            return _told(shut, "nothing was changed"), None
+            return told(shut, "nothing was changed"), None
         return state, None
     if key in ("q", "Q", "esc", "enter", "?", "backspace", "left"):
         return shut, None
-    return _at_view(shut, key, seen) if key in BY_KEY else (state, None)
+    opens = any(view.key == key for view in seen.views.values())
+    return _at_view(shut, key, seen) if opens else (state, None)
 
 
 # --- a view ------------------------------------------------------------------------------------
@@ -220,17 +284,41 @@ def _at_panel(state: State, panel: Panel, key: str, seen: Seen) -> Next:
 def _at_view(state: State, key: str, seen: Seen) -> Next:
     if key in ("q", "Q"):
         return state, Leave()
-    if key in BY_KEY:
-        return replace(state, view=BY_KEY[key]), None
+    for view in seen.views.values():
+        if view.key == key:
+            return replace(state, view=view.name), None
+    act = seen.views[state.view].acts.get(key) or _ACTS.get(key)
+    if act is not None:
+        return act(state, seen)
+    if key in seen.cues:
+        label = seen.cues[key]
+        return (replace(state, prompt=Prompt(key, label)), None) if label else (state, Cue(key))
     if key in MOTIONS:
         return _with_cursor(state, _moved(seen.extent.at, key, seen.extent), seen.extent), None
-    act = _ACTS.get(key)
-    return act(state, seen) if act is not None else (state, None)
+    elsewhere = [f"{one.key} {one.name}" for one in seen.views.values() if key in one.acts]
+    if len(key) == 1 and elsewhere:
+        return told(state, f"{key} is a key of {' and '.join(elsewhere)}"), None
+    return state, None
+
+
+def _clicked(state: State, key: str, seen: Seen) -> Next:
+    """On a name in the line of keys, or on a row: chosen by the first click, opened by the next."""
+    _, column, line = key.split()
+    x, y, extent = int(column), int(line), seen.extent
+    for button in extent.buttons:
+        if button.line == y and button.begins <= x < button.ends:
+            return press(state, button.key, seen)
+    at = extent.first + y - extent.top
+    if state.panel is not None or not 0 <= y - extent.top < len(extent.shown):
+        return state, None
+    if at == extent.at:
+        return press(state, "enter", seen)
+    return _with_cursor(state, at, extent), None
 
 
 def _moved(at: int, key: str, extent: Extent) -> int:
     steps = {
-        "up": -1, "k": -1, "down": 1, "j": 1,
+        "up": -1, "k": -1, "down": 1, "j": 1, "wheelup": -WHEEL_LINES, "wheeldown": WHEEL_LINES,
         "pageup": -extent.room, "pagedown": extent.room,
         "home": -extent.lines, "g": -extent.lines, "end": extent.lines, "G": extent.lines,
     }  # fmt: skip
@@ -243,26 +331,19 @@ def _with_cursor(state: State, at: int, extent: Extent) -> State:
     return replace(state, cursors={**state.cursors, state.view: Cursor(key, at)})
 
 
-def _chosen(seen: Seen) -> str:
-    keys = seen.extent.keys
-    return keys[seen.extent.at] if keys else ""
+def _help(state: State, seen: Seen) -> Next:
+    from headgate.tui.page import help_page
+
+    return replace(state, panel=Panel("help", help_page(seen.views))), None
 
 
-def _help(state: State, _: Seen) -> Next:
-    from headgate.cli.top_help import help_page
-
-    return replace(state, panel=Panel("help", help_page)), None
-
-
-def _next_view(state: State, _: Seen) -> Next:
-    if state.view == "past":
-        return replace(state, tab=1 - state.tab, cursors={**state.cursors, "past": Cursor()}), None
-    return _stepped(state, 1), None
-
-
-def _stepped(state: State, by: int) -> State:
-    names = list(VIEWS)
+def stepped(state: State, by: int, seen: Seen) -> State:
+    names = list(seen.views)
     return replace(state, view=names[(names.index(state.view) + by) % len(names)])
+
+
+def _on(by: int) -> Act:
+    return lambda state, seen: (stepped(state, by, seen), None)
 
 
 def _back(state: State, _: Seen) -> Next:
@@ -281,42 +362,15 @@ def _filter(state: State, _: Seen) -> Next:
     return replace(state, prompt=Prompt("filter", "/", state.filter)), None
 
 
-def _order(state: State, _: Seen) -> Next:
-    names = list(ORDERS)
-    return replace(state, order=names[(names.index(state.order) + 1) % len(names)]), None
-
-
-def _tree(state: State, _: Seen) -> Next:
-    return replace(state, as_tree=not state.as_tree), None
-
-
 def _save(state: State, seen: Seen) -> Next:
-    return replace(state, prompt=Prompt("save", "write to (.svg .html .txt): ", seen.save_as)), None
+    label = "write to (.svg .html .json .txt): "
+    return replace(state, prompt=Prompt("save", label, seen.save_as)), None
 
 
-def _open(state: State, seen: Seen) -> Next:
-    if state.view == "clients" and _chosen(seen):
-        app = _chosen(seen).partition(" ")[0]
-        return replace(state, busy=f"asking for the last hour of {app}"), Hour(app)
-    if state.view == "explain":
-        before = f"{state.asked.text} @{state.asked.database}" if state.asked else ""
-        return replace(state, prompt=Prompt("explain", "who (and @where): ", before)), None
-    return state, None
-
-
-def _again(state: State, _: Seen) -> Next:
-    if state.view == "explain" and state.asked is not None:
-        return replace(state, busy="asking"), Explain(state.asked)
-    return state, Redraw()
-
-
-def _explain_chosen(state: State, seen: Seen) -> Next:
-    """Of the chosen client: why is it answered so?"""
-    app, _, database = _chosen(seen).partition(" ")
-    if state.view != "clients" or not app:
-        return _open(replace(state, view="explain"), seen)
-    question = Question(app, database or (seen.databases[0] if seen.databases else ""))
-    return replace(state, view="explain", asked=question, busy="asking"), Explain(question)
+def _mouse(state: State, _: Seen) -> Next:
+    state = replace(state, mouse=not state.mouse)
+    words = "the mouse chooses rows" if state.mouse else "the mouse selects text; m takes it back"
+    return told(state, words), None
 
 
 def _wake(state: State, seen: Seen) -> Next:
@@ -326,45 +380,23 @@ def _wake(state: State, seen: Seen) -> Next:
         if one.activity != "normal"
     ]
     if not resting:
-        return _told(state, "no database rests: there is nobody to wake"), None
+        return told(state, "no database is idle: there is nothing to wake"), None
     return replace(state, busy="trying"), Prepare(Action("wake", ",".join(resting)))
 
 
-def _lift(state: State, seen: Seen) -> Next:
-    if state.view != "rules" or not _chosen(seen):
-        return _told(state, "l lifts a rule: choose one in 4"), None
-    return replace(state, busy="trying"), Prepare(Action("lift", _chosen(seen)))
+def type_question(state: State, _: Seen) -> Next:
+    before = f"{state.asked.text} @{state.asked.database}" if state.asked else ""
+    prompt = Prompt("explain", "client (and @database): ", before)
+    return replace(state, view="explain", prompt=prompt), None
 
 
-def _extend(state: State, seen: Seen) -> Next:
-    if state.view != "rules" or not _chosen(seen):
-        return _told(state, "e extends a rule: choose one in 4"), None
-    action = Action("extend", _chosen(seen))
-    label = f"extend {action.target} for, from now: "
-    return replace(state, prompt=Prompt("for", label, DEFAULT_FOR, action)), None
-
-
-def _hold(state: State, seen: Seen) -> Next:
-    if state.view != "clients" or not _chosen(seen):
-        return _told(state, "h holds a client, or a level: choose one in 3"), None
-    app, _, database = _chosen(seen).partition(" ")
-    action = Action("hold", app, database=database or None)
-    where = f" on {database}" if database else ""
-    label = f"hold {app}{where} for: "
-    return replace(state, prompt=Prompt("for", label, DEFAULT_FOR, action)), None
-
-
-Act = Callable[[State, Seen], Next]
-
-
-def _on(by: int) -> Act:
-    return lambda state, _: (_stepped(state, by), None)
+def _again(state: State, _: Seen) -> Next:
+    return state, Redraw()
 
 
 _ACTS: Mapping[str, Act] = {
-    "?": _help, "tab": _next_view, "esc": _back, " ": _pause, "/": _filter, "o": _order,
-    "t": _tree, "s": _save, "enter": _open, "r": _again, "x": _explain_chosen, "w": _wake,
-    "l": _lift, "e": _extend, "h": _hold,
+    "?": _help, "tab": _on(1), "esc": _back, " ": _pause, "/": _filter, "s": _save, "m": _mouse,
+    "r": _again, "w": _wake, "x": type_question,
     "right": _on(1), "left": _on(-1), "backtab": _on(-1),
 }  # fmt: skip
 
@@ -372,9 +404,8 @@ _ACTS: Mapping[str, Act] = {
 # --- what an errand brought back ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """Of an errand: what to show, or to ask back, or to say."""
+class Brought(Struct, frozen=True):
+    """Of an errand: what to show, to confirm or to say."""
 
     errand: Errand
     page: Drawn | None = None
@@ -390,7 +421,7 @@ def heard(state: State, brought: Brought) -> State:
     if brought.prepared is not None:
         if state.prompt is not None or state.panel is not None or not waited:
             # A key for something else must not be taken for a yes.
-            return _told(state, f"{brought.prepared.question} Not asked any more: press it again")
+            return told(state, f"{brought.prepared.question} Too late: press the key again")
         panel = Panel(brought.prepared.question, brought.prepared.page, brought.prepared)
         return replace(state, panel=panel, panel_at=0)
     if isinstance(brought.errand, Explain):

@@ -1,16 +1,26 @@
-"""Columns that fit, rows that can be chosen, and the part of them that is on the screen. Pure."""
+"""A view, its page, and the part of that which is on the screen. Pure.
+
+A view names the documents that it needs, draws a page of them, and has keys of its own. A page
+has columns that fit, rows that can be chosen, or lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
-from headgate.cli.top_paint import Line, Ruler
+from headgate.cli.render import Canvas
+from headgate.cli.words import plain
+from headgate.tui.paint import Line, Ruler
+from headgate.tui.sources import Scene, Told
+from headgate.wire.reasons import duration
 
 GAP = 2
 PROSE_CELLS = 100
@@ -34,7 +44,7 @@ class Fitted(NamedTuple):
 
 
 def needing(columns: Sequence[Column], **cells: int) -> list[Column]:
-    """The same; these no wider than what stands in them."""
+    """The same; these no wider than their cells."""
     return [
         one._replace(most=max(one.least, min(one.most, cells.get(one.name, one.most))))
         for one in columns
@@ -67,8 +77,9 @@ def header(fitted: Sequence[Fitted]) -> Text:
     return _joined(fitted, [Text(one.column.name, style="dim") for one in fitted])
 
 
-def row(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
-    return _joined(fitted, [cells[one.at] for one in fitted])
+def row(fitted: Sequence[Fitted], cells: Sequence[str | Text]) -> Text:
+    shown = (cells[one.at] for one in fitted)
+    return _joined(fitted, [Text(plain(one)) if isinstance(one, str) else one for one in shown])
 
 
 def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
@@ -83,17 +94,53 @@ def _joined(fitted: Sequence[Fitted], cells: Sequence[Text]) -> Text:
     return line
 
 
-# --- pages -------------------------------------------------------------------------------------
+# --- views and pages ---------------------------------------------------------------------------
+
+
+Drawn = Callable[[Canvas], RenderableType]
+
+
+class Ask(Struct, frozen=True):
+    """What a view is to show of the scene, and on what."""
+
+    canvas: Canvas
+    height: int
+    now_s: float
+    """Monotonic: for ages."""
+    now: datetime
+    filter: str = ""
+    order: str = ""
+    as_tree: bool = True
+    chosen: str = ""
+    tab: int = 0
+    explained: Drawn | None = None
+
+
+class View(Struct, frozen=True):
+    key: str
+    name: str
+    about: str
+    """For the help."""
+    draw: Callable[[Scene, Ask], Page]
+    sources: tuple[str, ...] = ()
+    """The documents that it cannot do without, besides the status."""
+    extras: tuple[str, ...] = ()
+    """Those that it shows where there are any."""
+    hints: Sequence[str] = ()
+    """For the line of keys."""
+    is_own: bool = False
+    """What it shows is not the agent's word, and stays fresh while that is away."""
+    acts: Mapping[str, Any] = {}
+    """Its own keys, and what they do: state.Act."""
 
 
 class Row(NamedTuple):
     key: str
-    """What it stands for; chosen by this, so that another order chooses nothing else."""
+    """Its name; chosen by this, so that another order chooses nothing else."""
     draw: Callable[[], Text]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Fixed lines, then what can be scrolled: rows to choose from, or lines."""
 
     fixed: Sequence[RenderableType] = ()
@@ -103,26 +150,52 @@ class Page:
     """About the chosen row; at most a third of the screen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     key: str = ""
     at: int = 0
     """Where the chosen row was; of lines, the first that is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What of a page was shown: what keys move within."""
+class Button(NamedTuple):
+    """A place on the screen that works as a key."""
+
+    line: int
+    begins: int
+    ends: int
+    """The column after its last."""
+    key: str
+
+
+class Extent(Struct, frozen=True):
+    """What of a page was shown: what keys move within, and what a click hits."""
 
     keys: Sequence[str] = ()
     lines: int = 0
     room: int = 1
     at: int = 0
     first: int = 0
-    shown: Sequence[str] = field(default=())
+    shown: Sequence[str] = ()
+    top: int = 0
+    """The screen's line of the first row that is shown."""
+    buttons: Sequence[Button] = ()
 
 
 MARK_CELLS = 2
+
+
+def listed(
+    columns: Sequence[Column], items: Sequence[tuple[str, Sequence[str | Text]]], width: int
+) -> tuple[Text, list[Row]]:
+    """A head, and a row for each key and its cells: columns are no wider than what is in them."""
+    cells = zip(*(cells for _, cells in items), strict=True)
+    needed = {
+        column.name: max(cell_len(str(cell)) for cell in (column.name, *found))
+        for column, found in zip(columns, cells, strict=False)
+        if column.most < PROSE_CELLS
+    }
+    fitted = fit(needing(columns, **needed), width - MARK_CELLS)
+    rows = [Row(key, partial(row, fitted, cells)) for key, cells in items]
+    return Text("  ").append_text(header(fitted)), rows
 
 
 def place(keys: Sequence[str], cursor: Cursor) -> int:
@@ -161,7 +234,7 @@ def laid_out(
     lines = [_drawn(one, begin + n == at, ruler, mark) for n, one in enumerate(shown)]
     below = [(), *tail] if tail else []
     drawn_keys = [one.key for one in shown]
-    extent = Extent(keys, len(keys), max(1, room), at, begin, drawn_keys)
+    extent = Extent(keys, len(keys), max(1, room), at, begin, drawn_keys, len(fixed))
     return [*fixed, *lines, *below], extent
 
 
@@ -181,3 +254,23 @@ def _drawn(one: Row, chosen: bool, ruler: Ruler, mark: str) -> Line:
         line.pad_right(max(0, ruler.width - line.cell_len))
         line.stylize("reverse")
     return ruler.lines(line)[0]
+
+
+# --- what every view says of its documents -------------------------------------------------------
+
+STALE_S = 15.0
+"""After so long without a newer answer a list is dated."""
+
+
+def missing(told: Told, what: str) -> list[RenderableType]:
+    if told.fault:
+        return [Text(f"{what} cannot be shown: {plain(told.fault)}", style="bold yellow")]
+    return [Text(f"asking for {what}", style="dim")]
+
+
+def dated(told: Told, ask: Ask) -> list[RenderableType]:
+    """Where the last answer is not the newest there should be."""
+    if not told.fault or ask.now_s - told.at_s < STALE_S:
+        return []
+    ago = duration(ask.now_s - told.at_s)
+    return [Text(f"below is what was said {ago} ago: {plain(told.fault)}", style="bold yellow")]

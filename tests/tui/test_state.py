@@ -5,40 +5,42 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from headgate.cli.api import connect
-from headgate.cli.bars import UNICODE
-from headgate.cli.poller import Feed
 from headgate.cli.render import Canvas
-from headgate.cli.snapshot import save_lines
-from headgate.cli.top_actions import Action, Question, parse_question
-from headgate.cli.top_feed import Controlled, Scene
-from headgate.cli.top_page import compose
-from headgate.cli.top_run import MAX_ERRANDS, Errands
-from headgate.cli.top_state import (
+from headgate.tui.export import save_lines
+from headgate.tui.page import compose
+from headgate.tui.poller import Feed
+from headgate.tui.session import MAX_ERRANDS, Errands
+from headgate.tui.sources import Chosen, Controlled, Scene
+from headgate.tui.state import (
+    Action,
     CarryOut,
     Errand,
     Explain,
     Hour,
     Leave,
     Prepare,
+    Question,
     Save,
     Seen,
     State,
     heard,
+    parse_question,
     press,
 )
-from headgate.cli.top_views import VIEWS
-from tests.cli import builders, documents, scenes
+from headgate.tui.views import VIEWS
+from tests.cli import builders, documents
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
-from tests.cli.test_budgets import budget, policy
+from tests.cli.test_budgets import COUNTS, budget, policy
 from tests.fixtures.eventually import eventually
+from tests.tui import scenes
 
 BUSY = scenes.scene()
 
@@ -47,8 +49,8 @@ def pressed(state: State, *keys: str, scene: Scene = BUSY) -> tuple[State, Erran
     """Each at what the one before made of the screen."""
     errand: Errand | None = None
     for key in keys:
-        frame = compose(state, scene, (80, 24), UNICODE, scenes.NOW)
-        state, errand = press(state, key, Seen(scene, frame.extent, "a.svg", "03:12:07"))
+        frame = compose(state, scene, (80, 24), scenes.AROUND, scenes.NOW)
+        state, errand = press(state, key, Seen(scene, frame.extent, VIEWS, "a.svg", "03:12:07"))
     return state, errand
 
 
@@ -64,9 +66,9 @@ def errand_of(*keys: str, state: State | None = None) -> Errand | None:
 
 
 def test_numbers_arrows_and_tab_switch_views() -> None:
-    assert [after(str(at)).view for at in range(1, 8)] == list(VIEWS)
+    assert [after(str(at)).view for at in range(1, 9)] == list(VIEWS)
     assert after("right", "right").view == "clients"
-    assert after("left").view == "explain" and after("tab", "backtab").view == "overview"
+    assert after("left").view == "fleet" and after("tab", "backtab").view == "overview"
     assert after("6", "tab").tab == 1, "there it changes lists"
 
 
@@ -75,6 +77,33 @@ def test_moving_stays_within_and_follows_what_was_chosen() -> None:
     assert state.cursor.key == "r8"
     assert after("down", "j", "pagedown", "G", state=state).cursor.key == "r8"
     assert after("k", "up", "home", state=state).cursor.key == "r7"
+
+
+def test_a_click_chooses_and_a_second_one_opens() -> None:
+    state = after("3")
+    frame = compose(state, BUSY, (80, 24), scenes.AROUND, scenes.NOW)
+    second = f"click 5 {frame.extent.top + 1}"
+    chosen, errand = pressed(state, second)
+    assert chosen.cursor.key == frame.extent.keys[1] and errand is None
+    assert isinstance(pressed(chosen, second)[1], Hour)
+    assert after(f"click 5 {frame.extent.top + 20}", state=state) == state
+    assert after("3", "wheeldown").cursor.at == 2
+    names = {button.key: button for button in frame.extent.buttons}
+    rules = names["4"]
+    assert after(f"click {rules.begins} {rules.line}", state=state).view == "rules"
+
+
+def test_a_click_confirms_nothing(agent: ScriptedAgent) -> None:
+    state = ask_to(agent, "4", "l")
+    assert state.panel is not None
+    for line in range(24):
+        after_click, errand = pressed(state, f"click 3 {line}")
+        assert errand is None and after_click.panel == state.panel
+
+
+def test_a_key_of_another_view_says_where_it_works() -> None:
+    flash = after("l").flash
+    assert flash is not None and flash.text == "l is a key of 4 rules"
 
 
 def test_typing_a_filter_filters_and_escape_forgets_it() -> None:
@@ -100,7 +129,7 @@ def test_help_and_panels_close_and_leaving_is_always_possible() -> None:
     state = after("?")
     assert state.panel is not None
     assert after("q", state=state).panel is None
-    for keys in (("q",), ("leave",), ("3", "/", "leave"), ("?", "leave")):
+    for keys in (("q",), ("quit",), ("3", "/", "quit"), ("?", "quit")):
         assert isinstance(errand_of(*keys), Leave), keys
 
 
@@ -190,7 +219,7 @@ def test_a_change_is_tried_shown_asked_for_and_then_made(
     state = ask_to(agent, *keys)
     assert state.panel is not None and state.panel.prepared is not None
     assert changes(agent) == [(method, path, True, body)]
-    frame = compose(state, BUSY, (110, 36), UNICODE, scenes.NOW)
+    frame = compose(state, BUSY, (110, 36), scenes.AROUND, scenes.NOW)
     shown = "\n".join("".join(part.text for part in line) for line in frame.lines)
     assert "y/N" in shown and "dry run: nothing was changed" in shown
     done = run(agent, *pressed(state, "y"))
@@ -287,7 +316,7 @@ def test_a_clients_hour_and_an_explanation_are_shown(agent: ScriptedAgent) -> No
 def test_a_snapshot_asks_for_a_name_and_overwrites_nothing(tmp_path: Path) -> None:
     assert errand_of("s", "enter") == Save("a.svg")
     assert errand_of("s", "clear", "enter") is None
-    frame = compose(State(), BUSY, (90, 30), UNICODE, scenes.NOW)
+    frame = compose(State(), BUSY, (90, 30), scenes.AROUND, scenes.NOW)
     for name, begins in (("a.svg", "<svg"), ("a.html", "<!DOCTYPE"), ("a.txt", "agent db1")):
         save_lines(tmp_path / name, frame.lines, (90, 30))
         assert (tmp_path / name).read_text().startswith(begins)
@@ -295,12 +324,18 @@ def test_a_snapshot_asks_for_a_name_and_overwrites_nothing(tmp_path: Path) -> No
         save_lines(tmp_path / "a.svg", frame.lines, (90, 30))
 
 
+NOT_READ = ("read_s_ago", "version", "checksum", "enabled", "wanted_version", "refusal")
 STATE: dict[str, Any] = {
+    "database": "main",
+    **dict.fromkeys((*NOT_READ, "health", "cpus", "workers")),
+    **dict.fromkeys(("refused", "seats_total", "seats_behind", "buckets_total"), 0),
+    **dict.fromkeys(("seats", "budgets", "buckets"), ()),
     "fault": None,
     "patterns_total": 30,
     "patterns": [
         {
             "query_id": "77",
+            "database": 5,
             "calls": 4200,
             "k": 3.5,
             "cpu_mean_ms": 12.0,
@@ -314,8 +349,8 @@ STATE: dict[str, Any] = {
 }
 
 
-def asked_budgets(agent: ScriptedAgent) -> list[Controlled]:
-    feed = Feed(connect(agent.url, None), lambda: None)
+def asked_budgets(agent: ScriptedAgent, database: str | None = None) -> list[Controlled]:
+    feed = Feed(connect(agent.url, None), Chosen(database), lambda: None)
     feed.ask_all(["budgets"])
     told = feed.told["budgets"]
     assert not told.fault, told.fault
@@ -325,7 +360,7 @@ def asked_budgets(agent: ScriptedAgent) -> list[Controlled]:
 
 def budgets_page(found: list[Controlled], size: tuple[int, int] = (130, 40)) -> str:
     scene = scenes.scene(budgets=scenes.told(found))
-    frame = compose(State("budgets"), scene, size, UNICODE, scenes.NOW)
+    frame = compose(State("budgets"), scene, size, scenes.AROUND, scenes.NOW)
     return "\n".join("".join(part.text for part in line) for line in frame.lines)
 
 
@@ -346,9 +381,9 @@ def test_a_narrow_screen_still_says_what_is_wrong_with_a_policy(agent: ScriptedA
     text = budgets_page(asked_budgets(agent), (60, 30))
     for told in (
         "SWITCHED OFF",
-        "REFUSED BY THE SERVER: line 3",
-        "unknown: no such",
-        "BEYOND WARN",
+        "REFUSED BY THE SERVER",
+        "no such file",
+        "CAPPED TO WARN",
     ):
         assert told in text, told
 
@@ -361,3 +396,21 @@ def test_an_older_agent_tells_less_of_statements(agent: ScriptedAgent) -> None:
 
 
 NEWER = ("text", "cpu_share", "budgets")
+
+
+def test_budgets_show_what_is_blocked_a_second_and_keep_the_last_policy() -> None:
+    """`headgate budget top main` asks for one database."""
+    agent, blocked = ScriptedAgent(), iter((10, 16, 1))
+    with agent.serving():
+        agent.replies["GET", "/v1/budgets/main"] = lambda _: Reply(policy(budgets=[
+            budget(counts={**COUNTS, "blocked": {"capacity": next(blocked)}})
+        ]))  # fmt: skip
+        feed = Feed(connect(agent.url, None), Chosen("main"), lambda: None)
+        rates = []
+        for _ in range(3):
+            feed.ask_all(["budgets"])
+            rates.append(feed.told["budgets"].value[0].rates)
+    assert rates[0] is None, "a rate needs a second look"
+    assert rates[1]["etl"] > 0 and rates[2] == {"etl": 0.0}, "a server that crashed counts anew"
+    feed.ask_all(["budgets"])
+    assert feed.told["budgets"].value and "no agent answers" in feed.told["budgets"].fault

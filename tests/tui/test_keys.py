@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.cli.keys import ESCAPE_WAIT_S, KeyReader
+from headgate.tui.terminal import ESCAPE_WAIT_S, KeyReader
 
-TYPED = "j\x1b[A\x1bOBé\x1b[5~\r\x7f7\x1b[Z/\x1b[1;5C?".encode()
-NAMES = ["j", "up", "down", "é", "pageup", "enter", "backspace", "7", "backtab", "/", "?"]
+TYPED = (
+    "\x1b[<0;12;5M\x1b[<0;12;5m\x1b[<65;1;1Mj\x1b[A\x1bOBé\x1b[5~\r\x7f7\x1b[Z/\x1b[1;5C?".encode()
+)
+NAMES = [
+    *("click 11 4", "wheeldown", "j", "up", "down", "é", "pageup", "enter", "backspace", "7"),
+    *("backtab", "/", "?"),
+]
 
 
 @pytest.mark.parametrize("cut", range(len(TYPED) + 1))

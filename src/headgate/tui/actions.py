@@ -1,17 +1,15 @@
-"""What `top` does for its user: tried first (dry run), shown, asked for, and then done.
+"""What the live screen does for its user: tried first (dry run), shown, asked for, and then done.
 
-Through the agent's own routes, with the token or the socket at hand: who may only look is told
-so by the agent, before anything is asked for.
+Through the agent's own routes, with the token or the socket at hand: the agent says that a viewer
+may not change anything, before there is a question.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.text import Text
 
 from headgate.cli.api import Answered, Api, database_path
@@ -19,10 +17,8 @@ from headgate.cli.documents import read, read_list
 from headgate.cli.history import unthrottled
 from headgate.cli.pages import explain_page
 from headgate.cli.reaching import preview_line, reached_line
-from headgate.cli.render import Canvas
 from headgate.cli.replay import last_hour
 from headgate.cli.rules import RULES, rule_path
-from headgate.cli.top_feed import budget_path
 from headgate.cli.views import drawn
 from headgate.cli.words import plain
 from headgate.client.routes import MAX_HOPS
@@ -30,40 +26,17 @@ from headgate.errors import HeadgateError, InvalidRequest
 from headgate.present.budgets import explained_view
 from headgate.present.history import timeline_view, unthrottled_view
 from headgate.present.rules import changed_view
-from headgate.wire.budgets import StatementExplainDoc as Explained
-from headgate.wire.history import TimelineDoc as Timeline
+from headgate.tui.layout import Drawn
+from headgate.tui.sources import budget_path
+from headgate.tui.state import Action, Prepared, Question
+from headgate.wire.budgets import StatementExplainDoc
+from headgate.wire.history import TimelineDoc
 from headgate.wire.reasons import duration
-from headgate.wire.rules import ExplainDoc as Answer
-from headgate.wire.rules import RuleDoc as RuleRow
-
-Drawn = Callable[[Canvas], RenderableType]
-DEFAULT_FOR = "1h"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    kind: str
-    """`lift`, `extend`, `hold` or `wake`."""
-    target: str
-    """A rule's id; of a hold, whom; of a wake, which databases, by commas."""
-    for_text: str = DEFAULT_FOR
-    reason: str = ""
-    database: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Tried, and ready to be done as it was seen."""
-
-    action: Action
-    question: str
-    page: Drawn
-    etag: str | None = None
-    undo: str = ""
+from headgate.wire.rules import ExplainDoc, RuleDoc
 
 
 def hint_for(error: HeadgateError) -> str:
-    """Who may only look is told what to look for instead."""
+    """A viewer learns that the role is missing."""
     told = plain(" ".join(str(error).split()))
     status = error.status if isinstance(error, InvalidRequest) else None
     if status in (401, 403):
@@ -81,9 +54,9 @@ def prepare(api: Api, action: Action) -> Prepared:
 def _lift(api: Api, action: Action) -> Prepared:
     seen = api.get(rule_path(action.target))
     tried = api.change("DELETE", rule_path(action.target), etag=seen.etag, dry_run=True)
-    rules = read_list(RuleRow, tried.document, "rules")
+    rules = read_list(RuleDoc, tried.document, "rules")
     question = f"Lift {_names(rules)}{_reach(tried.document)}?"
-    undo = f"undo: {_as_command(read(RuleRow, seen.document))}"
+    undo = f"undo: {_as_command(read(RuleDoc, seen.document))}"
     return Prepared(action, question, _page(rules, "LIFTED", tried), seen.etag, undo)
 
 
@@ -91,7 +64,7 @@ def _extend(api: Api, action: Action) -> Prepared:
     seen = api.get(rule_path(action.target))
     path, body = rule_path(action.target), {"for": action.for_text}
     tried = api.change("PATCH", path, body, etag=seen.etag, dry_run=True)
-    before, after = read(RuleRow, seen.document), read(RuleRow, tried.document)
+    before, after = read(RuleDoc, seen.document), read(RuleDoc, tried.document)
     left = f"{duration(before.left_s)} to {duration(after.left_s)}"
     question = f"Extend {plain(after.id)} on {plain(after.target)}, from {left} left"
     undo = f"undo: headgate rule extend {plain(after.id)} --until {plain(before.expires_at)}"
@@ -102,9 +75,9 @@ def _extend(api: Api, action: Action) -> Prepared:
 def _hold(api: Api, action: Action) -> Prepared:
     body = _hold_body(action)
     tried = api.change("POST", RULES, body, dry_run=True)
-    rule = read(RuleRow, tried.document)
+    rule = read(RuleDoc, tried.document)
     where = f" on {plain(action.database)}" if action.database else ""
-    question = f"Refuse every check of {plain(rule.target)}{where} for {plain(action.for_text)}?"
+    question = f"Reject every check of {plain(rule.target)}{where} for {plain(action.for_text)}?"
     return Prepared(action, question, _page([rule], "SET", tried, last_hour(api, body)))
 
 
@@ -116,29 +89,29 @@ def _hold_body(action: Action) -> dict[str, Any]:
 
 def _wake(_api: Api, action: Action) -> Prepared:
     names = action.target.replace(",", ", ")
-    told = f"{plain(names)} will be measured as often as if somebody asked, for a while"
+    told = f"{plain(names)} will be measured as after a check, for a while"
     return Prepared(action, f"Wake {plain(names)}?", lambda _: Text(told))
 
 
 _PREPARE = {"lift": _lift, "extend": _extend, "hold": _hold, "wake": _wake}
 
 
-def _page(rules: Sequence[RuleRow], done: str, tried: Answered, past: str = "") -> Drawn:
+def _page(rules: Sequence[RuleDoc], done: str, tried: Answered, past: str = "") -> Drawn:
     reached = reached_line(tried.document)
     view = changed_view(rules, done, dry_run=True, reached=reached, past=past)
     return lambda canvas: drawn(view, canvas)
 
 
-def _names(rules: Sequence[RuleRow]) -> str:
+def _names(rules: Sequence[RuleDoc]) -> str:
     return " and ".join(f"{plain(one.id)} ({plain(one.says)})" for one in rules)
 
 
 def _reach(document: Mapping[str, Any]) -> str:
-    """Of the fleet's: whom else it concerns."""
+    """Of a rule for the fleet: which agents it reaches."""
     return f", {preview_line(document)}" if document.get("reached") else ""
 
 
-def _as_command(rule: RuleRow) -> str:
+def _as_command(rule: RuleDoc) -> str:
     """What would set such a rule again; what it cannot say, the audit has."""
     target, left = plain(rule.target), f"--for {max(1, round(rule.left_s))}s"
     if rule.kind == "hold":
@@ -158,7 +131,7 @@ def carry_out(api: Api, prepared: Prepared) -> str:
 def _do_lift(api: Api, prepared: Prepared) -> str:
     path = rule_path(prepared.action.target)
     done = api.change("DELETE", path, etag=prepared.etag)
-    lifted = ", ".join(plain(one.id) for one in read_list(RuleRow, done.document, "rules"))
+    lifted = ", ".join(plain(one.id) for one in read_list(RuleDoc, done.document, "rules"))
     return f"LIFTED {lifted}; {prepared.undo}"
 
 
@@ -166,13 +139,13 @@ def _do_extend(api: Api, prepared: Prepared) -> str:
     action = prepared.action
     body = {"for": action.for_text}
     done = api.change("PATCH", rule_path(action.target), body, etag=prepared.etag)
-    rule = read(RuleRow, done.document)
+    rule = read(RuleDoc, done.document)
     left = duration(rule.left_s)
     return f"EXTENDED {plain(rule.id)}: {left} left; {prepared.undo}"
 
 
 def _do_hold(api: Api, prepared: Prepared) -> str:
-    rule = read(RuleRow, api.change("POST", RULES, _hold_body(prepared.action)).document)
+    rule = read(RuleDoc, api.change("POST", RULES, _hold_body(prepared.action)).document)
     told = f"SET {plain(rule.id)}: {plain(rule.target)} is held for {duration(rule.left_s)}"
     return f"{told}; undo: l on it in 4, or headgate rule lift {plain(rule.id)}"
 
@@ -181,7 +154,7 @@ def _do_wake(api: Api, prepared: Prepared) -> str:
     names = prepared.action.target.split(",")
     for name in names:
         api.change("POST", database_path(name, "wake"), {})
-    return f"WOKEN {plain(', '.join(names))}: it sleeps again when nobody asks"
+    return f"WOKEN {plain(', '.join(names))}: it hibernates again without checks"
 
 
 _DO = {"lift": _do_lift, "extend": _do_extend, "hold": _do_hold, "wake": _do_wake}
@@ -193,49 +166,19 @@ _DO = {"lift": _do_lift, "extend": _do_extend, "hold": _do_hold, "wake": _do_wak
 def hour_of(api: Api, app: str) -> Drawn:
     """A client's, or a level's, own timeline."""
     told = api.get("/v1/history/timeline", app=app, since="1h", step="2m").document
-    timeline, without = read(Timeline, told), unthrottled(api, app, 60)
+    timeline, without = read(TimelineDoc, told), unthrottled(api, app, 60)
     view = [*timeline_view(timeline), *unthrottled_view(without)]
     return lambda canvas: drawn(view, canvas)
-
-
-_STATEMENT = re.compile(
-    r"(select|insert|update|delete|with|merge|copy|call|create|alter)\b", re.IGNORECASE
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    text: str
-    """A client's name, or a statement."""
-    database: str
-
-    @property
-    def is_statement(self) -> bool:
-        return _STATEMENT.match(self.text) is not None and " " in self.text
-
-
-_ELSEWHERE = re.compile(r"(.+)\s@([\w.-]+)", re.DOTALL)
-
-
-def parse_question(typed: str, databases: Sequence[str]) -> Question:
-    """`etl:nightly main`, `select 1 @main`; without a place, the first database is meant."""
-    text = " ".join(typed.split())
-    place = databases[0] if databases else ""
-    if found := _ELSEWHERE.fullmatch(text):
-        return Question(found[1], found[2])
-    if not Question(text, "").is_statement and " " in text:
-        text, _, place = text.rpartition(" ")
-    return Question(text, place)
 
 
 def explained(api: Api, question: Question) -> Drawn:
     if question.is_statement:
         path = budget_path(question.database, "explain")
         told = api.change("POST", path, {"sql": question.text}).document
-        found = read(Explained, told)
+        found = read(StatementExplainDoc, told)
         return lambda canvas: drawn(explained_view(found), canvas)
     asked, sent = _following(api, question)
-    answer = read(Answer, asked.document)
+    answer = read(ExplainDoc, asked.document)
     return lambda canvas: Group(
         *(Text(line, style="dim") for line in sent),
         explain_page(answer, canvas),
@@ -243,7 +186,7 @@ def explained(api: Api, question: Question) -> Drawn:
 
 
 def _following(api: Api, question: Question) -> tuple[Answered, list[str]]:
-    """Asked where the agent sends us, as the SDK does; and where that was."""
+    """From the agent that this one names, as the SDK does it; and which that was."""
     sent: list[str] = []
     database = question.database
     asked = api.ask("/v1/explain", app=question.text, database=database)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import RenderableType
+
+from headgate.cli.bars import UNICODE
 from headgate.cli.documents import read
-from headgate.cli.top_feed import Rules, Scene, Strip, Told
-from headgate.cli.top_page import Moment
-from headgate.cli.trend import Trend
-from headgate.wire.rules import RuleDoc as RuleRow
-from headgate.wire.starvation import StarvedDoc as Starving
-from headgate.wire.status import AuditDoc as AuditEntry
-from headgate.wire.status import RefusalDoc as Refusal
-from headgate.wire.status import StatusDoc as Status
+from headgate.cli.render import Canvas
+from headgate.tui.page import Moment, Surroundings, still
+from headgate.tui.sources import Scene, Strip, Told
+from headgate.tui.trend import Picture, Trend
+from headgate.tui.views import VIEWS
+from headgate.wire.rules import RulesDoc
+from headgate.wire.starvation import StarvationDoc
+from headgate.wire.status import AuditsDoc, RefusalsDoc, StatusDoc
 from tests.cli import builders
 from tests.cli.documents import STARVED
 
+AROUND = Surroundings(VIEWS, UNICODE)
 NOW = Moment(100.0, datetime(2026, 3, 1, 3, 12, 7, tzinfo=UTC))
 
 
@@ -61,19 +65,34 @@ def told(value: Any, **more: Any) -> Told:
 
 def scene(document: dict[str, Any] | None = None, **given: Told) -> Scene:
     trend = Trend("http://127.0.0.1:8087")
-    trend.take(read(Status, document or builders.busy_status()), 99.0)
-    view = trend.take(read(Status, document or builders.busy_status()), 99.5)
-    refusal = read(Refusal, {"at": "2026-03-01T03:12:00Z", "answer": builders.refusal()})
-    change = AuditEntry("2026-03-01T03:00:00Z", "ops", "rule.set", "r7", None, {"ratio": 0.5})
+    trend.take(read(StatusDoc, document or builders.busy_status()), 99.0)
+    picture = trend.take(read(StatusDoc, document or builders.busy_status()), 99.5)
+    refusal = {"at": "2026-03-01T03:12:00Z", "answer": builders.refusal()}
+    change: dict[str, Any] = {
+        "at": "2026-03-01T03:00:00Z",
+        "who": "ops",
+        "action": "rule.set",
+        "target": "r7",
+    }
+    change |= {"before": None, "after": {"ratio": 0.5}}
+    starved = {"window_s": 3600.0, "waterline": 0.05, "starved": [STARVED]}
     values = {
-        "rules": told(Rules([read(RuleRow, rule()), read(RuleRow, rule("r8"))], [])),
-        "starvation": told([read(Starving, STARVED)]),
-        "refusals": told([refusal] * 50),
-        "audit": told([change] * 50),
+        "rules": told(read(RulesDoc, {"rules": [rule(), rule("r8")]})),
+        "starvation": told(read(StarvationDoc, starved)),
+        "refusals": told(read(RefusalsDoc, {"refusals": [refusal] * 50})),
+        "audit": told(read(AuditsDoc, {"audit": [change] * 50})),
         **given,
     }
     strip = Strip([None] * 10 + [0.0] * 10 + [0.3, 0.9] * 5, "shard/lag")
-    return Scene(view, values, {"etl:nightly": told(strip)})
+    return Scene(picture, values, {"etl:nightly": told(strip)})
+
+
+def overview_of(
+    picture: Picture, width: int = 110, height: int = 40, now_s: float = 20.0
+) -> RenderableType:
+    """The overview as `--once` prints it."""
+    at = Moment(now_s, NOW.wall)
+    return still(VIEWS["overview"], Scene(picture), Canvas(width), height, at)[0]
 
 
 def crowded() -> dict[str, Any]:

@@ -8,8 +8,8 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
-from headgate.cli.top_paint import Line, Paint, Ruler, difference, in_ascii, paint_for
-from tests.cli.glass import Glass
+from headgate.tui.paint import Line, Paint, Ruler, difference, in_ascii, paint_for
+from tests.tui.glass import Glass
 
 PAINT = Paint(ColorSystem.EIGHT_BIT, colourless=False, ascii_only=False)
 SIZE = (24, 4)

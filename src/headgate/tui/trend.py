@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from headgate.wire.answers import MetricDoc as Metric
-from headgate.wire.status import ClientDoc as Client
-from headgate.wire.status import DatabaseDoc as Database
-from headgate.wire.status import StatusDoc as Status
+from msgspec import Struct
+from msgspec.structs import replace
+
+from headgate.wire.answers import MetricDoc
+from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
 SLOT_S = 15.0
 KEEP_SLOTS = 60
@@ -23,7 +23,7 @@ RATE_WINDOW_S = 5.0
 Key = tuple[str, str]
 """Database and metric; of a shard's member, `member metric`."""
 Slots = dict[int, float | None]
-Clients = Mapping[Key, Client]
+Clients = Mapping[Key, ClientDoc]
 
 
 class Past(NamedTuple):
@@ -34,40 +34,39 @@ class Past(NamedTuple):
     value: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """One picture, whole: the screen draws it while the next one is being asked for."""
+class Picture(Struct, frozen=True):
+    """The status, whole: the screen draws it while the next one is being asked for."""
 
     url: str
-    status: Status | None = None
+    status: StatusDoc | None = None
     seen_at_s: float | None = None
     """Monotonic: when the agent last answered."""
     lost: str | None = None
     """Why the last look failed; None while the agent answers."""
     lost_at_s: float | None = None
-    recent: Mapping[Key, Sequence[float | None]] = field(default_factory=dict)
-    rates: Mapping[Key, tuple[float, float]] = field(default_factory=dict)
+    recent: Mapping[Key, Sequence[float | None]] = {}
+    rates: Mapping[Key, tuple[float, float]] = {}
     restarted_at_s: float | None = None
-    """When the agent was seen to have begun anew; None: not since this one watches."""
+    """When the agent was seen to have restarted; None: not since this one watches."""
 
 
 class Trend:
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
         self._slots: dict[Key, Slots] = {}
         self._history: list[tuple[Key, int, float | None]] = []
         self._looks: deque[tuple[float, Clients]] = deque()
-        self.view = View(url)
+        self.picture = Picture(url)
 
-    def take(self, status: Status, at_s: float) -> View:
+    def take(self, status: StatusDoc, at_s: float) -> Picture:
         restarted = self._restarted(status, at_s)
         clients = {(c.database, c.client): c for c in status.clients}
         rates = self._rates(clients, at_s)
         recent = self._remember(status, at_s)
-        self.view = View(
-            self._url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
+        self.picture = Picture(
+            self.url, status, at_s, recent=recent, rates=rates, restarted_at_s=restarted
         )
-        return self.view
+        return self.picture
 
     def recall(self, minutes: Iterable[Past], now_s: float) -> None:
         """What the agent's history says; it goes where nothing was seen."""
@@ -77,15 +76,15 @@ class Trend:
             found += [(past.key, slot, past.value) for slot in range(last - 3, last + 1)]
         self._history = found
 
-    def lose(self, why: str, at_s: float) -> View:
+    def lose(self, why: str, at_s: float) -> Picture:
         """Keep the last picture, and say that it is the last one."""
-        view = self.view
-        lost_at_s = view.lost_at_s if view.lost is not None else at_s
-        self.view = replace(view, lost=why, lost_at_s=lost_at_s)
-        return self.view
+        before = self.picture
+        lost_at_s = before.lost_at_s if before.lost is not None else at_s
+        self.picture = replace(before, lost=why, lost_at_s=lost_at_s)
+        return self.picture
 
     def _rates(self, clients: Clients, at_s: float) -> dict[Key, tuple[float, float]]:
-        """Over some seconds: a job that asks once a second would flicker between 0 and 2."""
+        """Over some seconds: a job that checks once a second would flicker between 0 and 2."""
         looks = self._looks
         if looks and _went_back(looks[-1][1], clients):
             looks.clear()
@@ -95,14 +94,14 @@ class Trend:
         before_s, before = looks[0]
         return _rates(before, clients, at_s - before_s)
 
-    def _restarted(self, status: Status, at_s: float) -> float | None:
-        before, seen_at_s = self.view.status, self.view.seen_at_s
+    def _restarted(self, status: StatusDoc, at_s: float) -> float | None:
+        before, seen_at_s = self.picture.status, self.picture.seen_at_s
         if before is None or seen_at_s is None:
             return None
-        began_anew = status.uptime_s < before.uptime_s or status.agent != before.agent
-        return at_s if began_anew else self.view.restarted_at_s
+        restarted = status.uptime_s < before.uptime_s or status.agent != before.agent
+        return at_s if restarted else self.picture.restarted_at_s
 
-    def _remember(self, status: Status, at_s: float) -> dict[Key, tuple[float | None, ...]]:
+    def _remember(self, status: StatusDoc, at_s: float) -> dict[Key, tuple[float | None, ...]]:
         slot = _slot(at_s)
         seen: dict[Key, Slots] = {}
         for database in status.databases:
@@ -120,7 +119,7 @@ class Trend:
         self._history = []
 
 
-def _values(database: Database) -> Iterable[tuple[Key, float | None]]:
+def _values(database: DatabaseDoc) -> Iterable[tuple[Key, float | None]]:
     for metric in database.every_metric:
         yield (database.database, metric.name), _seen(metric)
     for member in database.shard.members if database.shard is not None else ():
@@ -128,8 +127,9 @@ def _values(database: Database) -> Iterable[tuple[Key, float | None]]:
             yield (database.database, f"{member.member} {metric.metric}"), _seen(metric)
 
 
-def _seen(metric: Metric) -> float | None:
-    return None if metric.cause is not None else metric.value
+def _seen(metric: MetricDoc) -> float | None:
+    """A value that was read counts, whatever else is wrong: replication that stopped has a lag."""
+    return None if metric.state == "absent" else metric.value
 
 
 def _slot(at_s: float) -> int:
@@ -151,7 +151,7 @@ def _row(slots: Slots, now: int) -> tuple[float | None, ...]:
 
 
 def _went_back(before: Clients, now: Clients) -> bool:
-    """The agent has counted anew."""
+    """The agent has started to count again."""
     shared = (key for key in now if key in before)
     return any(
         now[key].admitted < before[key].admitted or now[key].refused < before[key].refused

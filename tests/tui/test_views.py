@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from rich.color import ColorSystem
 
 from headgate.cli.bars import ASCII, UNICODE, Marks
 from headgate.cli.documents import read
-from headgate.cli.top_clients import Node, flat, grown, matching, resampled
-from headgate.cli.top_feed import Scene, Strip, Told, strip
-from headgate.cli.top_layout import Column, Cursor, fit, place, window
-from headgate.cli.top_page import compose
-from headgate.cli.top_paint import Paint, difference
-from headgate.cli.top_state import Flash, Panel, Prompt, State
-from headgate.cli.top_views import VIEWS
-from headgate.wire.history import TimelineDoc as Timeline
-from headgate.wire.status import ClientDoc as Client
-from tests.cli import builders, scenes
+from headgate.tui.clients import Node, flat, grown, matching, resampled
+from headgate.tui.layout import Column, Cursor, fit, place, window
+from headgate.tui.page import Surroundings, compose
+from headgate.tui.paint import Paint, difference
+from headgate.tui.sources import Scene, Strip, Told, strip
+from headgate.tui.state import Flash, Panel, Prompt, State
+from headgate.tui.views import VIEWS
+from headgate.wire.history import TimelineDoc
+from headgate.wire.rules import RulesDoc
+from headgate.wire.status import ClientDoc
+from tests.cli import builders
 from tests.cli.documents import TIMELINE
-from tests.cli.glass import Glass
+from tests.tui import scenes
+from tests.tui.glass import Glass
 
 SIZES = [(40, 12), (57, 17), (80, 24), (133, 43), (300, 100), (12, 3), (1, 1)]
 PAINT = {
@@ -32,7 +33,7 @@ PAINT = {
 def shown(
     state: State, scene: Scene, size: tuple[int, int] = (110, 36), marks: Marks = UNICODE
 ) -> str:
-    frame = compose(state, scene, size, marks, scenes.NOW)
+    frame = compose(state, scene, size, Surroundings(VIEWS, marks), scenes.NOW)
     glass = Glass(max(20, size[0]), max(4, size[1]))
     glass.write(difference((), frame.lines, (glass.columns, glass.lines), PAINT[marks.dot]))
     assert not glass.overflowed
@@ -42,8 +43,10 @@ def shown(
 
 BUSY = scenes.scene()
 CROWDED = scenes.scene(scenes.crowded())
-LOST = replace(BUSY, view=replace(BUSY.view, lost="connection refused\n[red]x", lost_at_s=97.0))
-EMPTY = Scene(replace(BUSY.view, status=None, recent={}, rates={}))
+LOST = replace(
+    BUSY, picture=replace(BUSY.picture, lost="connection refused\n[red]x", lost_at_s=97.0)
+)
+EMPTY = Scene(replace(BUSY.picture, status=None, recent={}, rates={}))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -62,7 +65,7 @@ def test_every_view_is_there_with_many_with_none_and_without_an_agent(view: str)
 
 @pytest.mark.parametrize("size", SIZES)
 def test_panels_prompts_and_messages_fit_every_size(size: tuple[int, int]) -> None:
-    panel = Panel("etl", lambda canvas: VIEWS["shard"].title * 40)
+    panel = Panel("etl", lambda canvas: "shard" * 40)
     for state in (
         State(panel=panel),
         State(prompt=Prompt("filter", "/", "x" * 400)),
@@ -78,7 +81,7 @@ def test_ascii_terminals_get_ascii_alone() -> None:
 
 def test_a_small_screen_keeps_what_matters() -> None:
     text = shown(State(), BUSY, (40, 12))
-    assert "REFUSES" in text and "BREACHED" in text and "q leaves" in text
+    assert "REFUSES" in text and "BREACHED" in text and "q quit" in text
     text = shown(State("clients"), BUSY, (40, 12))
     assert "etl:nightly" in text and "HELD 13 min" in text and "admitted/s" not in text
 
@@ -95,13 +98,13 @@ def test_advice_comes_first() -> None:
 def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
     """R56: looking wakes nobody."""
     resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
-    assert "hibernating  main: nobody asks, so nothing is measured; w wakes" in shown(
+    assert "hibernating  main: no checks, so nothing is measured; w wakes" in shown(
         State(), resting
     )
 
 
 def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
-    frame = compose(State("clients"), LOST, (110, 36), UNICODE, scenes.NOW)
+    frame = compose(State("clients"), LOST, (110, 36), scenes.AROUND, scenes.NOW)
     text = shown(State("clients"), LOST)
     assert "AGENT UNREACHABLE for 3.0 s: connection refused [red]x" in text
     assert "etl:nightly" in text
@@ -110,8 +113,8 @@ def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed
 
 
 def test_an_agent_that_began_anew_is_said() -> None:
-    anew = replace(BUSY, view=replace(BUSY.view, restarted_at_s=95.0))
-    assert "the agent began anew 5.0 s ago" in shown(State(), anew)
+    anew = replace(BUSY, picture=replace(BUSY.picture, restarted_at_s=95.0))
+    assert "the agent restarted 5.0 s ago" in shown(State(), anew)
 
 
 def test_the_shard_is_a_tree_with_curves() -> None:
@@ -128,12 +131,12 @@ def test_clients_say_since_when_by_what_their_hour_and_the_remedy() -> None:
     assert "HELD 13 min by lag, since 02:59" in line
     assert "··········▃▇▃▇▃▇▃▇▃▇" in line
     assert "headgate rule lift r7" in text
-    assert "mostly held for 10 min; at worst 90%" in text
+    assert "mostly held for at most 10 min; 90% of its checks at worst" in text
 
 
 def test_levels_have_the_sums_of_their_clients() -> None:
-    clients = [read(Client, builders.client(name)) for name in ("a:x", "a:y:1", "a:y:2", "b")]
-    clients.append(read(Client, builders.client("b", database="orders")))
+    clients = [read(ClientDoc, builders.client(name)) for name in ("a:x", "a:y:1", "a:y:2", "b")]
+    clients.append(read(ClientDoc, builders.client("b", database="orders")))
     nodes = {node.label: node for node in grown(clients)}
     assert set(nodes) == {"a", "b"}
     assert [below.label for below in nodes["a"].below] == ["x", "y"]
@@ -149,11 +152,11 @@ def everybody(node: Node) -> list[Node]:
 
 
 def test_a_filter_finds_names_databases_and_what_holds() -> None:
-    clients = BUSY.view.status.clients if BUSY.view.status else ()
+    clients = BUSY.picture.status.clients if BUSY.picture.status else ()
     assert [c.client for c in matching(clients, "held LAG")] == ["etl:nightly"]
     assert [c.client for c in matching(clients, "orders")] == ["backfill:users"]
     assert len(flat(matching(clients, ""))) == 3
-    assert "nobody matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
+    assert "no client matches 'zzz'" in shown(State("clients", filter="zzz"), BUSY)
 
 
 def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
@@ -165,10 +168,10 @@ def test_rules_say_who_why_how_long_and_whom_they_meet() -> None:
 
 def test_refusals_and_changes_share_a_view() -> None:
     text = shown(State("past"), BUSY)
-    assert "refused lately: 50" in text and "changed lately: 50" in text
+    assert "rejected lately: 50" in text and "changed lately: 50" in text
     assert "THRESHOLD_EXCEEDED" in text and "ratio: 0.5" in text
     swapped = shown(State("past", tab=1), BUSY)
-    assert swapped.index("changed lately") < swapped.index("refused lately")
+    assert swapped.index("changed lately") < swapped.index("rejected lately")
 
 
 def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
@@ -182,7 +185,7 @@ def test_what_an_agent_cannot_tell_is_said_in_its_place() -> None:
 
 
 def test_a_strip_is_an_hour_in_steps_with_gaps_where_nobody_asked() -> None:
-    found = strip(read(Timeline, TIMELINE))
+    found = strip(read(TimelineDoc, TIMELINE))
     assert found == Strip([0.0, None, 0.92, None], "shard/lag")
     assert resampled([0.1, None, 0.9, 0.2, None, None], 3) == [0.1, 0.9, None]
 
@@ -200,3 +203,9 @@ def test_the_chosen_row_stays_chosen_in_whatever_order_it_comes() -> None:
     assert place(["x", "y"], Cursor("r7", 5)) == 1
     assert place([], Cursor("r7", 5)) == 0
     assert [window(at, 100, 10, 20) for at in (5, 25, 45, 99)] == [5, 20, 36, 90]
+
+
+@pytest.mark.parametrize("view", ["overview", "rules"])
+def test_a_rule_that_is_not_in_force_here_is_said(view: str) -> None:
+    rules = scenes.told(read(RulesDoc, {"rules": [scenes.rule()], "refused": ["f-1: no such"]}))
+    assert "NOT IN FORCE HERE  rule f-1: no such" in shown(State(view), scenes.scene(rules=rules))

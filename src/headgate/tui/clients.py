@@ -1,26 +1,31 @@
 """Clients as a tree by the levels of their names, each with its last hour. Pure.
 
 `etl:nightly` and `etl:hourly` hang below `etl`, which has their sums. A level with one client
-only is told together with it.
+only shares a line with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
 from headgate.cli.bars import Marks
-from headgate.cli.frame import RESTS_S
 from headgate.cli.render import Canvas
-from headgate.cli.top_feed import STRIP_STEP_MINUTES, Scene, Strip, Told
-from headgate.cli.top_layout import (
+from headgate.cli.watch import starvation_page
+from headgate.cli.words import age_text, plain
+from headgate.core.timeline import MOSTLY
+from headgate.present.words import per_s
+from headgate.present.words import told_share as percent
+from headgate.tui.layout import (
     MARK_CELLS,
+    Ask,
     Column,
     Fitted,
     Page,
@@ -31,21 +36,18 @@ from headgate.cli.top_layout import (
     needing,
     row,
 )
-from headgate.cli.watch import starvation_page
-from headgate.cli.words import age_text, plain
-from headgate.core.timeline import MOSTLY
-from headgate.present.words import per_s as rate_text
-from headgate.present.words import told_share as percent
+from headgate.tui.overview import RESTS_S
+from headgate.tui.sources import STRIP_STEP_MINUTES, Scene, Strip
 from headgate.wire.reasons import duration
-from headgate.wire.starvation import StarvedDoc as Starving
-from headgate.wire.status import ClientDoc as Client
+from headgate.wire.starvation import StarvedDoc
+from headgate.wire.status import ClientDoc
 
 MAX_STARVED = 2
 Rates = Mapping[tuple[str, str], tuple[float, float]]
 
 COLUMNS = (
     Column("client", 14, 44, 1),
-    Column("refused/s", 9, 9, 3, right=True),
+    Column("rejected/s", 10, 9, 3, right=True),
     Column("admitted/s", 10, 10, 4, right=True),
     Column("now", 16, 48, 2),
     Column("last hour", 15, 30, 5),
@@ -54,18 +56,17 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A client on one database, or a level with those below it."""
 
     label: str
     app: str
-    """What to ask history for: the levels down to here."""
-    clients: Sequence[Client]
+    """Its name for the history: the levels down to here."""
+    clients: Sequence[ClientDoc]
     below: Sequence[Node] = ()
 
     @property
-    def only(self) -> Client | None:
+    def only(self) -> ClientDoc | None:
         return self.clients[0] if len(self.clients) == 1 else None
 
     @property
@@ -74,9 +75,8 @@ class Node:
         return f"{self.app} {self.only.database}" if self.only and not self.below else self.app
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Of a node: how much is refused now, and since when."""
+class Standing(Struct, frozen=True):
+    """Of a node: how much is rejected now, and since when."""
 
     refused_per_s: float | None
     admitted_per_s: float | None
@@ -100,7 +100,7 @@ def standing(node: Node, rates: Rates) -> Standing:
 Order = Callable[[Node, Standing], tuple[object, ...]]
 ORDERS: Mapping[str, Order] = {
     "held longest": lambda n, s: (-s.held_for_s, s.seen_s_ago > RESTS_S, n.label),
-    "refused most": lambda n, s: (-(s.refused_per_s or 0.0), -s.held_for_s, n.label),
+    "rejected most": lambda n, s: (-(s.refused_per_s or 0.0), -s.held_for_s, n.label),
     "admitted most": lambda n, s: (-(s.admitted_per_s or 0.0), n.label),
     "name": lambda n, s: (n.label,),
 }
@@ -109,11 +109,11 @@ ORDERS: Mapping[str, Order] = {
 # --- the tree ----------------------------------------------------------------------------------
 
 
-def grown(clients: Sequence[Client]) -> list[Node]:
+def grown(clients: Sequence[ClientDoc]) -> list[Node]:
     return _below([(tuple(c.client.split(":")), c) for c in clients], ())
 
 
-Named = tuple[tuple[str, ...], Client]
+Named = tuple[tuple[str, ...], ClientDoc]
 
 
 def _below(named: Sequence[Named], above: tuple[str, ...]) -> list[Node]:
@@ -141,52 +141,44 @@ def _node(token: str, named: Sequence[Named], above: tuple[str, ...]) -> Node:
     return Node(token, ":".join(path), clients, below)
 
 
-def matching(clients: Sequence[Client], wanted: str) -> list[Client]:
+def matching(clients: Sequence[ClientDoc], wanted: str) -> list[ClientDoc]:
     """Whose name, database or what holds it has `wanted` in it, in whatever case."""
     words = wanted.lower().split()
     return [c for c in clients if all(word in _about(c) for word in words)]
 
 
-def _about(client: Client) -> str:
+def _about(client: ClientDoc) -> str:
     held = "held" if client.refused_for_s is not None else "admitted"
     return f"{client.client} {client.database} {client.refused_by} {held}".lower()
 
 
-def flat(clients: Sequence[Client]) -> list[Node]:
+def flat(clients: Sequence[ClientDoc]) -> list[Node]:
     return [Node(c.client, c.client, [c]) for c in clients]
 
 
 # --- the page ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    filter: str = ""
-    order: str = "held longest"
-    as_tree: bool = True
-    chosen: str = ""
-
-
-def clients_page(scene: Scene, wanted: Wanted, canvas: Canvas, now: datetime) -> Page:
-    status = scene.view.status
+def draw(scene: Scene, ask: Ask) -> Page:
+    status, canvas = scene.picture.status, ask.canvas
     every = status.clients if status is not None else ()
-    clients = matching(every, wanted.filter)
-    starved = _starved(scene.of("starvation"))
-    nodes = grown(clients) if wanted.as_tree else flat(clients)
+    clients = matching(every, ask.filter)
+    starved = told.starved if (told := scene.of("starvation").value) is not None else ()
+    nodes = grown(clients) if ask.as_tree else flat(clients)
     columns = needing(
         COLUMNS,
         client=_name_cells(nodes, canvas.marks),
         database=longest({c.database for c in clients}),
     )
-    drawer = _Drawer(scene, canvas, now, starved, fit(columns, canvas.width - MARK_CELLS))
-    rows = list(drawer.rows(nodes, wanted.order))
+    drawer = _Drawer(scene, canvas, ask.now, starved, fit(columns, canvas.width - MARK_CELLS))
+    rows = list(drawer.rows(nodes, ask.order))
     by_key = {found.key: node for found, node in rows}
-    fixed = _above(every, clients, wanted, starved, canvas)
+    fixed = _above(every, clients, ask, starved)
     if not rows:
-        none = "no client has asked yet" if not every else f"nobody matches {wanted.filter!r}"
+        none = "no client has checked yet" if not every else f"no client matches {ask.filter!r}"
         return Page([*fixed, Text(none, style="dim")])
     fixed.append(Text("  ").append_text(header(drawer.fitted)))
-    chosen = by_key.get(wanted.chosen) or rows[0][1]
+    chosen = by_key.get(ask.chosen) or rows[0][1]
     return Page(fixed, [found for found, _ in rows], tail=drawer.about(chosen))
 
 
@@ -195,47 +187,41 @@ def _name_cells(nodes: Sequence[Node], marks: Marks, depth: int = 0) -> int:
     return max([own, *(_name_cells(node.below, marks, depth + 1) for node in nodes if node.below)])
 
 
-def _starved(told: Told) -> Sequence[Starving]:
-    return told.value or ()
-
-
 def _above(
-    every: Sequence[Client],
-    shown: Sequence[Client],
-    wanted: Wanted,
-    starved: Sequence[Starving],
-    canvas: Canvas,
+    every: Sequence[ClientDoc],
+    shown: Sequence[ClientDoc],
+    ask: Ask,
+    starved: Sequence[StarvedDoc],
 ) -> list[RenderableType]:
     held = sum(c.refused_for_s is not None for c in every)
     line = Text(no_wrap=True, overflow="ellipsis").append(
         f"{len(every):,} {'client' if len(every) == 1 else 'clients'}, "
     )
     line.append(f"{held:,} held", style="bold red" if held else "green")
-    line.append(f"  by {wanted.order}, {'tree' if wanted.as_tree else 'list'}", style="dim")
-    if wanted.filter:
-        line.append(f"  /{plain(wanted.filter)}: {len(shown):,} of them", style="bold yellow")
+    line.append(f"  by {ask.order}, {'tree' if ask.as_tree else 'list'}", style="dim")
+    if ask.filter:
+        line.append(f"  /{plain(ask.filter)}: {len(shown):,} of them", style="bold yellow")
     loud = sorted(starved, key=lambda one: -one.share)[:MAX_STARVED]
     parts: list[RenderableType] = [line]
-    parts += [starvation_page(loud, canvas)] if loud else []
+    parts += [starvation_page(loud, ask.canvas)] if loud else []
     if len(starved) > len(loud):
         left = len(starved) - len(loud)
         parts.append(Text(f"and {left} more: headgate starvation", style="dim"))
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawer:
+class _Drawer(Struct, frozen=True):
     scene: Scene
     canvas: Canvas
     now: datetime
-    starved: Sequence[Starving]
+    starved: Sequence[StarvedDoc]
     fitted: Sequence[Fitted]
 
     def rows(self, nodes: Sequence[Node], order: str) -> Iterator[tuple[Row, Node]]:
         yield from self._rows(nodes, ORDERS[order], "")
 
     def _rows(self, nodes: Sequence[Node], order: Order, prefix: str) -> Iterator[tuple[Row, Node]]:
-        rates, marks = self.scene.view.rates, self.canvas.marks
+        rates, marks = self.scene.picture.rates, self.canvas.marks
         judged = [(node, standing(node, rates)) for node in nodes]
         judged.sort(key=lambda pair: order(*pair))
         is_top = prefix == ""
@@ -250,7 +236,7 @@ class _Drawer:
     def draw(self, node: Node, its: Standing, lead: str) -> Text:
         nothing = self.canvas.marks.nothing
         refused, admitted = (
-            nothing if rate is None else rate_text(rate)
+            nothing if rate is None else per_s(rate)
             for rate in (its.refused_per_s, its.admitted_per_s)
         )
         name = Text().append(lead, style="dim")
@@ -296,7 +282,7 @@ class _Drawer:
         else:
             head.append(
                 f"  on {plain(client.database)}: {client.admitted:,} admitted, "
-                f"{client.refused:,} refused since the agent started; last {client.last_verdict}",
+                f"{client.refused:,} rejected since the agent started; last {client.last_verdict}",
                 style="dim",
             )
         parts: list[RenderableType] = [head]
@@ -307,12 +293,12 @@ class _Drawer:
         return parts
 
 
-def _is_about(one: Starving, node: Node) -> bool:
+def _is_about(one: StarvedDoc, node: Node) -> bool:
     names = {c.client for c in node.clients}
     return one.client == node.app or not names.isdisjoint(one.members) or one.client in names
 
 
-def held_cell(client: Client, now: datetime) -> Text:
+def held_cell(client: ClientDoc, now: datetime) -> Text:
     if client.refused_for_s is None:
         return Text("admitted", style="green")
     since = now - timedelta(seconds=client.refused_for_s)
@@ -325,7 +311,7 @@ def held_cell(client: Client, now: datetime) -> Text:
 
 
 def strip_cell(strip: Strip | None, cells: int, marks: Marks) -> Text:
-    """From an hour ago to now: how much of what it asked was refused. Blank: it did not ask."""
+    """From an hour ago to now: which share of its checks was rejected. Blank: no check."""
     text = Text()
     for share in resampled(strip.shares, cells) if strip is not None and cells else ():
         if share is None:
@@ -339,7 +325,7 @@ def strip_cell(strip: Strip | None, cells: int, marks: Marks) -> Text:
 
 
 def resampled(shares: Sequence[float | None], cells: int) -> list[float | None]:
-    """To fewer cells: each with the worst of what it stands for."""
+    """To fewer cells: each with the worst of those it replaces."""
     if len(shares) <= cells:
         return list(shares)
     bounds = [round(at * len(shares) / cells) for at in range(cells + 1)]
@@ -354,8 +340,8 @@ def _worst(shares: Sequence[float | None]) -> float | None:
 def _hour_line(found: Strip) -> Text:
     asked = [share for share in found.shares if share is not None]
     if not asked:
-        return Text("did not ask within the last hour", style="dim")
+        return Text("no check within the last hour", style="dim")
     mostly = sum(share >= MOSTLY for share in asked) * STRIP_STEP_MINUTES
     worst = percent(max(asked))
-    told = f"last hour: mostly held for {mostly} min; at worst {worst} of its checks were refused"
+    told = f"last hour: mostly held for at most {mostly} min; {worst} of its checks at worst"
     return Text(f"{told}{f', most by {plain(found.told)}' if found.told else ''}")

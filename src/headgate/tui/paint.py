@@ -1,15 +1,15 @@
 """Frames as cells, and what differs between two of them.   lines ──cells──► changes ──► bytes
 
 A line over ssh may be slow: of a frame only the cells that changed are sent, each run of them
-with the place where it stands.
+with its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from msgspec import Struct
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -18,7 +18,7 @@ from rich.style import Style
 
 Line = Sequence[Segment]
 Cell = tuple[str, Style]
-"""What stands there, and how; the right half of a wide character is empty."""
+"""What is there, and how; the right half of a wide character is empty."""
 
 PLAIN = Style()
 BLANK: Cell = (" ", PLAIN)
@@ -31,8 +31,7 @@ _DEPTHS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Paint:
+class Paint(Struct, frozen=True):
     """What the terminal can show."""
 
     depth: ColorSystem | None
@@ -79,8 +78,7 @@ def _without_colour(style: Style) -> Style:
 # --- renderables as lines ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Lines that were drawn already, for whatever prints or saves them."""
 
     lines: Sequence[Line]

@@ -1,4 +1,4 @@
-"""Asks the agent, in threads of its own.   status thread ─┐
+"""Requests documents in threads of its own. status thread ─┐
                                             feed thread  ──┴─► Scene ──► screen
 
 The status has a thread to itself: a slow history holds up no metric. Looking wakes nobody; who
@@ -10,40 +10,45 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
+
+from msgspec.structs import replace
 
 from headgate.cli.api import Api, database_path
 from headgate.cli.documents import read
 from headgate.cli.exits import AgentUnreachable
-from headgate.cli.top_feed import (
+from headgate.errors import HeadgateError
+from headgate.tui.sources import (
     MAX_STRIPS,
     NOTHING,
-    SOURCES,
     STRIP_EVERY_S,
+    Chosen,
     Scene,
     Told,
     history_of_metrics,
     next_told,
+    sources,
     strip_of,
 )
-from headgate.cli.trend import Trend, View
-from headgate.errors import HeadgateError
-from headgate.wire.status import StatusDoc as Status
+from headgate.tui.terminal import Bell
+from headgate.tui.trend import Picture, Trend
+from headgate.wire.status import StatusDoc
 
 WAKE_EVERY_S = 20.0
-"""Well below the time after which a database that nobody asks about is measured less."""
+"""Well below the time after which a database without checks is measured less."""
 RECALL_AGAIN_S = 10.0
 FAULT_PAUSE_S = 5.0
+MAX_REST_S = 60.0
 STRIP_PAUSE_S = 0.05
 """Between two questions about clients' hours: the agent has other things to do."""
 
 
-def look(api: Api, trend: Trend) -> View:
+def look(api: Api, trend: Trend) -> Picture:
     """One look. Whatever is wrong with the answer is shown, as no answer is."""
+    trend.url = api.url
     try:
-        status = read(Status, api.get("/v1/status").document)
+        status = read(StatusDoc, api.get("/v1/status").document)
     except HeadgateError as error:
         return trend.lose(str(error), time.monotonic())
     return trend.take(status, time.monotonic())
@@ -59,11 +64,11 @@ class Waker:
         self._api = api
         self._due_s = float("-inf")
 
-    def wake(self, view: View, now_s: float) -> None:
-        if view.lost is not None or view.status is None or now_s < self._due_s:
+    def wake(self, picture: Picture, now_s: float) -> None:
+        if picture.lost is not None or picture.status is None or now_s < self._due_s:
             return
         self._due_s = now_s + WAKE_EVERY_S
-        for database in view.status.databases:
+        for database in picture.status.databases:
             try:
                 self._api.change("POST", database_path(database.database, "wake"), {})
             except AgentUnreachable:
@@ -94,7 +99,13 @@ class History:
 
 class Poller:
     def __init__(
-        self, api: Api, interval_s: float, *, wake: bool = False, patient: Api | None = None
+        self,
+        api: Api,
+        interval_s: float,
+        *,
+        wake: bool = False,
+        patient: Api | None = None,
+        chosen: Chosen | None = None,
     ) -> None:
         """`patient`: the same agent, for what takes it longer than its status."""
         self._api = api
@@ -102,29 +113,22 @@ class Poller:
         self._trend = Trend(api.url)
         self._history = History(patient or api, self._trend)
         self._waker = Waker(api) if wake else None
-        self._feed = Feed(patient or api, self._told)
-        self._changed = threading.Condition()
+        self.bell = Bell()
+        """Rings when there is something new."""
+        self._feed = Feed(patient or api, chosen or Chosen(), self.bell.ring)
         self._stop = threading.Event()
         # A daemon: leaving does not wait for an agent that does not answer.
         self._thread = threading.Thread(target=self._run, name="headgate-top", daemon=True)
 
     @property
-    def view(self) -> View:
-        return self._trend.view
-
-    @property
     def scene(self) -> Scene:
-        return Scene(self._trend.view, self._feed.told, self._feed.strips)
+        return Scene(self._trend.picture, self._feed.told, self._feed.strips)
 
     def want(self, names: Iterable[str], clients: Sequence[str] = ()) -> None:
         self._feed.want(names, clients)
 
     def ask_again(self) -> None:
         self._feed.ask_again()
-
-    def wait_for_next(self, within_s: float) -> None:
-        with self._changed:
-            self._changed.wait(within_s)
 
     def __enter__(self) -> Poller:
         self._thread.start()
@@ -143,24 +147,21 @@ class Poller:
     def _run(self) -> None:
         while not self._stop.is_set():
             look(self._api, self._trend)
-            self._told()
+            self.bell.ring()
             now_s = time.monotonic()
             if self._waker is not None:
-                self._waker.wake(self._trend.view, now_s)
-            if self._trend.view.lost is None:
+                self._waker.wake(self._trend.picture, now_s)
+            if self._trend.picture.lost is None:
                 self._history.recall(now_s)
             self._stop.wait(self._interval_s)
-
-    def _told(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
 
 class Feed:
     """What the view that is open needs besides: asked for while it is open, no longer."""
 
-    def __init__(self, api: Api, on_news: Callable[[], None]) -> None:
+    def __init__(self, api: Api, chosen: Chosen, on_news: Callable[[], None]) -> None:
         self._api = api
+        self._sources = sources(chosen)
         self._on_news = on_news
         self.told: Mapping[str, Told] = {}
         self.strips: Mapping[str, Told] = {}
@@ -209,7 +210,7 @@ class Feed:
                 self._ask_strip(client)
                 self._nudge.wait(STRIP_PAUSE_S)
             else:
-                self._nudge.wait(0.25)
+                self._nudge.wait(self._rest_s())
 
     def _due_name(self) -> str | None:
         now_s = time.monotonic()
@@ -217,8 +218,16 @@ class Feed:
         ready = [name for name in due if due[name] <= now_s]
         return min(ready, key=lambda name: due[name], default=None)
 
+    def _rest_s(self) -> float:
+        """Until the next is due; who wants another view nudges."""
+        due = [self._due_s(self.told.get(name, NOTHING), name) for name in self._names]
+        due += [
+            self.strips.get(client, NOTHING).tried_at_s + STRIP_EVERY_S for client in self._clients
+        ]
+        return max(0.0, min([MAX_REST_S, *(at_s - time.monotonic() for at_s in due)]))
+
     def _due_s(self, told: Told, name: str) -> float:
-        every_s = SOURCES[name].every_s
+        every_s = self._sources[name].every_s
         return told.tried_at_s + (max(every_s, FAULT_PAUSE_S) if told.fault else every_s)
 
     def _due_client(self) -> str | None:
@@ -230,7 +239,7 @@ class Feed:
 
     def _ask(self, name: str) -> None:
         before, now_s = self.told.get(name, NOTHING), time.monotonic()
-        ask = SOURCES[name].ask
+        ask = self._sources[name].ask
         told = next_told(before, lambda: ask(self._api, before, now_s), now_s)
         self.told = {**self.told, name: told}
         self._on_news()

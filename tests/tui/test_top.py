@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,18 +17,20 @@ import pytest
 
 from headgate.cli.api import connect
 from headgate.cli.documents import read
-from headgate.cli.poller import WAKE_EVERY_S, Waker
-from headgate.cli.trend import View
-from headgate.wire.status import StatusDoc as Status
-from tests.cli import builders, documents, scenes
+from headgate.tui.poller import WAKE_EVERY_S, Waker
+from headgate.tui.trend import Picture
+from headgate.wire.status import StatusDoc
+from tests.cli import builders, documents
 from tests.cli.conftest import Run, headgate
-from tests.cli.glass import Glass
 from tests.cli.scripted import Heard, Reply, ScriptedAgent
 from tests.cli.terminal import Terminal, terminal
 from tests.fixtures.eventually import eventually
+from tests.tui import scenes
+from tests.tui.glass import Glass
 
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 SHOW_CURSOR = "\x1b[?25h"
+MOUSE_ON, MOUSE_OFF = "\x1b[?1000h", "\x1b[?1000l"
 
 
 @pytest.fixture
@@ -39,6 +43,7 @@ def left_clean(shown: Terminal, modes: object) -> bool:
     return (
         shown.raw.rfind(LEAVE_SCREEN) > shown.raw.rfind(ENTER_SCREEN)
         and SHOW_CURSOR in shown.raw
+        and shown.raw.rfind(MOUSE_OFF) > shown.raw.rfind(MOUSE_ON)
         and shown.modes() == modes
     )
 
@@ -65,9 +70,9 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
         for columns, lines in ((60, 20), (40, 12), (300, 100)):
             shown.forget()
             shown.resize(columns, lines)
-            eventually(lambda: "BREACHED" in shown.text and "q leaves" in shown.text)
+            eventually(lambda: "BREACHED" in shown.text and "q quit" in shown.text)
             text = screen_of(shown, columns, lines)
-            assert len(text.splitlines()) == lines and "q leaves" in text.splitlines()[-1]
+            assert len(text.splitlines()) == lines and "q quit" in text.splitlines()[-1]
             assert ("postgres" in text) == (columns >= 72), "no room for that below"
         for key, told in ((b"3", "3 clients, 1 held"), (b"?", "hold the picture still")):
             shown.press(key)
@@ -76,6 +81,51 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
         shown.press(b"qq")
         assert shown.wait() == 0
         eventually(lambda: left_clean(shown, modes))
+
+
+def test_the_mouse_chooses_rows_and_views_on_a_small_terminal(busy: ScriptedAgent) -> None:
+    busy.says("/v1/rules", {"rules": [scenes.rule(), scenes.rule("r8")], "refused": []})
+    with terminal("top", "--view", "rules", columns=60, lines=15, HEADGATE_URL=busy.url) as shown:
+
+        def screen() -> list[str]:
+            return screen_of(shown, 60, 15).splitlines()
+
+        eventually(lambda: any(line.startswith("> r7") for line in screen()))
+        assert MOUSE_ON in shown.raw
+        (row,) = [at for at, line in enumerate(screen(), 1) if line.startswith("  r8")]
+        shown.press(b"\x1b[<0;9;%dM\x1b[<0;9;%dm" % (row, row))
+        eventually(lambda: any(line.startswith("> r8") for line in screen()))
+        at = screen()[-1].index("3") + 1
+        shown.press(b"\x1b[<0;%d;15M" % at)
+        eventually(lambda: "3 clients, 1 held" in screen_of(shown, 60, 15))
+        shown.press(b"m")
+        eventually(lambda: shown.raw.endswith(MOUSE_OFF) or "selects text" in shown.text)
+        assert MOUSE_OFF in shown.raw, "the terminal selects text itself"
+        shown.press(b"q")
+        assert shown.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("budget", "top", "main"), "5 budgets"),
+        (("fleet", "status", "--watch", "--unhealthy"), "8 fleet"),
+    ],
+)
+def test_budget_top_and_fleet_watch_are_views_of_the_same_program(
+    busy: ScriptedAgent, argv: tuple[str, ...], told: str
+) -> None:
+    with terminal(*argv, "--interval", "1", HEADGATE_URL=busy.url) as shown:
+        modes = shown.modes()
+        eventually(lambda: told in screen_of(shown, 110, 36))
+        eventually(lambda: "cannot be shown: the agent answers 404" in screen_of(shown, 110, 36))
+        shown.press(b"1")
+        eventually(lambda: "BREACHED" in screen_of(shown, 110, 36))
+        shown.press(b"q")
+        assert shown.wait() == 0
+        eventually(lambda: left_clean(shown, modes))
+    asked = {heard.path: heard.query for heard in busy.heard}
+    assert "/v1/budgets/main" in asked or asked["/v1/fleet"]["unhealthy"] == "true"
 
 
 def test_few_bytes_are_sent_where_little_changes(busy: ScriptedAgent) -> None:
@@ -106,6 +156,20 @@ def test_stopped_and_continued_it_takes_the_terminal_again(busy: ScriptedAgent) 
         eventually(lambda: ENTER_SCREEN in shown.raw and "BREACHED" in shown.text)
         shown.press(b"q")
         assert shown.wait() == 0
+
+
+def test_control_c_ends_it_though_the_parent_had_signals_ignored(busy: ScriptedAgent) -> None:
+    """As behind `&` in a script, or under a CI runner."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with terminal("top", HEADGATE_URL=busy.url) as shown:
+            modes = shown.modes()
+            eventually(lambda: "BREACHED" in shown.text)
+            shown.press(b"\x03")
+            assert shown.wait() == 0
+            eventually(lambda: left_clean(shown, modes))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +223,7 @@ def test_a_hung_agent_hangs_no_key(scripted: ScriptedAgent) -> None:
     scripted.replies["GET", "/v1/status"] = hang
     with terminal("top", HEADGATE_URL=scripted.url) as shown:
         try:
-            eventually(lambda: "q leaves" in shown.text)
+            eventually(lambda: "q quit" in shown.text)
             shown.press(b"q")
             assert shown.wait() == 0
         finally:
@@ -203,11 +267,11 @@ def test_who_wants_databases_awake_wakes_them_again_and_again() -> None:
     agent = ScriptedAgent()
     for method, path in wake:
         agent.says(path, {"database": "x", "activity": "normal"}, method=method)
-    status = read(Status, builders.busy_status())
+    status = read(StatusDoc, builders.busy_status())
     with agent.serving():
         waker = Waker(connect(agent.url, None))
         for now_s in (0.0, 1.0, WAKE_EVERY_S - 0.1, WAKE_EVERY_S):
-            waker.wake(View(agent.url, status, now_s), now_s)
+            waker.wake(Picture(agent.url, status, now_s), now_s)
     assert [(heard.method, heard.path) for heard in agent.heard] == wake * 2
 
 
@@ -225,9 +289,9 @@ def test_looking_wakes_nobody_unless_it_is_asked_for(busy: ScriptedAgent, run: R
 
 
 def test_an_agent_that_is_away_is_not_woken() -> None:
-    view = View("http://127.0.0.1:1", read(Status, builders.status()), 1.0, lost="gone")
+    view = Picture("http://127.0.0.1:1", read(StatusDoc, builders.status()), 1.0, lost="gone")
     Waker(connect(view.url, None)).wake(view, 1.0)
-    Waker(connect(view.url, None)).wake(View(view.url, view.status, 1.0), 1.0)
+    Waker(connect(view.url, None)).wake(Picture(view.url, view.status, 1.0), 1.0)
 
 
 # --- one frame -------------------------------------------------------------------------------
@@ -252,7 +316,7 @@ def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
     busy.says("/v1/history/timeline", documents.TIMELINE)
     ran = run("top", "--once", "--view", "clients", "--interval", "0.1")
     assert "3 clients, 1 held" in ran.out and "HELD 13 min by lag" in ran.out
-    assert "last hour" in ran.out and "q leaves" not in ran.out
+    assert "last hour" in ran.out and "q quit" not in ran.out
     assert "rules cannot be shown: the agent answers 404" in run("top", "--once", "--view", "4").out
     ran = run("top", "--once", "--view", "clint")
     assert ran.code == 2 and "is no view; there are: overview, shard, clients" in ran.err
@@ -260,7 +324,8 @@ def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
 
 def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run) -> None:
     at = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:00Z")
-    minute = {"at": at, "database": "main", "metric": "lag", "high": 5.0}
+    minute = {"at": at, "database": "main", "metric": "lag", "looks": 4, "absent": 0, "low": 1.0}
+    minute |= {"mean": 2.0, "high": 5.0, "breached_share": 0.0, "threshold": 5.0}
     busy.says("/v1/history/metrics", {"minutes": [minute], "whole": True})
     ran = run("top", "--once", "--view", "shard", "--interval", "0.1")
     line = next(line for line in ran.out.splitlines() if line.strip().startswith("lag"))
@@ -276,6 +341,20 @@ def test_the_whole_picture_is_one_document(busy: ScriptedAgent, run: Run) -> Non
     assert found["audit"] is None and "404" in found["faults"]["audit"]
     gone = run("top", "--json", url="http://127.0.0.1:1")
     assert gone.code == 20 and json.loads(gone.out)["status"] is None
+
+
+def test_everything_is_saved_as_json_by_a_key_and_by_a_flag(
+    busy: ScriptedAgent, run: Run, tmp_path: Path
+) -> None:
+    assert run("top", "--snapshot", str(tmp_path / "flag.json")).code == 0
+    with terminal("top", HEADGATE_URL=busy.url) as shown:
+        eventually(lambda: "BREACHED" in shown.text)
+        shown.press(b"s\x15" + bytes(tmp_path / "key.json") + b"\r")
+        eventually(lambda: "written to" in screen_of(shown, 110, 36))
+        shown.press(b"q")
+        assert shown.wait() == 0
+    for name in ("flag.json", "key.json"):
+        assert json.loads((tmp_path / name).read_text())["status"] == builders.busy_status()
 
 
 def test_once_without_an_agent_shows_so_and_fails() -> None:
@@ -297,3 +376,14 @@ def test_a_snapshot_is_a_file(
     assert text.startswith(begins)
     assert "BREACHED" in text
     assert "@font-face" not in text, "a picture asks nobody for fonts"
+
+
+def test_what_a_view_needs_is_loaded_when_it_is_opened() -> None:
+    """The first frame is there within half a second: docs/decisions/0025."""
+    load = "import headgate.cli.app, headgate.tui.program, headgate.tui.session, sys; "
+    told = subprocess.run(
+        [sys.executable, "-c", load + "print(*sys.modules)"], capture_output=True, text=True
+    )
+    late = ("clients", "lists", "budgets", "actions", "export")
+    assert not {"pydantic", *(f"headgate.tui.{name}" for name in late)} & set(told.stdout.split())
+    assert "headgate.tui.session" in told.stdout

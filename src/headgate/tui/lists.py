@@ -1,0 +1,163 @@
+"""The views that are lists: rules, the past, explain and the fleet. Pure.
+
+Each is what a command shows, with the same functions: rules, rejections, audit, explain, fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+from rich.console import RenderableType
+from rich.text import Text
+
+from headgate.cli.render import note_text
+from headgate.cli.views import drawn, text_of
+from headgate.cli.words import local_time, plain
+from headgate.present.changes import audit_change
+from headgate.present.fleet import fleet_view
+from headgate.present.rules import NO_RULE, RuleRow, not_here, rows_of, rule_view
+from headgate.present.view import DASH
+from headgate.tui.layout import Ask, Column, Page, Row, dated, listed, missing
+from headgate.tui.paint import Ruler
+from headgate.tui.sources import Scene, Told
+from headgate.wire.rules import RuleDoc, RulesDoc
+from headgate.wire.status import AuditDoc, RefusalDoc
+
+T = TypeVar("T")
+
+# --- rules -------------------------------------------------------------------------------------
+
+RULE_COLUMNS = (
+    Column("id", 4, 24, 3),
+    Column("target", 10, 28, 1),
+    Column("what", 16, 100, 2),
+    Column("left", 8, 11, 4, right=True),
+    Column("by", 8, 16, 6),
+    Column("why", 12, 36, 7),
+    Column("clients", 7, 7, 5, right=True),
+)
+
+
+def draw_rules(scene: Scene, ask: Ask) -> Page:
+    told = scene.of("rules")
+    found = told.value
+    if not isinstance(found, RulesDoc):
+        return Page(missing(told, "rules"))
+    rules = rows_of(rule for rule in found.rules if _mentions(rule, ask.filter))
+    fixed = [*dated(told, ask), *(note_text(not_here(one)) for one in found.refused)]
+    if not rules:
+        none = f"no rule matches {ask.filter!r}" if found.rules else NO_RULE
+        return Page([*fixed, Text(none, style="dim")])
+    head, rows = listed(
+        RULE_COLUMNS, [(rule.doc.id, _rule_cells(rule)) for rule in rules], ask.canvas.width
+    )
+    chosen = next((rule for rule in rules if rule.doc.id == ask.chosen), rules[0])
+    return Page([*fixed, head], rows, tail=[drawn(rule_view(chosen.doc), ask.canvas)])
+
+
+def _mentions(rule: RuleDoc, wanted: str) -> bool:
+    about = f"{rule.id} {rule.target} {rule.kind} {rule.created_by} {rule.reason}".lower()
+    return all(word in about for word in wanted.lower().split())
+
+
+def _rule_cells(rule: RuleRow) -> Sequence[str | Text]:
+    doc = rule.doc
+    style = "bold red" if doc.loud else "yellow" if doc.suspended else ""
+    word = "" if doc.state == "in_force" else f"{doc.state.upper()} "
+    clients = DASH if doc.clients_total is None else f"{doc.clients_total:,}"
+    target = Text(plain(doc.target), style=style or "bold")
+    what = Text(plain(f"{word}{rule.says}"), style=style)
+    return doc.id, target, what, rule.left, doc.created_by, rule.why, clients
+
+
+# --- refusals and audit ------------------------------------------------------------------------
+
+REFUSAL_COLUMNS = (
+    Column("when", 8, 8, 2),
+    Column("client", 12, 32, 1),
+    Column("database", 6, 14, 5),
+    Column("verdict", 8, 18, 4),
+    Column("why", 16, 200, 3),
+)
+AUDIT_COLUMNS = (
+    Column("when", 12, 12, 2),
+    Column("who", 6, 16, 3),
+    Column("what", 8, 18, 1),
+    Column("on", 8, 28, 4),
+    Column("change", 12, 200, 5),
+)
+
+
+def draw_past(scene: Scene, ask: Ask) -> Page:
+    lists = [_refusal_rows(scene.of("refusals"), ask), _audit_rows(scene.of("audit"), ask)]
+    (head, rows), (other_head, others) = lists if ask.tab == 0 else reversed(lists)
+    tail = [*other_head, *(Text("  ").append_text(one.draw()) for one in others)]
+    if not rows:
+        return Page([*head, Text(), *tail])
+    return Page(head, rows, tail=tail)
+
+
+def _refusal_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
+    if told.value is None:
+        return missing(told, "rejections"), []
+    found = _matching(told.value.refusals, ask.filter)
+    title: RenderableType = Text(f"rejected lately: {len(found):,}", style="bold")
+    if not found:
+        return [title, Text("  no check was rejected lately", style="dim")], []
+    items = [(f"r{n} {one.at}", _refusal_cells(one)) for n, one in enumerate(found)]
+    head, rows = listed(REFUSAL_COLUMNS, items, ask.canvas.width)
+    return [*dated(told, ask), title, head], rows
+
+
+def _refusal_cells(one: RefusalDoc) -> Sequence[str]:
+    said = one.answer
+    why = said.reason.removeprefix(f"{said.database}: ")
+    return local_time(one.at, "%H:%M:%S"), said.app, said.database, said.verdict, why
+
+
+def _audit_rows(told: Told, ask: Ask) -> tuple[list[RenderableType], list[Row]]:
+    if told.value is None:
+        return missing(told, "audit"), []
+    found = _matching(told.value.audit, ask.filter)
+    title: RenderableType = Text(f"changed lately: {len(found):,}", style="bold")
+    if not found:
+        return [title, Text("  nothing was changed yet", style="dim")], []
+    items = [(f"a{n} {one.at}", _audit_cells(one, ask)) for n, one in enumerate(found)]
+    head, rows = listed(AUDIT_COLUMNS, items, ask.canvas.width)
+    return [*dated(told, ask), title, head], rows
+
+
+def _audit_cells(one: AuditDoc, ask: Ask) -> Sequence[str | Text]:
+    at = local_time(one.at, "%d %b %H:%M")
+    return at, one.who, one.action, one.target, text_of(audit_change(one), ask.canvas)
+
+
+def _matching(found: Sequence[T], wanted: str) -> Sequence[T]:
+    words = wanted.lower().split()
+    return [one for one in found if all(word in str(one).lower() for word in words)]
+
+
+# --- explain -----------------------------------------------------------------------------------
+
+
+def draw_explain(scene: Scene, ask: Ask) -> Page:
+    if ask.explained is None:
+        words = "Enter, then a client and a database: etl:nightly main; or: select 1 @main"
+        return Page([Text(words, style="dim")])
+    return Page(lines=Ruler(ask.canvas.width).lines(ask.explained(ask.canvas)))
+
+
+# --- the fleet ---------------------------------------------------------------------------------
+
+
+def draw_fleet(scene: Scene, ask: Ask) -> Page:
+    told = scene.of("fleet")
+    if told.value is None:
+        return Page(missing(told, "the fleet"))
+    fleet, is_part = told.value
+    shown = replace(fleet, shards=_matching(fleet.shards, ask.filter))
+    view = fleet_view(shown, shards_only=is_part or bool(ask.filter))
+    lines = Ruler(ask.canvas.width).lines(drawn(view, ask.canvas))
+    return Page(dated(told, ask), lines=lines)

@@ -1,0 +1,260 @@
+"""The loop behind a live screen: draw, read keys, run errands in threads.
+
+Threads talk to the agent, so that one that hangs hangs no key and no resize. They ring a bell when
+there is news: between two rings nothing runs here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rich.console import Console, RenderableType
+
+from headgate.cli.api import Api
+from headgate.cli.bars import marks_for
+from headgate.cli.render import Canvas
+from headgate.errors import HeadgateError
+from headgate.paths import expanded
+from headgate.tui.layout import Extent, View
+from headgate.tui.page import Frame, Moment, Surroundings, compose, with_window
+from headgate.tui.poller import Poller
+from headgate.tui.sources import Scene
+from headgate.tui.state import (
+    Brought,
+    CarryOut,
+    Cue,
+    Errand,
+    Explain,
+    Flash,
+    Hour,
+    Leave,
+    Prepare,
+    Redraw,
+    Save,
+    Seen,
+    State,
+    heard,
+    press,
+)
+from headgate.tui.terminal import Terminal
+
+REDRAW_S = 1.2
+"""Redraw at least this often: ages grow without any news."""
+LEAST_FRAME_S = 0.25
+"""News that come together are drawn together; a key is answered at once."""
+MAX_ERRANDS = 3
+"""Under way at a time: each has its deadline, and one that hangs must not get another request."""
+
+
+class Guide(Struct, frozen=True):
+    """Who shows the screen along with something of its own, as the demo does."""
+
+    strip: Callable[[Canvas, int], Sequence[RenderableType]]
+    hints: Sequence[str]
+    cues: Mapping[str, str]
+    """Its keys; with a label, what is to be typed after them."""
+    on_cue: Callable[[Cue], None]
+    goes_on: Callable[[], bool] = lambda: True
+
+
+class Errands:
+    """Runs what a key asked for, beside the screen."""
+
+    def __init__(self, api: Api, on_done: Callable[[], None] = lambda: None) -> None:
+        self._api = api
+        self._on_done = on_done
+        self._done: deque[Brought] = deque()
+        self._running: list[threading.Thread] = []
+
+    def start(self, errand: Errand) -> bool:
+        """False: too many are still under way."""
+        if self.are_full:
+            return False
+        thread = threading.Thread(target=self._run, args=(errand,), daemon=True)
+        self._running.append(thread)
+        thread.start()
+        return True
+
+    @property
+    def are_full(self) -> bool:
+        self._running = [one for one in self._running if one.is_alive()]
+        return len(self._running) >= MAX_ERRANDS
+
+    def done(self) -> list[Brought]:
+        found = []
+        while self._done:
+            found.append(self._done.popleft())
+        return found
+
+    def _run(self, errand: Errand) -> None:
+        from headgate.tui.actions import hint_for
+
+        try:
+            self._done.append(self._brought(errand))
+        except HeadgateError as error:
+            self._done.append(Brought(errand, text=hint_for(error), is_bad=True))
+        self._on_done()
+
+    def _brought(self, errand: Errand) -> Brought:
+        from headgate.tui import actions
+
+        if isinstance(errand, Prepare):
+            return Brought(errand, prepared=actions.prepare(self._api, errand.action))
+        if isinstance(errand, CarryOut):
+            return Brought(errand, text=actions.carry_out(self._api, errand.prepared))
+        if isinstance(errand, Explain):
+            return Brought(errand, page=actions.explained(self._api, errand.question))
+        if isinstance(errand, Save):
+            return _written(errand, self._save_document)
+        assert isinstance(errand, Hour)
+        return Brought(errand, page=actions.hour_of(self._api, errand.app))
+
+    def _save_document(self, path: Path) -> None:
+        from headgate.tui.export import save_document
+
+        save_document(path, self._api)
+
+
+class Session:
+    def __init__(
+        self,
+        console: Console,
+        poller: Poller,
+        api: Api,
+        views: Mapping[str, View],
+        begin: str,
+        guide: Guide | None = None,
+    ) -> None:
+        self._console = console
+        self._poller = poller
+        self._errands = Errands(api, poller.bell.ring)
+        self._guide = guide
+        strip, hints = (guide.strip, guide.hints) if guide is not None else (None, ())
+        self._around = Surroundings(views, marks_for(console.encoding), strip, hints)
+        self._state = State(begin)
+        self._frame = Frame((), Extent())
+        self._drawn: tuple[object, ...] = ()
+        self._drawn_at_s = float("-inf")
+
+    def run(self) -> None:
+        terminal = Terminal(self._console, self._poller.bell)
+        with suppress(KeyboardInterrupt), terminal:
+            while self._turn(terminal):
+                pass
+
+    def _turn(self, terminal: Terminal) -> bool:
+        """Draw where something differs, and take what was pressed; False: leave."""
+        for brought in self._errands.done():
+            self._state = heard(self._state, brought)
+            if isinstance(brought.errand, CarryOut):
+                self._poller.ask_again()
+        self._want()
+        left_s = self._draw_if_due(terminal)
+        for at, key in enumerate(terminal.pressed(left_s)):
+            if not self._press(key, terminal, is_first=at == 0):
+                return False
+        return self._guide is None or self._guide.goes_on()
+
+    def _draw_if_due(self, terminal: Terminal) -> float:
+        """How long there is nothing to draw, without news and keys."""
+        size, scene, newest = terminal.size, self._scene, self._poller.scene
+        news = (scene.picture, newest.told, newest.strips)
+        known = (self._state, size, *news)
+        since_s = time.monotonic() - self._drawn_at_s
+        if since_s < REDRAW_S and len(self._drawn) == len(known):
+            # By identity: comparing whole pictures would cost more than drawing one.
+            same = [a is b for a, b in zip(self._drawn, known, strict=True)]
+            if same[0] and self._drawn[1] == size:
+                if all(same[2:]) and self._guide is None:
+                    return REDRAW_S - since_s
+                if since_s < LEAST_FRAME_S:
+                    return LEAST_FRAME_S - since_s
+        self._draw(terminal, scene, size)
+        self._drawn = (self._state, size, *news)
+        return REDRAW_S if self._guide is None else LEAST_FRAME_S
+
+    @property
+    def _scene(self) -> Scene:
+        now, paused = self._poller.scene, self._state.paused
+        if paused is None:
+            return now
+        # A view that was not open then has nothing to hold still: it shows what there is.
+        told, strips = {**now.told, **paused.told}, {**now.strips, **paused.strips}
+        return Scene(paused.picture, told, strips)
+
+    def _want(self) -> None:
+        view = self._around.views[self._state.view]
+        keys = self._frame.extent.shown if view.name == "clients" else ()
+        clients = [key.partition(" ")[0] for key in keys]
+        self._poller.want((*view.sources, *view.extras), clients)
+
+    def _draw(self, terminal: Terminal, scene: Scene, size: tuple[int, int]) -> None:
+        at = _moment()
+        self._frame = compose(self._state, scene, size, self._around, at)
+        if self._state.panel is None:
+            self._state = with_window(self._state, self._frame.extent)
+        terminal.draw(self._frame.lines, size)
+        self._drawn_at_s = at.mono_s
+
+    def _press(self, key: str, terminal: Terminal, *, is_first: bool) -> bool:
+        if not is_first and self._state.prompt is None:
+            # Whoever presses fast means what the last key has made of the screen.
+            self._frame = compose(self._state, self._scene, terminal.size, self._around, _moment())
+        cues = self._guide.cues if self._guide is not None else {}
+        seen = Seen(
+            self._scene, self._frame.extent, self._around.views, _proposed_name(),
+            _moment().clock, cues,
+        )  # fmt: skip
+        self._state, errand = press(self._state, key, seen)
+        terminal.use_mouse(self._state.mouse)
+        if isinstance(errand, Leave):
+            return False
+        if isinstance(errand, Redraw):
+            terminal.forget()
+            self._drawn = ()
+        elif isinstance(errand, Cue) and self._guide is not None:
+            self._guide.on_cue(errand)
+        elif isinstance(errand, Save) and not errand.path.lower().endswith(".json"):
+            self._save(errand, terminal.size)
+        elif errand is not None and not self._errands.start(errand):
+            told = "the agent has not answered the last requests yet: this one was not sent"
+            self._state = replace(self._state, busy="", flash=Flash(told, is_bad=True))
+        return True
+
+    def _save(self, errand: Save, size: tuple[int, int]) -> None:
+        from headgate.tui.export import save_lines
+
+        bare = replace(self._state, prompt=None, flash=None)
+        frame = compose(bare, self._scene, size, self._around, _moment())
+        brought = _written(errand, lambda path: save_lines(path, frame.lines, size))
+        self._state = replace(self._state, flash=Flash(brought.text, brought.is_bad))
+
+
+def _written(errand: Save, write: Callable[[Path], None]) -> Brought:
+    path = Path(errand.path)
+    try:
+        path = expanded(errand.path)
+        write(path)
+    except FileExistsError:
+        told = f"{path} exists, and is left as it is: give another name"
+        return Brought(errand, text=told, is_bad=True)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        return Brought(errand, text=f"{path} cannot be written: {why}", is_bad=True)
+    return Brought(errand, text=f"written to {path.absolute()}")
+
+
+def _moment() -> Moment:
+    return Moment(time.monotonic(), datetime.now().astimezone())
+
+
+def _proposed_name() -> str:
+    return f"headgate-top-{time.strftime('%Y%m%d-%H%M%S')}.svg"

@@ -1,0 +1,249 @@
+"""What the live screen asks for besides the status, and how each answer is read.
+
+Source: name ──► its last value and fault; only those that the open view names are requested.
+An agent that does not know a route, or may not answer it, says so in the view's own place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from headgate.cli.api import Api, with_query
+from headgate.cli.documents import read, read_list
+from headgate.errors import BadDocument, HeadgateError
+from headgate.tui.trend import Past, Picture
+from headgate.wire.rules import RulesDoc
+from headgate.wire.starvation import StarvationDoc
+from headgate.wire.status import AuditsDoc, RefusalsDoc
+
+if TYPE_CHECKING:  # Read by one view each: what is not open is not loaded.
+    from headgate.wire.budgets import PolicyDoc, StateDoc, ViolationsDoc
+    from headgate.wire.fleet_view import FleetDoc
+    from headgate.wire.history import TimelineDoc
+
+T = TypeVar("T")
+LIST_LIMIT = "200"
+HISTORY_SINCE = "15m"
+STRIP_SINCE, STRIP_STEP_MINUTES = "1h", 2
+STRIP_EVERY_S = 30.0
+MAX_STRIPS = 400
+"""Remembered at a time; who is shown is asked for again."""
+
+
+class Told(Struct, frozen=True):
+    """The last good answer, and why there is no newer one."""
+
+    value: Any = None
+    at_s: float = float("-inf")
+    fault: str = ""
+    tried_at_s: float = float("-inf")
+
+
+class Controlled(Struct, frozen=True):
+    """One database with budgets."""
+
+    policy: PolicyDoc
+    rates: Mapping[str, float] | None
+    """Of its budgets: blocked a second; None: seen once only."""
+    at_s: float
+    state: StateDoc | None
+    """What its statements cost, and how far off that is foreseen."""
+    violations: ViolationsDoc | None
+    faults: Sequence[str]
+
+
+class Strip(Struct, frozen=True):
+    """When a client was held within the last hour: a share of its checks for each step, None
+    where there was none."""
+
+    shares: Sequence[float | None]
+    told: str
+    """What held it most, if anything."""
+
+
+class Scene(Struct, frozen=True):
+    """All that is known, at one instant. Replaced, never edited."""
+
+    picture: Picture
+    told: Mapping[str, Told] = {}
+    strips: Mapping[str, Told] = {}
+
+    def of(self, name: str) -> Told:
+        return self.told.get(name, NOTHING)
+
+
+NOTHING = Told()
+
+
+class Source(NamedTuple):
+    every_s: float
+    ask: Callable[[Api, Told, float], Any]
+    """From the agent, the answer before it, and now."""
+
+
+def next_told(before: Told, ask: Callable[[], Any], now_s: float) -> Told:
+    try:
+        return Told(ask(), now_s, "", now_s)
+    except HeadgateError as error:
+        return Told(before.value, before.at_s, str(error), now_s)
+
+
+# --- each of them ------------------------------------------------------------------------------
+
+
+def _whole(kind: type[Any], path: str, api: Api, _before: Told, _now_s: float) -> Any:
+    return read(kind, api.get(path).document)
+
+
+def _fleet(
+    query: Mapping[str, str | None], api: Api, _before: Told, _now_s: float
+) -> tuple[FleetDoc, bool]:
+    """The fleet, and whether some of its shards were asked for."""
+    from headgate.wire.fleet_view import FleetDoc
+
+    is_part = any(query.get(key) for key in ("unhealthy", "behind"))
+    return read(FleetDoc, api.get("/v1/fleet", **query).document), is_part
+
+
+def _budgets(database: str | None, api: Api, before: Told, now_s: float) -> Sequence[Controlled]:
+    from headgate.wire.budgets import PoliciesDoc, PolicyDoc
+
+    if database is None:
+        policies = read(PoliciesDoc, api.get("/v1/budgets").document).databases
+    else:
+        policies = [read(PolicyDoc, api.get(budget_path(database)).document)]
+    was = {one.policy.database: one for one in before.value or ()}
+    return [_controlled(api, policy, was.get(policy.database), now_s) for policy in policies]
+
+
+def _controlled(api: Api, policy: PolicyDoc, before: Controlled | None, now_s: float) -> Controlled:
+    """Counters are the policy's own; what statements cost is the server's word."""
+    from headgate.wire.budgets import StateDoc, ViolationsDoc
+
+    faults: list[str] = []
+
+    def asked(kind: type[T], below: str, **query: str) -> T | None:
+        try:
+            found = api.get(budget_path(policy.database, below), **query).document
+            return read(kind, found, below)
+        except HeadgateError as error:
+            faults.append(f"{below}: {error}")
+            return None
+
+    rates = None if before is None else _blocked_per_s(before, policy, now_s)
+    state, violations = asked(StateDoc, "state"), asked(ViolationsDoc, "violations", since="1h")
+    return Controlled(policy, rates, now_s, state, violations, faults)
+
+
+def _blocked_per_s(before: Controlled, policy: PolicyDoc, now_s: float) -> dict[str, float] | None:
+    """A counter that fell has started again."""
+    passed_s = now_s - before.at_s
+    if passed_s <= 0:
+        return None
+    was = {b.name: b.counts.blocked_total for b in before.policy.budgets if b.counts}
+    now = {b.name: b.counts.blocked_total for b in policy.budgets if b.counts}
+    return {name: max(0, count - was.get(name, count)) / passed_s for name, count in now.items()}
+
+
+def budget_path(database: str, *below: str) -> str:
+    return "/".join(("/v1/budgets", *(quote(part, safe="") for part in (database, *below))))
+
+
+class Chosen(Struct, frozen=True):
+    """What a command asks for besides a view."""
+
+    database: str | None = None
+    """Its budgets alone."""
+    fleet: Mapping[str, str | None] = {}
+    """Which shards of the fleet."""
+    every_s: float | None = None
+    """How often for those; None: as usual."""
+
+
+def sources(chosen: Chosen) -> Mapping[str, Source]:
+    budgets_s, fleet_s = chosen.every_s or 2.0, chosen.every_s or 5.0
+    return {
+        "rules": Source(2.0, partial(_whole, RulesDoc, DOCUMENTS["rules"])),
+        "starvation": Source(5.0, partial(_whole, StarvationDoc, DOCUMENTS["starvation"])),
+        "refusals": Source(2.0, partial(_whole, RefusalsDoc, DOCUMENTS["refusals"])),
+        "audit": Source(5.0, partial(_whole, AuditsDoc, DOCUMENTS["audit"])),
+        "budgets": Source(budgets_s, partial(_budgets, chosen.database)),
+        "fleet": Source(fleet_s, partial(_fleet, chosen.fleet)),
+    }
+
+
+# --- history -----------------------------------------------------------------------------------
+
+
+def history_of_metrics(api: Api, now: datetime) -> list[Past]:
+    """The last minutes, so that no curve begins empty."""
+    from headgate.wire.history import MetricMinuteDoc
+
+    minutes = read_list(MetricMinuteDoc, api.get(DOCUMENTS["metric_minutes"]).document, "minutes")
+    ages = [(now - _instant(one.at)).total_seconds() - 60.0 for one in minutes]
+    # An agent whose clock runs ahead of ours has no minutes in the future.
+    ahead_s = max(0.0, -min(ages, default=0.0))
+    return [
+        Past((one.database, one.metric), age_s + ahead_s, one.high)
+        for one, age_s in zip(minutes, ages, strict=True)
+    ]
+
+
+def _instant(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise BadDocument("at", f"says {text!r}, which is no time") from None
+
+
+def strip_of(api: Api, client: str) -> Strip:
+    from headgate.wire.history import TimelineDoc
+
+    step = f"{STRIP_STEP_MINUTES}m"
+    document = api.get("/v1/history/timeline", app=client, since=STRIP_SINCE, step=step).document
+    return strip(read(TimelineDoc, document))
+
+
+def strip(timeline: TimelineDoc) -> Strip:
+    begin, end = _instant(timeline.since), _instant(timeline.until)
+    minutes = max(1, round((end - begin).total_seconds() / 60))
+    shares: list[float | None] = [None] * min(-(-minutes // timeline.step_minutes), 200)
+    for one in timeline.bins:
+        at = int((_instant(one.at) - begin).total_seconds() // 60 // timeline.step_minutes)
+        if 0 <= at < len(shares):
+            shares[at] = one.sums.refused_share if one.sums.checks else None
+    by = timeline.total.by[0].by if timeline.total.by else ""
+    return Strip(shares, by)
+
+
+# --- for programs ------------------------------------------------------------------------------
+
+DOCUMENTS: Mapping[str, str] = {
+    "status": "/v1/status",
+    "rules": "/v1/rules",
+    "starvation": "/v1/starvation",
+    "budgets": "/v1/budgets",
+    "refusals": with_query("/v1/refusals", {"limit": LIST_LIMIT}),
+    "audit": with_query("/v1/audit", {"limit": LIST_LIMIT}),
+    "metric_minutes": with_query("/v1/history/metrics", {"since": HISTORY_SINCE}),
+    "timeline": with_query("/v1/history/timeline", {"since": "1h", "step": "5m"}),
+}
+"""Name in the document that `--json` prints, and the path of its answer, kept as it came."""
+
+
+def whole_document(api: Api, at: str) -> dict[str, Any]:
+    """What cannot be had is null, with the reason among the faults."""
+    answers: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for name, path in DOCUMENTS.items():
+        try:
+            answers[name] = api.get(path).document
+        except HeadgateError as error:
+            answers[name], faults[name] = None, str(error)
+    return {"at": at, "agent_url": api.url, **answers, "faults": faults}
