@@ -168,7 +168,7 @@ class Ruling:
         return self._many(ruled, status=200 if dry_run else 201)
 
     async def change_rule(self, call: _Change) -> Response:
-        rule_id, body, said = call.place("rule"), call.body, _said(call)
+        rule_id, body, said = call.place("rule"), call.body, call.change
         if self._is_of_fleet(rule_id):
             ruled = await self._under_way.finish(self._fleet.patched(rule_id, body, **said))
         else:
@@ -179,7 +179,7 @@ class Ruling:
 
     async def lift_rule(self, call: Call[DryRun, None]) -> Response:
         """Answers with what was lifted: both, where two were set together."""
-        rule_id, said = call.place("rule"), _said(call)
+        rule_id, said = call.place("rule"), call.change
         if self._is_of_fleet(rule_id):
             here = self._is_in_force(rule_id)
             lifted = self._fleet.lifted(rule_id, in_force_here=here, **said)
@@ -395,10 +395,6 @@ RULING_ROUTES = (
         role=Role.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
     ),
 )  # fmt: skip
-
-
-def _said(call: Call[DryRun, Any]) -> dict[str, Any]:
-    return {"who": call.who, "expect": call.expected_revision, "dry_run": call.query.dry_run}
 
 
 def _of_the_fleet(origin: Origin) -> str:
