@@ -24,7 +24,14 @@ from headgate.core.change_log import ChangeMade
 from headgate.core.lint import Advice
 from headgate.core.names import Identity
 from headgate.core.reach import HERE, Level, Reach
-from headgate.core.rule_settings import FIXED, ONE_END, RULE_SETTINGS, KnownMetrics, rule_schema
+from headgate.core.rule_settings import (
+    FIXED,
+    ONE_END,
+    RULE_SETTINGS,
+    KnownMetrics,
+    parse_target,
+    rule_schema,
+)
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.samples import Instant
 from headgate.core.settings import Setting, number, read_table, settings_schema, table, text
@@ -49,8 +56,8 @@ from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
 FAVOR_SETTINGS = table(
     (
-        Setting("target", "Who is favored: a client, or a level of it.", text()),
-        Setting("over", "Over whom.", text(), default=EVERYONE),
+        Setting("target", "Who is favored: a client, or a level of it.", parse_target),
+        Setting("over", "Over whom.", parse_target, default=EVERYONE),
         Setting(
             "ratio",
             "Share of the others' checks to refuse.",
