@@ -13,7 +13,10 @@ import pytest
 
 from headgate.__main__ import main
 from headgate.cli import api
-from tests.cli.scripted import ScriptedAgent
+from headgate.cli.json_documents import DOCUMENTS
+from headgate.http.openapi import documents
+from tests.cli.scripted import Heard, ScriptedAgent
+from tests.fixtures.api import route_of
 from tests.fixtures.eventually import DEADLINE_S
 
 _AMBIENT = ("HEADGATE_URL", "HEADGATE_TOKEN", "XDG_RUNTIME_DIR", "COLUMNS", "NO_COLOR")
@@ -65,9 +68,21 @@ def run(
         except SystemExit as end:
             code = end.code
         shown = capsys.readouterr()
+        if "--json" in argv and not code:
+            expect_documented(argv, scripted.heard)
         return Ran(int(code or 0), shown.out, shown.err)
 
     return call
+
+
+def expect_documented(argv: tuple[str, ...], heard: list[Heard]) -> None:
+    """What `--json` printed is what the table of documents says: of the last route asked."""
+    words = " ".join(argv)
+    fits = [name for name in DOCUMENTS if words == name or words.startswith(f"{name} ")]
+    route = route_of(heard[-1].method, heard[-1].path) if heard else None
+    if fits and route is not None:
+        answered = {doc.__name__ for doc in documents(route)}
+        assert answered & set(DOCUMENTS[max(fits, key=len)].split()), (words, answered)
 
 
 def headgate(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import typer
+
+from headgate.cli.app import app
 from headgate.cli.exits import exit_code_rows
-from headgate.cli.reference import render
+from headgate.cli.json_documents import DOCUMENTS, OWN
+from headgate.cli.reference import _commands, render
+from headgate.http.control import description
 
 PAGE = render()
 
@@ -19,3 +26,15 @@ def test_tables_are_not_broken_by_their_cells() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `-")]
     assert rows
     assert all(line.replace("\\|", "").count("|") == 3 for line in rows)
+
+
+def test_what_json_prints_is_said_of_every_command_that_has_it() -> None:
+    root: Any = typer.main.get_command(app)
+    commands = {
+        path.removeprefix("headgate ")
+        for path, command in _commands(root, "headgate")
+        if any("--json" in param.opts for param in command.params)
+    }
+    assert commands == {*DOCUMENTS, *OWN}
+    known = set(description()["components"]["schemas"])
+    assert {name for names in DOCUMENTS.values() for name in names.split()} <= known

@@ -9,6 +9,7 @@ every time.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,13 @@ BOUNDED = settings(
 STATES = ["2xx", "401", "403", "404", "409", "412", "413", "421", "429", "5xx"]
 """What depends on state and settings alone: who asks, what there is, what a metric says, how busy
 the agent is, how long a body may be. A check is rejected with 417 and 429 as well."""
+
+
+SHAPE = re.compile(
+    r"not (a string|a boolean|a number|a list|a table|null)\b|unknown setting|must be one of"
+    r"|must be a list|(characters|entries), at most|is NaN|must be (at least|more than|from) [0-9]"
+)
+"""How settings say that a value has the wrong shape, which a schema can say: no 422 is for that."""
 
 
 def described(*, refusing: bool) -> BaseSchema:
@@ -92,6 +100,9 @@ def change(case: Any, served: Served) -> None:
     if case.path_parameters and "database" in case.path_parameters:
         case.path_parameters["database"] = "main"
     headers = {"Authorization": bearer(OPERATOR)}
-    case.call_and_validate(
+    response = case.call_and_validate(
         base_url=served.base_url, headers=headers, excluded_checks=[ignored_auth]
     )
+    if response.status_code == 422 and case.meta.generation.mode.is_positive:
+        faults = response.json().get("faults", [])
+        assert [fault for fault in faults if SHAPE.search(fault)] == []

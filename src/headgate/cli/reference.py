@@ -10,6 +10,7 @@ import typer
 
 from headgate.cli.app import app
 from headgate.cli.exits import exit_code_rows
+from headgate.cli.json_documents import DOCUMENTS, OWN
 
 COMMON = ("url", "token")
 _OPTIONS_HEAD = ("| option | meaning |", "|---|---|")
@@ -91,9 +92,17 @@ def _section(path: str, command: Any) -> str:
     lines += ["```", usage.rstrip(), "```", ""]
     if options:
         lines += [*_OPTIONS_HEAD, *(_option(p) for p in options), ""]
+    if any("--json" in p.opts for p in options):
+        lines += [f"`--json` prints {_printed(path.removeprefix('headgate '))}.", ""]
     if common:
         lines += [f"And {' and '.join(common)}, see [common options](#common-options).", ""]
     return "\n".join(lines)
+
+
+def _printed(command: str) -> str:
+    names = DOCUMENTS.get(command, "").split()
+    links = (f"[{name}](documents.md#{name.lower()})" for name in names)
+    return " or ".join(links) or OWN[command]
 
 
 def _argument(param: Any) -> str:

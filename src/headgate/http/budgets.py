@@ -240,15 +240,15 @@ class Budgeting:
 
     async def put_policy(self, call: Call[DryRun, dict[str, Any]]) -> Response:
         controlled = self._controlled(call)
-        return await self._changed(controlled, controlled.book.put(call.body, **_change_of(call)))
+        return await self._changed(controlled, controlled.book.put(call.body, **call.change))
 
     async def cap(self, call: Call[DryRun, CapBody]) -> Response:
         controlled = self._controlled(call)
-        capping = controlled.book.cap(call.body.mode_cap, **_change_of(call))
+        capping = controlled.book.cap(call.body.mode_cap, **call.change)
         return await self._changed(controlled, capping)
 
     async def put_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
-        kw, name = _change_of(call), call.place("name")
+        kw, name = call.change, call.place("name")
         new = call.request.headers.get("if-none-match", "").strip() == "*"
         given = {key: value for key, value in call.body.items() if value is not None}
         reach = _reach_of(call.query.reach, given.pop(REACH, None))
@@ -262,7 +262,7 @@ class Budgeting:
         return await self._changed(controlled, change, name, created=created)
 
     async def patch_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
-        kw, name = _change_of(call), call.place("name")
+        kw, name = call.change, call.place("name")
         reach = _reach_of(call.query.reach, call.body.get(REACH))
         given = {key: value for key, value in call.body.items() if key != REACH}
         if reach != HERE:
@@ -273,7 +273,7 @@ class Budgeting:
         return await self._changed(controlled, change, name)
 
     async def delete_budget(self, call: Call[Reaching, None]) -> Response:
-        kw, name = _change_of(call), call.place("name")
+        kw, name = call.change, call.place("name")
         if (reach := _reach_of(call.query.reach)) != HERE:
             removal = self._fleet.remove_budget(name, reach=reach, **kw)
             return await self._changed_for_fleet(call, removal, reach)
@@ -282,12 +282,12 @@ class Budgeting:
 
     async def forgive(self, call: Call[DryRun, None]) -> Response:
         controlled, name = self._controlled(call), call.place("name")
-        forgiving = controlled.book.forgive(name, **_change_of(call))
+        forgiving = controlled.book.forgive(name, **call.change)
         return await self._changed(controlled, forgiving, name)
 
     async def rollback(self, call: Call[DryRun, RollbackBody]) -> Response:
         controlled = self._controlled(call)
-        going_back = controlled.book.rollback(call.body.revision, **_change_of(call))
+        going_back = controlled.book.rollback(call.body.revision, **call.change)
         return await self._changed(controlled, going_back)
 
     # --- steps -----------------------------------------------------------------------------
@@ -457,11 +457,6 @@ BUDGET_ROUTES = (
         role=Role.OPERATOR, query=DryRun, refuses="a policy that can no longer be set",
     ),
 )  # fmt: skip
-
-
-def _change_of(call: Call[Any, Any]) -> dict[str, Any]:
-    """Who, on what it was built, and whether only to try."""
-    return {"who": call.who, "expect": call.expected_revision, "dry_run": call.query.dry_run}
 
 
 def _reach_of(asked: str | None, said: Any = None) -> Reach:

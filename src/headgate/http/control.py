@@ -299,8 +299,7 @@ class Control:
         dry_run = call.query.dry_run
         database, metric = call.place("database"), call.place("metric")
         book = await self._reaching.target(call.query.reach, database)
-        said = {"who": call.who, "expect": call.expected_revision, "dry_run": dry_run}
-        change = getattr(book, verb)(database, metric, *settings, **said, **more)
+        change = getattr(book, verb)(database, metric, *settings, **call.change, **more)
         made: Proposal | ChangeMade = await self._under_way.finish(change)
         if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)

@@ -129,12 +129,7 @@ PLACES: Mapping[str, dict[str, Any]] = {
     "name": {"type": "string", "examples": ["exports"]},
     "revision": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "examples": ["12"]},
     "rule": {"type": "string", "examples": ["r-1a2b3c"]},
-    "threshold": {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "exclusiveMaximum": 1e12,
-        "examples": ["2.5"],
-    },
+    "threshold": {"type": "number", **_THRESHOLD, "examples": ["2.5"]},
     "type": {"type": "string", "examples": ["mysql"]},
 }
 """What stands in a path."""
@@ -171,6 +166,12 @@ class Call(Generic[Q, B]):
             message = f"If-Match is {raw!r}, must be an ETag this server gave"
             raise InvalidRequest(message, status=412)
         return int(match[1])
+
+    @property
+    def change(self) -> dict[str, Any]:
+        """Who, on what it was built, and whether only to try: as books take it."""
+        dry_run = self.query.dry_run  # type: ignore[attr-defined]
+        return {"who": self.who, "expect": self.expected_revision, "dry_run": dry_run}
 
 
 _NUMBER = re.compile(r"[0-9]{1,19}")

@@ -24,7 +24,14 @@ from headgate.core.change_log import ChangeMade
 from headgate.core.lint import Advice
 from headgate.core.names import Identity
 from headgate.core.reach import HERE, Level, Reach
-from headgate.core.rule_settings import FIXED, ONE_END, RULE_SETTINGS, KnownMetrics, rule_schema
+from headgate.core.rule_settings import (
+    FIXED,
+    ONE_END,
+    RULE_SETTINGS,
+    KnownMetrics,
+    parse_target,
+    rule_schema,
+)
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.samples import Instant
 from headgate.core.settings import Setting, number, read_table, settings_schema, table, text
@@ -49,8 +56,8 @@ from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
 FAVOR_SETTINGS = table(
     (
-        Setting("target", "Who is favored: a client, or a level of it.", text()),
-        Setting("over", "Over whom.", text(), default=EVERYONE),
+        Setting("target", "Who is favored: a client, or a level of it.", parse_target),
+        Setting("over", "Over whom.", parse_target, default=EVERYONE),
         Setting(
             "ratio",
             "Share of the others' checks to refuse.",
@@ -168,7 +175,7 @@ class Ruling:
         return self._many(ruled, status=200 if dry_run else 201)
 
     async def change_rule(self, call: _Change) -> Response:
-        rule_id, body, said = call.place("rule"), call.body, _said(call)
+        rule_id, body, said = call.place("rule"), call.body, call.change
         if self._is_of_fleet(rule_id):
             ruled = await self._under_way.finish(self._fleet.patched(rule_id, body, **said))
         else:
@@ -179,7 +186,7 @@ class Ruling:
 
     async def lift_rule(self, call: Call[DryRun, None]) -> Response:
         """Answers with what was lifted: both, where two were set together."""
-        rule_id, said = call.place("rule"), _said(call)
+        rule_id, said = call.place("rule"), call.change
         if self._is_of_fleet(rule_id):
             here = self._is_in_force(rule_id)
             lifted = self._fleet.lifted(rule_id, in_force_here=here, **said)
@@ -395,10 +402,6 @@ RULING_ROUTES = (
         role=Role.OPERATOR, query=DryRun, refuses="a rule that is not suspended here",
     ),
 )  # fmt: skip
-
-
-def _said(call: Call[DryRun, Any]) -> dict[str, Any]:
-    return {"who": call.who, "expect": call.expected_revision, "dry_run": call.query.dry_run}
 
 
 def _of_the_fleet(origin: Origin) -> str:
