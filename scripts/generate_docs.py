@@ -601,7 +601,7 @@ def _told(schema: Mapping[str, Any]) -> str:
 
 def _doc_link(name: str) -> str:
     name = name.rpartition("/")[2]
-    return f"[{name}](documents.md#{name.lower()})"
+    return f"[{name}](documents.md#{name.lower().replace(".", "")})"
 
 
 PAGES: dict[str, Callable[[], str]] = {

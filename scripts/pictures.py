@@ -45,7 +45,7 @@ TERMINAL = {"FORCE_COLOR": "1", "COLUMNS": str(COLUMNS), "TERM": "xterm-256color
 HEADGATE = [sys.executable, "-m", "headgate"]
 COMMANDS = (
     ["status"],
-    ["check", "--app", "etl:nightly", "--database", "main", "--metrics", "shard/lag"],
+    ["check", "--as", "etl:nightly", "--database", "main", "--metrics", "shard/lag"],
 )
 NO_GUIDE = "http://127.0.0.1:1"
 WITHIN_S = 90.0

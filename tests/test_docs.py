@@ -232,6 +232,20 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    heads = (re.sub(r"[`*]", "", head) for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_anchors_lead_somewhere(path: Path) -> None:
+    links = [(m[1], m[2]) for m in LINK.finditer(path.read_text()) if m[2] and "://" not in m[1]]
+    pages = [(path.parent / page, anchor[1:]) for page, anchor in links if page.endswith(".md")]
+    assert [anchor for page, anchor in pages if anchor not in anchors(page)] == []
+
+
 def test_the_index_links_every_page_and_the_readme_links_the_index() -> None:
     linked = {m[1] for m in LINK.finditer((DOCS / "index.md").read_text())}
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"index.md"}

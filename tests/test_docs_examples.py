@@ -24,6 +24,7 @@ from tests.http.serving import Plan, Served, serving
 
 ROOT = Path(__file__).parent.parent
 ASKING = ROOT / "docs" / "howto" / "ask-from-a-job.md"
+SDK = ROOT / "docs" / "reference" / "sdk.md"
 WITHOUT = ROOT / "docs" / "explanation" / "without-a-throttler.md"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 AGENT = re.compile(r"https?://[\w.-]+:8087")
@@ -32,7 +33,7 @@ ROWS = [{"id": number} for number in range(1, 251)]
 
 def blocks() -> list[Any]:
     """Those that ask; the README's others belong to other tests."""
-    pages = (ROOT / "README.md", ASKING, WITHOUT)
+    pages = (ROOT / "README.md", ASKING, SDK, WITHOUT)
     found = [(page, match) for page in pages for match in PYTHON.finditer(page.read_text())]
     return [
         pytest.param(match[1], id=f"{page.stem}-{page.read_text()[: match.start()].count(chr(10))}")
@@ -148,7 +149,7 @@ def handshake(
 
 
 def test_every_event_is_documented() -> None:
-    page = ASKING.read_text()
+    page = SDK.read_text()
     assert [kind.__name__ for kind in EVENTS if f"`{kind.__name__}`" not in page] == []
 
 

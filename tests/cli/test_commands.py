@@ -25,9 +25,9 @@ from tests.cli.documents import STARVATION, SUSPECT, TIMELINE
 from tests.cli.scripted import Reply, ScriptedAgent, problem
 from tests.fixtures.agents import HOST_ONLY
 
-CHECK = ("check", "--app", "etl:nightly", "--database", "main")
+CHECK = ("check", "--as", "etl:nightly", "--database", "main")
 EXPLAINED = builders.explained(builders.refusal(), needed=["lag must fall from 7.2 s"])
-EXPLAIN = ("explain", "--app", "etl:nightly", "--database", "main")
+EXPLAIN = ("explain", "--as", "etl:nightly", "--database", "main")
 QUEUE = "/v1/databases/main/metrics/queue_depth"
 REFUSED_URL = "http://127.0.0.1:1"
 
@@ -175,7 +175,7 @@ def test_check_waits_for_an_agent_that_is_restarted(
 
 def test_a_name_that_cannot_be_one_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:
     scripted.replies["GET", "/v1/check"] = problem(400, "client name 'a b' has odd letters")
-    ran = run("check", "--app", "a b", "--database", "main")
+    ran = run("check", "--as", "a b", "--database", "main")
     assert ran.code == 2
     assert "the agent answers 400: client name" in ran.err
 

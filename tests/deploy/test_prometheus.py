@@ -35,7 +35,7 @@ from tests.fixtures.eventually import eventually
 
 CASES = Path(__file__).parent / "alerts.test.yml"
 TOOL_S = 60.0
-HOWTO = ROOT / "docs" / "howto" / "monitoring.md"
+RUNBOOK = ROOT / "docs" / "reference" / "runbook.md"
 CANNOT_BE = {
     "HeadgateNobodyScraped": "there are agents to scrape here; in alerts.test.yml there are none"
 }
@@ -83,18 +83,18 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
 
 
 def test_every_alert_says_what_to_do() -> None:
-    told = HOWTO.read_text()
+    told = RUNBOOK.read_text()
     for rule in alerts():
         name, notes = rule["alert"], rule["annotations"]
         assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
-        assert notes["runbook"] == f"docs/howto/monitoring.md#{name.lower()}"
+        assert notes["runbook"] == f"docs/reference/runbook.md#{name.lower()}"
         assert "`" in notes["description"], f"{name}: no command"
-        assert f"\n### {name}\n" in told, f"{name} has no section in the how-to"
+        assert f"\n## {name}\n" in told, f"{name} has no section in the runbook"
 
 
 def test_the_runbook_has_no_section_without_an_alert() -> None:
     names = {rule["alert"] for rule in alerts()}
-    assert set(re.findall(r"^### (Headgate\w+)$", HOWTO.read_text(), re.MULTILINE)) == names
+    assert set(re.findall(r"^## (Headgate\w+)$", RUNBOOK.read_text(), re.MULTILINE)) == names
 
 
 def test_every_command_of_an_alert_exists() -> None:

@@ -81,7 +81,7 @@ def test_the_command_line_trusts_what_the_system_trusts(
     serving: AgentProcess, tmp_path: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", "check", "--app", "a", "--database", "main"],
+        [sys.executable, "-m", "headgate", "check", "--as", "a", "--database", "main"],
         env={"HEADGATE_URL": serving.url, "SSL_CERT_FILE": str(tmp_path / "ca.pem")},
         capture_output=True,
         text=True,

@@ -33,7 +33,6 @@ App: TypeAlias = Annotated[
     str,
     typer.Option(
         "--as",
-        "--app",
         envvar="HEADGATE_APP",
         metavar="NAME",
         help="The client's name: levels joined by colons, such as etl:nightly.",

@@ -33,7 +33,7 @@ _EXAMPLES = """\
 
 ```sh
 # One piece of work, if the database can bear it; wait up to a minute for leave.
-headgate check --app etl:nightly --database main --wait 60 && ./purge_one_batch
+headgate check --as etl:nightly --database main --wait 60 && ./purge_one_batch
 
 # A metric of your own, tried first and then set (needs allow_runtime_sql = true).
 headgate metrics add main queue_depth sql="select count(*) from jobs" threshold=1000 --dry-run
@@ -47,7 +47,7 @@ headgate metrics set main lag threshold=10s --for 2h
 headgate metrics revert main lag
 
 # Why does my job wait?
-headgate explain --app etl:nightly --database main
+headgate explain --as etl:nightly --database main
 ```
 """
 

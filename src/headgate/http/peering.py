@@ -210,7 +210,7 @@ PEERING_ROUTES = (
         refuses="a time that is not above 0 and at most 1h",
         sends={"for": "60s", "reason": "upgrade"},
         about="At the primary's agent; 409 at a replica's. Checks at shard scope are rejected from "
-        "now on: [announce a switchover](../howto/shard.md#announce-a-planned-switchover).",
+        "now on: [announce a switchover](shard.md#announce-a-planned-switchover).",
     ),
     Route(
         "DELETE", f"{_SHARD}/handover", "take_back", "Take the announcement back", ShardDoc,

@@ -369,7 +369,7 @@ RULING_ROUTES = (
         example={"dry_run": "true"},
         sends={"target": "etl", "kind": "ratio", "ratio": 0.9, "for": "2h", "reason": "too much"},
         about="The [settings of a rule](rules.md). `copies` says which agents of the "
-        "[shard](../howto/rules.md#rules-of-a-shard) have it; null where it is for this agent "
+        "[shard](rules-in-detail.md#rules-of-a-shard) have it; null where it is for this agent "
         "alone, or in etcd.",
     ),
     Route(

@@ -368,7 +368,7 @@ def keep(served: Served, *tallies: tuple[int, str, str, str, int]) -> None:
 
 def test_the_empty_page_says_how_to_ask(serve_alone: Served) -> None:
     shown = text_of(Visitor(serve_alone).get("/clients"))
-    assert "No client has asked yet." in shown and "headgate check --app etl:nightly" in shown
+    assert "No client has asked yet." in shown and "headgate check --as etl:nightly" in shown
     assert "starvation is not watched here" in shown and "does not list the sessions" in shown
 
 
