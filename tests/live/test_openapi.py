@@ -105,4 +105,6 @@ def change(case: Any, served: Served) -> None:
     )
     if response.status_code == 422 and case.meta.generation.mode.is_positive:
         faults = response.json().get("faults", [])
+        if case.path == "/v1/rules/favor":  # A rule's target is made of both names together.
+            faults = [fault for fault in faults if not fault.startswith("rule.target:")]
         assert [fault for fault in faults if SHAPE.search(fault)] == []

@@ -375,7 +375,8 @@ RULING_ROUTES = (
     Route(
         "POST", f"{_RULES}/favor", "favor", "Prioritize a client by throttling all the others",
         RulesDoc, created=True, role=Role.OPERATOR, query=DryRun, body=Settings(_favor_schema),
-        refuses=_FAULTS, example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
+        refuses=f"{_FAULTS}; two names that are too long together",
+        example={"dry_run": "true"}, sends={"target": "billing", "for": "1h"},
         about="Sets two rules: a ratio on everybody (`over`), none on `target`.",
     ),
     Route(
