@@ -601,7 +601,8 @@ def _told(schema: Mapping[str, Any]) -> str:
 
 def _doc_link(name: str) -> str:
     name = name.rpartition("/")[2]
-    return f"[{name}](documents.md#{name.lower().replace(".", "")})"
+    anchor = name.lower().replace(".", "")
+    return f"[{name}](documents.md#{anchor})"
 
 
 PAGES: dict[str, Callable[[], str]] = {

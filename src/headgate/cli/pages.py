@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -33,7 +33,6 @@ from headgate.cli.words import (
     local_time,
     plain,
 )
-from headgate.present.changes import settings_changed
 from headgate.present.metrics import (
     absence_text,
     nearest,
@@ -43,18 +42,20 @@ from headgate.present.metrics import (
 )
 from headgate.present.rules import applied_view, chance_text
 from headgate.present.shard import facts
-from headgate.wire.answers import AnswerDoc
 from headgate.wire.reasons import duration
-from headgate.wire.rules import ExplainDoc
-from headgate.wire.shard import ShardDoc
-from headgate.wire.status import (
-    ClientDoc,
-    MetricsDoc,
-    MetricView,
-    RefusalDoc,
-    RemovedDoc,
-    WideMetricDoc,
-)
+
+if TYPE_CHECKING:
+    from headgate.wire.answers import AnswerDoc
+    from headgate.wire.rules import ExplainDoc
+    from headgate.wire.shard import ShardDoc
+    from headgate.wire.status import (
+        ClientDoc,
+        MetricsDoc,
+        MetricView,
+        RefusalDoc,
+        RemovedDoc,
+        WideMetricDoc,
+    )
 
 # --- check and explain ---------------------------------------------------------------------
 
@@ -251,6 +252,8 @@ def change_page(
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], canvas: Canvas) -> list[Text]:
+    from headgate.present.changes import settings_changed
+
     changed = sorted(settings_changed(before, after), key=lambda one: one.setting)
     if not changed:
         return [Text("  nothing differs from what it was", style="dim")]

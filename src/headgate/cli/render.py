@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rich.console import Group, RenderableType
@@ -25,11 +26,13 @@ from headgate.present.metrics import UNSPOKEN, absence_text, state_of, threshold
 from headgate.present.status import SLOW, agent_notes, database_state, fleet_note, store_note
 from headgate.present.view import Note, Step
 from headgate.present.words import LOUD, advice_of, per_s
-from headgate.wire.answers import MetricDoc
-from headgate.wire.fleet import FleetFollowingDoc
 from headgate.wire.reasons import duration
-from headgate.wire.shard import ShardDoc
-from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc, StoreDoc
+
+if TYPE_CHECKING:
+    from headgate.wire.answers import MetricDoc
+    from headgate.wire.fleet import FleetFollowingDoc
+    from headgate.wire.shard import ShardDoc
+    from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc, StoreDoc
 
 STATE_STYLES = {
     "healthy": "green",

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headgate.core.decision import Verdict
 from headgate.present.view import Said, Tone
 from headgate.present.words import age
-from headgate.wire.history import ClientsSumsDoc, SumsDoc
 from headgate.wire.reasons import duration
-from headgate.wire.status import ClientDoc
+
+if TYPE_CHECKING:
+    from headgate.wire.history import ClientsSumsDoc, SumsDoc
+    from headgate.wire.status import ClientDoc
 
 SILENT_AFTER_S = 60.0
 HELD_AFTER_S = 5.0
@@ -91,7 +93,7 @@ def seen_of(
     return [_seen(name, mine, in_minute, in_hour) for name, mine in by_name.items()]
 
 
-_Sums = Mapping[str, list[SumsDoc]]
+_Sums: TypeAlias = "Mapping[str, list[SumsDoc]]"
 
 
 def _by_client(doc: ClientsSumsDoc | None) -> _Sums | None:

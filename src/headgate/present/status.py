@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headgate.core.samples import Cause
 from headgate.present.metrics import (
@@ -22,10 +23,12 @@ from headgate.present.metrics import (
     told,
 )
 from headgate.present.view import Note, Step, Tone
-from headgate.wire.answers import MetricDoc
-from headgate.wire.fleet import FleetFollowingDoc
 from headgate.wire.reasons import duration, quantity
-from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
+
+if TYPE_CHECKING:
+    from headgate.wire.answers import MetricDoc
+    from headgate.wire.fleet import FleetFollowingDoc
+    from headgate.wire.status import ClientDoc, DatabaseDoc, MetricView, StatusDoc, StoreDoc
 
 HELD_WITHIN_S = 60.0
 """A client that was refused and has not asked since then is not waiting any more."""
