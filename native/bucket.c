@@ -46,8 +46,8 @@ uint64_t hg_drain_ns(uint64_t cost_ns, uint32_t rate_mpct, uint32_t cpus_milli)
 
 uint64_t hg_cpu_ns(uint64_t drains_in_ns, uint32_t rate_mpct, uint32_t cpus_milli)
 {
-    unsigned __int128 wide
-        = (unsigned __int128) drains_in_ns * ((uint64_t) rate_mpct * cpus_milli) / DRAIN_SCALE;
+    unsigned __int128 wide = (unsigned __int128) drains_in_ns * ((uint64_t) rate_mpct * cpus_milli)
+                             / DRAIN_SCALE;
 
     return wide < HG_FAR ? (uint64_t) wide : HG_FAR;
 }
@@ -91,8 +91,8 @@ static bool out_of_line(const hg_bucket *bucket, const hg_budget *budget)
 /* What it owes by the policy's rate and epoch, should it not have been brought in line. */
 static uint64_t owed_by(const hg_bucket *bucket, const hg_budget *budget, uint64_t now_ns)
 {
-    uint64_t owed_ns
-        = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire), now_ns);
+    uint64_t owed_ns = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire),
+                               now_ns);
     uint32_t rate_mpct = atomic_load_explicit(&bucket->rate_mpct, memory_order_acquire);
 
     if (owed_ns == 0 || !hg_is_timed(budget))
@@ -166,14 +166,12 @@ static bool pin(hg_region *region, uint32_t index, uint64_t key, uint32_t worker
 /* The workers alone: the statement goes on holding the bucket in its place. */
 void hg_bucket_enter(hg_region *region, uint32_t index, uint32_t workers)
 {
-    atomic_fetch_add_explicit(&hg_bucket_in(region, index)->holders, workers,
-                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&hg_bucket_in(region, index)->holders, workers, memory_order_relaxed);
 }
 
 void hg_bucket_leave(hg_region *region, uint32_t index, uint32_t workers)
 {
-    atomic_fetch_sub_explicit(&hg_bucket_in(region, index)->holders, workers,
-                              memory_order_relaxed);
+    atomic_fetch_sub_explicit(&hg_bucket_in(region, index)->holders, workers, memory_order_relaxed);
 }
 
 /* What has to give way, the cheapest first (R112). */
@@ -216,8 +214,8 @@ static choice choose_way(hg_region *region, uint32_t first, const hg_terms *term
     choice best = {NO_ROOM, 0, 0};
 
     for (uint32_t way = 0; way < (is_own(terms) ? HG_WAYS : HG_EACH_WAYS); way++) {
-        uint64_t key
-            = atomic_load_explicit(&hg_bucket_keys_in(region)[first + way], memory_order_relaxed);
+        uint64_t key = atomic_load_explicit(&hg_bucket_keys_in(region)[first + way],
+                                            memory_order_relaxed);
         const hg_bucket *bucket = hg_bucket_in(region, first + way);
         choice this = {way < HG_EACH_WAYS ? FREE : RESERVED, way, 0};
 
@@ -415,8 +413,7 @@ void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *look
     bucket = hg_bucket_in(region, index);
     if (out_of_line(bucket, terms->budget))
         take_over(region, index, terms);
-    lookup->running
-        = (uint32_t) atomic_load_explicit(&bucket->holders, memory_order_acquire);
+    lookup->running = (uint32_t) atomic_load_explicit(&bucket->holders, memory_order_acquire);
     lookup->owed_ns = owed_by(bucket, terms->budget, terms->now_ns);
     /* Looked at without a pin: it may have become another's meanwhile. */
     if (atomic_load_explicit(&hg_bucket_keys_in(region)[index], memory_order_relaxed)
@@ -428,8 +425,7 @@ void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *look
     lookup->owed_ns = 0;
 }
 
-uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint,
-                        uint32_t *running)
+uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint, uint32_t *running)
 {
     uint32_t index = hint;
     hg_bucket *bucket;

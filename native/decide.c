@@ -158,8 +158,8 @@ static void look_at(question *q, uint32_t match)
     at->size_ns = 0;
     at->lookup = (hg_lookup){HG_NO_BUCKET, 0, 0};
     if (at->timed) {
-        at->drains_in_ns
-            = hg_drain_ns(q->estimate_ns, budget->rate_mpct, hg_plan(q->region)->cpus_milli);
+        at->drains_in_ns = hg_drain_ns(q->estimate_ns, budget->rate_mpct,
+                                       hg_plan(q->region)->cpus_milli);
         at->size_ns = size_ns(budget);
     }
     if (at->kept) {
@@ -342,8 +342,7 @@ static uint64_t fitting_ns(const question *q)
 static void judge(question *q)
 {
     look_at_all(q);
-    if (q->trial || !hg_never_fits(q->answer)
-        || !hg_may_try_again(q->region, q->ask, q->known_ns))
+    if (q->trial || !hg_never_fits(q->answer) || !hg_may_try_again(q->region, q->ask, q->known_ns))
         return;
     q->estimate_ns = fitting_ns(q);
     q->trial = q->estimate_ns < q->known_ns;
@@ -365,8 +364,8 @@ static bool may_run(question *q)
     return q->answer->verdict < HG_DELAY;
 }
 
-static void ask(question *q, hg_region *region, const hg_policy *policy,
-                const hg_matches *matches, const hg_ask *asked, hg_answer *out)
+static void ask(question *q, hg_region *region, const hg_policy *policy, const hg_matches *matches,
+                const hg_ask *asked, hg_answer *out)
 {
     q->region = region;
     q->policy = policy;
@@ -412,9 +411,8 @@ static uint8_t take_held(question *q, look *at, uint32_t running, hg_holding_one
         return HG_CONCURRENCY;
     }
     if (at->timed
-        && !hg_bucket_charge(hg_bucket_in(q->region, one->index), q->ask->now_ns,
-                             at->drains_in_ns, may_fail ? NO_BOUND : at->size_ns, one,
-                             &owed_ns)) {
+        && !hg_bucket_charge(hg_bucket_in(q->region, one->index), q->ask->now_ns, at->drains_in_ns,
+                             may_fail ? NO_BOUND : at->size_ns, one, &owed_ns)) {
         at->lookup.owed_ns = owed_ns; /* what it failed by, whatever has been given back since */
         return HG_BUCKET;
     }
@@ -575,8 +573,8 @@ void hg_resume(hg_region *region, hg_holding *holding)
     }
 }
 
-static void settle_charge(hg_region *region, const hg_holding *holding,
-                          const hg_holding_one *one, uint64_t actual_ns, uint64_t now_ns)
+static void settle_charge(hg_region *region, const hg_holding *holding, const hg_holding_one *one,
+                          uint64_t actual_ns, uint64_t now_ns)
 {
     hg_bucket *bucket = hg_bucket_in(region, one->index);
     uint32_t rate_mpct = atomic_load_explicit(&bucket->rate_mpct, memory_order_relaxed);
@@ -585,14 +583,12 @@ static void settle_charge(hg_region *region, const hg_holding *holding,
     if (rate_mpct == 0 || actual_ns == holding->estimate_ns)
         return;
     if (actual_ns > holding->estimate_ns)
-        hg_bucket_charge_more(
-            bucket, now_ns,
-            hg_drain_ns(actual_ns - holding->estimate_ns, rate_mpct, cpus_milli));
+        hg_bucket_charge_more(bucket, now_ns,
+                              hg_drain_ns(actual_ns - holding->estimate_ns, rate_mpct, cpus_milli));
     else if (rate_mpct == one->rate_mpct) /* else its time is reckoned anew, and nobody knows what
                                            * of it is left: nothing is given back */
         hg_bucket_refund(bucket, one,
-                         one->charged_ns - hg_drain_ns(actual_ns, rate_mpct, cpus_milli),
-                         now_ns);
+                         one->charged_ns - hg_drain_ns(actual_ns, rate_mpct, cpus_milli), now_ns);
 }
 
 static void settle_one(hg_region *region, const hg_holding *holding, hg_holding_one *one,
@@ -635,8 +631,8 @@ static void charge_one(hg_region *region, const hg_policy *policy, const hg_matc
     hg_bucket_release(region, index, 0);
 }
 
-void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches, uint64_t cost_ns,
-               uint64_t now_ns)
+void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+               uint64_t cost_ns, uint64_t now_ns)
 {
     cost_ns = hg_least(cost_ns, HG_MAX_COST_NS);
     for (uint32_t i = 0; i < matches->count; i++)

@@ -187,8 +187,8 @@ static bool bracket_analyzes(hg_tokens *tokens)
 /* On to the first token that is no option of EXPLAIN: whether ANALYZE was among them. */
 static bool options_analyze(hg_tokens *tokens)
 {
-    static const char *const options[] = {"analyze", "analyse", "verbose", "extended", "partitions",
-                                          "format", NULL};
+    static const char *const options[] = {"analyze",    "analyse", "verbose", "extended",
+                                          "partitions", "format",  NULL};
     bool analyzes = false;
 
     while (is_any(tokens, options)) {

@@ -7,10 +7,10 @@ uint64_t hg_hash(uint64_t seed, const void *bytes, size_t length)
 }
 
 /* A nibble at a time, 64 bytes of table, for what is short. */
-static const uint32_t crc_nibbles[16] = {
-    0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u,
-    0x4db26158u, 0x5005713cu, 0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu,
-    0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
+static const uint32_t crc_nibbles[16] = {0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu,
+                                         0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
+                                         0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu,
+                                         0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu};
 
 static uint32_t crc_byte(uint32_t crc)
 {
@@ -35,8 +35,8 @@ static uint32_t crc_long(uint32_t crc, const uint8_t *at, size_t eights)
         table[0][byte] = crc_byte(byte);
     for (uint32_t byte = 0; byte < 256; byte++)
         for (int step = 1; step < 8; step++)
-            table[step][byte]
-                = table[0][table[step - 1][byte] & 255u] ^ (table[step - 1][byte] >> 8);
+            table[step][byte] = table[0][table[step - 1][byte] & 255u]
+                                ^ (table[step - 1][byte] >> 8);
     for (; eights > 0; eights--, at += 8)
         crc = table[7][(crc ^ at[0]) & 255u] ^ table[6][((crc >> 8) ^ at[1]) & 255u]
               ^ table[5][((crc >> 16) ^ at[2]) & 255u] ^ table[4][((crc >> 24) ^ at[3]) & 255u]

@@ -30,12 +30,12 @@
 #define HG_POLICY_MAGIC "HGPOLICY"
 #define HG_REGION_MAGIC "HGREGION"
 
-#define HG_MAX_MATCHES 32u      /* budgets that apply to one statement; more are counted, not applied */
-#define HG_MAX_TAGS 32u         /* tags of one statement; more are counted, not read */
-#define HG_MAX_KEY_BYTES 65u    /* R120 */
+#define HG_MAX_MATCHES 32u /* budgets that apply to one statement; more are counted, not applied */
+#define HG_MAX_TAGS 32u /* tags of one statement; more are counted, not read */
+#define HG_MAX_KEY_BYTES 65u /* R120 */
 #define HG_MAX_VALUE_BYTES 1024u
 #define HG_MAX_SESSION_PRESENT 132u /* three names, and an IPv6 address under each length of mask */
-#define HG_MAX_PRESENT 168u     /* pairs of a statement that some rule names */
+#define HG_MAX_PRESENT 168u /* pairs of a statement that some rule names */
 #define HG_MAX_BUDGETS 65536u
 #define HG_MAX_RULES 65536u
 #define HG_MAX_NAME_BYTES 63u
@@ -50,7 +50,7 @@ enum {
     HG_KEY_DATABASE = 1,
     HG_KEY_APPLICATION_NAME = 2,
     HG_KEY_REMOTE_ADDRESS = 3,
-    HG_KEY_QUERY = 4,       /* the server's query id, as 8 bytes, least significant first */
+    HG_KEY_QUERY = 4, /* the server's query id, as 8 bytes, least significant first */
     HG_KEY_FINGERPRINT = 5, /* of the statement's text, hg_fingerprint, as 8 bytes */
     HG_SYSTEM_KEYS = 6
 };
@@ -58,29 +58,29 @@ enum {
 enum { HG_MODE_OFF = 0, HG_MODE_WARN = 1, HG_MODE_ENFORCE = 2 };
 
 enum { /* hg_policy.flags */
-    HG_POLICY_OFF = 1u,            /* published to switch everything off */
-    HG_POLICY_BY_HEALTH = 2u,      /* some budget is `when = "unhealthy"` */
-    HG_POLICY_EXPIRES = 4u,        /* some budget has an end */
-    HG_POLICY_UNKNOWN_BITES = 8u   /* health_unknown = "unhealthy" */
+       HG_POLICY_OFF = 1u, /* published to switch everything off */
+       HG_POLICY_BY_HEALTH = 2u, /* some budget is `when = "unhealthy"` */
+       HG_POLICY_EXPIRES = 4u, /* some budget has an end */
+       HG_POLICY_UNKNOWN_BITES = 8u /* health_unknown = "unhealthy" */
 };
 
 enum { /* hg_budget.set: which limits there are; an explicit 0 is set, and admits nothing */
-    HG_SET_RATE = 1u,
-    HG_SET_CAPACITY = 2u,
-    HG_SET_BURST = 4u,
-    HG_SET_CONCURRENCY = 8u, /* percent of the region's workers, rounded up */
-    HG_SET_MAX_WORKERS = 16u,
-    HG_SET_WARNING = 32u
+       HG_SET_RATE = 1u,
+       HG_SET_CAPACITY = 2u,
+       HG_SET_BURST = 4u,
+       HG_SET_CONCURRENCY = 8u, /* percent of the region's workers, rounded up */
+       HG_SET_MAX_WORKERS = 16u,
+       HG_SET_WARNING = 32u
 };
 
 enum { /* hg_budget.flags */
-    HG_BUDGET_WHEN_UNHEALTHY = 1u,
-    HG_BUDGET_IN_TRANSACTION = 2u /* may refuse and delay inside an open transaction (R148) */
+       HG_BUDGET_WHEN_UNHEALTHY = 1u,
+       HG_BUDGET_IN_TRANSACTION = 2u /* may refuse and delay inside an open transaction (R148) */
 };
 
 typedef struct hg_section {
     uint32_t offset; /* in bytes, from the policy's start; a multiple of 8 */
-    uint32_t count;  /* of elements */
+    uint32_t count; /* of elements */
 } hg_section;
 
 typedef struct hg_string {
@@ -91,23 +91,23 @@ typedef struct hg_string {
 typedef struct hg_policy {
     char magic[8];
     uint32_t format;
-    uint32_t crc;     /* CRC-32 (zlib's) of the whole policy, with these four bytes zero */
-    uint64_t length;  /* of the whole policy in bytes, a multiple of 8 */
+    uint32_t crc; /* CRC-32 (zlib's) of the whole policy, with these four bytes zero */
+    uint64_t length; /* of the whole policy in bytes, a multiple of 8 */
     uint64_t version; /* rises with every publication */
     uint32_t flags;
     uint32_t system_keys; /* bit k: some rule names system key k, to match or for each */
-    hg_section budgets;    /* hg_budget, in the order of the document, mode off left out */
-    hg_section rules;      /* hg_rule, grouped by budget, in the order of the document */
+    hg_section budgets; /* hg_budget, in the order of the document, mode off left out */
+    hg_section rules; /* hg_rule, grouped by budget, in the order of the document */
     hg_section conditions; /* uint32_t, indices of pairs */
-    hg_section eaches;     /* uint32_t, indices of keys, ascending within a rule */
-    hg_section pairs;      /* hg_pair, in the order of first use */
-    hg_section slots;      /* hg_slot, a power of two of at least twice the pairs; linear probing */
+    hg_section eaches; /* uint32_t, indices of keys, ascending within a rule */
+    hg_section pairs; /* hg_pair, in the order of first use */
+    hg_section slots; /* hg_slot, a power of two of at least twice the pairs; linear probing */
     hg_section candidates; /* uint32_t, indices of rules, ascending within a pair or key */
-    hg_section always;     /* uint32_t, rules without conditions and without each */
-    hg_section keys;       /* hg_key; at least HG_SYSTEM_KEYS */
-    hg_section masks;      /* hg_mask, IPv4 first, longest first within a family */
-    hg_section exempt;     /* hg_string: usernames that no rule concerns */
-    hg_section strings;    /* bytes */
+    hg_section always; /* uint32_t, rules without conditions and without each */
+    hg_section keys; /* hg_key; at least HG_SYSTEM_KEYS */
+    hg_section masks; /* hg_mask, IPv4 first, longest first within a family */
+    hg_section exempt; /* hg_string: usernames that no rule concerns */
+    hg_section strings; /* bytes */
 } hg_policy;
 
 typedef struct hg_budget {
@@ -197,8 +197,8 @@ typedef struct hg_client {
     const char *username;
     const char *database;
     const char *application_name; /* each NULL if there is none */
-    uint8_t family;               /* 4, 6, or 0 without an address (a Unix socket) */
-    uint8_t address[16];          /* in network order; an IPv4 address mapped into IPv6 is given as IPv4 */
+    uint8_t family; /* 4, 6, or 0 without an address (a Unix socket) */
+    uint8_t address[16]; /* in network order; an IPv4 address mapped into IPv6 is given as IPv4 */
 } hg_client;
 
 /* What a session's own pairs resolve to under one policy; resolve again when either changes. */
@@ -207,13 +207,13 @@ typedef struct hg_session {
                                                * remote_address */
     uint32_t presents;
     uint32_t addresses; /* of them, of remote_address: the last ones */
-    uint32_t probes;    /* look-ups made for it */
+    uint32_t probes; /* look-ups made for it */
     bool exempt;
-    bool may_match;   /* false: no statement of this session can match any rule */
-    bool needs_tags;  /* some rule that may still match names a tag */
+    bool may_match; /* false: no statement of this session can match any rule */
+    bool needs_tags; /* some rule that may still match names a tag */
     bool needs_query;
     bool needs_fingerprint;
-    bool each_tags;   /* some rule without conditions is for each value of a tag */
+    bool each_tags; /* some rule without conditions is for each value of a tag */
     uint64_t each_hash[4]; /* of the values of the four session keys; 0: none */
     uint8_t each_label_length[4];
     char each_label[4][47]; /* "username=etl", cut */
@@ -232,7 +232,7 @@ typedef struct hg_tag {
 
 typedef struct hg_tags {
     uint32_t count;
-    uint32_t ignored;    /* malformed, too long, or beyond HG_MAX_TAGS */
+    uint32_t ignored; /* malformed, too long, or beyond HG_MAX_TAGS */
     uint32_t duplicates; /* a key again: the last one stands */
     hg_tag tags[HG_MAX_TAGS];
     uint16_t used;
@@ -252,20 +252,21 @@ typedef struct hg_statement {
     int dialect;
     uint64_t query_id; /* 0: not known */
     bool fingerprinted;
-    bool cut; /* the text goes on, and what it says there is not known: rules that ask for a tag or a
+    bool
+        cut; /* the text goes on, and what it says there is not known: rules that ask for a tag or a
                * fingerprint are taken for matched, behind all those that match by what is known */
     uint64_t fingerprint; /* if fingerprinted; else it is worked out when a rule asks */
 } hg_statement;
 
 typedef struct hg_match_one {
-    uint32_t budget;    /* index */
-    uint32_t rule;      /* index of the first rule that brought it */
-    uint64_t bucket;    /* key of the bucket; the budget's own key unless the rule is for each. Then,
+    uint32_t budget; /* index */
+    uint32_t rule; /* index of the first rule that brought it */
+    uint64_t bucket; /* key of the bucket; the budget's own key unless the rule is for each. Then,
                          * from the budget's key on, for every each-key in order: hg_hash(bucket so
                          * far, v), v the 8 bytes (least significant first) of hg_hash(key's hash,
                          * value); where v or the bucket comes to 0 or 1, add 2 */
     uint8_t label_length;
-    char label[47];     /* of an each-bucket: "tenant=acme", several joined by ",", cut; an address
+    char label[47]; /* of an each-bucket: "tenant=acme", several joined by ",", cut; an address
                          * as inet_ntop writes it, query and fingerprint as 16 hex digits */
 } hg_match_one;
 
@@ -273,8 +274,9 @@ typedef struct hg_matches {
     uint32_t count;
     uint32_t left_out; /* beyond HG_MAX_MATCHES */
     uint32_t ignored_tags, duplicate_tags;
-    uint32_t probes;   /* look-ups made, for R116 */
-    hg_match_one at[HG_MAX_MATCHES]; /* by rule, so in the order of the document; each bucket once */
+    uint32_t probes; /* look-ups made, for R116 */
+    hg_match_one
+        at[HG_MAX_MATCHES]; /* by rule, so in the order of the document; each bucket once */
 } hg_matches;
 
 /* Of the rules that match as a whole, those with an address apply only if theirs is the longest
@@ -286,35 +288,36 @@ void hg_match(const hg_policy *policy, const hg_session *session, const hg_state
 /* With its tags read already, and those left out that are not to be trusted; NULL: none. The text is
  * looked at only for a fingerprint that a rule asks for and nobody has given. */
 void hg_match_tags(const hg_policy *policy, const hg_session *session,
-                   const hg_statement *statement, int64_t wall_ms, int healthy,
-                   const hg_tags *tags, hg_matches *matches);
+                   const hg_statement *statement, int64_t wall_ms, int healthy, const hg_tags *tags,
+                   hg_matches *matches);
 
 /* ── The region ───────────────────────────────────────────────────────────── */
 
-#define HG_WAYS 16u          /* buckets in a set */
-#define HG_EACH_WAYS 12u     /* of them, open to buckets per distinct value (rules with each): these
+#define HG_WAYS 16u /* buckets in a set */
+#define HG_EACH_WAYS                                                                               \
+    12u /* of them, open to buckets per distinct value (rules with each): these
                               * never make a budget's own bucket forget what it owes */
 #define HG_PATTERN_WAYS 4u
 
 typedef struct hg_sizes {
-    uint32_t seats;        /* of processes or threads that decide */
-    uint32_t budgets;      /* whose counts are kept; a power of two */
-    uint32_t buckets;      /* a power of two, at least HG_WAYS */
-    uint32_t patterns;     /* a power of two, at least HG_PATTERN_WAYS */
+    uint32_t seats; /* of processes or threads that decide */
+    uint32_t budgets; /* whose counts are kept; a power of two */
+    uint32_t buckets; /* a power of two, at least HG_WAYS */
+    uint32_t patterns; /* a power of two, at least HG_PATTERN_WAYS */
     uint32_t policy_bytes; /* largest compiled policy; a multiple of 4096 */
-    uint32_t traces;       /* statements kept for replay; a power of two, or 0 */
+    uint32_t traces; /* statements kept for replay; a power of two, or 0 */
 } hg_sizes;
 
 /* One process's own place: written by itself alone, read by all. */
 typedef struct hg_seat {
     _Atomic uint32_t using_area; /* 1 or 2 while it reads a policy there, else 0 */
-    _Atomic uint32_t pid;        /* 0: free */
-    _Atomic uint64_t version;    /* of the policy it last decided by */
+    _Atomic uint32_t pid; /* 0: free */
+    _Atomic uint64_t version; /* of the policy it last decided by */
     _Atomic uint32_t crc;
     _Atomic uint32_t reserved;
-    _Atomic uint64_t worker_ns;  /* CPU that its parallel workers have used, until it takes it */
+    _Atomic uint64_t worker_ns; /* CPU that its parallel workers have used, until it takes it */
     _Atomic uint64_t statements; /* top statements seen while there was a policy */
-    _Atomic uint64_t matched;    /* of them, under at least one budget */
+    _Atomic uint64_t matched; /* of them, under at least one budget */
     _Atomic uint64_t ignored_tags;
     _Atomic uint64_t duplicate_tags;
     _Atomic uint64_t left_out;
@@ -329,16 +332,17 @@ typedef struct hg_count {
     _Atomic uint64_t key;
     _Atomic uint64_t admitted;
     _Atomic uint64_t estimated_ns; /* of what was admitted */
-    _Atomic uint64_t charged_ns;   /* what it came to */
-    _Atomic uint64_t passed;       /* over a limit, but inside a transaction (R148) */
-    _Atomic uint64_t sleeping;     /* held now, by a delay or a penalty */
-    _Atomic uint64_t forgiven_ns;  /* owed by buckets that were evicted or forgiven (R113) */
-    _Atomic uint64_t evicted;      /* buckets evicted that still owed */
-    _Atomic uint64_t warned[HG_LIMITS];  /* would have been refused; [0]: crossed warning_threshold only */
+    _Atomic uint64_t charged_ns; /* what it came to */
+    _Atomic uint64_t passed; /* over a limit, but inside a transaction (R148) */
+    _Atomic uint64_t sleeping; /* held now, by a delay or a penalty */
+    _Atomic uint64_t forgiven_ns; /* owed by buckets that were evicted or forgiven (R113) */
+    _Atomic uint64_t evicted; /* buckets evicted that still owed */
+    _Atomic uint64_t
+        warned[HG_LIMITS]; /* would have been refused; [0]: crossed warning_threshold only */
     _Atomic uint64_t blocked[HG_LIMITS]; /* [0]: of them, before planning */
-    _Atomic uint64_t delayed;      /* statements that waited for room */
+    _Atomic uint64_t delayed; /* statements that waited for room */
     _Atomic uint64_t delayed_ns;
-    _Atomic uint64_t unpinned;     /* ran uncounted: every bucket of the set was in use */
+    _Atomic uint64_t unpinned; /* ran uncounted: every bucket of the set was in use */
     _Atomic int64_t last_violation_ms;
     _Atomic uint64_t spare[4];
     char name[64];
@@ -348,25 +352,27 @@ typedef struct hg_count {
 typedef struct hg_bucket {
     _Atomic uint64_t empty_at_ns;
     _Atomic uint64_t refunded_ns; /* ever, in the bucket's own time */
-    _Atomic uint64_t holders;     /* statements << 32 | workers. Statements that have not ended,
+    _Atomic uint64_t holders; /* statements << 32 | workers. Statements that have not ended,
                                    * cursors at rest among them, pin it; workers run now */
-    _Atomic uint32_t rate_mpct;   /* by which empty_at_ns is reckoned */
+    _Atomic uint32_t rate_mpct; /* by which empty_at_ns is reckoned */
     _Atomic uint32_t epoch;
     uint64_t budget_key;
     uint32_t label_length;
     uint32_t reserved;
     _Atomic uint64_t admitted;
-    _Atomic uint64_t refunding_ns; /* as refunded_ns, but told before a refund instead of after it */
+    _Atomic uint64_t
+        refunding_ns; /* as refunded_ns, but told before a refund instead of after it */
     char label[64];
 } hg_bucket;
 
 typedef struct hg_pattern {
-    _Atomic uint64_t key;      /* 0: free */
-    _Atomic uint64_t averages; /* two floats: EMA of CPU in ns (low half), EMA of plan cost (high) */
-    _Atomic uint32_t calls;    /* saturates */
-    _Atomic uint32_t error;    /* a float: EMA of |estimate - actual| / actual */
-    _Atomic uint64_t cpu_ns;   /* ever */
-    _Atomic uint64_t last_ns;  /* when it last ended, or was let try again */
+    _Atomic uint64_t key; /* 0: free */
+    _Atomic uint64_t
+        averages; /* two floats: EMA of CPU in ns (low half), EMA of plan cost (high) */
+    _Atomic uint32_t calls; /* saturates */
+    _Atomic uint32_t error; /* a float: EMA of |estimate - actual| / actual */
+    _Atomic uint64_t cpu_ns; /* ever */
+    _Atomic uint64_t last_ns; /* when it last ended, or was let try again */
     uint64_t query_id;
     uint64_t database;
     uint64_t spare;
@@ -375,20 +381,21 @@ typedef struct hg_pattern {
 /* A statement that ended or was refused, for replay (R145). Statements are drawn in proportion to
  * their cost: each trace stands for about the same CPU time, so sums of cost come out right. */
 typedef struct hg_trace {
-    _Atomic uint64_t stamp; /* 2 n + 2 of the n-th trace ever once it is whole, 2 n + 1 while it is written */
-    int64_t wall_ms;        /* when it started or was refused */
+    _Atomic uint64_t
+        stamp; /* 2 n + 2 of the n-th trace ever once it is whole, 2 n + 1 while it is written */
+    int64_t wall_ms; /* when it started or was refused */
     uint64_t query_id;
     uint64_t fingerprint; /* 0: not worked out */
     uint64_t estimate_ns;
-    uint64_t actual_ns;  /* 0: refused */
-    uint64_t wall_ns;    /* how long it ran */
+    uint64_t actual_ns; /* 0: refused */
+    uint64_t wall_ns; /* how long it ran */
     double plan_cost;
-    float weight;        /* statements that it stands for */
-    uint32_t budget;     /* low half of the deciding budget's key; 0: none */
+    float weight; /* statements that it stands for */
+    uint32_t budget; /* low half of the deciding budget's key; 0: none */
     uint16_t workers;
-    uint8_t verdict;     /* hg_verdict */
-    uint8_t limit;       /* HG_* that decided */
-    uint8_t flags;       /* of hg_ask: HG_IN_TRANSACTION, HG_UTILITY; 128: aborted */
+    uint8_t verdict; /* hg_verdict */
+    uint8_t limit; /* HG_* that decided */
+    uint8_t flags; /* of hg_ask: HG_IN_TRANSACTION, HG_UTILITY; 128: aborted */
     uint8_t family;
     uint8_t address[16];
     uint8_t username_length, database_length, application_length;
@@ -410,27 +417,28 @@ typedef struct hg_region {
     uint32_t cpus_milli; /* CPUs that the server has, in thousandths */
     uint64_t length;
     hg_sizes sizes;
-    uint32_t workers;    /* 100 % of concurrency */
+    uint32_t workers; /* 100 % of concurrency */
     uint64_t seats_at, counts_at, bucket_keys_at, bucket_locks_at, buckets_at, patterns_at,
         traces_at, areas_at[2], end_at; /* in bytes from the region's start */
     uint64_t started_ns, started_ms; /* monotonic and Unix time of hg_region_init */
-    _Atomic uint32_t area;           /* 0: no policy yet; 1 or 2: the one in force */
-    _Atomic uint32_t publishing;     /* a lock: one at a time */
-    _Atomic uint64_t version;        /* of the policy in force */
+    _Atomic uint32_t area; /* 0: no policy yet; 1 or 2: the one in force */
+    _Atomic uint32_t publishing; /* a lock: one at a time */
+    _Atomic uint64_t version; /* of the policy in force */
     _Atomic uint32_t crc;
-    _Atomic uint32_t enabled;        /* 0: nobody decides anything */
+    _Atomic uint32_t enabled; /* 0: nobody decides anything */
     _Atomic int64_t published_ms;
-    _Atomic uint32_t health;         /* 0 never told, 1 healthy, 2 unhealthy */
+    _Atomic uint32_t health; /* 0 never told, 1 healthy, 2 unhealthy */
     _Atomic uint32_t refused_policies;
     _Atomic int64_t health_until_ms; /* after that it is not known */
-    uint64_t secret;                 /* says which set a bucket belongs to; 0: its key alone does */
+    uint64_t secret; /* says which set a bucket belongs to; 0: its key alone does */
     /* Written by every statement that ends: on a line apart from what every statement reads. */
-    _Alignas(64) _Atomic uint64_t median_k; /* a double: CPU ns per unit of plan cost, of all patterns */
+    _Alignas(
+        64) _Atomic uint64_t median_k; /* a double: CPU ns per unit of plan cost, of all patterns */
     _Atomic uint64_t median_calls;
     _Atomic uint64_t pattern_evictions;
-    _Atomic uint64_t counts_full;    /* counted for a budget that found no place */
-    _Atomic uint64_t traced;         /* traces written ever; the next goes to traced % traces */
-    char refusal[128];               /* why the last policy was refused */
+    _Atomic uint64_t counts_full; /* counted for a budget that found no place */
+    _Atomic uint64_t traced; /* traces written ever; the next goes to traced % traces */
+    char refusal[128]; /* why the last policy was refused */
 } hg_region;
 
 /* Counters order nothing: they are read for views alone. */
@@ -486,11 +494,11 @@ void hg_tell_health(hg_region *region, bool healthy, int64_t until_ms);
 typedef enum hg_verdict { HG_RUN = 0, HG_WARN = 1, HG_DELAY = 2, HG_BLOCK = 3 } hg_verdict;
 
 enum { /* hg_ask.flags */
-    HG_EARLY = 1u,          /* there is no plan yet: judge by what is known without it */
-    HG_IN_TRANSACTION = 2u, /* something has run in this transaction */
-    HG_NO_DELAY = 4u,       /* the caller cannot wait (any more) */
-    HG_UTILITY = 8u,        /* has no plan: plan_cost is 1, and its k tells nothing about others */
-    HG_COST_GIVEN = 16u     /* cost_ns is the cost: a cooperative check (R146) */
+       HG_EARLY = 1u, /* there is no plan yet: judge by what is known without it */
+       HG_IN_TRANSACTION = 2u, /* something has run in this transaction */
+       HG_NO_DELAY = 4u, /* the caller cannot wait (any more) */
+       HG_UTILITY = 8u, /* has no plan: plan_cost is 1, and its k tells nothing about others */
+       HG_COST_GIVEN = 16u /* cost_ns is the cost: a cooperative check (R146) */
 };
 
 typedef struct hg_ask {
@@ -498,24 +506,24 @@ typedef struct hg_ask {
     int64_t wall_ms;
     double plan_cost;
     uint64_t cost_ns;
-    uint64_t pattern;  /* key of the pattern, 0: none */
+    uint64_t pattern; /* key of the pattern, 0: none */
     uint64_t query_id; /* for the views */
     uint64_t database;
-    uint32_t workers;  /* processes it will use, at least 1 */
+    uint32_t workers; /* processes it will use, at least 1 */
     uint32_t flags;
 } hg_ask;
 
 typedef struct hg_answer {
     hg_verdict verdict;
-    uint8_t limit[HG_MAX_MATCHES];     /* of each match: what it failed; HG_NO_LIMIT: nothing */
+    uint8_t limit[HG_MAX_MATCHES]; /* of each match: what it failed; HG_NO_LIMIT: nothing */
     uint8_t threshold[HG_MAX_MATCHES]; /* of each match: whose warning threshold it crossed, HG_* */
-    uint32_t match;       /* the one that decided (BLOCK, DELAY), or the first that warns */
-    uint8_t decided_by;   /* HG_CONCURRENCY, HG_QUERY, HG_BUCKET */
-    bool passed;          /* some enforced budget failed, but lets it go on inside its transaction */
+    uint32_t match; /* the one that decided (BLOCK, DELAY), or the first that warns */
+    uint8_t decided_by; /* HG_CONCURRENCY, HG_QUERY, HG_BUCKET */
+    bool passed; /* some enforced budget failed, but lets it go on inside its transaction */
     uint64_t estimate_ns;
-    uint64_t used;        /* in the limit's own unit: workers; ns of CPU asked; ns of CPU owed */
-    uint64_t bound;       /* likewise */
-    uint64_t retry_ns;    /* until it would fit; HG_NEVER: as it stands, it never will */
+    uint64_t used; /* in the limit's own unit: workers; ns of CPU asked; ns of CPU owed */
+    uint64_t bound; /* likewise */
+    uint64_t retry_ns; /* until it would fit; HG_NEVER: as it stands, it never will */
 } hg_answer;
 
 /* Whether it has a limit of 0, which admits nothing, whoever asks: it is how a statement is switched off. */
@@ -530,12 +538,12 @@ void hg_check(hg_region *region, const hg_policy *policy, const hg_matches *matc
 typedef struct hg_holding_one {
     uint64_t bucket;
     uint64_t budget_key;
-    uint64_t charged_ns;    /* in the bucket's own time */
-    uint64_t after_ns;      /* empty_at_ns right after the charge */
-    uint64_t refunded_ns;   /* the bucket's, right before it */
-    uint32_t index;         /* of the bucket in the region, pinned until hg_settle; UINT32_MAX: none */
+    uint64_t charged_ns; /* in the bucket's own time */
+    uint64_t after_ns; /* empty_at_ns right after the charge */
+    uint64_t refunded_ns; /* the bucket's, right before it */
+    uint32_t index; /* of the bucket in the region, pinned until hg_settle; UINT32_MAX: none */
     uint32_t rate_mpct;
-    bool counted;           /* holds workers */
+    bool counted; /* holds workers */
     bool charged;
 } hg_holding_one;
 
@@ -568,8 +576,8 @@ void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool 
 
 /* Work that is done already, and was no statement of its own (planning): charged in all budgets, whatever
  * their limits say. Nothing is held, and nothing learnt. */
-void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches, uint64_t cost_ns,
-               uint64_t now_ns);
+void hg_charge(hg_region *region, const hg_policy *policy, const hg_matches *matches,
+               uint64_t cost_ns, uint64_t now_ns);
 
 void hg_count_refusal(hg_region *region, const hg_policy *policy, const hg_matches *matches,
                       const hg_answer *answer, bool early, int64_t wall_ms);
@@ -597,7 +605,8 @@ hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, 
 /* ── What is said of it (report.c) ────────────────────────────────────────── */
 
 #define HG_SAID_BY "[HEADGATE] Traffic Control: " /* every message begins so */
-#define HG_ONLY_WARNS "Warn mode: the statement runs. In enforce mode it would be delayed or blocked."
+#define HG_ONLY_WARNS                                                                              \
+    "Warn mode: the statement runs. In enforce mode it would be delayed or blocked."
 
 /* Of a budget, by itself: the policy may be gone when it is said. */
 typedef struct hg_report {
@@ -605,18 +614,19 @@ typedef struct hg_report {
     uint64_t policy_version;
     uint64_t estimate_ns;
     uint64_t used, bound; /* as in hg_answer */
-    uint64_t retry_ns;    /* with its jitter; HG_NEVER */
-    uint8_t limit;        /* HG_* that decided */
-    bool near_limit;      /* crossed the warning threshold alone */
-    bool runs;            /* all the same: a warning */
-    bool is_trial;        /* at retry_ns one execution is admitted to learn its cost */
+    uint64_t retry_ns; /* with its jitter; HG_NEVER */
+    uint8_t limit; /* HG_* that decided */
+    bool near_limit; /* crossed the warning threshold alone */
+    bool runs; /* all the same: a warning */
+    bool is_trial; /* at retry_ns one execution is admitted to learn its cost */
     char budget[64];
     char bucket[48]; /* its label, in the client's own encoding; empty: the budget's own bucket */
 } hg_report;
 
 /* `dice`: a random number, for the jitter. */
 void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy *policy,
-                    const hg_matches *matches, const hg_ask *ask, const hg_answer *answer, uint64_t dice);
+                    const hg_matches *matches, const hg_ask *ask, const hg_answer *answer,
+                    uint64_t dice);
 /* Up to a quarter more, so that those who were blocked together do not come back together (R143). */
 uint64_t hg_jittered(uint64_t retry_ns, uint64_t dice);
 /* What is longer than `room` is cut. */

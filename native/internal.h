@@ -128,8 +128,7 @@ uint64_t hg_cpu_ns(uint64_t drains_in_ns, uint32_t rate_mpct, uint32_t cpus_mill
 void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *lookup);
 /* Holds the bucket, which is brought in line with the policy, and is put there if it was not:
  * its index, or HG_NO_BUCKET. `running`: workers there were before. */
-uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint,
-                        uint32_t *running);
+uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint, uint32_t *running);
 /* The workers of a statement that goes on holding it. */
 void hg_bucket_enter(hg_region *region, uint32_t index, uint32_t workers);
 void hg_bucket_leave(hg_region *region, uint32_t index, uint32_t workers);

@@ -33,7 +33,7 @@ typedef struct finding {
     uint32_t longest, longest_enforced;
     uint32_t left_budget, lefts; /* whose buckets were last left out, and how many are remembered */
     uint64_t left[MAX_LEFT];
-    uint64_t presence;  /* a bit for each pair, by its lowest six: most that are absent show here */
+    uint64_t presence; /* a bit for each pair, by its lowest six: most that are absent show here */
     uint32_t present[HG_MAX_PRESENT];
     list list[MAX_LISTS];
 } finding;
@@ -152,8 +152,8 @@ static void gather(finding *found, const hg_tags *tags, hg_matches *matches)
         if (keys[key].candidates > 0 && has_value(found, key))
             add_list(found, keys[key].first_candidate, keys[key].candidates);
     if (policy->always.count > 0)
-        found->list[found->lists++] =
-            (list){hg_always_of(policy), hg_always_of(policy) + policy->always.count};
+        found->list[found->lists++] = (list){hg_always_of(policy),
+                                             hg_always_of(policy) + policy->always.count};
 }
 
 static inline bool is_present(const finding *found, uint32_t pair)
@@ -214,7 +214,8 @@ static bool may_fit(const finding *found, const hg_rule *rule)
     const uint32_t *eaches = hg_eaches_of(policy) + rule->first_each;
 
     for (uint32_t i = 0; i < rule->conditions; i++)
-        if (hg_pairs_of(policy)[conditions[i]].key < HG_KEY_FINGERPRINT && !is_present(found, conditions[i]))
+        if (hg_pairs_of(policy)[conditions[i]].key < HG_KEY_FINGERPRINT
+            && !is_present(found, conditions[i]))
             return false;
     for (uint32_t i = 0; i < rule->eaches; i++)
         if (eaches[i] < HG_SYSTEM_KEYS && !has_value(found, eaches[i]))
@@ -338,10 +339,11 @@ static bool is_left(finding *found, uint32_t budget, uint64_t bucket)
 }
 
 /* Rules come in order, but for those of a text that is cut. */
-static bool has_bucket(const finding *found, const hg_matches *matches, uint32_t budget, uint64_t bucket)
+static bool has_bucket(const finding *found, const hg_matches *matches, uint32_t budget,
+                       uint64_t bucket)
 {
-    for (uint32_t i = matches->count; i > 0 && (found->statement->cut || matches->at[i - 1].budget == budget);
-         i--)
+    for (uint32_t i = matches->count;
+         i > 0 && (found->statement->cut || matches->at[i - 1].budget == budget); i--)
         if (matches->at[i - 1].bucket == bucket)
             return true;
     return false;
@@ -398,8 +400,8 @@ static void apply_unseen(finding *found, hg_matches *matches)
 }
 
 void hg_match_tags(const hg_policy *policy, const hg_session *session,
-                   const hg_statement *statement, int64_t wall_ms, int healthy,
-                   const hg_tags *tags, hg_matches *matches)
+                   const hg_statement *statement, int64_t wall_ms, int healthy, const hg_tags *tags,
+                   hg_matches *matches)
 {
     finding found;
 

@@ -24,15 +24,15 @@
  * it cannot know: of others they tell nothing, and a guess by them would refuse what is cheap. */
 #define LEAST_COLD_K 500.0
 #define MOST_COLD_K 20000.0
-#define EARLY_CALLS 3u    /* from here on a pattern's average counts before there is a plan */
-#define EARLY_SHARE 4     /* an early refusal has to be sure */
+#define EARLY_CALLS 3u /* from here on a pattern's average counts before there is a plan */
+#define EARLY_SHARE 4 /* an early refusal has to be sure */
 /* A pattern that is refused for its estimate alone never runs, so nobody learns that it has become
  * cheap. So one execution is let through now and then: a quarter of an hour after the last one, and
  * for dear ones so rarely that they use a hundredth of one CPU at most. */
 #define AGAIN_AFTER_NS UINT64_C(900000000000)
 #define AGAIN_SHARE 100
-#define MIN_UNITS 0.01    /* of plan cost: a plan that cannot return anything has 0 */
-#define MAX_UNITS 1e15    /* keeps the averages finite */
+#define MIN_UNITS 0.01 /* of plan cost: a plan that cannot return anything has 0 */
+#define MAX_UNITS 1e15 /* keeps the averages finite */
 
 typedef struct averages {
     float cpu_ns;
@@ -252,13 +252,12 @@ static uint32_t one_more_call(hg_pattern *pattern)
     do {
         if (calls == UINT32_MAX)
             return calls;
-    } while (!atomic_compare_exchange_weak_explicit(
-        &pattern->calls, &calls, calls + 1, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&pattern->calls, &calls, calls + 1,
+                                                    memory_order_relaxed, memory_order_relaxed));
     return calls + 1;
 }
 
-static void learn_averages(hg_pattern *pattern, double actual_ns, double plan_cost,
-                           uint32_t calls)
+static void learn_averages(hg_pattern *pattern, double actual_ns, double plan_cost, uint32_t calls)
 {
     uint64_t old = atomic_load_explicit(&pattern->averages, memory_order_relaxed);
     averages both;

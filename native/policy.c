@@ -79,8 +79,7 @@ static const char *check_sections(const hg_policy *policy)
 
 static bool string_fits(const hg_policy *policy, hg_string string, uint32_t least, uint32_t most)
 {
-    return string.length >= least && string.length <= most
-           && string.offset <= policy->strings.count
+    return string.length >= least && string.length <= most && string.offset <= policy->strings.count
            && string.length <= policy->strings.count - string.offset;
 }
 
@@ -218,9 +217,8 @@ static const char *check_pairs(const checked *seen)
             return "a pair's value lies outside of the strings";
         if (pair->hash != hg_hash(hg_keys_of(policy)[pair->key].hash, value, pair->value.length))
             return "a pair's hash is not that of its value";
-        if (pair->key == HG_KEY_REMOTE_ADDRESS
-                ? !address_fits(seen, pair, (const uint8_t *) value)
-                : pair->prefix != 0)
+        if (pair->key == HG_KEY_REMOTE_ADDRESS ? !address_fits(seen, pair, (const uint8_t *) value)
+                                               : pair->prefix != 0)
             return "a pair's address is not one";
         if ((pair->key == HG_KEY_QUERY || pair->key == HG_KEY_FINGERPRINT)
             && pair->value.length != 8)

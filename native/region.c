@@ -39,8 +39,7 @@ static bool sound_sizes(const hg_sizes *sizes)
            && is_power_of_two(sizes->patterns) && sizes->patterns >= HG_PATTERN_WAYS
            && sizes->patterns <= MAX_PATTERNS && sizes->policy_bytes % PAGE == 0
            && sizes->policy_bytes >= PAGE && sizes->policy_bytes <= MAX_AREA
-           && (sizes->traces == 0 || is_power_of_two(sizes->traces))
-           && sizes->traces <= MAX_TRACES;
+           && (sizes->traces == 0 || is_power_of_two(sizes->traces)) && sizes->traces <= MAX_TRACES;
 }
 
 /* Where the next part begins: every part on a page of its own, so that none shares a line. */
@@ -402,21 +401,48 @@ void hg_tell_health(hg_region *region, bool healthy, int64_t until_ms)
 size_t hg_layout(uint32_t which)
 {
     static const size_t all[] = {
-        sizeof(hg_region), sizeof(hg_sizes), sizeof(hg_seat), sizeof(hg_count),
-        sizeof(hg_bucket), sizeof(hg_pattern), sizeof(hg_trace), sizeof(hg_matches),
-        sizeof(hg_ask), sizeof(hg_answer), sizeof(hg_holding), sizeof(hg_holding_one),
+        sizeof(hg_region),
+        sizeof(hg_sizes),
+        sizeof(hg_seat),
+        sizeof(hg_count),
+        sizeof(hg_bucket),
+        sizeof(hg_pattern),
+        sizeof(hg_trace),
+        sizeof(hg_matches),
+        sizeof(hg_ask),
+        sizeof(hg_answer),
+        sizeof(hg_holding),
+        sizeof(hg_holding_one),
         sizeof(hg_budget),
-        FIELD(hg_region, sizes), FIELD(hg_region, seats_at), FIELD(hg_region, area),
-        FIELD(hg_region, health), FIELD(hg_region, secret), FIELD(hg_region, median_k),
+        FIELD(hg_region, sizes),
+        FIELD(hg_region, seats_at),
+        FIELD(hg_region, area),
+        FIELD(hg_region, health),
+        FIELD(hg_region, secret),
+        FIELD(hg_region, median_k),
         FIELD(hg_region, refusal),
-        FIELD(hg_seat, version), FIELD(hg_seat, left_out), FIELD(hg_count, warned),
-        FIELD(hg_count, blocked), FIELD(hg_count, last_violation_ms), FIELD(hg_count, name),
-        FIELD(hg_bucket, holders), FIELD(hg_bucket, budget_key), FIELD(hg_bucket, label),
-        FIELD(hg_pattern, calls), FIELD(hg_pattern, query_id), FIELD(hg_trace, plan_cost),
-        FIELD(hg_trace, text), FIELD(hg_matches, at), FIELD(hg_ask, workers),
-        FIELD(hg_answer, match), FIELD(hg_answer, estimate_ns), FIELD(hg_holding, at),
-        FIELD(hg_holding_one, index), FIELD(hg_holding_one, charged),
-        FIELD(hg_budget, capacity_mpcts), FIELD(hg_policy, budgets),
+        FIELD(hg_seat, version),
+        FIELD(hg_seat, left_out),
+        FIELD(hg_count, warned),
+        FIELD(hg_count, blocked),
+        FIELD(hg_count, last_violation_ms),
+        FIELD(hg_count, name),
+        FIELD(hg_bucket, holders),
+        FIELD(hg_bucket, budget_key),
+        FIELD(hg_bucket, label),
+        FIELD(hg_pattern, calls),
+        FIELD(hg_pattern, query_id),
+        FIELD(hg_trace, plan_cost),
+        FIELD(hg_trace, text),
+        FIELD(hg_matches, at),
+        FIELD(hg_ask, workers),
+        FIELD(hg_answer, match),
+        FIELD(hg_answer, estimate_ns),
+        FIELD(hg_holding, at),
+        FIELD(hg_holding_one, index),
+        FIELD(hg_holding_one, charged),
+        FIELD(hg_budget, capacity_mpcts),
+        FIELD(hg_policy, budgets),
     };
 
     return which < sizeof all / sizeof *all ? all[which] : 0;

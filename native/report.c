@@ -36,7 +36,8 @@ static void copy_name(char *to, size_t room, const char *from, size_t length)
 }
 
 void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy *policy,
-                    const hg_matches *matches, const hg_ask *ask, const hg_answer *answer, uint64_t dice)
+                    const hg_matches *matches, const hg_ask *ask, const hg_answer *answer,
+                    uint64_t dice)
 {
     const hg_match_one *match = &matches->at[answer->match];
     const hg_budget *budget = &hg_budgets_of(policy)[match->budget];
@@ -48,9 +49,9 @@ void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy 
     report->bound = answer->bound;
     report->is_trial = hg_never_fits(answer) && answer->bound > 0
                        && !((budget->set & HG_SET_RATE) != 0 && budget->rate_mpct == 0);
-    report->retry_ns = hg_jittered(report->is_trial ? hg_until_trial(region, ask, answer->estimate_ns)
-                                                    : answer->retry_ns,
-                                   dice);
+    report->retry_ns = hg_jittered(
+        report->is_trial ? hg_until_trial(region, ask, answer->estimate_ns) : answer->retry_ns,
+        dice);
     report->limit = answer->decided_by;
     report->near_limit = answer->verdict == HG_WARN && answer->limit[answer->match] == HG_NO_LIMIT;
     report->runs = answer->verdict == HG_WARN;
@@ -66,15 +67,17 @@ void hg_say_message(const hg_report *report, char *out, size_t room)
     size_t at = (size_t) begun < room ? (size_t) begun : room;
 
     if (report->limit == HG_CONCURRENCY)
-        snprintf(out + at, room - at, "concurrency limit: %" PRIu64 " of %" PRIu64 " workers are in use",
-                 report->used, report->bound);
+        snprintf(out + at, room - at,
+                 "concurrency limit: %" PRIu64 " of %" PRIu64 " workers are in use", report->used,
+                 report->bound);
     else if (report->limit == HG_QUERY)
         snprintf(out + at, room - at, "per-query limit: estimated %.3f s of CPU, %.3f s allowed",
                  seconds(report->estimate_ns), seconds(report->bound));
     else
-        snprintf(out + at, room - at,
-                 "capacity limit: debt is %.3f s of CPU, this statement needs %.3f s, %.3f s allowed",
-                 seconds(report->used), seconds(report->estimate_ns), seconds(report->bound));
+        snprintf(
+            out + at, room - at,
+            "capacity limit: debt is %.3f s of CPU, this statement needs %.3f s, %.3f s allowed",
+            seconds(report->used), seconds(report->estimate_ns), seconds(report->bound));
 }
 
 /* Names may hold anything, and the fields lie between blanks: those are written as in URLs. */
@@ -101,35 +104,41 @@ void hg_say_detail(const hg_report *report, char *out, size_t room)
     char bucket[3 * sizeof report->bucket], measure[80], retry[32] = "never";
 
     if (report->limit == HG_CONCURRENCY)
-        snprintf(measure, sizeof measure, "used=%" PRIu64 " bound=%" PRIu64, report->used, report->bound);
+        snprintf(measure, sizeof measure, "used=%" PRIu64 " bound=%" PRIu64, report->used,
+                 report->bound);
     else
         snprintf(measure, sizeof measure, "used_ms=%.3f bound_ms=%.3f", milliseconds(report->used),
                  milliseconds(report->bound));
     escape(report->bucket, bucket);
     if (report->retry_ns != HG_NEVER)
         snprintf(retry, sizeof retry, "%" PRIu64, hg_ms(report->retry_ns));
-    snprintf(out, room, "budget=%s limit=%s estimate_ms=%.3f %s retry_after_ms=%s%s%s policy_version=%" PRIu64,
-             report->budget, limit_names[report->limit], milliseconds(report->estimate_ns), measure, retry,
-             bucket[0] == '\0' ? "" : " bucket=", bucket, report->policy_version);
+    snprintf(out, room,
+             "budget=%s limit=%s estimate_ms=%.3f %s retry_after_ms=%s%s%s policy_version=%" PRIu64,
+             report->budget, limit_names[report->limit], milliseconds(report->estimate_ns), measure,
+             retry, bucket[0] == '\0' ? "" : " bucket=", bucket, report->policy_version);
 }
 
 void hg_say_hint(const hg_report *report, char *out, size_t room)
 {
     if (report->near_limit)
-        snprintf(out, room, "The statement runs. Over the limit, statements are delayed or blocked.");
+        snprintf(out, room,
+                 "The statement runs. Over the limit, statements are delayed or blocked.");
     else if (report->runs)
         snprintf(out, room, HG_ONLY_WARNS);
     else if (report->is_trial && report->retry_ns != HG_NEVER)
-        snprintf(out, room,
-                 "The estimate is over the limit: make the statement cheaper, or raise the budget's limit. "
-                 "One execution is admitted in %" PRIu64 " ms, to learn what it costs now.",
-                 hg_ms(report->retry_ns));
+        snprintf(
+            out, room,
+            "The estimate is over the limit: make the statement cheaper, or raise the budget's limit. "
+            "One execution is admitted in %" PRIu64 " ms, to learn what it costs now.",
+            hg_ms(report->retry_ns));
     else if (report->retry_ns != HG_NEVER)
         snprintf(out, room, "Retry in %" PRIu64 " ms.", hg_ms(report->retry_ns));
     else if (report->bound == 0)
-        snprintf(out, room,
-                 "The budget's limit is 0, so it blocks every statement: ask who set it, or raise the limit.");
+        snprintf(
+            out, room,
+            "The budget's limit is 0, so it blocks every statement: ask who set it, or raise the limit.");
     else
-        snprintf(out, room,
-                 "The estimate is over the limit: make the statement cheaper, or raise the budget's limit.");
+        snprintf(
+            out, room,
+            "The estimate is over the limit: make the statement cheaper, or raise the budget's limit.");
 }

@@ -115,7 +115,8 @@ static void note_each(const hg_policy *policy, const hg_client *client, uint32_t
                  record->name.length);
     length = put(label, length, HG_LABEL_BYTES, "=", 1);
     if (key == HG_KEY_REMOTE_ADDRESS)
-        length += hg_address_text(client->family, given.bytes, label + length, HG_LABEL_BYTES - length);
+        length += hg_address_text(client->family, given.bytes, label + length,
+                                  HG_LABEL_BYTES - length);
     else
         length = put(label, length, HG_LABEL_BYTES, given.bytes, given.length);
     session->each_label_length[key] = (uint8_t) length;

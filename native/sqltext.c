@@ -9,14 +9,14 @@
 #define H16 A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A
 
 const uint8_t hg_byte_class[256] = {
-    0, 0, 0, 0, 0, 0, 0, 0, 0, S, S, S, S, S, 0, 0, /* \t \n \v \f \r */
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /**/
-    S, 0, 0, 0, W, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, /* space $ */
-    D, D, D, D, D, D, D, D, D, D, 0, 0, 0, 0, 0, 0, /**/
-    0, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, /**/
-    A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, U, /* _ */
-    0, A, A, A, A, A, A, A, A, A, A, A, A, A, A, A, /**/
-    A, A, A, A, A, A, A, A, A, A, A, 0, 0, 0, 0, 0, /**/
+    0,   0,   0,   0,   0,   0,   0,   0,  0, S, S, S, S, S, 0, 0, /* \t \n \v \f \r */
+    0,   0,   0,   0,   0,   0,   0,   0,  0, 0, 0, 0, 0, 0, 0, 0, /**/
+    S,   0,   0,   0,   W,   0,   0,   0,  0, 0, 0, 0, 0, 0, 0, 0, /* space $ */
+    D,   D,   D,   D,   D,   D,   D,   D,  D, D, 0, 0, 0, 0, 0, 0, /**/
+    0,   A,   A,   A,   A,   A,   A,   A,  A, A, A, A, A, A, A, A, /**/
+    A,   A,   A,   A,   A,   A,   A,   A,  A, A, A, 0, 0, 0, 0, U, /* _ */
+    0,   A,   A,   A,   A,   A,   A,   A,  A, A, A, A, A, A, A, A, /**/
+    A,   A,   A,   A,   A,   A,   A,   A,  A, A, A, 0, 0, 0, 0, 0, /**/
     H16, H16, H16, H16, H16, H16, H16, H16};
 
 static inline bool is(uint8_t byte, uint8_t of)
@@ -114,7 +114,8 @@ static const uint8_t *number_end(const uint8_t *at, const uint8_t *end)
 {
     const uint8_t *digits = at + 2;
 
-    if (end - at > 2 && *at == '0' && ((at[1] | 32) == 'x' || (at[1] | 32) == 'b' || (at[1] | 32) == 'o')) {
+    if (end - at > 2 && *at == '0'
+        && ((at[1] | 32) == 'x' || (at[1] | 32) == 'b' || (at[1] | 32) == 'o')) {
         while (digits < end && is_digit_of(*digits, at[1] | 32))
             digits++;
         if (digits > at + 2)

@@ -35,7 +35,7 @@ static inline hg_text hg_text_of(const char *text, size_t length, int dialect)
 {
     const uint8_t *start = (const uint8_t *) text;
 
-    return (hg_text){start, start + length, start, dialect};
+    return (hg_text) {start, start + length, start, dialect};
 }
 
 /* Steps over the piece at text->at, of which there is at least a byte. */

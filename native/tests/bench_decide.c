@@ -31,8 +31,11 @@ static void enter_and_leave(bench *self)
 
 static void take_and_settle(bench *self)
 {
-    hg_ask ask = {.now_ns = self->now_ns, .plan_cost = 8.44, .cost_ns = 700,
-                  .pattern = self->planned ? 12345 : 0, .workers = 1,
+    hg_ask ask = {.now_ns = self->now_ns,
+                  .plan_cost = 8.44,
+                  .cost_ns = 700,
+                  .pattern = self->planned ? 12345 : 0,
+                  .workers = 1,
                   .flags = self->planned ? 0 : HG_COST_GIVEN};
     hg_answer answer;
     hg_holding holding;
@@ -74,7 +77,8 @@ static void measure(uint32_t budgets, bool planned, const char *name)
         set_workers(budget_in(&self.policy, i), 10);
     }
     seal(&self.policy);
-    assert(hg_publish(self.region, &self.policy, policy_in(&self.policy)->length, false, 0) == NULL);
+    assert(hg_publish(self.region, &self.policy, policy_in(&self.policy)->length, false, 0)
+           == NULL);
     match_all(&self.policy, budgets, &self.matches);
     enter_ns = quickest_ns(&self, enter_and_leave);
     printf("%s: %.0f ns to take and settle; %.0f ns to enter and leave\n", name,

@@ -37,7 +37,8 @@ static compiled policy_of(int rules, const char *more)
     return one;
 }
 
-static void measure(const char *what, const compiled *one, const hg_client *client, const char *text)
+static void measure(const char *what, const compiled *one, const hg_client *client,
+                    const char *text)
 {
     static hg_tags tags;
     hg_statement statement = {.text = text, .length = strlen(text)};
@@ -64,17 +65,17 @@ static void measure(const char *what, const compiled *one, const hg_client *clie
            matches.probes, resolved);
 }
 
-static const char plain[] =
-    "SELECT o.id, o.total, c.name FROM orders o JOIN customers c ON c.id = o.customer_id "
-    "WHERE o.state = $1 AND o.created_at > $2 ORDER BY o.created_at DESC LIMIT 50";
-static const char tagged[] =
-    "SELECT o.id, o.total, c.name FROM orders o JOIN customers c ON c.id = o.customer_id "
-    "WHERE o.state = $1 AND o.created_at > $2 ORDER BY o.created_at DESC LIMIT 50 "
-    "/*controller='orders',tenant='acme',action='index'*/";
-static const char quoted[] =
-    "SELECT \"o\".\"id\", \"o\".\"total\" FROM \"orders\" \"o\" WHERE \"o\".\"state\" = 'open' "
-    "AND \"o\".\"created_at\" > '2026-01-01' ORDER BY \"o\".\"created_at\" DESC LIMIT 50 "
-    "/*controller='orders',tenant='acme',action='index'*/";
+static const char plain[]
+    = "SELECT o.id, o.total, c.name FROM orders o JOIN customers c ON c.id = o.customer_id "
+      "WHERE o.state = $1 AND o.created_at > $2 ORDER BY o.created_at DESC LIMIT 50";
+static const char tagged[]
+    = "SELECT o.id, o.total, c.name FROM orders o JOIN customers c ON c.id = o.customer_id "
+      "WHERE o.state = $1 AND o.created_at > $2 ORDER BY o.created_at DESC LIMIT 50 "
+      "/*controller='orders',tenant='acme',action='index'*/";
+static const char quoted[]
+    = "SELECT \"o\".\"id\", \"o\".\"total\" FROM \"orders\" \"o\" WHERE \"o\".\"state\" = 'open' "
+      "AND \"o\".\"created_at\" > '2026-01-01' ORDER BY \"o\".\"created_at\" DESC LIMIT 50 "
+      "/*controller='orders',tenant='acme',action='index'*/";
 
 static void by_rules(int rules)
 {

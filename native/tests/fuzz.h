@@ -39,8 +39,9 @@ static inline unsigned long begin(int argc, char **argv)
 /* A number that is likely to be on some edge. */
 static inline uint32_t edge(void)
 {
-    static const uint32_t edges[] = {0, 1, 2, 3, 4, 7, 8, 16, 255, 256, 65535, 65536, 0x7fffffff,
-                                     0x80000000, 0xfffffff8, 0xffffffff};
+    static const uint32_t edges[] = {0,          1,          2,          3,         4,     7,
+                                     8,          16,         255,        256,       65535, 65536,
+                                     0x7fffffff, 0x80000000, 0xfffffff8, 0xffffffff};
 
     return edges[below(sizeof edges / sizeof *edges)];
 }

@@ -29,14 +29,16 @@ static void seal(hg_policy *policy, size_t length)
 static unsigned long match_all(const hg_policy *policy)
 {
     static const char *const texts[] = {"select 1", "select 1 /*x='y',t='z',a=1,b=2,c=3*/"};
-    hg_client client = {.username = below(2) ? "etl" : "root", .database = "d", .application_name = ""};
+    hg_client client = {
+        .username = below(2) ? "etl" : "root", .database = "d", .application_name = ""};
     unsigned long count = 0;
 
     for (uint8_t family = 0; family <= 6; family = (uint8_t) (family == 0 ? 4 : family + 2)) {
         client.family = family;
         memcpy(client.address, below(2) ? "\x0a\x01\x01\x01" : "\0\0\0\0", 4);
         for (int health = -1; health < 2; health++)
-            count += match_text(policy, &client, texts[below(2)], (int64_t) below(10), health).count;
+            count
+                += match_text(policy, &client, texts[below(2)], (int64_t) below(10), health).count;
     }
     return count;
 }
@@ -107,9 +109,11 @@ int main(int argc, char **argv)
         from = &all[input[0]];
         for (size_t i = 0; i < edits; i++) {
             size_t count = from->length / 4;
-            uint32_t at = (uint32_t) (below(2) ? below(34) : below(count)); /* the head has 34 words */
+            uint32_t at = (uint32_t) (below(2) ? below(34)
+                                               : below(count)); /* the head has 34 words */
 
-            put_edit(input + 1 + i * EDIT_BYTES, at, value_of((const uint32_t *) from->policy, at, count));
+            put_edit(input + 1 + i * EDIT_BYTES, at,
+                     value_of((const uint32_t *) from->policy, at, count));
         }
         LLVMFuzzerTestOneInput(input, 1 + edits * EDIT_BYTES);
     }

@@ -8,8 +8,8 @@
 
 #include "fuzz.h"
 
-static const hg_sizes sizes = {.seats = 2, .budgets = 4, .buckets = 16, .patterns = 16,
-                               .policy_bytes = 8192, .traces = 2};
+static const hg_sizes sizes = {
+    .seats = 2, .budgets = 4, .buckets = 16, .patterns = 16, .policy_bytes = 8192, .traces = 2};
 static test_policy policy;
 static unsigned long pinned;
 

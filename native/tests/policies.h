@@ -9,8 +9,8 @@ static inline compiled sound(const char *text)
     return compile_document(text, 7);
 }
 
-static inline hg_matches match_text(const hg_policy *policy, const hg_client *client, const char *text,
-                                    int64_t wall_ms, int healthy)
+static inline hg_matches match_text(const hg_policy *policy, const hg_client *client,
+                                    const char *text, int64_t wall_ms, int healthy)
 {
     static hg_tags tags;
     hg_statement statement = {.text = text, .length = strlen(text), .dialect = HG_POSTGRES};
@@ -24,7 +24,7 @@ static inline hg_matches match_text(const hg_policy *policy, const hg_client *cl
 
 static inline hg_client from4(const char *username, uint8_t a, uint8_t b, uint8_t c, uint8_t d)
 {
-    return (hg_client){.username = username, .family = 4, .address = {a, b, c, d}};
+    return (hg_client) {.username = username, .family = 4, .address = {a, b, c, d}};
 }
 
 #endif

@@ -93,15 +93,18 @@ static void choose_matches(const hg_policy *policy, uint64_t *state, hg_matches 
         one->budget = i;
         one->bucket = hg_budgets_of(policy)[i].key;
         if (i == 2)
-            one->bucket = hg_not_reserved(hg_hash(9, &(uint64_t){dice(state, (uint32_t) values)}, 8));
+            one->bucket = hg_not_reserved(
+                hg_hash(9, &(uint64_t){dice(state, (uint32_t) values)}, 8));
         matches->count++;
     }
 }
 
 static hg_ask choose_ask(uint64_t *state)
 {
-    return (hg_ask){.now_ns = clock_ns(), .plan_cost = 1 + dice(state, 100),
-                    .cost_ns = 1 + dice(state, 2000000), .pattern = 2 + dice(state, 200),
+    return (hg_ask){.now_ns = clock_ns(),
+                    .plan_cost = 1 + dice(state, 100),
+                    .cost_ns = 1 + dice(state, 2000000),
+                    .pattern = 2 + dice(state, 200),
                     .workers = 1 + dice(state, 2),
                     .flags = HG_COST_GIVEN | (dice(state, 4) ? 0 : HG_NO_DELAY)};
 }

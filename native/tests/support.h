@@ -58,7 +58,7 @@ static inline void put_keys(test_policy *policy)
         uint32_t length = (uint32_t) strlen(names[i]);
 
         keys[i].hash = hg_hash(0, names[i], length);
-        keys[i].name = (hg_string){put_string(policy, names[i]), length};
+        keys[i].name = (hg_string) {put_string(policy, names[i]), length};
     }
 }
 
@@ -74,8 +74,8 @@ static inline void make_policy(test_policy *policy, uint32_t budgets, uint64_t v
     memcpy(head->magic, HG_POLICY_MAGIC, sizeof head->magic);
     head->format = HG_POLICY_FORMAT;
     head->version = version;
-    head->budgets = (hg_section){sizeof *head, budgets};
-    head->keys = (hg_section){keys_at, HG_SYSTEM_KEYS};
+    head->budgets = (hg_section) {sizeof *head, budgets};
+    head->keys = (hg_section) {keys_at, HG_SYSTEM_KEYS};
     head->rules = head->conditions = head->eaches = head->pairs = head->slots = none;
     head->candidates = head->always = head->masks = head->exempt = head->strings = none;
     put_keys(policy);
@@ -84,7 +84,7 @@ static inline void make_policy(test_policy *policy, uint32_t budgets, uint64_t v
         char name[16];
         int length = snprintf(name, sizeof name, "b%u", i);
 
-        budget->name = (hg_string){put_string(policy, name), (uint32_t) length};
+        budget->name = (hg_string) {put_string(policy, name), (uint32_t) length};
         budget->key = hg_hash(2, name, (size_t) length);
         budget->mode = HG_MODE_ENFORCE;
         budget->max_delayed = 8;
@@ -108,8 +108,12 @@ static inline void set_workers(hg_budget *budget, uint32_t workers)
 
 static inline hg_sizes small_sizes(void)
 {
-    return (hg_sizes){.seats = 16, .budgets = 64, .buckets = 64, .patterns = 64,
-                      .policy_bytes = POLICY_BYTES, .traces = 8};
+    return (hg_sizes) {.seats = 16,
+                       .budgets = 64,
+                       .buckets = 64,
+                       .patterns = 64,
+                       .policy_bytes = POLICY_BYTES,
+                       .traces = 8};
 }
 
 /* 2 CPUs, 20 workers. */
@@ -154,8 +158,12 @@ static inline void match_each(test_policy *policy, uint32_t budget, uint64_t buc
 /* A statement whose cost is known. */
 static inline hg_ask asks(uint64_t cost_ns, uint64_t now_ns)
 {
-    return (hg_ask){.now_ns = now_ns, .wall_ms = 5000, .plan_cost = 1, .cost_ns = cost_ns,
-                    .workers = 1, .flags = HG_COST_GIVEN};
+    return (hg_ask) {.now_ns = now_ns,
+                     .wall_ms = 5000,
+                     .plan_cost = 1,
+                     .cost_ns = cost_ns,
+                     .workers = 1,
+                     .flags = HG_COST_GIVEN};
 }
 
 static inline uint64_t all_holders(hg_region *region)
@@ -179,8 +187,9 @@ static inline uint64_t owed(hg_region *region, uint64_t key, uint64_t now_ns)
 {
     hg_bucket *bucket = bucket_of(region, key);
 
-    return bucket == NULL ? 0
-                          : hg_owed_ns(region, (uint32_t) (bucket - hg_bucket_in(region, 0)), now_ns);
+    return bucket == NULL
+               ? 0
+               : hg_owed_ns(region, (uint32_t) (bucket - hg_bucket_in(region, 0)), now_ns);
 }
 
 #endif

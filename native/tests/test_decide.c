@@ -122,7 +122,8 @@ static void the_soonest_empty_is_evicted_and_its_debt_forgiven(void)
     assert(atomic_load(&count_of(0)->forgiven_ns) == 100 * MS);
     hg_settle(region, &held, SECOND, false, SECOND);
     match_each(&policy, 0, nth_key(17), &matches);
-    assert(take(asks(SECOND, 100 * SECOND), &held) == HG_RUN); /* all are empty: nothing to forgive */
+    assert(take(asks(SECOND, 100 * SECOND), &held)
+           == HG_RUN); /* all are empty: nothing to forgive */
     assert(atomic_load(&count_of(0)->evicted) == 1);
     hg_settle(region, &held, SECOND, false, SECOND);
 }
@@ -216,7 +217,8 @@ static void budgets_own_buckets_overflow_into_the_others_ways(void)
     matches.count = 1;
     assert(take(asks(SECOND, SECOND), &held) == HG_RUN);
     hg_settle(region, &held, SECOND, false, SECOND);
-    assert(atomic_load(&count_of(0)->forgiven_ns) == 100 * MS); /* of its own kind the soonest empty */
+    assert(atomic_load(&count_of(0)->forgiven_ns)
+           == 100 * MS); /* of its own kind the soonest empty */
     match_each(&policy, HG_WAYS + 1, nth_key(0), &matches); /* one that owes nothing may go */
     assert(take(asks(MS, 3 * SECOND), &held) == HG_RUN && held.at[0].counted);
     assert(atomic_load(&count_of(4)->forgiven_ns) == 0 && bucket_of(region, key_of(4)) == NULL);
@@ -332,11 +334,11 @@ static void huge_costs_and_tiny_rates_do_not_wrap(void)
 
 static void an_explicit_zero_admits_nothing(void)
 {
-    static const uint32_t zeros[]
-        = {HG_SET_RATE, HG_SET_CAPACITY, HG_SET_BURST, HG_SET_CONCURRENCY, HG_SET_MAX_WORKERS,
-           HG_SET_RATE | HG_SET_CAPACITY};
-    static const uint8_t by[]
-        = {HG_BUCKET, HG_BUCKET, HG_QUERY, HG_CONCURRENCY, HG_CONCURRENCY, HG_BUCKET};
+    static const uint32_t zeros[] = {HG_SET_RATE,        HG_SET_CAPACITY,
+                                     HG_SET_BURST,       HG_SET_CONCURRENCY,
+                                     HG_SET_MAX_WORKERS, HG_SET_RATE | HG_SET_CAPACITY};
+    static const uint8_t by[] = {HG_BUCKET,      HG_BUCKET,      HG_QUERY,
+                                 HG_CONCURRENCY, HG_CONCURRENCY, HG_BUCKET};
 
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++) {
         fresh(1);
@@ -518,7 +520,8 @@ static void a_delay_is_the_longest_wait_that_helps(void)
     assert(take(asks(1, SECOND), &held) == HG_RUN);
     assert(check(asks(1, SECOND)) == HG_DELAY && answer.retry_ns == 3 * MS);
     hg_count_delay(region, key_of(0), 7);
-    hg_count_delay(region, key_of(0) + 1, 9); /* a budget that nobody has counted for: of no effect */
+    hg_count_delay(region, key_of(0) + 1,
+                   9); /* a budget that nobody has counted for: of no effect */
     hg_count_refusal(region, policy_in(&policy), &matches, &answer, true, 77);
     assert(atomic_load(&count_of(0)->delayed) == 1 && atomic_load(&count_of(0)->delayed_ns) == 7);
     assert(atomic_load(&count_of(0)->blocked[HG_CONCURRENCY]) == 1);
@@ -551,8 +554,13 @@ static void whoever_is_in_a_transaction_passes_and_is_charged(void)
 
 static hg_ask planned(double plan_cost, uint64_t pattern, uint32_t flags)
 {
-    return (hg_ask){.now_ns = SECOND, .plan_cost = plan_cost, .pattern = pattern, .query_id = 77,
-                    .database = 5, .workers = 1, .flags = flags};
+    return (hg_ask){.now_ns = SECOND,
+                    .plan_cost = plan_cost,
+                    .pattern = pattern,
+                    .query_id = 77,
+                    .database = 5,
+                    .workers = 1,
+                    .flags = flags};
 }
 
 static void run(hg_ask ask, uint64_t actual_ns, bool aborted)

@@ -1,11 +1,11 @@
 /* Bytes that are no sound policy are told from those that are, and nothing outside is read. */
 #include "policies.h"
 
-static const char document[] =
-    "{'policy':{'exempt_usernames':['root']},'budgets':["
-    "{'name':'a','expires_at':5,'rules':[{'match':{'username':'etl','tag.x':'y'}},{}]},"
-    "{'name':'b','when':'unhealthy','rules':[{'match':{'remote_address':'10.0.0.0/8'},"
-    "'each':['tag.t','query']},{'each':['tag.x']}]}]}";
+static const char document[]
+    = "{'policy':{'exempt_usernames':['root']},'budgets':["
+      "{'name':'a','expires_at':5,'rules':[{'match':{'username':'etl','tag.x':'y'}},{}]},"
+      "{'name':'b','when':'unhealthy','rules':[{'match':{'remote_address':'10.0.0.0/8'},"
+      "'each':['tag.t','query']},{'each':['tag.x']}]}]}";
 
 static void seal(hg_policy *policy)
 {
@@ -107,8 +107,9 @@ static void test_empty_is_sound(void)
 /* What is not the text of a policy is told from what is; that policies come out whole, every test here shows. */
 static void test_texts(void)
 {
-    static const char *const wrong[] = {"", "SEdQ", "SEdQT0xJQ1k=", "SEd", "SEdQT0x*", "=", "==", "====",
-                                        "SE=Q", "SEd=", "{\"budgets\":[]}"};
+    static const char *const wrong[] = {
+        "",   "SEdQ", "SEdQT0xJQ1k=", "SEd",  "SEdQT0x*",        "=",
+        "==", "====", "SE=Q",         "SEd=", "{\"budgets\":[]}"};
     _Alignas(8) char out[32];
     size_t length;
 
