@@ -11,10 +11,13 @@ from typing import Any, get_args, get_type_hints
 import jsonschema_rs
 import pytest
 
+from headgate.core.metric_settings import METRIC_SETTINGS
 from headgate.core.rule_settings import RULE_SETTINGS
 from headgate.core.rules import Kind
+from headgate.core.settings import Table
 from headgate.http.control import ROUTES, description
 from headgate.http.routes import NoQuery, Role, Route, Settings, Unread
+from headgate.traffic.limits import BUDGET_SETTINGS
 from headgate.wire.questions import FRENO_ROUTES
 from headgate.wire.rules import RuleDoc
 from tests.fixtures.api import validator
@@ -72,6 +75,11 @@ def test_every_route_is_described() -> None:
     for name in FRENO_ROUTES:
         assert any(path.startswith(f"/{name}/") for path in description()["paths"])
     assert {("GET", "/v1/check"), ("POST", "/v1/check"), ("GET", "/v1/check-read")} <= described
+
+
+@pytest.mark.parametrize("rows", [METRIC_SETTINGS, RULE_SETTINGS, BUDGET_SETTINGS])
+def test_every_setting_of_a_body_says_what_it_takes(rows: Table) -> None:
+    assert [name for name, row in rows.items() if row.schema.keys() == {"description"}] == []
 
 
 def test_a_handler_takes_what_its_row_reads(served: Served) -> None:

@@ -16,6 +16,7 @@ from headgate.core.settings import (
     amount,
     number,
     one_of,
+    reads,
     seconds,
     text,
     unknown,
@@ -27,10 +28,12 @@ _AGGREGATE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 MAX_LABELS = 16
 
 
+@reads({"enum": ["host", "self", "shard"]})
 def _scope(value: object) -> Scope:
     return parse_scope(text(16)(value))
 
 
+@reads({"type": "string", "pattern": f"^{_AGGREGATE.pattern}$"})
 def _aggregate(value: object) -> str:
     name = text(63)(value)
     if not _AGGREGATE.fullmatch(name):
@@ -39,6 +42,14 @@ def _aggregate(value: object) -> str:
     return name
 
 
+@reads(
+    {
+        "type": "object",
+        "propertyNames": {"maxLength": 64},
+        "additionalProperties": {"type": "string", "maxLength": 64},
+        "maxProperties": MAX_LABELS,
+    }
+)
 def labels(value: object) -> Mapping[str, str]:
     """Also those of a database."""
     if not isinstance(value, Mapping) or len(value) > MAX_LABELS:
