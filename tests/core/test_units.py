@@ -59,11 +59,11 @@ def test_a_key_takes_its_own_unit_as_a_number_or_any_as_a_text() -> None:
 @pytest.mark.parametrize(
     ("read", "value", "told"),
     [
-        (seconds(1, 60), "2m", "is 120 s, must be at least 1s and at most 60s"),
+        (seconds(1, 60), "2m", "is '2m', must be at least 1s and at most 60s"),
         (seconds(1, 60), True, "must be a number, not a boolean"),
         (share(0, 1), 80, 'is 80, must be at most 1: 1 is all of it; did you mean "80%"?'),
         (share(0, 1), 250, "is 250, must be at least 0 and at most 1"),
-        (share(0, 1), "250%", "is 2.5, must be at least 0 and at most 1"),
+        (share(0, 1), "250%", "is '250%', must be at least 0 and at most 1"),
         (size(4, 64, 1 << 20), "2 GiB", "is '2 GiB', must be from 4 MiB to 64 MiB"),
         (size(4, 64, 1 << 20), 65, "is 65, must be from 4 to 64"),
     ],

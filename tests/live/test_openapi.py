@@ -38,7 +38,9 @@ the agent is, how long a body may be. A check is rejected with 417 and 429 as we
 
 SHAPE = re.compile(
     r"not (a string|a boolean|a number|a list|a table|null)\b|unknown setting|must be one of"
-    r"|must be a list|(characters|entries), at most|is NaN|must be (at least|more than|from) [0-9]"
+    r"|must be a list|(characters|entries), at most|is NaN"
+    # A text with a unit is in quotes, and no schema has its range.
+    r"|is [-0-9.e+]+( s)?, must be (at least|more than|from) [0-9]"
 )
 """How settings say that a value has the wrong shape, which a schema can say: no 422 is for that."""
 

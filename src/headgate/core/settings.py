@@ -352,7 +352,8 @@ def seconds(low: float, high: float, *, above_low: bool = False) -> Reader[float
                 raise
             least = f"{'more than' if above_low else 'at least'} {duration_text(low)}"
             span = f"{least} and at most {duration_text(high)}"
-            raise ValueError(f"is {given:g} s, must be {span}") from None
+            written = repr(value) if isinstance(value, str) else f"{given:g} s"
+            raise ValueError(f"is {written}, must be {span}") from None
 
     span = f"{duration_text(low) if low else 0}–{duration_text(high)}"
     return Reader(read, or_text(within.schema, SECONDS_PATTERN), span if high < 1e9 else "a time")
@@ -364,7 +365,7 @@ def share(low: float, high: float) -> Reader[float]:
 
     def read(value: Any) -> float:
         if isinstance(value, str):
-            return within(parse_share(value))
+            return _of_text(within, parse_share(value), value)
         too_much = isinstance(value, int | float) and value > max(1.9, high)
         if too_much and low <= value / 100 <= high:
             meant = f'1 is all of it; did you mean "{value:g}%"?'
@@ -372,6 +373,14 @@ def share(low: float, high: float) -> Reader[float]:
         return within(value)
 
     return Reader(read, or_text(within.schema, SHARE_PATTERN), _span(low, high))
+
+
+def _of_text(within: Reader[float], given: float, written: str) -> float:
+    """A fault shows what was written."""
+    try:
+        return within(given)
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"is {given:g}", f"is {written!r}", 1)) from None
 
 
 def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
@@ -382,7 +391,7 @@ def amount(low: float, high: float, *, above_low: bool = False) -> Reader[Any]:
         if not isinstance(value, str):
             return within(value)
         given = parse_amount(value)
-        within(given.value)
+        _of_text(within, given.value, value)
         return given
 
     schema = or_text(within.schema, SECONDS_PATTERN, SHARE_PATTERN, SIZE_PATTERN)
