@@ -607,7 +607,7 @@ def test_a_dry_run_prints_what_it_would_have_done(scripted: ScriptedAgent, run: 
         (("pace=yes",), "pace must be true or false, not a string, or unset"),
         (
             ("interval_s=9h",),
-            "interval_s is 32400 s, must be at least 10ms and at most 1h",
+            "interval_s is '9h', must be at least 10ms and at most 1h",
         ),
         (("threshold=5", "threshold=6"), "threshold is given twice; say it once"),
         (("threshold=5", "--for", "30"), "is 30, which has no unit: 30s or 30m?"),

@@ -114,7 +114,7 @@ def test_an_exemption_as_it_is_written() -> None:
             "rule.thresholds.lagg: unknown metric 'lagg'",
         ),
         ({**HALF, "for": "soon"}, "rule.for: is 'soon', must read like 250ms, 90s"),
-        ({**HALF, "for": "0s"}, "rule.for: is 0 s, must be more than 0s"),
+        ({**HALF, "for": "0s"}, "rule.for: is '0s', must be more than 0s"),
         ({**HALF, "for": "31d"}, "rule.for: is 31 days from now, at most 30"),
         ({**HALF, "expires_at": W - 1}, "which is over: a rule ends after it begins"),
         ({**HALF, "expires_at": "2023-01-01T00:00:00Z"}, "rule.expires_at: is '2023-01-01T00"),
