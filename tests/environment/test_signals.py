@@ -38,7 +38,7 @@ def agent() -> Iterator[ScriptedAgent]:
     [
         (("top",), "AGENT UNREACHABLE"),
         (("budget", "top", "main"), "AGENT UNREACHABLE"),
-        (("fleet", "status", "--watch"), "NOT TO BE SEEN"),
+        (("fleet", "status", "--watch"), "AGENT UNREACHABLE"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
