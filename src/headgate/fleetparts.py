@@ -39,7 +39,7 @@ from headgate.agent.shards import Shards
 from headgate.agent.shardspeech import Footing
 from headgate.agent.shardstatus import FleetStatus, Sources
 from headgate.agent.supervise import supervised
-from headgate.agent.traced import traced_fleet_store
+from headgate.agent.traced import traced_shared_log
 from headgate.client.local_clock import now as sleepless_now
 from headgate.core.beat import clock_told
 from headgate.core.change import followed_prefixes, unquoted
@@ -126,7 +126,7 @@ class FleetParts:
         self._began_at = clock.now().mono_s
         store = store_of(fleet, roll)
         if host.tracer is not None:
-            store = traced_fleet_store(store, host.tracer)
+            store = traced_shared_log(store, host.tracer)
         self.store = MeteredLog(store)
         self.timing = FleetTiming.of(
             beat_interval_s=fleet.beat_interval_s, timeout_s=fleet.timeout_s

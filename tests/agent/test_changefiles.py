@@ -21,8 +21,8 @@ from headgate.core.copies import Copies
 from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
 from headgate.traffic.policy import Mode
+from tests.agent.changebook_world import book_on
 from tests.agent.changes_world import PEER, ChangesWorld
-from tests.agent.fleetbook_world import book_on
 from tests.agent.own_world import keep, set_here
 from tests.agent.shard_world import SHARD, url
 from tests.fixtures.memory_log import MemoryLog

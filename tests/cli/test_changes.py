@@ -412,7 +412,7 @@ def test_without_a_word_the_asked_agents_own_log_is_meant(
     agent.says(
         f"{CHANGES}/history", built(ChangeRevisionsDoc, {"log": "agent", "n": 0, "revisions": []})
     )
-    assert "nothing was ever set at this agent" in run("changes", "history").out
+    assert "no revision is kept" in run("changes", "history").out
     agent.says(f"{CHANGES}/apply", own_change(), method="POST")
     ran = run("changes", "apply", str(own), "--yes")
     assert "APPLIED this agent is at revision 14 (was 13)" in said(ran)

@@ -542,6 +542,16 @@ def test_set_sends_only_the_options_that_were_named(scripted: ScriptedAgent, run
     assert scripted.heard[-1].body == {"options": {"method": "heartbeat"}}
 
 
+def test_a_change_for_the_agents_own_host_is_shown_as_its_own(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    after = builders.metric_view("queue_depth", settings={"threshold": 500})
+    scripted.says(QUEUE, after, method="PATCH")
+    ran = run("metrics", "set", "main", "queue_depth", "threshold=500", "--host", "db1", "--yes")
+    assert ran.code == 0 and "SET  main/queue_depth" in ran.out
+    assert scripted.heard[-1].query["reach"] == "host:db1"
+
+
 def test_revert_lets_the_file_decide_again(scripted: ScriptedAgent, run: Run) -> None:
     seen = builders.metric_view("queue_depth", revision=3, settings={"threshold": 9})
     scripted.says(QUEUE, seen, headers={"ETag": '"3"'})

@@ -1,6 +1,6 @@
 """The stores of a fleet, each with several clients, and what no client may do: compact, wait.
 
-A new implementation is added to FLEETS, and everything in test_fleet_store*.py is asked of it.
+A new implementation is added to FLEETS, and everything in test_shared_log*.py is asked of it.
 """
 
 from __future__ import annotations

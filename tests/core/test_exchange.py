@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.change import Item, item_key, shard_items
+from headgate.core.change import ChangeKind, Item, item_key, shard_items
 from headgate.core.change_codec import item_bytes
-from headgate.core.change_log import is_taken_out
+from headgate.core.change_log import counted_from, ends_at, is_taken_out
 from headgate.core.copies import Copies, both
 from headgate.core.exchange import (
     KEEP_S,
@@ -111,6 +111,24 @@ def test_who_builds_on_a_version_comes_after_it_whatever_its_clock_says(
             assert version_of(item_bytes(after)) > version_of(item_bytes(before))
             assert counts_over(after, before) and not counts_over(before, after)
         before = after
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (ChangeKind.METRIC, {"settings": {"threshold": 5.0}, "expires_at": NOW_S + 60}),
+        (ChangeKind.SKIP, {"until_wall_s": NOW_S + 60, "set_wall_s": NOW_S}),
+    ],
+)
+def test_what_takes_the_place_of_one_from_a_fast_clock_has_its_own_time(
+    kind: ChangeKind, value: dict[str, Any]
+) -> None:
+    """Its place among the versions is behind the other's; its 60 s begin where it was set."""
+    before = item(value=value, n=1, set_at=NOW_S + 3600, kind=kind)
+    after = succeeding(item(value=value, n=2, set_at=NOW_S, kind=kind), before)
+    assert after.set_at > before.set_at
+    assert counted_from(after) == NOW_S
+    assert ends_at(after) == NOW_S + 60
 
 
 def test_a_change_without_a_word_of_a_lift_does_not_bring_it_back() -> None:

@@ -29,8 +29,8 @@ from headgate.http.page.rendering import static_file
 from headgate.http.page.shell import Site, Visit, made
 from headgate.http.peers import Peer
 from headgate.http.routes import read_call
+from tests.agent.changebook_world import COMMERCE, HALF, BookWorld
 from tests.agent.fakes import HandClock
-from tests.agent.fleetbook_world import COMMERCE, HALF, BookWorld
 from tests.fixtures.fleet_sights import (
     T0,
     budget_item,

@@ -288,7 +288,7 @@ class ChangeBook:
         **by: Unpack[By],
     ) -> ChangeMade:
         """To what stood after revision n, as new revisions. What has ended since stays so.
-        `only`: of fleetback.SORTS, those that go back; none: all of it."""
+        `only`: of rollback.SORTS, those that go back; none: all of it."""
         chosen = of_sorts(only)
         return await self.make_back(
             n,

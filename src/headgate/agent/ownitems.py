@@ -18,7 +18,7 @@ from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import FORGET_AFTER_S, ChangeKind, Edit, Item
-from headgate.core.change_log import ChangeMade, LogState, ends_at
+from headgate.core.change_log import ChangeMade, LogState, counted_from, ends_at
 from headgate.core.exchange import apart
 from headgate.core.reach import HERE, Reach
 from headgate.errors import Conflict, StoreUnavailable
@@ -191,7 +191,7 @@ class _Layer(Generic[T]):
             return True
         try:
             name, end_s = f"{self._name}{item_id}", ends_at(item)
-            ends_mono_s = self._time.ends_mono_s(name, item.set_at, end_s)
+            ends_mono_s = self._time.ends_mono_s(name, counted_from(item), end_s)
             self.values[item_id] = self._parse(item, ends_mono_s)
         except (KeyError, TypeError, ValueError) as error:
             # Of a newer version, or broken: the last good one stays.

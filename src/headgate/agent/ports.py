@@ -181,7 +181,7 @@ class LogReader(Protocol):
 
 
 class SharedLog(LogReader, Protocol):
-    """Keeps what a fleet shares: memory, SQLite, etcd; one contract suite over all of them.
+    """Keeps what a fleet shares: etcd, and in tests memory; one contract suite over both.
 
     No check ever waits for it.
     """

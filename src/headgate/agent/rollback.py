@@ -19,6 +19,7 @@ from headgate.core.change_log import (
     audit_values,
     name_of,
     newest,
+    redated,
     same_setting,
     stands,
 )
@@ -173,7 +174,7 @@ _NO_POLICY = {"policy": {}, "order": [], "mode_cap": "enforce", "of_fleet": []}
 
 
 def _anew(item: Item, asked: Asked) -> Item:
-    return replace(item, set_at=asked.wall_s, set_by=asked.who)
+    return replace(redated(item, asked.wall_s), set_by=asked.who)
 
 
 def _has_run_out(item: Item, asked: Asked) -> bool:

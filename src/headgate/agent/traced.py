@@ -108,7 +108,7 @@ def traced_store(store: Store, tracer: Tracer) -> Store:
     return cast(Store, Traced(store, tracer, STORE))
 
 
-def traced_fleet_store(store: SharedLog, tracer: Tracer) -> SharedLog:
+def traced_shared_log(store: SharedLog, tracer: Tracer) -> SharedLog:
     def commit(compares: Any, puts: Any) -> Facts:
         return {"headgate.store": store.name, "headgate.puts": len(puts)}
 

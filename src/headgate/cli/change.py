@@ -88,7 +88,7 @@ def add_metric(
 
     settings = {**settings_given(words), **_end_given(duration)}
     if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(reach, dry_run, yes, as_json)
+        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json)
         _change_wide("PUT", metric_path(database, metric), settings, wanted, url, token)
         return
     api = connect(url, token, timeout_s=_patience_s(settings.get("timeout_s")))
@@ -126,7 +126,7 @@ def set_metric(
     if not settings:
         raise typer.BadParameter("nothing to set: give a setting, such as threshold=10s")
     if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(reach, dry_run, yes, as_json)
+        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json)
         _change_wide("PATCH", metric_path(database, metric), settings, wanted, url, token)
         return
     api = connect(url, token)
@@ -160,7 +160,7 @@ def remove_metric(
     from headgate.cli.api import connect, metric_path
 
     if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(reach, dry_run, yes, as_json, _end_given(duration))
+        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json, _end_given(duration))
         _change_wide("DELETE", metric_path(database, metric), None, wanted, url, token)
         return
     api = connect(url, token)
@@ -196,7 +196,7 @@ def revert_metric(
 
     path = metric_path(database, metric)
     if reach := reach_of(fleet, region, cluster, shard, host):
-        wanted = _Wanted(reach, dry_run, yes, as_json)
+        wanted = _Wanted(database, metric, reach, dry_run, yes, as_json)
         _change_wide("POST", f"{path}/revert", None, wanted, url, token)
         return
     seen = _seen(connect(url, token), path)
@@ -214,8 +214,10 @@ def revert_metric(
 
 
 class _Wanted(NamedTuple):
-    """How a change is to be made."""
+    """Which metric, and how its change is to be made."""
 
+    database: str
+    metric: str
     reach: str
     dry_run: bool
     yes: bool
@@ -241,6 +243,12 @@ def _change_wide(
     query = {**wanted.query, "reach": wanted.reach}
     change = partial(api.change, method, path, settings, query=query)
     changed = confirmed(change, wanted.reach, dry_run=wanted.dry_run, yes=wanted.yes)
+    if "reach" not in changed.document:  # This agent alone: a change like any of its own.
+        _show_change(
+            changed, {}, wanted.database, wanted.metric,
+            dry_run=wanted.dry_run, as_json=wanted.as_json,
+        )  # fmt: skip
+        return
     view, reached = read(WideMetricDoc, changed.document), reached_line(changed.document)
     show(changed, wanted.as_json, lambda _: wide_metric_page(view, reached))
 

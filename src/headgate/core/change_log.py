@@ -6,7 +6,7 @@ Items of a store ──holdings_of──► LogState ──a change──► Cha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -63,6 +63,22 @@ def ends_at(item: Item) -> float | None:
     key = "until_wall_s" if item.kind in _TIMED else "expires_at"
     given = None if item.value is None else item.value.get(key)
     return None if given is None else parse_date_time(given)
+
+
+def counted_from(item: Item) -> float:
+    """When its time began, by the clock of who set it: `set_at` of a shard's change may lie later,
+    behind what it took the place of (exchange.succeeding)."""
+    key = "set_wall_s" if item.kind in _TIMED else "set_at"
+    given = None if item.value is None else item.value.get(key)
+    return item.set_at if given is None else parse_date_time(given)
+
+
+def redated(item: Item, set_at: float) -> Item:
+    """With another place among the versions; its time goes on being counted from where it was."""
+    value = item.value
+    if item.kind == ChangeKind.METRIC and value and "expires_at" in value:
+        value = {"set_at": item.set_at, **value}
+    return replace(item, set_at=set_at, value=value)
 
 
 def stands(item: Item, wall_s: float) -> bool:
@@ -177,7 +193,8 @@ class ChangeDifference:
             return "removed" if "removed" in names else "set"
         if self.what is not What.CHANGED:
             return str(self.what.value)
-        return "set again" if self.kind in _TIMED else ", ".join(map(str, self.settings))
+        changed = "" if self.kind in _TIMED else ", ".join(map(str, self.settings))
+        return changed or "set again"
 
 
 def difference(change: Edit) -> ChangeDifference:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from headgate.core.change import ITEMS, Item, shard_items, unquoted
 from headgate.core.change_codec import MAX_ITEM_BYTES, MAX_WALL_S
-from headgate.core.change_log import ChangeName, ends_at, is_taken_out, name_of, stands
+from headgate.core.change_log import ChangeName, ends_at, is_taken_out, name_of, redated, stands
 from headgate.core.reach import HERE
 from headgate.core.stored import read_object
 
@@ -103,7 +103,7 @@ def succeeding(item: Item, before: Item | None) -> Item:
         return replace(item, again=0)
     is_anew = is_taken_out(before) and not is_taken_out(item)
     set_at = max(item.set_at, round(before.set_at + TICK_S, 3))
-    return replace(item, again=(before.again or 0) + is_anew, set_at=set_at)
+    return replace(redated(item, set_at), again=(before.again or 0) + is_anew)
 
 
 def counts_over(item: Item, other: Item) -> bool:

@@ -168,13 +168,13 @@ class Control:
         self._gatekeeper = gatekeeper
         self._under_way = UnderWay()
         self.peering = Peering(views, shards=shards, demands=demands)
-        fleet_book = None if fleet is None else fleet.book
+        shared = None if fleet is None else fleet.book
         self.exchanging = Exchanging(exchange)
-        self._reaching = MetricReaching(book, own, fleet_book, exchange)
-        self.ruling = Ruling(views, rules, own, fleet_book, exchange)
+        self._reaching = MetricReaching(book, own, shared, exchange)
+        self.ruling = Ruling(views, rules, own, shared, exchange)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
-        self.budgeting = Budgeting(budgets, parts.store, parts.clock, fleet_book, turns)
+        self.budgeting = Budgeting(budgets, parts.store, parts.clock, shared, turns)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))

@@ -69,8 +69,7 @@ def _change(one: ChangeDoc) -> list[Cell]:
 
 def history_view(found: ChangeRevisionsDoc) -> list[Block]:
     if not found.revisions:
-        where = "for the fleet" if found.log is Log.FLEET else "at this agent"
-        return [line(Said(f"no revision is kept: nothing was ever set {where}", "quiet"))]
+        return [line(Said("no revision is kept", "quiet"))]
     rows: list[list[Cell]] = [
         [f"{one.n:,}", _second(one.at), one.who, _did(one)] for one in found.revisions
     ]

@@ -177,7 +177,7 @@ def _budget(change: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _noted(value: Mapping[str, Any], n: int) -> Mapping[str, Any]:
-    """As agent/fleetrules.py notes a rule. How far the rules' time had come: by when it was set."""
+    """As agent/changenotes.py notes a rule: how far the rules' time had come when it was set."""
     mark = {}
     if isinstance(ruled_at := value.get("ruled_at"), int | float):
         with suppress(ValueError):

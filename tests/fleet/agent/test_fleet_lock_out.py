@@ -11,8 +11,8 @@ from headgate.agent.changebook import ChangeBook
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.rule_settings import KnownMetric
 from headgate.errors import InvalidSettings
+from tests.agent.changebook_world import COMMERCE, FLEET, BookWorld
 from tests.agent.fleet_items import HERE, OTHER, rule_item
-from tests.agent.fleetbook_world import COMMERCE, FLEET, BookWorld
 from tests.fleet.agent.test_fleetrules import FleetWorld
 
 LAG = {"lag": KnownMetric(5.0, True, value=1.0, value_on="main")}

@@ -11,7 +11,7 @@ from headgate.agent.logwriter import NoSuchItem
 from headgate.core.change import log_key
 from headgate.core.keyvalue import Compare, Put
 from headgate.errors import Conflict
-from tests.agent.fleetbook_world import FLEET, HALF, BookWorld
+from tests.agent.changebook_world import FLEET, HALF, BookWorld
 from tests.fixtures.memory_log import MemoryLog
 
 

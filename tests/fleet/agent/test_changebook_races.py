@@ -21,7 +21,7 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
+from tests.agent.changebook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
 from tests.fixtures.memory_log import MemoryLog
 
 

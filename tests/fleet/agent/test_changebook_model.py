@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.errors import HeadgateError
-from tests.agent.fleetbook_world import BookWorld, reach
+from tests.agent.changebook_world import BookWorld, reach
 
 REACHES = st.sampled_from(
     ["fleet", "region:eu-*", "cluster:x", "shard:commerce/*", "shard:a", "shard:b/1", "host:db-1*"]

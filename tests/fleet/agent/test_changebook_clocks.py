@@ -12,7 +12,7 @@ from headgate.core.change import BEAT
 from headgate.core.keyvalue import Put
 from headgate.core.samples import Instant
 from headgate.errors import Conflict, InvalidSettings
-from tests.agent.fleetbook_world import FLEET, HALF, BookWorld, QuickClock, book_on
+from tests.agent.changebook_world import FLEET, HALF, BookWorld, QuickClock, book_on
 from tests.fixtures.memory_log import MemoryLog
 
 HOURS_S = 3600.0

@@ -15,7 +15,7 @@ from headgate.core.change_codec import read_head, read_item
 from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import OutcomeUnknown
 from headgate.stores.etcd import EtcdAccess, EtcdStore
-from tests.agent.fleetbook_world import COMMERCE, FLEET, HALF, ONE_SHARD, book_on, file_of
+from tests.agent.changebook_world import COMMERCE, FLEET, HALF, ONE_SHARD, book_on, file_of
 from tests.fixtures.eventually import DEADLINE_S
 
 

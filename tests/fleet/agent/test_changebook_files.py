@@ -13,7 +13,7 @@ from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
 from headgate.core.change_log import What
 from headgate.core.keyvalue import Put
 from headgate.errors import InvalidSettings
-from tests.agent.fleetbook_world import (
+from tests.agent.changebook_world import (
     CAP,
     COMMERCE,
     DAY_S,

@@ -30,7 +30,7 @@ from headgate.core.change_log import What
 from headgate.core.keyvalue import Put
 from headgate.core.rule_settings import RuleLimits, parse_kept
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
-from tests.agent.fleetbook_world import (
+from tests.agent.changebook_world import (
     CAP,
     COMMERCE,
     DAY_S,
