@@ -407,6 +407,7 @@ def test_a_custom_metric_is_compared_in_its_own_unit(
     ("name", "raw", "told"),
     [
         ("pool_usage", {"threshold": 80}, 'did you mean "80%"?'),
+        ("pool_usage", {"threshold": "120%"}, "is '120%': pool_usage is a share, and 1 is all"),
         ("commit_delay", {"threshold": "80%"}, "is '80%', and the metric is measured in s"),
         ("threads_running", {"threshold": "5s"}, "is '5s', and the metric is a plain number"),
         ("commit_delay", {"threshold": "50"}, "must be a number, or a text with a unit"),

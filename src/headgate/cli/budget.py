@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import typer
 
+from headgate.cli import completing
 from headgate.cli.confirm import Yes
 from headgate.cli.given import completed_by, lasting
 from headgate.cli.options import AsJson, DatabaseArgument, Token, Url
@@ -42,9 +43,17 @@ def _option(*names: str, metavar: str, about: str) -> Any:
 
 
 AnyDatabase: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="DATABASE", show_default=False, help="Default: all.")
+    str | None,
+    typer.Argument(
+        metavar="DATABASE",
+        show_default=False,
+        autocompletion=completing.databases,
+        help="Default: all.",
+    ),
 ]
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="BUDGET")]
+Name: TypeAlias = Annotated[
+    str, typer.Argument(metavar="BUDGET", autocompletion=completing.budgets)
+]
 Words: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(

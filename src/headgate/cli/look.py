@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from headgate.cli import completing
 from headgate.cli.options import AsJson, DatabaseArgument, MetricArgument, Token, Url
 
 AnyDatabase = Annotated[
@@ -14,7 +15,11 @@ AnyDatabase = Annotated[
 AnyApp = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", show_default=False, help="One client, or one level of its name (etl)."
+        "--as",
+        metavar="NAME",
+        show_default=False,
+        autocompletion=completing.clients,
+        help="One client, or one level of its name (etl).",
     ),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]

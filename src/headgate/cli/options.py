@@ -6,6 +6,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from headgate.cli import completing
+
 Url: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -35,12 +37,18 @@ App: TypeAlias = Annotated[
         "--as",
         envvar="HEADGATE_APP",
         metavar="NAME",
+        autocompletion=completing.clients,
         help="The client's name: levels joined by colons, such as etl:nightly.",
     ),
 ]
 Database: TypeAlias = Annotated[
     str,
-    typer.Option(envvar="HEADGATE_DATABASE", metavar="NAME", help="The database to be worked on."),
+    typer.Option(
+        envvar="HEADGATE_DATABASE",
+        metavar="NAME",
+        autocompletion=completing.databases,
+        help="The database to be worked on.",
+    ),
 ]
 Metrics: TypeAlias = Annotated[
     str | None,
@@ -61,9 +69,15 @@ Scope: TypeAlias = Annotated[
         "metric's own.",
     ),
 ]
-DatabaseArgument: TypeAlias = Annotated[str, typer.Argument(metavar="DATABASE")]
-MetricArgument: TypeAlias = Annotated[str, typer.Argument(metavar="METRIC")]
-MemberArgument: TypeAlias = Annotated[str, typer.Argument(metavar="MEMBER")]
+DatabaseArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="DATABASE", autocompletion=completing.databases)
+]
+MetricArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="METRIC", autocompletion=completing.metrics)
+]
+MemberArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="MEMBER", autocompletion=completing.members)
+]
 DryRun: TypeAlias = Annotated[
     bool,
     typer.Option("--dry-run", help="Validate and probe once, and change nothing."),

@@ -19,7 +19,8 @@ _HEAD = """\
 
 Tables are for people. `--json` prints the agent's document for programs, on standard output;
 errors go to standard error. `NO_COLOR` is obeyed, and no state is told by colour alone.
-`headgate --install-completion` teaches your shell to complete commands and options;
+`headgate --install-completion` teaches your shell to complete commands and options, and
+the names of databases, metrics, clients, rules and budgets that the agent knows;
 `headgate --show-completion` prints the script instead.
 
 The agent is found by `--url` or `HEADGATE_URL`; without one, at the Unix socket

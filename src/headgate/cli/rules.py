@@ -16,6 +16,7 @@ from urllib.parse import quote
 import typer
 from typer.core import TyperCommand
 
+from headgate.cli import completing
 from headgate.cli.confirm import Yes
 from headgate.cli.given import lasting
 from headgate.cli.given import ratio as ratio_of
@@ -46,10 +47,12 @@ def _option(*names: str, metavar: str, about: str) -> Any:
 Target: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="A client, a level of its name, several (a:b), or `all`."
+        metavar="TARGET",
+        autocompletion=completing.clients,
+        help="A client, a level of its name, several (a:b), or `all`.",
     ),
 ]
-RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID")]
+RuleId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", autocompletion=completing.rules)]
 Share: TypeAlias = Annotated[
     float,
     typer.Argument(

@@ -323,12 +323,15 @@ def _unit_faults(values: dict[str, Any], builtin: BuiltinMetric | None, place: s
     for key in ("threshold", "ignore_above"):
         value = values[key]
         try:
+            given = f"{value:g}" if isinstance(value, int | float) else ""
             if isinstance(value, Amount):
+                given = repr(value.text)
                 values[key] = value.in_unit(values["unit"])
-            elif builtin and builtin.unit == "ratio" and value and value > 1:
-                meant = f'; did you mean "{value:g}%"?' if value >= 2 else ""
+            if builtin and builtin.unit == "ratio" and values[key] and values[key] > 1:
+                is_bare = not isinstance(value, Amount) and value >= 2
+                meant = f'; did you mean "{given}%"?' if is_bare else ""
                 share_of = f"{builtin.name} is a share, and 1 is all of it{meant}"
-                raise ValueError(f"is {value:g}: {share_of}")
+                raise ValueError(f"is {given}: {share_of}")
         except ValueError as error:
             faults.append(Fault(f"{place}.{key}", str(error)))
     return faults

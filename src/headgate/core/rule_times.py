@@ -100,7 +100,9 @@ class Schedule:
         return f"{_days_text(self.days)} {span} {self.zone}"
 
 
-@reads({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+@reads(
+    {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 7}]}
+)
 def _days(value: object) -> tuple[int, ...]:
     """`["mon", "tue"]`, `["mon-fri"]`, or `mon-fri,sun`."""
     given = value.split(",") if isinstance(value, str) else list(names(7)(value))
