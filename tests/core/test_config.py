@@ -332,3 +332,19 @@ def test_a_webhook_in_plain_text_is_advised_against() -> None:
     advice = parse_settings('[alerts]\nwebhook_url = "http://hooks.example/x"').advice
     assert [one.code for one in advice] == ["plain-webhook"]
     assert parse_settings('[alerts]\nwebhook_url = "http://127.0.0.1:9/x"').advice == ()
+
+
+def test_faults_of_a_database_do_not_hide_those_of_its_metrics() -> None:
+    content = """
+[databases.main]
+engin = "postgres"
+dsn = "host=db"
+[databases.main.metrics.lag]
+threshhold = 5
+[databases.main.metrics.archive_backlog]
+"""
+    with pytest.raises(InvalidSettings) as refused:
+        parse_settings(content)
+    places = [fault.place for fault in refused.value.faults]
+    assert "databases.main.engin" in places and "databases.main.metrics.lag.threshhold" in places
+    assert not any("archive_backlog" in place for place in places), "fits one of the engines"

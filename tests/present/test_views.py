@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from rich.console import Console
 
 from headgate.cli.bars import ASCII
@@ -10,6 +11,7 @@ from headgate.cli.render import Canvas
 from headgate.cli.views import drawn
 from headgate.http.page.rendering import render
 from headgate.http.page.rules_view import acts_of, rule_list
+from headgate.present import clients
 from headgate.present.rules import TOLD, RuleRow, rule_view
 from headgate.present.view import (
     BREAK,
@@ -24,6 +26,7 @@ from headgate.present.view import (
     line,
 )
 from headgate.wire.rules import RuleDoc, RulesDoc
+from headgate.wire.status import ClientDoc
 from tests.tui.scenes import rule
 
 
@@ -80,3 +83,12 @@ def test_nothing_steers_the_terminal_and_ascii_stays_ascii() -> None:
     blocks = (line("07:00–07:25 · a → b"), Table(columns("a"), [[Fill(0.5)]]))
     assert shown(*blocks, canvas=Canvas(60, ASCII)).isascii()
     assert shown(line("one", BREAK, "two")).splitlines() == ["one", "two"]
+
+
+def test_a_client_that_checks_no_more_is_silent_not_held() -> None:
+    """In the terminal as on the page."""
+    held = ClientDoc("etl", "main", 1, 5, "THRESHOLD_EXCEEDED", 0.2, 30.0, "lag")
+    assert clients.state_of(held).text.startswith("held 30 s by lag")
+    gone = msgspec.structs.replace(held, last_seen_s_ago=61.0, refused_for_s=90.0)
+    assert clients.state_of(gone) == Said("silent", "quiet")
+    assert clients.rejected_for(gone) is None

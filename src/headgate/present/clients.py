@@ -120,11 +120,14 @@ def _seen(name: str, docs: Sequence[ClientDoc], minute: _Sums | None, hour: _Sum
     )
 
 
+def rejected_for(doc: ClientDoc) -> float | None:
+    """None: admitted, or silent for so long that nobody knows."""
+    return None if doc.last_seen_s_ago > SILENT_AFTER_S else doc.refused_for_s
+
+
 def _held_for(doc: ClientDoc) -> float | None:
-    held_s = doc.refused_for_s
-    if held_s is None or held_s < HELD_AFTER_S or doc.last_seen_s_ago > SILENT_AFTER_S:
-        return None
-    return held_s
+    held_s = rejected_for(doc)
+    return None if held_s is None or held_s < HELD_AFTER_S else held_s
 
 
 def counts_of(sums: Iterable[SumsDoc]) -> Counts:
@@ -190,6 +193,8 @@ def held_words(for_s: float, by: str, *, is_paced: bool) -> tuple[Tone, str, str
 
 
 def state_of(doc: ClientDoc) -> Said:
+    if doc.last_seen_s_ago > SILENT_AFTER_S:
+        return Said("silent", "quiet")
     if doc.refused_for_s is None:
         return Said("admitted", "good")
     by, is_paced = held_by(doc.last_verdict, doc.refused_by), doc.last_verdict == "PACED"

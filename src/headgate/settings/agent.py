@@ -166,6 +166,7 @@ def _database(
         document.fault(place, str(error))
         return None
     if database is None:
+        _metrics_of_any(raw, place, document)
         return None
     raw_metrics = raw.get("metrics", {})
     if not isinstance(raw_metrics, Mapping):
@@ -187,6 +188,23 @@ def _database(
         peers=tuple(_peers(raw.get("peers", {}), name, f"{place}.peers", document)),
         traffic=traffic if traffic is not None and traffic.enabled else None,
     )
+
+
+def _metrics_of_any(raw: Any, place: str, document: Document) -> None:
+    """Of a database with other faults: what is wrong with its metrics, whatever its engine is."""
+    given = raw.get("metrics") if isinstance(raw, Mapping) else None
+    if not isinstance(given, Mapping):
+        return
+    engines = [one for one in Engine if one.value == raw.get("engine")] or [*Engine]
+    for name, settings in given.items():
+        found: list[list[Fault]] = []
+        for engine in engines:
+            try:
+                parse_metric_settings(name, settings, engine, place=f"{place}.metrics.{name}")
+            except InvalidSettings as error:
+                found.append(error.faults)
+        if len(found) == len(engines):
+            document.faults += [one for one in found[0] if all(one in others for others in found)]
 
 
 def _metrics(

@@ -21,6 +21,7 @@ from headgate.cli.render import Canvas
 from headgate.cli.watch import starvation_page
 from headgate.cli.words import age_text, plain
 from headgate.core.timeline import MOSTLY
+from headgate.present.clients import held_by, rejected_for, state_of
 from headgate.present.words import per_s
 from headgate.present.words import told_share as percent
 from headgate.tui.layout import (
@@ -87,7 +88,7 @@ class Standing(Struct, frozen=True):
 
 def standing(node: Node, rates: Rates) -> Standing:
     pairs = [rates[key] for c in node.clients if (key := (c.database, c.client)) in rates]
-    held = [c.refused_for_s for c in node.clients if c.refused_for_s is not None]
+    held = [held_s for c in node.clients if (held_s := rejected_for(c)) is not None]
     return Standing(
         sum(pair[1] for pair in pairs) if pairs else None,
         sum(pair[0] for pair in pairs) if pairs else None,
@@ -148,7 +149,7 @@ def matching(clients: Sequence[ClientDoc], wanted: str) -> list[ClientDoc]:
 
 
 def _about(client: ClientDoc) -> str:
-    held = "held" if client.refused_for_s is not None else "admitted"
+    held = "held" if rejected_for(client) is not None else state_of(client).text
     return f"{client.client} {client.database} {client.refused_by} {held}".lower()
 
 
@@ -193,7 +194,7 @@ def _above(
     ask: Ask,
     starved: Sequence[StarvedDoc],
 ) -> list[RenderableType]:
-    held = sum(c.refused_for_s is not None for c in every)
+    held = sum(rejected_for(c) is not None for c in every)
     line = Text(no_wrap=True, overflow="ellipsis").append(
         f"{len(every):,} {'client' if len(every) == 1 else 'clients'}, "
     )
@@ -299,11 +300,13 @@ def _is_about(one: StarvedDoc, node: Node) -> bool:
 
 
 def held_cell(client: ClientDoc, now: datetime) -> Text:
-    if client.refused_for_s is None:
-        return Text("admitted", style="green")
+    if client.refused_for_s is None or rejected_for(client) is None:
+        state = state_of(client)
+        return Text(state.text, style="green" if state.tone == "good" else "dim")
     since = now - timedelta(seconds=client.refused_for_s)
     at = f"{since:%H:%M}" if client.refused_for_s < 86_400 else f"{since:%d %b %H:%M}"
-    by = f" by {plain(client.refused_by)}" if client.refused_by else ""
+    by = held_by(client.last_verdict, client.refused_by)
+    by = f" by {plain(by)}" if by else ""
     if client.last_verdict == "PACED":
         return Text(f"paced for {duration(client.refused_for_s)}", style="cyan")
     told = f"HELD {duration(client.refused_for_s)}{by}, since {at}"
