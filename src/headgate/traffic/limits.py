@@ -382,7 +382,7 @@ POLICY_SETTINGS = table(
         ),
         Setting(
             "exempt_usernames",
-            f"Users whom no rule ever concerns, up to {MAX_EXEMPT}.",
+            f"Users that no rule matches, up to {MAX_EXEMPT}.",
             Reader(_same, {**_STRINGS, "maxItems": MAX_EXEMPT}),
             default=(),
             shown_default="nobody",

@@ -29,7 +29,7 @@ class BudgetReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Or one budget, with its name: instead of the one in force, or besides."""
     since_s: _SinceS = 3600.0
     by: _By = msgspec.field(default_factory=lambda: ["username"])
-    """By which clients are told apart: username, database, application_name, remote_address,
+    """Clients are grouped by these: username, database, application_name, remote_address,
     query, tag.NAME."""
     step_s: Literal[60, 3600] | None = None
     """One row for so long: 60 or 3600. By default by the minute up to an hour."""

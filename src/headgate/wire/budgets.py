@@ -88,7 +88,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     state: str
     """`enforcing`, `warning`, `off`, `resting` (bites only when unhealthy) or `expired`."""
     says: str
-    """In a line: how much, for whom."""
+    """In a line: the limits, and what the budget matches."""
     origin: str
     """`file`, `fleet`, `changed` (at run time, on top of either) or `runtime`."""
     settings: Mapping[str, Any]
@@ -108,13 +108,13 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     revision: int
     """Of the policy: what a change is built on."""
     own_role: str | None = None
-    """Whom the agent measures as: exempt from every budget."""
+    """Database user of the agent: exempt from every budget."""
     reach: str | None = None
     """How far it was set for, where the fleet has set it, also under a change made here."""
     n: int | None = None
     """The fleet's revision that set it so."""
     cpu_share: float | None = None
-    """CPU charged of late, about half a minute, as a share of the server's; null: not known."""
+    """CPU charged in the last half minute, as a share of the server's; null: not known."""
     last_violation_s_ago: float | None = None
     """Null: none since the server started, or not known."""
 
@@ -179,7 +179,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     agent's own, and why (R146)."""
     advice: Sequence[str]
     own_role: str | None = None
-    """Whom the agent measures as: exempt from every budget, besides `exempt_usernames`."""
+    """Database user of the agent: exempt from every budget, besides `exempt_usernames`."""
     has_policy: bool = True
     """False: there is neither a file nor a change, so what lies at the server is left alone."""
     is_off: bool = False

@@ -120,7 +120,7 @@ class ClientsSumsDoc(msgspec.Struct, frozen=True):
     clients: Sequence[ClientSumsDoc]
     """By client and database."""
     whole: bool
-    """False: there are more than are told one by one; the smallest are left out."""
+    """False: the list is cut; the smallest are left out."""
 
 
 class MetricMinuteDoc(msgspec.Struct, frozen=True):

@@ -126,10 +126,10 @@ class ExplainDoc(AnswerDoc, frozen=True):
     needed: Sequence[str]
     """What would have to change for it to be admitted; empty where it is."""
     fairness: str | None
-    """How long dice have kept it from the metrics, where that is bounded (R82)."""
+    """How long dice have kept it from the metrics, where that is bounded."""
     odds: float | None = None
-    """How likely dice let such a check through to the metrics, by whose verdict it is told; null
-    where no dice are thrown."""
+    """The chance that the dice pass such a check on to the metrics; null where no dice are
+    thrown."""
     pace: PaceDoc | None = None
     """What is released for all clients of the database; null where nothing is paced."""
 
