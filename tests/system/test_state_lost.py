@@ -108,6 +108,19 @@ def test_a_lost_state_rejects_until_an_operator_acknowledges_it(held: AgentProce
     assert verdict(held, "etl") == "APP_DENIED"
 
 
+def test_a_file_whose_log_had_all_of_it_is_a_loss_without_that_log(held: AgentProcess) -> None:
+    """Before the first checkpoint the file itself is a database without a table."""
+    for suffix in ("", "-wal", "-shm"):
+        state(held, suffix).unlink(missing_ok=True)
+    with closing(sqlite3.connect(state(held))) as made:
+        made.execute("PRAGMA journal_mode = WAL")
+    assert state(held).stat().st_size > 0
+    os.truncate(state(held, ".copy"), 100)
+    held.start()
+    assert verdict(held, "web") == "APP_DENIED"
+    told_everywhere(held, "every check is rejected")
+
+
 def told_everywhere(agent: AgentProcess, words: str) -> None:
     status = agent.get("/v1/status").json
     assert words in status["state_lost"]

@@ -137,6 +137,9 @@ class OpenFile:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             _check_writable(path)
             writer = _connect(path, busy_timeout_s, held)
+            if not is_new and _version_of_ours(writer, path.name) == 0:
+                # A database without a table: all that it had was in its log, and that is gone.
+                _check_never_was(path, lock, found, anew=anew)
             _prepare_writer(writer, path.name, max_bytes, converting)
             note = _bring_up_to(writer, found, path.name, is_new=is_new)
             reader = Reader(_connect(path, busy_timeout_s, held))
