@@ -39,7 +39,7 @@ command = ["cat", "{folder}/value"]
 threshold = 5
 """
 METRICS = ("queue", "depth")
-KINDS = (("OK", ""), ("THRESHOLD_EXCEEDED", "queue"), ("REJECT_BY_RATIO", "rule:r1"))
+KINDS = (("OK", ""), ("THRESHOLD_EXCEEDED", "queue"), ("REJECTED_BY_RATIO", "rule:r1"))
 ROUNDS = 5
 
 

@@ -194,7 +194,7 @@ def make_agent(folder: Path) -> AgentProcess:
 
 
 def take_over(active: AgentProcess, standby: AgentProcess) -> float:
-    eventually(lambda: standby.check()["verdict"] == "MISDIRECTED" and active.admitted())
+    eventually(lambda: standby.check()["verdict"] == "WRONG_AGENT" and active.admitted())
     active.kill()
     try:
         return seconds_until(standby.admitted)

@@ -127,7 +127,7 @@ async def test_a_hibernating_database_says_so(world: World) -> None:
     reading = world.reading()
     assert isinstance(reading, Absent) and reading.cause is Cause.HIBERNATING
     decision = world.checker.check(check())
-    assert decision.verdict is Verdict.UNKNOWN_METRIC
+    assert decision.verdict is Verdict.METRIC_UNAVAILABLE
     assert "wakes it" in decision.failing[0].detail
 
 
@@ -167,7 +167,7 @@ async def test_a_passive_standby_is_not_kept_awake_by_those_it_sends_away(world:
     """R52"""
     await world.until(HIBERNATING)
     world.checker.active_agent = "http://active"
-    assert world.checker.check(check()).verdict is Verdict.MISDIRECTED
+    assert world.checker.check(check()).verdict is Verdict.WRONG_AGENT
     assert world.demand.state is HIBERNATING
 
 

@@ -351,7 +351,7 @@ async def test_the_one_registered_primary_is_asked_while_nobody_has_been_heard_o
     world = await open_world(role=replica(), discover=HOSTS)
     world.shards.found_in_fleet([registered("db-b", "primary"), registered("db-c")])
     await world.pass_s(0.5)
-    assert world.look().verdict is Verdict.MISDIRECTED and world.look().ask == url("db-b")
+    assert world.look().verdict is Verdict.WRONG_AGENT and world.look().ask == url("db-b")
 
 
 async def test_two_registered_primaries_say_nothing(open_world: OpenWorld) -> None:

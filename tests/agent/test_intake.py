@@ -17,7 +17,7 @@ from headgate.core.snapshot import Counted
 from tests.agent.fakes import HandClock
 from tests.builders import NOW, check, health
 
-OK, REFUSED, DICED = Verdict.OK, Verdict.THRESHOLD_EXCEEDED, Verdict.REJECT_BY_RATIO
+OK, REFUSED, DICED = Verdict.OK, Verdict.THRESHOLD_EXCEEDED, Verdict.REJECTED_BY_RATIO
 MINUTE = int(NOW.wall_s // 60)
 
 

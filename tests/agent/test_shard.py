@@ -86,7 +86,7 @@ async def test_a_member_that_never_answers_is_waited_for_once_then_counts_as_mis
     world = await open_world("db-b", "db-c", prepare=db_c_hangs)
     await world.pass_s(LINK_TIMEOUT_S + 0.5)
     decision = world.ask()
-    assert decision.verdict is Verdict.INTERNAL_ERROR
+    assert decision.verdict is Verdict.METRIC_UNAVAILABLE
     assert decision.failing[0].cause is Cause.TIMED_OUT
     assert "db-c: no answer" in decision.failing[0].detail
 
@@ -99,7 +99,7 @@ async def test_an_unreachable_replica_is_set_aside_after_its_time_and_named(
     await world.pass_s(1)
     world.agents["db-c"].fault = UNREACHABLE
     await world.pass_s(2, "shard/lag")
-    assert world.ask().verdict is Verdict.INTERNAL_ERROR
+    assert world.ask().verdict is Verdict.METRIC_UNAVAILABLE
     assert world.member("db-c").problem == "connection refused"
     await world.pass_s(2, "shard/lag")
     assert world.ask().admitted
@@ -284,7 +284,7 @@ async def test_a_replicas_agent_says_where_to_ask(open_world: OpenWorld) -> None
     world = await open_world("db-b", "db-c", role=replica())
     await world.answer("db-b", primary())
     decision = world.ask()
-    assert decision.verdict is Verdict.MISDIRECTED
+    assert decision.verdict is Verdict.WRONG_AGENT
     assert decision.ask == url("db-b")
     assert world.ask("self/lag").admitted
     link = world.shards.primary_link("main")
@@ -300,9 +300,9 @@ async def test_a_replicas_agent_that_is_asked_looks_for_the_primary(
     world.agents["db-b"].url = "https://told:1"
     await world.pass_s(1)
     assert world.pulls() == 0
-    assert world.ask().verdict is Verdict.INTERNAL_ERROR
+    assert world.ask().verdict is Verdict.METRIC_UNAVAILABLE
     await world.pass_s(0.25)
-    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().verdict is Verdict.WRONG_AGENT
     assert world.ask().ask == "https://told:1"
     assert world.pulls() == 2
 
@@ -368,7 +368,7 @@ async def test_a_promotion_warms_up_and_never_answers_from_the_old_view(
     world.role.says = primary(term=2)
     answers = await world.pass_s(2, "shard/lag", every_s=0.05)
     verdicts = [answer.verdict for answer in answers]
-    assert verdicts[0] is Verdict.MISDIRECTED
+    assert verdicts[0] is Verdict.WRONG_AGENT
     assert Verdict.OK in verdicts
     admitted_from = verdicts.index(Verdict.OK)
     heard = [agent.pulls for agent in world.agents.values()]
@@ -457,7 +457,7 @@ async def test_split_brain_seen_by_a_pull_of_ours(open_world: OpenWorld) -> None
     await world.pass_s(1)
     answers = await world.pass_s(5, "shard/lag")
     assert not any(answer.admitted for answer in answers)
-    assert answers[-1].verdict is Verdict.INTERNAL_ERROR
+    assert answers[-1].verdict is Verdict.METRIC_UNAVAILABLE
     assert answers[-1].failing[0].cause is Cause.SPLIT_BRAIN
     assert "db-a" in answers[-1].failing[0].detail and "db-b" in answers[-1].failing[0].detail
 
@@ -576,7 +576,7 @@ async def test_one_agent_under_two_names_is_no_split_brain(open_world: OpenWorld
         agent.name, agent.says = "db-b", primary(server_id="1")
     world.ask()
     await world.pass_s(0.5)
-    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().verdict is Verdict.WRONG_AGENT
 
 
 # --- who counts --------------------------------------------------------------------------------

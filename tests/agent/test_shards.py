@@ -122,7 +122,7 @@ async def test_the_upstream_is_found_in_the_database(open_world: OpenWorld) -> N
     world.agents["10.0.0.1"].says = primary()
     world.ask()
     await world.pass_s(0.5)
-    assert world.ask().verdict is Verdict.MISDIRECTED
+    assert world.ask().verdict is Verdict.WRONG_AGENT
     assert world.ask().ask == url("10.0.0.1")
 
 

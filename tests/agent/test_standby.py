@@ -80,7 +80,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_a_standby_sends_everybody_to_the_active_agent(world: World) -> None:
     decision = world.checker.check(check())
-    assert decision.verdict is Verdict.MISDIRECTED and decision.ask == ACTIVE
+    assert decision.verdict is Verdict.WRONG_AGENT and decision.ask == ACTIVE
     assert world.passive() and world.standby.takeovers_total == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_standby_is_active_until_the_other_was_seen() -> None:
     assert world.standby.takeovers_total == 0, "it never was passive"
     world.fault = None
     await world.clock.advance(1)
-    assert world.verdict() is Verdict.MISDIRECTED
+    assert world.verdict() is Verdict.WRONG_AGENT
     await world.close()
 
 
@@ -102,7 +102,7 @@ async def test_it_takes_over_after_its_time_and_not_before(world: World) -> None
     await world.clock.advance(10)
     world.fault = UNREACHABLE
     await world.clock.advance(1.9)
-    assert world.verdict() is Verdict.MISDIRECTED
+    assert world.verdict() is Verdict.WRONG_AGENT
     await world.clock.advance(1.1)
     assert world.verdict() is Verdict.OK
     assert not world.passive() and world.standby.takeovers_total == 1
@@ -128,7 +128,7 @@ async def test_it_steps_back_after_two_answers(world: World) -> None:
     await world.clock.advance(0.5)
     assert world.looks == before + 1 and not world.passive()
     await world.clock.advance(0.5)
-    assert world.passive() and world.verdict() is Verdict.MISDIRECTED
+    assert world.passive() and world.verdict() is Verdict.WRONG_AGENT
     assert world.standby.fault == ""
 
 

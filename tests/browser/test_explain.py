@@ -18,7 +18,7 @@ def test_an_identity_is_explained_and_the_address_can_be_shared(
     form.get_by_label("Client").fill("shared:job")
     form.get_by_role("button", name="Explain").click()
     told = tab.locator("#explained")
-    expect(told).to_contain_text("shared:job on main: refused APP_DENIED")
+    expect(told).to_contain_text("shared:job on main: refused ON_HOLD")
     expect(told.locator(".step.bad").first).to_contain_text("Rules stops here")
     expect(told).to_contain_text(f"rule {rule['id']} must end")
     expect(tab).to_have_url(re.compile(r"/explain\?app=shared%3Ajob&database=main$"))

@@ -65,7 +65,7 @@ def test_a_hold_is_previewed_set_and_lifted(site: Site, tab: Page, shot: Shot) -
         "ann",
         "INC-1 disk is full",
     )
-    assert {answer["verdict"] for answer in site.check("held:nightly", times=3)} == {"APP_DENIED"}
+    assert {answer["verdict"] for answer in site.check("held:nightly", times=3)} == {"ON_HOLD"}
     tab.locator("#flash").get_by_role("link", name="Lift it").click()
     tab.get_by_role("button", name="Lift it").click()
     flash(tab, "is lifted")

@@ -211,8 +211,8 @@ def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
 # --- scopes, and being sent elsewhere ----------------------------------------------------------
 
 
-def misdirected(ask: str | None, **more: object) -> Reply:
-    return Reply(builders.refusal("MISDIRECTED", ask=ask, metrics=[], **more), 421)
+def wrong_agent(ask: str | None, **more: object) -> Reply:
+    return Reply(builders.refusal("WRONG_AGENT", ask=ask, metrics=[], **more), 421)
 
 
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
@@ -227,7 +227,7 @@ def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) 
 def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: Run) -> None:
     """R37"""
     with ScriptedAgent().serving() as primary:
-        scripted.replies["GET", "/v1/check"] = misdirected(primary.url)
+        scripted.replies["GET", "/v1/check"] = wrong_agent(primary.url)
         primary.says("/v1/check", builders.answer())
         ran = run(*CHECK, "--token", "hunter2hunter2")
         assert (ran.code, ran.out.split()[0]) == (0, "ADMITTED")
@@ -238,7 +238,7 @@ def test_check_asks_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: R
 
 def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent, run: Run) -> None:
     with ScriptedAgent().serving() as primary:
-        sent = misdirected(primary.url, ask_database="orders")
+        sent = wrong_agent(primary.url, ask_database="orders")
         scripted.replies["GET", "/v1/check"] = sent
         primary.says("/v1/check", builders.answer())
         assert run(*CHECK).code == 0
@@ -249,7 +249,7 @@ def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent
 def test_check_that_is_sent_nowhere_is_refused(
     scripted: ScriptedAgent, run: Run, where: str | None
 ) -> None:
-    scripted.replies["GET", "/v1/check"] = misdirected(where)
+    scripted.replies["GET", "/v1/check"] = wrong_agent(where)
     ran = run(*CHECK)
     assert (ran.code, ran.err) == (15, "")
     assert ran.out.startswith("REFUSED")
@@ -257,14 +257,14 @@ def test_check_that_is_sent_nowhere_is_refused(
 
 def test_check_does_not_run_in_circles(scripted: ScriptedAgent, run: Run) -> None:
     with ScriptedAgent().serving() as other:
-        scripted.replies["GET", "/v1/check"] = misdirected(other.url)
-        other.replies["GET", "/v1/check"] = misdirected(scripted.url)
+        scripted.replies["GET", "/v1/check"] = wrong_agent(other.url)
+        other.replies["GET", "/v1/check"] = wrong_agent(scripted.url)
         assert run(*CHECK).code == 15
         assert (len(scripted.heard), len(other.heard)) == (2, 1)
 
 
 def test_check_that_is_sent_to_nobody_has_no_leave(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["GET", "/v1/check"] = misdirected(REFUSED_URL)
+    scripted.replies["GET", "/v1/check"] = wrong_agent(REFUSED_URL)
     ran = run(*CHECK)
     assert ran.code == 20
     assert "no agent answers at http://127.0.0.1:1" in ran.err

@@ -31,7 +31,7 @@ def test_quiet_says_nothing(scripted: ScriptedAgent, run: Run) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "")
 
 
-@pytest.mark.parametrize(("verdict", "code"), [("THRESHOLD_EXCEEDED", 10), ("APP_DENIED", 12)])
+@pytest.mark.parametrize(("verdict", "code"), [("THRESHOLD_EXCEEDED", 10), ("ON_HOLD", 12)])
 def test_what_waited_too_long_exits_as_check_would(
     scripted: ScriptedAgent, run: Run, verdict: str, code: int
 ) -> None:
@@ -76,6 +76,6 @@ def test_the_environment_says_who_asks(
 
 
 def test_errors_of_the_sdk_have_the_codes_of_check() -> None:
-    refusal = Answer("REJECT_BY_RATIO", admitted=False, reason="")
+    refusal = Answer("REJECTED_BY_RATIO", admitted=False, reason="")
     assert exit_code_of_error(WaitedTooLong("x", refusal)) == 11
     assert exit_code_of_error(ThrottlerUnavailable("x")) == 20

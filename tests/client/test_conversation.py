@@ -98,6 +98,7 @@ class Talk:
         (refusal(status=200), "THRESHOLD_EXCEEDED"),
         (response(429, b""), "REFUSED"),
         (response(417, b"no"), "REFUSED"),
+        (response(424, b"no"), "REFUSED"),
         (response(429, encoded(bodies.ok())), "REFUSED"),
     ],
 )
@@ -545,12 +546,12 @@ class Lifted:
         return self.looks > 2
 
 
-@pytest.mark.parametrize(("verdict", "slept_s"), [("APP_DENIED", 2.25), ("REJECT_BY_RATIO", 30.0)])
+@pytest.mark.parametrize(("verdict", "slept_s"), [("ON_HOLD", 2.25), ("REJECTED_BY_RATIO", 30.0)])
 def test_a_lifted_hold_is_noticed_by_who_decides_here(verdict: str, slept_s: float) -> None:
     """It looks at what it was told, and asks nobody (R32); of dice nobody learns anything so."""
     talk, gate = Talk(), Lifted(verdict)
     talk.conversation.decide_locally(gate)
-    if verdict != "APP_DENIED":
+    if verdict != "ON_HOLD":
         with pytest.raises(WaitedTooLong):
             talk.wait([], deadline_s=40)
         assert (gate.looks, sum(talk.time.slept)) == (0, 30.0)

@@ -15,7 +15,7 @@ from tests.client import bodies
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import OK, Play, ScriptedAgent, answer
 
-MISDIRECTED = {"verdict": "MISDIRECTED", "admitted": False}
+WRONG_AGENT = {"verdict": "WRONG_AGENT", "admitted": False}
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ async def test_a_standby_that_takes_over_goes_unnoticed(
 ) -> None:
     """R52: while passive it sends to the active one; for two seconds nobody speaks."""
     active, standby = pair
-    sent_on = bodies.ok() | MISDIRECTED | {"ask": active.url, "reason": "stands by"}
+    sent_on = bodies.ok() | WRONG_AGENT | {"ask": active.url, "reason": "stands by"}
     caller = make_caller([active.url, standby.url])
     assert await caller.wait()
     active.stop()

@@ -101,7 +101,7 @@ async def test_failing_closed_in_events(agent: ScriptedAgent, make_caller: MakeC
 async def test_being_sent_on_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:
     told: list[Event] = []
     with ScriptedAgent() as primary:
-        sent_on = bodies.ok(verdict="MISDIRECTED", admitted=False, ask=primary.url, reason="there")
+        sent_on = bodies.ok(verdict="WRONG_AGENT", admitted=False, ask=primary.url, reason="there")
         agent.script.default = answer(421, sent_on)
         caller = make_caller(agent.url, on_event=told.append)
         await caller.check()

@@ -131,7 +131,7 @@ def test_breaches_and_rules_are_obeyed_as_they_come(agent: Served, opened: Opene
     eventually(lambda: gate.check().admitted)
     agent.rule(rule(kind=Kind.HOLD))
     answer = refused(gate)
-    assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("APP_DENIED", "local", "r1")
+    assert (answer.verdict, answer.decided, answer.raw["rule"]) == ("ON_HOLD", "local", "r1")
 
 
 def test_a_rule_ends_here_by_itself(agent: Served, opened: Opened) -> None:
@@ -188,7 +188,7 @@ def test_several_databases_are_decided_together_or_not_at_all(
     assert [part.decided for part in answer.checks] == ["local", "local"]
     agent.rule(rule(target="both", kind=Kind.HOLD, database="replica"))
     answer = refused(gate)
-    assert [part.verdict for part in answer.checks] == ["OK", "APP_DENIED"]
+    assert [part.verdict for part in answer.checks] == ["OK", "ON_HOLD"]
 
 
 def newest() -> Snapshot:
@@ -402,7 +402,7 @@ def test_counts_are_exact_over_a_flaky_connection(
         eventually(lambda: not FEEDS._feeds)
         assert relay.connections > 10
     assert agent.counted("flaky") == 10_000
-    assert agent.counted("flaky", "REJECT_BY_RATIO") > 1000
+    assert agent.counted("flaky", "REJECTED_BY_RATIO") > 1000
     assert agent.intake.repeated_total > repeated, "some came twice, and counted once"
 
 

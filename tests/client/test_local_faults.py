@@ -103,7 +103,7 @@ def test_a_rule_set_by_the_command_line_is_obeyed(agent: AgentProcess) -> None:
             return [answer] if is_here else []
 
         (answer,) = eventually(held_here)
-        assert answer.verdict == "APP_DENIED" and "incident 7" in answer.reason
+        assert answer.verdict == "ON_HOLD" and "incident 7" in answer.reason
         assert agent.request("DELETE", "/v1/rules/held", unix=True).status == 200
         eventually(lambda: gate.check().admitted)
     counted = agent.get("/v1/clients").json["clients"]

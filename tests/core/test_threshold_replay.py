@@ -51,7 +51,7 @@ def test_minutes_are_added_up_and_compared_with_what_was() -> None:
         checks(1, 20, EXCEEDED, "lag"),
         checks(2, 10, EXCEEDED, "lag"),
         checks(2, 7, EXCEEDED, "threads_running"),
-        checks(2, 3, "REJECT_BY_RATIO", "rule:r-1"),
+        checks(2, 3, "REJECTED_BY_RATIO", "rule:r-1"),
     ]
     found = replay_threshold(metric("lag", threshold=5), values, tallies)
     assert found == ThresholdReplay(60, 170, 20, 70, 30, 0)

@@ -144,7 +144,7 @@ class Everything:
         served.measure(threads_running=BUSY)
         assert self.ask("saved:job") == "OK", "though others are refused"
         assert self.ask("report") == "THRESHOLD_EXCEEDED"
-        assert self.ask("held:job") == "APP_DENIED"
+        assert self.ask("held:job") == "ON_HOLD"
         served.lose("threads_running", Cause.TIMED_OUT, "no answer in 0.5 s")
         self.go_on()
 

@@ -128,7 +128,7 @@ def test_who_is_held_says_by_what_and_for_how_long(world: Everything) -> None:
     text = world.agent()
     by = ("client", "verdict", "scope", "metric")
     held = told_by(text, "headgate_client_held_seconds", *by)
-    assert ("held:job", "APP_DENIED", "", "(rule)") in held
+    assert ("held:job", "ON_HOLD", "", "(rule)") in held
     count = told(text, "headgate_clients_held", "database")
     assert count["main"] == len(held)
 

@@ -173,7 +173,7 @@ def test_a_file_is_in_force_when_it_is_acknowledged(served: Served) -> None:
     ]
     assert made.json["difference"][2]["line"] == "metric main/lag: set, threshold = 9"
     assert made.json["reached"] is None
-    assert (verdict(served), lag_threshold(served)) == ("APP_DENIED", 9)
+    assert (verdict(served), lag_threshold(served)) == ("ON_HOLD", 9)
     budget = ask(served, "GET", "/v1/budgets/main/etl").json
     assert budget["settings"]["rate"] == 30
 
@@ -259,10 +259,10 @@ def test_history_outlives_a_restart_and_so_does_the_way_back(home: Home) -> None
     back = ask(served, "POST", "/rollback", {"n": 1})
     assert described(back, "/rollback", "post")
     assert (back.json["after_n"], lag_threshold(served)) == (3, 9)
-    assert verdict(served) == "APP_DENIED"
+    assert verdict(served) == "ON_HOLD"
     home.stop()
     served = home.start()
-    assert (lag_threshold(served), verdict(served)) == (9, "APP_DENIED")
+    assert (lag_threshold(served), verdict(served)) == (9, "ON_HOLD")
     ask(served, "POST", "/rollback", {"n": 0})
     assert (listed(served), lag_threshold(served), verdict(served)) == ({}, 0, "OK")
 
@@ -273,7 +273,7 @@ def test_one_sort_goes_back_and_the_others_stay(served: Served) -> None:
     assert [one["kind"] for one in tried.json["difference"]] == ["budget taken out"]
     ask(served, "POST", "/rollback", {"n": 0, "only": ["budgets", "metrics"]})
     assert set(listed(served)) == {("rule", "half")}
-    assert (verdict(served), lag_threshold(served)) == ("APP_DENIED", 0)
+    assert (verdict(served), lag_threshold(served)) == ("ON_HOLD", 0)
     for body in ({"n": 0, "only": ["quotas"]}, {"n": 0, "only": "rules"}, {"only": ["rules"]}):
         field = "only" if "n" in body else "n"
         assert is_problem(ask(served, "POST", "/rollback", body), 400, field=field)

@@ -344,7 +344,7 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
     keep(
         watched,
         (30, "u1:pt", "THRESHOLD_EXCEEDED", "load", 90),
-        (30, "u2:pt", "REJECT_BY_RATIO", "rule:r1", 8),
+        (30, "u2:pt", "REJECTED_BY_RATIO", "rule:r1", 8),
         (30, "u2:pt", "OK", "", 2),
         (25, "u2:pt", "OK", "", 1),
     )

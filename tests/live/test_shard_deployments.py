@@ -384,7 +384,7 @@ def _two_agents(folder: Path) -> tuple[AgentProcess, AgentProcess]:
 
 
 def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
-    answer = eventually(lambda: (a := standby.check())["verdict"] == "MISDIRECTED" and a)
+    answer = eventually(lambda: (a := standby.check())["verdict"] == "WRONG_AGENT" and a)
     assert answer["ask"] == active.url
     eventually(active.admitted)
     eventually(lambda: _is_advised(standby, "stands by for"))

@@ -246,7 +246,7 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
         first = answer["metrics"][0]
         assert "db-b" in answer["reason"] and " for " in answer["reason"]
         later = agents.await_refusal(lead, lambda m: m["absent_for_ms"] > first["absent_for_ms"])
-        assert later["verdict"] == "INTERNAL_ERROR"
+        assert later["verdict"] == "METRIC_UNAVAILABLE"
         eventually(lambda: agents.member_of(lead, "db-b")["unreachable_for_s"])
         assert agents[shared.primary].admitted(metrics="host/queue")
 
@@ -318,7 +318,7 @@ def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> No
             assert answer["ask"] == shared.lead.url or "no primary" in answer["reason"]
         # Forwarding falls back to saying where to ask.
         question = "/v1/check?app=test:job&database=main&metrics=shard/lag"
-        assert agents[shared.forwarding].get(question).status in (421, 500)
+        assert agents[shared.forwarding].get(question).status in (421, 424)
         gate = headgate.Client(
             "test:job", database="main", url=agents["db-b"].url, scope="shard", metrics="lag"
         )
@@ -373,7 +373,7 @@ def test_a_replicas_agent_says_where_to_ask(shared: Deployment) -> None:
     agent = shared.agents[shared.replica]
     response = eventually(lambda: told if (told := agent.get(path)).status == 421 else None)
     assert response is not None
-    assert response.json["verdict"] == "MISDIRECTED"
+    assert response.json["verdict"] == "WRONG_AGENT"
     assert response.json["ask"] == shared.lead.url
 
 

@@ -75,7 +75,7 @@ class TestDatabaseFaults:
         started(agent, mysql_database(dsn_of(primary), f"threads_running: {HASTY}"))
         primary.pause()
         answer = never_admitted(agent, for_ms=500)
-        assert answer["verdict"] == "INTERNAL_ERROR"
+        assert answer["verdict"] == "METRIC_UNAVAILABLE"
         assert answer["metrics"][0]["cause"] in ("timed_out", "stale")
         primary.resume()
         eventually(agent.admitted)
@@ -103,8 +103,8 @@ class TestDatabaseFaults:
             assert put.status == 200
         for name in queries:
             eventually(partial(_is_invalid, serving, name))
-            assert serving.check(metrics=name)["verdict"] == "INTERNAL_ERROR"
-        assert serving.check()["verdict"] == "INTERNAL_ERROR"
+            assert serving.check(metrics=name)["verdict"] == "METRIC_UNAVAILABLE"
+        assert serving.check()["verdict"] == "METRIC_UNAVAILABLE"
 
     def test_probes_never_pile_up_on_a_hung_server(
         self, hasty: AgentProcess, lent_postgres: Pair[PostgresServer]

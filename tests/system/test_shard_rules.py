@@ -302,7 +302,7 @@ def test_a_standby_that_takes_over_has_every_acknowledged_rule_and_hands_back_th
     try:
         active.start()
         standby.start()
-        eventually(lambda: standby.check()["verdict"] == "MISDIRECTED")
+        eventually(lambda: standby.check()["verdict"] == "WRONG_AGENT")
         eventually(lambda: _set(active, "first").json["copies"]["standby"])
         said = _set(active, "stays").json["copies"]["says"]
         assert said == "in force here; the standby has a copy"
@@ -316,7 +316,7 @@ def test_a_standby_that_takes_over_has_every_acknowledged_rule_and_hands_back_th
         assert _lift(standby, "goes").status == 200
         active.start()
         eventually(lambda: in_force_at(active) == {"stays", "meanwhile"})
-        eventually(lambda: standby.check()["verdict"] == "MISDIRECTED")
+        eventually(lambda: standby.check()["verdict"] == "WRONG_AGENT")
         assert _set(active, "last").status == 201
         eventually(lambda: in_force_at(standby) == {"stays", "meanwhile", "last"})
     finally:

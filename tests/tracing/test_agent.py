@@ -175,7 +175,7 @@ async def test_checks_are_traced_where_their_caller_traces_them(
         assert (await ask(agent, "GET", CHECK, traceparent=PARENT))[0] == 417
         await aeventually(lambda: len(collecting.named("check")) == 3)
         (held,) = [
-            s for s in collecting.named("check") if s.facts.get("headgate.verdict") == "APP_DENIED"
+            s for s in collecting.named("check") if s.facts.get("headgate.verdict") == "ON_HOLD"
         ]
         assert held.facts["headgate.rule"]
         # Scrapes are not told, unless somebody wants to know.

@@ -64,22 +64,24 @@ def test_the_statuses_of_the_reference() -> None:
         429,
         429,
         417,
+        429,
+        429,
+        424,
         404,
-        500,
-        429,
-        429,
         421,
+        500,
     ]
     assert [FRENO_STATUS[verdict] for verdict in Verdict] == [
         200,
         429,
         417,
         417,
+        429,
+        429,
+        500,
+        404,
         404,
         500,
-        429,
-        429,
-        404,
     ]
     assert [v for v, status in STATUS.items() if status == 200] == [Verdict.OK]
     assert [v for v, status in FRENO_STATUS.items() if status == 200] == [Verdict.OK]
@@ -101,7 +103,7 @@ def test_the_statuses_of_the_reference() -> None:
         ),
         (
             decided(health((LAG, absent(Cause.TIMED_OUT, "no answer in 0.5 s", age_s=2)))),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: lag has no value for 2.0 s (timed out: no answer in 0.5 s)",
         ),
         (
@@ -111,7 +113,7 @@ def test_the_statuses_of_the_reference() -> None:
         ),
         (
             decided(health((LAG, 1.0)), after_s=3),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: lag has no value for 3.0 s (stale: no probe has finished within the age limit "
             "of 1 s)",
         ),
@@ -133,12 +135,12 @@ def test_the_statuses_of_the_reference() -> None:
         ),
         (
             decided(health((LAG, 1.0)), ratio=1.0),
-            "APP_DENIED",
+            "ON_HOLD",
             "rule r1 refuses every check of etl for another 10 min",
         ),
         (
             decided(health((LAG, 1.0)), ratio=0.75),
-            "REJECT_BY_RATIO",
+            "REJECTED_BY_RATIO",
             "rule r1 refuses 75% of the checks of etl for another 10 min",
         ),
     ],
@@ -181,23 +183,23 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
         ),
         (
             in_shard(absent(Cause.UNREACHABLE, "db-b: no answer in 0.5 s", age_s=2)),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: shard/lag has no value for 2.0 s (unreachable: db-b: no answer in 0.5 s)",
         ),
         (
             in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"),
-            "MISDIRECTED",
+            "WRONG_AGENT",
             "main: commerce/-80 is rolled up by db-a's agent: ask https://db-a:8087",
         ),
         (
             in_shard(ELSEWHERE, primary="db-a"),
-            "MISDIRECTED",
+            "WRONG_AGENT",
             "main: commerce/-80 is rolled up by db-a's agent: its address is not known here, "
             "give it an advertise setting",
         ),
         (
             in_shard(SPLIT),
-            "INTERNAL_ERROR",
+            "METRIC_UNAVAILABLE",
             "main: no agent may speak for commerce/-80 (split brain: db-a and db-b both say that "
             "they are the primary)",
         ),
@@ -280,7 +282,7 @@ def test_a_batch_speaks_with_its_first_refusal() -> None:
     assert [c["verdict"] for c in document["checks"]] == [
         "OK",
         "THRESHOLD_EXCEEDED",
-        "INTERNAL_ERROR",
+        "METRIC_UNAVAILABLE",
     ]
     fine = json.loads(encode(batch_doc([good, good])))
     assert (fine["verdict"], fine["reason"], fine["retry_after_ms"]) == ("OK", "", None)

@@ -11,7 +11,7 @@ from headgate.agent.ledger import Debits
 from headgate.agent.pacer import Pacer
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import Recorder
-from headgate.core.decide import closed, decide, misdirected
+from headgate.core.decide import closed, decide, wrong_agent
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.fairness import Turn
 from headgate.core.rules import NO_RULES, RuleBook
@@ -56,7 +56,7 @@ class Checker:
         # Spelt out: this is the hot path, and a frame is a tenth of it.
         now, health = self._now(), self._healths.get(check.database)
         if self.active_agent:
-            return misdirected(check, health, self.active_agent, now=now, roll=self._roll())
+            return wrong_agent(check, health, self.active_agent, now=now, roll=self._roll())
         demand = self._demands.get(check.database)
         if demand is not None and now.mono_s >= demand.note_after:
             demand.note(check, health, now.mono_s)

@@ -19,7 +19,7 @@ MAX_SHARED = 4096
 IDLE_WAITS = 2.0
 """A client that has not asked for so many times the bound gives its place away."""
 
-_DICED = Verdict.REJECT_BY_RATIO
+_DICED = Verdict.REJECTED_BY_RATIO
 _Key = tuple[str, str]
 """(database, client); or (database, rule id) of a shared clock"""
 

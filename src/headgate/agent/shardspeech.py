@@ -186,7 +186,7 @@ class RefusedShare:
 
     def note(self, counted: list[tuple[Key, int]]) -> None:
         for (database, _, verdict, _), times in counted:
-            if verdict is Verdict.MISDIRECTED:
+            if verdict is Verdict.WRONG_AGENT:
                 continue  # Sent to where the answer is: neither let in nor refused.
             steps = self._steps.setdefault(database, [(0, 0)])
             checks, refused = steps[-1]

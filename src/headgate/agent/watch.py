@@ -282,14 +282,14 @@ def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> Seen:
             return Seen(admitted=count)
         case Verdict.THRESHOLD_EXCEEDED:
             return Seen(by_metric={by: count})
-        case Verdict.REJECT_BY_RATIO:
+        case Verdict.REJECTED_BY_RATIO:
             # Thrown after the metrics, dice tell that these were fine.
             return Seen(diced=count, passed=count if diced_after else 0)
         case Verdict.PACED:
             return Seen(paced=count, passed=count)
         case Verdict.OVER_BUDGET:
             return Seen(over_budget=count, passed=count)
-        case Verdict.APP_DENIED:
+        case Verdict.ON_HOLD:
             return Seen(held=count)
         case _:
             return Seen(other=count)

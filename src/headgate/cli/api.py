@@ -81,7 +81,7 @@ class Api:
     def ask(self, path: str, **query: str | None) -> Answered:
         """A check: every answer with a verdict is one, whatever its status."""
         response = self._transport.request("GET", with_query(path, query))
-        return self._answered(response, accept="verdict")
+        return self._answered(response, accept="admitted")
 
     def onward(self, address: object) -> Api | None:
         """The agent that this one says to ask, with the same token and trust; None: nowhere."""

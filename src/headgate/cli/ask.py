@@ -194,7 +194,7 @@ def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> An
 
     asked = api.ask(path, **question)
     for _ in range(MAX_HOPS):
-        if asked.document.get("verdict") != "MISDIRECTED":
+        if asked.document.get("verdict") != "WRONG_AGENT":
             break
         onward = api.onward(asked.document.get("ask"))
         if onward is None:

@@ -21,13 +21,14 @@ UNREACHABLE = 20
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.OK: DONE,
     Verdict.THRESHOLD_EXCEEDED: 10,
-    Verdict.REJECT_BY_RATIO: 11,
-    Verdict.APP_DENIED: 12,
+    Verdict.REJECTED_BY_RATIO: 11,
+    Verdict.ON_HOLD: 12,
     Verdict.UNKNOWN_METRIC: 13,
-    Verdict.INTERNAL_ERROR: 14,
-    Verdict.MISDIRECTED: 15,
+    Verdict.METRIC_UNAVAILABLE: 14,
+    Verdict.WRONG_AGENT: 15,
     Verdict.PACED: 16,
     Verdict.OVER_BUDGET: 17,
+    Verdict.INTERNAL_ERROR: 18,
 }
 
 
@@ -53,6 +54,8 @@ def exit_code_of_error(error: HeadgateError) -> int:
         return UNREACHABLE
     if isinstance(error, WaitedTooLong) and error.answer is not None:
         return exit_code_of_verdict(error.answer.verdict)
+    if isinstance(error, InvalidRequest) and error.status == 500:
+        return EXIT_CODES[Verdict.INTERNAL_ERROR]
     # A 422 blames what was asked, or lists the faults of settings that somebody wanted to set.
     wrong_question = isinstance(error, InvalidRequest) and (
         error.status == 400 or (error.status == 422 and not getattr(error, "faults", ()))

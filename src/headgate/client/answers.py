@@ -7,10 +7,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 OK = "OK"
-APP_DENIED = "APP_DENIED"
+ON_HOLD = "ON_HOLD"
 UNKNOWN_METRIC = "UNKNOWN_METRIC"
-INTERNAL_ERROR = "INTERNAL_ERROR"
-MISDIRECTED = "MISDIRECTED"
+METRIC_UNAVAILABLE = "METRIC_UNAVAILABLE"
+WRONG_AGENT = "WRONG_AGENT"
 PACED = "PACED"
 OVER_BUDGET = "OVER_BUDGET"
 UNAVAILABLE = "UNAVAILABLE"
@@ -97,7 +97,7 @@ class Answer:
             self.unthrottled: Final = unthrottled
             """No agent answered, and this client was told to go on without one."""
             self.ask: Final = ask
-            """With MISDIRECTED: the agent to ask instead, where that is known."""
+            """With WRONG_AGENT: the agent to ask instead, where that is known."""
             self.ask_database: Final = ask_database
             """And what that agent calls the database."""
             self.decided: Final = decided

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol, TypeAlias
 
 from headgate.client import events
-from headgate.client.answers import APP_DENIED, UNAVAILABLE, Answer
+from headgate.client.answers import ON_HOLD, UNAVAILABLE, Answer
 from headgate.client.availability import Availability, Circuit, Outage
 from headgate.client.endpoints import Endpoints
 from headgate.client.logs import warn
@@ -165,7 +165,7 @@ class Conversation:
     def _held(self, question: Question, refusal: Answer, pause_s: float) -> Pausing:
         """Of a hold, most of its pause: who knows here that it was lifted need not sleep on.
         Nobody is asked for that; and each looks at a time of its own, lest all go on as one."""
-        if self._local is None or refusal.verdict != APP_DENIED:
+        if self._local is None or refusal.verdict != ON_HOLD:
             return pause_s
         while pause_s > LOOK_EVERY_S:
             slept_s = LOOK_EVERY_S * (1 + self.dice()) / 2

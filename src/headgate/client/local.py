@@ -210,7 +210,7 @@ class LocalCheck:
         if not _may_send_on(snapshot.view):
             return None
         sent = decided(snapshot.view, check, now=snapshot.now(now_s), roll=ALMOST_ONE)
-        if sent.verdict is not Verdict.MISDIRECTED:
+        if sent.verdict is not Verdict.WRONG_AGENT:
             return None
         there = sent_on(self.gate.home, sent.ask)
         if there is None or same_place(there, feed.target):
@@ -298,9 +298,9 @@ def _drawn_wait(decision: Decision, roll: float) -> tuple[float, float] | None:
     """(the least wait, the rolls it is drawn from), where these are all that dice decide about
     this refusal; None where it has to be decided anew each time."""
     refuse, wait_s = decision.applied.refuse, decision.retry_after_s
-    if decision.verdict is Verdict.MISDIRECTED or wait_s is None:
+    if decision.verdict is Verdict.WRONG_AGENT or wait_s is None:
         return None
-    if decision.verdict is Verdict.REJECT_BY_RATIO:
+    if decision.verdict is Verdict.REJECTED_BY_RATIO:
         span = decision.rule.ratio if decision.rule else 1.0
         return wait_s / (1 + roll / span), span
     if refuse is None:

@@ -16,11 +16,11 @@ from headgate.errors import InvalidRequest
 
 # Asking again would be answered alike: the caller has to change something first.
 _WRONG_QUESTION = frozenset({400, 401, 403, 405, 413, 414, 415, 422, 431})
-MISDIRECTED = 421
+MISDIRECTED_REQUEST = 421
 """With a verdict it says where to ask; as a problem, that the agent does not go by the name that it
 was asked under. That is for somebody to put right, and no silence on which work may go ahead."""
 # These statuses say no by themselves, whoever stands between us and the agent.
-_REFUSALS = frozenset({417, 429})
+_REFUSALS = frozenset({417, 424, 429})
 
 
 class NoAnswer(NamedTuple):
@@ -37,7 +37,7 @@ def read_reply(reply: Response | NoAnswer, question: Question) -> Answer | NoAns
     except BadAnswer as fault:
         if reply.status in _REFUSALS:
             return _bare_refusal(reply)
-        if reply.status == MISDIRECTED and _is_problem(reply):
+        if reply.status == MISDIRECTED_REQUEST and _is_problem(reply):
             raise _wrong_question(reply, question) from None
         return NoAnswer(f"status {reply.status} came with a body that is no answer: {fault}")
 

@@ -8,7 +8,7 @@ agent is asked again.
 
 from __future__ import annotations
 
-from headgate.client.answers import INTERNAL_ERROR, MISDIRECTED, UNKNOWN_METRIC, Answer
+from headgate.client.answers import METRIC_UNAVAILABLE, UNKNOWN_METRIC, WRONG_AGENT, Answer
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer
 from headgate.client.target import Target, sent_on
@@ -16,7 +16,7 @@ from headgate.client.target import Target, sent_on
 MAX_HOPS = 2
 MAX_LEARNT = 64
 # From an agent that may not be the one to ask any more: better to begin at home again.
-_DOUBTFUL = frozenset({MISDIRECTED, UNKNOWN_METRIC, INTERNAL_ERROR})
+_DOUBTFUL = frozenset({WRONG_AGENT, UNKNOWN_METRIC, METRIC_UNAVAILABLE})
 
 
 class Routes:
@@ -33,7 +33,7 @@ class Routes:
 
     def onward(self, answer: Answer | NoAnswer, here: Target | None) -> Target | None:
         """Where `answer` sends us, if it does and that is somewhere else."""
-        if isinstance(answer, NoAnswer) or answer.verdict != MISDIRECTED:
+        if isinstance(answer, NoAnswer) or answer.verdict != WRONG_AGENT:
             return None
         target = sent_on(self.home, answer.ask)
         if target is None or same_place(target, here or self.home):
@@ -59,7 +59,7 @@ class Routes:
 
 
 def is_dead_end(answer: Answer | NoAnswer) -> bool:
-    return isinstance(answer, NoAnswer) or answer.verdict == MISDIRECTED
+    return isinstance(answer, NoAnswer) or answer.verdict == WRONG_AGENT
 
 
 def same_place(one: Target, other: Target) -> bool:

@@ -19,12 +19,14 @@ MIN_RETRY_S = 0.05
 DENIED_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 
-# Collected never, or not at all: the caller (or the clock) has to change something first.
-_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN, Cause.HIBERNATING)
+# Not configured, or without a first value: the caller (or the clock) has to change something first.
+_UNKNOWN = (Cause.NEVER_READ, Cause.WARMING_UP, Cause.UNKNOWN)
+NOT_COLLECTED = (*_UNKNOWN, Cause.HIBERNATING)
+"""Nothing is known of the metric, neither good nor bad."""
 
 
 # Bound once: looking up a member of an enum is a call, and a check would make a dozen of them.
-_OK, _MISDIRECTED = Verdict.OK, Verdict.MISDIRECTED
+_OK, _WRONG_AGENT = Verdict.OK, Verdict.WRONG_AGENT
 _BREACHED, _HEALTHY, _ABSENT = State.BREACHED, State.HEALTHY, State.ABSENT
 _BEFORE, _AFTER = Order.BEFORE, Order.AFTER
 _ELSEWHERE = Cause.ELSEWHERE
@@ -42,7 +44,7 @@ def decide(
 ) -> Decision:
     """`dice_waived`: refuse by no ratio, for this client has waited long enough (R82)."""
     if check.identity is ANONYMOUS and not anonymous_may_pass:
-        return _refuse(Verdict.APP_DENIED, check, now, health, roll, note=_ANONYMOUS_NOTE)
+        return _refuse(Verdict.ON_HOLD, check, now, health, roll, note=_ANONYMOUS_NOTE)
     if health is None:
         return _no_database(check, now, roll)
     applied = rules.applied(check.identity, check.database, now.wall_s)
@@ -90,7 +92,7 @@ def _judged(
         return Decision(_OK, check, now, health, (), refuse, applied, waived)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
     decision = Decision(verdict, check, now, health, failing, refuse, applied, waived, wait_s)
-    if verdict is not _MISDIRECTED or health.shard is None:
+    if verdict is not _WRONG_AGENT or health.shard is None:
         return decision
     return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
 
@@ -151,14 +153,14 @@ def ceiling_unknown(finding: Finding, rule: Rule) -> bool:
     return finding.state is not State.BREACHED or finding.absent_for_s is not None
 
 
-def misdirected(
+def wrong_agent(
     check: Check, health: Health | None, ask: str, *, now: Instant, roll: float
 ) -> Decision:
     """The answer of an agent that stands by: another one answers for this host."""
     note = f"this agent stands by for the one at {ask}, which answers; ask there"
     wait_s = _jittered(MIN_RETRY_S, roll)
     return Decision(
-        Verdict.MISDIRECTED, check, now, health,
+        Verdict.WRONG_AGENT, check, now, health,
         retry_after_s=wait_s, note=note, ask=ask, ask_database=check.database,
     )  # fmt: skip
 
@@ -166,10 +168,10 @@ def misdirected(
 def closed(check: Check, health: Health | None, why: str, *, now: Instant, roll: float) -> Decision:
     """The answer of an agent that does not know what operators have set."""
     wait_s = _jittered(DENIED_RETRY_S / 2, roll)
-    return Decision(Verdict.APP_DENIED, check, now, health, retry_after_s=wait_s, note=why)
+    return Decision(Verdict.ON_HOLD, check, now, health, retry_after_s=wait_s, note=why)
 
 
-_ANONYMOUS_NOTE = "the check carries no client name; send one, such as app=etl:nightly"
+_ANONYMOUS_NOTE = "the check has no client name; send one, such as app=etl:nightly"
 _NO_METRICS_NOTE = "no metric is configured on this database, so nothing shows that it is healthy"
 _NO_SHARD = "this database belongs to no shard here; ask for host scope"
 
@@ -403,14 +405,14 @@ def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:
     for finding in failing:
         cause = finding.cause
         if cause is _ELSEWHERE:
-            return _MISDIRECTED
+            return _WRONG_AGENT
         if finding.state is _BREACHED:
             breached = True
         elif cause not in _UNKNOWN:
             broken = True
     if breached:
         return Verdict.THRESHOLD_EXCEEDED
-    return Verdict.INTERNAL_ERROR if broken else Verdict.UNKNOWN_METRIC
+    return Verdict.METRIC_UNAVAILABLE if broken else Verdict.UNKNOWN_METRIC
 
 
 def _no_database(check: Check, now: Instant, roll: float) -> Decision:
@@ -424,7 +426,7 @@ def _refused_by(
     rule: Rule, applied: Applied, check: Check, now: Instant, health: Health, roll: float
 ) -> Decision:
     held = rule.refuses_all
-    verdict = Verdict.APP_DENIED if held else Verdict.REJECT_BY_RATIO
+    verdict = Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO
     # Given that roll < ratio, roll / ratio is again uniform: one throw serves both.
     jitter = roll if held else roll / rule.ratio
     wait_s = min(applied.until - now.wall_s, MAX_RETRY_S) if held else DENIED_RETRY_S / 2

@@ -19,31 +19,36 @@ class Verdict(Enum):
 
     OK = "OK"
     THRESHOLD_EXCEEDED = "THRESHOLD_EXCEEDED"
-    REJECT_BY_RATIO = "REJECT_BY_RATIO"
-    APP_DENIED = "APP_DENIED"
-    UNKNOWN_METRIC = "UNKNOWN_METRIC"
-    INTERNAL_ERROR = "INTERNAL_ERROR"
+    REJECTED_BY_RATIO = "REJECTED_BY_RATIO"
+    ON_HOLD = "ON_HOLD"
     PACED = "PACED"
     OVER_BUDGET = "OVER_BUDGET"
-    MISDIRECTED = "MISDIRECTED"
+    METRIC_UNAVAILABLE = "METRIC_UNAVAILABLE"
+    UNKNOWN_METRIC = "UNKNOWN_METRIC"
+    WRONG_AGENT = "WRONG_AGENT"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    """A bug of the agent. `decide` never returns it: the listener answers 500 with it."""
 
 
 VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.OK: "every selected metric is healthy: one piece of work may start",
     Verdict.THRESHOLD_EXCEEDED: "at least one selected metric breaches its threshold",
-    Verdict.REJECT_BY_RATIO: "a rule refuses a share of this client's checks, and this was one",
-    Verdict.APP_DENIED: "this client may not work now: a rule holds it, it gave no name, or the "
-    "agent has lost its state",
-    Verdict.UNKNOWN_METRIC: "a selected metric or database is not configured here, "
-    "or was never collected; or there is no such budget",
-    Verdict.INTERNAL_ERROR: "a selected metric has no usable value: failed, timed out, "
-    "invalid or stale; or nobody may speak for its shard",
-    Verdict.PACED: "every selected metric is healthy, and as much as it bears has been released "
-    "for now: come back when told",
-    Verdict.OVER_BUDGET: "every selected metric is healthy, and the budget that the check names "
-    "has no room for its cost: come back when told",
-    Verdict.MISDIRECTED: "the question is for the shard, whose primary's agent is elsewhere: "
-    "ask there",
+    Verdict.REJECTED_BY_RATIO: "a ratio rule rejects a share of this client's checks, "
+    "and this was one of them",
+    Verdict.ON_HOLD: "the agent admits no check of this client for now; the reason says why: "
+    "a hold rule, a check without a client name, or an agent that lost its state",
+    Verdict.PACED: "every selected metric is healthy, but the current allowance is used up: "
+    "retry after the time in the answer",
+    Verdict.OVER_BUDGET: "every selected metric is healthy, but the budget that the check names "
+    "has no room for its cost: retry after the time in the answer",
+    Verdict.METRIC_UNAVAILABLE: "a selected metric has no usable value; the reason says why: "
+    "a failed, late or invalid reading, a stale value, an idle database, or a shard "
+    "without a primary",
+    Verdict.UNKNOWN_METRIC: "a selected metric, database or budget is not configured here, "
+    "or the metric has no first value yet",
+    Verdict.WRONG_AGENT: "another agent answers this check: the shard's primary's agent, or the "
+    "active agent of a pair; the answer has its address",
+    Verdict.INTERNAL_ERROR: "the agent has a bug: its log has the details; please report it",
 }
 
 
@@ -116,7 +121,7 @@ class Decision(NamedTuple):
     retry_after_s: float | None = None
     note: str = ""
     ask: str = ""
-    """With MISDIRECTED: the address of the agent to ask, as far as it is known."""
+    """With WRONG_AGENT: the address of the agent to ask, as far as it is known."""
     ask_database: str = ""
     """And what that agent calls the database."""
     turn: Turn | None = None

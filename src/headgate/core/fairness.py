@@ -1,6 +1,6 @@
 """How long dice may keep a client from the metrics (R82). Off unless a bound is set.
 
-REJECT_BY_RATIO ──turn_of──► Turn: how long already, and whether the dice are waived now
+REJECTED_BY_RATIO ──turn_of──► Turn: how long already, and whether the dice are waived now
 
 Only the dice: a client whose turn it is gets judged by its metrics like anybody, and is
 refused by them like anybody.

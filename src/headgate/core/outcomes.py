@@ -110,9 +110,9 @@ def counts_of(tallies: Iterable[Tally]) -> Counts:
 
 
 _OK, _BREACHED = Verdict.OK.value, Verdict.THRESHOLD_EXCEEDED.value
-_ABSENT = (Verdict.INTERNAL_ERROR.value, Verdict.UNKNOWN_METRIC.value)
-_DENIED = Verdict.APP_DENIED.value
-_PLAIN = (Verdict.REJECT_BY_RATIO.value, _DENIED, Verdict.PACED.value)
+_ABSENT = (Verdict.METRIC_UNAVAILABLE.value, Verdict.UNKNOWN_METRIC.value)
+_DENIED = Verdict.ON_HOLD.value
+_PLAIN = (Verdict.REJECTED_BY_RATIO.value, _DENIED, Verdict.PACED.value)
 
 
 class Judged(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.core.decide import decide, misdirected
+from headgate.core.decide import decide, wrong_agent
 from headgate.core.decision import Check, Decision, Verdict
 from headgate.core.health import FOREVER, Health, Standing
 from headgate.core.rules import RuleBook
@@ -36,7 +36,7 @@ class View(NamedTuple):
 def decided(view: View, check: Check, *, now: Instant, roll: float) -> Decision:
     """As agent/checker.py does, but for what only the agent has."""
     if view.active_agent:
-        return misdirected(check, view.health, view.active_agent, now=now, roll=roll)
+        return wrong_agent(check, view.health, view.active_agent, now=now, roll=roll)
     return decide(
         check,
         view.health,

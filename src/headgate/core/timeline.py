@@ -27,13 +27,14 @@ OTHER = "other"
 REASONS: Mapping[str, Reason | None] = {
     Verdict.OK.value: None,
     Verdict.THRESHOLD_EXCEEDED.value: Reason.METRIC,
-    Verdict.REJECT_BY_RATIO.value: Reason.DICE,
-    Verdict.APP_DENIED.value: Reason.HELD,
+    Verdict.REJECTED_BY_RATIO.value: Reason.DICE,
+    Verdict.ON_HOLD.value: Reason.HELD,
     Verdict.PACED.value: Reason.PACED,
     Verdict.OVER_BUDGET.value: Reason.BUDGET,
     Verdict.UNKNOWN_METRIC.value: Reason.OTHER,
+    Verdict.METRIC_UNAVAILABLE.value: Reason.OTHER,
+    Verdict.WRONG_AGENT.value: Reason.OTHER,
     Verdict.INTERNAL_ERROR.value: Reason.OTHER,
-    Verdict.MISDIRECTED.value: Reason.OTHER,
 }
 
 

@@ -165,7 +165,7 @@ class Handover:
 
 
 def _words(told: Told) -> str:
-    if told.verdict == "MISDIRECTED":
+    if told.verdict == "WRONG_AGENT":
         return "ask elsewhere"
     return (told.why or told.verdict).replace("_", " ")
 

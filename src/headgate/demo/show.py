@@ -97,7 +97,7 @@ def refusal_words(desk: Desk) -> str:
     heard = desk.heard
     if heard is None:
         return ""
-    if heard.verdict == "REJECT_BY_RATIO":
+    if heard.verdict == "REJECTED_BY_RATIO":
         return "thinned by a rule"
     if heard.verdict == "THRESHOLD_EXCEEDED":
         found = re.search(r"\(.*?(db-\w)", heard.reason)

@@ -421,7 +421,7 @@ def _tellers(agents: Mapping[str, Agent]) -> dict[str, str]:
     for agent in agents.values():
         for client in _clients(agent):
             seen = (client["last_seen_s_ago"], agent.name)
-            if client["last_verdict"] != "MISDIRECTED":
+            if client["last_verdict"] != "WRONG_AGENT":
                 newest[client["client"]] = min(seen, newest.get(client["client"], seen))
     return {client: name for client, (_, name) in newest.items()}
 

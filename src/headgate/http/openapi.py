@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.core.decision import VERDICT_MEANINGS
+from headgate.core.decision import VERDICT_MEANINGS, Verdict
 from headgate.http.routes import PLACES, Role, Route, Settings, Text, Unread, Verdicts, parameters
 from headgate.version import VERSION
 from headgate.wire.answers import STATUS
@@ -121,6 +121,9 @@ def _by_verdict(route: Route, problems: dict[str, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for verdict, code in STATUS.items():
         told = f"{verdict.value}: {VERDICT_MEANINGS[verdict]}"
+        if verdict is Verdict.INTERNAL_ERROR:
+            answers[str(code)] = {**_problem(route, code), "description": told}
+            continue
         known = answers.setdefault(str(code), _content(_answer(route), told))
         if told not in known["description"]:
             known["description"] += f"; or {told}"

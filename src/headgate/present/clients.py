@@ -159,12 +159,12 @@ def added(counts: Iterable[Counts | None]) -> Counts | None:
 
 
 _BY_VERDICT = {
-    Verdict.APP_DENIED.value: "the agent: no name",
+    Verdict.ON_HOLD.value: "the agent: no client name, or its state is lost",
     Verdict.PACED.value: "pacing",
     Verdict.OVER_BUDGET.value: "a budget",
     Verdict.UNKNOWN_METRIC.value: "an unknown metric",
-    Verdict.INTERNAL_ERROR.value: "an error of the agent",
-    Verdict.MISDIRECTED.value: "asking the wrong agent",
+    Verdict.METRIC_UNAVAILABLE.value: "a metric without a value",
+    Verdict.WRONG_AGENT.value: "checking at the wrong agent",
 }
 
 
@@ -173,7 +173,7 @@ def held_by(verdict: str, by: str) -> str:
     kind, _, name = by.partition(":")
     if kind == "rule" and name:
         return (
-            f"dice of rule {name}" if verdict == Verdict.REJECT_BY_RATIO.value else f"rule {name}"
+            f"dice of rule {name}" if verdict == Verdict.REJECTED_BY_RATIO.value else f"rule {name}"
         )
     if kind == "budget" and name:
         return f"budget {name}"

@@ -28,7 +28,7 @@ import structlog
 
 from headgate.agent.ports import Clock
 from headgate.agent.recorder import RULE, decided_by
-from headgate.core.decide import decide, findings
+from headgate.core.decide import NOT_COLLECTED, decide, findings
 from headgate.core.decision import Check, Decision, State, Verdict
 from headgate.core.health import Health
 from headgate.core.names import Identity, MetricRef, parse_identity
@@ -62,7 +62,6 @@ MAX_NAME_BYTES = 127
 """As the relay keeps them."""
 PLACED = frozenset({"unidentified", "others", EVERYBODY, EVERYONE})
 """Names that have their place, or are nobody's."""
-_KNOWN_BAD = (Verdict.THRESHOLD_EXCEEDED, Verdict.INTERNAL_ERROR)
 _STRENGTH = (Act.PASS, Act.WARN, Act.DELAY, Act.REFUSE, Act.CLOSE)
 
 
@@ -207,7 +206,7 @@ def _rule_part(applied: Applied, terms: GateTerms, judging: Judging) -> Part:
         reason=_rule_reason(rule, judging.now.wall_s),
         retry_s=_held_retry_s(left_s) if held else 1.0,
         delay_s=0.0 if held else terms.rule_delay_s,
-        verdict=Verdict.APP_DENIED if held else Verdict.REJECT_BY_RATIO,
+        verdict=Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO,
         by=f"{RULE}{rule.id}",
     )
 
@@ -248,8 +247,8 @@ def judged_part(
 
 def _health_part(decision: Decision, terms: GateTerms) -> Part:
     verdict = decision.verdict
-    if verdict is not Verdict.OK and verdict not in _KNOWN_BAD:
-        # Never read, at rest, or asked in the wrong place: nothing shows anything.
+    if verdict is not Verdict.OK and not _is_known_bad(decision):
+        # Never read, idle, or asked in the wrong place: nothing shows anything.
         return UNKNOWN._replace(reason=reason_of(decision))
     load = load_of(decision)
     if verdict is not Verdict.OK:
@@ -269,6 +268,12 @@ def _health_part(decision: Decision, terms: GateTerms) -> Part:
         verdict=Verdict.THRESHOLD_EXCEEDED if verdict is Verdict.OK else verdict,
         by=decided_by(decision) or _nearest(decision),
     )
+
+
+def _is_known_bad(decision: Decision) -> bool:
+    if decision.verdict is Verdict.METRIC_UNAVAILABLE:
+        return any(finding.cause not in NOT_COLLECTED for finding in decision.failing)
+    return decision.verdict is Verdict.THRESHOLD_EXCEEDED
 
 
 def load_of(decision: Decision) -> float:

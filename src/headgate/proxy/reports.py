@@ -49,11 +49,11 @@ Key = tuple[int, str, Verdict, str]
 """(minute, client, verdict, by): history is kept by the minute."""
 _VERDICTS: Mapping[Cause, Verdict] = {
     Cause.BUDGET: Verdict.OVER_BUDGET,
-    Cause.RULE: Verdict.REJECT_BY_RATIO,
+    Cause.RULE: Verdict.REJECTED_BY_RATIO,
     Cause.HEALTH: Verdict.THRESHOLD_EXCEEDED,
     Cause.PACE: Verdict.PACED,
-    Cause.LOSS: Verdict.INTERNAL_ERROR,
-    Cause.LIMIT: Verdict.APP_DENIED,
+    Cause.LOSS: Verdict.METRIC_UNAVAILABLE,
+    Cause.LIMIT: Verdict.ON_HOLD,
 }
 """A cancelled statement was ended by its client, not refused."""
 

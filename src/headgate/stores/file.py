@@ -55,6 +55,7 @@ STEPS = (
     ("budgets.sql", None),
     ("reports.sql", None),
     ("log.sql", convert),
+    ("verdicts.sql", None),
 )
 """Step n brings a file of version n to version n + 1; the version is PRAGMA user_version."""
 

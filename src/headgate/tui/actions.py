@@ -192,7 +192,7 @@ def _following(api: Api, question: Question) -> tuple[Answered, list[str]]:
     asked = api.ask("/v1/explain", app=question.text, database=database)
     for _ in range(MAX_HOPS):
         onward = api.onward(asked.document.get("ask"))
-        if asked.document.get("verdict") != "MISDIRECTED" or onward is None:
+        if asked.document.get("verdict") != "WRONG_AGENT" or onward is None:
             break
         sent.append(f"{plain(api.url)} sends us to {plain(onward.url)}")
         database = str(asked.document.get("ask_database") or database)

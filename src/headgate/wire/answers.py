@@ -17,32 +17,36 @@ LAG = "lag"
 STATUS: dict[Verdict, int] = {
     Verdict.OK: 200,
     Verdict.THRESHOLD_EXCEEDED: 429,
-    Verdict.REJECT_BY_RATIO: 429,
-    Verdict.APP_DENIED: 417,
-    Verdict.UNKNOWN_METRIC: 404,
-    Verdict.INTERNAL_ERROR: 500,
-    Verdict.MISDIRECTED: 421,
+    Verdict.REJECTED_BY_RATIO: 429,
+    Verdict.ON_HOLD: 417,
     Verdict.PACED: 429,
     Verdict.OVER_BUDGET: 429,
+    Verdict.METRIC_UNAVAILABLE: 424,
+    Verdict.UNKNOWN_METRIC: 404,
+    Verdict.WRONG_AGENT: 421,
+    Verdict.INTERNAL_ERROR: 500,
 }
 
-# freno knows no ratio: what a rule refuses is an app denied there. Nor does it know shards.
+# freno has no code for a ratio (an app denied), for a metric without a value (an error) or for
+# another agent (a metric that is not collected there).
 FRENO_STATUS: dict[Verdict, int] = {
     **STATUS,
-    Verdict.REJECT_BY_RATIO: 417,
-    Verdict.MISDIRECTED: 404,
+    Verdict.REJECTED_BY_RATIO: 417,
+    Verdict.METRIC_UNAVAILABLE: 500,
+    Verdict.WRONG_AGENT: 404,
 }
 
 FRENO_MESSAGES: dict[Verdict, str] = {
     Verdict.OK: "",
     Verdict.THRESHOLD_EXCEEDED: "Threshold exceeded",
-    Verdict.REJECT_BY_RATIO: "App denied",
-    Verdict.APP_DENIED: "App denied",
-    Verdict.UNKNOWN_METRIC: "No such metric",
-    Verdict.INTERNAL_ERROR: "Internal error",
-    Verdict.MISDIRECTED: "No such metric",
+    Verdict.REJECTED_BY_RATIO: "App denied",
+    Verdict.ON_HOLD: "App denied",
     Verdict.PACED: "Threshold exceeded",
     Verdict.OVER_BUDGET: "Threshold exceeded",
+    Verdict.METRIC_UNAVAILABLE: "Internal error",
+    Verdict.UNKNOWN_METRIC: "No such metric",
+    Verdict.WRONG_AGENT: "No such metric",
+    Verdict.INTERNAL_ERROR: "Internal error",
 }
 
 
@@ -113,7 +117,7 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     decided."""
     read_only: bool
     ask: str | None
-    """With MISDIRECTED: where to ask instead; null where that is not known."""
+    """With WRONG_AGENT: where to ask instead; null where that is not known."""
     ask_database: str | None
     """What that agent calls the database."""
     budget: DebitDoc | None

@@ -45,7 +45,7 @@ def _refused_by(rule: Rule, wall_s: float) -> str:
 
 def _until_its_turn(decision: Decision) -> str:
     turn = decision.turn
-    if turn is None or decision.verdict is not Verdict.REJECT_BY_RATIO:
+    if turn is None or decision.verdict is not Verdict.REJECTED_BY_RATIO:
         return ""
     return f"; {fairness_of(decision)}"
 

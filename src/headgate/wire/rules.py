@@ -360,7 +360,7 @@ def needed_of(decision: Decision) -> list[str]:
     return told or ([decision.note] if decision.note else [])
 
 
-_BY_RULE = (Verdict.APP_DENIED, Verdict.REJECT_BY_RATIO)
+_BY_RULE = (Verdict.ON_HOLD, Verdict.REJECTED_BY_RATIO)
 
 
 def _must_end(rule: Rule, wall_s: float) -> str:

@@ -326,7 +326,7 @@ def test_the_share_of_the_last_minute_is_told() -> None:
     assert share.of(["main"]) == (0, None), "nobody asked: there is no share"
     share.note(_counted(Verdict.OK, 30))
     share.note(_counted(Verdict.THRESHOLD_EXCEEDED, 10))
-    share.note(_counted(Verdict.MISDIRECTED, 99))
+    share.note(_counted(Verdict.WRONG_AGENT, 99))
     assert share.of(["main"]) == (40, 0.25)
     assert share.of(["other"]) == (0, None)
     for second in range(10, 70, 10):

@@ -161,9 +161,9 @@ def test_what_is_not_known_of_one_is_not_known_of_their_level() -> None:
     ("verdict", "by", "words"),
     [
         ("THRESHOLD_EXCEEDED", "shard/lag", "shard/lag"),
-        ("REJECT_BY_RATIO", "rule:r7", "dice of rule r7"),
-        ("APP_DENIED", "rule:r7", "rule r7"),
-        ("APP_DENIED", "", "the agent: no name"),
+        ("REJECTED_BY_RATIO", "rule:r7", "dice of rule r7"),
+        ("ON_HOLD", "rule:r7", "rule r7"),
+        ("ON_HOLD", "", "the agent: no client name, or its state is lost"),
         ("PACED", "", "pacing"),
         ("OVER_BUDGET", "budget:etl", "budget etl"),
         ("", "PACED", "pacing"),
@@ -444,7 +444,7 @@ def test_a_client_has_its_answer_rules_history_and_refusals(served: Served, ann:
     keep(served, (3, "own:page", "OK", "", 8), (3, "own:page", "THRESHOLD_EXCEEDED", "lag", 92))
     shown = text_of(ann.get("/clients/own:page", since="1h"))
     served.ask("DELETE", f"/v1/rules/{made.json['id']}", unix=True)
-    assert "refused APP_DENIED" in shown and made.json["id"] in shown and "INC-1" in shown
+    assert "refused ON_HOLD" in shown and made.json["id"] in shown and "INC-1" in shown
     assert "mostly throttled by lag (92% of 100 checks)" in shown
     assert "Last refusals in full" in shown and "refuses every check of own" in shown
     whole = ann.get("/clients/own", since="24h").body.decode()

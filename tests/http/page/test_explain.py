@@ -67,11 +67,11 @@ def test_an_admitted_check_passes_every_step(served: Served) -> None:
 @pytest.mark.parametrize(
     ("verdict", "rule", "step"),
     [
-        ("APP_DENIED", "r7", "rules"),
-        ("APP_DENIED", None, "asks"),
-        ("REJECT_BY_RATIO", "r7", "dice"),
+        ("ON_HOLD", "r7", "rules"),
+        ("ON_HOLD", None, "asks"),
+        ("REJECTED_BY_RATIO", "r7", "dice"),
         ("THRESHOLD_EXCEEDED", None, "metrics"),
-        ("MISDIRECTED", None, "asks"),
+        ("WRONG_AGENT", None, "asks"),
         ("PACED", None, "pacing"),
         ("OVER_BUDGET", None, "budget"),
     ],

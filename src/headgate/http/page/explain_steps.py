@@ -41,12 +41,12 @@ class Step:
 
 ORDER = ("asks", "rules", "dice", "metrics", "exemption", "pacing", "budget")
 STOPPED_BY: Mapping[str, str] = {
-    Verdict.APP_DENIED.value: "rules",
-    Verdict.REJECT_BY_RATIO.value: "dice",
+    Verdict.ON_HOLD.value: "rules",
+    Verdict.REJECTED_BY_RATIO.value: "dice",
     Verdict.THRESHOLD_EXCEEDED.value: "metrics",
     Verdict.UNKNOWN_METRIC.value: "metrics",
-    Verdict.INTERNAL_ERROR.value: "metrics",
-    Verdict.MISDIRECTED.value: "asks",
+    Verdict.METRIC_UNAVAILABLE.value: "metrics",
+    Verdict.WRONG_AGENT.value: "asks",
     Verdict.PACED.value: "pacing",
     Verdict.OVER_BUDGET.value: "budget",
 }
@@ -56,7 +56,7 @@ def stopped_at(doc: ExplainDoc) -> str:
     """The step that refused; empty: none did."""
     if doc.admitted:
         return ""
-    if doc.verdict == Verdict.APP_DENIED.value and doc.rule is None:
+    if doc.verdict == Verdict.ON_HOLD.value and doc.rule is None:
         return "asks"
     return STOPPED_BY.get(doc.verdict, "metrics")
 
