@@ -34,7 +34,7 @@ def metric(name: str = "lag", **given: Any) -> Doc:
         "age_ms": 412,
         "cause": None,
         "detail": "",
-        "absent_for_ms": None,
+        "unavailable_for_ms": None,
     }
     return _doc(MetricDoc, values, given)
 
@@ -45,14 +45,14 @@ def breached(name: str = "lag", value: float = 7.2, **given: Any) -> Doc:
 
 def absent(name: str = "threads_running", **given: Any) -> Doc:
     values = {
-        "state": "absent",
+        "state": "unavailable",
         "value": None,
         "unit": "",
         "threshold": 100.0,
         "age_ms": None,
         "cause": "timed_out",
         "detail": "no answer in 0.5 s",
-        "absent_for_ms": 2210,
+        "unavailable_for_ms": 2210,
     }
     return metric(name, **{**values, **given})
 
@@ -68,7 +68,7 @@ def answer(**given: Any) -> Doc:
         "utilization": 0.16,
         "rule": None,
         "rules": [],
-        "waived": [],
+        "exempted": [],
         "dice_waived": False,
         "read_only": False,
         "ask": None,
@@ -340,10 +340,10 @@ def busy_status() -> Doc:
                 value=0.7,
                 unit="per core",
                 threshold=1.0,
-                state="held",
+                state="last_value",
                 cause="failed",
                 detail="permission denied",
-                absent_for_ms=4000,
+                unavailable_for_ms=4000,
                 age_ms=4100,
             ),
         ],

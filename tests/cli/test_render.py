@@ -114,7 +114,7 @@ def test_no_line_is_wider_than_the_terminal_and_every_state_is_on_it(width: int)
     text = shown(status_page(BUSY, Canvas(width)), width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "BREACHED" in text
-    assert "ABSENT" in text
+    assert "UNAVAILABLE" in text
     assert "timed out" in squeezed(text)
 
 
@@ -123,8 +123,8 @@ def test_columns_always_leave_room_for_the_state(width: int, recent: bool) -> No
     metrics = BUSY.databases[0].metrics
     columns = columns_for(metrics, width, recent=recent)
     cells = (columns.threshold, columns.used, columns.recent, columns.age)
-    needed = columns.name + columns.value + 8 + 4 + sum(c + 2 for c in cells if c)
-    assert needed <= max(width, 6 + columns.value + 8 + 4)
+    needed = columns.name + columns.value + 11 + 4 + sum(c + 2 for c in cells if c)
+    assert needed <= max(width, 3 + columns.value + 11 + 4)
 
 
 def test_an_ascii_terminal_gets_ascii_marks() -> None:
@@ -138,7 +138,7 @@ def test_states_are_words_and_without_colour_nothing_is_lost() -> None:
     plain = shown(page, 120)
     colourless = shown(page, 120, force_terminal=True, no_color=True)
     assert "\x1b[3" not in colourless
-    for word in ("BREACHED", "ABSENT", "held", "healthy", "REFUSES", "ADMITS"):
+    for word in ("BREACHED", "UNAVAILABLE", "last value", "healthy", "REFUSES", "ADMITS"):
         assert word in plain
 
 
@@ -156,7 +156,7 @@ def test_a_refusal_says_why_and_when_to_ask_again() -> None:
     text = squeezed(shown(answer_page(read(AnswerDoc, builders.refusal()), Canvas())))
     assert text.startswith("REFUSED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "ask again in 1.4 s" in text
-    assert "BREACHED" in text and "ABSENT" in text
+    assert "BREACHED" in text and "UNAVAILABLE" in text
 
 
 def test_an_admission_is_one_line() -> None:
@@ -180,7 +180,7 @@ def test_explain_says_what_would_have_to_change() -> None:
 
 def test_explain_of_an_exempt_client_says_that_it_is() -> None:
     """R78: nothing stands in its way, but much would in anybody else's."""
-    answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "waived"}])
+    answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "exempted"}])
     text = squeezed(shown(explain_page(explained(answer), Canvas())))
     assert "EXEMPT: lag would refuse anybody else." in text
     assert "Nothing stands in the way" not in text
@@ -296,7 +296,7 @@ LONG = "connection to server at 127.0.0.1, port 1 failed: Connection refused; is
 
 def test_a_long_message_stands_once_beneath_its_table() -> None:
     dead = [builders.absent(name, cause="failed", detail=LONG) for name in ("lag", "lock_waits")]
-    dead[1]["absent_for_ms"] = 9000
+    dead[1]["unavailable_for_ms"] = 9000
     metrics = [read(MetricDoc, document) for document in dead]
     text = shown(metric_table("main", metrics, Canvas(110)), 110)
     assert text.count("Connection refused") == 1

@@ -92,7 +92,7 @@ def test_compounded_polling_staleness_a_value_past_its_age_limit_is_stale() -> N
     late = ask(known, after_s=LAG.max_age_s + 0.001)
     assert late.verdict is Verdict.METRIC_UNAVAILABLE
     assert late.failing[0].cause is Cause.STALE
-    assert late.failing[0].absent_for_s == pytest.approx(LAG.max_age_s + 0.001)
+    assert late.failing[0].unavailable_for_s == pytest.approx(LAG.max_age_s + 0.001)
 
 
 def test_age_is_counted_from_the_start_of_the_probe() -> None:
@@ -120,7 +120,7 @@ def test_hold_stands_in_for_a_bounded_time() -> None:
     known = health((held, window(sample(1.0, age_s=0), absent(Cause.TIMED_OUT))))
     decision = ask(known, after_s=9.9)
     assert decision.admitted
-    assert findings(decision)[0].state is State.HELD
+    assert findings(decision)[0].state is State.LAST_VALUE
     assert findings(decision)[0].cause is Cause.TIMED_OUT
     assert ask(known, after_s=10.1).verdict is Verdict.METRIC_UNAVAILABLE
 

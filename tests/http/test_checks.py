@@ -50,7 +50,7 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "utilization": 0.1,
         "rule": None,
         "rules": [],
-        "waived": [],
+        "exempted": [],
         "dice_waived": False,
         "read_only": False,
         "ask": None,
@@ -96,11 +96,11 @@ def test_a_lost_metric_is_never_healthy(served: Served) -> None:
     assert (answer.status, answer.json["verdict"]) == (424, "METRIC_UNAVAILABLE")
     (lag,) = [m for m in answer.json["metrics"] if m["metric"] == "lag"]
     assert (lag["state"], lag["cause"], lag["detail"]) == (
-        "absent",
+        "unavailable",
         "timed_out",
         "no answer in 0.5 s",
     )
-    assert lag["absent_for_ms"] >= 0
+    assert lag["unavailable_for_ms"] >= 0
 
 
 @pytest.mark.parametrize(

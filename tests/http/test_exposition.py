@@ -63,7 +63,7 @@ ELSEWHERE = {
     "headgate_standing_by",
     "headgate_takeovers_total",
     "headgate_client_held_seconds",
-    "headgate_metric_absent",
+    "headgate_metric_unavailable",
     "headgate_unthrottled_seconds",
     "headgate_unthrottled_pieces",
     "headgate_rule_seconds_left",

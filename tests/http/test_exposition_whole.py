@@ -161,7 +161,7 @@ def test_who_went_without_a_throttler_is_told(world: Everything) -> None:
 def test_an_absence_names_its_cause_and_scope(world: Everything) -> None:
     world.served.lose("threads_running", Cause.TIMED_OUT)
     absent = told_by(
-        world.agent(), "headgate_metric_absent", "database", "metric", "scope", "cause"
+        world.agent(), "headgate_metric_unavailable", "database", "metric", "scope", "cause"
     )
     assert ("main", "threads_running", "host", "timed_out") in absent
     assert ("main", "threads_running", "shard", "unreachable") in absent

@@ -335,7 +335,7 @@ class TestShard:
         try:
             for replica in shared.replicas:
                 lag = shared.await_host(replica, because("heartbeat_dead"))
-                assert lag["state"] == "absent" and str(shared.primary.port) in lag["detail"]
+                assert lag["state"] == "unavailable" and str(shared.primary.port) in lag["detail"]
             lead.settings.write_text(settings.replace(EVERY, "heartbeat_interval_s = 0"))
             lead.start()
             names = [replica.name for replica in shared.replicas]
@@ -491,7 +491,7 @@ class TestShard:
         """
         [replica, _] = shared.replicas
         with frozen(shared.lead):
-            _skewed(shared, replica, "absent", ahead_s=-3600, told_s=None)
+            _skewed(shared, replica, "unavailable", ahead_s=-3600, told_s=None)
             for ahead_s, side in ((-3600, "behind"), (7200, "ahead of")):
                 lag = _skewed(shared, replica, "healthy", ahead_s=ahead_s, told_s=ahead_s)
                 assert 0 <= lag["value"] < 1

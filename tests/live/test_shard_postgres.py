@@ -212,7 +212,7 @@ def test_a_metric_that_a_replica_cannot_read_refuses_the_shard(
     agents.change(shared.replica, "PATCH", path, settings)
     try:
         answer = agents.await_refusal(shared.primary, because(cause, "db-b", words), metric)
-        assert answer["metrics"][0]["state"] == "absent"
+        assert answer["metrics"][0]["state"] == "unavailable"
         eventually(lambda: shared.lead.admitted(metrics=f"host/{metric}"))
         eventually(lambda: shared.lead.admitted(metrics="shard/lag"))
     finally:
@@ -245,7 +245,9 @@ def test_a_replicas_dead_agent_refuses_its_shard_until_somebody_sets_it_aside(
         answer = agents.await_refusal(lead, because("unreachable", "db-b"))
         first = answer["metrics"][0]
         assert "db-b" in answer["reason"] and " for " in answer["reason"]
-        later = agents.await_refusal(lead, lambda m: m["absent_for_ms"] > first["absent_for_ms"])
+        later = agents.await_refusal(
+            lead, lambda m: m["unavailable_for_ms"] > first["unavailable_for_ms"]
+        )
         assert later["verdict"] == "METRIC_UNAVAILABLE"
         eventually(lambda: agents.member_of(lead, "db-b")["unreachable_for_s"])
         assert agents[shared.primary].admitted(metrics="host/queue")
@@ -284,7 +286,7 @@ def test_a_replicas_frozen_agent_refuses_its_shard(shared: Deployment) -> None:
     bench/notice.py measures."""
     with frozen(shared.agents[shared.replica]):
         answer = shared.agents.await_refusal(
-            shared.primary, lambda m: m["state"] == "absent" and "db-b" in m["detail"]
+            shared.primary, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"]
         )
         assert answer["metrics"][0]["cause"] in ("stale", "timed_out", "unreachable")
     shared.agents.await_lead(shared.primary)
@@ -295,7 +297,7 @@ def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
     agents, lead = shared.agents, shared.primary
     with ended(agents["db-b"]), ended(agents["db-c"]):
         answer = agents.await_refusal(lead, because("unreachable", "db-b", "db-c"))
-        assert answer["metrics"][0]["state"] == "absent"
+        assert answer["metrics"][0]["state"] == "unavailable"
         for member in ("db-b", "db-c"):
             skip = {"for": "1h", "reason": "gone"}
             agents.change(lead, "PUT", f"shard/skips/{member}", skip)
@@ -350,7 +352,7 @@ def test_a_replicas_dead_database_refuses_until_missing_for_s_then_stands_aside(
     agents, lead, replica = shared.agents, shared.primary, shared.shard.server(shared.replica)
     replica.kill()
     try:
-        agents.await_refusal(lead, lambda m: m["state"] == "absent" and "db-b" in m["detail"])
+        agents.await_refusal(lead, lambda m: m["state"] == "unavailable" and "db-b" in m["detail"])
         agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
         answer = eventually(lambda: (told := agents.check_shard(lead))["admitted"] and told)
         assert "set aside: db-b (missing for" in answer["metrics"][0]["detail"]

@@ -63,7 +63,7 @@ class TestDatabaseFaults:
         lent_postgres.primary.pause()
         answer = never_admitted(hasty, for_ms=1500)
         assert {m["cause"] for m in answer["metrics"]} <= {"timed_out", "stale"}
-        assert all(m["absent_for_ms"] is not None for m in answer["metrics"])
+        assert all(m["unavailable_for_ms"] is not None for m in answer["metrics"])
         assert "lag has no value for" in answer["reason"]
         lent_postgres.primary.resume()
         eventually(hasty.admitted)
@@ -133,7 +133,7 @@ def never_admitted(agent: AgentProcess, *, for_ms: float) -> Any:
     def refused() -> Any:
         asked_at, answer = time.monotonic(), agent.check()
         assert asked_at < too_old_at or not answer["admitted"], answer
-        absent_ms = min(float(metric["absent_for_ms"] or 0) for metric in answer["metrics"])
+        absent_ms = min(float(metric["unavailable_for_ms"] or 0) for metric in answer["metrics"])
         return answer if asked_at >= too_old_at and absent_ms > for_ms else None
 
     return eventually(refused)

@@ -260,7 +260,7 @@ def test_a_refusal_lists_every_metric_an_admission_none() -> None:
             "age_ms": 0,
             "cause": None,
             "detail": "",
-            "absent_for_ms": None,
+            "unavailable_for_ms": None,
         }
     ]
 
@@ -410,7 +410,7 @@ def test_every_decision_renders_in_both_dialects(
     for told in native["metrics"]:
         assert told["state"] in {state.value for state in State}
         assert told["comparison"] in {"", *(c.value for c in Comparison)}
-        for ms in (told["age_ms"], told["absent_for_ms"]):
+        for ms in (told["age_ms"], told["unavailable_for_ms"]):
             assert ms is None or 0 <= ms <= MAX_MS
     assert len(native["reason"]) < 2000
     parse: Callable[[bytes], Any] = json.loads

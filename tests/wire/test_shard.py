@@ -85,20 +85,20 @@ def test_an_absent_reading_keeps_its_cause_and_is_no_zero() -> None:
     """R151"""
     gone = absent(Cause.REPLICATION_BROKEN, "error 1062", age_s=3)
     [lag] = doc(member(readings={"lag": gone})).members[1].readings
-    assert (lag.state, lag.value, lag.cause) == ("absent", None, "replication_broken")
+    assert (lag.state, lag.value, lag.cause) == ("unavailable", None, "replication_broken")
     assert lag.detail == "error 1062"
 
 
 def test_a_reading_that_stopped_coming_is_stale() -> None:
     [lag] = doc(member(readings={"lag": sample(0.1, age_s=30)})).members[1].readings
-    assert (lag.state, lag.cause) == ("absent", "stale")
+    assert (lag.state, lag.cause) == ("unavailable", "stale")
 
 
 def test_a_metric_that_is_not_ours_is_shown_unjudged() -> None:
     readings = {"theirs": sample(9e9, age_s=1), "gone": absent(age_s=2)}
     gone, theirs = doc(member(readings=readings)).members[1].readings
     assert (theirs.value, theirs.threshold, theirs.age_ms) == (9e9, None, 1000)
-    assert (gone.state, gone.cause, gone.absent_for_ms) == ("absent", "failed", 2000)
+    assert (gone.state, gone.cause, gone.unavailable_for_ms) == ("unavailable", "failed", 2000)
 
 
 def test_a_skip_ends_by_itself() -> None:

@@ -368,11 +368,11 @@ def test_decisions_are_the_same_on_both_sides_of_the_wire(
 
 def told(decision: Decision) -> tuple[object, ...]:
     failing = [(f.ref, f.state, f.cause, f.value, f.threshold) for f in decision.failing]
-    waived = [f.ref for f in decision.waived]
+    exempted = [f.ref for f in decision.exempted]
     rule = decision.rule.id if decision.rule else None
     applied = [r.id for r in decision.applied.rules]
     retry = round(decision.retry_after_s or -1, 3)
-    return (decision.verdict, rule, applied, failing, waived, retry, decision.ask, decision.note)
+    return (decision.verdict, rule, applied, failing, exempted, retry, decision.ask, decision.note)
 
 
 def test_a_shards_standpoint_crosses() -> None:

@@ -63,7 +63,7 @@ class MetricMinutes:
 def _look(minute: int, database: str, name: str, standing: Standing, now: Instant) -> MetricMinute:
     finding = judge(standing, now)
     threshold = standing.spec.threshold
-    if finding.value is None or finding.state in (State.ABSENT, State.IGNORED):
+    if finding.value is None or finding.state in (State.UNAVAILABLE, State.IGNORED):
         return MetricMinute(minute, database, name, 1, 1, 0, 0.0, None, None, threshold)
     breached, value = int(finding.state is State.BREACHED), finding.value
     return MetricMinute(minute, database, name, 1, 0, breached, value, value, value, threshold)

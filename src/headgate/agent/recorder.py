@@ -50,7 +50,7 @@ def decided_by(decision: Decision) -> str:
     exemption without which it would have been none, else empty."""
     if decision.verdict is _OK:
         exempt = decision.applied.exempt
-        return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
+        return f"{RULE}{exempt.id}" if decision.exempted and exempt else ""
     failing = decision.failing
     if failing:
         first = next((f for f in failing if f.state is State.BREACHED), failing[0])
@@ -105,7 +105,7 @@ class Recorder:
         if verdict is _OK:
             known.admitted += 1
             known.refused_since = None
-            if decision.waived:
+            if decision.exempted:
                 self._count_exempted(known, (database, client, verdict, decided_by(decision)))
             return
         by = decided_by(decision)

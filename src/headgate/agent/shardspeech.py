@@ -114,7 +114,7 @@ def _state(view: ShardView, metrics: Iterable[MetricTold]) -> tuple[str, str]:
 
 
 def _metric(finding: Finding) -> MetricTold:
-    at_rest = finding.state is State.ABSENT and finding.cause in _AT_REST
+    at_rest = finding.state is State.UNAVAILABLE and finding.cause in _AT_REST
     return MetricTold(
         metric=finding.ref.metric,
         scope=(finding.ref.scope or Scope.HOST).value,

@@ -298,7 +298,7 @@ def _one(verdict: Verdict, by: str, count: int, diced_after: bool) -> Seen:
 def _looks(health: Health, now: Instant) -> Iterator[tuple[str, Look]]:
     for name, standing in standings_of(health):
         finding = judge_metric(standing, now)
-        if finding.state in (State.HEALTHY, State.BREACHED, State.HELD):
+        if finding.state in (State.HEALTHY, State.BREACHED, State.LAST_VALUE):
             yield name, Look(finding.state is State.BREACHED, standing.utilization)
 
 

@@ -110,9 +110,9 @@ def _bullets(lines: Sequence[str], canvas: Canvas) -> Table:
 
 
 def _margin(answer: AnswerDoc) -> Text:
-    waived = [plain(metric.name) for metric in answer.metrics if metric.state == "waived"]
-    if waived:
-        return Text(f"EXEMPT: {', '.join(waived)} would refuse anybody else.", style="bold red")
+    exempted = [plain(metric.name) for metric in answer.metrics if metric.state == "exempted"]
+    if exempted:
+        return Text(f"EXEMPT: {', '.join(exempted)} would refuse anybody else.", style="bold red")
     metric = nearest(answer.metrics)
     if metric is None or metric.share is None:
         return Text("Nothing stands in the way.")

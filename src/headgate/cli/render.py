@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 STATE_STYLES = {
     "healthy": "green",
-    "held": "yellow",
+    "last_value": "yellow",
     "ignored": "yellow",
     "breached": "bold red",
-    "absent": "bold magenta",
+    "unavailable": "bold magenta",
     "disabled": "dim",
 }
 Key = tuple[str, str]
@@ -71,11 +71,11 @@ class Columns:
 
 GAP = 2
 INDENT = 2
-STATE_CELLS = 8
+STATE_CELLS = 11
 AGE_CELLS = 6
 PERCENT_CELLS = 6
 MIN_VALUE_CELLS = 8
-MIN_NAME_CELLS, MAX_NAME_CELLS = 6, 32
+MIN_NAME_CELLS, MAX_NAME_CELLS = 3, 32
 MIN_BAR_CELLS, MAX_BAR_CELLS = 8, 24
 MIN_RECENT_CELLS, MAX_RECENT_CELLS = 8, 40
 
@@ -147,7 +147,7 @@ def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
     for metric in metrics:
         if (metric.cause or metric.detail) and not _fits_in_row(metric, used_cells):
             # Without the time: what failed for one reason is told once.
-            why = plain(absence_text(replace(metric, absent_for_ms=None)))
+            why = plain(absence_text(replace(metric, unavailable_for_ms=None)))
             names.setdefault(why, []).append(metric.name)
     return [f"{plain(', '.join(who))}: {why}" for why, who in names.items()]
 
@@ -174,7 +174,7 @@ def _metric_columns(columns: Columns) -> Table:
 
 def _value_cell(metric: MetricDoc, canvas: Canvas) -> Text:
     value = _value(metric)
-    if not value or metric.state == "absent":
+    if not value or metric.state == "unavailable":
         return Text(value or canvas.marks.nothing, style="dim")
     return Text(value, style=STATE_STYLES.get(metric.state, ""))
 
@@ -188,13 +188,13 @@ def _used_cell(metric: MetricDoc, bar_cells: int, canvas: Canvas) -> Text:
     share = metric.share
     fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
     why = plain(absence_text(metric, detail=fits))
-    if metric.state in ("absent", "ignored", "disabled") and why:
+    if metric.state in ("unavailable", "ignored", "disabled") and why:
         return Text(why, style=STATE_STYLES.get(metric.state, ""))
     if share is None:
         return Text(why or canvas.marks.nothing, style="dim")
     drawn = bar(share, bar_cells, canvas.marks, over=metric.over)
     drawn.append(f" {share_text(share)}", style="bold red" if metric.over else "")
-    if metric.state == "held":
+    if metric.state == "last_value":
         drawn.append(f"\nlast value; {why}", style="yellow")
     elif why:
         drawn.append(f"\n{why}", style="magenta" if metric.cause else "dim")

@@ -100,7 +100,7 @@ def shard_line(shard: ShardDoc, marks: Marks) -> Text:
 
 def _word(row: MemberRow) -> Text:
     """What is wrong stands in capitals; a breach is told by its reading."""
-    is_told = row.tone in ("bad", "warned") and row.word not in ("breached", "absent")
+    is_told = row.tone in ("bad", "warned") and row.word not in ("breached", "unavailable")
     return Text(f" {row.word.upper()}" if is_told else "", style=STYLES[row.tone])
 
 

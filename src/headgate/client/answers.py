@@ -31,7 +31,7 @@ class MetricAnswer(NamedTuple):
     age_s: float | None
     cause: str | None
     detail: str
-    absent_for_s: float | None
+    unavailable_for_s: float | None
 
 
 class Answer:

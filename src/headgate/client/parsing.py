@@ -129,7 +129,7 @@ def _metric(document: Mapping[str, Any]) -> MetricAnswer:
         age_s=_seconds(document, "age_ms"),
         cause=None if _given(document, "cause") is None else _text(document, "cause"),
         detail=_text(document, "detail"),
-        absent_for_s=_seconds(document, "absent_for_ms"),
+        unavailable_for_s=_seconds(document, "unavailable_for_ms"),
     )
 
 

@@ -27,7 +27,7 @@ NOT_COLLECTED = (*_UNKNOWN, Cause.HIBERNATING)
 
 # Bound once: looking up a member of an enum is a call, and a check would make a dozen of them.
 _OK, _WRONG_AGENT = Verdict.OK, Verdict.WRONG_AGENT
-_BREACHED, _HEALTHY, _ABSENT = State.BREACHED, State.HEALTHY, State.ABSENT
+_BREACHED, _HEALTHY, _UNAVAILABLE = State.BREACHED, State.HEALTHY, State.UNAVAILABLE
 _BEFORE, _AFTER = Order.BEFORE, Order.AFTER
 _ELSEWHERE = Cause.ELSEWHERE
 
@@ -85,13 +85,13 @@ def _judged(
     now: Instant,
     roll: float,
     failing: tuple[Finding, ...],
-    waived: tuple[Finding, ...] = (),
+    exempted: tuple[Finding, ...] = (),
 ) -> Decision:
     refuse = applied.refuse
     if not failing:
-        return Decision(_OK, check, now, health, (), refuse, applied, waived)
+        return Decision(_OK, check, now, health, (), refuse, applied, exempted)
     verdict, wait_s = _verdict_of(failing), _retry_after(failing, roll)
-    decision = Decision(verdict, check, now, health, failing, refuse, applied, waived, wait_s)
+    decision = Decision(verdict, check, now, health, failing, refuse, applied, exempted, wait_s)
     if verdict is not _WRONG_AGENT or health.shard is None:
         return decision
     return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
@@ -105,10 +105,10 @@ def _ruled_gate(
     if not check.metrics and not _chosen_or_default(check, health).standings:
         return _refuse_unjudged(check, health, applied, now, roll)
     failing = _failing(check, health, now, applied.limits)
-    waived: tuple[Finding, ...] = ()
+    exempted: tuple[Finding, ...] = ()
     if applied.exempt is not None and failing:
-        failing, waived = _exempted(applied.exempt, failing)
-    return _judged(check, health, applied, now, roll, failing, waived)
+        failing, exempted = _exempted(applied.exempt, failing)
+    return _judged(check, health, applied, now, roll, failing, exempted)
 
 
 def _by_own_metrics(check: Check, applied: Applied) -> Check:
@@ -123,13 +123,13 @@ def _by_own_metrics(check: Check, applied: Applied) -> Check:
 def _exempted(
     rule: Rule, failing: tuple[Finding, ...]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """What still stands in the way, and what is waived. Above the ceiling nothing is, nor where
-    nobody can tell (R79); being asked in the wrong place cannot be waived."""
+    """What still stands in the way, and what is exempted. Above the ceiling nothing is, nor where
+    nobody can tell (R79); being asked in the wrong place cannot be exempted."""
     if any(_above_ceiling(f, rule) or ceiling_unknown(f, rule) for f in failing):
         return failing, ()
-    waived = tuple(f for f in failing if _waives(rule, f))
+    exempted = tuple(f for f in failing if _waives(rule, f))
     left = tuple(f for f in failing if not _waives(rule, f))
-    return left, tuple(f._replace(state=State.WAIVED) for f in waived)
+    return left, tuple(f._replace(state=State.EXEMPTED) for f in exempted)
 
 
 def _waives(rule: Rule, finding: Finding) -> bool:
@@ -150,7 +150,7 @@ def ceiling_unknown(finding: Finding, rule: Rule) -> bool:
     the probe that fails may well fail because of what is let through."""
     if not _waives(rule, finding):
         return False
-    return finding.state is not State.BREACHED or finding.absent_for_s is not None
+    return finding.state is not State.BREACHED or finding.unavailable_for_s is not None
 
 
 def wrong_agent(
@@ -214,7 +214,7 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
     if health is None:
         return ()
     check = _by_own_metrics(decision.check, applied)
-    limits, waived = applied.limits, {finding.ref: finding for finding in decision.waived}
+    limits, exempted = applied.limits, {finding.ref: finding for finding in decision.exempted}
     found = (
         judge(
             target,
@@ -226,7 +226,7 @@ def findings(decision: Decision) -> tuple[Finding, ...]:
         else _not_here(target, health)
         for target in _selected(check, health)
     )
-    return tuple(waived.get(finding.ref, finding) for finding in found)
+    return tuple(exempted.get(finding.ref, finding) for finding in found)
 
 
 def finding_of(decision: Decision, metric: str) -> Finding | None:
@@ -258,7 +258,7 @@ def judge(
         if _counts_members(standing):
             # Seconds against a count of members: no number could be right.
             unsupported = (Cause.UNSUPPORTED, _COUNTED)
-            return Finding(standing.ref, _ABSENT, spec, None, None, None, *unsupported)
+            return Finding(standing.ref, _UNAVAILABLE, spec, None, None, None, *unsupported)
         allowed, breached = threshold, sample is not None and sample.value > threshold
     elif limit is not None and limit < allowed and not _counts_members(standing):
         allowed, breached = limit, breached or _over(standing, limit)
@@ -279,7 +279,7 @@ def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: b
     age_s = max(0.0, now.mono_s - sample.taken_at) if sample else None
     if now.mono_s > standing.valid_until:
         return Finding(
-            standing.ref, _ABSENT, spec, value, age_s, allowed,
+            standing.ref, _UNAVAILABLE, spec, value, age_s, allowed,
             Cause.STALE, _UNCONFIRMED, max(0.0, now.mono_s - standing.valid_until),
         )  # fmt: skip
     return Finding(
@@ -291,7 +291,7 @@ def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: b
         threshold=allowed,
         cause=absent.cause if absent else Cause.STALE,
         detail=absent.detail if absent else _stale_detail(spec),
-        absent_for_s=_absent_for(standing, now),
+        unavailable_for_s=_unavailable_for(standing, now),
     )
 
 
@@ -318,15 +318,15 @@ def _absent_state(standing: Standing, now: Instant, breached: bool) -> State:
     if policy is AbsencePolicy.IGNORE:
         return State.IGNORED
     if policy is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
-        return State.BREACHED if breached else State.HELD
-    return State.ABSENT
+        return State.BREACHED if breached else State.LAST_VALUE
+    return State.UNAVAILABLE
 
 
 def _stale_detail(spec: MetricSpec) -> str:
     return f"no probe has finished within the age limit of {spec.max_age_s:g} s"
 
 
-def _absent_for(standing: Standing, now: Instant) -> float | None:
+def _unavailable_for(standing: Standing, now: Instant) -> float | None:
     since = standing.absent_since
     if since is None and standing.sample is not None:
         since = standing.sample.taken_at
@@ -395,7 +395,7 @@ def _not_here(ref: MetricRef, health: Health) -> Finding:
     else:
         known = ", ".join(sorted(health.standings)) or "none"
         detail = f"no such metric on {health.database}; configured: {known}"
-    return Finding(ref, State.ABSENT, cause=Cause.UNKNOWN, detail=detail)
+    return Finding(ref, State.UNAVAILABLE, cause=Cause.UNKNOWN, detail=detail)
 
 
 def _verdict_of(failing: tuple[Finding, ...]) -> Verdict:

@@ -56,18 +56,19 @@ class State(Enum):
     """What a check makes of one metric."""
 
     HEALTHY = "healthy"
-    HELD = "held"
-    """Healthy by its last value: the newest reading is an absence, the policy is `hold`."""
+    LAST_VALUE = "last_value"
+    """Healthy by its last value: there is no newer one, and the metric's `absence` is `hold`."""
     IGNORED = "ignored"
-    """Absent, and the policy is `ignore`."""
-    WAIVED = "waived"
-    """Would refuse, and the client is exempt from it."""
+    """Unavailable, and the metric's `absence` is `ignore`."""
+    EXEMPTED = "exempted"
+    """Would reject the check, but a rule exempts the client from it."""
     BREACHED = "breached"
-    ABSENT = "absent"
+    UNAVAILABLE = "unavailable"
+    """Without a usable value: the cause says why."""
 
 
 # Tuples, not sets: an enum's hash is a call, `is` is not.
-PASSING = (State.HEALTHY, State.HELD, State.IGNORED, State.WAIVED)
+PASSING = (State.HEALTHY, State.LAST_VALUE, State.IGNORED, State.EXEMPTED)
 
 
 class Finding(NamedTuple):
@@ -81,7 +82,7 @@ class Finding(NamedTuple):
     threshold: float | None = None
     cause: Cause | None = None
     detail: str = ""
-    absent_for_s: float | None = None
+    unavailable_for_s: float | None = None
 
 
 class Check(NamedTuple):
@@ -116,7 +117,7 @@ class Decision(NamedTuple):
     """The one that decided, or would have refused with other dice."""
     applied: Applied = UNRULED
     """Every rule that had a say."""
-    waived: tuple[Finding, ...] = ()
+    exempted: tuple[Finding, ...] = ()
     """What would have refused a client that is exempt: loud, and counted."""
     retry_after_s: float | None = None
     note: str = ""

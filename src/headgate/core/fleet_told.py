@@ -20,7 +20,7 @@ MAX_DETAIL_CHARS = 200
 
 HEALTHY, UNHEALTHY, RESTING = "healthy", "unhealthy", "resting"
 STATES = (HEALTHY, UNHEALTHY, RESTING)
-PASSING = frozenset({"healthy", "held", "ignored", "waived", "resting"})
+PASSING = frozenset({"healthy", "last_value", "ignored", "exempted", "resting"})
 """States of a metric that stand in nobody's way."""
 
 
@@ -30,7 +30,7 @@ class MetricTold:
     scope: str
     """`host`: of the primary's; `shard`: rolled up."""
     state: str
-    """As a check sees it: `healthy`, `breached`, `absent` …; or `resting`: nobody asks."""
+    """As a check sees it: `healthy`, `breached`, `unavailable` …; or `resting`: nobody asks."""
     value: float | None = None
     threshold: float | None = None
     unit: str = ""

@@ -135,7 +135,7 @@ class CheckRoutes:
         def answer() -> bytes:
             nonlocal health, applied, rendered
             decision = ask(check)
-            if decision.verdict is not ok or decision.waived or decision.turn is not None:
+            if decision.verdict is not ok or decision.exempted or decision.turn is not None:
                 return render(decision)
             if decision.debit is not None:
                 return render(decision)

@@ -217,7 +217,7 @@ def _aggregated(health: Health, now: Instant, digits: int) -> str:
     whatever it was."""
     for standing in health.own.standings:
         finding = judge(standing, now)
-        if finding.state is State.ABSENT:
+        if finding.state is State.UNAVAILABLE:
             return f"error: {describe(finding)}"
     lag = next((s for s in health.own.standings if s.spec.name == LAG), None)
     shown = lag or health.own.worst

@@ -10,8 +10,8 @@ from headgate.present.view import Said, Tone
 from headgate.wire.answers import AnswerDoc, MetricDoc
 from headgate.wire.reasons import duration, quantity
 
-FAILING = ("breached", "absent")
-CURRENT = ("healthy", "held", "breached", "waived")
+FAILING = ("breached", "unavailable")
+CURRENT = ("healthy", "last_value", "breached", "exempted")
 """The states in which the value is what the metric is now; else it is what it last was."""
 EXPECTED = (Cause.NEVER_READ.value, Cause.HIBERNATING.value, Cause.WARMING_UP.value)
 UNSPOKEN = tuple(
@@ -25,18 +25,18 @@ LIMIT_AT = 2 / 3
 MAX_SENTENCE_CHARS = 160
 _TONES: Mapping[str, Tone] = {
     "healthy": "good",
-    "held": "warned",
+    "last_value": "warned",
     "ignored": "warned",
-    "waived": "warned",
+    "exempted": "warned",
     "breached": "bad",
-    "absent": "bad",
+    "unavailable": "bad",
 }
 
 
 def state_of(doc: MetricDoc) -> Said:
-    if doc.state == "absent" and doc.cause in EXPECTED:
+    if doc.state == "unavailable" and doc.cause in EXPECTED:
         return Said(told(doc.cause), "warned")
-    return Said(doc.state, _TONES.get(doc.state, ""))
+    return Said(told(doc.state), _TONES.get(doc.state, ""))
 
 
 def value_text(doc: MetricDoc) -> str | None:
@@ -57,7 +57,7 @@ def told(cause: str | None, detail: str = "") -> str:
 def absence_text(doc: MetricDoc, *, detail: bool = True) -> str:
     """`timed out for 2.2 s: no answer in 0.5 s`; without the server's own words, which may be
     many, where `detail` is false."""
-    since = f" for {duration(doc.absent_for_ms / 1000)}" if doc.absent_for_ms else ""
+    since = f" for {duration(doc.unavailable_for_ms / 1000)}" if doc.unavailable_for_ms else ""
     return told(f"{told(doc.cause)}{since}", doc.detail if detail else "")
 
 
@@ -86,7 +86,7 @@ def refusal_text(answer: AnswerDoc) -> str:
 
 
 def _gist(doc: MetricDoc) -> str:
-    if doc.state == "absent":
+    if doc.state == "unavailable":
         return f"{doc.name} has no value ({absence_text(doc, detail=False)})"
     return f"{doc.name} is {value_text(doc)}, {beyond(doc)}"
 

@@ -169,8 +169,8 @@ def _state(member: MemberDoc) -> tuple[str, Tone]:
         return "breached", "bad"
     if member.activity == "hibernating":
         return "hibernating", ""
-    if any(r.state == "absent" for r in own):
-        return "absent", "bad"
+    if any(r.state == "unavailable" for r in own):
+        return "unavailable", "bad"
     return ("no role", "warned") if member.role is None else (HEALTHY, "good")
 
 
@@ -191,7 +191,7 @@ _NO_NEWS = ("hibernating", "heartbeat_resting", "unsupported")
 
 def _reading(doc: MetricDoc, member: MemberDoc) -> tuple[str, Said]:
     bad: Tone = "warned" if doc.metric in member.asides else "bad"
-    if doc.value is None or doc.state == "absent":
+    if doc.value is None or doc.state == "unavailable":
         return doc.metric, Said(f"absent: {absence_text(doc, detail=False)}", bad)
     name = f"{doc.metric} {value_text(doc)}"
     return name, Said(beyond(doc), bad) if doc.state == "breached" else Said("", "good")
@@ -245,7 +245,7 @@ def _about(reading: MetricDoc) -> Iterator[Said]:
     words = told(reading.cause, reading.detail)
     if reading.cause in _NO_NEWS or not words:
         return
-    if reading.state in ("absent", "ignored"):
+    if reading.state in ("unavailable", "ignored"):
         yield Said(f"{reading.metric} has no value ({words})", "unknown")
     else:
         yield Said(f"{reading.metric}: {words}", "unknown" if reading.cause else "quiet")

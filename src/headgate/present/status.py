@@ -80,7 +80,7 @@ SLOW = "seldom asked: measured less often"
 
 
 def _resting_s(failing: Sequence[MetricDoc]) -> float | None:
-    since = [m.absent_for_ms for m in failing if m.cause == Cause.HIBERNATING.value]
+    since = [m.unavailable_for_ms for m in failing if m.cause == Cause.HIBERNATING.value]
     known = [ms for ms in since if ms is not None]
     return max(known) / 1000 if known else None
 
@@ -112,7 +112,7 @@ def _steps(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> Iterable[Step
     if breached:
         yield Step("Who works there, who waits", "headgate clients", "/clients")
         yield Step("Hold somebody back", "headgate hold CLIENT --reason TEXT", "/rules")
-    for doc in {m.cause: m for m in failing if m.state == "absent"}.values():
+    for doc in {m.cause: m for m in failing if m.state == "unavailable"}.values():
         yield from _about(doc, name)
     yield Step("Explain", f"headgate explain --as CLIENT --database {name}", "/explain")
 
@@ -161,7 +161,7 @@ class MetricRow:
 
     @property
     def absent_s(self) -> float | None:
-        return None if self.now.absent_for_ms is None else self.now.absent_for_ms / 1000
+        return None if self.now.unavailable_for_ms is None else self.now.unavailable_for_ms / 1000
 
     @property
     def age_s(self) -> float | None:

@@ -281,7 +281,7 @@ def load_of(decision: Decision) -> float:
     shares = (
         (finding.value, finding.threshold)
         for finding in findings(decision)
-        if finding.state is not State.WAIVED
+        if finding.state is not State.EXEMPTED
     )
     return max((_share(value, threshold) for value, threshold in shares), default=0.0)
 

@@ -232,9 +232,9 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
 def _pressing(metrics: Sequence[MetricDoc], count: int) -> list[MetricDoc]:
     """All that reject checks, and of the others as many as there is room for, in their order."""
     by_urgency = sorted(
-        metrics, key=lambda m: (m.state not in ("breached", "absent"), -(m.share or 0.0))
+        metrics, key=lambda m: (m.state not in ("breached", "unavailable"), -(m.share or 0.0))
     )
-    refusing = sum(m.state in ("breached", "absent") for m in metrics)
+    refusing = sum(m.state in ("breached", "unavailable") for m in metrics)
     kept = {m.metric for m in by_urgency[: max(count, refusing)]}
     return [m for m in metrics if m.metric in kept]
 
@@ -245,7 +245,7 @@ def _lines(database: DatabaseDoc) -> int:
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
     shard = 0 if database.shard is None else 1 + len(database.shard.members) // MEMBERS_A_LINE
     resting = database.activity != "normal"
-    told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "absent" for m in every)
+    told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "unavailable" for m in every)
     rows = bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages) + told
     paced = 0 if database.pace is None else 1 + bool(database.pace.clients_total)
     return 3 + rows + shard + resting + paced

@@ -61,7 +61,7 @@ class MetricDoc(msgspec.Struct, frozen=True):
     age_ms: int | None
     cause: str | None
     detail: str
-    absent_for_ms: int | None
+    unavailable_for_ms: int | None
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     """The rule that refused, or that other dice would have refused by."""
     rules: Sequence[str]
     """Every rule that had a say."""
-    waived: Sequence[MetricDoc]
+    exempted: Sequence[MetricDoc]
     """What would have refused a client that is exempt."""
     dice_waived: bool
     """Dice had kept it from the metrics for as long as they may: this time the metrics alone
@@ -159,7 +159,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
         rules=[rule.id for rule in decision.applied.rules],
-        waived=[metric_doc(finding) for finding in decision.waived],
+        exempted=[metric_doc(finding) for finding in decision.exempted],
         dice_waived=decision.dice_waived,
         read_only=check.read_threshold is not None,
         ask=decision.ask or None,
@@ -230,7 +230,7 @@ def metric_doc(finding: Finding) -> MetricDoc:
         age_ms=_ms(finding.age_s),
         cause=finding.cause.value if finding.cause else None,
         detail=finding.detail,
-        absent_for_ms=_ms(finding.absent_for_s),
+        unavailable_for_ms=_ms(finding.unavailable_for_s),
     )
 
 

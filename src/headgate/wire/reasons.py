@@ -110,8 +110,8 @@ def exemption_of(decision: Decision) -> str:
     rule = decision.applied.exempt
     if rule is None:
         return ""
-    if decision.waived:
-        names = ", ".join(name_of(finding) for finding in decision.waived)
+    if decision.exempted:
+        names = ", ".join(name_of(finding) for finding in decision.exempted)
         return f"rule {rule.id} exempts {rule.target} from {names}"
     rests = f"rule {rule.id} exempts {rule.target}, and rests"
     if above := [f for f in decision.failing if _above(f, rule.ceiling)]:
@@ -124,8 +124,8 @@ def exemption_of(decision: Decision) -> str:
 
 
 def _unreadable(finding: Finding) -> str:
-    what = finding.cause.value.replace("_", " ") if finding.cause else "absent"
-    since = finding.absent_for_s
+    what = finding.cause.value.replace("_", " ") if finding.cause else "unavailable"
+    since = finding.unavailable_for_s
     return f"{name_of(finding)} is {what}{f' for {duration(since)}' if since is not None else ''}"
 
 
@@ -181,7 +181,7 @@ def _behind_it(finding: Finding) -> str:
     words = _words(finding.cause, finding.detail)
     if not words:
         return age
-    if finding.absent_for_s is not None:  # The last value, held: there is no newer one.
+    if finding.unavailable_for_s is not None:  # The last value, held: there is no newer one.
         return f"{age}; since then {words}"
     return f"{words}{'; ' if ';' in words else ', '}{age}"
 
@@ -189,7 +189,11 @@ def _behind_it(finding: Finding) -> str:
 def _absence(finding: Finding) -> str:
     if finding.spec is None or finding.cause is None:
         return f"{finding.ref}: {finding.detail}"
-    since = f" for {duration(finding.absent_for_s)}" if finding.absent_for_s is not None else ""
+    since = (
+        f" for {duration(finding.unavailable_for_s)}"
+        if finding.unavailable_for_s is not None
+        else ""
+    )
     return f"{name_of(finding)} has no value{since} ({_words(finding.cause, finding.detail)})"
 
 

@@ -290,7 +290,7 @@ def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
     return MetricDoc(
         metric=name,
         scope="host",
-        state="absent" if absent else "healthy",
+        state="unavailable" if absent else "healthy",
         value=None if isinstance(reading, Absent) else reading.value,
         unit="",
         threshold=None,
@@ -298,7 +298,7 @@ def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:
         age_ms=None if absent else age_ms,
         cause=reading.cause.value if reading.cause else None,
         detail=reading.detail,
-        absent_for_ms=age_ms if absent else None,
+        unavailable_for_ms=age_ms if absent else None,
     )
 
 

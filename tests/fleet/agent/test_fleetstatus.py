@@ -185,7 +185,7 @@ async def test_a_server_that_does_not_answer_is_unhealthy_and_not_at_rest() -> N
         t.world.agents["db-b"].values["lag"] = gone
         await t.pass_s(20)
         told = await t.said()
-    assert (told.state, told.metrics[0].state) == ("unhealthy", "absent")
+    assert (told.state, told.metrics[0].state) == ("unhealthy", "unavailable")
     assert "connection refused" in told.metrics[0].detail
 
 

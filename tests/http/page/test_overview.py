@@ -63,7 +63,7 @@ def reading(name: str = "lag", value: float | None = 0.2, **more: Any) -> Metric
         "age_ms": 120,
         "cause": None,
         "detail": "",
-        "absent_for_ms": None,
+        "unavailable_for_ms": None,
     }
     return MetricDoc(**{**usual, **more})
 
@@ -73,11 +73,11 @@ def late(**more: Any) -> MetricDoc:
 
 
 def lost(cause: Cause, **more: Any) -> MetricDoc:
-    return reading(state="absent", value=None, cause=cause.value, **more)
+    return reading(state="unavailable", value=None, cause=cause.value, **more)
 
 
 def database(*metrics: MetricDoc, **more: Any) -> DatabaseDoc:
-    failing = any(m.state in ("breached", "absent") for m in metrics)
+    failing = any(m.state in ("breached", "unavailable") for m in metrics)
     usual: dict[str, Any] = {
         "database": "main",
         "engine": "postgres",
@@ -262,7 +262,7 @@ def test_nobody_is_lost_or_told_twice_where_two_replicate_from_each_other() -> N
     [
         ({}, "healthy"),
         ({"readings": [reading(state="breached", value=9.0)]}, "breached"),
-        ({"readings": [lost(Cause.FAILED)]}, "absent"),
+        ({"readings": [lost(Cause.FAILED)]}, "unavailable"),
         ({"reachable": False, "problem": "no answer"}, "unreachable"),
         ({"problem": "follows somebody else"}, "not counted"),
         ({"activity": "hibernating", "readings": [lost(Cause.HIBERNATING)]}, "hibernating"),

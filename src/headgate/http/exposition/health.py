@@ -11,7 +11,7 @@ from headgate.core.names import Scope
 from headgate.http.exposition.series import Look, Series
 from headgate.wire.exposition import Row
 
-_WITHOUT = (State.ABSENT, State.HELD, State.IGNORED)
+_WITHOUT = (State.UNAVAILABLE, State.LAST_VALUE, State.IGNORED)
 
 
 def _values(look: Look) -> Iterator[Row]:
@@ -19,7 +19,7 @@ def _values(look: Look) -> Iterator[Row]:
         for metric, standing in health.standings.items():
             # An absent metric shows no value at all: a frozen one would look healthy.
             finding = judge(standing, look.now)
-            if finding.value is not None and finding.state is not State.ABSENT:
+            if finding.value is not None and finding.state is not State.UNAVAILABLE:
                 yield (name, metric), finding.value
 
 
@@ -121,7 +121,7 @@ HEALTH = (
         _metric_healthy,
     ),
     Series(
-        "headgate_metric_absent",
+        "headgate_metric_unavailable",
         "gauge",
         ("database", "metric", "scope", "cause"),
         "1 while there is no value, with the cause; missing while there is one. `hibernating` is "

@@ -69,7 +69,7 @@ def _shard_values(look: Look) -> Iterator[Row]:
     for name, health in look.healths.items():
         for metric, standing in health.shard.standings.items() if health.shard else ():
             finding = judge(standing, look.now)
-            if finding.value is not None and finding.state is not State.ABSENT:
+            if finding.value is not None and finding.state is not State.UNAVAILABLE:
                 yield (name, metric), finding.value
 
 
@@ -83,7 +83,7 @@ def _member_readings(look: Look) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             for reading in member.readings:
-                if reading.value is not None and reading.state != State.ABSENT.value:
+                if reading.value is not None and reading.state != State.UNAVAILABLE.value:
                     yield (shard.database, member.member, reading.metric), reading.value
 
 

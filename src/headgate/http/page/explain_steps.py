@@ -130,16 +130,16 @@ def _exemption(doc: ExplainDoc) -> tuple[Mark, tuple[str, ...]]:
     exempting = [rule for rule in doc.matched if rule.kind == "exempt"]
     if not exempting:
         return Mark.NOTHING, ("it is not exempt from anything",)
-    if doc.waived:
+    if doc.exempted:
         told = ", ".join(
             f"{one.metric} ({told_quantity(one.value, one.unit)}, threshold "
             f"{told_quantity(one.threshold, one.unit)})"
-            for one in doc.waived
+            for one in doc.exempted
         )
-        return Mark.PASSES, (f"waived, though it would refuse others: {told}",)
+        return Mark.PASSES, (f"exempt, though it would reject others: {told}",)
     if not any(rule.state == "applies" for rule in exempting):
         return Mark.NOTHING, ("an exemption is meant for it, and does not apply now",)
-    return Mark.NOTHING, ("it is exempt, and nothing had to be waived",)
+    return Mark.NOTHING, ("it is exempt, but no metric would reject it",)
 
 
 def _pacing(pace: PaceDoc | None) -> tuple[Mark, tuple[str, ...]]:
