@@ -43,7 +43,7 @@ log = "json"
 [databases.main]
 engine = "postgres"
 dsn = "host=/nowhere"
-slow_after_s = 0
+idle_after_s = 0
 hibernate_after_s = 0
 [databases.main.metrics.loadavg]
 threshold = 100000

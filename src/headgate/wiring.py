@@ -211,7 +211,7 @@ def _mysql_target(dsn: str) -> tuple[str, str, str]:
 
 
 def idleness_of(database: DatabaseSettings) -> Idleness:
-    return Idleness(database.slow_after_s, database.hibernate_after_s)
+    return Idleness(database.idle_after_s, database.hibernate_after_s)
 
 
 def policy_of(settings: Settings) -> Policy:

@@ -140,4 +140,4 @@ async def test_a_report_wakes_a_database_that_rests(world: World) -> None:
     world.take(row(times=1, last_s_ago=100))
     assert world.demands.state("main") is Activity.HIBERNATING, "that was long ago"
     world.take(row(times=1), batch=2)
-    assert world.demands.state("main") is Activity.NORMAL
+    assert world.demands.state("main") is Activity.AWAKE

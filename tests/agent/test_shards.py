@@ -75,29 +75,29 @@ async def test_no_message_crosses_shards(open_world: OpenWorld) -> None:
 
 async def test_a_pull_keeps_a_member_as_awake_as_the_primary(open_world: OpenWorld) -> None:
     """R58"""
-    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", role=replica(), idleness=idleness)
     await world.pass_s(8)
     assert world.state() is Activity.HIBERNATING
     await world.answer("db-b", primary())
-    assert world.state() is Activity.NORMAL
+    assert world.state() is Activity.AWAKE
     for _ in range(6):
-        await world.answer("db-b", primary(), activity=Activity.SLOW)
+        await world.answer("db-b", primary(), activity=Activity.IDLE)
         await world.pass_s(2.5, every_s=0.5)
-    assert world.state() is Activity.SLOW
+    assert world.state() is Activity.IDLE
     await world.pass_s(12, every_s=1)
     assert world.state() is Activity.HIBERNATING
 
 
 async def test_a_wake_wakes(open_world: OpenWorld) -> None:
     """R58"""
-    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", idleness=idleness)
     await world.pass_s(8)
     before = world.pulls()
     world.shards.woken(SHARD, "main", "db-b")
     await world.pass_s(1)
-    assert world.state() is Activity.NORMAL and world.pulls() > before
+    assert world.state() is Activity.AWAKE and world.pulls() > before
 
 
 # --- discovery ---------------------------------------------------------------------------------
@@ -606,7 +606,7 @@ async def test_a_primary_that_nobody_asks_about_is_not_taken_for_a_replica(
     open_world: OpenWorld,
 ) -> None:
     """R60: a lease of 0 beats for ever, although roles are no longer read when it hibernates."""
-    idleness = Idleness(slow_after_s=2, hibernate_after_s=5)
+    idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
     world = await open_world("db-b", idleness=idleness)
     await world.pass_s(30, every_s=1)
     assert world.state() is Activity.HIBERNATING

@@ -28,7 +28,7 @@ class World:
         self.clock = HandClock()
         self.board = Board()
         self.demands = Demands(self.clock)
-        self.demand = self.demands.open("main", Idleness(slow_after_s=2, hibernate_after_s=5))
+        self.demand = self.demands.open("main", Idleness(idle_after_s=2, hibernate_after_s=5))
         self.board.open("main", None)
         self.board.place("main", metric("loadavg", max_age_s=7200), at=self.clock.now().mono_s)
         self.board.push("main", "loadavg", Sample(0.1, self.clock.now().mono_s))
@@ -164,7 +164,7 @@ async def test_a_warm_standby_stays_awake_while_it_is_passive(world: World) -> N
     for _ in range(20):
         await world.clock.advance(1)
         world.demands.tick(world.clock.now().mono_s)
-    assert world.demand.state is Activity.NORMAL
+    assert world.demand.state is Activity.AWAKE
     assert world.demand.keepers
 
 
@@ -191,7 +191,7 @@ async def test_a_takeover_of_a_warm_standby_finds_it_awake(world: World) -> None
     world.fault = UNREACHABLE
     await world.clock.advance(3)
     assert not world.passive()
-    assert world.demand.state is Activity.NORMAL
+    assert world.demand.state is Activity.AWAKE
 
 
 async def test_what_is_sent_away_is_no_decision_of_ours(world: World) -> None:

@@ -159,7 +159,7 @@ def database(name: str = "main", **given: Any) -> Doc:
         "metrics": [metric(), metric("threads_running", value=12.0, unit="", threshold=100.0)],
         "other_metrics": [],
         "role": None,
-        "activity": "normal",
+        "activity": "awake",
         "shard": None,
         "pace": None,
     }
@@ -202,7 +202,7 @@ def member(name: str = "db-b", **given: Any) -> Doc:
         "upstream_member": "db-a",
         "bytes_behind": 4096,
         "labels": {"region": "eu"},
-        "activity": "normal",
+        "activity": "awake",
         "reachable": True,
         "problem": "",
         "unreachable_for_s": None,
@@ -252,8 +252,8 @@ def shard(**given: Any) -> Doc:
         "messages_total": 1204,
         "told": [],
         "costs": [
-            {"state": "normal", "probes": 5120, "messages": 1204, "beats": 960},
-            {"state": "slow", "probes": 12, "messages": 3, "beats": 0},
+            {"state": "awake", "probes": 5120, "messages": 1204, "beats": 960},
+            {"state": "idle", "probes": 12, "messages": 3, "beats": 0},
             {"state": "hibernating", "probes": 0, "messages": 0, "beats": 0},
         ],
     }

@@ -355,7 +355,7 @@ def test_a_change_that_is_refused_says_why(scripted: ScriptedAgent, run: Run) ->
 
 def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> None:
     """R58"""
-    woken = {"database": "main", "activity": "normal"}
+    woken = {"database": "main", "activity": "awake"}
     scripted.says("/v1/databases/main/wake", woken, method="POST")
     assert "AWAKE  main is being measured" in run("wake", "main").out
     assert json.loads(run("wake", "main", "--json").out) == woken

@@ -187,7 +187,7 @@ def test_status_of_a_hibernating_database_says_how_to_wake_it() -> None:
     text = shown(status_page(a_status(activity="hibernating"), Canvas()))
     assert "Wake it: headgate wake main" in text
     assert "seldom asked: measured less often" in shown(
-        status_page(a_status(activity="slow"), Canvas())
+        status_page(a_status(activity="idle"), Canvas())
     )
 
 
@@ -197,7 +197,7 @@ def test_the_page_of_a_shard_shows_all_that_is_known() -> None:
         "db-b agent https://db-b:8087 · timeline 3 · from db-a:5432 · 4,096 bytes behind",
         "region=eu · clock +2 ms · heard 100 ms ago · asked 12.0 s ago",
         "collected every 250 ms while asked · 1,204 messages to other agents so far",
-        "while normal 5,120 1,204 960",
+        "while awake 5,120 1,204 960",
         "while hibernating 0 0 0",
     ):
         assert told in text

@@ -310,11 +310,11 @@ def test_a_database_that_rests_is_woken_by_asking(agent: Served, opened: Opened)
 
     def is_asked() -> bool:
         # Each time anew: what was decided here before is still to be told, and wakes it as well.
-        assert agent.call(rest) is not Activity.NORMAL
+        assert agent.call(rest) is not Activity.AWAKE
         return gate.check().decided == "agent"
 
     eventually(is_asked)
-    eventually(lambda: demand.state is Activity.NORMAL)
+    eventually(lambda: demand.state is Activity.AWAKE)
     eventually(lambda: gate.check().decided == "local")
 
 

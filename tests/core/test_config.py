@@ -184,7 +184,7 @@ def test_a_shard_in_the_file() -> None:
         PeerSettings("db-c", "http://127.0.0.1:9", "other"),
     )
     assert settings.agent.advertise == "https://db-a:8087"
-    assert (main.slow_after_s, main.hibernate_after_s, main.heartbeat_lease_s) == (60, 600, 30)
+    assert (main.idle_after_s, main.hibernate_after_s, main.heartbeat_lease_s) == (60, 600, 30)
     assert main.collect_interval_s == 0.25
 
 
@@ -284,7 +284,7 @@ def test_a_standby_in_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["slow_after_s", "hibernate_after_s", "heartbeat_lease_s", "heartbeat_interval_s"]
+    "setting", ["idle_after_s", "hibernate_after_s", "heartbeat_lease_s", "heartbeat_interval_s"]
 )
 def test_0_is_never_or_always(setting: str) -> None:
     """R56, R60"""

@@ -305,7 +305,7 @@ def test_the_cost_of_watching_is_shown_by_state(serve: Serve) -> None:
     for work, times in ((Work.PROBES, 5), (Work.MESSAGES, 3), (Work.BEATS, 2)):
         served.call(demand.count, work, times)
     samples = scraped(served)
-    for name, asleep in (("normal", False), ("hibernating", True)):
+    for name, asleep in (("awake", False), ("hibernating", True)):
         where = {"database": "main", "state": name}
         assert value(samples, "headgate_activity", **where) == (not asleep)
         assert (value(samples, "headgate_probes_total", **where) == 0) is asleep
@@ -318,7 +318,7 @@ def test_status_shows_the_shard_and_advises(serve: Serve) -> None:
     watching(served, member("db-b", clock_ahead_s=0.4))
     status = served.ask("GET", "/v1/status").json
     main, replica = status["databases"]
-    assert (main["role"], main["activity"]) == ("primary", "normal")
+    assert (main["role"], main["activity"]) == ("primary", "awake")
     assert [member["member"] for member in main["shard"]["members"]] == ["db-a", "db-b"]
     assert (replica["role"], replica["shard"]) == (None, None)
     assert any("the clock of db-b is 400 ms ahead" in told for told in status["advice"])

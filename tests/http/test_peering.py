@@ -41,7 +41,7 @@ def served(loop_factory: LoopFactory, tmp_path: Path) -> Iterator[Agent]:
 
 
 def pull_body(shard: str = SHARD, database: str = "main", wait_s: float = 0.0) -> bytes:
-    return encode_pull(Pull(shard, database, "db-a", "", None, Activity.NORMAL, wait_s), now=NOW)
+    return encode_pull(Pull(shard, database, "db-a", "", None, Activity.AWAKE, wait_s), now=NOW)
 
 
 def pull(served: Agent, body: bytes, token: str | None = PEER, **more: Any) -> Reply:
@@ -182,7 +182,7 @@ def test_what_is_no_pull_is_refused(served: Agent, body: bytes) -> None:
 def test_a_wake_up_call(served: Agent) -> None:
     body = encode_wake(SHARD, "main", "db-c")
     reply = served.ask("POST", "/v1/peer/wake", body=body, Authorization=bearer(PEER), **JSON)
-    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "normal"})
+    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "awake"})
     assert served.shards.woken_by == [(SHARD, "main", "db-c")]
 
 
@@ -370,8 +370,8 @@ def test_waking_needs_nothing_more_than_looking_does(served: Agent) -> None:
     served.call(sleep)
     assert served.call(served.demands.state, "main") is Activity.HIBERNATING
     reply = served.ask("POST", "/v1/databases/main/wake", body=b"{}", **JSON)
-    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "normal"})
-    assert served.call(served.demands.state, "main") is Activity.NORMAL
+    assert (reply.status, reply.json) == (200, {"database": "main", "activity": "awake"})
+    assert served.call(served.demands.state, "main") is Activity.AWAKE
     nowhere = served.ask("POST", "/v1/databases/nowhere/wake", body=b"{}", **JSON)
     assert is_problem(nowhere, 404)
     assert is_problem(served.ask("GET", "/v1/databases/main/wake"), 405)

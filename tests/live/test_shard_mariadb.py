@@ -528,7 +528,7 @@ def _skewed(
     beat = f"UPDATE {TABLE} SET ts = UTC_TIMESTAMP(6) - INTERVAL {ahead_s} SECOND"
     pull = {
         "version": 1, "shard": SHARD, "database": "main", "sender": shared.primary.name,
-        "activity": "normal", "wait_s": 0, "sent_wall_s": time.time(), "clock_error_s": 0.001,
+        "activity": "awake", "wait_s": 0, "sent_wall_s": time.time(), "clock_error_s": 0.001,
     }  # fmt: skip
     if told_s is not None:
         pull["clock_ahead_s"] = told_s
@@ -586,7 +586,7 @@ class TestLease:
     @staticmethod
     def await_rest(deployment: Deployment) -> None:
         eventually(lambda: row_on(deployment.primary).resting)
-        eventually(lambda: _seen_causes(deployment) == {"heartbeat_resting"})
+        eventually(lambda: _seen_causes(deployment) == {"heartbeat_idle"})
 
     def test_binlog_bloat_the_last_beat_of_a_lease_is_the_last(self, resting: Deployment) -> None:
         """R60: looking at agents renews nothing, and replicas know that it rests."""
@@ -697,7 +697,7 @@ def _seen_causes(deployment: Deployment) -> set[str | None]:
 
 class TestHibernation:
     METRICS = lag_by("auto")
-    DATABASE = "heartbeat_lease_s = 0.5\nslow_after_s = 0.5\nhibernate_after_s = 1"
+    DATABASE = "heartbeat_lease_s = 0.5\nidle_after_s = 0.5\nhibernate_after_s = 1"
 
     def test_throttler_self_load_a_hibernating_shard_costs_nothing_and_wakes_as_one(
         self, deployment: Deployment
@@ -712,7 +712,7 @@ class TestHibernation:
         assert row_on(deployment.primary).resting
         first = deployment.agents.check_shard(deployment.primary.name)
         assert not first["admitted"] and first["verdict"] != "THRESHOLD_EXCEEDED"
-        eventually(lambda: deployment.counted() == 2 and _activities(deployment) == {"normal"})
+        eventually(lambda: deployment.counted() == 2 and _activities(deployment) == {"awake"})
         eventually(lambda: not row_on(deployment.primary).resting)
         after = _costs(deployment)
         assert all(after[server.name] != before[server.name] for server in servers)

@@ -407,7 +407,7 @@ def test_the_sdk_follows_to_the_primarys_agent(shared: Deployment) -> None:
 def _pull(agent: AgentProcess, token: str | None) -> tuple[int, str]:
     question = {
         "version": 1, "shard": SHARD, "database": "main", "sender": "db-x",
-        "activity": "normal", "wait_s": 0, "sent_wall_s": 0,
+        "activity": "awake", "wait_s": 0, "sent_wall_s": 0,
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     answer = agent.request("POST", "/v1/peer/pull", question, headers)
@@ -428,7 +428,7 @@ def test_a_peer_of_another_shard_is_refused_with_words(shared: Deployment) -> No
     """R39: not even by a mistake in somebody's settings."""
     body = {
         "version": 1, "shard": "commerce/80-", "database": "main", "sender": "db-x",
-        "activity": "normal", "wait_s": 0, "sent_wall_s": 0,
+        "activity": "awake", "wait_s": 0, "sent_wall_s": 0,
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {shared.agents.token}"}
     answer = shared.agents["db-b"].request("POST", "/v1/peer/pull", body, headers)

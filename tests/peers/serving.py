@@ -116,7 +116,7 @@ class ScriptedShards:
                 "disk_used": Absent(Cause.TIMED_OUT, "no answer in 0.5 s", now - 3),
             },
             labels={"region": "eu"},
-            activity=Activity.NORMAL,
+            activity=Activity.AWAKE,
             url="https://db-b:8087",
         )
 

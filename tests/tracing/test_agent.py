@@ -192,7 +192,7 @@ async def test_a_trace_goes_on_in_the_other_agent(collecting: Collector, tmp_pat
         try:
             status, _, _ = await link.ask("GET", "/v1/status?x=secret", timeout_s=DEADLINE_S)
             assert status == 200
-            pull = Pull("s", "main", "db-a", "", None, Activity.NORMAL, 0.0)
+            pull = Pull("s", "main", "db-a", "", None, Activity.AWAKE, 0.0)
             with pytest.raises(PeerFailed):
                 await link.pull(pull, timeout_s=DEADLINE_S)
         finally:

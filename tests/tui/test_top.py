@@ -266,7 +266,7 @@ def test_who_wants_databases_awake_wakes_them_again_and_again() -> None:
     wake = [("POST", f"/v1/databases/{name}/wake") for name in ("main", "orders")]
     agent = ScriptedAgent()
     for method, path in wake:
-        agent.says(path, {"database": "x", "activity": "normal"}, method=method)
+        agent.says(path, {"database": "x", "activity": "awake"}, method=method)
     status = read(StatusDoc, builders.busy_status())
     with agent.serving():
         waker = Waker(connect(agent.url, None))

@@ -47,7 +47,7 @@ class Demand:
         self.asked_at = now
         """When a client last asked, or the agent started: it begins awake."""
         self.shard_asked_at = now
-        self.state = Activity.NORMAL
+        self.state = Activity.AWAKE
         self.note_after = NEVER
         """Read on the hot path: from then on a check is worth noting."""
         self.keepers: set[str] = set()
@@ -119,7 +119,7 @@ class Demand:
     def shard_state(self, now: float) -> Activity:
         """How awake the shard has to be for those who asked about it."""
         if self.keepers:
-            return Activity.NORMAL
+            return Activity.AWAKE
         return activity_after(now - self.shard_asked_at, self.idleness)
 
     def watch(self, callback: Callable[[], None]) -> None:
@@ -129,14 +129,14 @@ class Demand:
         self._watchers.remove(callback)
 
     def stretch(self, interval_s: float) -> float:
-        return interval_s * (self.idleness.slow_factor if self.state is Activity.SLOW else 1.0)
+        return interval_s * (self.idleness.idle_factor if self.state is Activity.IDLE else 1.0)
 
     def count(self, work: Work, times: int = 1) -> None:
         self.costs[(self.state, work)] += times
 
     async def pause(self, seconds: float) -> None:
         """Until `seconds` have passed, or more is wanted than when the pause began."""
-        if self.state is Activity.NORMAL:
+        if self.state is Activity.AWAKE:
             await self._clock.sleep(seconds)
             return
         await self._until_stirred(None if self.state is Activity.HIBERNATING else seconds)
@@ -159,7 +159,7 @@ class Demand:
 
     def _state(self, now: float) -> Activity:
         if self.keepers:
-            return Activity.NORMAL
+            return Activity.AWAKE
         own = activity_after(now - self.asked_at, self.idleness)
         return most_awake(own, self._followed) if now < self._followed_until else own
 

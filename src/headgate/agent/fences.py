@@ -53,7 +53,7 @@ class FenceWatcher:
 
     def _is_wanted(self) -> bool:
         now = self._clock.now().mono_s
-        return self._watcher.is_primary and self._demand.shard_state(now) is Activity.NORMAL
+        return self._watcher.is_primary and self._demand.shard_state(now) is Activity.AWAKE
 
     async def _look(self) -> None:
         self._demand.count(Work.PROBES)

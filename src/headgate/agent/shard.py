@@ -57,7 +57,7 @@ SEARCH_EVERY_S = 1.0
 WAKE_EVERY_S = 5.0
 BEATS_WANTED_S = 2.0
 """How long after a client's question its answer is still worth waking others for."""
-BEATLESS = (Cause.HEARTBEAT_RESTING, Cause.HEARTBEAT_DEAD)
+BEATLESS = (Cause.HEARTBEAT_IDLE, Cause.HEARTBEAT_DEAD)
 
 
 class NoSuchMember(HeadgateError, LookupError):
@@ -258,8 +258,8 @@ class Shard:
 
     async def _pace(self, remote: RemoteMember, spent_s: float) -> None:
         now = self._now().mono_s
-        if self._activity(now) is not Activity.NORMAL:
-            await self._rest(self.collect_interval_s * self._own_demand().idleness.slow_factor)
+        if self._activity(now) is not Activity.AWAKE:
+            await self._rest(self.collect_interval_s * self._own_demand().idleness.idle_factor)
             return
         # An early answer means news; news may not come faster than this.
         least_s = self.collect_interval_s / (1 if remote.lost is not None else 4)
@@ -330,7 +330,7 @@ class Shard:
         primary = self.roster.local_primary(now)
         local = primary or next(iter(self.locals.values()))
         # Whoever looks for the primary needs to hear what it is now, not when it fell asleep.
-        looks = Activity.NORMAL if remote.wanted else Activity.HIBERNATING
+        looks = Activity.AWAKE if remote.wanted else Activity.HIBERNATING
         activity = self._activity(now) if primary else looks
         return Pull(
             shard=self.name,
@@ -350,7 +350,7 @@ class Shard:
         since = self._leading_since
         if since is None or remote.tried_at is None or remote.tried_at < since:
             return 0.0
-        if remote.lost is not None or remote.report is None or activity is not Activity.NORMAL:
+        if remote.lost is not None or remote.report is None or activity is not Activity.AWAKE:
             return 0.0
         return self.collect_interval_s
 

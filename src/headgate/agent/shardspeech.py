@@ -14,8 +14,8 @@ from headgate.core.decision import Finding, State, Verdict
 from headgate.core.fleet_members import FleetMember
 from headgate.core.fleet_told import (
     HEALTHY,
+    IDLE,
     PASSING,
-    RESTING,
     UNHEALTHY,
     MemberTold,
     MetricTold,
@@ -31,7 +31,7 @@ from headgate.core.topology import Following, Leading, Role, Unled
 
 LAG = "lag"
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.WARMING_UP})
-_AT_REST = frozenset({Cause.HIBERNATING, Cause.HEARTBEAT_RESTING})
+_IDLE_CAUSES = frozenset({Cause.HIBERNATING, Cause.HEARTBEAT_IDLE})
 STEP_S = 10.0
 STEPS = 6
 """The share of refused checks is that of the last minute."""
@@ -106,19 +106,19 @@ def told_of(view: ShardView, health: Health, speaker: Speaker, now: Instant) -> 
 def _state(view: ShardView, metrics: Iterable[MetricTold]) -> tuple[str, str]:
     if isinstance(view.standpoint, Unled):
         absent = view.standpoint.absent
-        return (RESTING, "") if absent.cause in _AT_REST else (UNHEALTHY, absent.detail)
+        return (IDLE, "") if absent.cause in _IDLE_CAUSES else (UNHEALTHY, absent.detail)
     states = {one.state for one in metrics}
     if states - PASSING:
         return UNHEALTHY, ""
-    return (RESTING if RESTING in states else HEALTHY), ""
+    return (IDLE if IDLE in states else HEALTHY), ""
 
 
 def _metric(finding: Finding) -> MetricTold:
-    at_rest = finding.state is State.UNAVAILABLE and finding.cause in _AT_REST
+    at_rest = finding.state is State.UNAVAILABLE and finding.cause in _IDLE_CAUSES
     return MetricTold(
         metric=finding.ref.metric,
         scope=(finding.ref.scope or Scope.HOST).value,
-        state=RESTING if at_rest else finding.state.value,
+        state=IDLE if at_rest else finding.state.value,
         value=finding.value,
         threshold=finding.threshold,
         unit=finding.spec.unit if finding.spec else "",

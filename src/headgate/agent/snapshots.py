@@ -49,7 +49,7 @@ class Snapshots:
 
     def _is_awake(self, database: str) -> bool:
         demand = self._demands.by_database.get(database) if self._demands is not None else None
-        return demand is None or demand.state is Activity.NORMAL
+        return demand is None or demand.state is Activity.AWAKE
 
 
 def differs(before: View, after: View) -> bool:

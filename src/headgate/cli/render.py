@@ -292,7 +292,7 @@ def _below_head(database: DatabaseDoc) -> list[Text]:
     if database.activity == "hibernating":
         steps = database_state(database, 0.0).steps
         return [Text(f"{step.why}: {plain(step.command)}", style="blue") for step in steps]
-    return [Text(SLOW, style="blue")] if database.activity == "slow" else []
+    return [Text(SLOW, style="blue")] if database.activity == "idle" else []
 
 
 def _what_to_do(database: DatabaseDoc) -> list[Text]:

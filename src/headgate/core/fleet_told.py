@@ -18,9 +18,9 @@ MAX_METRICS_TOLD = 40
 MAX_MEMBERS_TOLD = 40
 MAX_DETAIL_CHARS = 200
 
-HEALTHY, UNHEALTHY, RESTING = "healthy", "unhealthy", "resting"
-STATES = (HEALTHY, UNHEALTHY, RESTING)
-PASSING = frozenset({"healthy", "last_value", "ignored", "exempted", "resting"})
+HEALTHY, UNHEALTHY, IDLE = "healthy", "unhealthy", "idle"
+STATES = (HEALTHY, UNHEALTHY, IDLE)
+PASSING = frozenset({"healthy", "last_value", "ignored", "exempted", "idle"})
 """States of a metric that stand in nobody's way."""
 
 
@@ -30,7 +30,7 @@ class MetricTold:
     scope: str
     """`host`: of the primary's; `shard`: rolled up."""
     state: str
-    """As a check sees it: `healthy`, `breached`, `unavailable` …; or `resting`: nobody asks."""
+    """As a check sees it: `healthy`, `breached`, `unavailable` …; or `idle`: nobody checks."""
     value: float | None = None
     threshold: float | None = None
     unit: str = ""
@@ -87,7 +87,7 @@ class ShardTold:
 
     @property
     def healthy(self) -> bool:
-        """Nothing is known to be wrong: one that rests is not unhealthy."""
+        """Nothing is known to be wrong: an idle one is not unhealthy."""
         return self.state != UNHEALTHY
 
     def sign(self) -> tuple[object, ...]:

@@ -36,7 +36,7 @@ class Condition(Enum):
     STARTING = "starting"
     """Its agents have just registered."""
     HEALTHY = "healthy"
-    RESTING = "resting"
+    IDLE = "idle"
     """Nobody asks, so nothing is measured."""
 
 
@@ -119,7 +119,7 @@ class Counts:
     unhealthy: int = 0
     silent: int = 0
     starting: int = 0
-    resting: int = 0
+    idle: int = 0
     healthy: int = 0
     agents: int = 0
     current: int = 0

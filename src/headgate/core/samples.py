@@ -39,7 +39,7 @@ class Cause(Enum):
     UNKNOWN = "unknown"
     REPLICATION_STOPPED = "replication_stopped"
     REPLICATION_BROKEN = "replication_broken"
-    HEARTBEAT_RESTING = "heartbeat_resting"
+    HEARTBEAT_IDLE = "heartbeat_idle"
     HEARTBEAT_DEAD = "heartbeat_dead"
     CLOCK_SKEW = "clock_skew"
     UNREACHABLE = "unreachable"
@@ -63,7 +63,7 @@ CAUSE_MEANINGS: dict[Cause, str] = {
     Cause.UNKNOWN: "no metric of this name is configured on this database",
     Cause.REPLICATION_STOPPED: "replication was stopped, or replay paused, on purpose; lag grows",
     Cause.REPLICATION_BROKEN: "replication ended with an error, or cannot reach its primary",
-    Cause.HEARTBEAT_RESTING: "the primary's agent writes no heartbeat because nobody asks",
+    Cause.HEARTBEAT_IDLE: "the primary's agent writes no heartbeat because nobody asks",
     Cause.HEARTBEAT_DEAD: "replication runs, but no heartbeat is written: its writer is gone",
     Cause.CLOCK_SKEW: "the clocks of two hosts disagree by more than can be corrected",
     Cause.UNREACHABLE: "the agent of a member of the shard does not answer",

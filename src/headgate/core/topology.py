@@ -77,7 +77,7 @@ class MemberReport:
     """Why there is no role, where there is none."""
     readings: Mapping[str, Reading] = field(default_factory=lambda: MappingProxyType({}))
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    activity: Activity = Activity.NORMAL
+    activity: Activity = Activity.AWAKE
     asked_s_ago: float | None = None
     """Since a client last asked that member's agent; None for not within memory."""
     url: str = ""

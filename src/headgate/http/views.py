@@ -370,7 +370,7 @@ class Views:
     def activity(self, database: str) -> Activity:
         demands = self.parts.demands
         demand = demands.by_database.get(database) if demands is not None else None
-        return demand.state if demand is not None else Activity.NORMAL
+        return demand.state if demand is not None else Activity.AWAKE
 
     def costs(self, database: str) -> list[CostDoc]:
         """What watching it has cost, by state (R62)."""

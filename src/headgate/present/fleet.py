@@ -90,7 +90,7 @@ def _head(fleet: FleetDoc) -> Line:
 
 def _figures(fleet: FleetDoc) -> Line:
     """`500 shards: 8 UNHEALTHY, 3 SILENT, 489 healthy · 1,500 agents: 3 BEHIND, 1,497 current`."""
-    conditions = ("unhealthy", "silent", "starting", "resting", "healthy")
+    conditions = ("unhealthy", "silent", "starting", "idle", "healthy")
     return line(
         _counted(fleet, "shards"),
         *_listed(fleet, conditions, _LOUD),

@@ -185,7 +185,7 @@ def telling(member: MemberDoc) -> list[MetricDoc]:
     return (wrong or sorted(awake, key=lambda r: -(r.share or 0.0))[:1])[:MAX_READINGS]
 
 
-_NO_NEWS = ("hibernating", "heartbeat_resting", "unsupported")
+_NO_NEWS = ("hibernating", "heartbeat_idle", "unsupported")
 """What has no value because nobody asks, or because a primary has no lag."""
 
 
@@ -208,7 +208,7 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
     if member.activity == "hibernating":
         asked = "" if member.asked_s_ago is None else f"; last asked {age(member.asked_s_ago)} ago"
         yield Said(f"hibernating: nobody asks, nothing is measured{asked}", "quiet")
-    elif member.activity == "slow":
+    elif member.activity == "idle":
         yield Said("seldom asked: measured less often", "quiet")
     for metric in member.hopeless:
         yield Said(f"skipped from {metric}: {member.asides.get(metric, '')}", "bad")

@@ -107,11 +107,11 @@ def _while_resting(heartbeat: Heartbeat, account: Measured | ProbeFailed) -> Mea
             raise account
         message = f"the heartbeat in {heartbeat.table} rests because nobody asks, and the "
         message += f"server's own account does not help: {account.detail}"
-        raise ProbeFailed(Cause.HEARTBEAT_RESTING, message)
+        raise ProbeFailed(Cause.HEARTBEAT_IDLE, message)
     if account.cause:
         return account
     detail = "heartbeat rests, native positions"
-    return Measured(account.value, Cause.HEARTBEAT_RESTING, detail)
+    return Measured(account.value, Cause.HEARTBEAT_IDLE, detail)
 
 
 def _of_stale(heartbeat: Heartbeat, age: Measured, account: Measured | ProbeFailed) -> Measured:

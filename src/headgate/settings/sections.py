@@ -536,7 +536,7 @@ class DatabaseSettings:
             seconds(0.05, 5),
         ),
     ] = 0.25
-    slow_after_s: Annotated[
+    idle_after_s: Annotated[
         float,
         Key("Time without a check after which less is measured; 0 for never.", seconds(0, DAY_S)),
     ] = 60.0

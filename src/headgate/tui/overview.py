@@ -244,7 +244,7 @@ def _lines(database: DatabaseDoc) -> int:
     every = database.every_metric
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
     shard = 0 if database.shard is None else 1 + len(database.shard.members) // MEMBERS_A_LINE
-    resting = database.activity != "normal"
+    resting = database.activity != "awake"
     told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "unavailable" for m in every)
     rows = bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages) + told
     paced = 0 if database.pace is None else 1 + bool(database.pace.clients_total)

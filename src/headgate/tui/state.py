@@ -377,7 +377,7 @@ def _wake(state: State, seen: Seen) -> Next:
     resting = [
         one.database
         for one in (seen.status.databases if seen.status is not None else ())
-        if one.activity != "normal"
+        if one.activity != "awake"
     ]
     if not resting:
         return told(state, "no database is idle: there is nothing to wake"), None

@@ -80,7 +80,7 @@ class FleetShardDoc(msgspec.Struct, frozen=True):
     region: str
     cluster: str
     condition: str
-    """`unhealthy`, `silent` (nobody tells how it is), `starting`, `healthy` or `resting`."""
+    """`unhealthy`, `silent` (nobody tells how it is), `starting`, `healthy` or `idle`."""
     for_s: float | None
     why: str
     """What is wrong, in a line; empty for nothing."""
@@ -131,7 +131,7 @@ class FleetCountsDoc(msgspec.Struct, frozen=True):
     unhealthy: int
     silent: int
     starting: int
-    resting: int
+    idle: int
     healthy: int
     agents: int
     current: int

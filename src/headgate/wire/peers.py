@@ -411,7 +411,7 @@ def _downstream(doc: DownstreamDoc) -> Downstream:
 
 def _activity(word: str) -> Activity:
     """One that is not known is taken for the busiest: nobody is left to sleep by mistake."""
-    return _ACTIVITIES.get(word, Activity.NORMAL)
+    return _ACTIVITIES.get(word, Activity.AWAKE)
 
 
 # --- where another agent is ----------------------------------------------------------------

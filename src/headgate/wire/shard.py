@@ -62,7 +62,7 @@ class MemberDoc(msgspec.Struct, frozen=True):
     """Log that it has not replayed yet, as its upstream's server counts it."""
     labels: Mapping[str, str]
     activity: str | None
-    """`normal`, `slow` or `hibernating`; null where it has not reported."""
+    """`awake`, `idle` or `hibernating`; null where it has not reported."""
     reachable: bool
     problem: str
     """Why it cannot be counted now: unreachable, follows somebody else; empty for nothing."""

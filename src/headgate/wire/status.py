@@ -152,8 +152,8 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     """Outside the default set (judged where a check names them), or `disabled`."""
     role: str | None = None
     """`primary` or `replica`, as its server says; null outside a shard, or where unknown."""
-    activity: str = "normal"
-    """`normal`, `slow` (seldom asked) or `hibernating` (nobody asks, nothing is measured)."""
+    activity: str = "awake"
+    """`awake`, `idle` (no check for a while: measured less often) or `hibernating` (not at all)."""
     shard: ShardDoc | None = None
     """Null where it belongs to none."""
     pace: PaceDoc | None = None

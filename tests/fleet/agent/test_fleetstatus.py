@@ -166,7 +166,7 @@ async def test_why_nobody_may_speak_is_told_by_who_spoke_before() -> None:
 
 
 async def test_a_shard_that_nobody_asks_rests_and_is_not_unhealthy() -> None:
-    idle = Idleness(slow_after_s=2, hibernate_after_s=4)
+    idle = Idleness(idle_after_s=2, hibernate_after_s=4)
     async with telling(ShardWorld("db-b", idleness=idle)) as t:
         await t.pass_s(3)
         assert (await t.said()).state == "healthy"
@@ -174,7 +174,7 @@ async def test_a_shard_that_nobody_asks_rests_and_is_not_unhealthy() -> None:
             await t.world.pass_s(1.0)
             await t.status.look_once()
         told = await t.said()
-    assert (told.state, told.healthy) == ("resting", True)
+    assert (told.state, told.healthy) == ("idle", True)
 
 
 async def test_a_server_that_does_not_answer_is_unhealthy_and_not_at_rest() -> None:

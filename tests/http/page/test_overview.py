@@ -195,7 +195,7 @@ def seat(name: str, above: str | None = "db-a", **more: Any) -> MemberDoc:
         "upstream_member": None if name == "db-a" else above,
         "bytes_behind": None,
         "labels": {},
-        "activity": "normal",
+        "activity": "awake",
         "reachable": True,
         "problem": "",
         "unreachable_for_s": None,
@@ -474,7 +474,7 @@ def test_looking_does_not_wake_and_anybody_may_wake(served: Served) -> None:
     reply = stranger.post("/databases/main/wake", script=True)
     assert "main is awake" in text_of(reply)
     assert reply.headers["hx-trigger"] == "changed"
-    assert activity(served) == "normal"
+    assert activity(served) == "awake"
     assert stranger.post("/databases/main/wake").headers["location"] == "/", "without a script"
 
 

@@ -10,7 +10,7 @@ from headgate.http.exposition.series import Look, Rows, Series
 from headgate.wire.exposition import Row
 
 FLEET_SOURCES = ("store", "agent", "nobody")
-FLEET_SHARD_STATES = ("healthy", "unhealthy", "resting", "starting", "silent")
+FLEET_SHARD_STATES = ("healthy", "unhealthy", "idle", "starting", "silent")
 FLEET_AGENT_STATES = ("current", "pending", "behind", "unknown")
 
 

@@ -154,7 +154,7 @@ HEALTH = (
         "headgate_activity",
         "gauge",
         ("database", "state"),
-        "1 for the state it is in (`normal`, `slow`, `hibernating`), 0 for the others.",
+        "1 for the state it is in (`awake`, `idle`, `hibernating`), 0 for the others.",
         _activity,
     ),
     Series("headgate_heartbeats_total", "counter", ("database",), "Heartbeats written.", _beats),
