@@ -208,6 +208,44 @@ def test_the_token_is_never_printed(scripted: ScriptedAgent, run: Run) -> None:
         assert "hunter2" not in ran.out + ran.err
 
 
+# --- idle databases ------------------------------------------------------------------------------
+
+
+def without_value(cause: str) -> Reply:
+    metrics = [builders.metric(), builders.absent("lag", cause=cause)]
+    return Reply(builders.refusal("METRIC_UNAVAILABLE", metrics=metrics), 424)
+
+
+def test_a_check_wakes_an_idle_database_and_waits_for_its_first_readings(
+    scripted: ScriptedAgent, run: Run
+) -> None:
+    causes = ("hibernating", "warming_up", "never_read")
+    replies = iter([*map(without_value, causes), said(Verdict.OK)])
+    scripted.replies["GET", "/v1/check"] = lambda _: next(replies)
+    ran = run(*CHECK)
+    assert (ran.code, ran.out.split()[0]) == (0, "ADMITTED")
+    assert ran.err == "headgate: main was idle; it wakes up\n"
+
+
+def test_a_check_waits_no_longer_than_waking_takes(
+    scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.cli.ask.WAKE_S", 0.5)
+    scripted.replies["GET", "/v1/check"] = without_value("stale")
+    ran = run(*CHECK)
+    assert ran.code == EXIT_CODES[Verdict.METRIC_UNAVAILABLE]
+    assert len(scripted.heard) > 1
+
+
+@pytest.mark.parametrize("cause", ["failed", "never_read", "no_primary"])
+def test_a_check_does_not_wait_for_what_is_not_idle(
+    scripted: ScriptedAgent, run: Run, cause: str
+) -> None:
+    scripted.replies["GET", "/v1/check"] = without_value(cause)
+    assert run(*CHECK).code == EXIT_CODES[Verdict.METRIC_UNAVAILABLE]
+    assert len(scripted.heard) == 1
+
+
 # --- scopes, and being sent elsewhere ----------------------------------------------------------
 
 

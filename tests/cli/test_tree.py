@@ -40,7 +40,7 @@ def test_the_tree() -> None:
         "│  ├─ db-d      ?",
         "│  │     ✖ UNREACHABLE for 42.0 s: https://db-d:8087: connection refused",
         "│  ├─ db-e      replica",
-        "│  │     hibernating: nobody asks, nothing is measured; last asked 12 s ago",
+        "│  │     hibernating: nobody checks, nothing is measured; last check 12 s ago",
         "│  └─ db-f      replica  lag 20 ms ●",
         "│        NOT COUNTED: it is on timeline 2, the primary on 3",
         "│        its clock is 310 ms ahead of the primary's",
@@ -115,7 +115,7 @@ def test_warming_up_is_said() -> None:
 def test_an_absent_reading_is_no_number() -> None:
     """R151"""
     gone = builders.absent("lag", cause="replication_broken", detail="error 1062", unit="s")
-    assert "lag ✖ absent: replication broken for 2.2 s" in drawn(
+    assert "lag ✖ unavailable: replication broken for 2.2 s" in drawn(
         members=[builders.member(readings=[gone])]
     )
 
@@ -182,11 +182,19 @@ def test_status_says_who_spoke_for_the_shard() -> None:
     assert "shard/lag" in text and "db-b, worst of 2" in text
 
 
-def test_status_of_a_hibernating_database_says_how_to_wake_it() -> None:
+@pytest.mark.parametrize("activity", ["idle", "hibernating"])
+def test_status_of_an_idle_database_is_no_rejection_and_says_how_to_wake_it(activity: str) -> None:
     """R56"""
-    text = shown(status_page(a_status(activity="hibernating"), Canvas()))
+    metrics = [builders.absent("lag", state="idle", cause="stale", value=0.5)]
+    told = a_status(activity=activity, idle=True, verdict="METRIC_UNAVAILABLE", metrics=metrics)
+    text = shown(status_page(told, Canvas()))
+    assert "IDLE: the next check wakes it (about 1 s)" in text
     assert "Wake it: headgate wake main" in text
-    assert "seldom asked: measured less often" in shown(
+    assert not any(word in text for word in ("REFUSES", "UNAVAILABLE", "stale"))
+
+
+def test_status_of_a_database_that_is_measured_less_often_says_so() -> None:
+    assert "no check for a while: measured less often" in shown(
         status_page(a_status(activity="idle"), Canvas())
     )
 

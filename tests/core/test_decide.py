@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.decide import asks_shard, decide, findings, judge, wrong_agent
+from headgate.core.activity import Activity
+from headgate.core.decide import asks_shard, decide, findings, idles, judge, wrong_agent
 from headgate.core.decision import PASSING, Decision, State, Verdict
 from headgate.core.health import FOREVER, Health, ShardHealth, Standing, health_of, stand
 from headgate.core.metrics import AbsencePolicy, MetricSpec
@@ -47,6 +48,32 @@ def test_admits_only_when_every_metric_is_healthy() -> None:
     """R2"""
     assert ask(health((LAG, 1.0), (THREADS, 3))).verdict is Verdict.OK
     assert ask(health((LAG, 1.0), (THREADS, 101))).verdict is Verdict.THRESHOLD_EXCEEDED
+
+
+AWAKE, IDLE, HIBERNATING = Activity.AWAKE, Activity.IDLE, Activity.HIBERNATING
+OLD = sample(1.0, age_s=LAG.max_age_s + 9)
+
+
+@pytest.mark.parametrize(
+    ("activity", "readings", "idle"),
+    [
+        (AWAKE, [(LAG, 1.0)], False),
+        (AWAKE, [(LAG, OLD)], False),
+        (IDLE, [(LAG, 1.0)], True),
+        (IDLE, [(LAG, OLD), (THREADS, 3)], True),
+        (IDLE, [(LAG, OLD), (THREADS, 101)], False),
+        (IDLE, [(LAG, OLD), (THREADS, absent(Cause.FAILED))], False),
+        (IDLE, [(LAG, absent(Cause.HEARTBEAT_IDLE))], True),
+        (HIBERNATING, [(LAG, absent(Cause.HIBERNATING))], True),
+        (HIBERNATING, [(LAG, absent(Cause.NO_PRIMARY))], False),
+        (AWAKE, [(LAG, absent(Cause.HIBERNATING))], True),
+        (IDLE, [], False),
+    ],
+)
+def test_a_database_is_idle_where_nobody_checks_and_nothing_else_is_wrong(
+    activity: Activity, readings: list[Any], idle: bool
+) -> None:
+    assert idles(health(*readings).own.standings, activity, NOW) is idle
 
 
 def test_rejection_lists_every_breach_not_only_the_first() -> None:

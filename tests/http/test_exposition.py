@@ -13,6 +13,7 @@ import headgate
 from headgate.agent.demand import Work
 from headgate.agent.metrickeeper import NoSuchMetric
 from headgate.agent.standby import Standby
+from headgate.core.activity import Activity
 from headgate.core.copies import CopyState
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
@@ -159,6 +160,50 @@ def test_an_absent_metric_has_no_value(served: Served) -> None:
     assert value(samples, "headgate_metric_value", **place) is None
     assert value(samples, "headgate_metric_healthy", **place) == 0
     assert value(samples, "headgate_database_admitting", database="main") == 0
+
+
+def fall_idle(served: Served, activity: Activity) -> None:
+    def fall() -> None:
+        served.demands.by_database["main"].state = activity
+        served.views.parts = replace(served.views.parts, demands=served.demands)
+
+    served.call(fall)
+
+
+@pytest.mark.parametrize(
+    ("activity", "cause"),
+    [(Activity.IDLE, Cause.STALE), (Activity.HIBERNATING, Cause.HIBERNATING)],
+)
+def test_an_idle_database_is_neither_healthy_nor_at_fault(
+    serve: Serve, activity: Activity, cause: Cause
+) -> None:
+    """B12: whoever alerts on 0 is not called because a job has ended."""
+    served = serve(Plan())
+    main = {"database": "main"}
+    assert value(scraped(served), "headgate_database_idle", **main) == 0
+    served.lose("lag", cause)
+    fall_idle(served, activity)
+    samples = scraped(served)
+    assert value(samples, "headgate_database_idle", **main) == 1
+    assert value(samples, "headgate_database_admitting", **main) is None
+    assert value(samples, "headgate_database_seconds_since_healthy", **main) is None
+    assert value(samples, "headgate_metric_healthy", **main, metric="lag") is None
+    status = served.ask("GET", "/v1/status").json["databases"][0]
+    assert (status["idle"], status["activity"]) == (True, activity.value)
+    assert status["reason"] == "main: the next check wakes it (about 1 s)"
+    [lag] = [m for m in status["metrics"] if m["metric"] == "lag"]
+    assert (lag["state"], lag["cause"]) == ("idle", cause.value)
+
+
+def test_a_fault_of_an_idle_database_stays_one(serve: Serve) -> None:
+    served = serve(Plan())
+    served.lose("lag", Cause.FAILED, "password authentication failed")
+    fall_idle(served, Activity.IDLE)
+    samples = scraped(served)
+    assert value(samples, "headgate_database_idle", database="main") == 0
+    assert value(samples, "headgate_database_admitting", database="main") == 0
+    status = served.ask("GET", "/v1/status").json["databases"][0]
+    assert (status["idle"], status["verdict"]) == (False, "METRIC_UNAVAILABLE")
 
 
 @pytest.mark.parametrize(

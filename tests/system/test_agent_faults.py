@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -123,6 +125,31 @@ class TestDatabaseFaults:
                 return int(row[0]) <= 3
 
             eventually(sessions)
+
+
+def test_an_idle_database_is_no_rejection_and_a_check_wakes_it(
+    agent: AgentProcess, lent_postgres: Pair[PostgresServer]
+) -> None:
+    """A2: what everybody sees who comes back from coffee, or checks once, from cron."""
+    idle = "idle_after_s = 0.5\nhibernate_after_s = 2"
+    dsn = lent_postgres.primary.dsn()
+    started(agent, postgres_database(dsn, metrics(PATIENT), more=idle))
+
+    def main() -> Any:
+        return agent.get("/v1/status").json["databases"][0]
+
+    def command(*argv: str) -> subprocess.CompletedProcess[str]:
+        whole = [sys.executable, "-m", "headgate", *argv, "--url", f"unix://{agent.socket}"]
+        return subprocess.run(whole, capture_output=True, text=True, timeout=60, check=False)
+
+    eventually(lambda: main()["activity"] == "hibernating")
+    eventually(lambda: main()["idle"])
+    told = command("status").stdout
+    assert "IDLE: the next check wakes it (about 1 s)" in told
+    assert "REFUSES" not in told and "UNAVAILABLE" not in told
+    woken = command("check", "--as", "cron:hourly")
+    assert (woken.returncode, woken.stdout.split()[0]) == (0, "ADMITTED"), woken.stdout
+    assert "main was idle" in woken.stderr
 
 
 def never_admitted(agent: AgentProcess, *, for_ms: float) -> Any:

@@ -95,12 +95,12 @@ def test_advice_comes_first() -> None:
     assert "HELD 13 min by lag" in text
 
 
-def test_a_database_that_hibernates_is_said_and_how_to_wake_it() -> None:
+def test_an_idle_database_is_said_and_how_to_wake_it() -> None:
     """R56: looking wakes nobody."""
-    resting = scenes.scene(builders.status(databases=[builders.database(activity="hibernating")]))
-    assert "hibernating  main: no checks, so nothing is measured; w wakes" in shown(
-        State(), resting
-    )
+    main = builders.database(activity="hibernating", idle=True)
+    text = shown(State(), scenes.scene(builders.status(databases=[main])))
+    assert "idle  main: the next check wakes it (about 1 s); w wakes it now" in text
+    assert "REFUSES" not in text
 
 
 def test_an_agent_that_does_not_answer_is_said_and_the_last_picture_stays_dimmed() -> None:
@@ -121,7 +121,7 @@ def test_the_shard_is_a_tree_with_curves() -> None:
     document = builders.status(databases=[builders.database(shard=builders.troubled_shard())])
     text = shown(State("shard"), scenes.scene(document), (120, 50))
     assert "├─ db-b" in text and "▁  lag 20 ms ●" in text
-    for told in ("UNREACHABLE for 42", "hibernating: nobody asks", "its clock is 310 ms ahead"):
+    for told in ("UNREACHABLE for 42", "hibernating: nobody checks", "its clock is 310 ms ahead"):
         assert told in text
 
 

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 CLOSE_TIMEOUT_S = 2.0
 EXPECTED = (Cause.NEVER_READ, Cause.HIBERNATING)
 """Absences that a first value ends, and that were no loss."""
-RESTING = "nobody has asked for long, so nothing is measured; this question wakes it"
+IDLE = "no client has checked for a while, so nothing is measured; a check wakes it (about 1 s)"
 
 
 async def take(probe: Probe, spec: MetricSpec, clock: Clock) -> Reading:
@@ -101,7 +101,7 @@ class Sampler:
                 before, reading = reading, rate_between(before, reading)
             self._deliver(database, spec, reading)
             if demand.state is Activity.HIBERNATING:
-                self._deliver(database, spec, Absent(Cause.HIBERNATING, RESTING, self._now()))
+                self._deliver(database, spec, Absent(Cause.HIBERNATING, IDLE, self._now()))
                 before = None  # A rate over the time asleep would say nothing of now.
             # Missed turns are skipped, not caught up on.
             due = max(due + demand.stretch(spec.interval_s), self._now())

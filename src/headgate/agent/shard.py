@@ -379,7 +379,7 @@ class Shard:
             return None
         if self._activity(now) is not Activity.HIBERNATING:
             return None
-        detail = "nobody has asked about the shard; a question wakes it"
+        detail = "no client has checked the shard for a while; a check wakes it"
         return Unled(Absent(Cause.HIBERNATING, detail, now))
 
     def _handing_over(self, point: Standpoint, now: Instant) -> Unled | None:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from headgate.agent.recorder import Key
-from headgate.core.decide import judge
-from headgate.core.decision import Finding, State, Verdict
+from headgate.core.activity import Activity
+from headgate.core.decide import IDLE_CAUSES, is_idle, judge
+from headgate.core.decision import Finding, Verdict
 from headgate.core.fleet_members import FleetMember
 from headgate.core.fleet_told import (
     HEALTHY,
@@ -31,7 +32,6 @@ from headgate.core.topology import Following, Leading, Role, Unled
 
 LAG = "lag"
 _TOO_EARLY = frozenset({Cause.NEVER_READ, Cause.WARMING_UP})
-_IDLE_CAUSES = frozenset({Cause.HIBERNATING, Cause.HEARTBEAT_IDLE})
 STEP_S = 10.0
 STEPS = 6
 """The share of refused checks is that of the last minute."""
@@ -83,7 +83,11 @@ def _is_primary(view: ShardView) -> bool:
 
 def told_of(view: ShardView, health: Health, speaker: Speaker, now: Instant) -> ShardTold:
     """Without its times: `dated` knows since when."""
-    metrics = tuple(_metric(judge(standing, now)) for standing in health.default.standings)
+    own = next((one.member.report for one in view.members if one.member.local), None)
+    activity = own.activity if own is not None else Activity.AWAKE
+    metrics = tuple(
+        _metric(judge(standing, now), activity) for standing in health.default.standings
+    )
     state, problem = _state(view, metrics)
     members = tuple(_member(one, speaker) for one in view.members)
     return ShardTold(
@@ -106,23 +110,23 @@ def told_of(view: ShardView, health: Health, speaker: Speaker, now: Instant) -> 
 def _state(view: ShardView, metrics: Iterable[MetricTold]) -> tuple[str, str]:
     if isinstance(view.standpoint, Unled):
         absent = view.standpoint.absent
-        return (IDLE, "") if absent.cause in _IDLE_CAUSES else (UNHEALTHY, absent.detail)
+        return (IDLE, "") if absent.cause in IDLE_CAUSES else (UNHEALTHY, absent.detail)
     states = {one.state for one in metrics}
     if states - PASSING:
         return UNHEALTHY, ""
     return (IDLE if IDLE in states else HEALTHY), ""
 
 
-def _metric(finding: Finding) -> MetricTold:
-    at_rest = finding.state is State.UNAVAILABLE and finding.cause in _IDLE_CAUSES
+def _metric(finding: Finding, activity: Activity) -> MetricTold:
+    idle = is_idle(finding, activity)
     return MetricTold(
         metric=finding.ref.metric,
         scope=(finding.ref.scope or Scope.HOST).value,
-        state=IDLE if at_rest else finding.state.value,
+        state=IDLE if idle else finding.state.value,
         value=finding.value,
         threshold=finding.threshold,
         unit=finding.spec.unit if finding.spec else "",
-        detail="" if at_rest else clipped(finding.detail),
+        detail="" if idle else clipped(finding.detail),
     )
 
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from headgate.wire.answers import AnswerDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
+WAKE_S, WAKE_RETRY_S = 5.0, 0.2
+"""How long a check waits for the first readings of a database that was idle, and how often it
+looks."""
+IDLE_CAUSES = frozenset({"hibernating", "heartbeat_idle", "stale"})
+WAKING_CAUSES = IDLE_CAUSES | {"never_read", "warming_up"}
 RETRY_S = 0.5
 """Pause before asking again an agent that did not answer, or named no time."""
 
@@ -78,7 +83,8 @@ def check(
     12 client denied, 13 unknown metric or database, 14 a metric cannot be read, 15 to be asked
     elsewhere, 16 healthy but paced (come back when told), 17 over its budget, 20 no agent
     answers. Where an agent says that its shard is spoken for elsewhere, this asks there, and says
-    so on standard error.
+    so on standard error. A check wakes an idle database, and waits up to 5 s for its first
+    readings.
     """
     from headgate.cli.api import connect
     from headgate.cli.documents import read
@@ -207,10 +213,12 @@ def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> An
 
 
 def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) -> Answered:
-    """The first admission, or the last answer before `wait_s` is over."""
+    """The first admission, or the last answer before `wait_s` is over. An idle database wakes by
+    the first check: its readings are waited for in any case."""
     from headgate.cli.exits import AgentUnreachable
 
-    ends_s = time.monotonic() + wait_s
+    began_s = time.monotonic()
+    ends_s, wakes_until_s = began_s + wait_s, 0.0
     while True:
         try:
             asked = ask_following(api, "/v1/check", question)
@@ -219,11 +227,26 @@ def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) ->
             if time.monotonic() + pause_s > ends_s:
                 raise
         else:
+            if not wakes_until_s and _misses_values(asked, IDLE_CAUSES):
+                wakes_until_s = began_s + WAKE_S
+                print(f"headgate: {question['database']} was idle; it wakes up", file=sys.stderr)
+            if time.monotonic() < wakes_until_s and _misses_values(asked, WAKING_CAUSES):
+                time.sleep(WAKE_RETRY_S)
+                continue
             pause_s = _pause_s(asked)
             # Where no further question fits in, the caller is told now, not at the end.
             if asked.document.get("admitted") is True or time.monotonic() + pause_s > ends_s:
                 return asked
         time.sleep(pause_s)
+
+
+def _misses_values(asked: Answered, causes: frozenset[str]) -> bool:
+    """Whether the check is rejected for metrics without a value, by these causes alone."""
+    metrics = asked.document.get("metrics")
+    failing = [m for m in metrics or () if m.get("state") in ("breached", "unavailable")]
+    return bool(failing) and all(
+        m["state"] == "unavailable" and m.get("cause") in causes for m in failing
+    )
 
 
 def refuse_incoherent(asked: Answered, answer: AnswerDoc, database: str) -> None:

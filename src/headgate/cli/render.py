@@ -23,7 +23,7 @@ from headgate.cli.tree import shard_line, shard_tree
 from headgate.cli.words import STYLES, age_text, plain
 from headgate.present.clients import state_of as client_state
 from headgate.present.metrics import UNSPOKEN, absence_text, state_of, threshold_text, value_text
-from headgate.present.status import SLOW, agent_notes, database_state, fleet_note, store_note
+from headgate.present.status import SELDOM, agent_notes, database_state, fleet_note, store_note
 from headgate.present.view import Note, Step
 from headgate.present.words import LOUD, advice_of, per_s
 from headgate.wire.reasons import duration
@@ -40,6 +40,7 @@ STATE_STYLES = {
     "ignored": "yellow",
     "breached": "bold red",
     "unavailable": "bold magenta",
+    "idle": "blue",
     "disabled": "dim",
 }
 Key = tuple[str, str]
@@ -145,7 +146,11 @@ def notes_below(metrics: Sequence[MetricDoc], used_cells: int) -> list[str]:
     """Messages too long for their row: beneath the table, each once, with whom it concerns."""
     names: dict[str, list[str]] = {}
     for metric in metrics:
-        if (metric.cause or metric.detail) and not _fits_in_row(metric, used_cells):
+        if (
+            metric.state != "idle"
+            and (metric.cause or metric.detail)
+            and not _fits_in_row(metric, used_cells)
+        ):
             # Without the time: what failed for one reason is told once.
             why = plain(absence_text(replace(metric, unavailable_for_ms=None)))
             names.setdefault(why, []).append(metric.name)
@@ -174,7 +179,7 @@ def _metric_columns(columns: Columns) -> Table:
 
 def _value_cell(metric: MetricDoc, canvas: Canvas) -> Text:
     value = _value(metric)
-    if not value or metric.state == "unavailable":
+    if not value or metric.state in ("unavailable", "idle"):
         return Text(value or canvas.marks.nothing, style="dim")
     return Text(value, style=STATE_STYLES.get(metric.state, ""))
 
@@ -185,6 +190,8 @@ def _value(metric: MetricDoc) -> str:
 
 def _used_cell(metric: MetricDoc, bar_cells: int, canvas: Canvas) -> Text:
     """A bar against the threshold, and what stands behind it; where there is no value, why."""
+    if metric.state == "idle":
+        return Text(canvas.marks.nothing, style="dim")
     share = metric.share
     fits = _fits_in_row(metric, bar_cells + PERCENT_CELLS)
     why = plain(absence_text(metric, detail=fits))
@@ -285,14 +292,17 @@ def _database_head(database: DatabaseDoc, canvas: Canvas) -> Text:
     head.append(f"{state.word.upper()}{since}", style=STYLES[state.tone] or "bold blue")
     # By which metrics, the table says.
     says = database.verdict if state.word == "refuses" else state.says
-    return head.append(f"  {plain(says)}", style="red" if state.tone == "bad" else "dim")
+    return head.append(
+        f"{':' if database.idle else ' '} {plain(says)}",
+        style="red" if state.tone == "bad" else "dim",
+    )
 
 
 def _below_head(database: DatabaseDoc) -> list[Text]:
-    if database.activity == "hibernating":
+    if database.idle:
         steps = database_state(database, 0.0).steps
         return [Text(f"{step.why}: {plain(step.command)}", style="blue") for step in steps]
-    return [Text(SLOW, style="blue")] if database.activity == "idle" else []
+    return [Text(SELDOM, style="blue")] if database.activity == "idle" else []
 
 
 def _what_to_do(database: DatabaseDoc) -> list[Text]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from headgate.core.activity import Activity
 from headgate.core.decision import PASSING, Check, Decision, Finding, State, Verdict
 from headgate.core.health import Health, Selection, Standing, not_rolled_up
 from headgate.core.metrics import AbsencePolicy, Comparison, MetricSpec
@@ -293,6 +294,26 @@ def _judge_unfresh(standing: Standing, now: Instant, allowed: float, breached: b
         detail=absent.detail if absent else _stale_detail(spec),
         unavailable_for_s=_unavailable_for(standing, now),
     )
+
+
+IDLE_CAUSES = (Cause.HIBERNATING, Cause.HEARTBEAT_IDLE)
+"""Whoever has to measure or write it does not, because nobody checks."""
+
+
+def is_idle(finding: Finding, activity: Activity) -> bool:
+    """Without a value, and only because nobody checks: no fault, the next check wakes it."""
+    if finding.state is not _UNAVAILABLE:
+        return False
+    aged = finding.cause is Cause.STALE and activity is not Activity.AWAKE
+    return aged or finding.cause in IDLE_CAUSES
+
+
+def idles(standings: Sequence[Standing], activity: Activity, now: Instant) -> bool:
+    """Nobody checks the database, and nothing else is wrong with its metrics."""
+    failing = _unfit(standings, now)
+    if not failing:
+        return bool(standings) and activity is not Activity.AWAKE
+    return all(is_idle(finding, activity) for finding in failing)
 
 
 def _counts_members(standing: Standing) -> bool:

@@ -191,7 +191,7 @@ def fitness_of(member: ToldMember) -> Fitness:
             return Fitness(Standing.RESTS, f"{reading.metric}: {member.asides[reading.metric]}")
         if reading.state == "breached":
             return Fitness(Standing.RESTS, f"{reading.metric} is above its threshold")
-        if reading.state == "unavailable" and is_delay(reading.metric, reading.unit):
+        if reading.state in ("unavailable", "idle") and is_delay(reading.metric, reading.unit):
             return Fitness(Standing.RESTS, f"nobody knows its {reading.metric}")
     return FIT
 

@@ -31,7 +31,7 @@ from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
 from headgate.core.copies import CopyState
-from headgate.core.decide import findings, judge
+from headgate.core.decide import findings, idles, judge
 from headgate.core.decision import Check, Verdict
 from headgate.core.health import Window, stand
 from headgate.core.metric_redaction import redacted
@@ -47,7 +47,7 @@ from headgate.http.fleet_status import FleetLook
 from headgate.http.streaming import Broadcasts
 from headgate.wire.answers import MetricDoc, answer_doc, metric_doc
 from headgate.wire.pacing import PaceDoc, pace_doc
-from headgate.wire.reasons import duration, reason_of
+from headgate.wire.reasons import WAKES, duration, reason_of
 from headgate.wire.rules import ExplainDoc, exemptions_told, explain_doc
 from headgate.wire.shard import CostDoc, ShardDoc, shard_doc
 from headgate.wire.shard_advice import shard_advice
@@ -269,23 +269,26 @@ class Views:
         host_only = health is not None and health.own is health.host
         scope = Scope.HOST if host_only else None
         decision = self.parts.checker.gate(Check(SELF, name, scope=scope))
-        now = decision.at.mono_s
+        now, activity = decision.at.mono_s, self.activity(name)
+        by_metrics = decision.verdict in (Verdict.OK, Verdict.METRIC_UNAVAILABLE)
+        idle = by_metrics and self.idles(name, decision.at)
         healthy_at = now if decision.admitted else self.last_healthy.get(name)
         shard = self._shard(name, decision.at)
         return DatabaseDoc(
             database=name,
             engine=plan.engine.value,
             verdict=decision.verdict.value,
-            reason=reason_of(decision),
+            reason=f"{name}: {WAKES}" if idle else reason_of(decision),
             healthy_s_ago=None if healthy_at is None else now - healthy_at,
-            metrics=[metric_doc(finding) for finding in findings(decision)],
+            metrics=[metric_doc(finding, activity) for finding in findings(decision)],
             other_metrics=[
                 self._now(name, entry)
                 for metric, entry in self.parts.book.entries(name).items()
                 if not (entry.enabled and plan.in_default(metric))
             ],
             role=_own_role(shard),
-            activity=self.activity(name).value,
+            activity=activity.value,
+            idle=idle,
             shard=shard,
             pace=self.pace(name),
         )
@@ -371,6 +374,11 @@ class Views:
         demands = self.parts.demands
         demand = demands.by_database.get(database) if demands is not None else None
         return demand.state if demand is not None else Activity.AWAKE
+
+    def idles(self, database: str, now: Instant) -> bool:
+        """Nobody checks it, and nothing else is wrong with its metrics."""
+        health = self.parts.board.healths.get(database)
+        return health is not None and idles(health.own.standings, self.activity(database), now)
 
     def costs(self, database: str) -> list[CostDoc]:
         """What watching it has cost, by state (R62)."""
@@ -470,7 +478,8 @@ class Views:
         spec = entry.spec
         if window is None:
             window = self.parts.board.window(database, spec.name) or Window()
-        doc = metric_doc(judge(stand(spec, window), self.parts.clock.now()))
+        finding = judge(stand(spec, window), self.parts.clock.now())
+        doc = metric_doc(finding, self.activity(database))
         if entry.enabled:
             return doc
         return msgspec.structs.replace(doc, state="disabled", cause=None, detail="enabled = false")

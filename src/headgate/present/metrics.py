@@ -30,6 +30,7 @@ _TONES: Mapping[str, Tone] = {
     "exempted": "warned",
     "breached": "bad",
     "unavailable": "bad",
+    "idle": "",
 }
 
 

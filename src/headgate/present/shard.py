@@ -167,8 +167,8 @@ def _state(member: MemberDoc) -> tuple[str, Tone]:
     own = [r for r in member.readings if not (r.metric == LAG and member.role == "primary")]
     if any(r.state == "breached" for r in own):
         return "breached", "bad"
-    if member.activity == "hibernating":
-        return "hibernating", ""
+    if member.activity == "hibernating" or any(r.state == "idle" for r in own):
+        return member.activity or "idle", ""
     if any(r.state == "unavailable" for r in own):
         return "unavailable", "bad"
     return ("no role", "warned") if member.role is None else (HEALTHY, "good")
@@ -178,7 +178,7 @@ def telling(member: MemberDoc) -> list[MetricDoc]:
     """What is wrong, and one reading that says how it is: lag, or what is nearest to refusing."""
     if not member.reachable:
         return []
-    awake = [r for r in member.readings if r.cause not in _NO_NEWS]
+    awake = [r for r in member.readings if r.cause not in _NO_NEWS and r.state != "idle"]
     wrong = [r for r in awake if r.state in FAILING]
     if member.role != "primary" and not any(r.metric == LAG for r in wrong):
         wrong += [r for r in awake if r.metric == LAG]
@@ -192,7 +192,7 @@ _NO_NEWS = ("hibernating", "heartbeat_idle", "unsupported")
 def _reading(doc: MetricDoc, member: MemberDoc) -> tuple[str, Said]:
     bad: Tone = "warned" if doc.metric in member.asides else "bad"
     if doc.value is None or doc.state == "unavailable":
-        return doc.metric, Said(f"absent: {absence_text(doc, detail=False)}", bad)
+        return doc.metric, Said(f"unavailable: {absence_text(doc, detail=False)}", bad)
     name = f"{doc.metric} {value_text(doc)}"
     return name, Said(beyond(doc), bad) if doc.state == "breached" else Said("", "good")
 
@@ -206,10 +206,10 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
     elif member.role is None and member.role_detail:
         yield Said(f"role not known: {member.role_detail}", "unknown")
     if member.activity == "hibernating":
-        asked = "" if member.asked_s_ago is None else f"; last asked {age(member.asked_s_ago)} ago"
-        yield Said(f"hibernating: nobody asks, nothing is measured{asked}", "quiet")
+        asked = "" if member.asked_s_ago is None else f"; last check {age(member.asked_s_ago)} ago"
+        yield Said(f"hibernating: nobody checks, nothing is measured{asked}", "quiet")
     elif member.activity == "idle":
-        yield Said("seldom asked: measured less often", "quiet")
+        yield Said("no check for a while: measured less often", "quiet")
     for metric in member.hopeless:
         yield Said(f"skipped from {metric}: {member.asides.get(metric, '')}", "bad")
     yield from _asides(member)

@@ -23,7 +23,7 @@ from headgate.present.metrics import (
     told,
 )
 from headgate.present.view import Note, Step, Tone
-from headgate.wire.reasons import duration, quantity
+from headgate.wire.reasons import WAKES, duration, quantity
 
 if TYPE_CHECKING:
     from headgate.wire.answers import MetricDoc
@@ -52,9 +52,9 @@ class DatabaseState:
 def database_state(doc: DatabaseDoc, uptime_s: float) -> DatabaseState:
     name = doc.database
     failing = [m for m in doc.metrics if m.state in FAILING]
-    if doc.activity == "hibernating":
+    if doc.idle:
         wake = Step("Wake it", f"headgate wake {name}")
-        return DatabaseState(name, "hibernates", "", _resting_s(failing), _RESTS, (wake,))
+        return DatabaseState(name, "idle", "", None, WAKES, (wake,))
     if doc.verdict == "OK":
         return DatabaseState(name, "admits", "good", None, _nearest(doc.metrics))
     if failing and all(m.cause in _FIRST for m in failing):
@@ -75,14 +75,7 @@ def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:
 
 
 _FIRST = (Cause.NEVER_READ.value, Cause.WARMING_UP.value)
-_RESTS = "nobody asks, so nothing is measured; the first check wakes it"
-SLOW = "seldom asked: measured less often"
-
-
-def _resting_s(failing: Sequence[MetricDoc]) -> float | None:
-    since = [m.unavailable_for_ms for m in failing if m.cause == Cause.HIBERNATING.value]
-    known = [ms for ms in since if ms is not None]
-    return max(known) / 1000 if known else None
+SELDOM = "no check for a while: measured less often"
 
 
 def _starting(failing: Sequence[MetricDoc]) -> str:
@@ -175,14 +168,12 @@ def metric_rows(
 
 
 def _row(database: DatabaseDoc, doc: MetricDoc, view: MetricView | None) -> MetricRow:
-    # What a client is told (that its question wakes it) does not hold for who looks.
-    hibernates = doc.cause == Cause.HIBERNATING.value
     return MetricRow(
         database.database,
         doc,
         *state_of(doc),
         bar=bar_of(doc) if doc.state in CURRENT else None,
-        behind="nobody asks" if hibernates else told(doc.cause, doc.detail),
+        behind="nobody checks" if doc.state == "idle" else told(doc.cause, doc.detail),
         meaning=MEANINGS.get(doc.cause or "", ""),
         view=view,
     )
@@ -232,8 +223,7 @@ class Tile:
 
 
 def tiles_now(status: StatusDoc) -> list[Tile]:
-    awake = (d for d in status.databases if d.activity != "hibernating")
-    bad = sum(m.state in FAILING for d in awake for m in d.metrics)
+    bad = sum(m.state in FAILING for d in status.databases for m in d.metrics)
     waiting = sum(map(is_held, status.clients))
     return [
         Tile(bad, "metrics unhealthy", "bad" if bad else "", "/#metrics"),

@@ -29,7 +29,7 @@ from headgate.tui.paint import Ruler
 from headgate.tui.sources import Scene, Told
 from headgate.tui.trend import Picture
 from headgate.wire.answers import MetricDoc
-from headgate.wire.reasons import duration
+from headgate.wire.reasons import WAKES, duration
 from headgate.wire.rules import RulesDoc
 from headgate.wire.status import ClientDoc, DatabaseDoc, StatusDoc
 
@@ -50,7 +50,7 @@ def draw(scene: Scene, ask: Ask) -> Page:
         return Page([Text("waiting for the agent's first answer", style="dim")])
     more = [
         *_rule_notes(scene.of("rules")),
-        *_resting_note(status.databases),
+        *_idle_note(status.databases),
         *_restarted(scene, ask),
     ]
     parts = overview(scene.picture, status, ask.canvas, ask.height, more=more)
@@ -72,12 +72,12 @@ def _rule_notes(told: Told) -> list[Text]:
     return notes
 
 
-def _resting_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
-    resting = [one.database for one in databases if one.activity == "hibernating"]
-    if not resting:
+def _idle_note(databases: Sequence[DatabaseDoc]) -> list[Text]:
+    idle = [one.database for one in databases if one.idle]
+    if not idle:
         return []
-    names = plain(", ".join(resting[:5])) + (f" and {len(resting) - 5} more" * (len(resting) > 5))
-    told = f"hibernating  {names}: no checks, so nothing is measured; w wakes"
+    names = plain(", ".join(idle[:5])) + (f" and {len(idle) - 5} more" * (len(idle) > 5))
+    told = f"idle  {names}: {WAKES}; w wakes it now"
     return [Text(told, style="bold blue")]
 
 
@@ -224,7 +224,7 @@ def fitted(databases: Sequence[DatabaseDoc], height: int) -> tuple[list[Database
         for database in databases
     ]
     # Who refuses must be on the screen, even where most of the rest is not.
-    shown.sort(key=lambda database: database.verdict == "OK")
+    shown.sort(key=lambda database: database.idle or database.verdict == "OK")
     before = sum(len(database.every_metric) for database in databases)
     return shown, before - sum(len(database.every_metric) for database in shown)
 
@@ -245,7 +245,9 @@ def _lines(database: DatabaseDoc) -> int:
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
     shard = 0 if database.shard is None else 1 + len(database.shard.members) // MEMBERS_A_LINE
     resting = database.activity != "awake"
-    told = sum(0 < len(m.detail) <= LONG_CHARS and m.state != "unavailable" for m in every)
+    told = sum(
+        0 < len(m.detail) <= LONG_CHARS and m.state not in ("unavailable", "idle") for m in every
+    )
     rows = bool(database.other_metrics) + max(1, len(every)) + 2 * len(messages) + told
     paced = 0 if database.pace is None else 1 + bool(database.pace.clients_total)
     return 3 + rows + shard + resting + paced

@@ -129,7 +129,7 @@ def _values(database: DatabaseDoc) -> Iterable[tuple[Key, float | None]]:
 
 def _seen(metric: MetricDoc) -> float | None:
     """A value that was read counts, whatever else is wrong: replication that stopped has a lag."""
-    return None if metric.state == "unavailable" else metric.value
+    return None if metric.state in ("unavailable", "idle") else metric.value
 
 
 def _slot(at_s: float) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headgate.core.activity import Activity
 from headgate.core.debits import Debit
-from headgate.core.decide import finding_of, findings
+from headgate.core.decide import finding_of, findings, is_idle
 from headgate.core.decision import Decision, Finding, Verdict
 from headgate.core.names import Scope
 from headgate.core.utilization import utilization
@@ -217,12 +218,18 @@ def _one_number(decision: Decision) -> tuple[float, float]:
     return worst.sample.value, worst.spec.threshold
 
 
-def metric_doc(finding: Finding) -> MetricDoc:
+IDLE = "idle"
+"""In status and metrics alone: the state of a metric without a value because nobody checks."""
+
+
+def metric_doc(finding: Finding, activity: Activity | None = None) -> MetricDoc:
+    """`activity` of the database, for those who look: a check is told `unavailable`."""
     spec = finding.spec
+    idle = activity is not None and is_idle(finding, activity)
     return MetricDoc(
         metric=finding.ref.metric,
         scope=(finding.ref.scope or Scope.HOST).value,
-        state=finding.state.value,
+        state=IDLE if idle else finding.state.value,
         value=finding.value,
         unit=spec.unit if spec else "",
         threshold=finding.threshold,

@@ -19,6 +19,10 @@ _SHARD_CAUSES = (
 )
 
 
+WAKES = "the next check wakes it (about 1 s)"
+"""What is to know about an idle database."""
+
+
 def reason_of(decision: Decision) -> str:
     """Every obstacle, most telling first; empty for an admission without a note."""
     if decision.note:

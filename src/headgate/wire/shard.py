@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from headgate.core.activity import Activity
 from headgate.core.copies import CopyState
 from headgate.core.decide import judge
 from headgate.core.health import Window, stand
@@ -267,20 +268,19 @@ def readings_of(
     view: MemberView, specs: Specs, now: Instant, *, collect_s: float
 ) -> list[MetricDoc]:
     """Each judged by this agent's own threshold; one without a threshold here is only shown."""
-    return [
-        _reading(name, reading, specs.get(name), now, collect_s)
-        for name, reading in sorted(view.readings.items())
-    ]
-
-
-def _reading(
-    name: str, reading: Reading, spec: MetricSpec | None, now: Instant, collect_s: float
-) -> MetricDoc:
-    if spec is None:
-        return _unjudged(name, reading, now)
-    # One value, as it came: what debounce looks back on is the shard's, not the member's.
-    alone = replace(spec, max_age_s=spec.max_age_s + collect_s, debounce=Debounce())
-    return metric_doc(judge(stand(alone, Window().push(reading, keep=1)), now))
+    report = view.member.report
+    activity = report.activity if report is not None else Activity.AWAKE
+    found = []
+    for name, reading in sorted(view.readings.items()):
+        spec = specs.get(name)
+        if spec is None:
+            found.append(_unjudged(name, reading, now))
+            continue
+        # One value, as it came: what debounce looks back on is the shard's, not the member's.
+        alone = replace(spec, max_age_s=spec.max_age_s + collect_s, debounce=Debounce())
+        finding = judge(stand(alone, Window().push(reading, keep=1)), now)
+        found.append(metric_doc(finding, activity))
+    return found
 
 
 def _unjudged(name: str, reading: Reading, now: Instant) -> MetricDoc:

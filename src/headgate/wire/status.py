@@ -154,6 +154,9 @@ class DatabaseDoc(msgspec.Struct, frozen=True):
     """`primary` or `replica`, as its server says; null outside a shard, or where unknown."""
     activity: str = "awake"
     """`awake`, `idle` (no check for a while: measured less often) or `hibernating` (not at all)."""
+    idle: bool = False
+    """Nobody checks it, and nothing else is wrong: the next check wakes it, which takes about 1 s.
+    Until then `verdict` says nothing about the database."""
     shard: ShardDoc | None = None
     """Null where it belongs to none."""
     pace: PaceDoc | None = None

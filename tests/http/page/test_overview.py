@@ -76,6 +76,10 @@ def lost(cause: Cause, **more: Any) -> MetricDoc:
     return reading(state="unavailable", value=None, cause=cause.value, **more)
 
 
+def idle() -> MetricDoc:
+    return reading(state="idle", value=None, cause=Cause.HIBERNATING.value)
+
+
 def database(*metrics: MetricDoc, **more: Any) -> DatabaseDoc:
     failing = any(m.state in ("breached", "unavailable") for m in metrics)
     usual: dict[str, Any] = {
@@ -124,7 +128,7 @@ def test_a_shard_that_nobody_speaks_for_is_told_once() -> None:
         ((), {}, "admits", "no metric judges it"),
         ((reading(value=4.0), reading("x", 1.0)), {}, "admits", "lag, 4 s of 5 s (80%)"),
         ((lost(Cause.NEVER_READ),), {}, "starting", "not yet measured: lag"),
-        ((lost(Cause.HIBERNATING),), {"activity": "hibernating"}, "hibernates", "nobody asks"),
+        ((idle(),), {"activity": "hibernating", "idle": True}, "idle", "the next check wakes it"),
         ((late(),), {"healthy_s_ago": None}, "refuses", "nothing since the agent started"),
     ],
 )
@@ -469,7 +473,7 @@ def test_looking_does_not_wake_and_anybody_may_wake(served: Served) -> None:
     for name in ("threads_running", "pool_usage"):
         served.lose(name, Cause.HIBERNATING, "nobody asks")
     stranger = Visitor(served)
-    assert "main hibernates" in text_of(stranger.get("/"))
+    assert "main idle : the next check wakes it (about 1 s)" in text_of(stranger.get("/"))
     assert activity(served) == "hibernating"
     reply = stranger.post("/databases/main/wake", script=True)
     assert "main is awake" in text_of(reply)

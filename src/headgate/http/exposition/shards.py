@@ -9,6 +9,7 @@ from headgate.core.decide import judge
 from headgate.core.decision import PASSING, State
 from headgate.core.rollup import AsideKind
 from headgate.http.exposition.series import Look, Rows, Series
+from headgate.wire.answers import IDLE
 from headgate.wire.exposition import Row
 from headgate.wire.shard import CostDoc, MemberDoc
 
@@ -83,7 +84,8 @@ def _member_readings(look: Look) -> Iterator[Row]:
     for shard in look.shards:
         for member in shard.members:
             for reading in member.readings:
-                if reading.value is not None and reading.state != State.UNAVAILABLE.value:
+                is_current = reading.state not in (State.UNAVAILABLE.value, IDLE)
+                if reading.value is not None and is_current:
                     yield (shard.database, member.member, reading.metric), reading.value
 
 
