@@ -45,7 +45,7 @@ def gate(agent: ScriptedAgent) -> Iterator[Client]:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"app": ""}, InvalidName, "say who asks"),
+        ({"app": ""}, InvalidName, "set it to the client's identity"),
         ({"app": "a b"}, InvalidName, "'a b'"),
         ({"database": "x y"}, InvalidName, "'x y'"),
         ({"database": ()}, InvalidSettings, "one or more"),

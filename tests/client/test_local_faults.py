@@ -122,7 +122,7 @@ def test_a_killed_agent_is_missed_and_found_again(
         assert decided(gate) == "local", "what was said a moment ago still holds"
         aged(DEADLINE_S)
         assert decided(gate) == "nobody"
-        assert "from now on the agent is asked" in caplog.text
+        assert "checks now go to the agent" in caplog.text
         agent.start()
         eventually(lambda: decided(gate) == "local")
         eventually(lambda: "snapshots come again" in caplog.text)

@@ -222,7 +222,9 @@ async def test_a_primary_that_does_not_answer_is_unavailability(
     gone.stop()
     says(home, always=ask_at(url))
     closed = make_caller(home.url, unavailable_after_s=2)
-    with pytest.raises(ThrottlerUnavailable, match=f"{url}, where an agent said to ask: conn"):
+    with pytest.raises(
+        ThrottlerUnavailable, match=f"{url} \\(named by another agent as the right one\\): conn"
+    ):
         await closed.wait()
     opened = make_caller(home.url, unavailable_after_s=2, on_unavailable="open")
     assert (await opened.wait()).unthrottled

@@ -37,7 +37,7 @@ def answer_of(decision: Decision) -> Answer:
 
 
 def decided_by(decision: Decision) -> str:
-    """What stands behind it, as the agent's history names it."""
+    """The metric or rule that decided, as the agent's history names it."""
     if decision.admitted:
         exempt = decision.applied.exempt
         return f"{RULE}{exempt.id}" if decision.waived and exempt else ""
