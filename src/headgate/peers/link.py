@@ -1,6 +1,6 @@
 """The link to one other agent.   agent/shard ──Pull──► HttpPeerLink ──► POST /v1/peer/pull there
 
-What goes wrong is told with its cause, in words that name the agent and never a secret.
+Errors give their cause; they name the agent and never a secret.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _refusal(answer: Answer) -> str:
         return "answered 404: an agent without shards, or not an agent"
     if 300 <= status < 400:
         return f"answered {status}; redirects are not followed, give the agent's own address"
-    return f"refuses with {status}: {words}" if words else f"answered {status}"
+    return f"rejected the request with {status}: {words}" if words else f"answered {status}"
 
 
 def _problem_words(answer: Answer) -> str:
