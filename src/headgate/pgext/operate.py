@@ -177,7 +177,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _prepare(directory: Path) -> ServerFile | None:
-    """A server that runs must have the extension; one that is down may be told beforehand."""
+    """A running server must have the extension; one that is down may get its policy before."""
     if (directory.parent / "postmaster.pid").exists() or not directory.parent.is_dir():
         return files.read_server_file(directory)
     files.make_directory(directory)
@@ -208,7 +208,7 @@ def _publish(
 
 
 def _force(directory: Path) -> Force | str:
-    """Or why it cannot be told."""
+    """Or why it is not known."""
     try:
         return force_in(directory)
     except MeterFailed as error:
