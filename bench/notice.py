@@ -221,7 +221,7 @@ def mariadb_notices(folder: Path) -> Iterator[list[Notice]]:
 
 def beats_again(shard: Shard[MariaDBServer], agents: ShardAgents) -> float:
     agents.await_lead("db-a")
-    eventually(lambda: shard.primary.query("SELECT resting FROM headgate.heartbeat WHERE resting"))
+    eventually(lambda: shard.primary.query("SELECT idle FROM headgate.heartbeat WHERE idle"))
 
     def is_honest() -> bool:
         [lag] = agents["db-b"].check(metrics="host/lag")["metrics"]

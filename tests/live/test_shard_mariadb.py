@@ -149,8 +149,8 @@ class Row(NamedTuple):
 
 
 def row_on(server: MariaDBServer) -> Row:
-    [row] = server.query(f"SELECT ts, server, resting FROM {TABLE}")
-    return Row(row["ts"], int(row["server"].rpartition(":")[2]), bool(row["resting"]))
+    [row] = server.query(f"SELECT ts, server, idle FROM {TABLE}")
+    return Row(row["ts"], int(row["server"].rpartition(":")[2]), bool(row["idle"]))
 
 
 def written_by(server: MariaDBServer) -> int:
@@ -671,9 +671,9 @@ class TestLease:
 
 def _rests_for_hours(deployment: Deployment) -> bool:
     """Everywhere. A beat that came in between is no rest."""
-    rested = "resting AND ts > UTC_TIMESTAMP(6) - INTERVAL 1 HOUR"
+    rested = "idle AND ts > UTC_TIMESTAMP(6) - INTERVAL 1 HOUR"
     deployment.primary.query(f"UPDATE {TABLE} SET ts = ts - INTERVAL 9 HOUR WHERE {rested}")
-    old = "SELECT resting AND ts < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR AS old"
+    old = "SELECT idle AND ts < UTC_TIMESTAMP(6) - INTERVAL 1 HOUR AS old"
     return all(s.query(f"{old} FROM {TABLE}")[0]["old"] for s in deployment.shard.servers)
 
 

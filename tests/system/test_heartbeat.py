@@ -86,8 +86,8 @@ def test_questions_about_a_replica_keep_its_primarys_heartbeat_alive(
 
 
 def _rests(server: MariaDBServer) -> bool:
-    [row] = server.query("SELECT resting FROM headgate.heartbeat")
-    return bool(row["resting"])
+    [row] = server.query("SELECT idle FROM headgate.heartbeat")
+    return bool(row["idle"])
 
 
 def _cause(agent: AgentProcess) -> str | None:

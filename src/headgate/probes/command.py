@@ -122,7 +122,7 @@ class Run(asyncio.SubprocessProtocol):
 
 Started: TypeAlias = tuple[asyncio.SubprocessTransport, Run]
 _ending: set[asyncio.Task[None]] = set()
-"""Of programs whose reader left before they had been started: somebody has to hold the task."""
+"""Of programs whose reader was cancelled before they started: keeps a reference to the task."""
 
 
 async def _end_started(starting: asyncio.Future[Started], mark: str) -> None:

@@ -60,7 +60,7 @@ class DatabaseProbes:
     ) -> None:
         self._engine = engine
         self.skew = ClockSkew()
-        """Set by whoever compares this database's clock with its primary's."""
+        """Set by the code that compares this database's clock with its primary's."""
         self._kit = _kit(name, engine, dsn, password, self.skew)
         self._lane = Lane(self._kit.connector, max_connections)
         self._host_files = host_files

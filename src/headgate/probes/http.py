@@ -34,7 +34,7 @@ class HttpProbe:
         self, name: str, source: Http, timeout_s: float, tls: ssl.SSLContext | None = None
     ) -> None:
         self._url = urlsplit(source.url)
-        # Neither a password nor a token in the query stands in a message.
+        # Neither a password nor a token in the query appears in a message.
         self.label = f"{self._url.scheme}://{_host(self._url)}{self._url.path}"
         self._pointer = parse_pointer(source.pointer, place=f"metrics.{name}.pointer")
         self._series = parse_series(source.series, place=f"metrics.{name}.series")

@@ -1,7 +1,7 @@
-"""One finite number, or a ProbeFailed that says what came instead (R6, R9).
+"""One finite number, or a ProbeFailed that says what came instead.
 
-By its kind and its length, never by its text: everybody may look at a metric, and what answered
-may have answered with a secret.
+It gives kind and length, never the text: everybody may look at a metric, and what answered may
+have answered with a secret.
 """
 
 from __future__ import annotations

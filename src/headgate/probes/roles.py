@@ -3,7 +3,7 @@
     agent ──► RoleProbe.read ──► Lane of one ──► the engine's RoleReader ──► RoleSeen
           └─► RoleProbe.lost ◄── LossWatch ◄── the idle connection's socket
 
-A role is only as good as the server that told it: while nobody asks, the event loop watches
+A role is only as good as the connection that reported it: between queries the event loop watches
 the socket, and the end of the server is known without a query. While a query is under way
 the watch is off, and the query itself fails.
 """
