@@ -183,7 +183,7 @@ async def test_a_file_that_is_refused_changes_nothing(started: Started, path: Pa
     status, told = await ask(proxy, "POST", "/v1/proxy/reload")
     assert status == 422 and "did you mean 'mode'?" in told["faults"][0]
     _, found = await ask(proxy, "GET", "/v1/proxy/status")
-    assert any("the settings file is refused" in problem for problem in found["problems"])
+    assert any("the settings file is invalid" in problem for problem in found["problems"])
     write(path)
     await proxy.reload()
     assert proxy.facts.settings_fault == ""

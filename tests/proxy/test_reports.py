@@ -23,7 +23,7 @@ JOB = client(2, "nightly:etl")
 URL = "http://a:1"
 HELD = Outcome(
     Gate(),
-    rule=Part(0.5, verdict=Verdict.REJECT_BY_RATIO, by="rule:r1", reason="rule r1 turns away 50%"),
+    rule=Part(0.5, verdict=Verdict.REJECT_BY_RATIO, by="rule:r1", reason="rule r1 throttles 50%"),
     health=Part(1.0, verdict=Verdict.THRESHOLD_EXCEEDED, by="shard/lag"),
 )
 

@@ -106,7 +106,7 @@ def test_calibration_is_of_patterns_that_ran_often_enough() -> None:
         ({"threads": [{"out_of_buffers": 2, "longest_round_ns": 0}]}, "want of buffers"),
         ({"clients_full": 3}, "more clients than [memory] clients"),
         ({"statements_full": 3}, "more statements at once"),
-        ({"policy_refusal": "policy.hgp is refused: torn"}, "policy.hgp is refused: torn"),
+        ({"policy_refusal": "policy.hgp is invalid: torn"}, "policy.hgp is invalid: torn"),
     ],
 )
 def test_what_somebody_on_call_should_know(changes: dict[str, Any], told: str) -> None:

@@ -17,14 +17,14 @@ __all__ = ["LABELS", "MAX_CLIENTS", "OTHER", "SERIES", "Series", "render_metrics
 MAX_CLIENTS = 200
 LABELS: dict[str, str] = {
     "budget": "the first 200 by name; the rest together is `other`",
-    "by": "what refused: `budget`, `rule`, `health`, `pace`, `loss`, `cancel`, `limit`",
+    "by": "what blocked it: `budget`, `rule`, `health`, `pace`, `loss`, `cancel`, `limit`",
     "client": "the 200 with the most statements; the rest together is `other`. Who overtakes "
     "another leaves `other`, which falls then: leave it out of rates",
     "health": "`healthy`, `unhealthy`, `unknown`",
     "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
     "loop": "`epoll`, `io_uring`",
     "name": "this proxy's `name`",
-    "outcome": "a closed list, told with the series",
+    "outcome": "a closed list, given with the series",
     "part": "its parts, a closed list, and one for each agent of the settings",
     "protocol": "`postgres`, `mysql`",
     "quantile": "`median`, `p90`",
@@ -169,14 +169,14 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_dry_run",
         _G,
         (),
-        "1 while it only tells what it would refuse or delay.",
+        "1 while it only reports what it would block or delay.",
         _dry_run,
     ),
     Series(
         "headgate_proxy_settings_refused",
         _G,
         (),
-        "1 while the settings file on disk is refused and the last good one stays in force.",
+        "1 while the settings file on disk is invalid and the last good one stays in force.",
         _settings_refused,
     ),
     Series("headgate_proxy_max_sessions", _G, (), "How many sessions there may be.", _max_sessions),
@@ -196,7 +196,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_failed_sessions_total",
         _C,
         ("why",),
-        "Sessions that were refused, or ended by a fault.",
+        "Sessions that were rejected, or ended by a fault.",
         _failed_sessions,
     ),
     Series("headgate_proxy_bytes_total", _C, ("sent_by",), "Bytes relayed.", _bytes),
@@ -212,7 +212,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_truncated_texts_total",
         _C,
         (),
-        "Statements longer than 1 MiB, judged by every budget that their rest may fall under.",
+        "Statements longer than 1 MiB, matched with every budget that their rest may fall under.",
         _total("truncated_texts"),
     ),
     Series(
@@ -226,7 +226,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_unkept_texts_total",
         _C,
         (),
-        "Prepared statements judged as unknown, because max_buffer_mb left no room for their text.",
+        "Prepared statements treated as unknown: max_buffer_mb left no room for their text.",
         _total("unkept_texts"),
     ),
     Series(
@@ -254,7 +254,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_client_statements_total",
         _C,
         _CLIENT,
-        "Statements judged.",
+        "Statements that rules, health and budgets were applied to.",
         _client(lambda one: one.statements),
     ),
     Series(
@@ -289,7 +289,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_client_refused_total",
         _C,
         ("client", "by"),
-        "Statements refused, by what.",
+        "Statements blocked, by what.",
         _refused,
     ),
     Series(
@@ -324,7 +324,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_unidentified_share",
         _G,
         (),
-        "Share of judged statements whose client has no name.",
+        "Share of statements whose client has no name.",
         _unidentified,
     ),
     Series(
@@ -348,7 +348,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_release_total",
         _C,
         ("outcome",),
-        "Statements that the control loop let go, and times that it made somebody wait.",
+        "Statements that the control loop released, and times that it made a statement wait.",
         _released,
     ),
     Series(
