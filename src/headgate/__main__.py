@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ThisHost:
-    """Imports happen inside: who only asks an agent does not load one."""
+    """Imports happen inside: a command that only talks to an agent does not load one."""
 
     def watch(self, wanted: Watched) -> None:
         from headgate.tui.program import watch

@@ -85,7 +85,7 @@ class Host:
     known_metrics: KnownMetrics
     limits: RuleLimits
     open_link: Callable[[str], PeerLink]
-    """The way to another agent; closed by whoever asked for it."""
+    """Opens the link to another agent; the caller closes it."""
     tracer: Tracer | None = None
 
 
@@ -181,7 +181,7 @@ class FleetParts:
     # --- life ------------------------------------------------------------------------------
 
     async def recall(self) -> None:
-        """What was on disk is in force before anybody is asked; nothing waits for the fleet."""
+        """Apply the copy on disk before any request to the fleet; nothing waits for the fleet."""
         if self.copies is not None:
             await self.copies.recall()
             await self.in_force.apply()
@@ -240,7 +240,7 @@ class FleetParts:
             clock = clock_told(self.mirror.beat, self._clock.now().wall_s)
             told += [clock] if clock else []
         if self._elector is not None and (obstacle := self._elector.state().obstacle):
-            told.append(f"this agent answers by itself: {obstacle}")
+            told.append(f"this agent answers on its own: {obstacle}")
         doubles = self.registrar.state().doubles
         return [*told, *amiss(doubles, self._host.shards.unbelieved, self.status.rivals)]
 
@@ -269,7 +269,7 @@ class FleetParts:
     # --- following -------------------------------------------------------------------------
 
     def places(self) -> list[Place]:
-        """Where each database of this agent stands."""
+        """The place of each database of this agent in the fleet."""
         return places_of(self._settings)
 
     def _follower(
@@ -338,7 +338,7 @@ class FleetParts:
         faults = [*self._host.budgets.fleet_faults, *self._host.metrics.faults]
         parted = (told.partition(f" on {database}") for told in faults)
         left_out = (item_id for item_id, here, rest in parted if here and not rest)
-        # A rule that does not meet all of our databases is called by its id and the database.
+        # A rule that does not apply to all of our databases is listed by its id and the database.
         rules = (told.rpartition("@") for told in self._host.rules.faults)
         unruled = (name or of for name, at, of in rules if not at or of == database)
         return sorted({*unread, *unruled, *left_out, *self._host.metrics.kept.faults})

@@ -132,14 +132,14 @@ BACKLOG = 1024
 CALIBRATION_TIMEOUT_S = 60.0
 CONNECT_S = 5.0
 SHED_AT_ONCE = 16
-"""Connections that never asked anything, where no file can be opened any more."""
+"""Connections without any request yet, closed when no file can be opened any more."""
 SETTLE_S, SETTLE_LOOKS = 0.1, 50
 WAIT_FOR_RESTART = ("agent", "peers", "fleet", "patroni", "tracing")
 """Sections whose changes a reload leaves alone."""
 
 
 def run_agent(settings_path: Path) -> int:
-    """Run until SIGTERM or SIGINT. 0: stopped as asked; 2: the settings are refused; 1: fault."""
+    """Run until SIGTERM or SIGINT. 0: normal stop; 2: invalid settings; 1: fault."""
     try:
         settings = validated(settings_path)
     except InvalidSettings as error:
@@ -225,7 +225,7 @@ async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) 
 
 
 def calibrate(settings_path: Path, database: str) -> dict[str, float | str]:
-    """Measure commits of a database at rest, and propose a threshold for commit_delay (R15)."""
+    """Measure commits of an idle database, and propose a threshold for commit_delay."""
     settings = load_settings(settings_path)
     if database not in settings.databases:
         known = ", ".join(sorted(settings.databases)) or "none"
@@ -254,7 +254,7 @@ async def _calibrate(database: DatabaseSettings) -> dict[str, float | str]:
 
 
 class Agent:
-    """One agent, built from settings; `run` serves until told to stop."""
+    """One agent, built from settings; `run` serves until it is stopped."""
 
     def __init__(
         self,
@@ -448,7 +448,7 @@ class Agent:
         if self.standby is not None:
             await self.standby.look_once()
             self._background("standby", self.standby.run)
-        await self.listener.start()  # Nobody is told "no such database" while one is loaded.
+        await self.listener.start()  # Last: no check gets "unknown database" while one is loading.
         self._background("keeper", self.keeper.run)
         self._background("watch", self.watch.run)
         self._background("alerts", self.alerts.run)
@@ -521,8 +521,8 @@ class Agent:
                 path.unlink()
 
     async def reload(self, confirmed: Confirmed = NOTHING) -> Sequence[str]:
-        """Follow the settings file; the sections that wait for a restart. A refused file changes
-        nothing, is InvalidSettings, and stands in status."""
+        """Apply the settings file; returns the sections that wait for a restart. An invalid file
+        changes nothing, raises InvalidSettings, and is shown in status."""
         async with self._reloading:
             try:
                 return await self._reload(confirmed)
@@ -681,7 +681,7 @@ class Agent:
     async def _ask_server(self, database: str) -> Mapping[str, str]:
         source = self.book.source(database)
         if not isinstance(source, DatabaseProbes):
-            raise ProbeFailed(Cause.FAILED, "it has no server that could be asked")
+            raise ProbeFailed(Cause.FAILED, "it has no server to connect to")
         return await source.server_facts().read()
 
     def _disks(self) -> Mapping[str, str]:
@@ -723,7 +723,7 @@ class Agent:
             standby = self._standby_for(agent.standby_for, agent)
         else:
             return None
-        # While passive, whoever is sent to this host is sent to the agent that answers for it.
+        # While passive, clients of this host are sent to the agent that answers for it.
         standby.on_change = lambda: self.shards.speak_at(
             self.checker.active_agent or advertised(agent)
         )
@@ -825,8 +825,8 @@ class Agent:
         self.facts.state_lost, self.checker.closed = None, ""
 
     async def acknowledge_loss(self, who: str) -> Sequence[str]:
-        """Go on without what is lost: the old file is moved aside, and a new one begun. The names
-        of what was moved. Conflict where nothing is lost."""
+        """Go on without what is lost: rename the old file and start a new one. Returns the names
+        of the renamed files. Conflict where nothing is lost."""
         now_s, target = self._clock.now().wall_s, str(self._settings.agent.state or "")
         entry = AuditEntry(now_s, who, "state.acknowledged", target, self.facts.state_lost, None)
         moved = await self.store.begin_anew(entry)
@@ -949,10 +949,10 @@ class Agent:
 
     def _status(self) -> str:
         doc, count = self.views.ready(), len(self._settings.databases)
-        does = "standing by for" if self._is_passive() else "serving"
+        does = "standby for" if self._is_passive() else "serving"
         said = [f"{does} {count} database{'s' if count != 1 else ''}"]
         if self.facts.settings_fault is not None:
-            said.append("the settings file was refused, what was read before is in force")
+            said.append("the settings file is invalid; the earlier settings stay in force")
         return "; ".join([*said, *doc.waiting_for, *doc.notes])
 
     def _catch_signals(self) -> None:
