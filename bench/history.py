@@ -54,7 +54,7 @@ LOOKS = (
     Look("`history etl --since 14d`", "GET", "/v1/history/timeline?app=etl&since=14d&step=12h"),
     Look("`history etl --since 14d --step 15m`", "GET",
          "/v1/history/timeline?app=etl&since=14d&step=15m"),
-    Look("`history --since 14d`, of everybody", "GET", "/v1/history/timeline?since=14d&step=12h"),
+    Look("`history --since 14d`, of all clients", "GET", "/v1/history/timeline?since=14d&step=12h"),
     Look("`history etl --since 1d`", "GET", "/v1/history/timeline?app=etl&since=1d&step=1h"),
     Look("`replay`, a ratio on etl, 14 days", "POST", "/v1/replay",
          {"rule": {"target": "etl", "ratio": 0.5}, "since": "14d"}),
