@@ -1,6 +1,6 @@
-"""Why a statement runs or does not, and what would have to change (R144).
+"""Why a statement runs or does not, and what would have to change.
 
-    Who, Statement, Ask ──explain──► Explanation ──lines──► a terminal, an HTTP answer
+    Who, Statement, `Ask` ──explain──► Explanation ──lines──► a terminal, an HTTP answer
 
 Reads what the decision reads, and changes nothing.
 """
@@ -29,7 +29,7 @@ class Books(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """A budget that applies, as it stands."""
+    """A budget that applies, and its state."""
 
     budget: Budget
     label: str
@@ -42,7 +42,7 @@ class BudgetState:
     """Of CPU."""
     capacity_ns: int | None
     fill: float | None
-    """owed / capacity; None without a capacity, or with one of 0."""
+    """debt / capacity; None without a capacity, or with one of 0."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class BudgetState:
         if self.max_workers is not None:
             parts[-1] = f"{self.running} of {self.max_workers} workers running"
         if self.capacity_ns is not None:
-            parts.append(f"{_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)} owed")
+            parts.append(f"debt {_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)}")
         if self.fill is not None:
             parts.append(f"{100 * self.fill:.0f} % full")
         return f"{self.name}: {', '.join(parts)}"
@@ -180,7 +180,7 @@ def _what(answer: Answer) -> str:
     if answer.decided_by is Limit.QUERY:
         return f"{_seconds(answer.bound)} allowed for a statement"
     wait = "never fits" if answer.retry_ns == NEVER else f"fits in {_seconds(answer.retry_ns)}"
-    return f"{_seconds(answer.used)} owed of {_seconds(answer.bound)}, {wait}"
+    return f"debt {_seconds(answer.used)} of {_seconds(answer.bound)}, {wait}"
 
 
 def _percent_seconds(cost_ns: int, cpus_milli: int) -> str:

@@ -1,4 +1,4 @@
-"""Of every rule of every budget: does it apply to this statement, and if not, why not (R144)."""
+"""Of every rule of every budget: does it apply to this statement, and if not, why not."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Judge:
         if ruled is None:
             return Outcome.OFF, "its budget is off"
         if self._facts.exempt:
-            return Outcome.EXEMPT, f"no rule concerns the user {self._who.username}"
+            return Outcome.EXEMPT, f"the user {self._who.username} is in exempt_usernames"
         if budget.expired(self._now.wall_ms):
             return Outcome.EXPIRED, "its budget has expired"
         if rests(budget, self._rules.policy, self._now.healthy):

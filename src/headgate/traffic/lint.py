@@ -1,8 +1,7 @@
 """Advice on a policy that is valid but probably not what was meant.
 
 As everywhere (core/lint.py): what, why, and what to do instead; it changes nothing. An ERROR is
-what a publisher refuses unless it is told to go on: somebody would be locked out who is needed
-to put it right.
+what a publisher rejects without `--anyway`: it would lock out a user who is needed to fix it.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ def _kill_switch(place: str, budget: Budget) -> Iterator[Advice]:
     zero = next((name for name, field in _ZEROES.items() if getattr(budget, field) == 0), None)
     if zero is None:
         return
-    does = "refuses" if budget.mode is Mode.ENFORCE else "would refuse, once enforced,"
+    does = "blocks" if budget.mode is Mode.ENFORCE else "would block, once enforced,"
     message = (
         f"is 0: budget {budget.name} {does} every statement that it matches. If no limit is meant, "
         "leave it out"
@@ -148,8 +147,8 @@ def _kill_switch(place: str, budget: Budget) -> Iterator[Advice]:
     yield _warning("kill-switch", f"{place}.{zero}", message)
     if budget.mode is Mode.ENFORCE and budget.expires_at_ms is None:
         message = (
-            f"is not set, and budget {budget.name} refuses everything that it matches: give it an "
-            "end, so that nobody has to remember it"
+            f"is not set, and budget {budget.name} blocks everything that it matches: set an end, "
+            "so that nobody has to remember it"
         )
         yield _warning("kill-switch-without-end", f"{place}.expires_at", message)
 
@@ -170,7 +169,7 @@ def _bucket(place: str, budget: Budget) -> Iterator[Advice]:
         )
         yield _warning("capacity-without-rate", f"{place}.capacity", message)
     elif not budget.has_limit:
-        message = f"{budget.name} has no limit: it counts what it matches, and refuses nothing"
+        message = f"{budget.name} has no limit: it counts what it matches, and blocks nothing"
         yield _warning("no-limit", place, message)
 
 
@@ -180,8 +179,8 @@ def _never_fits(place: str, budget: Budget) -> Iterator[Advice]:
         return
     message = (
         f"is {in_thousands(burst)}, above capacity = {in_thousands(capacity)}: a statement that "
-        "costs more than the bucket holds never fits, and is told to come back in vain. Lower "
-        "burst to capacity, so that it is told the truth"
+        "costs more than the capacity never fits, but its error says to retry. Lower burst to "
+        "capacity, so that the error says that it never fits"
     )
     yield _warning("burst-above-capacity", f"{place}.burst", message)
 
@@ -238,8 +237,8 @@ def _overcommitted(policy: Policy, server: Server) -> Iterator[Advice]:
     of = "" if cpus is None else f" ({total / 100_000 * cpus:.3g} of {cpus:g} CPUs)"
     message = (
         f"{len(shares)} enforced budgets have rates of {in_thousands(total)} % in all{of}: if all "
-        "use theirs, the server is full before any of them refuses. They are limits and reserve "
-        "nothing; lower them, unless they are never busy at once"
+        "use theirs, the server is full before any of them blocks a statement. They are limits and "
+        "reserve nothing; lower them, unless they are never busy at once"
     )
     yield _warning("rates-above-100", "budgets", message)
 
@@ -304,7 +303,7 @@ def _lock_out(placed: Placed, who: str, code: str, username: str) -> Advice:
     if budget.admits_nothing:
         message = f"budget {budget.name} locks out {who}: {advised}"
         return Advice(Severity.ERROR, f"locks-out-{code}", placed.place, message)
-    message = f"budget {budget.name} may refuse {who} when it is needed most: {advised}"
+    message = f"budget {budget.name} may block {who} when it is needed most: {advised}"
     return _warning(f"may-refuse-{code}", placed.place, message)
 
 
@@ -326,8 +325,8 @@ def _query_id(placed: Placed) -> Iterator[Advice]:
     if all(condition.key != QUERY for condition in placed.rule.conditions):
         return
     message = (
-        "a query id is another one on another major version, and after a table was created "
-        "anew: match by fingerprint, which is the same everywhere"
+        "a query id changes with the major version, and after a table was created "
+        "again: match by fingerprint, which is the same everywhere"
     )
     yield _warning("query-id", f"{placed.place}.match.query", message)
 

@@ -24,7 +24,7 @@ MAX_COMPARED = 200
 
 
 class Placed(NamedTuple):
-    """A rule of a budget that takes part, and where it stands."""
+    """A rule of a budget that takes part, and its place."""
 
     number: int
     at: int
@@ -61,7 +61,7 @@ def within(narrow: bytes, wide: bytes) -> bool:
 
 
 def covers(broad: BudgetRule, narrow: BudgetRule) -> bool:
-    """Whether `broad` has its conditions met wherever `narrow` has."""
+    """Whether `broad` matches wherever `narrow` does."""
     mine = dict(narrow.conditions)
     return all(_met(condition, mine.get(condition.key)) for condition in broad.conditions)
 
@@ -155,7 +155,7 @@ def _comes_first(longer: BudgetRule, wide: BudgetRule) -> bool:
 
 
 def _outlasts(longer: Budget, wide: Budget) -> bool:
-    """Whether it takes part whenever the other does: what rests or is over hides nothing."""
+    """Whether it takes part whenever the other does: an inactive or ended one hides nothing."""
     awake = longer.when is When.ALWAYS or wide.when is When.UNHEALTHY
     ends, other_ends = longer.expires_at_ms, wide.expires_at_ms
     return awake and (ends is None or (other_ends is not None and ends >= other_ends))

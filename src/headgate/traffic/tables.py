@@ -1,14 +1,14 @@
 """The bounded tables of a ledger: buckets in sets of 16 ways, patterns in sets of 4.
 
-Nothing sweeps them (R111, R112): a place is looked for when one is needed. In shared memory the
+Nothing sweeps them: a place is looked for when one is needed. In shared memory the
 same tables lie flat (native/headgate.h), and what is evicted here is evicted there.
 
     ways of a set    0 ………………… 11 │ 12 … 15
                      each, own         own alone
 
 Values that rules are for each of come from clients, who can make up as many as they like. So their
-buckets have three quarters of a set at most, and never make a budget's own bucket forget what it
-owes; and a secret says which set a key belongs to, so that nobody can aim.
+buckets have three quarters of a set at most, and never make a budget's own bucket forget its debt;
+and a secret says which set a key belongs to, so that nobody can aim.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class BucketTable:
 
 
 class Room(IntEnum):
-    """What has to give way, the cheapest first (R112)."""
+    """What has to give way, the cheapest first."""
 
     RESERVED = 0
     """Nothing: a free way that only a budget's own bucket may have."""
@@ -95,7 +95,7 @@ class Room(IntEnum):
     OWING = 4
     """Forgiven."""
     OWING_OWN = 5
-    """Forgiven, but never for the sake of a value that somebody may have made up."""
+    """Forgiven, but never for the sake of a value that a client may have made up."""
     NONE = 6
 
 
