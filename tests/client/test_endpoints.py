@@ -142,7 +142,7 @@ def test_the_environment_may_name_several(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_one_authority_for_the_https_of_several() -> None:
-    with pytest.raises(InvalidSettings, match="for an https:// url"):
+    with pytest.raises(InvalidSettings, match="needs an https:// url"):
         Client("etl", database="main", url=["http://a", "http://b"], tls_ca=__file__)
 
 

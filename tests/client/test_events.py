@@ -36,7 +36,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.CircuitOpened("etl:nightly", "http://a", 10.0, "connection refused"),
     events.CircuitHalfOpened("etl:nightly", "http://a", 20.0),
     events.CircuitClosed("etl:nightly", "http://a", 30.0),
-    events.Rerouted(*WHO, "http://a", "http://b", "the shard is spoken for there"),
+    events.Rerouted(*WHO, "http://a", "http://b", "it decides for the shard"),
     events.WentUnthrottled(*WHO, "http://a", 20.0, 421),
 )
 

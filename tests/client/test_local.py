@@ -84,11 +84,11 @@ def test_the_agent_is_asked_until_there_is_a_snapshot(
     monkeypatch.setattr(local_feed, "REFUSED_RETRY_S", 0.05)
     monkeypatch.setattr(agent.broadcasts, "max_subscribers", 0)
     with headgate.Client("etl", database="main", url=agent.base_url, local=True) as gate:
-        eventually(lambda: "is not to be had (status 503" in caplog.text)
+        eventually(lambda: "is not available (status 503" in caplog.text)
         assert gate.check().decided == "agent"
         monkeypatch.setattr(agent.broadcasts, "max_subscribers", 9)
         eventually(lambda: gate.check().decided == "local")
-    assert caplog.text.count("is not to be had") == 1, "said once"
+    assert caplog.text.count("is not available") == 1, "said once"
 
 
 def test_over_tls_as_well(tmp_path: Path, authority: Authority) -> None:

@@ -459,7 +459,7 @@ class Conversation:
         question: Question,
         before: Target,
         now: Target,
-        why: str = "the shard is spoken for there",
+        why: str = "it decides for the shard",
     ) -> None:
         if self._emit is not None and before.url != now.url:
             told = question.app, question.databases, before.url, now.url

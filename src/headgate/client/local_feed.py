@@ -176,7 +176,7 @@ class Feed:
         if response is None:
             return 0.0
         if response.status != 200:
-            self._tell("is not to be had", f"status {response.status}: {_why(response)}")
+            self._tell("is not available", f"status {response.status}: {_why(response)}")
             return REFUSED_RETRY_S * (1 + system_dice())
         self._tell("ended", "the agent stops, or does not know the database any more")
         return None

@@ -65,13 +65,13 @@ def parse_targets(
     urls = urls_of(url)
     secure = [text for text in urls if text.lower().startswith("https:")]
     if tls_ca is not None and not secure:
-        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
+        raise InvalidSettings([Fault("tls_ca", "needs an https:// url")])
     return tuple(parse_target(text, tls_ca if text in secure else None) for text in urls)
 
 
 def parse_target(url: str, tls_ca: str | os.PathLike[str] | None = None) -> Target:
     if tls_ca is not None and not url.lower().startswith("https:"):
-        raise InvalidSettings([Fault("tls_ca", "is for an https:// url, and this is another")])
+        raise InvalidSettings([Fault("tls_ca", "needs an https:// url")])
     return _parsed(url, lambda host: _trust(host, tls_ca))
 
 

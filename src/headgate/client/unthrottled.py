@@ -89,7 +89,7 @@ class Periods:
         status = reply.status if isinstance(reply, Response) else None
         if status is not None and (status in _UNWANTED or 200 <= status < 300):
             if status in _UNWANTED:
-                warn("the agent takes no report of %d periods without a throttler (status %d); "
+                warn("the agent rejected the report of %d periods without a throttler (status %d); "
                      "they are in this log alone", len(periods), status)  # fmt: skip
             self._drop(periods)
         else:

@@ -167,7 +167,7 @@ class _Through:
     def __getattr__(self, name: str) -> Any:
         theirs = getattr(self._object, name)
         if name in REFUSED:
-            message = "goes around the gate and the tags; use execute, or driver_connection"
+            message = "bypasses the checks and the tags; use execute, or driver_connection"
             raise InvalidSettings([Fault(name, message)])
         return self._connection.asking(self, name, theirs)
 
