@@ -315,7 +315,7 @@ def _count_view(count: HgCount) -> CountView:
 
 def _fault(head: HgRegion, length: int) -> str:
     if head.magic != REGION_MAGIC:
-        return "it does not begin as one"
+        return "its signature is wrong"
     if head.format != REGION_FORMAT:
         return (
             f"it has format {head.format}, and this headgate reads {REGION_FORMAT}: install the "

@@ -142,11 +142,11 @@ def _refused(name: str, status: int, body: bytes) -> StoreUnavailable:
         return Compacted(f"{name}: {words or 'list all changes again'}")
     if status in (401, 403):
         return StoreRefused(
-            f"{name} does not take this agent for a peer ({status}): set token_file (or cert and "
+            f"{name} does not accept this agent as a peer ({status}): set token_file (or cert and "
             'key) of [peers] here, and there [[tokens]] with the role "peer"'
         )
     if status == 404:
-        return StoreUnavailable(f"{name} hands nothing down: it has no [fleet], or is older")
+        return StoreUnavailable(f"{name} has no feed of changes: it has no [fleet], or is older")
     return StoreUnavailable(f"{name} answered {status}{words and f': {words}'}")
 
 

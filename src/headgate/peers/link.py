@@ -188,7 +188,7 @@ def _head(url: PeerUrl, token: str | None) -> bytes:
 def _told(error: Exception) -> tuple[Cause, str]:
     match error:
         case ssl.SSLCertVerificationError():
-            detail = f"its certificate is not believed: {error.verify_message}"
+            detail = f"its certificate is not trusted: {error.verify_message}"
             return Cause.FAILED, f"{detail}; set ca of [peers] to the authority that signed it"
         case ssl.SSLError():
             return Cause.FAILED, f"TLS failed: {error.reason or _words(str(error))}"
@@ -226,7 +226,7 @@ def _refusal(answer: Answer) -> str:
             "set token_file (or cert and key) of [peers] here, and there [[tokens]] with the "
             'role "peer" (or tls_client_ca of [agent])'
         )
-        return f"does not take this agent for a peer ({status}{words and f': {words}'}); {remedy}"
+        return f"does not accept this agent as a peer ({status}{words and f': {words}'}); {remedy}"
     if status == 404 and (not words or words.startswith(_LOST_ROUTE)):
         return "answered 404: an agent without shards, or not an agent"
     if 300 <= status < 400:

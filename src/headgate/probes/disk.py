@@ -30,7 +30,7 @@ class DiskProbe:
             self._directory = None
             raise ProbeFailed(
                 Cause.UNSUPPORTED,
-                f"{self._label}: {directory} is not to be seen on the agent's host "
+                f"{self._label}: {directory} cannot be read on the agent's host "
                 f"({error.strerror}): run the agent beside the server, or give the option `path`",
             ) from None
 

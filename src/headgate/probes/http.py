@@ -57,7 +57,7 @@ class HttpProbe:
             raise ProbeFailed(Cause.FAILED, message) from None
         except http.client.HTTPException as error:
             # Its words would quote what came instead.
-            message = f"{self.label} answered what is no HTTP ({type(error).__name__})"
+            message = f"{self.label} did not answer with HTTP ({type(error).__name__})"
             raise ProbeFailed(Cause.FAILED, message) from None
 
     async def close(self) -> None:

@@ -91,7 +91,7 @@ class NativeLag:
         if trouble is None and channel.seconds_behind is not None:
             self._current_at[channel.name] = now_s - channel.seconds_behind
             return channel.seconds_behind
-        cause, detail = trouble or (Cause.FAILED, "replication tells no seconds: they are NULL")
+        cause, detail = trouble or (Cause.FAILED, "seconds behind the source are NULL")
         current_at = self._current_at.get(channel.name)
         if current_at is None:
             raise ProbeFailed(cause, f"{detail}; since when is unknown, so is the lag")

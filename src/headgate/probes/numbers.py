@@ -25,7 +25,7 @@ def number_of(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         _refuse(f"answered {kind_of(value)} and no number")
     if not math.isfinite(value):
-        _refuse(f"answered {value}, which nothing can be compared with")
+        _refuse(f"answered {value}, which is not a finite number")
     return float(value)
 
 

@@ -98,7 +98,7 @@ _longest_lock_wait = scalar("""
 async def longest_lock_wait(session: PostgresSession) -> Number:
     if session.version < 140000:
         raise ProbeFailed(
-            Cause.UNSUPPORTED, "Postgres tells since when a lock is awaited from version 14 on"
+            Cause.UNSUPPORTED, "needs Postgres 14, which reports when a wait for a lock began"
         )
     return await _longest_lock_wait(session)
 

@@ -45,7 +45,7 @@ class RoleProbe(Generic[S]):
                 async with self._lane.session(self._timeout_s) as session:
                     seen = await self._reader(session)
         except TimeoutError:
-            message = f"{self._lane.label}: did not tell its role in {self._timeout_s:g} s"
+            message = f"{self._lane.label}: did not report its role in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None
         self._watch_over(session)
         return seen
@@ -84,7 +84,7 @@ class FenceProbe(Generic[S]):
                 async with self._lane.session(self._timeout_s) as session:
                     return await self._reader(session)
         except TimeoutError:
-            message = f"{self._lane.label}: did not tell read_only in {self._timeout_s:g} s"
+            message = f"{self._lane.label}: did not report read_only in {self._timeout_s:g} s"
             raise ProbeFailed(Cause.TIMED_OUT, message) from None
 
     async def close(self) -> None:
