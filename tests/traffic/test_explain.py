@@ -44,7 +44,7 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
     assert told == [
         ("off", Outcome.OFF, "its budget is off"),
         ("gone", Outcome.EXPIRED, "its budget has expired"),
-        ("rests", Outcome.RESTS, "its budget bites when unhealthy; health is good"),
+        ("rests", Outcome.RESTS, "its budget applies if unhealthy; health is good"),
         ("far", Outcome.HIDDEN, "budget near has the longer prefix 10.1.0.0/16"),
         ("far", Outcome.DIFFERS, "username is app, not etl; database is shop, not x"),
         (
@@ -96,7 +96,7 @@ def test_what_would_have_to_change() -> None:
     ]
     owing = told.budgets[2]
     assert (owing.owed_ns, owing.capacity_ns, owing.fill) == (900 * MS, S, 0.9)
-    assert "asks for 3 workers, 1 allowed: allow 4" in explained(w, workers=3).changes[0]
+    assert "needs 3 workers, 1 allowed: allow 4" in explained(w, workers=3).changes[0]
 
 
 def test_it_reads_as_text() -> None:
@@ -122,7 +122,7 @@ def test_inside_a_transaction_it_says_so() -> None:
     asked = Ask(0, cost_ns=10**9, flags=Asked.COST_GIVEN | Asked.IN_TRANSACTION)
     told = explain(w.rules, w.ledger, WHO, TEXT, asked, Now())
     assert told.answer.passed
-    assert told.lines()[1] == "inside a transaction: a limit is broken, and lets it pass"
+    assert told.lines()[1] == "inside a transaction: a limit is exceeded, but it may go on"
 
 
 def test_asking_why_changes_nothing() -> None:

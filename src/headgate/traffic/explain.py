@@ -86,7 +86,7 @@ class Explanation:
             told += ", and no budget applies"
         yield told
         if answer.passed:
-            yield "inside a transaction: a limit is broken, and lets it pass"
+            yield "inside a transaction: a limit is exceeded, but it may go on"
 
 
 def explain(
@@ -143,7 +143,7 @@ def _changes(
 def _fewer_workers(standing: Standing, ask: Ask) -> str:
     limit, needed = standing.terms.workers or 0, standing.running + ask.places
     if ask.places > limit:
-        return f"asks for {ask.places} workers, {limit} allowed: allow {needed}"
+        return f"needs {ask.places} workers, {limit} allowed: allow {needed}"
     return f"{needed - limit} of {standing.running} workers must end, or {needed} be allowed"
 
 

@@ -89,7 +89,7 @@ class _Judge:
         if budget.expired(self._now.wall_ms):
             return Outcome.EXPIRED, "its budget has expired"
         if rests(budget, self._rules.policy, self._now.healthy):
-            return Outcome.RESTS, f"its budget bites when unhealthy; health is {self._health()}"
+            return Outcome.RESTS, f"its budget applies if unhealthy; health is {self._health()}"
         if differences := list(_differences(ruled.rule, self._facts.values)):
             return Outcome.DIFFERS, "; ".join(differences)
         return self._placed(ruled)

@@ -254,7 +254,7 @@ def _username(value: object) -> str:
 def _told(faults: list[Fault]) -> list[Fault]:
     if len(faults) <= MAX_FAULTS:
         return faults
-    message = f"more is wrong: nobody looked any further after {MAX_FAULTS} faults"
+    message = f"there may be more: parsing stopped after {MAX_FAULTS} faults"
     return [*faults[:MAX_FAULTS], Fault("", message)]
 
 
