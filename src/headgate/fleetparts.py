@@ -442,8 +442,8 @@ def access_faults(settings: Settings) -> Iterator[Fault]:
 
 def _kept_since(saved_at: float | None) -> str:
     if saved_at is None:
-        return "a restart while the store is away would know only what was kept before this one"
-    return f"a restart while the store is away would know the rules of {iso(saved_at)}"
+        return "a restart while the store is away would have only earlier rules"
+    return f"a restart while the store is away would have the rules of {iso(saved_at)}"
 
 
 def _cache_of(settings: Settings, fleet: FleetSettings) -> LogCache | None:

@@ -284,9 +284,9 @@ class Proxy:
             return
         if taking_over:
             raise RelayFault(
-                f"no server to send sessions to is known after {FIRST_TARGETS_S:g} s: the process "
-                "before serves on. See its status, and whether the agent or the name of the server "
-                "can be reached from here"
+                f"no server for sessions is known after {FIRST_TARGETS_S:g} s; "
+                "the old process keeps serving. See its status, and whether this host can reach "
+                "the agent and the server"
             )
         log.warning("proxy.no_server_yet", waited_s=FIRST_TARGETS_S)
 
@@ -455,7 +455,7 @@ class Proxy:
     async def restart(self) -> int:
         """The successor is started as this process was, and takes over automatically."""
         if self._path is None or self._stop.is_set():
-            raise HeadgateError("this proxy is not one that can be started again just now")
+            raise HeadgateError("this proxy cannot be restarted just now")
         check_files(load_proxy_settings(self._path, self._environment))
         successor = subprocess.Popen(  # noqa: S603, ASYNC220 -- as we were started ourselves
             sys.orig_argv, stdin=subprocess.DEVNULL
@@ -465,8 +465,8 @@ class Proxy:
             code = successor.poll()
             if code is not None:
                 raise HeadgateError(
-                    f"the successor ended with code {code} before it served; its log says why, "
-                    "and this process serves on"
+                    f"the successor ended with code {code} before it served; see its log. "
+                    "This process keeps serving"
                 )
             if self._clock.now().mono_s > deadline_s:
                 successor.kill()
@@ -495,7 +495,7 @@ class Proxy:
         waits = tuple(_fixed_changes(self._settings, new))
         mind = mind_of(new, self._around, self._mind)
         if self.facts.state == "draining":
-            detail = "the proxy drains, and takes no new settings: start it again with them"
+            detail = "the proxy is draining and takes no new settings: start it again with them"
             raise InvalidSettings([Fault("", detail)], new.source)
         self._apply(self._relay, new)
         changed = tuple(_followed_changes(self._settings, new))

@@ -187,7 +187,7 @@ def _no_directory(path: Path) -> str:
 
 def _unwritable(path: Path) -> str:
     if not path.parent.is_dir():
-        return f"{path.parent} is not there: make it, for the proxy's user to write in"
+        return f"{path.parent} does not exist: create it, writable by the proxy's user"
     return f"{path} is a directory, must be a file" if path.is_dir() else ""
 
 

@@ -81,9 +81,9 @@ def start_faults(agent: AgentSettings) -> Iterator[Fault]:
     folder = agent.socket.parent
     # What is missing in /run, a service manager makes at the start.
     if not folder.is_dir() and Path("/run") not in folder.parents:
-        yield Fault("agent.socket", f"cannot be made: {folder} is not there. mkdir -p {folder}")
+        yield Fault("agent.socket", f"cannot be made: {folder} does not exist. mkdir -p {folder}")
     elif agent.socket.exists() and not agent.socket.is_socket():
-        yield Fault("agent.socket", f"{agent.socket} is there already, and is no socket")
+        yield Fault("agent.socket", f"{agent.socket} exists already, and is not a socket")
 
 
 def faults_of(build: Callable[[], object]) -> list[Fault]:

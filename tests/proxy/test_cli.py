@@ -117,7 +117,7 @@ def test_check_also_builds(path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("[slowlog]\npath = '{0}/away/slow.log'\n", "slowlog.path: {0}/away is not there"),
+        ("[slowlog]\npath = '{0}/away/slow.log'\n", "slowlog.path: {0}/away does not exist"),
         ("[slowlog]\npath = '{0}'\n", "slowlog.path: {0} is a directory"),
         ("[plans]\ndsn = 'host=x nonsense=3'\n", "plans.dsn: is no connection string"),
     ],
@@ -150,7 +150,7 @@ def test_status_shows_who_is_refused_by_what() -> None:
     assert "serving" in text
     assert "unidentified 25.0%" in text
     assert "health 2" in text
-    assert "problem: there is no server" in text
+    assert "problem: no server takes sessions" in text
 
 
 def test_no_message_steers_a_terminal() -> None:

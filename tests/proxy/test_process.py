@@ -281,7 +281,7 @@ async def test_one_that_knows_no_server_does_not_take_over(
     monkeypatch.setattr("headgate.proxymain.FIRST_TARGETS_S", 0.05)
     old = await started()
     follow = "[agent]\nurl = 'http://127.0.0.1:1'\ndatabase = 'main'\n[follow]\n"
-    with pytest.raises(RelayFault, match="the process before serves on"):
+    with pytest.raises(RelayFault, match="the old process keeps serving"):
         await started(follow)
     assert not old._handed_over.is_set()
     assert (await ask(old, "GET", "/readyz"))[0] == 200

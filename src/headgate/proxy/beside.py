@@ -25,7 +25,7 @@ class Beside:
     async def run(self, call: Callable[[], T]) -> T:
         """What it returns or raises; OSError while the call before it has not come back."""
         if not self._busy.acquire(blocking=False):
-            raise OSError(f"{self._name}: the call before this one hangs still")
+            raise OSError(f"{self._name}: the call before this one still hangs")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 

@@ -146,14 +146,14 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_budget_waiting",
         GAUGE,
         _BUDGET,
-        "Sessions held now, by a delay or a penalty.",
+        "Sessions delayed now, by a delay or a penalty.",
         _budget(lambda one: one.sleeping),
     ),
     Series(
         "headgate_proxy_budget_estimated_seconds_total",
         COUNTER,
         _BUDGET,
-        "Server time that the admitted were estimated at.",
+        "Estimated server time of admitted statements.",
         _budget(lambda one: one.estimated_ns / 1e9),
     ),
     Series(
@@ -181,7 +181,7 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_budget_running",
         GAUGE,
         _BUDGET,
-        "Statements at work under it now.",
+        "Statements that run under it now.",
         _running,
     ),
     Series(
@@ -210,7 +210,7 @@ BUDGETS: tuple[Series, ...] = (
         "headgate_proxy_told_health",
         GAUGE,
         ("health",),
-        "1 for what the relay believes of the database's health, else 0.",
+        "1 for the health of the database as the relay knows it, else 0.",
         _told_health,
     ),
     Series(

@@ -319,7 +319,7 @@ def _with_loss(rule: Part, terms: GateTerms) -> Part:
     """Nobody knows the health of a client that a rule is on as well."""
     if terms.on_loss in (Act.PASS, Act.WARN) or terms.mode is not GateMode.ENFORCE:
         return rule
-    lost = Part(1.0, terms.on_loss, Cause.LOSS, False, "nobody knows the health", 1.0)
+    lost = Part(1.0, terms.on_loss, Cause.LOSS, False, "the health is not known", 1.0)
     return compose(rule, lost)
 
 
@@ -735,10 +735,10 @@ class Gates:
         clients = sum(len(group.members) for group in groups if _acts(group))
         gated = [group for group in groups if group.gated]
         unknown = next((g.outcome for g in gated if g.outcome and not g.outcome.health.known), None)
-        why = f"; nobody knows the health: {unknown.health.reason}" if unknown else ""
+        why = f"; the health is not known: {unknown.health.reason}" if unknown else ""
         if self._unplaced:
             why += (
-                f"; {len(self._unplaced)} names that rules speak of have no place in the table of "
+                f"; {len(self._unplaced)} names in rules have no place in the table of "
                 "clients: raise memory.clients"
             )
         count = sum(self._is_gated(identity) for _, identity in self._clients.values())

@@ -167,7 +167,7 @@ def _inherited(
             raise RelayFault(f"process {pid} handed over {len(fds)} files for {len(places) + 1}")
         return Inheritance(line, pid, Laid(**answer["laid"]), fds, places)
     except (KeyError, TypeError) as error:
-        fault = RelayFault(f"process {pid} hands over in words that are not understood: {error}")
+        fault = RelayFault(f"process {pid} sent a handover message that is not valid: {error}")
     except RelayFault as error:
         fault = error
     line.close()
@@ -348,7 +348,7 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         said = json.loads(body)
     except ValueError:
-        raise RelayFault("it does not speak the words of a hand-over") from None
+        raise RelayFault("it does not speak the handover protocol") from None
     if not isinstance(said, dict):
-        raise RelayFault("it does not speak the words of a hand-over")
+        raise RelayFault("it does not speak the handover protocol")
     return said

@@ -98,7 +98,7 @@ def adopt(fd: int, laid: Laid, terms: MemoryTerms) -> SharedMemory:
 
 def _check(fd: int, laid: Laid, terms: MemoryTerms) -> None:
     if not fcntl.fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK:
-        raise RelayFault("the memory that was handed over is not sealed, so it is none of ours")
+        raise RelayFault("the memory that was handed over is not sealed, so it is not a proxy's")
     if os.fstat(fd).st_size < laid.total_bytes or laid.region_bytes < ctypes.sizeof(HgRegion):
         raise RelayFault(f"the memory that was handed over has not {laid.total_bytes} bytes")
     with mmap.mmap(fd, laid.total_bytes) as mapping:

@@ -18,8 +18,8 @@ MAX_CLIENTS = 200
 LABELS: dict[str, str] = {
     "budget": "the first 200 by name; the rest together is `other`",
     "by": "what blocked it: `budget`, `rule`, `health`, `pace`, `loss`, `cancel`, `limit`",
-    "client": "the 200 with the most statements; the rest together is `other`. Who overtakes "
-    "another leaves `other`, which falls then: leave it out of rates",
+    "client": "the 200 with the most statements; the rest together is `other`. A client "
+    "that overtakes another leaves `other`, which falls then: leave it out of rates",
     "health": "`healthy`, `unhealthy`, `unknown`",
     "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
     "loop": "`epoll`, `io_uring`",
@@ -204,7 +204,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_statements_total",
         _C,
         (),
-        "Statements that this process has taken in.",
+        "Statements that this process has received.",
         _total("statements"),
     ),
     Series("headgate_proxy_cancels_total", _C, (), "Cancel requests.", _total("cancels")),
@@ -219,7 +219,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_untrusted_tags_total",
         _C,
         (),
-        "Tags that were not believed.",
+        "Tags that were not trusted.",
         _total("untrusted_tags"),
     ),
     Series(
@@ -247,7 +247,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_lost_events_total",
         _C,
         (),
-        "Events that Python did not take in time; no statement is harmed by it.",
+        "Events lost because Python was too slow; no statement is affected.",
         _total("lost_events"),
     ),
     Series(
@@ -296,7 +296,7 @@ SERIES: tuple[Series, ...] = (
         "headgate_proxy_client_passed_in_transaction_total",
         _C,
         _CLIENT,
-        "Statements let go on inside a transaction that would have been acted upon.",
+        "Statements inside a transaction that ran, but would have been blocked or delayed outside.",
         _client(lambda one: one.passed),
     ),
     Series(
@@ -342,7 +342,7 @@ SERIES: tuple[Series, ...] = (
         _uncounted,
     ),
     *BUDGETS,
-    Series("headgate_proxy_part_healthy", _G, ("part",), "1: that part does its work.", _parts),
+    Series("headgate_proxy_part_healthy", _G, ("part",), "1 while that part works.", _parts),
     Series("headgate_proxy_targets", _G, ("role",), "Servers that take new sessions.", _targets),
     Series(
         "headgate_proxy_release_total",

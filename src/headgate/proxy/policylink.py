@@ -112,7 +112,7 @@ class PolicyLink:
             await self._take(reply, line.url)
         else:
             detail = _detail(reply.body)
-            self._failed(f"{line.url} has no policy for us: status {reply.status}: {detail}")
+            self._failed(f"{line.url} has no policy for it: status {reply.status}: {detail}")
 
     async def _take(self, reply: Reply, url: str) -> None:
         try:

@@ -274,7 +274,7 @@ def problems(facts: Facts, seen: Seen) -> list[str]:
     counts = totals(seen.threads)
     found = [f"{part.name}: {part.summary}" for part in seen.parts if not part.healthy]
     if not any(target.primary or target.replica for target in seen.targets):
-        found.insert(0, "there is no server to send sessions to")
+        found.insert(0, "no server takes sessions")
     if facts.settings_fault:
         found.append(
             f"the settings file is invalid, the last good one stays: {facts.settings_fault}"
@@ -287,7 +287,7 @@ def problems(facts: Facts, seen: Seen) -> list[str]:
         found.append(f"all {facts.max_sessions} sessions are taken (max_sessions)")
     if counts.get("out_of_buffers"):
         found.append(
-            f"{counts['out_of_buffers']} sessions ended for want of buffers (max_buffer_mb)"
+            f"{counts['out_of_buffers']} sessions ended because no buffer was free (max_buffer_mb)"
         )
     if seen.clients_full:
         found.append("more clients than [memory] clients: further ones count as `others`")

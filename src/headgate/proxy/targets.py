@@ -453,7 +453,7 @@ class FollowedTargets:
         if self._unplaced:
             names = ", ".join(self._unplaced)
             unplaced = (
-                f"nobody says where {names} listens: name it among the servers, or set a port"
+                f"the address of {names} is not known: name it among the servers, or set a port"
             )
         faults = [f"{host}: {why}" for host, why in self._addresses.faults.items()]
         return [doubt, unplaced, self._putter.fault, *faults, *unfit]
