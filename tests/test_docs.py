@@ -159,7 +159,7 @@ def test_every_section_of_the_file_is_documented(name: str) -> None:
 
 def test_every_rollup_and_policy_is_documented() -> None:
     assert set(ROLLUP_MEANINGS) == {*AGGREGATES, *COUNTING}
-    rollups = section(page("settings.md"), "### Roll-ups")
+    rollups = section(page("settings.md"), "### Rollups")
     assert [name for name in (*AGGREGATES, *COUNTING) if f"| `{name}` |" not in rollups] == []
     shard = page("shard.md")
     policies = [setting.name for setting in ROLLUP_SETTINGS]
