@@ -339,7 +339,7 @@ class TestShard:
             lead.settings.write_text(settings.replace(EVERY, "heartbeat_interval_s = 0"))
             lead.start()
             names = [replica.name for replica in shared.replicas]
-            answer = shared.refusal(because("heartbeat_dead", "its writer is gone", *names))
+            answer = shared.refusal(because("heartbeat_dead", "writer has stopped", *names))
             assert all(replica.name in answer["reason"] for replica in shared.replicas)
         finally:
             lead.settings.write_text(settings)
@@ -452,7 +452,7 @@ class TestShard:
             shared.await_whole()
             with stopped(middle):
                 shared.refusal(lambda lag: lag["cause"] is not None)
-                shared.await_host(last, because("heartbeat_dead", "above this one"))
+                shared.await_host(last, because("heartbeat_dead", "a replica upstream"))
                 eventually(lambda: shared.seen_lag(middle)["cause"] == "replication_stopped")
         finally:
             shard.follow(last, shared.primary)
