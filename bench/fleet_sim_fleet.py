@@ -22,7 +22,7 @@ from headgate.core.change import (
     item_key,
     shard_key,
 )
-from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import head_bytes, item_bytes
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Put
 from headgate.core.log_copy import LogCopy

@@ -28,8 +28,8 @@ from tests.fixtures.memory_store import MemoryStore
 from bench.fleet_sim_scenes import Spread
 from bench.load import cpu_s, table
 from headgate.agent.changebook import ChangeBook
-from headgate.agent.changeshelf import ChangeShelf
 from headgate.agent.clock import Dice, SystemClock
+from headgate.agent.inforce import ChangeShelf
 from headgate.agent.logbeat import LogBeat
 from headgate.agent.logfollower import LogFollower
 from headgate.agent.logmirror import Mirror

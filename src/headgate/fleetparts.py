@@ -25,7 +25,6 @@ from headgate.agent.inforce import SharedInForce
 from headgate.agent.logbeat import LogBeat
 from headgate.agent.logcopies import LogCopies
 from headgate.agent.logfollower import LogFollower
-from headgate.agent.logmeter import MeteredLog
 from headgate.agent.logmirror import Mirror
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.patroni import ConfirmPace, PatroniFollower, PatroniRoleProbe
@@ -56,14 +55,14 @@ from headgate.peers.fleetfeed import AgentReader
 from headgate.settings.agent import Settings
 from headgate.settings.fleet import EtcdAccess, FleetSettings
 from headgate.settings.sections import AgentSettings
-from headgate.stores.logcache import LogCache
-from headgate.stores.roster import RosterFile
+from headgate.stores.logcache import LogCache, RosterFile
 from headgate.version import VERSION
 from headgate.wire.fleet import iso
 from headgate.wiring import advertised, answers_of, faults_of, places_of
 
 if TYPE_CHECKING:
     from headgate.stores.etcd import EtcdAccess as StoreAccess
+    from headgate.stores.etcd import EtcdStore
 
 log = structlog.get_logger()
 
@@ -124,10 +123,10 @@ class FleetParts:
         self._clock = clock
         self._roll = roll
         self._began_at = clock.now().mono_s
-        store = store_of(fleet, roll)
-        if host.tracer is not None:
-            store = traced_shared_log(store, host.tracer)
-        self.store = MeteredLog(store)
+        etcd = store_of(fleet, roll)
+        self._requests = etcd.requests
+        tracer = host.tracer
+        self.store = etcd if tracer is None else traced_shared_log(etcd, tracer)
         self.timing = FleetTiming.of(
             beat_interval_s=fleet.beat_interval_s, timeout_s=fleet.timeout_s
         )
@@ -223,9 +222,7 @@ class FleetParts:
     def look(self) -> FleetLook:
         """For status, readiness and metrics."""
         in_force = self.in_force
-        return FleetLook(
-            in_force, self.store.requests, self.view, lambda: in_force.faults, self._notes
-        )
+        return FleetLook(in_force, self._requests, self.view, lambda: in_force.faults, self._notes)
 
     def _notes(self) -> list[str]:
         told = []
@@ -399,13 +396,13 @@ def fleet_parts(settings: Settings, host: Host, clock: Clock, roll: Roll) -> Fle
     return FleetParts(settings, settings.fleet, host, clock, roll)
 
 
-def store_of(fleet: FleetSettings, roll: Roll) -> SharedLog:
+def store_of(fleet: FleetSettings, roll: Roll) -> EtcdStore:
     return etcd_store(fleet.etcd, fleet.prefix, roll, timeout_s=fleet.timeout_s, names_data=True)
 
 
 def etcd_store(
     access: EtcdAccess, prefix: str, roll: Roll, *, timeout_s: float, names_data: bool = False
-) -> SharedLog:
+) -> EtcdStore:
     from headgate.stores import etcd  # Its HTTP client takes a moment to load.
 
     return etcd.EtcdStore(

@@ -14,7 +14,7 @@ from headgate.agent.logfollower import LogFollower
 from headgate.agent.logmirror import Mirror
 from headgate.core.beat import Beat, beat_bytes
 from headgate.core.change import BEAT, HEAD, WIDE, ChangeKind, Item, followed_prefixes, log_key
-from headgate.core.change_codec import head_bytes, item_bytes, read_head
+from headgate.core.change_log import head_bytes, item_bytes, read_head
 from headgate.core.fleet_timing import FleetTiming
 from headgate.core.keyvalue import Changes, Compare, Listing, Put
 from headgate.core.reach import EVERYWHERE, Reach

@@ -19,8 +19,7 @@ from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.ruledrafts import Asked, Here
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.change import HEAD, Item, item_key
-from headgate.core.change_codec import head_bytes, item_bytes
-from headgate.core.change_log import ChangeMade, LogState
+from headgate.core.change_log import ChangeMade, LogState, head_bytes, item_bytes
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.reach import HERE, Place
 from headgate.core.records import AuditEntry

@@ -21,11 +21,8 @@ from headgate.agent.budgetlayers import (
 )
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_codec import item_bytes, read_item
-from headgate.core.change_log import name_of
-from headgate.core.change_parts import numbered
-from headgate.core.layers import layers_at
-from headgate.core.reach import HERE, Place, parse_reach
+from headgate.core.change_log import item_bytes, name_of, numbered, read_item
+from headgate.core.reach import HERE, Place, layers_at, parse_reach
 from headgate.traffic.policy import Mode
 
 ASKED = Asked("ann", 1000.0)

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from headgate.agent.changebook import ChangeBook
 from headgate.agent.widemetrics import WideMetrics
 from headgate.core.change import Item
-from headgate.core.change_codec import item_bytes
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
-from headgate.core.change_log import What, stands
-from headgate.core.copies import Copies
+from headgate.core.change_log import Copies, What, item_bytes, stands
 from headgate.core.reach import HERE, Reach, parse_reach
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
 from headgate.traffic.policy import Mode

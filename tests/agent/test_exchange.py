@@ -14,8 +14,7 @@ from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item, item_key
-from headgate.core.change_codec import item_bytes
-from headgate.core.change_log import LogState
+from headgate.core.change_log import LogState, item_bytes
 from headgate.core.exchange import KEEP_S, Offer
 from headgate.core.reach import HERE, parse_reach
 from headgate.core.samples import Absent, Cause

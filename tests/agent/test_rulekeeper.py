@@ -13,16 +13,14 @@ from typing import Any, cast
 import pytest
 
 from headgate.agent.changebook import NoSuchItem, OwnBook
-from headgate.agent.changenotes import KEEP_TIME_S as KEEP_S
-from headgate.agent.changenotes import RULE_TIME
 from headgate.agent.changetime import ChangeTime, parse_mark
+from headgate.agent.followedrules import RuleEntry
 from headgate.agent.inforce import OwnInForce
 from headgate.agent.ruledrafts import Here
-from headgate.agent.rulekeeper import SLICE, RuleKeeper
-from headgate.agent.rulesteps import RuleEntry
+from headgate.agent.rulekeeper import KEEP_TIME_S as KEEP_S
+from headgate.agent.rulekeeper import RULE_TIME, SLICE, RuleKeeper
 from headgate.core.change import ITEMS, ChangeKind, Item, item_key
-from headgate.core.change_codec import item_bytes
-from headgate.core.change_log import ChangeMade
+from headgate.core.change_log import ChangeMade, item_bytes
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.names import parse_identity
 from headgate.core.overlay import Overlay
@@ -32,7 +30,7 @@ from headgate.core.rule_settings import KnownMetric, RuleLimits
 from headgate.core.rules import NO_RULES, RuleBook
 from headgate.core.samples import BootInstant, Instant
 from headgate.errors import Conflict, InvalidSettings, OutcomeUnknown, StoreUnavailable
-from headgate.http.fleet_ruling import entry_of
+from headgate.http.ruling import entry_of
 from headgate.stores.sqlite import SqliteStore
 from tests.agent.fakes import HandClock, settle
 from tests.builders import NOW

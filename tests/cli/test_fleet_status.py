@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from headgate.agent.registry import FleetLedger, Noted
+from headgate.agent.picture import FleetLedger, Noted
 from headgate.cli.api import connect
 from headgate.cli.documents import read
 from headgate.cli.fleet_pages import PATH

@@ -9,7 +9,7 @@ import pytest
 from headgate.agent.ports import SharedLog
 from headgate.core.keyvalue import Compare, Entry, Put
 from headgate.errors import Conflict, StoreUnavailable
-from headgate.stores.etcd.limits import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
+from headgate.stores.etcd.client import MAX_COMMIT_BYTES, MAX_COMMIT_OPS
 from tests.contracts.fleets import Fleet
 
 HARD_VALUES = [b"", b"\x00", b"\xff\xfe", "🐘".encode(), b"x" * 50_000]

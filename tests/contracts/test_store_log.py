@@ -12,7 +12,7 @@ import pytest
 
 from headgate.agent.ports import Store
 from headgate.core.change import log_key
-from headgate.core.change_codec import MAX_OWN_ITEM_BYTES
+from headgate.core.change_log import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.records import AuditEntry
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable

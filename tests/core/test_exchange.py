@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.change import ChangeKind, Item, item_key, shard_items
-from headgate.core.change_codec import item_bytes
-from headgate.core.change_log import counted_from, ends_at, is_taken_out
-from headgate.core.copies import Copies, both
+from headgate.core.change_log import Copies, both, counted_from, ends_at, is_taken_out, item_bytes
 from headgate.core.exchange import (
     KEEP_S,
     MAX_OVER,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.rule_advice import advise
 from headgate.core.rule_settings import (
     KnownMetric,
     RuleLimits,
     RuleSpec,
+    advise,
     parse_kept,
     parse_rule,
     written,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_codec import item_bytes, read_item
+from headgate.core.change_log import item_bytes, read_item
 from headgate.core.fleet_members import read_member
 from headgate.core.fleet_told import read_told
 from headgate.core.reach import parse_reach

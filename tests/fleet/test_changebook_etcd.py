@@ -11,7 +11,7 @@ import pytest
 from headgate.agent.changebook import ChangeBook
 from headgate.agent.clock import SystemClock
 from headgate.core.change import HEAD, ITEMS, LOG
-from headgate.core.change_codec import read_head, read_item
+from headgate.core.change_log import read_head, read_item
 from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import OutcomeUnknown
 from headgate.stores.etcd import EtcdAccess, EtcdStore

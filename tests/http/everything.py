@@ -25,7 +25,7 @@ from headgate.agent.standby import Standby
 from headgate.agent.unthrottled import Told
 from headgate.agent.watch import Watch
 from headgate.core.builtins import BUILTINS
-from headgate.core.copies import CopyState
+from headgate.core.change_log import CopyState
 from headgate.core.decision import Verdict
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headgate.core.change import Item
-from headgate.core.change_codec import item_bytes
+from headgate.core.change_log import item_bytes
 from headgate.core.exchange import MAX_SHARED_BYTES, Inventory, Offer, version_of
 from headgate.core.reach import parse_reach
 from headgate.core.samples import Absent, Cause

@@ -13,7 +13,7 @@ import headgate
 from headgate.agent.demand import Work
 from headgate.agent.metrickeeper import NoSuchMetric
 from headgate.agent.standby import Standby
-from headgate.core.copies import CopyState
+from headgate.core.change_log import CopyState
 from headgate.core.health import ShardHealth, stand
 from headgate.core.names import Scope
 from headgate.core.samples import Absent, Cause, Sample

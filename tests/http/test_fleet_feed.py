@@ -13,7 +13,7 @@ import pytest
 
 from headgate.agent.logmirror import MAX_LOG_BYTES, Mirror
 from headgate.core.change import BEAT, HEAD, WIDE, followed_prefixes, shard_items
-from headgate.core.change_codec import MAX_ITEM_BYTES, head_bytes
+from headgate.core.change_log import MAX_ITEM_BYTES, head_bytes
 from headgate.core.keyvalue import Changes, Event, Listing, Put
 from headgate.errors import Compacted, StoreRefused, StoreUnavailable
 from headgate.peers.access import PeerAccess

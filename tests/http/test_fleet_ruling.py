@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.core.change import HEAD, ITEMS
-from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import head_bytes, item_bytes
 from headgate.core.keyvalue import Put
 from headgate.core.reach import Place
 from headgate.errors import StoreUnavailable

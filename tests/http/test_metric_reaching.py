@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.core.change import ITEMS
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, VIEWER, Plan, Served, serving

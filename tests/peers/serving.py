@@ -25,8 +25,7 @@ from headgate.agent.recorder import Recorder
 from headgate.agent.sampler import Sampler
 from headgate.agent.shards import NoSuchMember
 from headgate.core.activity import Activity, Idleness
-from headgate.core.change_log import ChangeMade
-from headgate.core.copies import Copies
+from headgate.core.change_log import ChangeMade, Copies
 from headgate.core.metrics import Engine
 from headgate.core.samples import Absent, Cause, Instant, Sample
 from headgate.core.shard import Handover, Pull, ShardView, Skip

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.copies import Copies
+from headgate.core.change_log import Copies
 from headgate.core.exchange import Answer, Inventory, Offer, Page, Version
 from headgate.errors import InvalidRequest, PeerFailed
 from headgate.wire.exchange import (

@@ -12,6 +12,7 @@ from typing import Any
 
 from headgate.agent.budgetedition import ANOTHER, RESERVED_NAMES
 from headgate.agent.budgetlayers import merged
+from headgate.agent.changetime import iso
 from headgate.agent.logwriter import Draft, NoSuchItem
 from headgate.agent.ruledrafts import (
     UNCHANGED,
@@ -20,7 +21,6 @@ from headgate.agent.ruledrafts import (
     is_change,
     taken_out,
 )
-from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.change_log import LogState, budget_id, stands
 from headgate.core.lint import Advice, Severity

@@ -44,11 +44,15 @@ from headgate.agent.rollback import of_sorts, restored, rolled_back
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
 from headgate.core.change import MAX_REVISIONS, MEMBERS, SHARDS, ChangeKind, Item, Revision, log_key
-from headgate.core.change_codec import read_revision_at
 from headgate.core.change_files import parse_file
-from headgate.core.change_log import ChangeMade, LogState, Reached
-from headgate.core.change_parts import MAX_PART_KEYS
-from headgate.core.copies import Copies
+from headgate.core.change_log import (
+    MAX_PART_KEYS,
+    ChangeMade,
+    Copies,
+    LogState,
+    Reached,
+    read_revision_at,
+)
 from headgate.core.exchange import Entry, Inventory, apart, shards_of
 from headgate.core.fleet_reached import prefixes_of, reached_by
 from headgate.core.lint import Advice, Severity

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from headgate.agent.budgetdrafts import check_budget_room, judged
+from headgate.agent.changetime import iso
 from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import known
 from headgate.agent.ruledrafts import (
@@ -29,7 +30,6 @@ from headgate.agent.ruledrafts import (
     rule_item,
     rule_spec,
 )
-from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item, item_key
 from headgate.core.change_files import MAX_FAULTS, SECTIONS, ChangeFile, FileEntry, known_by
 from headgate.core.change_log import (

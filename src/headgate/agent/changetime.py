@@ -1,6 +1,6 @@
 """Time as changes that end count it: it goes on with the monotonic clock, and never back (R87).
 
-Noted every few seconds (changenotes.py) together with the wall clock and the time since the machine
+Noted every few seconds (rulekeeper.py) together with the wall clock and the time since the machine
 booted. After a restart it goes on from there, plus what has passed
 meanwhile: by the time since boot, which nobody can set, while it is the same boot; after another
 boot by the wall clock, if that says so. Thus a clock that stands behind after a restart gives no
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headgate.agent.ports import Clock
@@ -211,3 +212,7 @@ class ChangeTime:
     def _to_note(self, name: str) -> tuple[float, float] | None:
         term = self._terms.get(name)
         return None if term is None or term.ruled_at is None else (term.set_at, term.ruled_at)
+
+
+def iso(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")

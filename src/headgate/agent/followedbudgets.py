@@ -1,7 +1,7 @@
 """The budgets of both logs as this agent has them.   items, places ──► FollowedBudgets ──► Budgets
 
 Each database has its layers of both: those of the fleet that meet it, and on top what was changed
-at this agent (core/layers.py says what counts).
+at this agent (core/reach.py says what counts).
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from headgate.agent.budgetitems import (
     read_policy,
 )
 from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBudget
-from headgate.agent.changeshelf import ChangeMemory
 from headgate.agent.changetime import ChangeTime
+from headgate.agent.inforce import ChangeMemory
 from headgate.core.change import FORGET_AFTER_S, ChangeKind, Item
 from headgate.core.change_log import ends_at
-from headgate.core.layers import layers_at
-from headgate.core.reach import HERE, Place
+from headgate.core.reach import HERE, Place, layers_at
 from headgate.core.rule_times import parse_date_time
 from headgate.errors import Fault, InvalidSettings
 from headgate.traffic.parse import parse_budget, written

@@ -13,18 +13,90 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from headgate.agent.changeshelf import ChangeMemory
-from headgate.agent.changetime import ChangeTime, TimeMark
-from headgate.agent.rulesteps import Origin, RuleEntry, value_of
-from headgate.agent.schedules import check_zone
+from headgate.agent.changetime import STEP_S, ChangeTime, TimeMark, iso, parse_mark
+from headgate.agent.inforce import ChangeMemory
+from headgate.agent.schedules import check_zone, windows_ahead
 from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item
 from headgate.core.change_log import ends_at
-from headgate.core.reach import HERE, Place
+from headgate.core.lint import Advice
+from headgate.core.reach import HERE, Place, Reach
 from headgate.core.records import AuditEntry
-from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept
-from headgate.core.rules import NO_LIMITS
+from headgate.core.rule_settings import RULE_SETTINGS, RuleSpec, parse_kept, written
+from headgate.core.rule_times import parse_date_time
+from headgate.core.rules import NO_LIMITS, Rule, Window
 from headgate.core.samples import Instant
 from headgate.errors import InvalidSettings
+
+NEVER: tuple[Window, ...] = ()
+"""No clock brings back what was lifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The change of a log that a rule is of: as what, how far, and by which revision."""
+
+    item_id: str
+    reach: Reach
+    n: int
+    set_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """One rule as it is kept, and as it is judged by."""
+
+    spec: RuleSpec
+    ends_mono_s: float
+    """By this the rule ends, whatever becomes of the wall clock."""
+    origin: Origin
+    advice: tuple[Advice, ...] = ()
+    unread: str = ""
+    """Of one that a newer version set for the fleet: why it cannot be read here. Its spec is then
+    no more than its name, whom it is on, and its end."""
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def in_book(self, now: Instant) -> Rule:
+        """As the book has it: with its windows, and with an end that no clock can put off."""
+        rule, schedule = self.spec.rule, self.spec.schedule
+        if self.spec.lifted_by:
+            return replace(rule, windows=NEVER)
+        by_mono = now.wall_s + self.ends_mono_s - now.mono_s
+        if by_mono < rule.expires_at - STEP_S:
+            rule = replace(rule, expires_at=by_mono)
+        if schedule is not None:
+            rule = replace(rule, windows=windows_ahead(schedule, now.wall_s))
+        return rule
+
+
+def value_of(spec: RuleSpec) -> Mapping[str, Any]:
+    """As it is kept and audited: in times that a person can read."""
+    rule = spec.rule
+    value: dict[str, Any] = {
+        **written(rule, spec.schedule),
+        "expires_at": iso(rule.expires_at),
+        "created_at": iso(rule.created_at),
+        "created_by": rule.created_by,
+        "set_at": iso(spec.set_at),
+    }
+    if spec.ruled_at is not None:
+        value["ruled_at"] = spec.ruled_at
+    if spec.charged:
+        value["charged"] = dict(spec.charged)
+    texts = {"pair": spec.pair, "suspended": spec.suspended, "lifted_by": spec.lifted_by}
+    return value | {key: text for key, text in texts.items() if text}
+
+
+def mark_of(value: Mapping[str, Any]) -> TimeMark | None:
+    """A rule that was set here tells how far time had come when its end was set, by both clocks."""
+    try:
+        set_at = parse_date_time(value.get("set_at"))
+    except ValueError:
+        return None
+    return parse_mark({"ruled_s": value.get("ruled_at"), "wall_s": set_at})
+
 
 log = structlog.get_logger()
 

@@ -12,18 +12,18 @@ revision 0, until it says something of that key again.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import structlog
 
-from headgate.agent.feedlog import FeedLog
 from headgate.agent.ports import Clock
 from headgate.core.beat import Beat, read_beat
 from headgate.core.change import BEAT, HEAD, ITEMS, Item
-from headgate.core.change_codec import head_bytes, read_head, read_item_at
-from headgate.core.change_log import ends_at, is_taken_out
+from headgate.core.change_log import ends_at, head_bytes, is_taken_out, read_head, read_item_at
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.core.log_copy import LogCopy
 from headgate.errors import Compacted, StoreUnavailable
@@ -441,3 +441,95 @@ def _beat(entry: Entry) -> Beat | None:
     except ValueError as error:
         log.warning("fleet.beat_unreadable", detail=str(error))
         return None
+
+
+class _Record(NamedTuple):
+    mark: int
+    events: tuple[Event, ...]
+
+    @property
+    def newest(self) -> int:
+        return max(event.revision for event in self.events)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(event.key) + len(event.value or b"") for event in self.events)
+
+
+class FeedLog:
+    """What an agent has to tell others of its shard.
+
+    Two ways to say from where on. A revision is the store's own, and good for whoever comes from
+    elsewhere; but of the newest commit a part may come late. A mark counts what was laid in here,
+    in the order in which it was heard: who has been told up to it has missed nothing, and is told
+    nothing twice.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_floor",
+        "_lowest_mark",
+        "_max_bytes",
+        "_max_records",
+        "_records",
+        "mark",
+    )
+
+    def __init__(self, first_mark: int, *, max_records: int, max_bytes: int) -> None:
+        """`first_mark`: higher than any that was given out before a restart."""
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._records: deque[_Record] = deque()
+        self._bytes = 0
+        self._floor = 0
+        """Changes beyond this revision are all here."""
+        self.mark = self._lowest_mark = first_mark
+        """How far it has come."""
+
+    def append(self, events: tuple[Event, ...]) -> None:
+        self.mark += 1
+        record = _Record(self.mark, events)
+        if self._records and _same_single_key(self._records[-1], record):
+            # Beats: who has missed some needs the last one only, and nothing else lay between.
+            self._bytes -= self._records.pop().bytes
+        self._records.append(record)
+        self._bytes += record.bytes
+        while len(self._records) > self._max_records or (
+            self._bytes > self._max_bytes and len(self._records) > 1
+        ):
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._records.popleft()
+        self._bytes -= oldest.bytes
+        self._floor = max(self._floor, oldest.newest)
+        self._lowest_mark = oldest.mark
+
+    def forget(self, floor: int) -> None:
+        """Whoever was told something by its mark, or is not yet at `floor`, lists anew."""
+        self._records.clear()
+        self.mark += 1
+        self._bytes, self._floor, self._lowest_mark = 0, floor, self.mark
+
+    def after_mark(self, mark: int) -> list[Event]:
+        if not self._lowest_mark <= mark <= self.mark:
+            raise Compacted("what was told since is no longer known: list anew")
+        return _in_order(record for record in self._records if record.mark > mark)
+
+    def after_revision(self, revision: int) -> list[Event]:
+        if revision < self._floor:
+            raise Compacted(
+                f"changes after revision {revision} are known from {self._floor} on: list anew"
+            )
+        return [event for event in _in_order(self._records) if event.revision > revision]
+
+
+def _in_order(records: Iterable[_Record]) -> list[Event]:
+    """By commit: pieces of one may have come apart."""
+    events = [event for record in records for event in record.events]
+    return sorted(events, key=lambda event: event.revision)
+
+
+def _same_single_key(one: _Record, other: _Record) -> bool:
+    alone = len(one.events) == len(other.events) == 1
+    return alone and one.events[0].key == other.events[0].key

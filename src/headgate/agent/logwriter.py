@@ -23,28 +23,24 @@ import structlog
 from headgate.agent.ports import Clock, SharedLog
 from headgate.core.beat import Beat, read_beat
 from headgate.core.change import BEAT, HEAD, ITEMS, MAX_REVISIONS, Edit, Item, Revision, log_key
-from headgate.core.change_codec import (
-    MAX_ITEM_BYTES,
-    head_bytes,
-    item_bytes,
-    op_of,
-    read_head,
-    read_item_at,
-    revision_bytes,
-)
 from headgate.core.change_log import (
+    MAX_ITEM_BYTES,
     ChangeMade,
     ChangeName,
     LogState,
-    newest,
-    summary_of,
-)
-from headgate.core.change_parts import (
+    head_bytes,
+    item_bytes,
     lease_s,
+    newest,
     numbered,
+    op_of,
     oversized,
     parts_of,
     put_by,
+    read_head,
+    read_item_at,
+    revision_bytes,
+    summary_of,
 )
 from headgate.core.keyvalue import Compare, Entry, Listing, Put
 from headgate.core.lint import Advice

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.agent.changetime import iso
 from headgate.agent.ownitems import put, standing
 from headgate.agent.ruledrafts import Asked
-from headgate.agent.rulesteps import iso
 from headgate.agent.shard import Shard
 from headgate.agent.shards import PEER, RUNTIME, SKIP
 from headgate.core.change import Edit, Item

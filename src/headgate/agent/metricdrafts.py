@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from headgate.agent.changetime import iso
 from headgate.agent.logwriter import Draft
 from headgate.agent.ownitems import put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
-from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import LogState, ends_at, stands
 from headgate.core.lint import Advice, Severity, lint_metric

@@ -50,11 +50,10 @@ from headgate.agent.ruledrafts import Asked
 from headgate.agent.sampler import CLOSE_TIMEOUT_S, Sampler, take
 from headgate.core.change import OURSELVES, Item
 from headgate.core.change_log import ChangeMade, LogState, ends_at
-from headgate.core.layers import layers_at
 from headgate.core.lint import Advice
 from headgate.core.metrics import MetricSpec
 from headgate.core.names import parse_metric
-from headgate.core.reach import HERE, Place, Reach
+from headgate.core.reach import HERE, Place, Reach, layers_at
 from headgate.core.rollup import AGGREGATES
 from headgate.core.samples import Cause, Instant, Reading
 from headgate.errors import Conflict, InvalidSettings, ProbeFailed, StoreUnavailable

@@ -12,8 +12,8 @@ from typing import Any, Generic, NotRequired, Protocol, TypedDict, TypeVar
 
 import structlog
 
-from headgate.agent.changeshelf import ChangeMemory
 from headgate.agent.changetime import ChangeTime
+from headgate.agent.inforce import ChangeMemory
 from headgate.agent.logwriter import Draft
 from headgate.agent.ports import Clock
 from headgate.agent.ruledrafts import Asked

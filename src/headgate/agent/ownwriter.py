@@ -38,16 +38,19 @@ from headgate.core.change import (
     Item,
     Revision,
 )
-from headgate.core.change_codec import MAX_OWN_ITEM_BYTES, item_bytes, read_item_at
 from headgate.core.change_log import (
+    MAX_OWN_ITEM_BYTES,
+    MAX_PART_KEYS,
     ChangeMade,
     ChangeName,
     LogState,
     is_taken_out,
+    item_bytes,
     name_of,
+    put_by,
+    read_item_at,
     summary_of,
 )
-from headgate.core.change_parts import MAX_PART_KEYS, put_by
 from headgate.core.exchange import (
     MAX_SHARED_BYTES,
     Entry,

@@ -14,16 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from headgate.agent.followedrules import value_of
 from headgate.agent.logwriter import Draft, NoSuchItem
-from headgate.agent.rulesteps import favor_targets, value_of
 from headgate.agent.schedules import check_zone
 from headgate.core.change import ChangeKind, Edit, Item
-from headgate.core.change_log import LogState, ends_at, is_taken_out, name_of, stands
-from headgate.core.change_parts import KEEP_S
+from headgate.core.change_log import KEEP_S, LogState, ends_at, is_taken_out, name_of, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.names import parse_metric
 from headgate.core.reach import EVERYWHERE, HERE, Reach
-from headgate.core.rule_advice import advise, not_held
 from headgate.core.rule_settings import (
     FIXED,
     LOCK_OUT,
@@ -32,8 +30,11 @@ from headgate.core.rule_settings import (
     KnownMetrics,
     RuleLimits,
     RuleSpec,
+    advise,
+    not_held,
     parse_kept,
     parse_rule,
+    parse_target,
     written,
 )
 from headgate.core.rules import EVERYONE, Kind, Rule
@@ -268,6 +269,24 @@ class RuleDrafts:
             if one.code != ELSEWHERE:
                 yield one
         yield from _unmeasured(spec.rule, known)
+
+
+def favor_targets(target: str, over: str) -> tuple[str, str]:
+    """Whom to leave alone, and whom to refuse. Who is in both must be left alone: that takes a
+    rule on both, for among equals the stricter wins."""
+    faults = []
+    for place, given in (("target", target), ("over", over)):
+        try:
+            parse_target(given)
+        except ValueError as error:
+            faults.append(Fault(f"favor.{place}", str(error)))
+    if not faults and target in (over, EVERYONE):
+        faults.append(Fault("favor.target", f"{target} cannot be favored over {over}"))
+    if faults:
+        raise InvalidSettings(faults)
+    if over == EVERYONE:
+        return target, over
+    return ":".join(dict.fromkeys([*target.split(":"), *over.split(":")])), over
 
 
 class Neighbours:

@@ -1,7 +1,7 @@
 """Keep the rules in force.   logs ──follow──► RuleKeeper ──RuleBook, whole──► checker
 
 What is set comes from two logs: the agent's own, with what its shards share, and the one that a
-fleet shares. What only this agent knows of a rule it notes itself (changenotes.py).
+fleet shares. What only this agent knows of a rule it notes itself (ChangeNotes).
 
 A rule ends by the reader's comparison, not by anything here: what this loop drops has long
 ceased to count. It only follows what a comparison cannot see: a wall clock that was set
@@ -11,27 +11,43 @@ back must not prolong a rule (R87), and schedules have to be worked out for the 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.agent.changenotes import ChangeNotes
-from headgate.agent.changetime import STEP_S, ChangeTime
-from headgate.agent.followedrules import FollowedRules, item_of
+from headgate.agent.changetime import STEP_S, ChangeTime, TimeMark, parse_mark
+from headgate.agent.followedrules import (
+    NEVER,
+    FollowedRules,
+    Note,
+    Outcome,
+    RuleEntry,
+    item_of,
+    mark_of,
+)
 from headgate.agent.ports import Clock, OwnStore
-from headgate.agent.rulesinforce import SLICE, Logs, RulesInForce
-from headgate.agent.rulesteps import RuleEntry
 from headgate.agent.schedules import RENEW_S
-from headgate.core.change import Item
+from headgate.core.change import NOTES, ChangeKind, Item, quoted, unquoted
+from headgate.core.keyvalue import Entry, Put
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import HERE, Place
-from headgate.core.rule_advice import Sparing, advise, not_held
-from headgate.core.rule_settings import KnownMetrics, RuleLimits, RuleSpec
-from headgate.core.rules import NO_RULES, Kind, Rule, RuleBook
+from headgate.core.rule_settings import (
+    KnownMetrics,
+    RuleLimits,
+    RuleSpec,
+    Sparing,
+    advise,
+    not_held,
+)
+from headgate.core.rules import NO_RULES, Kind, Rule, RuleBook, RuleDraft
 from headgate.core.samples import Instant
+from headgate.core.stored import read_object
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
 
 __all__ = ["SLICE", "NoSuchRule", "RuleKeeper"]
@@ -346,3 +362,367 @@ class RuleAdvisor:
         if book is not of:
             self._spared = book, sparing = of, Sparing(of.rules)
         return sparing
+
+
+T = TypeVar("T")
+SLICE = 250
+"""Rules that are looked at before checks have their turn."""
+
+
+class Logs(NamedTuple):
+    """Rules of each log, in the order in which they have their names."""
+
+    own: FollowedRules
+    """Of this agent alone."""
+    shard: FollowedRules
+    """Of its shards, as its own log has them."""
+    fleet: FollowedRules
+
+
+class RulesInForce:
+    """The rules that count just now: of all logs, in one book.
+
+    A change costs what it changes; what concerns many rules is done in slices, on a draft, and in
+    force all together. Whoever calls what waits holds the keeper's lock, so that no change is lost.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        apply: Callable[[RuleBook], None],
+        logs: Logs,
+        known_metrics: KnownMetrics,
+    ) -> None:
+        self._clock = clock
+        self._apply = apply
+        self._known_metrics = known_metrics
+        self._measured: frozenset[tuple[str, str]] = frozenset()
+        """What was known of the metrics when all rules were last worked out."""
+        self.unmeasured: dict[str, str] = {}
+        """Rules → what they say here, for want of metrics."""
+        self.logs = logs
+        self.built_at = clock.now()
+        """When all were last worked out."""
+        self.book: RuleBook = NO_RULES
+
+    def known(self, rule_id: str) -> RuleEntry | None:
+        return self.of(rule_id).entries.get(rule_id)
+
+    def of(self, rule_id: str) -> FollowedRules:
+        """The log's whose rule it is."""
+        return next((log for log in self.logs if rule_id in log.entries), self.logs.fleet)
+
+    def entries(self) -> list[tuple[RuleEntry, Rule]]:
+        found = ((self.known(rule.id), rule) for rule in self.book.rules)
+        return [(entry, rule) for entry, rule in found if entry is not None]
+
+    def ended(self, entry: RuleEntry) -> bool:
+        if entry.spec.lifted_by:
+            return True
+        now = self._clock.now()
+        return now.wall_s >= entry.spec.rule.expires_at or now.mono_s >= entry.ends_mono_s
+
+    # --- changing --------------------------------------------------------------------------
+
+    def put(self, entries: Sequence[RuleEntry]) -> None:
+        """Together, at once; the others stay as they are, so that it takes no longer than that."""
+        for entry in entries:
+            self.of(entry.id).entries[entry.id] = entry
+        now = self._clock.now()
+        draft = self.book.draft(now.wall_s)
+        draft.put(self._in_book(entry, now) for entry in entries)
+        self._adopt_changed(draft, entries)
+
+    def drop(self, gone: Iterable[str]) -> None:
+        gone = list(gone)
+        self._forget_unmeasured(gone)
+        draft = self.book.draft(self._clock.now().wall_s)
+        draft.drop(gone)
+        self._adopt(draft, self.book.revision)
+
+    async def take(self, of: FollowedRules, outcome: Outcome) -> None:
+        """What was set in one of the logs. Should it be given up meanwhile, nothing was done."""
+        at = self.logs.index(of)
+        taken = ChainMap(*(log.entries for log in self.logs[:at]))
+        for ids in _slices(outcome.ids):
+            of.work_out(outcome, ids, taken, self._clock.now())
+            await _let_checks_in(outcome.ids)
+        moved = [one for log in self.logs[at + 1 :] for one in log.make_way(outcome.entries)]
+        entries, gone = list(outcome.entries.values()), outcome.gone
+        now = self._clock.now()
+        draft = self.book.draft(now.wall_s)
+        draft.drop({*gone, *(one.was for one in moved)})
+        for some in _slices([*entries, *(one.entry for one in moved)]):
+            draft.put(self._in_book(entry, now) for entry in some)
+            await _let_checks_in(entries)
+        of.take_over(outcome, self._clock.now().wall_s)
+        self._forget_unmeasured([*gone, *outcome.left_out])
+        if entries or gone:
+            draft.drop(outcome.left_out)
+            changed = [*outcome.entries.values(), *(one.entry for one in moved)]
+            self._adopt_changed(draft, changed, gone)
+        if self.book.is_empty:
+            self.built_at = now
+
+    async def renew(self, now: Instant) -> None:
+        """Windows of the days ahead, ends by both clocks, and metrics that came or went."""
+        self.built_at, self._measured = now, self._measured_now()
+        draft, entries = self.book.draft(now.wall_s), self._all()
+        for some in _slices(entries):
+            rules = (self._in_book(entry, now) for entry in some)
+            draft.put([rule for rule in rules if not draft.has(rule)])
+            await asyncio.sleep(0)
+        self._adopt(draft, self.book.revision)
+
+    async def forget_over(self, now: Instant) -> list[str]:
+        """What ended a day ago; those of the agent's own log, which has them still."""
+        for of in self.logs:
+            for some in _slices(of.item_ids):
+                of.prune(some, now.wall_s)
+                await asyncio.sleep(0)
+        own, shard, fleet = (log.forget_over(now) for log in self.logs)
+        if gone := [*own, *shard, *fleet]:
+            self.drop(gone)
+        return own
+
+    # --- metrics ---------------------------------------------------------------------------
+
+    def is_measured_otherwise(self) -> bool:
+        """Than when all were worked out: rules of others on metrics may say something else."""
+        return any(log.entries for log in self.logs) and self._measured_now() != self._measured
+
+    def _measured_now(self) -> frozenset[tuple[str, str]]:
+        return frozenset((name, one.missing_on) for name, one in self._known_metrics("").items())
+
+    def _in_book(self, entry: RuleEntry, now: Instant) -> Rule:
+        """To be judged by what is not measured is to be locked out. A rule for this agent alone
+        was checked for that; one that reaches further was set by somebody who knows other
+        metrics, or mistyped one: what is not measured here, it says nothing of here."""
+        rule = entry.in_book(now)
+        if entry.origin.reach == HERE:
+            return rule
+        if entry.spec.suspended and rule.kind is not Kind.EXEMPT:
+            return replace(rule, windows=NEVER)  # An operator has it rest here (RuleRests).
+        if rule.kind is not Kind.METRICS:
+            return rule
+        known = self._known_metrics(rule.database)
+        there = [name for name in rule.metrics if name in known and not known[name].missing_on]
+        missing = [name for name in rule.metrics if name not in there]
+        if not missing:
+            self.unmeasured.pop(rule.id, None)
+            return rule
+        told = f"{', '.join(missing)}: not measured on every database here that it is for"
+        rest = f"{', '.join(there)} alone" if there else "no metric, and so has no effect"
+        self.unmeasured[rule.id] = f"{told}; here it names {rest}"
+        return replace(rule, metrics=tuple(there)) if there else replace(rule, windows=NEVER)
+
+    def _forget_unmeasured(self, gone: Iterable[str]) -> None:
+        for rule_id in gone:
+            self.unmeasured.pop(rule_id, None)
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def _all(self) -> list[RuleEntry]:
+        return [entry for log in self.logs for entry in log.entries.values()]
+
+    def _adopt_changed(
+        self, draft: RuleDraft, entries: Sequence[RuleEntry], gone: Collection[str] = ()
+    ) -> None:
+        resting = {entry.id for entry in entries if entry.spec.suspended}
+        awake = {entry.id for entry in entries} | {*gone}
+        draft.suspend(self.book.suspended - awake | resting)
+        self._adopt(draft, self.book.revision + 1)
+
+    def _adopt(self, draft: RuleDraft, revision: int) -> None:
+        self.book = draft.book(revision)
+        self._apply(self.book)
+
+
+def _slices(many: Sequence[T]) -> Iterable[Sequence[T]]:
+    return (many[start : start + SLICE] for start in range(0, len(many), SLICE))
+
+
+async def _let_checks_in(many: Sequence[object]) -> None:
+    if len(many) > SLICE:
+        await asyncio.sleep(0)
+
+
+RULES = f"{NOTES}rule/"
+RULE_TIME = f"{NOTES}rule_time"
+"""How far the time of changes has come (changetime.py)."""
+TERMS = f"{NOTES}term/"
+"""Where that time was when a change was set that ends and is no rule."""
+MAX_PUTS = 250
+"""In one transaction: others wait for the store, too."""
+KEEP_TIME_S = 10.0
+NO_TERMS: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({})
+
+
+class ChangeNotes:
+    """What an agent notes of its changes, in its own log: of rules notes/rule/<id>, of the time of
+    others that end notes/term/<kind>/….
+
+    They are in force before anything is noted, and whether or not it can be: this is for the time
+    after a restart (R79, R87), and for the audit, by which the past of a fleet's rules is told.
+    """
+
+    def __init__(
+        self, store: OwnStore, clock: Clock, rules: Sequence[FollowedRules], time: ChangeTime
+    ) -> None:
+        """`rules`: of the agent's own log first."""
+        self._store = store
+        self._clock = clock
+        self._rules = rules
+        self._time = time
+        self._fault = ""
+        self._salvaged = False
+        self._is_recalled = False
+        """What the store had is known."""
+        self._time_kept_at = float("-inf")
+        self.is_tried = False
+        """The store was asked, whatever it said."""
+
+    # --- from the store --------------------------------------------------------------------
+
+    async def recall(self) -> list[RuleEntry]:
+        """What was noted before a restart: as much as can be read now, and all of it later.
+        Tells which rules in force are otherwise by it."""
+        if self._is_recalled:
+            return []
+        self.is_tried = True
+        entries: Sequence[Entry]
+        try:
+            entries = (await self._store.list((NOTES,))).entries
+            self._is_recalled = True
+        except StoreUnavailable as error:
+            self._tell(error)
+            if self._salvaged:
+                return []
+            entries = await self._salvage()
+        notes = dict(_notes(entries))
+        self._time.go_on_from([mark for value in notes.values() if (mark := parse_mark(value))])
+        self._time.recall(_under(TERMS, notes))
+        of_rules = _under(RULES, notes)
+        return [entry for rules in self._rules for entry in rules.recall(of_rules)]
+
+    async def _salvage(self) -> Sequence[Entry]:
+        try:
+            entries = (await self._store.salvage_list((NOTES,))).entries
+            self._salvaged = True
+            return entries
+        except StoreUnavailable:
+            return ()
+
+    def go_on_from(self, items: Iterable[Item]) -> None:
+        """Each rule that was set here is a mark, too: none is older than what it belongs to."""
+        marks: list[TimeMark] = [
+            mark
+            for item in items
+            if item.kind == ChangeKind.RULE and item.reach == HERE and item.value is not None
+            if (mark := mark_of(item.value)) is not None
+        ]
+        self._time.go_on_from(marks)
+
+    # --- into the store --------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        return (
+            any(rules.unkept for rules in self._rules) or self._time.is_due or not self._is_recalled
+        )
+
+    async def keep(self) -> bool:
+        """Some of what has changed; whether there is more that the store may take now."""
+        if not self._is_recalled:
+            return False
+        for rules in self._rules:
+            for rule_id in [name for name in rules.unkept if rules.has_no_note(name)]:
+                del rules.unkept[rule_id]
+        due = [
+            (rules, [rules.note_of(*one) for one in islice(rules.unkept.items(), MAX_PUTS)])
+            for rules in self._rules
+        ]
+        terms = dict(islice(self._time.unkept().items(), MAX_PUTS))
+        if not terms and not any(notes for _, notes in due):
+            return False
+        try:
+            await self._put([note for _, notes in due for note in notes], terms)
+        except StoreUnavailable as error:
+            self._tell(error)
+            return False
+        for rules, notes in due:
+            rules.is_noted(notes)
+        self._time.is_noted(terms)
+        self._fault = ""
+        return any(rules.unkept for rules in self._rules)
+
+    async def keep_rest(self, entry: RuleEntry, action: str, who: str = "") -> None:
+        """That it rests, or goes on, which is in force already. Raises where it is not noted."""
+        wall_s = self._clock.now().wall_s
+        rules = self._of(entry.id)
+        rules.replaced(entry, wall_s)
+        if not self._is_recalled:
+            return
+        note = rules.note_of(entry.id, wall_s, action, who)
+        await self._put([note])
+        rules.is_noted([note])
+
+    async def note_charge(self, entry: RuleEntry) -> None:
+        note = self._of(entry.id).charged(entry)
+        if note is None:
+            await self.keep()  # With all the rest that is due of it.
+            return
+        try:
+            await self._put([note])
+        except StoreUnavailable as error:
+            log.warning("rule.charge_unkept", rule=entry.id, detail=str(error))
+
+    async def keep_time(self) -> None:
+        """Every few seconds. A fault of the store is told elsewhere; this is tried again."""
+        mono_s = self._clock.now().mono_s
+        if mono_s - self._time_kept_at < KEEP_TIME_S:
+            return
+        self._time_kept_at = mono_s
+        try:
+            put = Put(RULE_TIME, _bytes(self._time.mark().written()))
+            await self._store.commit((), (put,))
+        except (StoreUnavailable, Conflict) as error:
+            log.warning("rules.time_unkept", detail=str(error))
+
+    async def _put(
+        self, notes: Sequence[Note], terms: Mapping[str, Mapping[str, Any] | None] = NO_TERMS
+    ) -> None:
+        values = {f"{RULES}{quoted(note.rule_id)}": note.value for note in notes}
+        values |= {f"{TERMS}{quoted(name)}": value for name, value in terms.items()}
+        puts = [Put(key, None if one is None else _bytes(one)) for key, one in values.items()]
+        audit = [note.audit for note in notes if note.audit is not None]
+        await self._store.commit((), puts, audit=audit)
+
+    def _of(self, rule_id: str) -> FollowedRules:
+        return next((r for r in self._rules if rule_id in r.entries), self._rules[-1])
+
+    def _tell(self, error: Exception) -> None:
+        """Once: it is tried each second."""
+        if not self._fault:
+            log.warning("rules.notes_unkept", detail=str(error))
+        self._fault = str(error)
+
+
+def _under(prefix: str, notes: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {
+        unquoted(key.removeprefix(prefix)): value
+        for key, value in notes.items()
+        if key.startswith(prefix)
+    }
+
+
+def _notes(entries: Iterable[Entry]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    for entry in entries:
+        try:
+            yield entry.key, read_object(entry.value)
+        except ValueError as error:
+            log.error("rules.note_unreadable", key=entry.key, fault=str(error))
+
+
+def _bytes(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

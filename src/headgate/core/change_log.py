@@ -1,23 +1,288 @@
-"""What a fleet has set, what a change of it does, and whom it reaches: values for people.
+"""A log of changes: its items and revisions as bytes, what they say, and what a change does. Pure.
 
-Items of a store ──holdings_of──► LogState ──a change──► ChangeMade (differences, Reached, advice)
+bytes ──read_item──► Item ──LogState──► a change ──► ChangeMade (differences, Reached, Copies)
+                                          └──parts_of──► revisions that a store takes ──► bytes
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from sys import intern
+from typing import Any, NamedTuple
 
 from headgate.core.beat import Beat
-from headgate.core.change import ChangeKind, Edit, Item
-from headgate.core.copies import Copies
+from headgate.core.change import ChangeKind, Edit, Item, Revision, log_n
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import redacted
 from headgate.core.overlay import Overlay
-from headgate.core.reach import EVERYWHERE, HERE, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Reach, parse_reach
 from headgate.core.rule_times import parse_date_time
+from headgate.core.stored import read_object
+from headgate.errors import Fault
+
+# --- who has a copy, besides the agent that made it: what an acknowledgment says ------------
+
+
+class CopyState(NamedTuple):
+    """What another agent has of a shard's changes, as this one last heard."""
+
+    has_all: bool
+    exchanged_at: float | None
+    """Monotonic: when it last answered; None: never."""
+    fault: str
+    """Why the last try failed; empty: it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Who has a change, besides the agent that made it."""
+
+    have: int
+    of: int
+    """Agents of replicas."""
+    missing: tuple[str, ...] = ()
+    """Who does not, and why: `db-b does not answer`."""
+    standby: bool | None = None
+    """Whether the agent that stands by has it; None: there is none."""
+
+    @property
+    def words(self) -> str:
+        told = ["in force here"]
+        if self.of:
+            missing = f": {', '.join(self.missing)}" if self.missing else ""
+            told.append(f"{self.have} of {self.of} replicas have a copy{missing}")
+        if self.standby is not None:
+            told.append(f"the standby has {'a copy' if self.standby else 'no copy yet'}")
+        if len(told) == 1:
+            told.append("no other agent of the shard is known")
+        return "; ".join(told)
+
+
+def both(one: Copies | None, other: Copies | None) -> Copies | None:
+    """Of a change that concerns two shards."""
+    if one is None or other is None:
+        return one or other
+    told = [copies.standby for copies in (one, other) if copies.standby is not None]
+    return Copies(
+        one.have + other.have,
+        one.of + other.of,
+        (*one.missing, *other.missing),
+        all(told) if told else None,
+    )
+
+
+# --- as bytes ------------------------------------------------------------------------------
+# Readers may be older than writers: a field that is not known is left aside, an item that cannot
+# be read is refused with its key, and the others stand.
+
+_KINDS = {kind.value: kind for kind in ChangeKind}
+_KIND = re.compile(r"[a-z][a-z_]{0,31}")
+_ALIKE = frozenset({"kind", "order", "reason", "created_by", "database"})
+"""What rules of one job say: the same texts are kept once."""
+MAX_ITEM_BYTES = 64 * 1024
+"""In the store of a fleet: every agent reads it."""
+MAX_OWN_ITEM_BYTES = 16 * 1024 * 1024
+"""In an agent's own log: a budget there may have as many rules as a policy."""
+MAX_N = 10**12 - 1
+"""As many digits as the keys of the log have. A higher one was written by no agent, and whoever
+believed it would take nothing that comes after."""
+MAX_WALL_S = 2e11
+MAX_TEXT_CHARS = 1000
+"""Of what another version says of its own."""
+
+
+def item_bytes(item: Item) -> bytes:
+    return _bytes(item_document(item))
+
+
+def item_document(item: Item) -> dict[str, Any]:
+    said = {} if item.again is None else {"again": item.again}
+    return {
+        "kind": str(item.kind),
+        "id": item.id,
+        "reach": str(item.reach),
+        "value": None if item.value is None else dict(item.value),
+        "n": item.n,
+        "set_at": item.set_at,
+        "set_by": item.set_by,
+        **said,
+    }
+
+
+def read_item(raw: bytes) -> Item:
+    """ValueError where it is none."""
+    return _item(read_object(raw))
+
+
+def read_item_at(key: str, raw: bytes, most_bytes: int = MAX_ITEM_BYTES) -> Item:
+    """As whoever reads the store has to: ValueError, too, for one that lies under the key of
+    another. It was copied by hand, and who looks for it by its name does not find it there."""
+    if len(raw) > most_bytes:
+        raise ValueError(f"has {len(raw):,} bytes, may have {most_bytes:,}")
+    item = read_item(raw)
+    if item.key != key:
+        raise ValueError(f"holds an item that belongs to {item.key}")
+    return item
+
+
+def revision_bytes(revision: Revision) -> bytes:
+    return _bytes(
+        {
+            "n": revision.n,
+            "wall_s": revision.wall_s,
+            "who": revision.who,
+            "action": revision.action,
+            "summary": revision.summary,
+            "op": revision.op,
+            "changes": [
+                {"before": _document(change.before), "after": _document(change.after)}
+                for change in revision.changes
+            ],
+            "before_n": revision.built_on,
+        }
+    )
+
+
+def read_revision(raw: bytes) -> Revision:
+    """ValueError where it is none."""
+    document = read_object(raw)
+    try:
+        return Revision(
+            int(document["n"]),
+            float(document["wall_s"]),
+            str(document["who"]),
+            str(document["action"]),
+            str(document["summary"]),
+            str(document["op"]),
+            tuple(
+                Edit(_maybe_item(change["before"]), _maybe_item(change["after"]))
+                for change in document["changes"]
+            ),
+            _before_n(document),
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"is no revision: {error!r}") from None
+
+
+def read_revision_at(key: str, raw: bytes) -> Revision | None:
+    """Whatever lies there, if only that it cannot be read, and why; None under any other key."""
+    n = log_n(key)
+    if n is None:
+        return None
+    try:
+        revision = read_revision(raw)
+        if revision.n != n:
+            raise ValueError(f"says that it is revision {revision.n}")
+    except ValueError as error:
+        return _unread(n, raw, str(error))
+    return revision
+
+
+def op_of(raw: bytes) -> str:
+    """Of a revision, whoever made it: whether it is one's own; empty: it is nobody's."""
+    with suppress(ValueError):
+        return str(read_object(raw).get("op", ""))
+    return ""
+
+
+def _unread(n: int, raw: bytes, why: str) -> Revision:
+    said: Mapping[str, Any] = {}
+    with suppress(ValueError):
+        said = read_object(raw)
+    who, action, summary = (_text(said.get(key)) for key in ("who", "action", "summary"))
+    wall_s, before_n = 0.0, None
+    with suppress(ValueError, TypeError, OverflowError):
+        wall_s = _time(said.get("wall_s"))
+    with suppress(ValueError):
+        before_n = _before_n({**said, "n": n})
+    return Revision(n, wall_s, who, action, summary, "", (), before_n, f"it {why}")
+
+
+def _text(given: object) -> str:
+    return given[:MAX_TEXT_CHARS] if isinstance(given, str) else ""
+
+
+def _before_n(document: Mapping[str, Any]) -> int | None:
+    """None, too, for the one just before it."""
+    given = document.get("before_n")
+    if given is None:
+        return None
+    before_n = _n(given, "revision")
+    if before_n >= document["n"]:
+        raise ValueError(f"is no revision: it is {document['n']}, built on {before_n}")
+    return None if before_n == document["n"] - 1 else before_n
+
+
+def head_bytes(n: int) -> bytes:
+    return _bytes({"n": n})
+
+
+def read_head(raw: bytes) -> int:
+    return _n(read_object(raw).get("n"), "head of a fleet")
+
+
+def _document(item: Item | None) -> dict[str, Any] | None:
+    return None if item is None else item_document(item)
+
+
+def _maybe_item(document: Mapping[str, Any] | None) -> Item | None:
+    return None if document is None else _item(document)
+
+
+def _item(document: Mapping[str, Any]) -> Item:
+    try:
+        value = document["value"]
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError("is no item: its value is no object")
+        if value is not None:  # Thousands of them have the same few keys, and say much alike.
+            value = {
+                intern(key): intern(one) if key in _ALIKE and type(one) is str else one
+                for key, one in value.items()
+            }
+        return Item(
+            _kind(document["kind"]),
+            str(document["id"]),
+            parse_reach(document["reach"]),
+            value,
+            _n(document["n"], "item"),
+            _time(document["set_at"]),
+            intern(str(document["set_by"])),
+            None if document.get("again") is None else _n(document["again"], "item"),
+        )
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"is no item: {error!r}") from None
+
+
+def _kind(given: object) -> str:
+    """A word of a newer version is kept as it is."""
+    if not isinstance(given, str) or not _KIND.fullmatch(given):
+        raise ValueError(f"is no item: its kind is {str(given)[:40]!r}")
+    return _KINDS.get(given, given)
+
+
+def _n(given: object, of_what: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= MAX_N:
+        raise ValueError(f"is no {of_what}: n is {str(given)[:40]}, must be 0 to {MAX_N:,}")
+    return given
+
+
+def _time(given: Any) -> float:
+    """One that people can be shown."""
+    if not abs(wall_s := float(given)) < MAX_WALL_S:
+        raise ValueError(f"is no item: {str(given)[:40]} is no time")
+    return wall_s
+
+
+def _bytes(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+# --- what is set ---------------------------------------------------------------------------
 
 MAX_TOLD = 5
 """Differences in the line that sums a revision up."""
@@ -292,3 +557,93 @@ def _shown(value: Any) -> str:
         return UNSET
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
+
+
+# --- in parts, each a revision of its own ----------------------------------------------------
+# etcd takes 128 keys and 1.5 MiB in a commit; a part stays well below, with its log in it.
+
+MAX_PART_KEYS = 100
+MAX_PART_BYTES = 512 * 1024
+KEEP_S = 86_400.0
+"""What has ended or was taken out is still there to be looked at, and to be followed."""
+
+
+def numbered(change: Edit, n: int) -> Edit:
+    return replace(change, after=replace(change.after, n=n) if change.after else None)
+
+
+def put_by(change: Edit) -> tuple[Item, ...]:
+    """What a change puts: how it is now, and at the key that it has left how it is there."""
+    before, after = change.before, change.after
+    if after is None:
+        return ()
+    if before is None or before.key == after.key or is_taken_out(before):
+        return (after,)
+    return after, replace(after, reach=before.reach, value=None)
+
+
+def lease_s(item: Item, wall_s: float) -> float:
+    """How long it is of use to anybody; 0: for as long as nobody takes it out."""
+    if is_taken_out(item):
+        return KEEP_S
+    end = ends_at(item)
+    return 0.0 if end is None else max(0.0, end - wall_s) + KEEP_S
+
+
+def oversized(changes: Iterable[Edit], most_bytes: int = MAX_ITEM_BYTES) -> Iterator[Fault]:
+    for change in changes:
+        size_bytes = len(item_bytes(change.after)) if change.after else 0
+        if change.after is not None and size_bytes > most_bytes:
+            where = " in a fleet's store" if most_bytes == MAX_ITEM_BYTES else ""
+            message = (
+                f"takes {size_bytes:,} bytes, at most {most_bytes:,}{where}: make several of it"
+            )
+            yield Fault(f"{change.after.kind} {change.after.id}", message)
+
+
+def parts_of(changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
+    """In their order; rules that were set together stay together."""
+    parts: list[tuple[Edit, ...]] = []
+    part, keys, size_bytes = list[Edit](), 0, 0
+    for group in _groups(changes):
+        more_keys = sum(len(put_by(change)) for change in group)
+        more_bytes = sum(map(_size_bytes, group))
+        full = keys + more_keys > MAX_PART_KEYS or size_bytes + more_bytes > MAX_PART_BYTES
+        if part and full:
+            parts.append(tuple(part))
+            part, keys, size_bytes = [], 0, 0
+        part += group
+        keys, size_bytes = keys + more_keys, size_bytes + more_bytes
+    return [*parts, tuple(part)] if part else parts
+
+
+def _groups(changes: Sequence[Edit]) -> Iterator[list[Edit]]:
+    """Each change with that of the rule which it was set together with."""
+    by_id = {_rule_id(change): change for change in changes if _rule_id(change)}
+    done: set[str] = set()
+    for change in changes:
+        if _rule_id(change) in done:
+            continue
+        pair = by_id.get(_pair(change))
+        alone = pair is None or pair is change or _rule_id(pair) in done
+        together = [change] if pair is None or alone else [change, pair]
+        done |= {_rule_id(one) for one in together} - {""}
+        yield together
+
+
+def _rule_id(change: Edit) -> str:
+    item = change.after or change.before
+    return item.id if item is not None and item.kind is ChangeKind.RULE else ""
+
+
+def _pair(change: Edit) -> str:
+    for item in (change.after, change.before):
+        if item is not None and item.kind is ChangeKind.RULE and item.value:
+            return str(item.value.get("pair", ""))
+    return ""
+
+
+def _size_bytes(change: Edit) -> int:
+    """In the commit: what is put, and before and after once more in the log."""
+    logged = [item for item in (change.before, change.after) if item is not None]
+    return sum(len(item_bytes(item)) for item in (*put_by(change), *logged))

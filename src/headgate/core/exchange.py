@@ -17,8 +17,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headgate.core.change import ITEMS, Item, shard_items, unquoted
-from headgate.core.change_codec import MAX_ITEM_BYTES, MAX_WALL_S
-from headgate.core.change_log import ChangeName, ends_at, is_taken_out, name_of, redated, stands
+from headgate.core.change_log import (
+    MAX_ITEM_BYTES,
+    MAX_WALL_S,
+    ChangeName,
+    ends_at,
+    is_taken_out,
+    name_of,
+    redated,
+    stands,
+)
 from headgate.core.reach import HERE
 from headgate.core.stored import read_object
 

@@ -2,7 +2,8 @@
 
     `shard:commerce/*` ──parse_reach──► Reach ──meets──► Place (one database of one agent)
 
-Patterns know one sign, `*`: any characters, also none, also `/`.
+Patterns know one sign, `*`: any characters, also none, also `/`. Which of several changes of one
+thing counts at a place is told by `layers_at`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 MAX_PATTERN_CHARS = 127
 _PATTERN = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}")
@@ -125,3 +127,43 @@ def parse_reach(value: object) -> Reach:
             "A–Z, a–z, 0–9, _ . : / - and * for any"
         )
     return Reach(level, pattern)
+
+
+# --- which of several counts ----------------------------------------------------------------
+
+
+class Said(Protocol):
+    """What one change says of a budget, or of a metric."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def item_id(self) -> str: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def reach(self) -> Reach: ...
+
+    def applies_to(self, place: Place) -> bool: ...
+
+
+S = TypeVar("S", bound=Said)
+
+
+def layers_at(place: Place, said: Iterable[S]) -> dict[str, tuple[S, ...]]:
+    """What is said of each name at a place, from what counts least to what counts most:
+
+        settings file < fleet < region < cluster < shard < host < this agent
+
+    The file lies beneath all that is said. Within a level a pattern counts less than a name, and
+    less the less it says; of two alike, the later counts.
+    """
+    applying = [one for one in said if one.applies_to(place)]
+    applying.sort(key=lambda one: (one.reach.rank, one.n, one.item_id))
+    found: dict[str, tuple[S, ...]] = {}
+    for one in applying:
+        found[one.name] = (*found.get(one.name, ()), one)
+    return found

@@ -15,57 +15,132 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from headgate.core.names import Identity
 from headgate.core.overlay import Overlay
-from headgate.core.rule import (
-    DEFAULT_CEILING,
-    EVERYONE,
-    FOREVER,
-    JUSTIFICATION_MEANINGS,
-    KIND_MEANINGS,
-    NO_LIMITS,
-    Justification,
-    Kind,
-    Order,
-    Rule,
-    Window,
-)
 
-__all__ = [
-    "DEFAULT_CEILING",
-    "EVERYONE",
-    "FOREVER",
-    "JUSTIFICATION_MEANINGS",
-    "KIND_MEANINGS",
-    "MAX_RESOLVED",
-    "NO_LIMITS",
-    "NO_RULES",
-    "UNRULED",
-    "Applied",
-    "Justification",
-    "Kind",
-    "Order",
-    "Rank",
-    "Rule",
-    "RuleBook",
-    "RuleDraft",
-    "Shadowed",
-    "Window",
-    "book_of",
-]
+EVERYONE = "all"
+FOREVER = float("inf")
+DEFAULT_CEILING = 3.0
+
+
+class Kind(Enum):
+    RATIO = "ratio"
+    """Refuses a share of the checks by dice."""
+    HOLD = "hold"
+    """Refuses every check."""
+    EXEMPT = "exempt"
+    """Waives metrics: all, or the named ones. Guarded (R79)."""
+    METRICS = "metrics"
+    """Judges by these metrics where the check names none."""
+    THRESHOLDS = "thresholds"
+    """Judges by stricter thresholds."""
+
+
+KIND_MEANINGS: dict[Kind, str] = {
+    Kind.RATIO: "refuses that share of the checks by dice; the rest is judged by the metrics",
+    Kind.HOLD: "refuses every check",
+    Kind.EXEMPT: "admits although metrics breach, all or the named ones, up to a ceiling",
+    Kind.METRICS: "judges by these metrics, where a check names none",
+    Kind.THRESHOLDS: "judges by stricter thresholds; a laxer one says nothing",
+}
+
+
+# Bound once: looking up a member of an enum is a call, and each check asks.
+_RATIO, _HOLD, _EXEMPT = Kind.RATIO, Kind.HOLD, Kind.EXEMPT
+_METRICS, _THRESHOLDS = Kind.METRICS, Kind.THRESHOLDS
+
+
+class Justification(Enum):
+    """An exemption needs one of the three (R78)."""
+
+    TRANSIENT = "transient"
+    INCIDENT = "incident"
+    SYSTEM = "system"
+
+
+JUSTIFICATION_MEANINGS: dict[Justification, str] = {
+    Justification.TRANSIENT: "a short starvation that ends by itself, such as a job's last hour",
+    Justification.INCIDENT: "the fix of an incident, which must not wait for what it repairs",
+    Justification.SYSTEM: "a light component that is essential, such as a heartbeat",
+}
+
+
+class Order(Enum):
+    """When the dice are thrown (R75). Admission is as likely either way; the counts differ."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+Window = tuple[float, float]
+"""Wall-clock seconds: from, and up to but not including."""
+NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    id: str
+    target: str
+    """A whole identity, one of its tokens, several of them (`a:b`), or `all`."""
+    ratio: float = 0.0
+    """Share of checks to refuse: RATIO."""
+    expires_at: float = FOREVER
+    """Wall-clock seconds. No sweeper is needed: the reader compares."""
+    kind: Kind = Kind.RATIO
+    order: Order = Order.BEFORE
+    metrics: tuple[str, ...] = ()
+    """EXEMPT: waived ones, empty for all. METRICS: the ones to judge by."""
+    thresholds: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
+    """THRESHOLDS: metric → limit; one that is laxer than the metric's own says nothing."""
+    justification: Justification | None = None
+    ceiling: float = DEFAULT_CEILING
+    """EXEMPT: suspended while a waived metric is above this many times its threshold."""
+    database: str = ""
+    """Only there; empty for everywhere."""
+    windows: tuple[Window, ...] | None = None
+    """In force only within these; None for always."""
+    created_at: float = 0.0
+    created_by: str = ""
+    reason: str = ""
+    revision: int = 0
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(self.target.split(":"))
+
+    @property
+    def refuses_all(self) -> bool:
+        return self.kind is _HOLD or (self.ratio >= 1 and self.kind is _RATIO)
+
+    def in_force(self, wall_s: float) -> bool:
+        if wall_s >= self.expires_at:
+            return False
+        return self.windows is None or any(a <= wall_s < b for a, b in self.windows)
+
+    def ends_at(self, wall_s: float) -> float:
+        """When it next ceases to be in force, of one that is."""
+        ends = [end for begin, end in self.windows or () if begin <= wall_s < end]
+        return min(self.expires_at, max(ends, default=FOREVER))
+
+    def edges(self) -> Iterator[float]:
+        """Instants at which it begins or ceases to be in force."""
+        yield self.expires_at
+        for window in self.windows or ():
+            yield from window
+
+
+# --- several of them -----------------------------------------------------------------------
 
 MAX_RESOLVED = 4096
 """Clients whose rules are kept resolved; beyond that all are resolved anew, once."""
 MAX_DATABASES = 64
 """On which the rules of a target are kept weighed."""
 NO_RULE_BY_METRIC: Mapping[str, Rule] = MappingProxyType({})
-
-# Bound once: looking up a member of an enum is a call, and each check asks.
-_RATIO, _HOLD, _EXEMPT = Kind.RATIO, Kind.HOLD, Kind.EXEMPT
-_METRICS, _THRESHOLDS = Kind.METRICS, Kind.THRESHOLDS
 
 
 class Shadowed(NamedTuple):

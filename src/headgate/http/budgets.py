@@ -26,7 +26,6 @@ from headgate.errors import Fault, InvalidRequest, InvalidSettings
 from headgate.http.budget_views import Pick, budget_docs, change_doc, explained, policy_doc
 from headgate.http.documents import UnderWay, etag, json_response, seconds
 from headgate.http.fleet import NO_FLEET
-from headgate.http.fleet_ruling import REACH, REACH_SETTINGS
 from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.routes import (
     Call,
@@ -39,6 +38,7 @@ from headgate.http.routes import (
     Settings,
     Thousand,
 )
+from headgate.http.ruling import REACH, REACH_SETTINGS
 from headgate.http.statement_views import statements_known
 from headgate.traffic.difference import differences
 from headgate.traffic.limits import budget_schema, policy_schema

@@ -15,16 +15,16 @@ import structlog
 from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook, OwnBook
+from headgate.agent.exchange import Exchange
 from headgate.agent.ports import Clock
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_codec import read_item_at
-from headgate.core.change_log import ChangeMade, LogState, stands
+from headgate.core.change_log import ChangeMade, LogState, read_item_at, stands
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import UnderWay, etag, json_response
 from headgate.http.fleet import LOOK_TIMEOUT_S, LOOKS_AT_ONCE, NO_FLEET, Fleet
 from headgate.http.looking import SharedLook, encoded_in_thread, json_in_thread
-from headgate.http.routes import Call, DryRun, Role, Route, Settings
+from headgate.http.routes import Call, DryRun, Plain, Role, Route, Settings, Unread
 from headgate.wire.changes import (
     ChangeExportDoc,
     ChangeMadeDoc,
@@ -38,6 +38,7 @@ from headgate.wire.changes import (
     difference_docs,
     revision_doc,
 )
+from headgate.wire.exchange import ExchangedDoc, OfferDoc, decode_offer, encode_answer
 from headgate.wire.questions import about
 
 T = TypeVar("T")
@@ -300,3 +301,26 @@ def _changes_doc(which: Log, holdings: LogState, wall_s: float, *, ended: bool) 
     chosen.sort(key=lambda item: (_ORDER.get(item.kind, len(_ORDER)), item.reach.rank, item.id))
     docs = [change_doc(item, wall_s) for item in chosen]
     return ChangesDoc(which, holdings.n, docs, holdings.refused)
+
+
+class Exchanging:
+    """Handlers, as Control's."""
+
+    def __init__(self, exchange: Exchange | None) -> None:
+        self._given = exchange
+
+    async def exchange(self, call: Plain) -> Response:
+        """Held for as long as the offer allows; cancelled when the other agent hangs up."""
+        if self._given is None:
+            raise InvalidRequest("no database of this agent belongs to a shard", status=404)
+        answer = await self._given.answer(decode_offer(await call.request.body()))
+        return Response(encode_answer(answer), media_type="application/json")
+
+
+EXCHANGE_ROUTES = (
+    Route(
+        "POST", "/v1/changes/exchange", "exchange", "Exchange a shard's changes", ExchangedDoc,
+        role=Role.PEER, body=Unread(OfferDoc),
+        about="An agent sends another of its shard's changes, and gets those that it lacks.",
+    ),
+)  # fmt: skip

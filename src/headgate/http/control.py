@@ -44,7 +44,7 @@ from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
 from headgate.http.budgets import BUDGET_ROUTES, Budgeting
-from headgate.http.changes_routes import CHANGE_ROUTES, ChangeRoutes
+from headgate.http.changes_routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
 from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
     SECURITY_HEADERS,
@@ -54,7 +54,6 @@ from headgate.http.documents import (
     problem_response,
     seconds,
 )
-from headgate.http.exchange import EXCHANGE_ROUTES, Exchanging
 from headgate.http.exposition import Works, render_in_turns
 from headgate.http.fleet import FLEET_ROUTES, Fleet, FleetRoutes
 from headgate.http.fleet_page import FLEET_VIEW_ROUTES, FleetViewing

@@ -36,7 +36,7 @@ class Viewing(Protocol):
 class FleetLook:
     follower: Following
     requests: Mapping[str, int] = field(default_factory=dict)
-    """To the store since the start, by outcome (agent/logmeter.py)."""
+    """To the store since the start, by outcome (stores/etcd/client.py)."""
     view: Viewing | None = None
     """Where this agent watches the whole fleet."""
     unreadable: Callable[[], Mapping[str, str]] = dict

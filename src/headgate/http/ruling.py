@@ -1,5 +1,5 @@
-"""Rules over HTTP.   Control ──► Ruling ──► OwnBook: rules of this agent, and of shards it leads
-└──reach──► FleetRuling ──► ChangeBook: those that reach further
+"""Rules over HTTP.   Control ──► Ruling ──reach──► OwnBook: of this agent, and of shards it leads
+└──► ChangeBook: the fleet's, for all that reach further
 """
 
 from __future__ import annotations
@@ -9,48 +9,49 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
 from headgate.agent.changebook import ChangeBook, NoSuchItem, OwnBook
 from headgate.agent.exchange import Exchange
+from headgate.agent.followedrules import Origin, RuleEntry, item_of
 from headgate.agent.ruledrafts import FAVOR_RATIO
 from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
-from headgate.agent.rulesteps import Origin, RuleEntry
-from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import ChangeMade
-from headgate.core.lint import Advice
+from headgate.core.change import ChangeKind, Edit, Item
+from headgate.core.change_log import ChangeMade, ends_at
+from headgate.core.lint import Advice, Severity
 from headgate.core.names import Identity
-from headgate.core.reach import HERE, Level, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
 from headgate.core.rule_settings import (
     FIXED,
     ONE_END,
     RULE_SETTINGS,
     KnownMetrics,
+    RuleSpec,
+    parse_kept,
     parse_target,
     rule_schema,
 )
 from headgate.core.rules import EVERYONE, Rule, RuleBook
 from headgate.core.samples import Instant
-from headgate.core.settings import Setting, number, read_table, settings_schema, table, text
-from headgate.errors import Conflict, Fault, InvalidRequest, InvalidSettings, StoreUnavailable
-from headgate.http.documents import UnderWay, etag, json_response
-from headgate.http.fleet_ruling import (
-    REACH,
-    REACH_SETTINGS,
-    REST_HERE,
-    FleetRuling,
-    Ruled,
-    entry_of,
-    items_of,
-    reach_in,
+from headgate.core.settings import Reader, Setting, number, read_table, settings_schema, table, text
+from headgate.errors import (
+    Conflict,
+    Fault,
+    InvalidRequest,
+    InvalidSettings,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
 )
-from headgate.http.routes import Call, DryRun, Plain, Role, Route, Settings
+from headgate.http.documents import UnderWay, etag, json_response
+from headgate.http.fleet import NO_FLEET
+from headgate.http.routes import REACH_PATTERN, Call, DryRun, Plain, Role, Route, Settings
 from headgate.http.views import Views
-from headgate.wire.exchange import copies_doc
-from headgate.wire.fleet_reach import ReachedDoc
+from headgate.wire.exchange import CopiesDoc, copies_doc
+from headgate.wire.fleet_reach import ReachedDoc, reached_doc
 from headgate.wire.questions import about
 from headgate.wire.rules import RuleDoc, RulesDoc, matched_clients, rule_doc
 
@@ -94,7 +95,7 @@ class Ruling:
         self._views = views
         self._given = rules
         self._given_own = own
-        self._fleet = FleetRuling(fleet, views.parts.clock)
+        self._fleet = fleet
         self._exchange = exchange
         self._under_way = UnderWay()
 
@@ -121,11 +122,11 @@ class Ruling:
         try:
             return await self._newest(self._rules.entry(rule_id))
         except NoSuchRule:
-            if not self._fleet.is_there:
+            if self._fleet is None:
                 raise
         parts = self._rules.parts_of(rule_id)
         try:
-            entry = await self._fleet.rule(rule_id)
+            entry = await self._in_fleet(rule_id)
             return replace(entry, advice=()) if parts else entry
         except (StoreUnavailable, NoSuchItem):
             if not parts:
@@ -135,12 +136,21 @@ class Ruling:
     async def _newest(self, entry: RuleEntry) -> RuleEntry:
         """Where a newer version has changed it, in force here is the last that could be read: no
         change can be built on that one."""
-        origin = entry.origin
-        if origin.item_id in self._rules.faults:
-            with suppress(StoreUnavailable, NoSuchItem, InvalidRequest):
-                newer = await self._fleet.rule(origin.item_id)
+        item_id = entry.origin.item_id
+        if self._fleet is not None and item_id in self._rules.faults:
+            with suppress(StoreUnavailable, NoSuchItem):
+                newer = await self._in_fleet(item_id)
                 return newer if newer.unread else entry
         return entry
+
+    async def _in_fleet(self, rule_id: str) -> RuleEntry:
+        """As the fleet's log has it, whether or not it is in force here."""
+        found = (await self._book(EVERYWHERE).items()).rule(item_of(rule_id))
+        if found is None or found.value is None:
+            raise _nowhere(rule_id)
+        told = Advice(Severity.WARNING, "elsewhere", f"rule {found.id}", NOT_HERE)
+        entry = entry_of(found, self._views.parts.clock.now())
+        return entry if entry.unread else replace(entry, advice=(told,))
 
     # --- changing --------------------------------------------------------------------------
 
@@ -148,14 +158,11 @@ class Ruling:
         who, dry_run, body = call.who, call.query.dry_run, _settings(call.body)
         reach = await self._reach(reach_in(body, "rule"), body)
         body.pop(REACH, None)
-        if self._is_own_reach(reach):
+        book = self._book(reach)
+        if book is self._given_own:
             self._check_vacant(body.get("id"))
-            put = self._own.put_rule(body, reach=reach, who=who, dry_run=dry_run)
-            ruled = await self._made(put)
-        else:
-            put = self._fleet.book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
-            ruled = await self._under_way.finish(self._fleet.made(put))
-        return _one(self._changed(ruled), created=not dry_run)
+        put = book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
+        return _one(self._changed(await self._made(book, put)), created=not dry_run)
 
     async def favor(self, call: _Change) -> Response:
         dry_run, body = call.query.dry_run, _settings(call.body)
@@ -167,43 +174,43 @@ class Ruling:
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
         said |= {"who": call.who, "dry_run": dry_run}
         target, reach = values["target"] or "", await self._reach(reach_in(body, "favor"), body)
-        if self._is_own_reach(reach):
-            ruled = await self._made(self._own.favor(target, reach=reach, **said))
-        else:
-            made = self._fleet.made(self._fleet.book.favor(target, reach=reach, **said))
-            ruled = await self._under_way.finish(made)
+        book = self._book(reach)
+        ruled = await self._made(book, book.favor(target, reach=reach, **said))
         return self._many(ruled, status=200 if dry_run else 201)
 
     async def change_rule(self, call: _Change) -> Response:
-        rule_id, body, said = call.place("rule"), call.body, call.change
-        if self._is_of_fleet(rule_id):
-            ruled = await self._under_way.finish(self._fleet.patched(rule_id, body, **said))
-        else:
-            self._check_own(rule_id)
-            patching = self._own.patch_rule(self._name(rule_id), body, **said)
-            ruled = await self._made(patching, rule_id)
+        rule_id, said = call.place("rule"), call.change
+        book, name = self._book_of(rule_id)
+        try:
+            ruled = await self._made(book, book.patch_rule(name, call.body, **said), rule_id)
+        except NoSuchItem:
+            raise _nowhere(rule_id) from None
         return _one(self._changed(ruled))
 
     async def lift_rule(self, call: Call[DryRun, None]) -> Response:
-        """Answers with what was lifted: both, where two were set together."""
+        """Answers with what was lifted: both, where two were set together. One that is in force
+        here and cannot be lifted from here can still be had rest here."""
         rule_id, said = call.place("rule"), call.change
-        if self._is_of_fleet(rule_id):
-            here = self._is_in_force(rule_id)
-            lifted = self._fleet.lifted(rule_id, in_force_here=here, **said)
-            ruled = await self._under_way.finish(lifted)
-        else:
-            self._check_own(rule_id)
-            ruled = await self._lifted(rule_id, **said)
-        return self._many(ruled)
-
-    async def _lifted(self, rule_id: str, **said: Any) -> Ruled:
-        """One that another agent has to lift can still be had rest here."""
+        book, name = self._book_of(rule_id)
+        is_shared = book is self._fleet and self._is_in_force(rule_id)
+        rest = REST_HERE.format(item_of(rule_id))
         try:
-            return await self._made(self._own.lift_rule(self._name(rule_id), **said))
+            ruled = await self._made(book, book.lift_rule(name, **said))
+        except NoSuchItem:
+            if is_shared:
+                raise InvalidRequest(_LOST.format(rule_id, rest), status=409) from None
+            raise _nowhere(rule_id) from None
         except InvalidRequest as error:
             if error.status != 409:
                 raise
-            raise InvalidRequest(f"{error}; {REST_HERE.format(rule_id)}", status=409) from None
+            raise InvalidRequest(f"{error}; {rest}", status=409) from None
+        except (OutcomeUnknown, StoreRefused):
+            raise
+        except StoreUnavailable as error:
+            if not is_shared:
+                raise
+            raise StoreUnavailable(f"{error}; {rest}") from error
+        return self._many(ruled)
 
     async def rest_rule(self, call: _Change) -> Response:
         """One of the fleet's or of a shard, at this agent alone: for when nobody can lift it."""
@@ -222,35 +229,36 @@ class Ruling:
     # --- steps -----------------------------------------------------------------------------
 
     async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
-        """Who leads a shard sets for the shard, unless told otherwise (ownreach.py)."""
+        """Who leads a shard sets for the shard, unless told otherwise (agent/exchange.py)."""
         if self._exchange is None:
             return given or HERE
         named = body.get("database")
         return await self._exchange.reach(given, [named] if isinstance(named, str) else ())
 
-    def _is_own_reach(self, reach: Reach) -> bool:
-        """Whether it goes to this agent's own log."""
-        if reach == HERE or self._fleet.is_there or self._exchange is None:
-            return reach == HERE
-        return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
+    def _book(self, reach: Reach) -> ChangeBook:
+        """Of the log that a change with that reach goes to: this agent's own, or the fleet's."""
+        is_own = reach == HERE
+        if self._fleet is None and self._exchange is not None and reach.level is Level.SHARD:
+            is_own = self._exchange.has_shard(reach.pattern)
+        if is_own:
+            return self._own
+        if self._fleet is None:
+            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
+        return self._fleet
 
-    def _name(self, rule_id: str) -> str:
-        """What the agent's own log calls a rule that is in force here as `rule_id`."""
-        try:
-            origin = self._rules.entry(rule_id).origin
-        except NoSuchRule:
-            return rule_id
-        return self._own.name(ChangeKind.RULE, origin.item_id, origin.reach)
-
-    def _is_of_fleet(self, rule_id: str) -> bool:
-        """Not set at this agent; where it knows of no fleet, its own book says what is wrong."""
-        return self._fleet.is_there and not self._rules.is_own(rule_id)
-
-    def _check_own(self, rule_id: str) -> None:
-        """One of a fleet that this agent cannot change: it says who can."""
-        if not self._rules.is_own(rule_id):
-            entry = self._rules.entry(rule_id)
-            raise InvalidSettings([Fault(f"rule {rule_id}", _of_the_fleet(entry.origin))])
+    def _book_of(self, rule_id: str) -> tuple[ChangeBook, str]:
+        """The book of a rule that is there, and what that calls it."""
+        if self._rules.is_own(rule_id):
+            try:
+                origin = self._rules.entry(rule_id).origin
+            except NoSuchRule:
+                return self._own, rule_id
+            return self._own, self._own.name(ChangeKind.RULE, origin.item_id, origin.reach)
+        if self._fleet is not None:
+            return self._fleet, item_of(rule_id)
+        # Of a fleet that this agent is no part of: it says who can change it.
+        told = _of_the_fleet(self._rules.entry(rule_id).origin)
+        raise InvalidSettings([Fault(f"rule {rule_id}", told)])
 
     def _check_vacant(self, rule_id: object) -> None:
         if isinstance(rule_id, str) and rule_id in self._rules.book:
@@ -261,19 +269,23 @@ class Ruling:
     def _is_in_force(self, rule_id: str) -> bool:
         return rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
 
-    async def _made(self, making: Awaitable[ChangeMade], rule_id: str = "") -> Ruled:
-        """Of this agent's own. `rule_id`: of the one that was to be changed, for a change that
-        changes nothing."""
+    async def _made(
+        self, book: ChangeBook, making: Awaitable[ChangeMade], rule_id: str = ""
+    ) -> Ruled:
+        """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
         done = await self._under_way.finish(making)
-        now, items = self._views.parts.clock.now(), items_of(done)
-        if not items:
-            return Ruled([replace(self._rules.entry(rule_id), advice=done.advice)])
-        entries = (self._as_it_is(item, now, done) for item in items)
-        copies = copies_doc(done.copies)
-        return Ruled([replace(entry, advice=done.advice) for entry in entries], copies=copies)
+        now, items, is_own = self._views.parts.clock.now(), items_of(done), book is not self._fleet
+        entries = [self._as_it_is(item, now, done) for item in items]
+        if not items and rule_id:
+            known = self._rules.entry(rule_id) if is_own else await self._in_fleet(rule_id)
+            entries = [known]
+        reached = None if is_own else reached_doc(done.reached)
+        told = [replace(entry, advice=done.advice) for entry in entries]
+        return Ruled(told, reached, copies_doc(done.copies))
 
     def _as_it_is(self, item: Item, now: Instant, done: ChangeMade) -> RuleEntry:
-        """In force by now; what was only tried is not. A shard's may be in force as several."""
+        """In force by now, where it is this agent's alone; what was only tried is not. One that
+        reaches further may be in force here as several, or not at all."""
         is_shown = done.dry_run or item.reach != HERE
         return entry_of(item, now) if is_shown else self._rules.entry(item.id)
 
@@ -424,3 +436,101 @@ def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:
 
 def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value is not None}
+
+
+REACH = "reach"
+MAX_TARGET_CHARS = 200
+REACH_SETTINGS = table(
+    (
+        Setting(
+            REACH,
+            "How far: `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*` or `host:db-1`.",
+            Reader(parse_reach, {"type": "string", "pattern": REACH_PATTERN}),
+            shown_default="the shard that the agent leads; else this agent alone",
+        ),
+    )
+)
+NOT_HERE = (
+    "is not in force at this agent: its reach meets none of its databases, or the agent has not "
+    "heard of it yet (`headgate fleet status`)"
+)
+
+
+REST_HERE = "at this agent alone it ends with `headgate rule rest {} --reason …`"
+_LOST = (
+    "rule {0} is in force here, and the fleet's store has lost it: `headgate changes restore "
+    "--fleet` puts it back, and then it can be lifted for all; {1}"
+)
+
+
+class Ruled(NamedTuple):
+    """Rules as a change left them, or would."""
+
+    entries: Sequence[RuleEntry]
+    reached: ReachedDoc | None = None
+    """Null: of the agent's own."""
+    copies: CopiesDoc | None = None
+    """Of one of its shards: who else has it."""
+
+
+def reach_in(body: Mapping[str, Any], place: str) -> Reach | None:
+    """What a body says of it; None: nothing."""
+    if body.get(REACH) is None:
+        return None
+    try:
+        return parse_reach(body[REACH])
+    except ValueError as error:
+        raise InvalidSettings([Fault(f"{place}.{REACH}", str(error))]) from None
+
+
+def entry_of(item: Item, now: Instant) -> RuleEntry:
+    """As a log has it. One that a newer version has set is shown, too: it can be lifted."""
+    unread = ""
+    try:
+        spec = parse_kept(item.id, item.value, item.n)
+    except InvalidSettings as error:
+        spec, unread = _outline(item, now.wall_s), str(error)
+    ends_mono_s = now.mono_s + spec.rule.expires_at - now.wall_s
+    origin = Origin(item.id, item.reach, item.n, item.set_by)
+    return RuleEntry(spec, ends_mono_s, origin=origin, unread=unread)
+
+
+def items_of(change: ChangeMade) -> list[Item]:
+    """What has become of its rules."""
+    return [item for item in map(_shown, change.changes) if item is not None]
+
+
+def _shown(change: Edit) -> Item | None:
+    """What has become of a rule; of one that was taken out without a word, what it was."""
+    after, before = change.after, change.before
+    if after is None or after.value is not None:
+        return after
+    if before is None or before.value is None:
+        return None
+    return replace(after, value={**before.value, "lifted_by": after.set_by})
+
+
+def _outline(item: Item, wall_s: float) -> RuleSpec:
+    said = item.value or {}
+    try:
+        end_s = ends_at(item)
+    except ValueError:
+        end_s = None
+    rule = Rule(
+        id=item.id,
+        target=str(said.get("target") or "?")[:MAX_TARGET_CHARS],
+        ratio=0.0,
+        expires_at=wall_s if end_s is None else end_s,
+        created_at=item.set_at,
+        created_by=item.set_by,
+        revision=item.n,
+    )
+    return RuleSpec(rule, set_at=item.set_at, lifted_by=str(said.get("lifted_by", "")))
+
+
+def _nowhere(rule_id: str) -> NoSuchItem:
+    message = (
+        f"no rule {rule_id!r} is kept here, nor is one set for the fleet; `headgate rules --all` "
+        "and `headgate changes --fleet` list them"
+    )
+    return NoSuchItem(message)

@@ -30,7 +30,7 @@ from headgate.agent.standby import ElectedStandby, Standby
 from headgate.agent.unthrottled import UnthrottledBook
 from headgate.agent.watch import Watch
 from headgate.core.activity import Activity
-from headgate.core.copies import CopyState
+from headgate.core.change_log import CopyState
 from headgate.core.decide import findings, judge
 from headgate.core.decision import Check, Verdict
 from headgate.core.health import Window, stand

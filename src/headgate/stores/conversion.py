@@ -177,7 +177,7 @@ def _budget(change: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _noted(value: Mapping[str, Any], n: int) -> Mapping[str, Any]:
-    """As agent/changenotes.py notes a rule: how far the rules' time had come when it was set."""
+    """As agent/rulekeeper.py notes a rule: how far the rules' time had come when it was set."""
     mark = {}
     if isinstance(ruled_at := value.get("ruled_at"), int | float):
         with suppress(ValueError):
@@ -199,7 +199,7 @@ def _object(raw_json: str, what: str) -> dict[str, Any] | None:
 
 
 def _bytes(document: Mapping[str, Any]) -> bytes:
-    """As core/change_codec writes it; half a character, which it cannot write, stays escaped."""
+    """As core/change_log.py writes it; half a character, which it cannot write, stays escaped."""
     try:
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:

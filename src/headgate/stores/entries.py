@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.change import LOG
-from headgate.core.change_codec import MAX_OWN_ITEM_BYTES
+from headgate.core.change_log import MAX_OWN_ITEM_BYTES
 from headgate.core.keyvalue import Compare, Put
 from headgate.core.records import BudgetMinute, Report, Tally
 from headgate.errors import Fault, InvalidSettings, StoreUnavailable

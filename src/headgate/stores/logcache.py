@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
+import structlog
 
 from headgate.core.keyvalue import Entry, Listing
 from headgate.core.log_copy import LogCopy, Origin
@@ -201,3 +202,48 @@ def _sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+log = structlog.get_logger()
+
+MAX_ROSTER_BYTES = 8 * 1024 * 1024
+MAX_SHARDS = 40_000
+_decode = msgspec.json.Decoder(dict[str, float]).decode
+
+
+class RosterFile:
+    """The shards that a view of the fleet has known, in a small file of their own, replaced whole:
+    a shard all of whose agents died is in no store any more, and only who remembers it can miss it.
+    What cannot be read or written is told, and nobody waits for it. Called in a thread, one call at
+    a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told = ""
+
+    def recall(self) -> Mapping[str, float]:
+        try:
+            with self._path.open("rb") as file:
+                found = _decode(file.read(MAX_ROSTER_BYTES))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            self._tell("cannot be read; shards that went before this start are not missed", error)
+            return {}
+        return dict(sorted(found.items(), key=lambda one: -one[1])[:MAX_SHARDS])
+
+    def keep(self, roster: Mapping[str, float]) -> None:
+        staged = self._path.with_name(f"{self._path.name}.new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            staged.write_bytes(msgspec.json.encode(dict(roster)))
+            staged.replace(self._path)
+        except (OSError, ValueError) as error:
+            self._tell("cannot be written", error)
+        else:
+            self._told = ""
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if what != self._told:
+            log.warning("fleet.roster", path=str(self._path), detail=f"{what}: {error}")
+        self._told = what

@@ -38,22 +38,23 @@ from headgate.core.records import (
     Tally,
 )
 from headgate.errors import Conflict, OutcomeUnknown, StoreUnavailable
-from headgate.stores.audit import AddAudit, read_audit
 from headgate.stores.counts import AddTallies
 from headgate.stores.entries import check_commit, check_report, check_step, check_tallies
-from headgate.stores.faults import is_full, named_faults, spoils_connection
 from headgate.stores.file import (
     DEADLINE_OPS,
     OpenFile,
     Reader,
     check_ours,
     copy_beside,
+    is_full,
     keep_reserve,
     lift_bound,
+    named_faults,
     set_aside,
+    spoils_connection,
     transaction,
 )
-from headgate.stores.locallog import Commit, read_listing
+from headgate.stores.locallog import AddAudit, Commit, read_audit, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,

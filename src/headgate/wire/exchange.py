@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from headgate.core.copies import Copies
+from headgate.core.change_log import Copies
 from headgate.core.exchange import MAX_BY_CHARS, MAX_KEY_CHARS, Answer, Entry, Offer, Page, Version
 from headgate.core.samples import Cause
 from headgate.errors import InvalidRequest, PeerFailed

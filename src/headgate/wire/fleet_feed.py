@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from headgate.core.change_codec import MAX_ITEM_BYTES
+from headgate.core.change_log import MAX_ITEM_BYTES
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.errors import StoreUnavailable
 

@@ -14,8 +14,13 @@ from headgate.core.decision import PASSING, Decision, Finding, State, Verdict
 from headgate.core.metrics import Comparison
 from headgate.core.names import Identity
 from headgate.core.reach import Reach
-from headgate.core.rule_advice import partial_exemption
-from headgate.core.rule_settings import RULE_FIELDS, KnownMetric, KnownMetrics, RuleSpec
+from headgate.core.rule_settings import (
+    RULE_FIELDS,
+    KnownMetric,
+    KnownMetrics,
+    RuleSpec,
+    partial_exemption,
+)
 from headgate.core.rules import FOREVER, Kind, Rule, RuleBook
 from headgate.wire.answers import AnswerDoc, answer_doc
 from headgate.wire.exchange import CopiesDoc

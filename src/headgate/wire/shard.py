@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from headgate.core.copies import CopyState
+from headgate.core.change_log import CopyState
 from headgate.core.decide import judge
 from headgate.core.health import Window, stand
 from headgate.core.metrics import Debounce, MetricSpec

@@ -19,14 +19,14 @@ from headgate.core.change import (
     log_key,
     shard_items,
 )
-from headgate.core.change_codec import (
+from headgate.core.change_log import (
+    What,
     head_bytes,
     item_bytes,
     read_item,
     read_revision,
     revision_bytes,
 )
-from headgate.core.change_log import What
 from headgate.core.keyvalue import Put
 from headgate.core.rule_settings import RuleLimits, parse_kept
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable

@@ -8,9 +8,8 @@ import pytest
 
 from headgate.agent.changebook import NoSuchItem
 from headgate.core.change import HEAD, ITEMS, Item
-from headgate.core.change_codec import head_bytes
 from headgate.core.change_files import SECTIONS, read_document, to_json, to_toml
-from headgate.core.change_log import What
+from headgate.core.change_log import What, head_bytes
 from headgate.core.keyvalue import Put
 from headgate.errors import InvalidSettings
 from tests.agent.changebook_world import (

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from headgate.agent.changebook import StoppedMidway
 from headgate.agent.logwriter import MAX_DRAFTS, MAX_LOOKS, WITHIN_S
 from headgate.core.change import LOG
-from headgate.core.change_parts import MAX_PART_KEYS
+from headgate.core.change_log import MAX_PART_KEYS
 from headgate.core.keyvalue import Compare, Lease, Put
 from headgate.errors import (
     Conflict,

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from headgate.agent.logmirror import KEPT, Mirror
 from headgate.core.change import BEAT, HEAD, shard_items
-from headgate.core.change_codec import head_bytes, item_bytes
+from headgate.core.change_log import head_bytes, item_bytes
 from headgate.core.keyvalue import Changes, Entry, Event, Listing
 from headgate.errors import Compacted, StoreUnavailable
 from headgate.wire.fleet import iso

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.agent.changenotes import RULES
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.agent.past import rules_at, rules_between
-from headgate.agent.rulekeeper import SLICE
+from headgate.agent.rulekeeper import RULES, SLICE
 from headgate.agent.snapshots import differs
 from headgate.core.change import Item
-from headgate.core.change_codec import MAX_ITEM_BYTES, item_bytes
+from headgate.core.change_log import MAX_ITEM_BYTES, item_bytes
 from headgate.core.keyvalue import Entry
 from headgate.core.names import parse_identity
 from headgate.core.reach import Level

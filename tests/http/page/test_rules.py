@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from headgate.agent.changeshelf import ChangeShelf
+from headgate.agent.inforce import ChangeShelf
 from headgate.core.change import ITEMS
 from headgate.core.reach import Place
 from headgate.http.page.rules_form import body_of, fields_of, link_to, seal

@@ -11,20 +11,110 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import httpx2
 import msgspec
 
-from headgate.errors import Compacted, OutcomeUnknown, StoreRefused, StoreUnavailable
+from headgate.errors import (
+    Fault,
+    InvalidSettings,
+    StoreRefused,
+    StoreUnavailable,
+)
 from headgate.stores.etcd import faults
-from headgate.stores.etcd.access import EtcdAccess
-from headgate.stores.etcd.diagnosis import why_hung_up
 from headgate.stores.etcd.faults import NoAnswer, NoToken
 from headgate.stores.etcd.messages import read_token, written
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where everything was read from: certificates and passwords are renewed while we run."""
+
+    password: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+    """For https; None trusts what the host trusts, and shows no certificate."""
+    files: Files = Files()
+
+    def renewed(self) -> EtcdAccess:
+        """After a refusal: as the files say now. What cannot be read stays as it was."""
+        try:
+            if self.tls is not None:
+                _fill(self.tls, self.files)
+            fresh = self.password if self.files.password is None else _password(self.files.password)
+        except InvalidSettings:
+            return self
+        return replace(self, password=fresh)
+
+
+def load_access(
+    *,
+    username: str = "",
+    password_file: Path | None = None,
+    ca: Path | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
+) -> EtcdAccess:
+    """From the files that [fleet] names, or InvalidSettings."""
+    if bool(username) != (password_file is not None):
+        missing, given = (
+            ("password_file", "username") if username else ("username", "password_file")
+        )
+        raise _fault(missing, f"belongs to {given}: give both, or neither")
+    files = Files(password_file, ca, cert, key)
+    password = _password(password_file) if password_file else ""
+    return EtcdAccess(username, password, _context(files), files)
+
+
+def _password(path: Path) -> str:
+    try:
+        password = path.read_text(encoding="utf-8").splitlines()[0].strip()
+    except (OSError, IndexError, UnicodeDecodeError):
+        raise _fault("password_file", f"no password can be read from {path}") from None
+    if not password:
+        raise _fault("password_file", f"the first line of {path} is empty")
+    return password
+
+
+def _context(files: Files) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=files.ca)
+    except OSError as error:
+        raise _fault("ca", f"{files.ca} cannot be used: {error}") from None
+    _fill(context, Files(cert=files.cert, key=files.key))
+    return context
+
+
+def _fill(context: ssl.SSLContext, files: Files) -> None:
+    """Connections that are made from now on use these; what was believed still is."""
+    try:
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+    except OSError as error:
+        raise _fault("ca", f"{files.ca} cannot be used: {error}") from None
+    try:
+        if files.cert is not None:
+            context.load_cert_chain(files.cert, files.key)
+    except OSError as error:
+        pair = f"{files.cert} and key {files.key}"
+        raise _fault("cert", f"{pair} cannot be used: {error}") from None
+
+
+def _fault(setting: str, message: str) -> InvalidSettings:
+    return InvalidSettings([Fault(f"fleet.{setting}", message)])
+
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
@@ -82,7 +172,6 @@ class Gateway:
             raise ValueError("a store needs at least one endpoint")
         self.endpoints = tuple(map(parse_endpoint, endpoints))
         self.timeout_s = timeout_s
-        self.outcomes: Counter[str] = Counter()
         # Thousands of agents with the same settings: they spread over the members.
         self._at = int(roll() * len(endpoints)) % len(endpoints)
         self._access = access
@@ -113,13 +202,7 @@ class Gateway:
         """The answer's body. `once`: it is a change, and not to be sent again. `any_member`: also
         one that has lost the others."""
         headers = {} if any_member else _WITH_LEADER
-        try:
-            answer = await self._ask_each(path, body, headers, once)
-        except StoreUnavailable as error:
-            self.outcomes[_outcome(error)] += 1
-            raise
-        self.outcomes["ok"] += 1
-        return answer
+        return await self._ask_each(path, body, headers, once)
 
     async def _ask_each(
         self, path: str, body: bytes, headers: Mapping[str, str], once: bool
@@ -364,13 +447,23 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _outcome(error: StoreUnavailable) -> str:
-    match error:
-        case OutcomeUnknown():
-            return "unknown"
-        case StoreRefused():
-            return "refused"
-        case Compacted():
-            return "compacted"
-        case _:
-            return "unavailable"
+WITHIN_S = 0.3
+
+
+async def why_hung_up(host: str, port: int, tls: ssl.SSLContext) -> ssl.SSLError | None:
+    """Why a member did so before it answered; None: it takes our certificate, or nobody is there to
+    tell. With TLS 1.3 a member refuses a client's certificate after we believe to be connected: the
+    question then breaks a pipe, and the reason lies unread behind it. Who asks nothing reads it."""
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            try:
+                # A member that lets us in waits for a question, and so do we: to no avail.
+                await reader.read(1)
+            finally:
+                writer.close()
+    except ssl.SSLError as error:
+        return error
+    except (OSError, TimeoutError):
+        return None
+    return None
