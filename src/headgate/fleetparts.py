@@ -19,7 +19,7 @@ import structlog
 
 from headgate.agent.board import Board
 from headgate.agent.budgets import Budgets
-from headgate.agent.changebook import ChangeBook
+from headgate.agent.changebook import SharedBook
 from headgate.agent.election import Elector
 from headgate.agent.inforce import SharedInForce
 from headgate.agent.logbeat import LogBeat
@@ -141,7 +141,7 @@ class FleetParts:
             found=self._members_found,
         )
         self.beat = LogBeat(self.store, self.follower, clock, roll, by=settings.agent.name)
-        self.book = ChangeBook(
+        self.book = SharedBook(
             self.store,
             clock,
             host.known_metrics,

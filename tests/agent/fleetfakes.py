@@ -88,9 +88,9 @@ class FakeReader:
         self.watched_after: list[int] = []
         self._cut: asyncio.Future[None] | None = None
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         self.lists.append(tuple(prefixes))
-        if self.fault is not None and (self.quorum or not at_any_member):
+        if self.fault is not None and (self.quorum or not allow_stale):
             raise self.fault
         return await self.store.list(prefixes)
 

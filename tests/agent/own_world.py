@@ -15,7 +15,7 @@ from headgate.agent.changebook import OwnBook
 from headgate.agent.changetime import ChangeTime
 from headgate.agent.inforce import Follows, OwnInForce
 from headgate.agent.logwriter import Draft
-from headgate.agent.ports import Clock, OwnStore
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.agent.ruledrafts import Asked, Here
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.change import HEAD, Item, item_key
@@ -32,7 +32,7 @@ class OwnLog:
     """One agent's log and its book, over whatever store."""
 
     def __init__(
-        self, store: OwnStore, clock: Clock, *, places: Sequence[Place] = (Place(database="main"),)
+        self, store: ChangeLog, clock: Clock, *, places: Sequence[Place] = (Place(database="main"),)
     ) -> None:
         self.time = ChangeTime(clock)
         self.rules = RuleKeeper(store, clock, lambda book: None, _no_metrics, time=self.time)
@@ -60,7 +60,7 @@ class OwnLog:
         return {name: one for (of, name), one in items if of == kind and one.value is not None}
 
 
-async def keep(store: OwnStore, *items: Item) -> None:
+async def keep(store: ChangeLog, *items: Item) -> None:
     """Put them into the log of an agent that is not running, as another version left them."""
     head = await store.list((HEAD,))
     compares = [Compare(entry.key, entry.revision) for entry in head.entries]

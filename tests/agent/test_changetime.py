@@ -95,13 +95,10 @@ class Budget:
 class HidingNotes(MemoryStore):
     is_hiding = False
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         if self.is_hiding and NOTES in prefixes:
             raise StoreUnavailable("the disk hangs")
-        return await super().list(prefixes, at_any_member=at_any_member)
-
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
-        raise StoreUnavailable("the disk hangs")
+        return await super().list(prefixes, allow_stale=allow_stale)
 
 
 KINDS: dict[str, Callable[[MemoryStore], Any]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ class Recording(EtcdStore):
         self.leases.append(lease.id)
         return lease
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         revision = await super().commit(compares, puts)
         if self.to_lose:
             self.to_lose -= 1

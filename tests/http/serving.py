@@ -21,7 +21,7 @@ import uvloop
 from headgate.agent.board import Board
 from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, TrafficPlan
-from headgate.agent.changebook import ChangeBook, OwnBook
+from headgate.agent.changebook import OwnBook, SharedBook
 from headgate.agent.checker import Checker
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
@@ -254,7 +254,7 @@ class Served:
 
     def _fleet_of(self, store: SharedLog) -> Fleet:
         known = metrics_known_to(self.book)
-        book = ChangeBook(store, self.clock, known, self.dice.roll)
+        book = SharedBook(store, self.clock, known, self.dice.roll)
         book.rooms |= {ChangeKind.METRIC: MetricRoom(self.book)}
         return Fleet(book, Mirror(self.clock))
 

@@ -69,7 +69,7 @@ async def in_force(store: SqliteStore) -> dict[str, bytes]:
 
 
 async def salvaged(store: SqliteStore) -> dict[str, bytes]:
-    return told(await store.salvage_list(["head", "items/", "notes/"]))
+    return told(await store.list(["head", "items/", "notes/"], allow_stale=True))
 
 
 async def rules(store: SqliteStore) -> list[str]:
@@ -317,7 +317,7 @@ async def is_lost(path: Path) -> StateLost:
         with pytest.raises(StoreUnavailable):
             await store.open()
         with pytest.raises(StateLost, match="headgate state acknowledge") as caught:
-            await store.salvage_list([""])
+            await store.list([""], allow_stale=True)
     finally:
         await store.close()
     return caught.value

@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Unpack, cast
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from headgate.agent import budgetdrafts
 from headgate.agent.changefiles import (
@@ -34,12 +34,13 @@ from headgate.agent.logwriter import (
     Draft,
     LogWriter,
     NoSuchItem,
+    SharedWriter,
     StoppedMidway,
     beside,
 )
 from headgate.agent.ownitems import By
 from headgate.agent.ownwriter import Lead, Loaded, Merged, OwnWriter
-from headgate.agent.ports import Clock, OwnStore, SharedLog
+from headgate.agent.ports import ChangeLog, Clock, SharedLog
 from headgate.agent.rollback import of_sorts, restored, rolled_back
 from headgate.agent.ruledrafts import FAVOR_RATIO, Asked, Here, RuleDrafts
 from headgate.core.beat import clock_told
@@ -61,7 +62,7 @@ from headgate.core.rule_settings import KnownMetrics, RuleLimits
 from headgate.core.rules import EVERYONE
 from headgate.errors import StoreUnavailable
 
-__all__ = ["ChangeBook", "Exported", "NoSuchItem", "StoppedMidway"]
+__all__ = ["ChangeBook", "Exported", "NoSuchItem", "OwnBook", "SharedBook", "StoppedMidway"]
 NOBODY = "no agent has told where it stands yet"
 REVISIONS_A_PAGE = 10
 """Read at once: each may be half a megabyte."""
@@ -96,7 +97,7 @@ class ChangeBook:
     """Raises InvalidSettings, Conflict, NoSuchItem and StoreUnavailable: StoreRefused,
     OutcomeUnknown, and StoppedMidway where some of several revisions were made."""
 
-    _flag = " --fleet"
+    _flag = ""
     """With which `headgate changes` asks for this log."""
     _default_reach: Reach | None = None
     """Of what a file says no reach of; None: it has to."""
@@ -104,25 +105,14 @@ class ChangeBook:
     """The agent that HERE means, by its name."""
 
     def __init__(
-        self,
-        store: SharedLog,
-        clock: Clock,
-        known_metrics: KnownMetrics,
-        roll: Callable[[], float],
-        *,
-        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
-        host: str = "",
-        new_id: Callable[[], str] = _new_id,
-        new_op: Callable[[], str] = _new_op,
+        self, store: ChangeLog, writer: LogWriter, clock: Clock, rules: RuleDrafts
     ) -> None:
         self._store = store
+        self._writer = writer
         self._clock = clock
-        self._host = host
-        """The agent's name."""
-        self._writer = LogWriter(store, clock, roll, new_op)
         self._history = LogHistory(store)
-        self.rules = RuleDrafts(known_metrics, limits, new_id)
-        self.rooms: dict[str, Room] = {ChangeKind.BUDGET: FleetBudgetRoom()}
+        self.rules = rules
+        self.rooms: dict[str, Room] = {}
         """Of other kinds than rules: who validates what a file says of them."""
 
     # --- looking ---------------------------------------------------------------------------
@@ -368,6 +358,37 @@ class ChangeBook:
         return await self._made(change)
 
     def _signed(self, who: str) -> str:
+        return who
+
+    async def _made(self, change: ChangeMade) -> ChangeMade:
+        """With what there is to tell of it."""
+        return change
+
+
+class SharedBook(ChangeBook):
+    """Of the log that a fleet shares."""
+
+    _flag = " --fleet"
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        known_metrics: KnownMetrics,
+        roll: Callable[[], float],
+        *,
+        limits: RuleLimits = RuleLimits(),  # noqa: B008 -- frozen
+        host: str = "",
+        new_id: Callable[[], str] = _new_id,
+        new_op: Callable[[], str] = _new_op,
+    ) -> None:
+        writer = SharedWriter(store, clock, roll, new_op)
+        super().__init__(store, writer, clock, RuleDrafts(known_metrics, limits, new_id))
+        self._host = host
+        """The agent's name."""
+        self.rooms = {ChangeKind.BUDGET: FleetBudgetRoom()}
+
+    def _signed(self, who: str) -> str:
         """A user's number says nothing to those of another host."""
         return f"{who}@{self._host}" if self._host and who.startswith("uid:") else who
 
@@ -397,12 +418,11 @@ class Exchanges(Lead, Protocol):
 class OwnBook(ChangeBook):
     """Of the agent's own log: in force when a change is acknowledged."""
 
-    _flag = ""
     _default_reach = HERE
 
     def __init__(
         self,
-        store: OwnStore,
+        store: ChangeLog,
         clock: Clock,
         known_metrics: KnownMetrics,
         roll: Callable[[], float],
@@ -414,15 +434,13 @@ class OwnBook(ChangeBook):
         new_id: Callable[[], str] = _own_id,
         new_op: Callable[[], str] = _new_op,
     ) -> None:
-        own = cast(SharedLog, store)
-        super().__init__(own, clock, known_metrics, roll, limits=limits, new_op=new_op)
-        self._own = self._writer = OwnWriter(store, clock, roll, new_op)
+        self._own = OwnWriter(store, clock, roll, new_op)
+        rules = RuleDrafts(known_metrics, limits, new_id, here)
+        super().__init__(store, self._own, clock, rules)
         self._own.on_found = self._in_force = in_force
         self._here_called = name
         self._exchanges: Exchanges | None = None
         self._merging: set[asyncio.Future[Merged]] = set()
-        self.rules = RuleDrafts(known_metrics, limits, new_id, here)
-        self.rooms = {}
 
     @property
     def held(self) -> LogState:
@@ -523,7 +541,7 @@ def _with_clocks(draft: Draft, held: LogState, asked: Asked) -> Draft:
     return replace(draft, advice=(*draft.advice, Advice(Severity.WARNING, "clock", "fleet", told)))
 
 
-async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
+async def look_up(store: ChangeLog, reaches: Iterable[Reach]) -> Reached:
     """Whom they meet, or why nobody can tell. A preview, and never a condition: what cannot be told
     holds up no change."""
     wanted = sorted(set(reaches), key=str)
@@ -539,12 +557,12 @@ async def look_up(store: SharedLog, reaches: Iterable[Reach]) -> Reached:
     return Reached(unknown=NOBODY, reach=reach)
 
 
-async def _read(store: SharedLog, reaches: list[Reach]) -> Reached:
+async def _read(store: ChangeLog, reaches: list[Reach]) -> Reached:
     listing = await store.list(prefixes_of(reaches))
     return await beside(len(listing.entries), lambda: reached_by(reaches, listing.entries))
 
 
-async def _is_told(store: SharedLog) -> bool:
+async def _is_told(store: ChangeLog) -> bool:
     """Whether there is anything to look among."""
     try:
         return await store.count(SHARDS) + await store.count(MEMBERS) > 0
@@ -552,7 +570,7 @@ async def _is_told(store: SharedLog) -> bool:
         return False
 
 
-async def _counted(store: SharedLog, reaches: list[Reach], unknown: Reached) -> Reached:
+async def _counted(store: ChangeLog, reaches: list[Reach], unknown: Reached) -> Reached:
     """The whole of a fleet too large to be listed in time can still be counted."""
     if not any(reach.level is Level.FLEET for reach in reaches):
         return unknown
@@ -568,7 +586,7 @@ class LogHistory:
     store was restored. One that cannot be read, for a newer version made it, takes no other away.
     """
 
-    def __init__(self, store: SharedLog) -> None:
+    def __init__(self, store: ChangeLog) -> None:
         self._store = store
 
     async def revision(self, n: int) -> Revision | None:

@@ -356,12 +356,12 @@ class LogFollower:
         self._watchers.tell(changed)
 
     async def _listed(
-        self, reader: LogReader, prefixes: Sequence[str], *, at_any_member: bool = False
+        self, reader: LogReader, prefixes: Sequence[str], *, allow_stale: bool = False
     ) -> Listing:
         limit_s = LISTING_TRIES * self._timing.timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await reader.list(prefixes, at_any_member=at_any_member)
+                return await reader.list(prefixes, allow_stale=allow_stale)
         except TimeoutError:
             raise StoreUnavailable(f"{reader.name}: no answer in {limit_s:g} s") from None
 
@@ -403,7 +403,7 @@ class LogFollower:
         than nothing, or than what was on disk, and stays marked as stale."""
         prefixes, mirror = tuple(self._prefixes()), self._mirror
         try:
-            listing = await self._listed(reader, (HEAD, *prefixes), at_any_member=True)
+            listing = await self._listed(reader, (HEAD, *prefixes), allow_stale=True)
         except StoreUnavailable:
             return
         if (mirror.known and listing.store_id != mirror.store_id) or head_n(listing) < mirror.n:

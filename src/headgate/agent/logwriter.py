@@ -13,6 +13,7 @@ ownwriter.py does the same with the log of one agent.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from headgate.agent.ports import Clock, SharedLog
+from headgate.agent.ports import ChangeLog, Clock, SharedLog
 from headgate.core.beat import Beat, read_beat
 from headgate.core.change import BEAT, HEAD, ITEMS, MAX_REVISIONS, Edit, Item, Revision, log_key
 from headgate.core.change_log import (
@@ -148,15 +149,17 @@ class Run:
         return ChangeMade(self.before_n, after_n, changes, advice=advice, revisions=len(self.done))
 
 
-class LogWriter:
-    _event = "fleet."
-    _flag = " --fleet"
+class LogWriter(ABC):
+    """The steps of a change that are the same in every log."""
+
+    _event = ""
+    _flag = ""
     """With which `headgate changes` asks for this log."""
     _max_item_bytes = MAX_ITEM_BYTES
 
     def __init__(
         self,
-        store: SharedLog,
+        store: ChangeLog,
         clock: Clock,
         roll: Callable[[], float],
         new_op: Callable[[], str],
@@ -241,8 +244,9 @@ class LogWriter:
             return draft, [()]  # Nothing but the number, so that nobody takes the store for old.
         return draft, parts
 
+    @abstractmethod
     def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
-        return parts_of(changes)
+        """Each a revision of its own."""
 
     def _step(self, run: Run, ground: Ground) -> Revision:
         """The next part as a revision."""
@@ -256,12 +260,36 @@ class LogWriter:
         said = (run.who, run.draft.action, summary, self._new_op())
         return Revision(n, wall_s, *said, changes, before_n)
 
-    # --- one commit ------------------------------------------------------------------------
+    @abstractmethod
+    async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
+        """One commit. What it stands on after; None: somebody else was first, and it was not
+        made."""
+
+    def _patience(self, tries: int) -> Patience:
+        return Patience(self._clock, self._roll, tries)
+
+
+class SharedWriter(LogWriter):
+    """Of the log of a fleet, in which any agent may be first."""
+
+    _event = "fleet."
+    _flag = " --fleet"
+
+    def __init__(
+        self,
+        store: SharedLog,
+        clock: Clock,
+        roll: Callable[[], float],
+        new_op: Callable[[], str],
+    ) -> None:
+        super().__init__(store, clock, roll, new_op)
+        self._leases = store
+
+    def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
+        return parts_of(changes)
 
     async def _attempt(self, ground: Ground, step: Revision, draft: Draft) -> Ground | None:
-        """What it stands on after; None: somebody else was first, and it was not made.
-
-        Where no answer came the very same commit is sent again: it compares the same head, so
+        """Where no answer came the very same commit is sent again: it compares the same head, so
         that of both at most one gets through, and a Conflict tells that one of them, or somebody
         else's, did.
         """
@@ -269,7 +297,8 @@ class LogWriter:
         puts, lost = puts_of(step, lease), list[StoreUnavailable]()
         while True:
             try:
-                return Ground(step.n, await self._commit(ground, puts))
+                head = Compare(HEAD, ground.head_revision)
+                return Ground(step.n, await self._store.commit([head], puts))
             except LeaseLost:
                 return None
             except Conflict:
@@ -282,9 +311,6 @@ class LogWriter:
                     raise
             await patience.wait(_not_known(self._store.name, step, lost[0]))
 
-    async def _commit(self, ground: Ground, puts: Sequence[Put]) -> int:
-        return await self._store.commit([Compare(HEAD, ground.head_revision)], puts)
-
     async def _whose(self, step: Revision, lease: int) -> Ground | None:
         """Ours, whose answer was lost, or somebody else's."""
         for entry in (await self._store.list((log_key(step.n),))).entries:
@@ -292,7 +318,7 @@ class LogWriter:
                 return Ground(step.n, entry.revision)
         if lease:  # Nothing was put under it. If it stays, it runs out by itself.
             with suppress(StoreUnavailable):
-                await self._store.revoke(lease)
+                await self._leases.revoke(lease)
         return None
 
     async def _lease(self, step: Revision) -> int:
@@ -302,12 +328,9 @@ class LogWriter:
         if not longest_s:
             return 0
         try:
-            return (await self._store.grant(longest_s)).id
+            return (await self._leases.grant(longest_s)).id
         except OutcomeUnknown as error:  # Of the lease alone: that is no change.
             raise StoreUnavailable(f"{step.action} was not made: {error}") from error
-
-    def _patience(self, tries: int) -> Patience:
-        return Patience(self._clock, self._roll, tries)
 
 
 class Patience:

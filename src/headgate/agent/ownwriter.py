@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -26,7 +26,7 @@ from headgate.agent.logwriter import (
     holdings_of,
     puts_of,
 )
-from headgate.agent.ports import Clock, OwnStore, SharedLog
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.core.change import (
     HEAD,
     ITEMS,
@@ -117,19 +117,16 @@ class OwnWriter(LogWriter):
     """Of the log that only this agent writes: nobody else is ever first. Changes of its shards are
     there besides its own, and other agents' are merged into them as they were made."""
 
-    _event = ""
-    _flag = ""
     _max_item_bytes = MAX_OWN_ITEM_BYTES
 
     def __init__(
         self,
-        store: OwnStore,
+        store: ChangeLog,
         clock: Clock,
         roll: Callable[[], float],
         new_op: Callable[[], str],
     ) -> None:
-        super().__init__(cast(SharedLog, store), clock, roll, new_op)
-        self._own = store
+        super().__init__(store, clock, roll, new_op)
         self._held: LogState | None = None
         """None: not read yet, or the outcome of a commit is not known."""
         self.held = LogState()
@@ -169,7 +166,7 @@ class OwnWriter(LogWriter):
 
     async def read(self) -> LogState:
         if self._held is None:
-            await self._take(await self._own.list((HEAD, ITEMS)))
+            await self._take(await self._store.list((HEAD, ITEMS)))
         return self.held
 
     async def load(self, then: Loaded | None = None, *, salvaged: bool = False) -> LogState:
@@ -177,8 +174,7 @@ class OwnWriter(LogWriter):
         change: one that came in between would be missing. `salvaged`: it cannot be opened, and is
         only looked at."""
         async with self._lock:
-            read = self._own.salvage_list if salvaged else self._own.list
-            await self._take(await read((HEAD, ITEMS)))
+            await self._take(await self._store.list((HEAD, ITEMS), allow_stale=salvaged))
             if then is not None:
                 await then(list(self.held.items.values()))
             return self.held
@@ -276,7 +272,7 @@ class OwnWriter(LogWriter):
         held, self._held = self._held, None
         try:
             compares = [Compare(HEAD, head)]
-            return await self._own.commit(compares, puts, audit=audit, must_fit=must_fit)
+            return await self._store.commit(compares, puts, audit=audit, must_fit=must_fit)
         except OutcomeUnknown:
             self._look_later()
             raise
@@ -399,7 +395,7 @@ class OwnWriter(LogWriter):
             else:  # A newer version says more of it than this one knows.
                 unread.append(key)
         if unread:
-            listed = (await self._own.list(unread)).entries
+            listed = (await self._store.list(unread)).entries
             found |= {entry.key: entry.value for entry in listed if entry.key in set(unread)}
         return list(found.items())
 

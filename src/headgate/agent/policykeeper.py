@@ -50,7 +50,7 @@ from headgate.agent.changebook import OwnBook
 from headgate.agent.logwriter import Draft, NoSuchItem, Shown, beside
 from headgate.agent.ownitems import Expecting
 from headgate.agent.policynotes import FOLLOWED, READ, PolicyNotes
-from headgate.agent.ports import Clock, OwnStore
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.agent.rollback import as_after
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item, Revision
@@ -110,7 +110,7 @@ class PolicyKeeper:
     def __init__(
         self,
         database: str,
-        store: OwnStore,
+        store: ChangeLog,
         own: OwnBook,
         clock: Clock,
         publish: Callable[[Edition], Awaitable[None]],

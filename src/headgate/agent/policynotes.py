@@ -18,7 +18,7 @@ import structlog
 from headgate.agent.budgetedition import Change, Edition, audited, summary
 from headgate.agent.budgetlayers import EMPTY
 from headgate.agent.logwriter import beside
-from headgate.agent.ports import Clock, OwnStore
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.core.change import NOTES, OURSELVES, quoted
 from headgate.core.keyvalue import Put
 from headgate.core.records import AuditEntry
@@ -33,7 +33,7 @@ NOTHING = Edition(0, EMPTY, Policy())
 
 
 class PolicyNotes:
-    def __init__(self, database: str, store: OwnStore, clock: Clock) -> None:
+    def __init__(self, database: str, store: ChangeLog, clock: Clock) -> None:
         self._database = database
         self._store = store
         self._clock = clock

@@ -153,10 +153,12 @@ class BudgetMeter(Protocol):
         ...
 
 
-class LogReader(Protocol):
-    """What a fleet shares, to be followed: its store, or another agent that has it from there.
+class ChangeLog(Protocol):
+    """A log of changes, as keys: SQLite for one agent, etcd for a fleet, memory in tests. What it
+    promises is asked of all of them by one suite (tests/contracts/test_change_log.py).
 
-    Every call ends within a second or two: with what was asked for, or with StoreUnavailable.
+    No check ever waits for it. Every call ends within a second or two: with what was asked for, or
+    with StoreUnavailable.
     """
 
     @property
@@ -164,10 +166,45 @@ class LogReader(Protocol):
         """For people: `etcd 10.0.0.1:2379, …`. Never with a password."""
         ...
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """All under these prefixes, at one revision. `at_any_member`: also by a server that has
-        lost the others and may be behind; for a start without a quorum."""
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
+        """All under these prefixes, at one revision. `allow_stale`: also what may be behind, from a
+        member that has lost the others, or from a file that cannot be opened or its copy, which has
+        all but `log/`; for a start in need. StateLost where there has been something, and it is
+        gone."""
         ...
+
+    async def count(self, prefix: str) -> int:
+        """How many entries there are, without reading them."""
+        ...
+
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
+        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
+        InvalidSettings or ValueError for what is too long; StoreUnavailable for an entry too many.
+
+        An agent's own log keeps `audit` in the same transaction; a fleet's has who and what in its
+        revisions. `must_fit`: it lifts a restriction, and may take the room that is kept for that
+        on a full disk.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class LogReader(Protocol):
+    """What a fleet shares, to be followed: its log, or another agent that has it from there."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing: ...
 
     def watch(self, prefixes: Sequence[str], *, after_revision: int) -> AsyncGenerator[Changes]:
         """Every change beyond that revision, in order, none left out and none twice. Ends only
@@ -180,22 +217,8 @@ class LogReader(Protocol):
     async def close(self) -> None: ...
 
 
-class SharedLog(LogReader, Protocol):
-    """Keeps what a fleet shares: etcd, and in tests memory; one contract suite over both.
-
-    No check ever waits for it.
-    """
-
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
-        """All puts, if every compare holds; the new revision. Else Conflict, and nothing is done.
-
-        OutcomeUnknown where it was sent and no answer came: whoever asks again has to look first.
-        """
-        ...
-
-    async def count(self, prefix: str) -> int:
-        """How many entries there are, without reading them."""
-        ...
+class SharedLog(ChangeLog, LogReader, Protocol):
+    """The log of a fleet, with leases for its members to say that they are there."""
 
     async def grant(self, ttl_s: float) -> Lease: ...
 
@@ -208,45 +231,9 @@ class SharedLog(LogReader, Protocol):
         ...
 
 
-class OwnStore(Protocol):
-    """An agent's own log of changes, in its state file. Nobody else writes it."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """All entries under these prefixes, at one revision. There is one member."""
-        ...
-
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
-        """The same, where the store could not be opened but what it keeps can still be read, there
-        or in a copy, which has all but `log/`. StateLost where it cannot, and there has been
-        something."""
-        ...
-
-    async def commit(
-        self,
-        compares: Sequence[Compare],
-        puts: Sequence[Put],
-        *,
-        audit: Sequence[AuditEntry] = (),
-        must_fit: bool = False,
-    ) -> int:
-        """All puts and audit entries in one transaction, if every compare holds; the new revision.
-        Else Conflict, and nothing is done. A lease means nothing here: what is put stays.
-
-        InvalidSettings for what is too long; StoreUnavailable for an entry too many. `must_fit`:
-        it lifts a restriction, and may take the room that is kept for that on a full disk.
-        """
-        ...
-
-
-class Store(OwnStore, Protocol):
-    """Keeps what must outlive the process. Reads and writes may raise StoreUnavailable.
-
-    No check ever waits for it. What operators change, and what the agent notes, is a log of keys,
-    as a fleet's store has it.
-    """
+class Store(ChangeLog, Protocol):
+    """Keeps what must outlive the process: the agent's own log, where a lease means nothing, and
+    its history. Reads and writes may raise StoreUnavailable."""
 
     @property
     def fault(self) -> str | None:
@@ -266,8 +253,6 @@ class Store(OwnStore, Protocol):
         """Of what cannot be opened: move it aside and begin another, with what a copy has, or
         with nothing; the names under which the old lies. Conflict where it can be used."""
         ...
-
-    async def close(self) -> None: ...
 
     async def audit(self, *, limit: int = 100) -> Sequence[AuditEntry]:
         """Newest first."""
@@ -433,6 +418,7 @@ __all__ = [
     "AuditEntry",
     "BudgetMeter",
     "BudgetMinute",
+    "ChangeLog",
     "Clock",
     "Fact",
     "FenceProbe",

@@ -31,7 +31,7 @@ from headgate.agent.followedrules import (
     item_of,
     mark_of,
 )
-from headgate.agent.ports import Clock, OwnStore
+from headgate.agent.ports import ChangeLog, Clock
 from headgate.agent.schedules import RENEW_S
 from headgate.core.change import NOTES, ChangeKind, Item, quoted, unquoted
 from headgate.core.keyvalue import Entry, Put
@@ -76,7 +76,7 @@ async def _nothing(rule_ids: Sequence[str]) -> None:
 class RuleKeeper:
     def __init__(
         self,
-        store: OwnStore,
+        store: ChangeLog,
         clock: Clock,
         apply: Callable[[RuleBook], None],
         known_metrics: KnownMetrics,
@@ -567,7 +567,7 @@ class ChangeNotes:
     """
 
     def __init__(
-        self, store: OwnStore, clock: Clock, rules: Sequence[FollowedRules], time: ChangeTime
+        self, store: ChangeLog, clock: Clock, rules: Sequence[FollowedRules], time: ChangeTime
     ) -> None:
         """`rules`: of the agent's own log first."""
         self._store = store
@@ -607,7 +607,7 @@ class ChangeNotes:
 
     async def _salvage(self) -> Sequence[Entry]:
         try:
-            entries = (await self._store.salvage_list((NOTES,))).entries
+            entries = (await self._store.list((NOTES,), allow_stale=True)).entries
             self._salvaged = True
             return entries
         except StoreUnavailable:

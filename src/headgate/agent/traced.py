@@ -109,7 +109,7 @@ def traced_store(store: Store, tracer: Tracer) -> Store:
 
 
 def traced_shared_log(store: SharedLog, tracer: Tracer) -> SharedLog:
-    def commit(compares: Any, puts: Any) -> Facts:
+    def commit(compares: Any, puts: Any, **more: Any) -> Facts:
         return {"headgate.store": store.name, "headgate.puts": len(puts)}
 
     return cast(SharedLog, Traced(store, tracer, {"commit": Watched("fleet commit", commit)}))

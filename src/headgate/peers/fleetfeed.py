@@ -78,7 +78,7 @@ class AgentReader:
     def name(self) -> str:
         return f"agent {self._link.url}"
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         for _ in range(LISTING_TRIES - 1):
             try:
                 return await self._list(prefixes)

@@ -54,7 +54,7 @@ from headgate.stores.file import (
     spoils_connection,
     transaction,
 )
-from headgate.stores.locallog import AddAudit, Commit, read_audit, read_listing
+from headgate.stores.locallog import AddAudit, Commit, read_audit, read_count, read_listing
 from headgate.stores.looking import (
     Scope,
     read_asked,
@@ -184,11 +184,15 @@ class SqliteStore:
             for thread in threads:
                 thread.stop()
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
-        """`at_any_member` means nothing here: there is one."""
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
+        if allow_stale:
+            return await self._salvaged(prefixes)
         return await self._read(lambda connection: read_listing(connection, prefixes))
 
-    async def salvage_list(self, prefixes: Sequence[str]) -> Listing:
+    async def count(self, prefix: str) -> int:
+        return await self._read(lambda connection: read_count(connection, prefix))
+
+    async def _salvaged(self, prefixes: Sequence[str]) -> Listing:
         def job(ticket: Ticket[Listing]) -> None:
             ticket.settle(salvage(self._path, prefixes, lambda: ticket.extend(CONVERSION_S)))
 

@@ -452,10 +452,10 @@ async def test_members_that_cannot_be_read_are_told_and_the_others_count(world: 
 
 async def test_a_topology_that_cannot_be_read_holds_up_no_change(world: BookWorld) -> None:
     class Blind(MemoryLog):
-        async def list(self, prefixes: Any, *, at_any_member: bool = False) -> Any:
+        async def list(self, prefixes: Any, *, allow_stale: bool = False) -> Any:
             if any(prefix.startswith("members/") for prefix in prefixes):
                 raise StoreUnavailable("no answer in 2 s")
-            return await super().list(prefixes, at_any_member=at_any_member)
+            return await super().list(prefixes, allow_stale=allow_stale)
 
     await world.tell_shard("commerce/-80", "db-1", region="eu")
     book = book_on(Blind(world.kept), world.clock)

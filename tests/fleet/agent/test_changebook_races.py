@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -42,7 +43,7 @@ def rival(world: BookWorld, name: str) -> Deed:
 class SlowStore(MemoryLog):
     """Lets others in between reading and writing."""
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         await asyncio.sleep(0)
         return await super().commit(compares, puts)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.agent.changebook import ChangeBook
+from headgate.agent.changebook import SharedBook
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.core.rule_settings import KnownMetric
 from headgate.errors import InvalidSettings
@@ -28,7 +28,7 @@ def limits(target: str = "all", **thresholds: float) -> dict[str, Any]:
 
 def world_knowing(known: Mapping[str, KnownMetric]) -> BookWorld:
     world = BookWorld()
-    world.book = ChangeBook(world.store, world.clock, lambda _: known, lambda: 0.5)
+    world.book = SharedBook(world.store, world.clock, lambda _: known, lambda: 0.5)
     return world
 
 
@@ -87,7 +87,7 @@ async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_judge_it() -
     """At night, at the agent that shows the fleet: it is no more of a lock-out than it was."""
     world = world_knowing(LAG)
     await world.book.put_rule({**limits(lag=2.0), "id": "tight"}, reach=FLEET, who="ada")
-    blind = ChangeBook(world.store, world.clock, lambda _: {}, lambda: 0.5)
+    blind = SharedBook(world.store, world.clock, lambda _: {}, lambda: 0.5)
     assert (await blind.patch_rule("tight", {"for": "3h"}, who="bob")).after_n == 2
     with pytest.raises(InvalidSettings, match="lag is not measured by this agent"):
         await blind.patch_rule("tight", {"thresholds": {"lag": 0.1}}, who="bob")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headgate.agent.recorder import Key, Recorder
 from headgate.agent.shardspeech import Footing, RefusedShare
@@ -36,7 +37,7 @@ class Store(MemoryLog):
         self.commits: list[Sequence[Put]] = []
         self.tries = 0
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         self.tries += 1
         if self.fault is not None:
             raise self.fault

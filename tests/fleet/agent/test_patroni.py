@@ -35,7 +35,7 @@ class CutStore(MemoryLog):
         self.refuses_watches = False
         self.lists = self.watches = 0
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         self.lists += 1
         if self.away:
             raise StoreUnavailable(self.away)

@@ -34,6 +34,7 @@ from uuid import uuid4
 import msgspec
 
 from headgate.core.keyvalue import Changes, Compare, Entry, Event, Lease, Listing, Put
+from headgate.core.records import AuditEntry
 from headgate.errors import (
     Compacted,
     Conflict,
@@ -144,15 +145,15 @@ class EtcdStore:
 
     # --- reading ---------------------------------------------------------------------------
 
-    async def list(self, prefixes: Sequence[str], *, at_any_member: bool = False) -> Listing:
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
         with self._counted():
-            return await self._list(widest(prefixes), at_any_member)
+            return await self._list(widest(prefixes), allow_stale)
 
-    async def _list(self, asked: Sequence[str], at_any_member: bool) -> Listing:
+    async def _list(self, asked: Sequence[str], allow_stale: bool) -> Listing:
         known = self._known
-        ranges = Ranges(self._gateway, self._keys, any_member=at_any_member)
+        ranges = Ranges(self._gateway, self._keys, any_member=allow_stale)
         standing, entries = await ranges.entries(asked)
-        if not at_any_member:
+        if not allow_stale:
             if known is not None and _went_back(known, standing):
                 await self._mark_anew(known, standing)
                 standing, entries = await ranges.entries(asked)
@@ -213,7 +214,15 @@ class EtcdStore:
 
     # --- writing ---------------------------------------------------------------------------
 
-    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put]) -> int:
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        puts: Sequence[Put],
+        *,
+        audit: Sequence[AuditEntry] = (),
+        must_fit: bool = False,
+    ) -> int:
+        """Who did what is in what is put: `audit` is for an agent's own log."""
         check_commit(compares, puts)
         with self._counted():
             answer = await self._commit(compares, puts)
