@@ -176,6 +176,7 @@ class FleetParts:
         self._elector: Elector | None = None
         self._members: Sequence[FleetMember] = ()
         host.shards.on_roles = self._roles_changed
+        host.shards.make_shared = self.book.make
 
     # --- life ------------------------------------------------------------------------------
 

@@ -12,19 +12,21 @@ from headgate.agent.ownitems import Forgetter
 from headgate.agent.shard import Shard
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.core.activity import Activity, Idleness
-from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import ChangeMade
+from headgate.core.change import ITEMS, ChangeKind, Item
+from headgate.core.change_log import ChangeMade, read_item_at
 from headgate.core.decision import Verdict
-from headgate.core.reach import HERE, Level, Reach
+from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.core.samples import Cause
 from headgate.core.shard import MAX_MEMBERS, MAX_SKIP_S
 from headgate.core.topology import Downstream, Leading
 from headgate.errors import HeadgateError, InvalidRequest, StoreUnavailable, WrongShard
+from tests.agent.changebook_world import FaultyStore, book_on
 from tests.agent.conftest import OpenWorld
 from tests.agent.fakes import FakeWriter, primary, replica, settle
 from tests.agent.own_world import Unwritable, keep, set_here
 from tests.agent.shard_world import SHARD, ShardWorld, url
 from tests.builders import metric
+from tests.fixtures.memory_log import KeptInMemory
 from tests.fixtures.memory_store import MemoryStore
 
 HOSTS = "https://{host}:8087"
@@ -241,7 +243,7 @@ async def test_who_does_not_exist_cannot_be_skipped(open_world: OpenWorld) -> No
     world = await open_world("db-b")
     with pytest.raises(NoSuchMember, match="it has db-a, db-b"):
         await world.shards.skip("main", "db-x", for_s=9, reason="x", who="ops")
-    with pytest.raises(NoSuchMember, match="not set aside"):
+    with pytest.raises(NoSuchMember, match="not skipped"):
         await world.shards.unskip("main", "db-b", who="ops")
     with pytest.raises(NoSuchShard, match="belongs to no shard"):
         await world.shards.skip("elsewhere", "db-b", for_s=9, reason="x", who="ops")
@@ -439,6 +441,82 @@ async def test_what_is_set_at_an_agent_counts_before_its_shards(open_world: Open
     await world.shards.skip("main", "db-c", for_s=60, reason="mine", who="ops")
     await _copy(leader, world)
     assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
+
+
+# --- for a shard of a fleet -----------------------------------------------------------------------
+
+
+class InFleet:
+    """Agents of a shard with a log that they share."""
+
+    def __init__(self, *worlds: ShardWorld) -> None:
+        self.worlds = worlds
+        self.store = FaultyStore(KeptInMemory())
+        for world in worlds:
+            world.shards.make_shared = book_on(self.store, world.clock).make
+
+    async def tell(self) -> None:
+        """All of them hear of what is set."""
+        listing = await self.store.list([ITEMS])
+        items = [read_item_at(entry.key, entry.value) for entry in listing.entries]
+        for world in self.worlds:
+            await world.shards.follow(items, (), whole=True)
+
+
+async def test_with_a_fleet_a_skip_is_for_its_shard_and_a_promotion_keeps_it(
+    open_world: OpenWorld,
+) -> None:
+    leader, other = await open_world("db-b", "db-c"), await open_world("db-b", "db-c")
+    fleet = InFleet(leader, other)
+    made = await leader.shards.skip("main", "db-c", for_s=3600, reason="restoring", who="ops")
+    assert [item.reach for item in made.items] == [OF_SHARD]
+    assert len(leader.shards.skips("main")) == 1, "in force where it was set, at once"
+    assert leader.log.standing(ChangeKind.SKIP) == {}
+    await fleet.tell()
+    assert [skip.reason for skip in other.shards.skips("main")] == ["restoring"]
+    await other.shards.unskip("main", "db-c", who="ops")
+    await fleet.tell()
+    assert leader.shards.skips("main") == other.shards.skips("main") == []
+    with pytest.raises(NoSuchMember, match="db-c is not skipped"):
+        await leader.shards.unskip("main", "db-c", who="ops")
+
+
+async def test_with_a_fleet_a_skip_of_this_agent_alone_works_while_etcd_is_away(
+    open_world: OpenWorld,
+) -> None:
+    world = await open_world("db-b", "db-c")
+    fleet = InFleet(world)
+    fleet.store.fates = ["away"] * 9
+    with pytest.raises(StoreUnavailable):
+        await world.shards.skip("main", "db-c", for_s=60, reason="ours", who="ops")
+    assert world.shards.skips("main") == []
+    await world.shards.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
+    assert [skip.reason for skip in world.shards.skips("main")] == ["mine"]
+    await world.shards.unskip("main", "db-c", who="ops")
+    assert world.shards.skips("main") == []
+    await world.shards.skip("main", "db-c", for_s=60, reason="mine", reach=HERE, who="ops")
+    fleet.store.fates = []
+    await world.shards.skip("main", "db-c", for_s=90, reason="ours", who="ops")
+    assert [skip.reason for skip in world.shards.skips("main")] == ["ours"], "not hidden by mine"
+    assert world.log.standing(ChangeKind.SKIP) == {}
+
+
+async def test_a_skip_that_is_only_tried_changes_nothing(open_world: OpenWorld) -> None:
+    world = await open_world("db-b", "db-c")
+    fleet = InFleet(world)
+    for reach in (None, HERE):
+        made = await world.shards.skip(
+            "main", "db-c", for_s=60, reason="x", reach=reach, who="ops", dry_run=True
+        )
+        assert made.dry_run and len(made.changes) == 1
+    await world.shards.skip("main", "db-c", for_s=60, reason="x", who="ops")
+    assert (await world.shards.unskip("main", "db-c", who="ops", dry_run=True)).dry_run
+    assert len(world.shards.skips("main")) == 1
+    assert await fleet.store.count(ITEMS) == 1
+    with pytest.raises(InvalidRequest, match=r"for its shard, .* or for this agent alone"):
+        await world.shards.skip(
+            "main", "db-c", for_s=60, reason="x", reach=EVERYWHERE, who="ops", dry_run=True
+        )
 
 
 async def test_an_agent_is_no_peer_of_its_own(open_world: OpenWorld) -> None:

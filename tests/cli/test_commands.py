@@ -297,7 +297,7 @@ def test_a_member_is_set_aside_and_counts_again(scripted: ScriptedAgent, run: Ru
     scripted.says(path, builders.shard(), method="PUT")
     scripted.says(path, builders.shard(), method="DELETE")
     ran = run("shard", "skip", "main", "db-b", "--for", "2h", "--reason", "rebuild")
-    assert "SET ASIDE  db-b of main for 2h: rebuild" in ran.out
+    assert "SKIPPED  db-b of main for 2h: rebuild" in ran.out
     assert scripted.heard[-1].body == {"for": "2h", "reason": "rebuild"}
     assert "in force here" not in ran.out
     says = "in force here; 2 of 2 replicas have a copy"
@@ -347,10 +347,10 @@ def test_peers_come_and_go(scripted: ScriptedAgent, run: Run) -> None:
 
 
 def test_a_change_that_is_refused_says_why(scripted: ScriptedAgent, run: Run) -> None:
-    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not set aside")
+    scripted.replies["DELETE", f"{SHARD}/skips/db-z"] = problem(404, "db-z is not skipped")
     ran = run("shard", "unskip", "main", "db-z")
     assert ran.code == 1
-    assert "db-z is not set aside" in ran.err
+    assert "db-z is not skipped" in ran.err
 
 
 def test_wake_wakes_and_status_does_not(scripted: ScriptedAgent, run: Run) -> None:

@@ -344,7 +344,13 @@ def test_a_member_whose_name_is_none_is_refused(served: Agent, path: str, body: 
 
 
 def test_a_wish_that_is_not_understood_changes_nothing(served: Agent) -> None:
-    assert is_problem(change(served, "PUT", f"{SKIP}?dry_run=true", SKIPPED), 400, field="dry_run")
+    assert is_problem(change(served, "PUT", f"{SKIP}?dryrun=true", SKIPPED), 400, field="dryrun")
+    assert is_problem(change(served, "PUT", f"{SKIP}?reach=here", SKIPPED), 400, field="reach")
+    assert not served.shards.skipped
+
+
+def test_a_skip_that_is_only_tried_changes_nothing(served: Agent) -> None:
+    assert change(served, "PUT", f"{SKIP}?dry_run=true&reach=host", SKIPPED).status == 200
     assert not served.shards.skipped
 
 

@@ -136,17 +136,19 @@ class ScriptedShards:
         return ShardView(SHARD, "main", "db-b", point, None, (), (), 0.25, 0)
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self, database: str, member: str, *, for_s: float, reason: str, who: str, **more: Any
     ) -> ChangeMade:
         self._with_member(member)
+        if more["dry_run"]:
+            return MADE
         now = self.clock.now().wall_s
         self.skipped[member] = Skip(SHARD, member, now + for_s, who, reason, now)
         self.who.append(who)
         return MADE
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
+    async def unskip(self, database: str, member: str, *, who: str, **more: Any) -> ChangeMade:
         if self.skipped.pop(member, None) is None:
-            raise NoSuchMember(f"{member} is not set aside in {SHARD}")
+            raise NoSuchMember(f"{member} is not skipped in {SHARD}")
         self.who.append(who)
         return MADE
 

@@ -39,7 +39,7 @@ from headgate.core.exchange import (
     shard_of,
     version_of,
 )
-from headgate.core.reach import HERE, Level, Place, Reach, parse_reach
+from headgate.core.reach import HERE, Level, Place, Reach, of_shard
 from headgate.core.samples import Cause
 from headgate.core.topology import Following, Leading, Unled
 from headgate.errors import (
@@ -776,7 +776,7 @@ def own_reach(
     if given is None:
         [shard, *others] = sorted(set(concerned)) or [""]
         is_led = bool(shard) and not others and leads.get(shard) == ""
-        return (_of_shard(shard) or HERE) if is_led and not has_fleet else HERE
+        return (of_shard(shard) or HERE) if is_led and not has_fleet else HERE
     if given == HERE or given == Reach(Level.HOST, host):
         return HERE
     if has_fleet or given.level is not Level.SHARD or given.pattern not in leads:
@@ -784,12 +784,3 @@ def own_reach(
     if elsewhere := leads[given.pattern]:
         raise InvalidRequest(elsewhere, status=409, field="reach")
     return given
-
-
-def _of_shard(shard: str) -> Reach | None:
-    """None: its name cannot be said as a reach."""
-    try:
-        reach = parse_reach(f"{Level.SHARD.value}:{shard}")
-    except ValueError:
-        return None
-    return reach if reach.is_exact else None

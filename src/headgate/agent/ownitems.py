@@ -109,6 +109,11 @@ class SetItems(Generic[T]):
         standing = (item.n for item in known if item.value is not None)
         return next(standing, max((item.n for item in known), default=0))
 
+    def is_in(self, item_id: str, *, own: bool) -> bool:
+        """Whether the agent's own log, or the fleet's, has it, as far as that is known."""
+        layers = (self._here, self._shards) if own else (self._fleet,)
+        return any(item_id in layer.values for layer in layers)
+
     def follow(self, items: Sequence[Item], *, whole: bool, own: bool = True) -> list[str]:
         """The ids of those that are otherwise now."""
         kind, concerns = self.kind, self._concerns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import structlog
 
@@ -30,7 +30,7 @@ from headgate.agent.members import (
     LocalMember,
     RemoteMember,
 )
-from headgate.agent.ownitems import Make, ReachOf, SetItems, always_here, put, standing
+from headgate.agent.ownitems import By, Make, ReachOf, SetItems, always_here, put, standing
 from headgate.agent.patroni import PatroniFollower
 from headgate.agent.ports import Clock, PeerLink
 from headgate.agent.roles import RoleWatcher
@@ -45,7 +45,7 @@ from headgate.core.activity import Activity
 from headgate.core.change import ChangeKind, Edit, Item
 from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.fleet_members import FleetMember
-from headgate.core.reach import HERE, Level, Place, Reach
+from headgate.core.reach import HERE, Level, Place, Reach, of_shard
 from headgate.core.rollup import AGGREGATES, Aggregate
 from headgate.core.samples import Reading
 from headgate.core.shard import (
@@ -126,6 +126,8 @@ class Shards:
         self._unusable: set[str] = set()
         """Found in the database, and no member could be called so; told once."""
         self._hearsay = Hearsay(clock, self._add_found, self._note_unusable)
+        self.make_shared: Make | None = None
+        """To the log that a fleet shares; None: there is none."""
         self.on_roles: Callable[[], None] = lambda: None
         """Called when the role of a database of ours, or where to ask for it, is another one."""
         self._roles: dict[str, Role | None] = {}
@@ -509,15 +511,29 @@ class Shards:
         return [s for s in self._skips.values.values() if s.shard == name and s.holds(now)]
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self,
+        database: str,
+        member: str,
+        *,
+        for_s: float,
+        reason: str,
+        reach: Reach | None = None,
+        **by: Unpack[By],
     ) -> ChangeMade:
-        """Leave a member out of the rollup, for a while. It is kept before it takes effect."""
+        """Leave a member out of the rollup, for a while. It is kept before it takes effect.
+        `reach`: its shard, so that a promotion keeps it, or this agent alone."""
         shard = self._with_member(database, member)
         if not 0 < for_s <= MAX_SKIP_S:
             most_days = MAX_SKIP_S / 86400
             raise InvalidRequest(f"a skip lasts at most {most_days:g} days", field="for")
 
-        reach = await self._reach_of(None, [database])
+        if reach is None and self.make_shared is not None:
+            reach = of_shard(shard.name)
+        reach = await self._reach_of(reach, [database])
+        item_id = _id(shard, member)
+        if reach not in _reaches(item_id):
+            message = f"a skip is for its shard, {shard.name}, or for this agent alone"
+            raise InvalidRequest(f"{message}, not for {reach}", status=422, field="reach")
 
         def draft(held: LogState, asked: Asked) -> Draft:
             value = {
@@ -526,20 +542,51 @@ class Shards:
                 "reason": reason,
                 "set_wall_s": asked.wall_s,
             }
-            return Draft("skip.set", _set(held, SKIP, _id(shard, member), value, asked, reach))
+            return Draft("skip.set", _set(held, SKIP, item_id, value, asked, reach))
 
-        return await self._make(draft, who, dry_run=False)
+        if reach == HERE or self.make_shared is None:
+            return await self._own(draft, **by)
+        made = await self._shared(self.make_shared, draft, **by)
+        if self._skips.is_in(item_id, own=True) and not made.dry_run:
+            await self._own(self._unskipping(shard, member), **by)  # It would hide the shard's.
+        return made
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
+    async def unskip(self, database: str, member: str, **by: Unpack[By]) -> ChangeMade:
+        """In whichever log has it."""
         shard = self._shard_of(database)
+        draft, item_id = self._unskipping(shard, member), _id(shard, member)
+        is_own = self._skips.is_in(item_id, own=True)
+        made: ChangeMade | None = None
+        if self.make_shared and (not is_own or self._skips.is_in(item_id, own=False)):
+            made = await self._shared(self.make_shared, draft, **by)
+        return await self._own(draft, **by) if is_own or made is None else made
 
+    def _unskipping(self, shard: Shard, member: str) -> Callable[[LogState, Asked], Draft]:
         def draft(held: LogState, asked: Asked) -> Draft:
             changes = _taken_out(held, SKIP, _id(shard, member), asked)
             if not changes:
-                raise NoSuchMember(f"{member} is not set aside in {shard.name}")
+                raise NoSuchMember(f"{member} is not skipped in {shard.name}")
             return Draft("skip.removed", changes)
 
-        return await self._make(draft, who, dry_run=False)
+        return draft
+
+    async def _own(
+        self, draft: Callable[[LogState, Asked], Draft], who: str, dry_run: bool = False
+    ) -> ChangeMade:
+        return await self._make(draft, who, dry_run=dry_run)
+
+    async def _shared(
+        self,
+        make: Make,
+        draft: Callable[[LogState, Asked], Draft],
+        who: str,
+        dry_run: bool = False,
+    ) -> ChangeMade:
+        """In force here at once: whoever asked need not wait until it is heard of."""
+        made = await make(draft, who, dry_run=dry_run)
+        if not dry_run:
+            await self.follow(made.items, ())
+        return made
 
     async def hand_over(self, database: str, *, for_s: float, reason: str, who: str) -> Handover:
         """Our server is about to stop being the primary: see Handovers.announce."""

@@ -124,8 +124,8 @@ _METRICS: Mapping[str, Row] = {
 
 _SHARD: Mapping[str, Row] = {
     "show": Row("shard:show", "Draw the shard of a database, with every detail."),
-    "skip": Row("shard:skip", "Set a member aside from its shard, for a while and for a reason."),
-    "unskip": Row("shard:unskip", "Let a member count again that was set aside."),
+    "skip": Row("shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."),
+    "unskip": Row("shard:unskip", "Count a skipped replica again, whoever skipped it and wherever."),
     "handover": Row(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),

@@ -129,6 +129,15 @@ def parse_reach(value: object) -> Reach:
     return Reach(level, pattern)
 
 
+def of_shard(shard: str) -> Reach | None:
+    """None: its name cannot be said as a reach."""
+    try:
+        reach = parse_reach(f"{Level.SHARD.value}:{shard}")
+    except ValueError:
+        return None
+    return reach if reach.is_exact else None
+
+
 # --- which of several counts ----------------------------------------------------------------
 
 

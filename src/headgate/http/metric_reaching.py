@@ -57,7 +57,7 @@ class MetricReaching:
 
     async def target(self, given: str | None, database: str) -> MetricKeeper | WideMetrics:
         """What makes the change."""
-        reach = HERE if given is None else await self._reach(_parsed(given), database)
+        reach = HERE if given is None else await self._reach(parsed_reach(given), database)
         if reach == HERE:
             return self._book
         if self._own is not None and self._is_own(reach):
@@ -95,7 +95,7 @@ class MetricReaching:
         )
 
 
-def _parsed(given: str) -> Reach:
+def parsed_reach(given: str) -> Reach:
     try:
         return parse_reach(given)
     except ValueError as error:

@@ -17,6 +17,7 @@ from headgate.core.shard import MemberView, ShardView, Skip
 from headgate.core.topology import Downstream, Following, Leading, RoleSeen, Unled
 from headgate.wire.answers import MetricDoc, metric_doc
 from headgate.wire.exchange import CopiesDoc
+from headgate.wire.fleet_reach import ReachedDoc
 from headgate.wire.upstreams import bytes_behind, upstream_members
 
 Specs = Mapping[str, MetricSpec]
@@ -133,6 +134,8 @@ class ShardDoc(msgspec.Struct, frozen=True):
     """What Patroni and the fleet's store say of it, and what this agent cannot watch as it should;
     nothing is decided by it."""
     copies: CopiesDoc | None = None
+    reached: ReachedDoc | None = None
+    """Of a change in a fleet's log: whom it reaches."""
     """In the answer to a change of the shard: who else has it."""
 
 

@@ -329,15 +329,15 @@ class World:
     def woken(self, shard: str, database: str, by: str) -> None: ...
 
     async def skip(
-        self, database: str, member: str, *, for_s: float, reason: str, who: str
+        self, database: str, member: str, *, for_s: float, reason: str, who: str, **more: Any
     ) -> ChangeMade:
         wall_s = self.clock.now().wall_s
         self.skips[member] = Skip("commerce/-80", member, wall_s + for_s, who, reason, wall_s)
         return ChangeMade(0, 1)
 
-    async def unskip(self, database: str, member: str, *, who: str) -> ChangeMade:
+    async def unskip(self, database: str, member: str, *, who: str, **more: Any) -> ChangeMade:
         if self.skips.pop(member, None) is None:
-            raise NoSuchMember(f"{member} is not set aside in commerce/-80")
+            raise NoSuchMember(f"{member} is not skipped in commerce/-80")
         return ChangeMade(1, 2)
 
     async def hand_over(self, *_: Any, **__: Any) -> Any: ...
