@@ -198,9 +198,7 @@ class ModelClient:
             member.streams.pop(handle, None)
             await stream.aclose()
 
-    async def commit(
-        self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any
-    ) -> int:
+    async def commit(self, compares: Sequence[Compare], puts: Sequence[Put], **more: Any) -> int:
         async def work(member: Member) -> int:
             await member.work(REQUEST_COST_S)
             await asyncio.sleep(COMMIT_S)

@@ -177,6 +177,7 @@ class FleetParts:
         self._members: Sequence[FleetMember] = ()
         host.shards.on_roles = self._roles_changed
         host.shards.make_shared = self.book.make
+        self.book.has_ended = partial(host.rules.has_ended, own=False)
 
     # --- life ------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -383,6 +384,7 @@ class Agent:
             self.tracer,
         )
         self.fleet = fleet_parts(settings, host, self._clock, roll)
+        self.own.has_ended = partial(self.rules.has_ended, own=True)
         self._validate_files()
         self.patroni = PatroniParts(settings, self.shards, self._clock, roll)
         self.standby = standby = self._standby(agent, roll)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from headgate.agent.changebook import OwnBook
 from headgate.agent.changetime import ChangeTime
@@ -38,8 +39,9 @@ class OwnLog:
         self.rules = RuleKeeper(store, clock, lambda book: None, _no_metrics, time=self.time)
         self._rooms: list[Follows] = [self.rules]
         self.in_force = OwnInForce(self._rooms, lambda: places)
-        here = Here(lambda spec: (), lambda: 0.0)
+        here = Here(lambda spec: (), self.time.now_s)
         self.book = OwnBook(store, clock, _no_metrics, lambda: 0.5, here, self.in_force.changed)
+        self.book.has_ended = partial(self.rules.has_ended, own=True)
 
     def attach(self, *rooms: Follows) -> None:
         self._rooms.extend(rooms)

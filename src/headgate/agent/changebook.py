@@ -112,6 +112,8 @@ class ChangeBook:
         self._clock = clock
         self._history = LogHistory(store)
         self.rules = rules
+        self.has_ended: Callable[[Item], bool] = lambda item: False
+        """By the time that changes count (changetime.py), whatever the wall clock says now."""
         self.rooms: dict[str, Room] = {}
         """Of other kinds than rules: who validates what a file says of them."""
 
@@ -119,7 +121,7 @@ class ChangeBook:
 
     async def items(self) -> LogState:
         """Ended and taken out ones too, for a day."""
-        return await self._writer.read()
+        return replace(await self._writer.read(), has_ended=self.has_ended)
 
     async def export(self) -> Exported:
         """What stands, as a file has it."""
@@ -350,6 +352,7 @@ class ChangeBook:
         asked = self._asked(self._signed(who))
 
         async def planned(held: LogState) -> Draft:
+            held = replace(held, has_ended=self.has_ended)
             return _with_clocks(await plan(held, asked), held, asked)
 
         change = await self._writer.carry_out(

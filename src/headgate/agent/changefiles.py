@@ -38,7 +38,6 @@ from headgate.core.change_log import (
     LogState,
     audit_values,
     name_of,
-    stands,
 )
 from headgate.core.exchange import apart as apart_from_others
 from headgate.core.lint import Advice, Severity
@@ -391,7 +390,7 @@ class RuleRoom:
         if self._rules.here is None:  # Of a fleet: it may have had another reach.
             return held.standing_rule(entry.id, wall_s)
         found = known(held, ChangeKind.RULE, entry.id, entry.reach)
-        return found if found is not None and stands(found, wall_s) else None
+        return found if found is not None and held.stands(found, wall_s) else None
 
     def _spec(self, entry: FileEntry, now: Item | None, asked: Asked) -> RuleSpec:
         raw = dict(entry.raw)

@@ -16,6 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headgate.agent.ports import Clock
+from headgate.core.change import Item
+from headgate.core.change_log import counted_from
+from headgate.core.reach import HERE
 from headgate.core.samples import BootInstant, Instant
 
 STEP_S = 1.0
@@ -154,6 +157,13 @@ class ChangeTime:
     def has_ended(self, name: str) -> bool:
         term = self._terms.get(name)
         return term is not None and term.has_ended(self._clock.now())
+
+    def has_used_up(self, item: Item, *, own: bool) -> bool:
+        """The time of a change that is no rule is over. `own`: of the agent's own log."""
+        logs = ("host" if item.reach == HERE else "shard", "own") if own else ("fleet",)
+        terms = (self._terms.get(f"{item.kind}/{log}/{item.id}") for log in logs)
+        now, set_at = self._clock.now(), counted_from(item)
+        return any(one and one.set_at == set_at and one.has_ended(now) for one in terms)
 
     def forget(self, name: str) -> None:
         self._terms.pop(name, None)

@@ -190,7 +190,9 @@ class FollowedRules:
                 self._noted[rule_id] = parse_kept(rule_id, value.get("rule"), value.get("n", 0))
             except InvalidSettings as error:
                 log.error("rule.note_refused", rule=rule_id, fault=str(error))
-        known = [entry for entry in self.entries.values() if entry.id in self._noted]
+        # One that was set here says where its time was, and needs no note for that.
+        says_it = self._own and not self._shard
+        known = [one for one in self.entries.values() if says_it or one.id in self._noted]
         again = [self._recalled(entry) for entry in known]
         changed = [one for one, was in zip(again, known, strict=True) if _differ(one, was)]
         self.entries |= {entry.id: entry for entry in changed}
@@ -200,7 +202,7 @@ class FollowedRules:
         """What was noted of it since stays: that it rests."""
         spec, origin = entry.spec, entry.origin
         said_at = spec.ruled_at if origin.reach == HERE else None
-        again = self._entry(replace(spec, ruled_at=said_at), origin, self._noted[entry.id])
+        again = self._entry(replace(spec, ruled_at=said_at), origin, self._noted.get(entry.id))
         suspended = entry.spec.suspended or again.spec.suspended
         return replace(again, spec=replace(again.spec, suspended=suspended))
 

@@ -22,7 +22,7 @@ from headgate.agent.ownitems import put
 from headgate.agent.ports import ProbeSource
 from headgate.agent.ruledrafts import Asked
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import LogState, ends_at, stands
+from headgate.core.change_log import LogState, ends_at
 from headgate.core.lint import Advice, Severity, lint_metric
 from headgate.core.metric_redaction import hidden_faults, revealed
 from headgate.core.metric_settings import parse_metric_settings
@@ -398,7 +398,7 @@ def known_of(held: LogState, database: MetricDatabase, wish: Wish, asked: Asked)
     """Of the log, and not of what is in force: another change may be on its way there."""
     item = held.items.get((METRIC, wish.id))
     n = n_of(item)
-    if item is None or not stands(item, asked.wall_s):
+    if item is None or not held.stands(item, asked.wall_s):
         return MetricBefore(None, laid_over(database, wish.metric, None, n), n)
     change: Override | None = None
     try:

@@ -39,7 +39,7 @@ from headgate.agent.ruledrafts import Asked
 from headgate.agent.widemetrics import WideDrafts
 from headgate.core.change import Edit, Item
 from headgate.core.change_files import FileEntry
-from headgate.core.change_log import LogState, ends_at, stands
+from headgate.core.change_log import LogState, ends_at
 from headgate.core.lint import Advice
 from headgate.core.metric_redaction import revealed
 from headgate.core.names import parse_database, parse_metric
@@ -85,7 +85,7 @@ class MetricRoom:
         self, held: LogState, asked: Asked, wish: Wish, settings: Mapping[str, Any]
     ) -> tuple[Item, Sequence[Advice]]:
         before = known(held, METRIC, wish.id, wish.reach)
-        if before is None or not stands(before, asked.wall_s):
+        if before is None or not held.stands(before, asked.wall_s):
             before = None
         elif wish.expires_at is None:
             end = ends_at(before)

@@ -127,7 +127,7 @@ class RuleDrafts:
             raise InvalidSettings([Fault(f"rule {rule_id}", f"was lifted by {by} already")])
         other = held.rule(_pair_id(item))
         both = [item] if other is None or is_taken_out(other) else [item, other]
-        told = () if stands(item, asked.wall_s) else (_over(item),)
+        told = () if held.stands(item, asked.wall_s) else (_over(item),)
         return Draft("rule.lifted", [Edit(one, ended(one, asked)) for one in both], told)
 
     # --- one rule --------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Neighbours:
         self._items = [
             item
             for item in held.items.values()
-            if item.kind is ChangeKind.RULE and stands(item, wall_s)
+            if item.kind is ChangeKind.RULE and held.stands(item, wall_s)
         ]
         self._by_tokens: dict[frozenset[str], list[Item]] = {}
         for item in self._items:
@@ -418,7 +418,7 @@ def _known(held: LogState, rule_id: str, expect: int | None) -> Item:
 
 def changeable(held: LogState, rule_id: str, wall_s: float, expect: int | None) -> Item:
     item = _known(held, rule_id, expect)
-    if not stands(item, wall_s):
+    if not held.stands(item, wall_s):
         message = "has ended; what has ended is not changed: set it anew"
         raise InvalidSettings([Fault(f"rule {rule_id}", message)])
     return item
@@ -441,9 +441,9 @@ def _checked_vacancy(
     item = held.rule(spec.id)
     if item is None or is_taken_out(item):
         return ()
-    if item.reach == HERE and not stands(item, asked.wall_s):
+    if item.reach == HERE and not held.stands(item, asked.wall_s):
         return ()  # There is no other clock.
-    if stands(item, asked.wall_s):
+    if held.stands(item, asked.wall_s):
         message = (
             f"rule {spec.id} is there already for {item.reach}, set by {item.set_by} in revision "
             f"{item.n}; change that one, or give another id"
@@ -497,7 +497,7 @@ def _pair_id(item: Item) -> str:
 def _pair_of(held: LogState, item: Item, wall_s: float) -> Item | None:
     """The rule that was set together with it, if it stands."""
     other = held.rule(_pair_id(item))
-    return other if other is not None and stands(other, wall_s) else None
+    return other if other is not None and held.stands(other, wall_s) else None
 
 
 # --- advice --------------------------------------------------------------------------------

@@ -128,6 +128,18 @@ class RuleKeeper:
         own, shard, _ = self._rules.logs
         return any(log.ids_of(rule_id) or rule_id in log.entries for log in (own, shard))
 
+    def has_ended(self, item: Item, *, own: bool) -> bool:
+        """A change of any kind, by the time that changes count. `own`: of the agent's own log."""
+        if item.kind != ChangeKind.RULE:
+            return self.time.has_used_up(item, own=own)
+        logs = self._rules.logs
+        log = logs.fleet if not own else logs.own if item.reach == HERE else logs.shard
+        entries = (log.entries.get(rule_id) for rule_id in log.ids_of(item.id))
+        return any(
+            entry is not None and entry.origin.n == item.n and self._rules.ended(entry)
+            for entry in entries
+        )
+
     def parts_of(self, item_id: str) -> tuple[str, ...]:
         """The ids under which a change of a log is in force here."""
         return next((ids for log in self._rules.logs if (ids := log.ids_of(item_id))), ())

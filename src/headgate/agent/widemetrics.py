@@ -34,7 +34,7 @@ from headgate.agent.metrickeeper import Drafted, MetricKeeper, MetricVerbs, Verb
 from headgate.agent.ownitems import Make, put
 from headgate.agent.ownitems import known as known_item
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change_log import ChangeMade, LogState, stands
+from headgate.core.change_log import ChangeMade, LogState
 from headgate.core.lint import Advice, Severity
 from headgate.core.metric_redaction import hidden_faults
 from headgate.core.metric_settings import METRIC_SETTINGS
@@ -94,7 +94,7 @@ class WideDrafts:
         and a metric where there is none; else that is patched."""
         before = known_item(held, METRIC, wish.id, wish.reach)
         known = MetricBefore(
-            before if before is not None and stands(before, asked.wall_s) else None,
+            before if before is not None and held.stands(before, asked.wall_s) else None,
             None,
             n_of(before),
         )
@@ -121,7 +121,7 @@ class WideDrafts:
 
     def revert(self, held: LogState, asked: Asked, wish: Wish) -> Draft:
         before = known_item(held, METRIC, wish.id, wish.reach)
-        if before is None or not stands(before, asked.wall_s):
+        if before is None or not held.stands(before, asked.wall_s):
             raise NoSuchMetric(f"nothing is set for {wish.id}")
         check_revision(wish, MetricBefore(before, None, before.n))
         return Draft("metric.revert", [put(held, METRIC, wish.id, None, asked, wish.reach)])

@@ -124,8 +124,12 @@ _METRICS: Mapping[str, Row] = {
 
 _SHARD: Mapping[str, Row] = {
     "show": Row("shard:show", "Draw the shard of a database, with every detail."),
-    "skip": Row("shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."),
-    "unskip": Row("shard:unskip", "Count a skipped replica again, whoever skipped it and wherever."),
+    "skip": Row(
+        "shard:skip", "Skip a replica in the rollup of its shard, for a while and for a reason."
+    ),
+    "unskip": Row(
+        "shard:unskip", "Count a skipped replica again, whoever skipped it and wherever."
+    ),
     "handover": Row(
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -373,15 +373,21 @@ class LogState:
     beat: Beat | None = None
     """The last one, as the store has it; None: there is none, or it cannot be read."""
 
+    has_ended: Callable[[Item], bool] = field(default=lambda item: False, compare=False)
+    """By the time that changes count, which goes on where the wall clock was set back."""
+
+    def stands(self, item: Item, wall_s: float) -> bool:
+        return stands(item, wall_s) and not self.has_ended(item)
+
     def standing(self, wall_s: float) -> dict[ChangeName, Item]:
-        return {name: item for name, item in self.items.items() if stands(item, wall_s)}
+        return {name: item for name, item in self.items.items() if self.stands(item, wall_s)}
 
     def rule(self, rule_id: str) -> Item | None:
         return self.items.get((ChangeKind.RULE, rule_id))
 
     def standing_rule(self, rule_id: str, wall_s: float) -> Item | None:
         item = self.rule(rule_id)
-        return item if item is not None and stands(item, wall_s) else None
+        return item if item is not None and self.stands(item, wall_s) else None
 
     def budget(self, name: str, reach: Reach) -> Item | None:
         return self.items.get((ChangeKind.BUDGET, budget_id(name, reach)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import inf
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.exchange import Exchange
 from headgate.agent.ports import Clock
 from headgate.core.change import ChangeKind, Item
-from headgate.core.change_log import ChangeMade, LogState, read_item_at, stands
+from headgate.core.change_log import ChangeMade, LogState, read_item_at
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import UnderWay, etag, json_response
@@ -297,9 +298,9 @@ _ORDER: Mapping[str, int] = {kind: at for at, kind in enumerate(ChangeKind)}
 
 
 def _changes_doc(which: Log, holdings: LogState, wall_s: float, *, ended: bool) -> ChangesDoc:
-    chosen = [item for item in holdings.items.values() if ended or stands(item, wall_s)]
+    chosen = [item for item in holdings.items.values() if ended or holdings.stands(item, wall_s)]
     chosen.sort(key=lambda item: (_ORDER.get(item.kind, len(_ORDER)), item.reach.rank, item.id))
-    docs = [change_doc(item, wall_s) for item in chosen]
+    docs = [change_doc(item, wall_s if holdings.stands(item, wall_s) else inf) for item in chosen]
     return ChangesDoc(which, holdings.n, docs, holdings.refused)
 
 

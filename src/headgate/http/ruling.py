@@ -230,7 +230,8 @@ class Ruling:
 
     async def _reach(self, given: Reach | None, body: Mapping[str, Any]) -> Reach:
         """Who leads a shard sets for the shard, unless told otherwise (agent/exchange.py)."""
-        if self._exchange is None:
+        is_beyond = given is not None and given.level not in (Level.SHARD, Level.HOST)
+        if self._exchange is None or is_beyond:
             return given or HERE
         named = body.get("database")
         return await self._exchange.reach(given, [named] if isinstance(named, str) else ())
