@@ -283,7 +283,8 @@ def wide_metric_page(view: WideMetricDoc, reached: str) -> RenderableType:
         shown = "default" if value is None else setting_text(value)
         parts.append(Text(f"  {plain(key)}: {shown}"))
     told = view.copies.says if view.copies is not None else ""
-    parts += [Text(plain(line)) for line in (reached, told) if line]
+    replayed = view.replay.says if view.replay is not None else ""
+    parts += [Text(plain(line)) for line in (reached, told, replayed) if line]
     if view.expires_at:
         parts.append(Text(_end_line(view.expires_at), style="yellow"))
     return Group(*parts, *(advice_line(advice) for advice in view.advice))

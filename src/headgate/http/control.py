@@ -302,6 +302,8 @@ class Control:
         made: Proposal | ChangeMade = await self._under_way.finish(change)
         if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)
+            if dry_run and (here := self._reaching.first_here(database, metric, made)):
+                doc = msgspec.structs.replace(doc, replay=await self._views.replayed(*here))
             return json_response(doc, headers=etag(doc.revision))
         if made.entry is None:
             return json_response(self._views.removed(database, metric, made))

@@ -6,9 +6,11 @@ shard that this agent leads.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.metricdrafts import NEVER
+from headgate.agent.metricdrafts import NEVER, Entry, patched
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.widemetrics import WideMetrics
 from headgate.core.change_log import ChangeMade, ends_at
@@ -16,7 +18,7 @@ from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Level, Reach, parse_reach
 from headgate.core.rule_times import parse_date_time, parse_for
 from headgate.core.settings import Reader, Setting, table
-from headgate.errors import InvalidRequest
+from headgate.errors import InvalidRequest, InvalidSettings
 from headgate.http.fleet import NO_FLEET
 from headgate.wire.exchange import copies_doc
 from headgate.wire.fleet import iso
@@ -75,6 +77,19 @@ class MetricReaching:
         if self._fleet is not None or self._exchange is None:
             return False
         return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
+
+    def first_here(self, database: str, metric: str, done: ChangeMade) -> tuple[str, Entry] | None:
+        """The first of this agent's databases that it changes, and the metric as it would be."""
+        item = done.items[0]
+        said = item.value or {}
+        for known, ground in self._book.grounds(database, metric, without=item.id):
+            if not said.get("settings") or (ground.raw is None and not said.get("adds")):
+                continue
+            beneath = ground.raw or {}
+            with suppress(InvalidSettings):
+                raw = patched(beneath, said["settings"])
+                return known.plan.name, self._book.drafts.validated(known, metric, raw, beneath)
+        return None
 
     def doc(self, database: str, metric: str, done: ChangeMade) -> WideMetricDoc:
         item = done.items[0]

@@ -113,6 +113,9 @@ class WideMetricDoc(msgspec.Struct, frozen=True):
     """Null: it is not in a fleet's log."""
     copies: CopiesDoc | None = None
     """Of a shard's change without a fleet's store: who else has it."""
+    replay: ThresholdReplayDoc | None = None
+    """Of a dry run: what it would have done to the checks of the last hour, at the first of this
+    agent's databases that it changes; null where it changes none."""
 
 
 class MetricsDoc(msgspec.Struct, frozen=True):
