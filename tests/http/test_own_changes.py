@@ -164,7 +164,11 @@ def test_a_file_is_in_force_when_it_is_acknowledged(served: Served) -> None:
     assert described(tried, "/apply", "post")
     assert (tried.json["log"], tried.json["dry_run"], tried.json["after_n"]) == ("agent", True, 0)
     assert (verdict(served), lag_threshold(served)) == ("OK", 0)
+    rule, metric = tried.json["replay"]
+    assert rule.startswith("rule ") and "of the last hour" in rule
+    assert metric.startswith("metric main/lag: ")
     made = applied(served)
+    assert made.json["replay"] == []
     assert described(made, "/apply", "post") and made.headers["ETag"] == '"1"'
     assert [one["kind"] for one in made.json["difference"]] == [
         "rule added",

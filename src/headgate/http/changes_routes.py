@@ -43,6 +43,7 @@ from headgate.wire.exchange import ExchangedDoc, OfferDoc, decode_offer, encode_
 from headgate.wire.questions import about
 
 T = TypeVar("T")
+MAX_REPLAYED = 5
 log = structlog.get_logger()
 
 _NAMED = {Log.AGENT: "this agent's state file", Log.FLEET: "the fleet's store"}
@@ -78,7 +79,15 @@ class RestoreQuery(DryRun, frozen=True, kw_only=True):
 class ChangeRoutes:
     """Handlers, as Control's."""
 
-    def __init__(self, own: OwnBook | None, fleet: Fleet | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        own: OwnBook | None,
+        fleet: Fleet | None,
+        clock: Clock,
+        replay: Callable[[Item], Awaitable[str]],
+    ) -> None:
+        """`replay`: what a change would have done to the last hour, in words; empty: not told."""
+        self._replay = replay
         self._own = own
         self._fleet = fleet
         self._clock = clock
@@ -179,9 +188,16 @@ class ChangeRoutes:
 
     async def _changed(self, which: Log, making: Awaitable[ChangeMade]) -> Response:
         change = await self._under_way.finish(making)
-        response = await json_in_thread(lambda: change_made_doc(change, which))
+        replayed = await self._replayed(change) if change.dry_run else []
+        response = await json_in_thread(lambda: change_made_doc(change, which, replayed))
         response.headers.update(etag(change.after_n))
         return response
+
+    async def _replayed(self, change: ChangeMade) -> list[str]:
+        """Of the first few: each reads an hour of history."""
+        items = [one for one in change.items if one.kind in (ChangeKind.RULE, ChangeKind.METRIC)]
+        found = [(item, await self._replay(item)) for item in items[:MAX_REPLAYED]]
+        return [f"{item.kind} {item.id}: {told}" for item, told in found if told]
 
     async def _look(self, which: Log, ask: Callable[[], Awaitable[T]]) -> T:
         """A few at a time: who looks may be anybody, and the store is the whole fleet's."""

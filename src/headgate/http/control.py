@@ -25,9 +25,10 @@ from headgate.agent.rulekeeper import NoSuchRule, RuleKeeper
 from headgate.agent.shards import NoSuchMember, NoSuchShard
 from headgate.agent.snapshots import Snapshots
 from headgate.agent.unthrottled import UnthrottledBook
+from headgate.core.change import ChangeKind, Item
 from headgate.core.change_log import ChangeMade
 from headgate.core.metric_settings import METRIC_SETTINGS
-from headgate.core.rule_settings import ONE_END
+from headgate.core.rule_settings import ONE_END, parse_kept
 from headgate.core.settings import settings_schema
 from headgate.errors import (
     Compacted,
@@ -180,7 +181,7 @@ class Control:
         book_of_periods = unthrottled or UnthrottledBook(views.parts.store, views.parts.clock)
         self.unthrottling = Unthrottling(views, book_of_periods)
         self.watching = Watching(views, rules, turns)
-        self.changing = ChangeRoutes(own, fleet, views.parts.clock)
+        self.changing = ChangeRoutes(own, fleet, views.parts.clock, self._replayed)
         self.fleet = FleetRoutes(fleet, views.parts.clock)
         view = None if fleet is None else fleet.view
         self.fleet_viewing = FleetViewing(view, views.parts.clock, agent=views.agent_name)
@@ -302,7 +303,7 @@ class Control:
         made: Proposal | ChangeMade = await self._under_way.finish(change)
         if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)
-            if dry_run and (here := self._reaching.first_here(database, metric, made)):
+            if dry_run and (here := self._reaching.first_here(made.items[0])):
                 doc = msgspec.structs.replace(doc, replay=await self._views.replayed(*here))
             return json_response(doc, headers=etag(doc.revision))
         if made.entry is None:
@@ -312,6 +313,19 @@ class Control:
             replay = await self._views.replayed(database, made.entry)
             view = msgspec.structs.replace(view, replay=replay)
         return json_response(view, headers=etag(made.entry.revision))
+
+    async def _replayed(self, item: Item) -> str:
+        """What a change that is only tried would have done to the last hour; empty: not told."""
+        if item.value is None:
+            return ""
+        try:
+            if item.kind == ChangeKind.RULE:
+                return await self.watching.replayed(parse_kept(item.id, item.value, item.n))
+            here = self._reaching.first_here(item) if item.kind == ChangeKind.METRIC else None
+        except (InvalidSettings, StoreUnavailable):
+            return ""  # A preview, and never a condition.
+        found = None if here is None else await self._views.replayed(*here)
+        return "" if found is None else found.says
 
     async def help(self, call: Plain) -> Response:
         """As freno does: a list of what can be asked for."""

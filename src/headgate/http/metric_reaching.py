@@ -10,9 +10,10 @@ from contextlib import suppress
 
 from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.metricdrafts import NEVER, Entry, patched
+from headgate.agent.metricdrafts import NEVER, Entry, parted_id, patched
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.widemetrics import WideMetrics
+from headgate.core.change import Item
 from headgate.core.change_log import ChangeMade, ends_at
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE, Level, Reach, parse_reach
@@ -78,16 +79,18 @@ class MetricReaching:
             return False
         return reach.level is Level.SHARD and self._exchange.has_shard(reach.pattern)
 
-    def first_here(self, database: str, metric: str, done: ChangeMade) -> tuple[str, Entry] | None:
+    def first_here(self, item: Item) -> tuple[str, Entry] | None:
         """The first of this agent's databases that it changes, and the metric as it would be."""
-        item = done.items[0]
-        said = item.value or {}
+        said, (database, metric) = item.value or {}, parted_id(item.id)
         for known, ground in self._book.grounds(database, metric, without=item.id):
-            if not said.get("settings") or (ground.raw is None and not said.get("adds")):
+            if not said.get("settings") or (
+                ground.raw is None and item.reach != HERE and not said.get("adds")
+            ):
                 continue
             beneath = ground.raw or {}
             with suppress(InvalidSettings):
-                raw = patched(beneath, said["settings"])
+                is_whole = item.reach == HERE
+                raw = said["settings"] if is_whole else patched(beneath, said["settings"])
                 return known.plan.name, self._book.drafts.validated(known, metric, raw, beneath)
         return None
 

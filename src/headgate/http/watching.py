@@ -282,10 +282,28 @@ class Watching:
             wall_s=now_s,
             known_metrics=metrics_known_to(self._views.parts.book),
         )
-        if spec.schedule is None:
-            return spec.rule
-        windows = windows_of(spec.schedule, since_s, ahead_s=now_s - since_s)
-        return replace(spec.rule, windows=windows)
+        return _in_windows(spec, since_s, now_s)
+
+    async def replayed(self, spec: RuleSpec) -> str:
+        """What a rule that is only proposed would have changed in the last hour, in a line."""
+        now_s = self._views.parts.clock.now().wall_s
+        until = int(now_s // 60)
+        since = until - 60
+        rule = replace(_in_windows(spec, since * 60.0, now_s), id=PROPOSED)
+        await self._flushed()
+        found = await Replayer(self._views.parts, rule).replay(since, until, self._present())
+        before = sum(change.admitted_before for change in found.changes)
+        low = sum(change.after.low for change in found.changes)
+        high = sum(change.after.high for change in found.changes)
+        told = f"of its clients' checks of the last hour {before:,} were admitted"
+        return f"{told}; with it {low:,.0f} to {high:,.0f} would have been"
+
+
+def _in_windows(spec: RuleSpec, since_s: float, now_s: float) -> Rule:
+    if spec.schedule is None:
+        return spec.rule
+    windows = windows_of(spec.schedule, since_s, ahead_s=now_s - since_s)
+    return replace(spec.rule, windows=windows)
 
 
 _SPAN = "an `until` that is not after `since`, a `since` that is not from 1m to 366d"

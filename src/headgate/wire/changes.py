@@ -120,6 +120,9 @@ class ChangeMadeDoc(msgspec.Struct, frozen=True):
     """All places that are concerned, before or after; null: this agent, and those of its shard."""
     copies: CopiesDoc | None = None
     """Of a change for a shard in the agent's own log: who else has it."""
+    replay: Sequence[str] = ()
+    """Of a dry run: what the first 5 rules or metrics would have done to the checks of this agent's
+    last hour, as sentences."""
 
 
 class ChangeExportDoc(msgspec.Struct, frozen=True):
@@ -294,7 +297,7 @@ def _value(value: Any) -> str:
 # --- what a change does ----------------------------------------------------------------------
 
 
-def change_made_doc(change: ChangeMade, log: Log) -> ChangeMadeDoc:
+def change_made_doc(change: ChangeMade, log: Log, replay: Sequence[str] = ()) -> ChangeMadeDoc:
     return ChangeMadeDoc(
         log=log,
         before_n=change.before_n,
@@ -307,6 +310,7 @@ def change_made_doc(change: ChangeMade, log: Log) -> ChangeMadeDoc:
         advice=[str(advice) for advice in change.advice],
         reached=reached_doc(change.reached) if log is Log.FLEET else None,
         copies=copies_doc(change.copies),
+        replay=replay,
     )
 
 
