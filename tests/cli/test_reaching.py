@@ -225,16 +225,26 @@ def test_a_budget_of_the_fleet_is_shown_asked_for_and_built_on_what_was_seen(
 def test_a_budget_with_a_reach_names_no_database(run: Run, keeper: ScriptedAgent) -> None:
     """It is for every database that its reach meets: one that is named would mean less."""
     for command in (("create", "main", "etl", "rate=20"), ("delete", "main", "etl")):
-        ran = run("budget", *command, "--fleet", "--yes")
-        assert ran.code == 2 and "write `all`" in said_err(ran)
+        for reach in (("--fleet",), ("--shard", "commerce/*")):
+            ran = run("budget", *command, *reach, "--yes")
+            assert ran.code == 2 and "write `all`" in said_err(ran)
     assert run("budget", "mode", "all", "off", "--all", "--fleet").code == 2
     assert keeper.heard == []
+
+
+def test_a_budget_of_one_shard_or_agent_may_name_the_database(
+    run: Run, keeper: ScriptedAgent
+) -> None:
+    for reach in (("--shard", "commerce/-80"), ("--host", "db-1")):
+        run("budget", "create", "main", "etl", "rate=20", *reach, "--dry-run")
+        query = {"reach": f"{reach[0][2:]}:{reach[1]}", "dry_run": "true"}
+        assert (keeper.heard[-1].path, keeper.heard[-1].query) == ("/v1/budgets/main/etl", query)
 
 
 def test_a_budget_of_the_fleet_says_so(run: Run, keeper: ScriptedAgent) -> None:
     ran = run("budget", "show", "all", "etl", "--fleet")
     assert keeper.heard[-1].query == {"reach": "fleet"}
-    assert "set for the fleet: fleet, n 14" in ran.out
+    assert "set for fleet, n 14" in ran.out
 
 
 def said_err(ran: Ran) -> str:

@@ -348,7 +348,7 @@ def test_one_that_cannot_stand_here_is_told_in_the_status(
     monkeypatch.setattr(parse, "MAX_RULES", 12)
     follow(served, store)
     told = served.ask("GET", "/v1/budgets/main").json["advice"]
-    assert any("budget cap@fleet of the fleet is left out here" in line for line in told)
+    assert any("budget cap@fleet is left out here" in line for line in told)
 
 
 def test_what_a_store_has_lost_stays_in_force(served: Served, store: FaultyStore) -> None:

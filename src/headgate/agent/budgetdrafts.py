@@ -82,6 +82,15 @@ def patch_budget(
     return _drafted(held, "budget.changed", Edit(before, item), advice, asked)
 
 
+def forgive_budget(
+    held: LogState, asked: Asked, *, name: str, reach: Reach, expect: int | None = None
+) -> Draft:
+    """Its buckets begin empty again: its epoch rises."""
+    epoch = (_standing(held, name, reach, asked).value or {}).get("epoch", 0)
+    draft = patch_budget(held, name, {"epoch": epoch + 1}, reach, asked, expect=expect)
+    return replace(draft, action="budget.forgiven")
+
+
 def remove_budget(
     held: LogState, name: str, reach: Reach, asked: Asked, *, expect: int | None = None
 ) -> Draft:
@@ -135,7 +144,7 @@ def check_budget_room(held: LogState, changes: Sequence[Edit], wall_s: float) ->
         if after is not None and after.kind is ChangeKind.BUDGET:
             (budgets.add if stands(after, wall_s) else budgets.discard)((after.kind, after.id))
     if len(budgets) > MAX_BUDGETS:
-        message = f"the fleet would have {len(budgets):,}, at most {MAX_BUDGETS:,}; remove some"
+        message = f"the log would have {len(budgets):,}, at most {MAX_BUDGETS:,}; remove some"
         raise InvalidSettings([Fault("budgets", message)])
 
 
@@ -184,7 +193,7 @@ def _standing(held: LogState, name: str, reach: Reach, asked: Asked) -> Item:
             if one.kind is ChangeKind.BUDGET and (one.value or {}).get("name") == name
         ]
         known = f"; there is one for {', '.join(alike[:5])}" if alike else ""
-        raise NoSuchItem(f"the fleet has no budget {name!r} for {reach}{known}")
+        raise NoSuchItem(f"there is no budget {name!r} for {reach}{known}")
     return item
 
 

@@ -70,11 +70,25 @@ class Edition:
         return next((budget for budget in self.policy.budgets if budget.name == name), None)
 
     def origin(self, name: str) -> str:
-        """`file`, `fleet`, `changed` (at run time, on top of either) or `runtime`."""
+        """`file`, `fleet`, `shard`, `changed` (here, on top of one of them) or `runtime`."""
         change = self.changes.budgets.get(name)
-        if change is None:
-            return "fleet" if name in self.fleet else "file"
-        return "runtime" if change.whole else "changed"
+        if change is not None:
+            return "runtime" if change.whole else "changed"
+        if name not in self.fleet:
+            return "file"
+        return "shard" if self.fleet[name].of_shard else "fleet"
+
+    def of_shard(self, name: str) -> FleetBudget | None:
+        """The one that counts, where the agents of a shard share it: who changes that budget
+        changes it for all of them."""
+        found = self.fleet.get(name)
+        is_so = found is not None and found.of_shard and name not in self.changes.budgets
+        return found if is_so else None
+
+    def built_on(self, name: str) -> int:
+        """The revision that a change of that budget is built on."""
+        shared = self.of_shard(name)
+        return self.revision if shared is None else shared.n
 
     def ends_at_agent(self, name: str) -> bool:
         """Its end is of what was changed at run time, and that is what ends then."""

@@ -36,8 +36,10 @@ class FleetBudget:
     item_id: str
     reach: Reach
     n: int
-    """The fleet's revision that set it."""
+    """The revision that set it, of the fleet's log or of the agent's own."""
     set_by: str
+    of_shard: bool = False
+    """In the agent's own log: the agents of its shard exchange it (exchange.py)."""
 
     def applies_to(self, place: Place) -> bool:
         return self.reach.meets(place)

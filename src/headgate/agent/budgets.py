@@ -140,6 +140,10 @@ class Controlled:
         if self.has_policy:
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
 
+    async def publish(self) -> None:
+        if self.has_policy:
+            await self._publish(self.edition)
+
     async def _publish(self, edition: Edition) -> None:
         policy = edition.in_force(self.wall_ms)
         if self._aside() or not self.is_loaded:
@@ -259,6 +263,11 @@ class Budgets:
             followed.look()
         for controlled in list(self.by_database.values()):
             await self._follow(controlled, publish=own and not whole)
+
+    async def publish(self) -> None:
+        """Tell servers now what the next tick would tell them."""
+        for controlled in list(self.by_database.values()):
+            await controlled.publish()
 
     async def _follow(self, controlled: Controlled, *, publish: bool = False) -> None:
         database, followed = controlled.plan.database, self._followed

@@ -190,19 +190,19 @@ class _Followed:
 
     def _budget(self, item: Item) -> FleetBudget | BudgetHere | None:
         if item.reach != HERE:
-            return _fleet_budget(item)
+            return _fleet_budget(item, of_shard=self._is_own)
         if not self._is_own:
             raise ValueError(ONE_AGENT)
         return read_budget(item)
 
 
-def _fleet_budget(item: Item) -> FleetBudget:
+def _fleet_budget(item: Item, *, of_shard: bool) -> FleetBudget:
     budget = parse_budget(item.value, place=f"budget {item.id}")
     name = item.id.removesuffix(f"@{item.reach}")
     if budget.name != name:
         raise InvalidSettings([Fault(f"budget {item.id}", f"is named {budget.name!r} inside")])
     (raw,) = written(Policy((budget,)))["budgets"]
-    return FleetBudget(name, raw, item.id, item.reach, item.n, item.set_by)
+    return FleetBudget(name, raw, item.id, item.reach, item.n, item.set_by, of_shard)
 
 
 def _end_of(budget: FleetBudget | BudgetHere) -> float | None:

@@ -133,15 +133,15 @@ def show_budget(
 ) -> None:
     """Show one budget: its settings, its buckets, and what it has blocked.
 
-    With a reach: as it is set for the fleet; DATABASE is `all` then.
+    With a reach: as it is set there; DATABASE is `all` then.
     """
     from headgate.cli.api import connect
     from headgate.cli.output import show_view
     from headgate.present.budgets import budget_view
     from headgate.wire.budgets import BudgetDoc
 
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        every_database(database)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    _check_meant(database, reach)
     answered = connect(url, token).get(budget_path(database, name), reach=reach)
     show_view(answered, as_json, BudgetDoc, budget_view)
 
@@ -273,7 +273,7 @@ def create(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a budget; it starts in `warn` unless mode=enforce is said.
+    """Create a budget. It starts in `warn` unless you say mode=enforce.
 
     For example: headgate budget create main etl rate=20% capacity=2s --match username=etl
     For a fleet: headgate budget create all etl rate=20% --match username=etl --shard 'commerce/*'
@@ -286,20 +286,9 @@ def create(
     rules = read_rules(match or (), each or ())
     given |= {"rules": rules} if rules else {}
     given |= {"for": lasts} if lasts else {}
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
-        _change(of_fleet.maker("PUT", given), "CREATED", url, token, as_json)
-        return
-
-    def put(api: Api) -> Answered:
-        # Built on there being none: who was faster is not overwritten.
-        seen = api.get(policy_path(database))
-        if _has(seen, name):
-            raise typer.BadParameter(f"{name} is there already: `headgate budget set` changes it")
-        path = budget_path(database, name)
-        return api.change("PUT", path, given, etag=seen.etag, dry_run=dry_run)
-
-    _change(put, "CREATED", url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    one = OneBudget(database, name, reach, dry_run, yes)
+    _change(one.maker("PUT", given), "CREATED", url, token, as_json)
 
 
 def set_budget(
@@ -329,11 +318,9 @@ def set_budget(
     given |= {"for": lasts} if lasts else {}
     if not given:
         raise typer.BadParameter("nothing to change: give a setting, such as rate=30%")
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
-        _change(of_fleet.maker("PATCH", given), "CHANGED", url, token, as_json)
-        return
-    _patch(database, name, given, dry_run, url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    one = OneBudget(database, name, reach, dry_run, yes)
+    _change(one.maker("PATCH", given), "CHANGED", url, token, as_json)
 
 
 def mode(
@@ -371,12 +358,9 @@ def mode(
     reach = reach_of(fleet, region, cluster, shard, host)
     if reach is not None and every:
         raise typer.BadParameter("--all is each agent's own switch; for a fleet name the budget")
-    if reach is not None:
-        of_fleet = OfFleet(every_database(database), words[0], reach, dry_run, yes)
-        _change(of_fleet.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
-        return
     if not every:
-        _patch(database, words[0], {"mode": words[1]}, dry_run, url, token, as_json)
+        one = OneBudget(database, words[0], reach, dry_run, yes)
+        _change(one.maker("PATCH", {"mode": words[1]}), "CHANGED", url, token, as_json)
         return
 
     def cap(api: Api) -> Answered:
@@ -402,16 +386,9 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Remove a budget; what ran under it runs without it."""
-    if reach := reach_of(fleet, region, cluster, shard, host):
-        of_fleet = OfFleet(every_database(database), name, reach, dry_run, yes)
-        _change(of_fleet.maker("DELETE", None), "DELETED", url, token, as_json)
-        return
-
-    def remove(api: Api) -> Answered:
-        path = budget_path(database, name)
-        return api.change("DELETE", path, etag=api.get(path).etag, dry_run=dry_run)
-
-    _change(remove, "DELETED", url, token, as_json)
+    reach = reach_of(fleet, region, cluster, shard, host)
+    one = OneBudget(database, name, reach, dry_run, yes)
+    _change(one.maker("DELETE", None), "DELETED", url, token, as_json)
 
 
 def forgive(
@@ -557,33 +534,22 @@ def export(
     show_toml(to_toml(answered["document"], head))
 
 
-# --- for a fleet -----------------------------------------------------------------------------
-
-EVERY = "all"
-
-
-def every_database(database: str) -> str:
-    """A fleet's budget is for every database that its reach meets: who names one means less."""
-    if database != EVERY:
-        raise typer.BadParameter(
-            f"with a reach a budget is for every database that it meets: write `{EVERY}` instead "
-            f"of {database!r}; or leave the reach out, for {database} at this agent"
-        )
-    return database
-
-
-class OfFleet(NamedTuple):
-    """A budget that is set for a fleet, and how it is to be changed."""
+class OneBudget(NamedTuple):
+    """A budget, and how it is to be changed."""
 
     database: str
     name: str
-    reach: str
+    reach: str | None
+    """None: the agent knows how far it reaches."""
     dry_run: bool
     yes: bool
 
     def maker(self, method: str, given: Mapping[str, Any] | None) -> Callable[[Api], Answered]:
-        """Built on what was seen; shown with whom it reaches, and asked for."""
-        path, query = budget_path(self.database, self.name), {"reach": self.reach}
+        """Built on what was seen, a new one on there being none. With a reach, the command shows
+        whom the change reaches, and asks."""
+        _check_meant(self.database, self.reach)
+        path = budget_path(self.database, self.name)
+        query = {} if self.reach is None else {"reach": self.reach}
 
         def make(api: Api) -> Answered:
             new = method == "PUT"
@@ -597,21 +563,27 @@ class OfFleet(NamedTuple):
 # --- steps -----------------------------------------------------------------------------------
 
 
+EVERY = "all"
+
+
+def _check_meant(database: str, reach: str | None) -> None:
+    """A budget is for every database that its reach meets: who names one means less, unless the
+    reach is one shard or one agent."""
+    level, _, pattern = (reach or "").partition(":")
+    is_one = level in ("shard", "host") and "*" not in pattern
+    if reach is not None and database != EVERY and not is_one:
+        raise typer.BadParameter(
+            f"with a reach a budget is for every database that it meets: write `{EVERY}` instead "
+            f"of {database!r}; or leave the reach out, for {database} at this agent"
+        )
+
+
 def policy_path(database: str, *below: str) -> str:
     return "/".join((BUDGETS, *(quote(part, safe="") for part in (database, *below))))
 
 
 def budget_path(database: str, name: str) -> str:
     return policy_path(database, name)
-
-
-def _has(policy: Answered, name: str) -> bool:
-    from headgate.errors import BadDocument
-
-    listed = policy.document.get("budgets")
-    if not isinstance(listed, list):
-        raise BadDocument("budgets", "is no list")
-    return any(isinstance(one, Mapping) and one.get("name") == name for one in listed)
 
 
 def _tell_last_hour(
@@ -622,22 +594,6 @@ def _tell_last_hour(
 
     if told := last_hour(connect(url, token, timeout_s=TIMEOUT_S), database, document):
         print(told)
-
-
-def _patch(
-    database: str,
-    name: str,
-    given: Mapping[str, Any],
-    dry_run: bool,
-    url: str | None,
-    token: str | None,
-    as_json: bool,
-) -> None:
-    def patch(api: Api) -> Answered:
-        path = budget_path(database, name)
-        return api.change("PATCH", path, given, etag=api.get(path).etag, dry_run=dry_run)
-
-    _change(patch, "CHANGED", url, token, as_json)
 
 
 def _change(

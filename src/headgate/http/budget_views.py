@@ -144,7 +144,7 @@ def budget_docs(
                 state=state_of(budget, cap, int(wall_s * 1000), healthy),
                 origin=edition.origin(budget.name),
                 advice=advice.get(at, ()),
-                revision=edition.revision,
+                revision=edition.built_on(budget.name),
                 own_role=edition.own_role,
                 wall_s=wall_s,
                 when=iso,
@@ -254,7 +254,7 @@ def _not_told_yet(controlled: Controlled, wall_s: float) -> Iterator[str]:
     if told := _switched_off(controlled):
         yield f"{database}: {told}"
     for item_id, fault in controlled.edition.left_out.items():
-        yield f"{database}: budget {item_id} of the fleet is left out here: {fault}"
+        yield f"{database}: budget {item_id} is left out here: {fault}"
     for outlet in controlled.publisher.outlets:
         yield from (f"{database}: {told}" for told in _found_there(controlled, outlet, wall_s))
     if not controlled.is_loaded:

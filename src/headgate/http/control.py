@@ -43,7 +43,7 @@ from headgate.http import openapi
 from headgate.http.asgi import AsgiApp
 from headgate.http.auth import Gatekeeper
 from headgate.http.budget_replay import REPLAY_ROUTES, BudgetReplay
-from headgate.http.budgets import BUDGET_ROUTES, Budgeting
+from headgate.http.budgets import BUDGET_ROUTES, Budgeting, Logs
 from headgate.http.changes_routes import CHANGE_ROUTES, ChangeRoutes
 from headgate.http.debugging import DEBUG_ROUTES, Debugging, Inside
 from headgate.http.documents import (
@@ -174,7 +174,8 @@ class Control:
         self.ruling = Ruling(views, rules, own, shared, exchange)
         self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
         parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
-        self.budgeting = Budgeting(budgets, parts.store, parts.clock, shared, turns)
+        logs = Logs(own, shared, exchange)
+        self.budgeting = Budgeting(budgets, parts.store, parts.clock, logs, turns)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)
         self.reporting = Reporting(intake or _intake(views))

@@ -449,7 +449,7 @@ def budget_view(doc: BudgetDoc) -> list[Block]:
 
 def _about(doc: BudgetDoc) -> Iterator[Line]:
     if doc.reach is not None:
-        yield line(Said(f"set for the fleet: {doc.reach}, n {doc.n}", "info"))
+        yield line(Said(f"set for {doc.reach}, n {doc.n}", "info"))
     if doc.own_role:
         yield line(Said(f"exempt: {doc.own_role} (the agent's own)", "quiet"))
     if doc.mode == "enforce" and doc.state == "warning":
@@ -505,8 +505,9 @@ def change_view(change: PolicyChangeDoc, done: str) -> list[Block]:
     blocks: list[Block] = [word, *told]
     if change.mode_cap != "enforce":
         blocks.append(line(Said(f"no budget goes beyond {change.mode_cap}", "warned")))
-    if change.reached is not None:
-        blocks.append(line(f"{change.reach or ''}: {change.reached.says}"))
+    for one in (change.reached, change.copies):
+        if one is not None:
+            blocks.append(line(f"{change.reach or ''}: {one.says}"))
     if not change.dry_run:
         blocks += _publication(change)
     return [*blocks, *advice_lines(change.advice, MAX_ADVICE)]

@@ -21,6 +21,7 @@ from headgate.traffic.readings import (
     PatternReading,
     Published,
 )
+from headgate.wire.exchange import CopiesDoc
 from headgate.wire.fleet_reach import ReachedDoc
 
 When_ = Callable[[float], str]
@@ -90,7 +91,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     says: str
     """In a line: the limits, and what the budget matches."""
     origin: str
-    """`file`, `fleet`, `changed` (at run time, on top of either) or `runtime`."""
+    """`file`, `fleet`, `shard`, `changed` (at this agent, on top of one of them) or `runtime`."""
     settings: Mapping[str, Any]
     """As the policy's document has it."""
     expires_at: str | None
@@ -106,13 +107,13 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     """Workers; null while that cannot be read."""
     advice: Sequence[str]
     revision: int
-    """Of the policy: what a change is built on."""
+    """What a change is built on: of the policy; of a budget of a shard its own."""
     own_role: str | None = None
     """Database user of the agent: exempt from every budget."""
     reach: str | None = None
-    """How far it was set for, where the fleet has set it, also under a change made here."""
+    """How far it was set for, where it reaches beyond this agent, also under a change made here."""
     n: int | None = None
-    """The fleet's revision that set it so."""
+    """The revision of the log that set it so."""
     cpu_share: float | None = None
     """CPU charged in the last half minute, as a share of the server's; null: not known."""
     last_violation_s_ago: float | None = None
@@ -221,10 +222,12 @@ class PolicyChangeDoc(msgspec.Struct, frozen=True):
     advice: Sequence[str]
     published: Sequence[OutletDoc]
     reach: str | None = None
-    """Of a change for the fleet; `revision` is then the fleet's, and nothing is published here
-    until the agent has heard of it."""
+    """Of a change that reaches beyond this agent. For a fleet, `revision` is the fleet's, and
+    nothing is published here until the agent has followed it."""
     reached: ReachedDoc | None = None
     """With a change for the fleet: whom it concerns."""
+    copies: CopiesDoc | None = None
+    """With a change for a shard without etcd: which of its agents have it."""
 
 
 class LintDoc(msgspec.Struct, frozen=True):

@@ -249,7 +249,7 @@ async def test_what_is_for_one_agent_alone_counts_in_its_own_log_only() -> None:
     assert (rates(world), world.server.modes) == ({"etl": 1_000}, {"etl": "off"})
     wide = budget_item({**WEB, "burst": 9}, 2, "shard:commerce/-80")
     await follow(world, wide, own=True)
-    assert world.main.edition.origin("web") == "fleet", "of a shard, also in the own log"
+    assert world.main.edition.origin("web") == "shard", "of a shard, in the own log"
 
 
 # --- what cannot stand ---------------------------------------------------------------------------

@@ -103,7 +103,8 @@ def ann(world: World) -> Visitor:
 
 def fields(reply: Reply) -> dict[str, str]:
     """Of a confirmation, as its button sends them."""
-    return {name: field_of(reply, name) for name in ("document", "revision", "step")}
+    built_on = ("revision",) if 'name="revision"' in reply.body.decode() else ()
+    return {name: field_of(reply, name) for name in ("document", *built_on, "step")}
 
 
 # --- looking ------------------------------------------------------------------------------------

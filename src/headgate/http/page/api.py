@@ -51,10 +51,11 @@ class PageApi:
         *,
         query: Query = NO_QUERY,
         revision: int | None = None,
+        new: bool = False,
     ) -> T:
         """Change something, or ask with a body. `revision`: what the person saw; another one is
-        Refused with 412."""
-        told = await self.ask(method, path, body, query=query, revision=revision)
+        Refused with 412, as is one that is there already where it should be `new`."""
+        told = await self.ask(method, path, body, query=query, revision=revision, new=new)
         return msgspec.json.decode(told, type=kind)
 
     async def ask(
@@ -65,10 +66,13 @@ class PageApi:
         *,
         query: Query = NO_QUERY,
         revision: int | None = None,
+        new: bool = False,
     ) -> bytes:
         headers = [(b"content-type", b"application/json")] if body is not None else []
         if revision is not None:
             headers.append((b"if-match", f'"{revision}"'.encode()))
+        if new:
+            headers.append((b"if-none-match", b"*"))
         exchange = _Exchange(b"" if body is None else msgspec.json.encode(body))
         await self._app()(
             _scope(method, path, _encoded(query), headers, self._peer),

@@ -117,9 +117,11 @@ def place(visit: Visit) -> tuple[str, str]:
 def of_fleet(budget: BudgetDoc) -> list[str]:
     if budget.reach is None:
         return []
+    if budget.origin == "shard":
+        return [f"It is set for {budget.reach}: this changes it at every agent of the shard."]
     return [
-        f"The fleet has set it, for {budget.reach}: this changes it at this agent alone. For all "
-        f"of them: `headgate budget … --reach {budget.reach}`."
+        f"The fleet has set it, for {budget.reach}: this changes it at this agent alone. "
+        "`headgate budget set all` with that reach changes it for all of them."
     ]
 
 
@@ -143,7 +145,8 @@ async def made(
 ) -> Response:
     raw = visit.form.get("revision", "")
     revision = int(raw) if raw.isdecimal() and len(raw) <= 18 else None
-    change = await visit.api.send(method, path, PolicyChangeDoc, body, revision=revision)
+    new = method == "PUT"  # Built on there being none.
+    change = await visit.api.send(method, path, PolicyChangeDoc, body, revision=revision, new=new)
     return moved(visit, done_path(change.database, name, change))
 
 

@@ -140,7 +140,7 @@ class BudgetDrafts:
             replay=replay,
             fields={
                 "document": msgspec.json.encode(body).decode(),
-                "revision": str(policy.revision),
+                **({} if budget is None else {"revision": str(budget.revision)}),
                 "step": "make",
             },
         )
