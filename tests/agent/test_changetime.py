@@ -14,7 +14,7 @@ from headgate.core.keyvalue import Listing
 from headgate.core.reach import EVERYWHERE, HERE, Level, Reach
 from headgate.errors import StoreUnavailable
 from tests.agent import test_widemetrics as metrics
-from tests.agent.budget_world import ETL, BudgetWorld
+from tests.agent.budget_world import ETL, BudgetWorld, document
 from tests.agent.shard_world import SHARD, ShardWorld
 from tests.fixtures.memory_store import MemoryStore
 
@@ -92,6 +92,18 @@ class Budget:
     async def close(self) -> None: ...
 
 
+class BudgetOfTheFile(Budget):
+    """One of the settings file, that is to end by what was changed here."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, HERE)
+        self.world.base = document(ETL)
+
+    async def set(self) -> None:
+        ends = {"expires_at": self.clock.now().wall_s + FOR_S}
+        await self.world.main.book.patch_budget("etl", ends, who="ops")
+
+
 class HidingNotes(MemoryStore):
     is_hiding = False
 
@@ -111,7 +123,9 @@ KINDS: dict[str, Callable[[MemoryStore], Any]] = {
     "skip of a shard": lambda store: Skipped(store, OF_SHARD),
     "handover": HandedOver,
     "budget of this agent": lambda store: Budget(store, HERE),
+    "budget of a shard": lambda store: Budget(store, OF_SHARD),
     "budget of all": lambda store: Budget(store, EVERYWHERE),
+    "budget of the settings file": BudgetOfTheFile,
 }
 
 

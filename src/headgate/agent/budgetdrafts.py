@@ -22,7 +22,7 @@ from headgate.agent.ruledrafts import (
 )
 from headgate.agent.rulesteps import iso
 from headgate.core.change import ChangeKind, Edit, Item
-from headgate.core.change_log import LogState, budget_id, stands
+from headgate.core.change_log import LogState, budget_id, said_by, stands
 from headgate.core.lint import Advice, Severity
 from headgate.core.reach import Place, Reach
 from headgate.core.rule_times import parse_for
@@ -78,7 +78,7 @@ def patch_budget(
     if not raw:
         raise InvalidSettings([Fault("", "nothing to change: give a setting of it")])
     lasting = {"expires_at": None} if raw.get("for") is not None else {}
-    item, advice = judged(merged(before.value or {}, {**lasting, **raw}), reach, asked)
+    item, advice = judged(merged(said_by(before), {**lasting, **raw}), reach, asked)
     return _drafted(held, "budget.changed", Edit(before, item), advice, asked)
 
 

@@ -61,6 +61,9 @@ class Edition:
     """Those that the fleet has set, by name: they lie between the file and the changes."""
     left_out: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """Of the fleet's, by id: why one cannot stand with the rest."""
+    over: frozenset[str] = frozenset()
+    """Of those that end by what was changed here: their time is used up, whatever the wall clock
+    says (changetime.py)."""
 
     @property
     def layers(self) -> Layers:
@@ -97,12 +100,20 @@ class Edition:
             return False
         return change.whole or (name in self.fleet and "expires_at" in change.settings)
 
+    def has_ended(self, budget: Budget, wall_ms: int) -> bool:
+        return budget.expired(wall_ms) or (
+            budget.expires_at_ms is not None and budget.name in self.over
+        )
+
+    def ended(self, wall_ms: int) -> set[str]:
+        return {budget.name for budget in self.ending if self.has_ended(budget, wall_ms)}
+
     def in_force(self, wall_ms: int) -> Policy:
         """As servers are told: no budget beyond the cap, none that has expired."""
         return self.as_published(self.policy, wall_ms)
 
     def as_published(self, policy: Policy, wall_ms: int) -> Policy:
-        budgets = (b for b in policy.budgets if not b.expired(wall_ms))
+        budgets = (b for b in policy.budgets if not self.has_ended(b, wall_ms))
         return replace(
             exempting(policy, self.own_role),
             budgets=tuple(self._capped(budget) for budget in budgets),

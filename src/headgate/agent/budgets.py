@@ -101,7 +101,7 @@ class Controlled:
     async def follow(self, layers: LayersHere, *, publish: bool = False) -> None:
         """What both logs say of this database. `publish`: servers get what was changed here now.
         The rest they get by the next tick: a server that hangs keeps nobody from following."""
-        self.book.over = layers.over
+        self.book.end(layers.over)
         if await self.book.follow(layers.fleet):
             edition = self.edition
             self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
@@ -172,7 +172,7 @@ class Controlled:
     def _leave_out_expired(self) -> None:
         """The file's: they stay in the document, and go from what servers are told."""
         wanted, wall_ms = self.publisher.wanted, self.wall_ms
-        over = {budget.name for budget in self.book.edition.ending if budget.expired(wall_ms)}
+        over = self.book.edition.ended(wall_ms)
         if over and wanted is not None and any(b.name in over for b in wanted.policy.budgets):
             self._hold()
 

@@ -24,7 +24,7 @@ from headgate.agent.budgetlayers import NO_CHANGES, BudgetHere, Changes, FleetBu
 from headgate.agent.changeshelf import ChangeMemory
 from headgate.agent.changetime import ChangeTime
 from headgate.core.change import FORGET_AFTER_S, ChangeKind, Item
-from headgate.core.change_log import ends_at
+from headgate.core.change_log import counted_from, ends_at, said_by
 from headgate.core.layers import layers_at
 from headgate.core.reach import HERE, Place
 from headgate.core.rule_times import parse_date_time
@@ -167,7 +167,7 @@ class _Followed:
                 self.budgets[item_id] = budget
                 self._ending.pop(item_id, None)
                 if (end_s := _end_of(budget)) is not None:
-                    self._ending[item_id] = item.set_at, end_s
+                    self._ending[item_id] = counted_from(item), end_s
         except UNREADABLE as error:
             # Of a newer version, or broken: the last good one stays.
             fault = str(error) if isinstance(error, ValueError) else repr(error)
@@ -197,7 +197,7 @@ class _Followed:
 
 
 def _fleet_budget(item: Item, *, of_shard: bool) -> FleetBudget:
-    budget = parse_budget(item.value, place=f"budget {item.id}")
+    budget = parse_budget(said_by(item), place=f"budget {item.id}")
     name = item.id.removesuffix(f"@{item.reach}")
     if budget.name != name:
         raise InvalidSettings([Fault(f"budget {item.id}", f"is named {budget.name!r} inside")])

@@ -255,7 +255,7 @@ class Debits:
     def _rests(self, budget: Budget, edition: Edition, database: str, now: Instant) -> str:
         if budget.mode is Mode.OFF:
             return "it is off"
-        if budget.expired(int(now.wall_s * 1000)):
+        if edition.has_ended(budget, int(now.wall_s * 1000)):
             return "it has ended"
         if rests(budget, edition.policy, self._health_of(database)):
             return "it bites when the database is unhealthy, and it is not known to be"

@@ -135,8 +135,6 @@ class PolicyKeeper:
         self._unkept = ""
         """Why what the agent does automatically could not be kept."""
         self._forget_at = clock.now().mono_s + LOOK_EVERY_S
-        self.over: frozenset[str] = frozenset()
-        """Of those that end: their time is used up, whatever the clock says (changetime.py)."""
         self.edition = Edition(0, EMPTY, Policy(), own_role=own_role)
 
     # --- looking ---------------------------------------------------------------------------
@@ -222,6 +220,11 @@ class PolicyKeeper:
                 await self._publish(self.edition)
             return True
 
+    def end(self, over: frozenset[str]) -> None:
+        """Of those that were changed here: their time is used up."""
+        if over != self.edition.over:
+            self.edition = replace(self.edition, over=over)
+
     async def _stand(self, action: str) -> None:
         """What can stand of all layers: the file in any case; of the fleet's, what can with it.
         `action`: what it is where another base is in force by it."""
@@ -229,7 +232,7 @@ class PolicyKeeper:
         before, is_first = self.edition, self._stood is None
         size = _size(self._file) + len(self._fleet) + len(layers.changes.budgets)
         ready = await beside(size, lambda: self._ready(layers) or self._fitted(layers))
-        self.edition = replace(ready, revision=revision)
+        self.edition = replace(ready, revision=revision, over=before.over)
         self._stood, self._ahead = (layers, self._own_role), None
         if is_first or (before.file, before.fleet) != (ready.file, ready.fleet):
             self._notes.brought(before, self.edition, action)
@@ -361,10 +364,8 @@ class PolicyKeeper:
 
     async def tend(self) -> None:
         """Drop what has expired; have the audit say what the file and the fleet brought."""
-        wall_ms = self._wall_ms()
-        ending = self.edition.ending
-        expired = {one.name for one in ending if one.expired(wall_ms) or one.name in self.over}
-        ours = {name for name in expired if self.edition.ends_at_agent(name)}
+        ended = self.edition.ended(self._wall_ms())
+        ours = {name for name in ended if self.edition.ends_at_agent(name)}
         if ours:
             await self._automatically(self._drop(ours))
         elif self._notes.is_due:
@@ -441,7 +442,7 @@ class PolicyKeeper:
         if here == self._here:
             return self.edition
         layers = Layers(self._file, self._fleet, here.changes)
-        return replace(self._fitted(layers), revision=here.revision)
+        return replace(self._fitted(layers), revision=here.revision, over=self.edition.over)
 
     def _tried(self, before: Edition, propose: Propose, expect: int | None) -> Change:
         if expect is not None and expect != before.revision:
@@ -451,6 +452,7 @@ class PolicyKeeper:
             )
             raise Conflict(message)
         after = replace(propose(before), left_out=before.left_out, revision=before.revision)
+        after = replace(after, over=before.over)
         self._check_names(after, before)
         return Change(before, after, dry_run=True)
 

@@ -73,10 +73,15 @@ def counted_from(item: Item) -> float:
     return item.set_at if given is None else parse_date_time(given)
 
 
+def said_by(item: Item) -> dict[str, Any]:
+    """What a budget's value says of the budget itself."""
+    return {key: one for key, one in (item.value or {}).items() if key not in BOOKKEEPING}
+
+
 def redated(item: Item, set_at: float) -> Item:
     """With another place among the versions; its time goes on being counted from where it was."""
     value = item.value
-    if item.kind == ChangeKind.METRIC and value and "expires_at" in value:
+    if item.kind in _OVER_FILE and value and "expires_at" in value:
         value = {"set_at": item.set_at, **value}
     return replace(item, set_at=set_at, value=value)
 

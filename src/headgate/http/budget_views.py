@@ -141,7 +141,9 @@ def budget_docs(
                 raws[budget.name],
                 readings,
                 buckets=fullest_first(buckets.get(budget.name, ())),
-                state=state_of(budget, cap, int(wall_s * 1000), healthy),
+                state=state_of(
+                    budget, cap, healthy, ended=edition.has_ended(budget, int(wall_s * 1000))
+                ),
                 origin=edition.origin(budget.name),
                 advice=advice.get(at, ()),
                 revision=edition.built_on(budget.name),

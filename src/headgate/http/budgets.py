@@ -23,7 +23,7 @@ from headgate.agent.exchange import Exchange
 from headgate.agent.policykeeper import Change, Edition
 from headgate.agent.ports import Clock, Store
 from headgate.core.change import Item
-from headgate.core.change_log import ChangeMade
+from headgate.core.change_log import ChangeMade, said_by
 from headgate.core.reach import HERE, Level, Reach, parse_reach
 from headgate.core.rule_settings import RULE_SETTINGS
 from headgate.errors import Fault, InvalidRequest, InvalidSettings
@@ -424,14 +424,14 @@ class Budgeting:
 
     def _item_doc(self, item: Item) -> BudgetDoc:
         """What servers count of it is for each agent to tell."""
-        assert item.value is not None
-        budget, wall_s = parse_budget(item.value, place=f"budget {item.id}"), self._now()
+        said, wall_s = said_by(item), self._now()
+        budget = parse_budget(said, place=f"budget {item.id}")
         return budget_doc(
             budget,
-            item.value,
+            said,
             None,
             buckets=(),
-            state=state_of(budget, Mode.ENFORCE, int(wall_s * 1000), None),
+            state=state_of(budget, Mode.ENFORCE, None, ended=budget.expired(int(wall_s * 1000))),
             origin="shard" if self._logs.is_shared(item.reach) else "fleet",
             advice=(),
             revision=item.n,

@@ -57,7 +57,7 @@ class Publishing:
                 f"keeps it; `headgate budget apply {database}` gives it one"
             )
             raise NoSuchBudget(message)
-        over = frozenset(b.name for b in edition.ending if b.expired(controlled.wall_ms))
+        over = frozenset(edition.ended(controlled.wall_ms))
         known = self._made.get(database)
         if known is None or known.edition is not edition or known.expired != over:
             known = await to_thread(_make, database, edition, over, controlled.wall_ms)

@@ -447,8 +447,8 @@ class StatementExplainDoc(msgspec.Struct, frozen=True):
 # --- making them -----------------------------------------------------------------------------
 
 
-def state_of(budget: Budget, cap: Mode, wall_ms: int, healthy: bool | None) -> str:
-    if budget.expired(wall_ms):
+def state_of(budget: Budget, cap: Mode, healthy: bool | None, *, ended: bool) -> str:
+    if ended:
         return "expired"
     if Mode.OFF in (budget.mode, cap):
         return "off"

@@ -13,7 +13,14 @@ from typing import Annotated, Any
 import msgspec
 
 from headgate.core.change import ChangeKind, Edit, Item, Revision
-from headgate.core.change_log import ChangeDifference, ChangeMade, What, difference, ends_at
+from headgate.core.change_log import (
+    ChangeDifference,
+    ChangeMade,
+    What,
+    difference,
+    ends_at,
+    said_by,
+)
 from headgate.core.metric_redaction import redacted
 from headgate.core.reach import HERE
 from headgate.core.rule_settings import RuleSpec, parse_kept
@@ -237,7 +244,7 @@ def _says(item: Item, value: Mapping[str, Any]) -> str:
 
 def _budget(item: Item, value: Mapping[str, Any]) -> str:
     if item.reach != HERE:
-        budget = parse_budget(value)
+        budget = parse_budget(said_by(item))
         return f"{budget.mode.value}: {budget_says(budget)}"
     if value.get("removed") is True:
         return "removed"
