@@ -806,7 +806,8 @@ class Agent:
         members = MemberRoom(self.shards.each, lambda url: parse_peer_url(url).text)
         rooms: dict[str, Room] = {ChangeKind.METRIC: MetricRoom(self.book)}
         rooms |= dict.fromkeys(MEMBERS, members)
-        self.own.rooms |= {**rooms, ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database)}
+        budgets = BudgetRoom(self.budgets.by_database)
+        self.own.rooms |= {**rooms, ChangeKind.BUDGET: budgets, ChangeKind.POLICY: budgets}
         if self.fleet is not None:
             self.fleet.book.rooms |= rooms
 

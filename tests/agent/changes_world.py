@@ -44,11 +44,14 @@ class ChangesWorld(ShardWorld):
         self.server = FakeServer()
         self.log.attach(self.rules, self.budgets, self.metric_book)
         members = MemberRoom(self.shards.each, lambda text: parse_peer_url(text).text)
+        budgets = BudgetRoom(self.budgets.by_database)
         self.book.rooms |= {
-            ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ChangeKind.BUDGET: budgets,
+            ChangeKind.POLICY: budgets,
             ChangeKind.METRIC: MetricRoom(self.metric_book),
             ChangeKind.PEER: members,
             ChangeKind.SKIP: members,
+            ChangeKind.HANDOVER: members,
         }
 
     @property

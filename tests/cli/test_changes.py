@@ -438,7 +438,7 @@ def test_it_asks_for_this_agent(agent: ScriptedAgent, own: Path) -> None:
 
 
 def test_what_no_file_can_have_is_a_comment_of_the_export(run: Run, agent: ScriptedAgent) -> None:
-    told = "not exported: policy main. Files have no section for it"
+    told = "not exported: quota main. Files have no section for it"
     document = {"rules": [{"id": "half", "target": "etl"}]}
     export = {"log": "agent", "n": 3, "document": document, "left_out": [told]}
     agent.says(f"{CHANGES}/export", built(ChangeExportDoc, export))

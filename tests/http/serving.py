@@ -193,8 +193,10 @@ class Served:
             self.store, self.clock, known_metrics, lambda: 0.5, here, self.own_in_force.changed
         )
         self.budgets.own = self.own
+        budgets = BudgetRoom(self.budgets.by_database)
         self.own.rooms |= {
-            ChangeKind.BUDGET: BudgetRoom(self.budgets.by_database),
+            ChangeKind.BUDGET: budgets,
+            ChangeKind.POLICY: budgets,
             ChangeKind.METRIC: MetricRoom(self.book),
         }
         self.shard = stub_shard(plan.shard, "agent", self.demands)

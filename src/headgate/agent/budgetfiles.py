@@ -11,6 +11,12 @@ database = "main"
 name = "exports"
 whole = true                neither has it: this is all of it
 rate = 20
+
+[[policies]]
+database = "main"
+mode_cap = "warn"           no budget goes beyond it
+exempt_usernames = ["ops"]  of [policy], what differs from the settings file; unset as above
+order = ["exports", "etl"]  of all budgets
 """
 
 from __future__ import annotations
@@ -21,8 +27,8 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.agent.budgetdrafts import check_budget_room, judged, with_end
-from headgate.agent.budgetitems import KINDS, changes_here, database_of, edits
-from headgate.agent.budgetlayers import budgets_of, differences, merged
+from headgate.agent.budgetitems import KINDS, changes_here, database_of, edits, policy_value
+from headgate.agent.budgetlayers import Changes, budgets_of, differences, merged
 from headgate.agent.budgets import Controlled
 from headgate.agent.changefiles import UNSET
 from headgate.agent.policykeeper import ANOTHER, RESERVED_NAMES, PolicyKeeper
@@ -33,10 +39,13 @@ from headgate.core.change_log import LogState, name_of
 from headgate.core.lint import Advice
 from headgate.core.reach import HERE
 from headgate.errors import Fault, InvalidSettings
-from headgate.traffic.parse import parse_budget, written_budget
+from headgate.traffic.parse import parse_budget, parse_policy, written, written_budget
+from headgate.traffic.policy import Mode
 
 _BESIDES = ("database", "name", "removed", "whole", "at", UNSET)
 """What an entry says beside the budget's settings."""
+_BESIDES_POLICY = ("database", "mode_cap", "order", UNSET)
+"""The same, of a policy."""
 _INDEX = re.compile(r"budgets\[(\d+)\]")
 
 
@@ -50,6 +59,9 @@ class BudgetRoom:
     def drafted(
         self, held: LogState, entry: FileEntry, asked: Asked
     ) -> tuple[Item, Sequence[Advice]]:
+        if entry.kind is ChangeKind.POLICY:
+            value = _policy(held, entry, self._book(entry))
+            return Item(ChangeKind.POLICY, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
         if entry.reach != HERE:
             return judged(entry.raw, entry.reach, asked, place=entry.place)
         base = budgets_of(self._book(entry).edition.layers.base).get(entry.raw["name"])
@@ -71,12 +83,51 @@ class BudgetRoom:
         touched = [item for one in changes for item in (one.before, one.after) if item is not None]
         items = dict(held.items)
         items |= {name_of(one.after): one.after for one in changes if one.after is not None}
+        said = {item.id for item in touched if item.kind == ChangeKind.POLICY}
         found: list[Edit] = []
         for database in sorted({database_of(item) for item in touched if item.kind in KINDS}):
             if database in self._by_database:
-                book = self._by_database[database].book
-                found += _checked(book, items, asked)
+                checked = _checked(self._by_database[database].book, items, asked)
+                found += [] if database in said else checked
         return found
+
+
+def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, Any] | None:
+    """`held` has the budgets of the file, too. None: it says no more than what lies beneath."""
+    cap, order = entry.raw.get("mode_cap", Mode.ENFORCE.value), entry.raw.get("order", [])
+    unset, modes = entry.raw.get(UNSET, []), [mode.value for mode in Mode]
+    faults = []
+    if entry.reach != HERE:
+        faults.append(Fault(f"{entry.place}.reach", f"is {entry.reach}, must be {HERE}"))
+    if cap not in modes:
+        faults.append(Fault(f"{entry.place}.mode_cap", f"must be one of {', '.join(modes)}"))
+    for key, names in (("order", order), (UNSET, unset)):
+        if not _are_texts(names):
+            faults.append(Fault(f"{entry.place}.{key}", "must be a list of names"))
+    if faults:
+        raise InvalidSettings(faults)
+    base = book.edition.layers.base.get("policy", {})
+    given = {key: one for key, one in entry.raw.items() if key not in _BESIDES_POLICY}
+    try:
+        wanted = parse_policy({"policy": merged(base, {**given, **dict.fromkeys(unset)})})
+    except InvalidSettings as error:
+        at = len("policy")
+        faults = [fault._replace(place=entry.place + fault.place[at:]) for fault in error.faults]
+        raise InvalidSettings(faults) from None
+    changes = changes_here(held.items.values(), book.database).changes
+    fleet = book.edition.fleet.keys() | changes.of_fleet
+    return policy_value(
+        Changes(
+            differences(base, written(wanted).get("policy", {})),
+            order=tuple(order),
+            mode_cap=Mode(cap),
+            of_fleet=frozenset(changes.budgets.keys() & fleet),
+        )
+    )
+
+
+def _are_texts(names: object) -> bool:
+    return isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
 
 
 def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -124,9 +175,7 @@ def _besides(
         faults.append(Fault(f"{entry.place}.whole", message))
     if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 1):
         faults.append(Fault(f"{entry.place}.at", "must be a whole number from 1"))
-    if unset is not None and not (
-        isinstance(unset, list | tuple) and all(isinstance(one, str) for one in unset)
-    ):
+    if unset is not None and not _are_texts(unset):
         faults.append(Fault(f"{entry.place}.{UNSET}", "must be a list of settings"))
     if faults:
         raise InvalidSettings(faults)

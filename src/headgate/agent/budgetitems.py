@@ -121,7 +121,7 @@ def edits(items: Iterable[Item], database: str, wanted: Changes, asked: Asked) -
         if _readable(item) is not None:
             found.append(Edit(item, taken_out(item, asked)))
     if not _says(policy, rest := replace(wanted, budgets={})):
-        found.append(_put(policy, ChangeKind.POLICY, database, _policy_value(rest), asked))
+        found.append(_put(policy, ChangeKind.POLICY, database, policy_value(rest), asked))
     return found
 
 
@@ -157,7 +157,7 @@ def _budget_value(change: BudgetChange | None, at: int) -> dict[str, Any]:
     return {**value, "at": at} if at else value
 
 
-def _policy_value(changes: Changes) -> dict[str, Any] | None:
+def policy_value(changes: Changes) -> dict[str, Any] | None:
     """None: all of it is as by default."""
     if changes == NO_CHANGES:
         return None

@@ -100,6 +100,8 @@ def written_file(items: Iterable[Item]) -> Written:
         except _NO_ENTRY:
             by_kind.setdefault(str(item.kind), []).append(item.id)
             continue
+        if item.kind == ChangeKind.POLICY and entry.keys() == {"database", "reach"}:
+            continue  # It only keeps which budgets lie on the fleet's.
         if item.reach == HERE:
             del entry["reach"]  # It is what a file of the agent's own log means without a word.
         found.document[section].append(entry)
@@ -119,9 +121,12 @@ def written_entry(item: Item) -> dict[str, Any]:
     said, reach = dict(item.value or {}), {"reach": str(item.reach)}
     if item.kind == ChangeKind.METRIC:
         return {**_names(item), **reach, **_metric(said)}
-    if item.kind == ChangeKind.SKIP:
+    if item.kind in (ChangeKind.SKIP, ChangeKind.HANDOVER):
         ends = {"expires_at": iso(said["until_wall_s"])}
-        return {**_names(item), **reach, **ends, "reason": said["reason"]}
+        member = {"member": said["member"]} if item.kind == ChangeKind.HANDOVER else {}
+        return {**_names(item), **reach, **member, **ends, "reason": said["reason"]}
+    if item.kind == ChangeKind.POLICY:
+        return {**_names(item), **reach, **_policy(said)}
     if item.kind == ChangeKind.PEER:
         return {**_names(item), **reach, "url": said["url"], "database": said["database"]}
     if item.kind == ChangeKind.BUDGET and item.reach == HERE:
@@ -136,6 +141,9 @@ def written_entry(item: Item) -> dict[str, Any]:
 
 def _names(item: Item) -> dict[str, str]:
     """As FileEntry.id has them, apart."""
+    if item.kind in (ChangeKind.POLICY, ChangeKind.HANDOVER):
+        (name,) = known_by(item.kind, item.reach)
+        return {name: item.id}
     if item.kind == ChangeKind.BUDGET:
         first, _, second = item.id.partition("/")
     elif item.kind == ChangeKind.METRIC:
@@ -185,6 +193,17 @@ def with_unset(settings: Mapping[str, Any], unset: Iterable[str]) -> dict[str, A
         inner = found.get(key) if isinstance(found.get(key), Mapping) else {}
         found[key] = with_unset(inner or {}, [rest]) if dot else None
     return found
+
+
+def _policy(said: Mapping[str, Any]) -> dict[str, Any]:
+    settings = said["policy"]
+    unset = sorted(key for key, one in settings.items() if one is None)
+    return {
+        **({} if said["mode_cap"] == "enforce" else {"mode_cap": said["mode_cap"]}),
+        **({"order": list(said["order"])} if said["order"] else {}),
+        **{key: one for key, one in settings.items() if one is not None},
+        **({UNSET: unset} if unset else {}),
+    }
 
 
 def _budget_here(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,8 +257,10 @@ class _Standing:
         return apart_from_others(item) if name_of(item) in self._held.items else name_of(item)
 
     def others(self) -> list[Item]:
-        """Those that the file could name, and does not."""
-        found = ((name, item) for name, item in self._items.items() if item.kind in _SECTION_OF)
+        """Those that the file could name, and does not. What switches budgets off, or announces a
+        switchover, ends only where somebody says so."""
+        kinds = _SECTION_OF.keys() - {ChangeKind.POLICY, ChangeKind.HANDOVER}
+        found = ((name, item) for name, item in self._items.items() if item.kind in kinds)
         return [item for name, item in found if name not in self._claimed]
 
 

@@ -41,12 +41,15 @@ SECTIONS: Mapping[str, ChangeKind] = MappingProxyType(
     {
         "rules": ChangeKind.RULE,
         "budgets": ChangeKind.BUDGET,
+        "policies": ChangeKind.POLICY,
         "metrics": ChangeKind.METRIC,
         "peers": ChangeKind.PEER,
         "skips": ChangeKind.SKIP,
+        "handovers": ChangeKind.HANDOVER,
     }
 )
-"""In the order in which they are validated: a skip may be of a peer of the same file."""
+"""In the order in which they are validated: a skip may be of a peer of the same file, and a policy
+says which of its budgets lie on one that reaches further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,8 @@ _KNOWN_BY: Mapping[str, Sequence[str]] = {
     ChangeKind.METRIC: ("database", "metric"),
     ChangeKind.PEER: ("shard", "member"),
     ChangeKind.SKIP: ("shard", "member"),
+    ChangeKind.POLICY: ("database",),
+    ChangeKind.HANDOVER: ("shard",),
 }
 _UNNAMED = {
     (
@@ -209,6 +214,8 @@ _UNNAMED = {
     (ChangeKind.PEER, "member"): "is missing: a peer is known by its member's name",
     (ChangeKind.SKIP, "shard"): "is missing: a skip is of a member of a shard",
     (ChangeKind.SKIP, "member"): "is missing: say which member is skipped",
+    (ChangeKind.POLICY, "database"): "is missing: a policy is one database's",
+    (ChangeKind.HANDOVER, "shard"): "is missing: a handover is of a shard",
 }
 
 

@@ -18,6 +18,7 @@ from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.ports import Clock
 from headgate.core.change import ChangeKind, Item
 from headgate.core.change_codec import read_item_at
+from headgate.core.change_files import SECTIONS
 from headgate.core.change_log import ChangeMade, LogState, stands
 from headgate.core.keyvalue import Entry
 from headgate.errors import InvalidRequest, StoreUnavailable
@@ -231,10 +232,7 @@ _FILE = {
     "type": "object",
     "description": "What is set, by kind, as GET /v1/changes/export has it.",
     "additionalProperties": False,
-    "properties": {
-        kind: {"type": "array", "items": {"type": "object"}}
-        for kind in ("rules", "budgets", "metrics", "peers", "skips")
-    },
+    "properties": {section: {"type": "array", "items": {"type": "object"}} for section in SECTIONS},
 }
 _MADE = "`If-Match` with the log's `n` refuses (412) what was built on an older one."
 CHANGE_ROUTES = (

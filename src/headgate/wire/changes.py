@@ -134,7 +134,7 @@ class ChangeExportDoc(msgspec.Struct, frozen=True):
     n: int
     """The log's revision that it is of."""
     document: Mapping[str, Any]
-    """As `POST /v1/changes/apply` takes it: `rules`, `budgets`, `metrics`, `peers`, `skips`."""
+    """As `POST /v1/changes/apply` takes it: a list of entries for each section."""
     left_out: Sequence[str]
     """What no file can have, as sentences."""
 
