@@ -40,7 +40,7 @@ async def test_a_change_is_made_though_the_server_does_not_take_it() -> None:
     await world.main.book.remove("etl", who="ann")
     (outlet,) = world.main.publisher.outlets
     assert outlet.fault == "read-only file system" and outlet.told != world.main.publisher.wanted
-    assert [one.action for one in await world.main.book.history(10)] == ["budget.removed"]
+    assert await world.history() == ["budget.removed"]
 
 
 async def test_what_hangs_is_not_begun_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ async def test_the_agents_own_role_is_exempt_whatever_the_policy_says() -> None:
     assert doc.own_role == doc.budgets[0].own_role == "hg"
     assert "hg" not in str(doc.document), "not written into anybody's file"
     many = [f"u{n}" for n in range(64)]
-    await world.main.book.put(document(ETL, exempt_usernames=many), who="ann")
+    await world.apply(exempt_usernames=many)
     policy, _ = world.server.policies[-1]
     assert policy.exempt_usernames == ("hg", *many[:63])
     assert any("u63 is left out" in str(one) for one in world.main.edition.advice)

@@ -597,6 +597,9 @@ async def test_the_policy_of_a_database_is_set_by_a_file(world: ChangesWorld) ->
     pruned = await world.apply({}, prune=True)
     assert pruned.changes == (), "a switch is lifted only by who says so"
     await world.apply({"policies": [{"database": "main"}]})
+    edition = world.budgets.of("main").edition
+    assert (edition.changes.mode_cap, edition.policy.exempt_usernames) == (Mode.WARN, ())
+    await world.apply({"policies": [{"database": "main", "mode_cap": "enforce"}]})
     assert world.budgets.of("main").edition.changes.mode_cap is Mode.ENFORCE
     assert (await world.exported())["policies"] == []
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from headgate.cli.changes import CHANGES
+from headgate.wire.budget_replay import BudgetTallyDoc
 from headgate.wire.changes import (
     ChangeExportDoc,
     ChangeMadeDoc,
@@ -22,6 +23,7 @@ from headgate.wire.fleet_reach import ReachedDoc
 from tests.cli.conftest import Ran, Run
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem
 from tests.cli.terminal import terminal
+from tests.cli.test_budgets import policy
 from tests.fixtures.eventually import eventually
 
 REACHED = {
@@ -420,6 +422,53 @@ def test_without_a_word_the_asked_agents_own_log_is_meant(
     assert [*sent(agent).body] == ["rules", "metrics", "skips"]
     ran = run("changes", "diff", str(own), "--strict")
     assert ran.code == 1 and sent(agent).query == {"dry_run": "true"}
+
+
+def test_a_policy_file_is_applied_to_a_database_with_its_budgets_whole(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        '[policy]\nexempt_usernames = ["ops"]\n\n[[budgets]]\nname = "etl"\nrate = 20\n'
+    )
+    agent.says(f"{CHANGES}/apply", own_change(), method="POST")
+    assert run("changes", "apply", str(file), "--database", "main", "--yes").code == 0
+    assert sent(agent).body == {
+        "budgets": [{"database": "main", "whole": True, "name": "etl", "mode": "warn", "rate": 20}],
+        "policies": [{"database": "main", "exempt_usernames": ["ops"]}],
+    }
+    heard = len(agent.heard)
+    file.write_text('[[budgets]]\nname = "etl"\nrate = 120\n')
+    refused = run("changes", "apply", str(file), "--database", "main")
+    assert refused.code == 2 and "line 3, budgets[0].rate: 120 is more than 100" in refused.err
+    assert len(agent.heard) == heard, "a file that is wrong is never sent"
+
+
+def test_diff_and_a_dry_run_say_what_budgets_would_have_done(
+    run: Run, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    file = tmp_path / "budgets.toml"
+    file.write_text('[[budgets]]\ndatabase = "main"\nname = "etl"\nrate = 20\n')
+    agent.says(f"{CHANGES}/apply", own_change(), method="POST")
+    agent.says("/v1/budgets", {"databases": [policy()]})
+    agent.says("/v1/budgets/main/replay", replayed(difference_total=1), method="POST")
+    for words in (("diff", str(file)), ("apply", str(file), "--dry-run")):
+        out = run("changes", *words).out
+        assert "main: nothing was traced within the last hour" in out
+        body = next(one.body for one in reversed(agent.heard) if one.path.endswith("/replay"))
+        assert body["changes"]["budgets"][0]["name"] == "etl"
+    agent.says("/v1/budgets/main/replay", replayed(difference_total=0), method="POST")
+    assert "main:" not in run("changes", "diff", str(file)).out, "it concerns another one"
+
+
+def replayed(**given: Any) -> Any:
+    tally = dict.fromkeys(BudgetTallyDoc.__struct_fields__, 0.0)
+    return {
+        "database": "main", "since": "2026-11-16T12:00:00Z", "until": "2026-11-16T13:00:00Z",
+        "step_s": 60, "by": ["username"], "traces": 0, "total": tally, "in_force": tally,
+        "clients": [], "more_clients": 0, "steps": [], "more_steps": 0, "difference": [],
+        "difference_total": 0, "notes": [], **given,
+    }  # fmt: skip
 
 
 def test_a_change_of_a_shard_says_who_has_it(run: Run, agent: ScriptedAgent, own: Path) -> None:

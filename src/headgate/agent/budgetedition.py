@@ -29,9 +29,7 @@ MAX_TOLD = 5
 """Differences in the line that sums a revision up."""
 MODES = (Mode.OFF, Mode.WARN, Mode.ENFORCE)
 """From the mildest on."""
-RESERVED_NAMES = frozenset(
-    {"history", "rollback", "violations", "state", "explain", "lint", "replay"}
-)
+RESERVED_NAMES = frozenset({"violations", "state", "explain", "lint", "replay"})
 """Of the API's own routes: such a budget could not be looked at."""
 ANOTHER = "it could not be looked at; give it another name"
 NONE_OF_FLEET: Mapping[str, FleetBudget] = MappingProxyType({})

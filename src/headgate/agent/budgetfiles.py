@@ -14,7 +14,7 @@ rate = 20
 
 [[policies]]
 database = "main"
-mode_cap = "warn"           no budget goes beyond it
+mode_cap = "warn"           no budget goes beyond it; without it, that stays as it is
 exempt_usernames = ["ops"]  of [policy], what differs from the settings file; unset as above
 order = ["exports", "etl"]  of all budgets
 """
@@ -94,7 +94,9 @@ class BudgetRoom:
 
 def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, Any] | None:
     """`held` has the budgets of the file, too. None: it says no more than what lies beneath."""
-    cap, order = entry.raw.get("mode_cap", Mode.ENFORCE.value), entry.raw.get("order", [])
+    changes = changes_here(held.items.values(), book.database).changes
+    # Who does not say leaves the switch as it is.
+    cap, order = entry.raw.get("mode_cap", changes.mode_cap.value), entry.raw.get("order", [])
     unset, modes = entry.raw.get(UNSET, []), [mode.value for mode in Mode]
     faults = []
     if entry.reach != HERE:
@@ -114,7 +116,6 @@ def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, A
         at = len("policy")
         faults = [fault._replace(place=entry.place + fault.place[at:]) for fault in error.faults]
         raise InvalidSettings(faults) from None
-    changes = changes_here(held.items.values(), book.database).changes
     fleet = book.edition.fleet.keys() | changes.of_fleet
     return policy_value(
         Changes(
@@ -156,6 +157,8 @@ def _change(
         raise InvalidSettings([Fault(f"{place}.name", message)])
     if whole or base is None:
         budget = written_budget(parse_budget({"name": name, **settings}, place=place))
+        if budget == base:
+            return None
         return {"settings": budget, "whole": True, "at": at or _next_at(held, entry)}
     wanted = merged(base, {**settings, **dict.fromkeys(unset)})
     differing = differences(base, written_budget(parse_budget(wanted, place=place)))

@@ -24,7 +24,7 @@ from headgate.agent.demand import Demands
 from headgate.agent.followedbudgets import FollowedBudgets, LayersHere
 from headgate.agent.ledger import Debits, LedgerOf, SharedLedger
 from headgate.agent.logwriter import beside
-from headgate.agent.policykeeper import Edition, NoSuchBudget, PolicyKeeper
+from headgate.agent.policykeeper import Change, Edition, NoSuchBudget, PolicyKeeper
 from headgate.agent.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.agent.statements import StatementTexts
 from headgate.agent.traces import TraceMemory, TraceSource
@@ -268,6 +268,12 @@ class Budgets:
         """Tell servers now what the next tick would tell them."""
         for controlled in list(self.by_database.values()):
             await controlled.publish()
+
+    async def tried(self, database: str, items: Sequence[Item]) -> Change:
+        """What these changes would make of a database's policy; nothing changes."""
+        controlled = self.of(database)
+        fleet = self._followed.fleet_with(database, items, controlled.edition.fleet)
+        return await controlled.book.tried(items, fleet)
 
     async def _follow(self, controlled: Controlled, *, publish: bool = False) -> None:
         database, followed = controlled.plan.database, self._followed

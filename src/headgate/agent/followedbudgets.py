@@ -99,6 +99,19 @@ class FollowedBudgets:
             self._by_database[database] = self._worked_out(database)
         return self._by_database[database]
 
+    def fleet_with(
+        self, database: str, items: Sequence[Item], now: Mapping[str, FleetBudget]
+    ) -> list[FleetBudget]:
+        """Those that reach beyond this agent, as they would be with `items`. What lies beneath one
+        that is taken out is not looked for."""
+        place = self._places.get(database, Place(database=database))
+        wide = [one for one in items if one.kind == ChangeKind.BUDGET and one.reach != HERE]
+        ids = {item.id for item in wide}
+        said = [one for one in now.values() if one.item_id not in ids]
+        said += [_fleet_budget(item, of_shard=False) for item in wide if item.value is not None]
+        found = {name: some[-1] for name, some in layers_at(place, said).items()}
+        return [found[name] for name in sorted(found)]
+
     def _worked_out(self, database: str) -> LayersHere:
         place = self._places.get(database, Place(database=database))
         both = [*self._fleet.budgets.values(), *self._own.budgets.values()]

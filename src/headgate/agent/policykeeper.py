@@ -5,7 +5,7 @@ fleet ─────────┼─base─┐
 own log ──Changes─────┴──► document ──parse, lint──► Edition ──► Publisher ──► every server
 
 Every change is a whole new edition: validated first, in the log next, in force last. What does not
-pass leaves the last good one where it is. The log keeps each, to look at and to go back to.
+pass leaves the last good one where it is.
 
 A change is worked out on what the log has, within the log's own turn (OwnWriter), and comes into
 force by `follow_own`, before `OwnBook.make` returns: nobody calls that with this book's lock held.
@@ -14,9 +14,9 @@ force by `follow_own`, before `OwnBook.make` returns: nobody calls that with thi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import structlog
 
@@ -36,25 +36,22 @@ from headgate.agent.budgetedition import (
 from headgate.agent.budgetitems import ChangesHere, changes_here, database_of, edits
 from headgate.agent.budgetlayers import (
     EMPTY,
-    NO_CHANGES,
     Changes,
     Document,
     FleetBudget,
     Layers,
     beneath,
     budgets_of,
-    laid_over,
     merged,
 )
 from headgate.agent.changebook import OwnBook
-from headgate.agent.logwriter import Draft, NoSuchItem, Shown, beside
+from headgate.agent.logwriter import Draft, Shown, beside
 from headgate.agent.ownitems import Expecting
 from headgate.agent.policynotes import FOLLOWED, READ, PolicyNotes
 from headgate.agent.ports import Clock, OwnStore
-from headgate.agent.rollback import as_after
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item, Revision
-from headgate.core.change_log import ChangeMade, LogState
+from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item
+from headgate.core.change_log import ChangeMade, LogState, name_of
 from headgate.core.lint import Severity
 from headgate.errors import (
     Conflict,
@@ -83,21 +80,13 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 3600.0
 """What was taken out is in the log for a day."""
 MAX_FORGOTTEN_AT_ONCE = 250
-UNCHANGED = "as the settings file and the fleet have it"
 WITHOUT_STORE = (
     "Nothing was changed. `headgate pg disable` on the server's host stops everything without it"
 )
 
 
 class NoSuchBudget(HeadgateError, LookupError):
-    """A budget, or a revision, that is not kept here; or a database without traffic control."""
-
-
-class Then(NamedTuple):
-    """The policy as it stood after a revision, on the settings file and the fleet of today."""
-
-    about: Revision
-    document: Document
+    """A budget that is not kept here, or a database without traffic control."""
 
 
 Wanted = Callable[[Document], object]
@@ -146,46 +135,6 @@ class PolicyKeeper:
 
     def raw(self, name: str) -> Mapping[str, Any]:
         return self._of(self.edition.document, name)
-
-    async def history(self, limit: int) -> Sequence[Revision]:
-        """The revisions of the own log that changed this policy, newest first."""
-        found: list[Revision] = []
-        async for revision in self._own.revisions((await self._own.items()).n):
-            if self._is_changed_by(revision):
-                found.append(replace(revision, changes=()))
-            if len(found) >= limit:
-                break
-        return found
-
-    async def at_revision(self, n: int) -> Then:
-        """0: before anything was changed here."""
-        if n == 0:
-            return Then(Revision(0, 0.0, "", "", UNCHANGED, ""), self.edition.layers.base)
-        held, later = await self._own.items(), list[Revision]()
-        async for revision in self._own.revisions(held.n, after_n=n - 1):
-            if revision.n == n and self._is_changed_by(revision):
-                changes = self._changes_at(held, n, later)
-                return Then(revision, laid_over(self.edition.layers.base, changes))
-            later.append(revision)
-        raise self._no_revision(n)
-
-    def _is_changed_by(self, revision: Revision) -> bool:
-        items = (item for one in revision.changes for item in (one.before, one.after))
-        return any(item is not None and self._is_ours(item) for item in items)
-
-    def _is_ours(self, item: Item) -> bool:
-        return database_of(item) == self.database
-
-    def _changes_at(self, held: LogState, n: int, later: Sequence[Revision]) -> Changes:
-        """`later`: every revision beyond n, newest first."""
-        if n == 0:
-            return NO_CHANGES
-        try:
-            items = {**held.items, **as_after(held, n, later)}
-        except NoSuchItem:
-            raise self._no_revision(n) from None
-        found = [item for item in items.values() if item is not None]
-        return changes_here(found, self.database).changes
 
     # --- from the file, the fleet and the log ----------------------------------------------
 
@@ -268,12 +217,22 @@ class PolicyKeeper:
 
     async def judge(self, raw: object) -> Change:
         """What a whole document would be, and change; nothing does."""
-        return await self.put(raw, who=OURSELVES, dry_run=True)
-
-    async def put(self, raw: object, **by: Unpack[Expecting]) -> Change:
-        """The whole document."""
         propose = self._written_as(lambda _: raw)
-        return await self._change(propose, "policy.set", size=_size(raw), **by)
+        return await self._change(
+            propose, "policy.set", size=_size(raw), who=OURSELVES, dry_run=True
+        )
+
+    async def tried(self, items: Iterable[Item], fleet: Sequence[FleetBudget]) -> Change:
+        """What the policy would be with these changes of the log, and these budgets that reach
+        beyond this agent; nothing changes."""
+        held = {**self._own.held.items, **{name_of(item): item for item in items}}
+
+        def propose(before: Edition) -> Edition:
+            changes = changes_here(held.values(), self.database).changes
+            layers = replace(before.layers, fleet=tuple(fleet), changes=changes)
+            return self._judged(layers.document, layers, changes)
+
+        return await self._change(propose, "policy.set", who=OURSELVES, dry_run=True)
 
     async def set_budget(
         self,
@@ -340,28 +299,6 @@ class PolicyKeeper:
         except StoreUnavailable as error:
             raise StoreUnavailable(f"{error}. {WITHOUT_STORE}") from error
 
-    async def rollback(
-        self, n: int, *, who: str, expect: int | None = None, dry_run: bool = False
-    ) -> Change:
-        """To what was changed here after revision n, as a new one; 0: to nothing. The cap is not
-        of the document, and stays."""
-        await self.at_revision(n)  # Else there is none of this database.
-        tried: list[Change] = []
-
-        def draft(held: LogState, later: Sequence[Revision], asked: Asked) -> Draft:
-            changes = self._changes_at(held, n, later)
-
-            def propose(before: Edition) -> Edition:
-                layers = replace(before.layers, changes=changes)
-                cap = before.changes.mode_cap
-                return self._judged(layers.document, layers, replace(changes, mode_cap=cap))
-
-            tried[:] = [self._tried(self._at(held), propose, expect)]
-            return self._drafted(held, tried[0], "policy.rolled_back", asked)
-
-        done = await self._own.make_back(n, draft, who, dry_run=dry_run)
-        return self._made(tried[0], done)
-
     async def tend(self) -> None:
         """Drop what has expired; have the audit say what the file and the fleet brought."""
         ended = self.edition.ended(self._wall_ms())
@@ -391,7 +328,7 @@ class PolicyKeeper:
             item.id
             for item in self._own.held.items.values()
             if item.kind == ChangeKind.BUDGET
-            and self._is_ours(item)
+            and database_of(item) == self.database
             and item.value is None
             and item.set_at < before_s
             and item.n != self._here.revision
@@ -533,12 +470,6 @@ class PolicyKeeper:
             known = ", ".join(list(budgets)[:10]) or "none"
             raise NoSuchBudget(f"{self.database} has no budget {name!r}; there are: {known}")
         return budgets[name]
-
-    def _no_revision(self, n: int) -> NoSuchBudget:
-        return NoSuchBudget(
-            f"{self.database} has no revision {n} of its policy; "
-            f"`headgate budget history {self.database}` lists those that are kept"
-        )
 
     def _wall_ms(self) -> int:
         return int(self._clock.now().wall_s * 1000)

@@ -1,5 +1,5 @@
-"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, apply, diff,
-export, history, rollback, violations, top, explain.
+"""Commands on budgets: list, show, create, set, mode, delete, forgive, lint, compile, violations,
+top, explain. `headgate changes` has their history, files and rollback.
 
 A change is built on the revision that was seen (If-Match), as with metrics and rules.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
 
 BUDGETS = "/v1/budgets"
-TAKEN_NAMES = frozenset({"history", "rollback", "violations", "state", "explain", "lint", "replay"})
+TAKEN_NAMES = frozenset({"violations", "state", "explain", "lint", "replay"})
 """Of the API's own routes: such a budget can be had in a file, and not be named in a path."""
 
 
@@ -144,23 +144,6 @@ def show_budget(
     _check_meant(database, reach)
     answered = connect(url, token).get(budget_path(database, name), reach=reach)
     show_view(answered, as_json, BudgetDoc, budget_view)
-
-
-def history(
-    database: DatabaseArgument,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the policy's revisions: when, by whom, and what changed."""
-    from headgate.cli.api import connect
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import history_view
-    from headgate.wire.budgets import RevisionsDoc
-
-    answered = connect(url, token).get(policy_path(database, "history"), limit=str(limit))
-    show_view(answered, as_json, RevisionsDoc, history_view)
 
 
 def violations(
@@ -408,27 +391,6 @@ def forgive(
     _change(raise_epoch, "FORGIVEN", url, token, as_json)
 
 
-def rollback(
-    database: DatabaseArgument,
-    revision: Annotated[int, typer.Argument(min=0, metavar="REVISION")],
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Put the policy back as it stood at a revision, as a new one.
-
-    0 stands for no change at the agent: as the settings file and the fleet have it.
-    """
-
-    def back(api: Api) -> Answered:
-        etag = api.get(policy_path(database)).etag
-        path, body = policy_path(database, "rollback"), {"revision": revision}
-        return api.change("POST", path, body, etag=etag, dry_run=dry_run)
-
-    _change(back, "ROLLED BACK", url, token, as_json)
-
-
 # --- files -----------------------------------------------------------------------------------
 
 
@@ -454,84 +416,6 @@ def compile_file(path: PolicyFile, anyway: Anyway = False) -> None:
     from headgate.cli.budget_files import as_parameter
 
     print(as_parameter(path, anyway=anyway))
-
-
-def apply(
-    database: DatabaseArgument,
-    path: PolicyFile,
-    dry_run: DryRun = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a file the whole policy of a database: what is not in it is removed."""
-    from headgate.settings.document import load_policy
-    from headgate.traffic.parse import written
-
-    document = written(load_policy(path))
-
-    def put(api: Api) -> Answered:
-        etag = api.get(policy_path(database)).etag
-        return api.change("PUT", policy_path(database), document, etag=etag, dry_run=dry_run)
-
-    _change(put, "APPLIED", url, token, as_json)
-    if dry_run and not as_json:
-        _tell_last_hour(database, document, url, token)
-
-
-def diff(
-    before: Annotated[
-        str, typer.Argument(metavar="DATABASE|FILE", help="In force there, or a file.")
-    ],
-    path: PolicyFile,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 where they differ.")
-    ] = False,
-    url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a file would change: in a database's policy, or, without an agent, in a file's."""
-    from headgate.cli.budget_files import compared, is_file
-    from headgate.cli.documents import read_list
-    from headgate.cli.output import show_blocks, show_json
-    from headgate.present.budgets import difference_view
-    from headgate.settings.document import load_policy
-    from headgate.traffic.parse import parse_policy
-    from headgate.wire.budgets import DifferenceDoc
-
-    if is_file(before):
-        old = load_policy(Path(before))
-    else:
-        from headgate.cli.api import connect
-
-        old = parse_policy(connect(url, token).get(policy_path(before)).document["document"])
-    document = compared(old, load_policy(path))
-    if as_json:
-        show_json(document)
-    else:
-        found = read_list(DifferenceDoc, document, "difference")
-        show_blocks(difference_view(found, document["difference_total"]))
-    if strict and document["difference"]:
-        raise typer.Exit(1)
-
-
-def export(
-    database: DatabaseArgument, url: Url = None, token: Token = None, as_json: AsJson = False
-) -> None:
-    """Print the policy in force as a file: TOML, or with --json as JSON."""
-    from headgate.cli.api import connect
-    from headgate.cli.budget_files import to_toml
-    from headgate.cli.output import show_json, show_toml
-
-    answered = connect(url, token).get(policy_path(database)).document
-    if as_json:
-        show_json(answered["document"])
-        return
-    head = [f"Policy of {database}, revision {answered['revision']}."]
-    if role := answered.get("own_role"):
-        head.append(f"Exempt besides: {role} (the agent's own).")
-    show_toml(to_toml(answered["document"], head))
 
 
 class OneBudget(NamedTuple):
@@ -584,16 +468,6 @@ def policy_path(database: str, *below: str) -> str:
 
 def budget_path(database: str, name: str) -> str:
     return policy_path(database, name)
-
-
-def _tell_last_hour(
-    database: str, document: Mapping[str, Any], url: str | None, token: str | None
-) -> None:
-    from headgate.cli.api import connect
-    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
-
-    if told := last_hour(connect(url, token, timeout_s=TIMEOUT_S), database, document):
-        print(told)
 
 
 def _change(

@@ -80,15 +80,25 @@ def _document(path: Path) -> Mapping[str, Any]:
     return written(load_policy(path))
 
 
-def last_hour(api: Api, database: str, document: Mapping[str, Any]) -> str:
-    """In one line, for a dry run; empty where the agent cannot say: it is no part of the change."""
-    from headgate.cli.budget import policy_path
+def last_hour(api: Api, document: Mapping[str, Any], log: str | None) -> list[str]:
+    """What a file of changes would have done to statements, one line for each database that it
+    concerns; nothing where the agent cannot say: it is no part of the change."""
+    from headgate.cli.budget import BUDGETS, policy_path
     from headgate.cli.documents import read
     from headgate.present.budget_replay import last_hour_told
     from headgate.wire.budget_replay import BudgetReplayDoc
+    from headgate.wire.budgets import PoliciesDoc
 
+    if not any(document.get(section) for section in ("budgets", "policies")):
+        return []
+    told, body = [], {"changes": document, **({} if log is None else {"log": log})}
     try:
-        answered = api.change("POST", policy_path(database, "replay"), {"policy": document})
-        return last_hour_told(read(BudgetReplayDoc, answered.document))
+        known = read(PoliciesDoc, api.get(BUDGETS, most="0").document)
+        for policy in known.databases:
+            answered = api.change("POST", policy_path(policy.database, "replay"), body)
+            found = read(BudgetReplayDoc, answered.document)
+            if found.difference_total:
+                told.append(f"{policy.database}: {last_hour_told(found)}")
     except HeadgateError:
-        return ""
+        return told
+    return told

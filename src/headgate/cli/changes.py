@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
 
 import typer
 
+from headgate.cli import completing
 from headgate.cli.confirm import Yes
 from headgate.cli.options import AsJson, Token, Url
 from headgate.cli.reaching import FLEET_TIMEOUT_S
@@ -44,6 +45,16 @@ ChangesFile: TypeAlias = Annotated[
 ]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show the difference; change nothing.")
+]
+PolicyOf: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="DATABASE",
+        show_default=False,
+        autocompletion=completing.databases,
+        help="FILE is a policy file, and its budgets are this database's.",
+    ),
 ]
 Prune: TypeAlias = Annotated[
     bool, typer.Option("--prune", help="Take out what is set and not in the file.")
@@ -128,6 +139,7 @@ def export(
 def diff(
     path: ChangesFile,
     fleet: OfFleet = False,
+    database: PolicyOf = None,
     prune: Prune = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 where it would change anything.")
@@ -136,14 +148,18 @@ def diff(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a file would change, and change nothing."""
+    """Show what a file would change, and change nothing.
+
+    Of budgets also what they would have done to the statements of the last hour.
+    """
     from headgate.cli.changes_files import load
     from headgate.cli.output import show_view
     from headgate.present.changes import tried_view
 
-    file = load(path, fleet=fleet)
+    file = load(path, fleet=fleet, database=database)
     tried = _applied(_api_for(file, url, token), file, prune=prune, dry_run=True)
     show_view(tried, as_json, ChangeMadeDoc, tried_view)
+    _show_last_hour(file, url, token, as_json=as_json)
     if strict and _read(tried).changed:
         raise typer.Exit(1)
 
@@ -151,6 +167,7 @@ def diff(
 def apply(
     path: ChangesFile,
     fleet: OfFleet = False,
+    database: PolicyOf = None,
     prune: Prune = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -164,13 +181,15 @@ def apply(
     """
     from headgate.cli.changes_files import load
 
-    file = load(path, fleet=fleet)
+    file = load(path, fleet=fleet, database=database)
     api = _api_for(file, url, token)
 
     def post(*, dry_run: bool, etag: str | None) -> Answered:
         return _applied(api, file, prune=prune, dry_run=dry_run, etag=etag)
 
     _make(post, "APPLIED", fleet, dry_run=dry_run, yes=yes, as_json=as_json)
+    if dry_run:
+        _show_last_hour(file, url, token, as_json=as_json)
 
 
 def rollback(
@@ -259,6 +278,17 @@ def _applied(
         return api.change(
             "POST", f"{CHANGES}/apply", file.document, etag=etag, dry_run=dry_run, query=query
         )
+
+
+def _show_last_hour(file: File, url: str | None, token: str | None, *, as_json: bool) -> None:
+    from headgate.cli.budget_replay import TIMEOUT_S, last_hour
+    from headgate.cli.words import plain
+
+    if not as_json:
+        for told in last_hour(
+            _api(url, token, timeout_s=TIMEOUT_S), file.document, _log(file.fleet)
+        ):
+            print(plain(told))
 
 
 class Post(Protocol):

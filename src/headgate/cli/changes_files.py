@@ -55,13 +55,31 @@ class File:
         return list(faults) if self.is_json else with_lines(faults, self.text)
 
 
-def load(path: Path, *, fleet: bool) -> File:
-    """InvalidSettings for what is no document; the agent validates what it says."""
+def load(path: Path, *, fleet: bool, database: str | None = None) -> File:
+    """InvalidSettings for what is no document; the agent validates what it says. `database`: the
+    file is a policy, of that one."""
     try:
         text = _text(path)
-        return File(path, text, read_document(text, is_json=path.suffix == ".json"), fleet)
+        document = read_document(text, is_json=path.suffix == ".json")
+        if database is not None:
+            document = _of_policy(path, database)
+        return File(path, text, document, fleet)
     except InvalidSettings as error:
         raise InvalidSettings(error.faults, str(path)) from None
+
+
+def _of_policy(path: Path, database: str) -> dict[str, Any]:
+    """A policy file as changes: each budget whole."""
+    from headgate.settings.document import load_policy
+    from headgate.traffic.parse import written
+
+    policy = written(load_policy(path))
+    budgets = [{"database": database, "whole": True, **one} for one in policy["budgets"]]
+    general = policy.get("policy")
+    return {
+        "budgets": budgets,
+        **({"policies": [{"database": database, **general}]} if general else {}),
+    }
 
 
 def _text(path: Path) -> str:

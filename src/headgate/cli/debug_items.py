@@ -124,7 +124,6 @@ def _of_database(wishes: Wishes, name: str) -> Iterator[Item]:
         ("policy", "budgets and their settings", f"/v1/budgets/{quoted}", ""),
         ("state", "fill levels and statements", f"/v1/budgets/{quoted}/state", SHAPES),
         ("violations", "what budgets refused", f"/v1/budgets/{quoted}/violations", ""),
-        ("policy-history", "revisions of the policy", f"/v1/budgets/{quoted}/history", ""),
     )
     for kind, about, path, look in rows:
         fetch = partial(documented, wishes.transport, path)

@@ -31,15 +31,13 @@ DOCUMENTS: Mapping[str, str] = {
         "MetricsDoc": ("metrics list",),
         "PoliciesDoc PolicyDoc": ("budget list",),
         "PolicyChangeDoc": (
-            "budget apply", "budget create", "budget delete", "budget forgive", "budget mode",
-            "budget rollback", "budget set",
+            "budget create", "budget delete", "budget forgive", "budget mode", "budget set",
         ),
         "ReachedDoc": ("fleet reach",),
         "RefusalsDoc": ("refusals",),
         "ReloadedDoc": ("reload",),
         "RemovedDoc WideMetricDoc": ("metrics remove",),
         "ReplayDoc": ("replay",),
-        "RevisionsDoc RevisionWholeDoc": ("budget history",),
         "RuleDoc": (
             "hold", "rule change", "rule exempt", "rule extend", "rule hold", "rule metrics",
             "rule ratio", "rule show", "rule thresholds",
@@ -61,8 +59,6 @@ _LINTED = "`file` and its `notes`"
 _SERVER = "what the Postgres server beside this command says"
 _PROXY = "what [the proxy](proxy.md) answers"
 OWN: Mapping[str, str] = {
-    "budget diff": "two policies compared: `difference`, as in LintDoc",
-    "budget export": "`document` of PolicyDoc",
     "budget lint": _LINTED, "lint": _LINTED, "proxy lint": _LINTED,
     "debug bundle": "the manifest: each file of the bundle, or why it is missing",
     "metrics calibrate": "the proposed settings of `commit_delay`",

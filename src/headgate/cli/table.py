@@ -147,7 +147,7 @@ _BUDGET: Mapping[str, Row] = {
     ),
     "create": Row(
         "budget:create",
-        "Make a budget; it starts in `warn` unless mode=enforce is said.",
+        "Create a budget. It starts in `warn` unless you say mode=enforce.",
         settings=BUDGET_TABLE,
     ),
     "set": Row(
@@ -164,22 +164,6 @@ _BUDGET: Mapping[str, Row] = {
     "compile": Row(
         "budget:compile_file",
         "Compile a policy file for the Postgres parameter pg_headgate.policy, without an agent.",
-    ),
-    "apply": Row(
-        "budget:apply", "Make a file the whole policy of a database: what is not in it is removed."
-    ),
-    "diff": Row(
-        "budget:diff",
-        "Show what a file would change: in a database's policy, or, without an agent, in a file's.",
-    ),
-    "export": Row(
-        "budget:export", "Print the policy in force as a file: TOML, or with --json as JSON."
-    ),
-    "history": Row(
-        "budget:history", "List the policy's revisions: when, by whom, and what changed."
-    ),
-    "rollback": Row(
-        "budget:rollback", "Put the policy back as it stood at a revision, as a new one."
     ),
     "violations": Row(
         "budget:violations",

@@ -42,18 +42,15 @@ from headgate.http.looking import Turns, iso, json_in_thread
 from headgate.http.routes import (
     Call,
     DryRun,
-    Plain,
     Reaching,
     ReachText,
     Role,
     Route,
     Settings,
-    Thousand,
 )
 from headgate.http.statement_views import statements_known
-from headgate.traffic.difference import differences
 from headgate.traffic.limits import budget_schema, policy_schema
-from headgate.traffic.parse import parse_budget, parse_policy
+from headgate.traffic.parse import parse_budget
 from headgate.traffic.policy import Mode
 from headgate.wire.budgets import (
     BudgetDoc,
@@ -65,15 +62,11 @@ from headgate.wire.budgets import (
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
-    RevisionsDoc,
-    RevisionWholeDoc,
-    RollbackBody,
     StateDoc,
     StatementExplainDoc,
     ViolationsDoc,
     budget_doc,
     difference_docs,
-    revision_doc,
     state_doc,
     state_of,
     violations_doc,
@@ -115,10 +108,6 @@ class BudgetQuery(msgspec.Struct, frozen=True):
 
 class StateQuery(msgspec.Struct, frozen=True):
     statements: Annotated[bool, about("`false` leaves out the statements: cheaper.")] = True
-
-
-class LimitQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[Thousand, about("At most so many.")] = 100
 
 
 class ViolationsQuery(msgspec.Struct, frozen=True):
@@ -221,25 +210,6 @@ class Budgeting:
             )
         )
 
-    async def history(self, call: Call[LimitQuery, None]) -> Response:
-        book, limit = self._controlled(call).book, call.query.limit
-        current = book.edition.revision
-        found = [revision_doc(kept, current, iso) for kept in await book.history(limit)]
-        return json_response(RevisionsDoc(book.database, found))
-
-    async def revision(self, call: Plain) -> Response:
-        book = self._controlled(call).book
-        then = await book.at_revision(call.number("revision"))
-        now = book.edition
-
-        def whole() -> RevisionWholeDoc:
-            found = differences(parse_policy(then.document), now.policy)
-            about = revision_doc(then.about, now.revision, iso)
-            docs = difference_docs(found)
-            return RevisionWholeDoc(book.database, about, then.document, docs, len(found))
-
-        return await json_in_thread(whole)
-
     async def violations(self, call: Call[ViolationsQuery, None]) -> Response:
         database, since_s = self._controlled(call).plan.database, seconds(call.query.since)
         await self._budgets.flush()
@@ -281,10 +251,6 @@ class Budgeting:
         return await json_in_thread(judged)
 
     # --- changing --------------------------------------------------------------------------
-
-    async def put_policy(self, call: Call[DryRun, dict[str, Any]]) -> Response:
-        controlled = self._controlled(call)
-        return await self._changed(controlled, controlled.book.put(call.body, **call.change))
 
     async def cap(self, call: Call[DryRun, CapBody]) -> Response:
         controlled = self._controlled(call)
@@ -332,11 +298,6 @@ class Budgeting:
             draft = partial(forgive_budget, name=name, reach=reach, expect=expect)
             return await self._changed_beyond(call, self._logs.book(reach).make(draft, **kw), reach)
         return await self._changed(controlled, controlled.book.forgive(name, **kw), name)
-
-    async def rollback(self, call: Call[DryRun, RollbackBody]) -> Response:
-        controlled = self._controlled(call)
-        going_back = controlled.book.rollback(call.body.revision, **call.change)
-        return await self._changed(controlled, going_back)
 
     # --- steps -----------------------------------------------------------------------------
 
@@ -470,35 +431,14 @@ BUDGET_ROUTES = (
     ),
     Route(
         "GET", _POLICY, "policy", "A database's budgets", PolicyDoc, query=PickQuery,
-        about="`document` is the whole policy, as `PUT` takes it; its revision as `ETag`.",
-    ),
-    Route(
-        "PUT", _POLICY, "put_policy", "Replace a database's policy", PolicyChangeDoc,
-        role=Role.OPERATOR, query=DryRun, body=_WHOLE, example={"dry_run": "true"},
-        sends={"budgets": [_ONE]}, refuses="a policy with faults, all of which are listed",
-        about=f"{_BUILT_ON} Bodies are bounded by `max_body_bytes`.",
+        about="`document` is the whole policy in force; its revision as `ETag`. "
+        "[Changes](../howto/changes.md) has its history, files and rollback.",
     ),
     Route(
         "PATCH", _POLICY, "cap", "Cap the mode of every budget", PolicyChangeDoc,
         role=Role.OPERATOR, query=DryRun, body=CapBody, sends={"mode_cap": "off"},
         refuses="a policy that can no longer be set",
         about="`off`, `warn`, or `enforce` for each by its own mode again.",
-    ),
-    Route(
-        "GET", f"{_POLICY}/history", "history", "Revisions of a policy, newest first",
-        RevisionsDoc, query=LimitQuery, errors=(503,), example={"limit": "100"},
-    ),
-    Route(
-        "GET", f"{_POLICY}/history/{{revision}}", "revision", "A policy as it was at a revision",
-        RevisionWholeDoc, errors=(422, 503),
-        about="What was changed then, on the settings file and the fleet of today, and its "
-        "difference to what is in force; 0 is no change at all.",
-    ),
-    Route(
-        "POST", f"{_POLICY}/rollback", "rollback", "Set a policy as it was at a revision",
-        PolicyChangeDoc, role=Role.OPERATOR, query=DryRun, body=RollbackBody,
-        refuses="a policy that can no longer be set", sends={"revision": 12},
-        about="0 takes back every change that was made at this agent.",
     ),
     Route(
         "GET", f"{_POLICY}/violations", "violations", "Violations by the minute", ViolationsDoc,

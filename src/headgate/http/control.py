@@ -172,9 +172,9 @@ class Control:
         self.exchanging = Exchanging(exchange)
         self._reaching = MetricReaching(book, own, shared, exchange)
         self.ruling = Ruling(views, rules, own, shared, exchange)
-        self.budget_replaying = BudgetReplay(budgets, views.parts.clock)
-        parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
         logs = Logs(own, shared, exchange)
+        self.budget_replaying = BudgetReplay(budgets, views.parts.clock, logs)
+        parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
         self.budgeting = Budgeting(budgets, parts.store, parts.clock, logs, turns)
         self.publishing = Publishing(budgets)
         self.streaming = Streaming(broadcasts or _broadcasts(views), views.parts.clock)

@@ -54,7 +54,7 @@ class Publishing:
         if not controlled.has_policy:
             message = (
                 f"{database} has no policy: neither a file nor a change, so whoever enforces one "
-                f"keeps it; `headgate budget apply {database}` gives it one"
+                f"keeps it; `headgate budget create {database}` gives it one"
             )
             raise NoSuchBudget(message)
         over = frozenset(edition.ended(controlled.wall_ms))

@@ -34,13 +34,11 @@ from headgate.wire.budgets import (
     BucketDoc,
     BudgetDoc,
     CountsDoc,
-    DifferenceDoc,
     OutletDoc,
     PatternDoc,
     PoliciesDoc,
     PolicyChangeDoc,
     PolicyDoc,
-    RevisionsDoc,
     StateDoc,
     StatementExplainDoc,
     ViolationsDoc,
@@ -521,25 +519,6 @@ def _publication(change: PolicyChangeDoc) -> Iterator[Block]:
             yield line(f"published to {outlet.where}, version {outlet.version}")
         if outlet.off:
             yield Note(OFF_AT_SERVER, "bad", f"{NOT_JUDGED}, whatever is published.")
-
-
-def difference_view(differences: Sequence[DifferenceDoc], total: int) -> list[Line]:
-    if not differences:
-        return [line(Said("no difference: the two decide alike", "good"))]
-    return list(difference_lines(differences, total))
-
-
-def history_view(found: RevisionsDoc) -> list[Block]:
-    if not found.revisions:
-        return [line(Said("no revision is kept yet", "quiet"))]
-    rows: list[list[Cell]] = []
-    for one in found.revisions:
-        mark = [Said("  (in force)", "good")] if one.is_current else []
-        what = line(f"{one.action}: {one.summary}", *mark)
-        rows.append([str(one.revision), one.at, one.who, what])
-    back = f"`headgate budget rollback {found.database} REVISION --dry-run` shows a way back"
-    names = columns("revision", "at", "by", "what", right=("revision",))
-    return [Table(names, rows), line(Said(back, "quiet"))]
 
 
 # --- violations ---------------------------------------------------------------------------------

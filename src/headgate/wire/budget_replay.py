@@ -9,6 +9,7 @@ import msgspec
 
 from headgate.traffic.consequences import BY_KEYS, Fate, Outcome, Row, Tally, together
 from headgate.wire.budgets import DifferenceDoc
+from headgate.wire.changes import Log
 
 MAX_ROWS = 500
 MAX_BY = 3
@@ -24,9 +25,13 @@ _By = Annotated[list[_Key], msgspec.Meta(min_length=1, max_length=MAX_BY)]
 
 class BudgetReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: dict[str, Any] | None = None
-    """The whole document, as PUT takes it."""
+    """The whole document, as GET has it."""
     budget: dict[str, Any] | None = None
     """Or one budget, with its name: instead of the one in force, or besides."""
+    changes: dict[str, Any] | None = None
+    """Or a file of changes, as `POST /v1/changes/apply` takes it."""
+    log: Log = Log.AGENT
+    """With `changes`: the log that they are for."""
     since_s: _SinceS = 3600.0
     by: _By = msgspec.field(default_factory=lambda: ["username"])
     """Clients are grouped by these: username, database, application_name, remote_address,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.core.change import Revision
 from headgate.core.records import BudgetMinute
 from headgate.traffic.difference import Change
 from headgate.traffic.explain import BudgetState, Explanation
@@ -34,7 +33,6 @@ MAX_SEATS = 200
 MAX_MINUTES = 10_000
 MAX_DIFFERENCES = 1000
 NS_PER_MS = 1_000_000
-MAX_REVISION = 2**63 - 1
 
 
 class BucketDoc(msgspec.Struct, frozen=True):
@@ -166,7 +164,7 @@ class PolicyDoc(msgspec.Struct, frozen=True):
     """The policy file; empty: none."""
     changed_at_runtime: bool
     document: Mapping[str, Any]
-    """Whole: what PUT takes."""
+    """Whole, as `[policy]` and `[[budgets]]` of a policy file."""
     budgets: Sequence[BudgetDoc]
     published: Sequence[OutletDoc]
     in_force_version: int | None
@@ -238,32 +236,6 @@ class LintDoc(msgspec.Struct, frozen=True):
     advice: Sequence[str]
     difference: Sequence[DifferenceDoc]
     """From what is in force, at most 1,000."""
-    difference_total: int
-
-
-class RevisionDoc(msgspec.Struct, frozen=True):
-    revision: int
-    """Of the agent's own log; 0: before anything was changed at this agent."""
-    at: str
-    """Empty for 0."""
-    who: str
-    action: str
-    summary: str
-    is_current: bool
-
-
-class RevisionsDoc(msgspec.Struct, frozen=True):
-    database: str
-    revisions: Sequence[RevisionDoc]
-    """Newest first."""
-
-
-class RevisionWholeDoc(msgspec.Struct, frozen=True):
-    database: str
-    about: RevisionDoc
-    document: Mapping[str, Any]
-    difference: Sequence[DifferenceDoc]
-    """From it to what is in force now, at most 1,000."""
     difference_total: int
 
 
@@ -383,10 +355,6 @@ class ViolationsDoc(msgspec.Struct, frozen=True):
 class CapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode_cap: Mode
     """`off`, `warn`, or `enforce` to lift it."""
-
-
-class RollbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    revision: Annotated[int, msgspec.Meta(ge=0, le=MAX_REVISION)]
 
 
 class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -614,17 +582,6 @@ def difference_docs(changes: Sequence[Change]) -> list[DifferenceDoc]:
         DifferenceDoc(one.kind.value, one.budget, one.setting, one.before, one.after, one.line)
         for one in changes[:MAX_DIFFERENCES]
     ]
-
-
-def revision_doc(kept: Revision, current: int, when: When_) -> RevisionDoc:
-    return RevisionDoc(
-        revision=kept.n,
-        at=when(kept.wall_s) if kept.n else "",
-        who=kept.who,
-        action=kept.action,
-        summary=kept.summary,
-        is_current=kept.n == current,
-    )
 
 
 def state_doc(

@@ -206,7 +206,7 @@ async def test_the_audit_has_what_the_fleet_brought() -> None:
     newest, *_ = entries = await world.store.audit()
     assert (newest.who, newest.action, newest.target) == ("headgate", "policy.followed", "main")
     assert list(newest.after["budgets"]) == ["etl"] and newest.before["budgets"] == {}
-    assert await world.main.book.history(10) == []
+    assert await world.history() == []
     again = await opened(
         budget_item(ETL), base=document(WEB), store=world.store, server=world.server
     )

@@ -261,7 +261,7 @@ def test_a_form_is_tried_shown_and_only_then_made(world: World, ann: Visitor) ->
     budget = world.settings["exports"]
     assert budget.get("mode", "warn") == "warn" and budget["rules"] == ETL["rules"]
     flash = text_of(ann.get(made.headers["location"]))
-    assert "exports: new" in flash and "To undo it: go back to revision" in flash
+    assert "exports: new" in flash and "To undo it: roll back to revision" in flash
 
 
 def test_what_changed_meanwhile_is_not_overwritten(world: World, ann: Visitor) -> None:
@@ -342,19 +342,29 @@ def test_one_can_go_back_forgive_and_remove(world: World, ann: Visitor) -> None:
     before = world.api("GET", "/v1/budgets/main")["revision"]
     gone = ann.post(f"{MAIN}/etl/remove", {"step": "make"})
     assert gone.headers["location"].startswith(f"{MAIN}?done=") and "etl" not in world.settings
-    told = text_of(ann.get(f"{MAIN}/history/{before}"))
-    assert "etl" in told and "Go back to it" in told
-    asked = ann.post(f"{MAIN}/rollback", {"to": str(before)})
-    assert f"Go back to revision {before}" in text_of(asked)
-    ann.post(f"{MAIN}/rollback", {"to": str(before), "step": "make"})
+    assert "To undo it: roll back to revision" in text_of(ann.get(gone.headers["location"]))
+    back = f"/changes/{before}?only=budgets"
+    assert (
+        back.replace(str(before), str(before + 1)) in ann.get("/changes?only=budgets").body.decode()
+    )
+    shown = ann.get(back)
+    assert "budget main/etl" in text_of(shown) and f"Roll back to {before}" in text_of(shown)
+    sent = {name: field_of(shown, name) for name in ("n", "only", "revision")}
+    world.api("PATCH", "/v1/budgets/main", {"mode_cap": "warn"})
+    assert ann.post("/changes/rollback", sent).status == 412, "somebody changed it meanwhile"
+    sent["revision"] = field_of(ann.get(back), "revision")
+    made = ann.post("/changes/rollback", sent)
+    assert made.headers["location"].startswith("/changes?done=")
+    assert "budget main/etl" in text_of(ann.get(made.headers["location"]))
+    assert "Nothing would change" in text_of(ann.get(back))
     epoch = world.settings["etl"].get("epoch", 0)
     assert "4.00 s of CPU are owed" in text_of(ann.post(f"{MAIN}/etl/forgive"))
     ann.post(f"{MAIN}/etl/forgive", {"step": "make"})
     assert world.settings["etl"]["epoch"] == epoch + 1
-    assert ann.post(f"{MAIN}/rollback", {"to": "x"}).status == 400
-    assert f"{MAIN}/history/0" in ann.get(f"{MAIN}/history").body.decode()
-    told = text_of(ann.get(f"{MAIN}/history/0"))
-    assert "as the settings file and the fleet have it" in told and "Go back to it" in told
+    assert ann.post("/changes/rollback", {"n": "x"}).status == 400
+    assert ann.get("/changes/x").status == 400
+    told = text_of(ann.get("/changes/0"))
+    assert "Before the first change at this agent" in told and "Roll back to 0" in told
 
 
 # --- the form, pure -------------------------------------------------------------------------------

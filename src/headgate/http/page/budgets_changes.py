@@ -14,7 +14,6 @@ from headgate.http.page.budgets_asking import (
     made,
     of_fleet,
     place,
-    policy_of,
     policy_path,
     replay_of,
     tried,
@@ -34,7 +33,6 @@ class BudgetChanges:
         ("POST", "/budgets/{database}/{name}/forgive", "forgive"),
         ("POST", "/budgets/{database}/{name}/remove", "remove"),
         ("POST", "/budgets/{database}/cap", "cap"),
-        ("POST", "/budgets/{database}/rollback", "rollback"),
     )
 
     async def mode(self, visit: Visit) -> Response:
@@ -130,28 +128,6 @@ class BudgetChanges:
                 fields={"mode_cap": cap},
                 is_danger=cap != "warn",
                 back=f"/budgets/{in_path(database)}",
-            ),
-        )
-
-    async def rollback(self, visit: Visit) -> Response:
-        database, to = visit.path["database"], visit.form.get("to", "")
-        if not to.isdecimal() or len(to) > 18:
-            raise InvalidRequest(f"revision is {to[:40]!r}, must be a number", field="to")
-        path, body = f"{policy_path(database)}/rollback", {"revision": int(to)}
-        if is_confirmed(visit):
-            return await made(visit, "POST", path, body)
-        before = await policy_of(visit, database, 0)
-        return asked(
-            visit,
-            Confirmation(
-                f"Go back to revision {to} of {database}?",
-                f"/budgets/{in_path(database)}/rollback",
-                f"Go back to {to}",
-                ["The policy is as it was then, under a new revision; the switch for all stays."],
-                await tried(visit, "POST", path, body),
-                fields={"to": to, "revision": str(before.revision)},
-                is_danger=True,
-                back=f"/budgets/{in_path(database)}/history",
             ),
         )
 

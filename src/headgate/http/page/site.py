@@ -24,6 +24,7 @@ from headgate.http.page.api import PageApi, Refused
 from headgate.http.page.audit import AuditPage
 from headgate.http.page.banner import BannerPage
 from headgate.http.page.budgets import BudgetsPage
+from headgate.http.page.changes import ChangesPage
 from headgate.http.page.clients import ClientsPage
 from headgate.http.page.explain import ExplainPage
 from headgate.http.page.fleet import FleetPage
@@ -69,6 +70,7 @@ class PageSite:
             ClientsPage(),
             RulesPage(),
             BudgetsPage(),
+            ChangesPage(),
             ExplainPage(),
             AuditPage(),
             BannerPage(),
