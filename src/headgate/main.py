@@ -22,7 +22,6 @@ import structlog
 
 from headgate.agent.alerts import Alerts
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets
 from headgate.agent.changebook import OwnBook
 from headgate.agent.changefiles import Room
@@ -45,6 +44,7 @@ from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.metrickeeper import MetricKeeper
 from headgate.agent.ownitems import Forgetter
 from headgate.agent.pacer import Pacers
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.ports import Clock, PeerLink, Store
 from headgate.agent.pulse import Pulse
 from headgate.agent.recorder import Recorder

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgetlayers import Document
 from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.demand import Demands
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.ports import Store
 from headgate.core.activity import Idleness
 from headgate.core.change import ChangeKind

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, Gear, TrafficPlan
 from headgate.agent.changebook import OwnBook
 from headgate.agent.memberfiles import MemberRoom
 from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.rulekeeper import RuleKeeper
 from headgate.agent.sampler import Sampler
 from headgate.core.change import ChangeKind

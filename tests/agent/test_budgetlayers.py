@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.agent.budgetitems import changes_here, changes_of, database_of, edits
 from headgate.agent.budgetlayers import (
     NO_CHANGES,
     BudgetChange,
@@ -16,7 +15,11 @@ from headgate.agent.budgetlayers import (
     Changes,
     FleetBudget,
     Layers,
+    changes_here,
+    changes_of,
     changes_on,
+    database_of,
+    edits,
     laid_over,
 )
 from headgate.agent.ruledrafts import Asked

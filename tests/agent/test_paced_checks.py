@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.agent.board import Board
+from headgate.agent.budgetlayers import Edition
 from headgate.agent.checker import Checker
 from headgate.agent.demand import Demands
 from headgate.agent.ledger import Debits, LedgerOf
 from headgate.agent.pacer import Pacers
-from headgate.agent.policykeeper import Edition
 from headgate.agent.recorder import Recorder
 from headgate.core.decide import decide
 from headgate.core.decision import Check, Decision, Verdict

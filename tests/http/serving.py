@@ -19,7 +19,6 @@ from typing import Any, TypeVar, cast
 import uvloop
 
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, TrafficPlan
 from headgate.agent.changebook import ChangeBook, OwnBook
 from headgate.agent.checker import Checker
@@ -35,6 +34,7 @@ from headgate.agent.logwriter import Draft
 from headgate.agent.metricfiles import MetricRoom
 from headgate.agent.metrickeeper import DatabasePlan, MetricKeeper
 from headgate.agent.pacer import Pacers
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.agent.ports import PeerLink, SharedLog, Store
 from headgate.agent.recorder import Recorder
 from headgate.agent.ruledrafts import Asked, Here

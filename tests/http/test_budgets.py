@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headgate.agent.budgetlayers import RESERVED_NAMES
 from headgate.agent.budgets import Gear, TrafficPlan
-from headgate.agent.policykeeper import RESERVED_NAMES
 from headgate.cli.budget import TAKEN_NAMES
 from headgate.http.exposition import SERIES
 from headgate.traffic.policy import Mode

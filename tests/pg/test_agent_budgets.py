@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from headgate.agent.board import Board
-from headgate.agent.budgetfiles import BudgetRoom
 from headgate.agent.budgets import Budgets, Controlled, Gear, TrafficPlan
 from headgate.agent.clock import SystemClock
 from headgate.agent.demand import Demands
+from headgate.agent.policykeeper import BudgetRoom
 from headgate.core.change import ChangeKind
 from headgate.http.budget_views import explained
 from headgate.pgext.meter import RegionMeter

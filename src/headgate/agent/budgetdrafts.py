@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.agent.budgetedition import ANOTHER, RESERVED_NAMES
-from headgate.agent.budgetlayers import merged
+from headgate.agent.budgetlayers import ANOTHER, RESERVED_NAMES, merged
 from headgate.agent.logwriter import Draft, NoSuchItem
 from headgate.agent.ruledrafts import (
     UNCHANGED,

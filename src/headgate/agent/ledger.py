@@ -18,7 +18,7 @@ from typing import Protocol
 
 import structlog
 
-from headgate.agent.policykeeper import Edition, capped
+from headgate.agent.budgetlayers import Edition, capped
 from headgate.core.debits import Debit, DebitState
 from headgate.core.decision import Decision, Verdict
 from headgate.core.samples import Instant

@@ -9,50 +9,81 @@ pass leaves the last good one where it is.
 
 A change is worked out on what the log has, within the log's own turn (OwnWriter), and comes into
 force by `follow_own`, before `OwnBook.make` returns: nobody calls that with this book's lock held.
+What the settings file and the fleet bring is in the audit (PolicyNotes). A file of changes says of
+budgets and policies what `headgate changes` takes and writes (BudgetRoom):
+
+    [[budgets]]
+    database = "main"
+    name = "etl"
+    rate = 30                   what differs from the settings file and the fleet,
+    unset = ["burst"]           also what is taken out of it; or removed = true
+
+    [[budgets]]
+    database = "main"
+    name = "exports"
+    whole = true                neither has it: this is all of it
+    rate = 20
+
+    [[policies]]
+    database = "main"
+    mode_cap = "warn"           no budget goes beyond it; without it, that stays as it is
+    exempt_usernames = ["ops"]  of [policy], what differs from the settings file; unset as above
+    order = ["exports", "etl"]  of all budgets
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 import structlog
 
-from headgate.agent.budgetdrafts import with_end
-from headgate.agent.budgetedition import (
+from headgate.agent.budgetdrafts import check_budget_room, judged, with_end
+from headgate.agent.budgetlayers import (
     ANOTHER,
+    EMPTY,
+    KINDS,
     RESERVED_NAMES,
     Change,
-    Edition,
-    audited,
-    capped,
-    exempting,
-    fitting,
-    no_room,
-    summary,
-)
-from headgate.agent.budgetitems import ChangesHere, changes_here, database_of, edits
-from headgate.agent.budgetlayers import (
-    EMPTY,
     Changes,
+    ChangesHere,
     Document,
+    Edition,
     FleetBudget,
     Layers,
+    audited,
     beneath,
     budgets_of,
+    changes_here,
+    database_of,
+    differences,
+    edits,
+    exempting,
+    fitting,
     merged,
+    no_room,
+    policy_value,
+    summary,
 )
 from headgate.agent.changebook import OwnBook
+from headgate.agent.changefiles import UNSET
 from headgate.agent.logwriter import Draft, Shown, beside
 from headgate.agent.ownitems import Expecting
-from headgate.agent.policynotes import FOLLOWED, READ, PolicyNotes
 from headgate.agent.ports import Clock, OwnStore
 from headgate.agent.ruledrafts import Asked
-from headgate.core.change import FORGET_AFTER_S, OURSELVES, ChangeKind, Item
+from headgate.core.change import FORGET_AFTER_S, NOTES, OURSELVES, ChangeKind, Edit, Item, quoted
+from headgate.core.change_files import FileEntry
 from headgate.core.change_log import ChangeMade, LogState, name_of
-from headgate.core.lint import Severity
+from headgate.core.keyvalue import Put
+from headgate.core.lint import Advice, Severity
+from headgate.core.reach import HERE
+from headgate.core.records import AuditEntry
+from headgate.core.stored import read_object
 from headgate.errors import (
     Conflict,
     Fault,
@@ -61,19 +92,8 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.traffic.lint import advise
-from headgate.traffic.parse import parse_policy, written
+from headgate.traffic.parse import parse_budget, parse_policy, written, written_budget
 from headgate.traffic.policy import Mode, Policy, When
-
-__all__ = [
-    "ANOTHER",
-    "RESERVED_NAMES",
-    "Change",
-    "Edition",
-    "NoSuchBudget",
-    "PolicyKeeper",
-    "capped",
-    "exempting",
-]
 
 log = structlog.get_logger()
 
@@ -505,3 +525,285 @@ def _about(faults: Sequence[Fault], wanted: Any, name: str) -> list[Fault]:
         else fault
         for fault in faults
     ]
+
+
+# --- what the settings file and the fleet bring, for the audit ---------------------------------
+
+READ, FOLLOWED = "policy.read", "policy.followed"
+"""Actions: the settings file's, and the fleet's, as they came into force."""
+NOTHING = Edition(0, EMPTY, Policy())
+
+
+class PolicyNotes:
+    """Nobody at this agent changed it, so it is no revision of the log. The note says which file
+    and which of the fleet's budgets were audited last: a start with the same ones is no change."""
+
+    def __init__(self, database: str, store: OwnStore, clock: Clock) -> None:
+        self._database = database
+        self._store = store
+        self._clock = clock
+        self._key = f"{NOTES}policy/{quoted(database)}"
+        self._noted: str | None = None
+        """The digest that the store has; empty: it has none; None: it was not asked yet."""
+        self._before: Edition | None = None
+        """As it was before the first that is not audited yet."""
+        self._brought: tuple[Edition, str] | None = None
+
+    @property
+    def is_noted(self) -> bool:
+        """There has been one, as far as the store was asked."""
+        return bool(self._noted)
+
+    @property
+    def is_due(self) -> bool:
+        return self._brought is not None
+
+    def brought(self, before: Edition, after: Edition, action: str) -> None:
+        """It is in force; the next `keep` audits it."""
+        if self._noted is not None and self._before is None:
+            self._before = before
+        self._brought = (after, action)
+
+    async def keep(self) -> None:
+        """Raises StoreUnavailable where it cannot be: then it is still due."""
+        due = self._brought
+        if due is None:
+            return
+        if self._noted is None:
+            self._noted = await self._read()
+        (after, action), noted = due, self._noted
+        size = len(after.policy.budgets)
+        digest = await beside(size, lambda: _digest(after))
+        if digest != (noted or NONE):
+            audit = await beside(size, lambda: self._entries(after, action, noted))
+            await self._store.commit((), (self._note(digest),), audit=audit)
+            self._noted = digest
+        if self._brought is due:
+            self._brought, self._before = None, None
+
+    def _entries(self, after: Edition, action: str, noted: str) -> list[AuditEntry]:
+        """None where the document is as it was: what was changed here lies on top of it."""
+        before = self._before if noted and self._before is not None else NOTHING
+        change = Change(before, after, dry_run=False)
+        if before.document == after.document:
+            return []
+        was, became = audited(change)
+        what = summary(change)
+        shown: Mapping[str, Any] | None = was
+        if noted and self._before is None:  # It was another when the agent ran last.
+            shown, what = None, "another than before the start"
+        log.info(action, database=self._database, who=OURSELVES, what=what)
+        now_s = self._clock.now().wall_s
+        return [AuditEntry(now_s, OURSELVES, action, self._database, shown, became)]
+
+    async def _read(self) -> str:
+        entries = (await self._store.list((self._key,))).entries
+        for entry in entries:
+            if entry.key == self._key:
+                try:
+                    return str(read_object(entry.value).get("digest", ""))
+                except ValueError as error:
+                    log.error("policy.note_unreadable", key=entry.key, fault=str(error))
+        return ""
+
+    def _note(self, digest: str) -> Put:
+        return Put(self._key, json.dumps({"digest": digest}).encode())
+
+
+def _digest(edition: Edition) -> str:
+    said = json.dumps(edition.layers.base, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+NONE = _digest(NOTHING)
+
+
+# --- in a file of changes -------------------------------------------------------------------
+
+_BESIDES = ("database", "name", "removed", "whole", "at", UNSET)
+"""What an entry says beside the budget's settings."""
+_BESIDES_POLICY = ("database", "mode_cap", "order", UNSET)
+"""The same, of a policy."""
+_INDEX = re.compile(r"budgets\[(\d+)\]")
+
+
+class Kept(Protocol):
+    """As Controlled: a database with traffic control."""
+
+    @property
+    def book(self) -> PolicyKeeper: ...
+
+
+class BudgetRoom:
+    """Implements changefiles.Room. One with a reach beyond this agent is a whole budget, as in a
+    fleet."""
+
+    def __init__(self, by_database: Mapping[str, Kept]) -> None:
+        self._by_database = by_database
+
+    def drafted(
+        self, held: LogState, entry: FileEntry, asked: Asked
+    ) -> tuple[Item, Sequence[Advice]]:
+        if entry.kind is ChangeKind.POLICY:
+            value = _policy(held, entry, self._book(entry))
+            return Item(ChangeKind.POLICY, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+        if entry.reach != HERE:
+            return judged(entry.raw, entry.reach, asked, place=entry.place)
+        base = budgets_of(self._book(entry).edition.layers.base).get(entry.raw["name"])
+        removal = _removal(entry, base) if "removed" in entry.raw else None
+        value = removal or _change(held, entry, base, asked)
+        return Item(ChangeKind.BUDGET, entry.id, HERE, value, 0, asked.wall_s, asked.who), ()
+
+    def _book(self, entry: FileEntry) -> PolicyKeeper:
+        controlled = self._by_database.get(entry.raw["database"])
+        if controlled is None:
+            known = ", ".join(sorted(self._by_database)) or "none"
+            message = f"has no traffic control; databases that have it: {known}"
+            raise InvalidSettings([Fault(f"{entry.place}.database", message)])
+        return controlled.book
+
+    def check(self, held: LogState, changes: Sequence[Edit], asked: Asked) -> Sequence[Edit]:
+        """Every policy as a whole; and each says which of its budgets lie on one of the fleet's."""
+        check_budget_room(held, changes, asked.wall_s)
+        touched = [item for one in changes for item in (one.before, one.after) if item is not None]
+        items = dict(held.items)
+        items |= {name_of(one.after): one.after for one in changes if one.after is not None}
+        said = {item.id for item in touched if item.kind == ChangeKind.POLICY}
+        found: list[Edit] = []
+        for database in sorted({database_of(item) for item in touched if item.kind in KINDS}):
+            if database in self._by_database:
+                checked = _checked(self._by_database[database].book, items, asked)
+                found += [] if database in said else checked
+        return found
+
+
+def _policy(held: LogState, entry: FileEntry, book: PolicyKeeper) -> dict[str, Any] | None:
+    """`held` has the budgets of the file, too. None: it says no more than what lies beneath."""
+    changes = changes_here(held.items.values(), book.database).changes
+    # Who does not say leaves the switch as it is.
+    cap, order = entry.raw.get("mode_cap", changes.mode_cap.value), entry.raw.get("order", [])
+    unset, modes = entry.raw.get(UNSET, []), [mode.value for mode in Mode]
+    faults = []
+    if entry.reach != HERE:
+        faults.append(Fault(f"{entry.place}.reach", f"is {entry.reach}, must be {HERE}"))
+    if cap not in modes:
+        faults.append(Fault(f"{entry.place}.mode_cap", f"must be one of {', '.join(modes)}"))
+    for key, names in (("order", order), (UNSET, unset)):
+        if not _are_texts(names):
+            faults.append(Fault(f"{entry.place}.{key}", "must be a list of names"))
+    if faults:
+        raise InvalidSettings(faults)
+    base = book.edition.layers.base.get("policy", {})
+    given = {key: one for key, one in entry.raw.items() if key not in _BESIDES_POLICY}
+    try:
+        wanted = parse_policy({"policy": merged(base, {**given, **dict.fromkeys(unset)})})
+    except InvalidSettings as error:
+        at = len("policy")
+        faults = [fault._replace(place=entry.place + fault.place[at:]) for fault in error.faults]
+        raise InvalidSettings(faults) from None
+    fleet = book.edition.fleet.keys() | changes.of_fleet
+    return policy_value(
+        Changes(
+            differences(base, written(wanted).get("policy", {})),
+            order=tuple(order),
+            mode_cap=Mode(cap),
+            of_fleet=frozenset(changes.budgets.keys() & fleet),
+        )
+    )
+
+
+def _are_texts(names: object) -> bool:
+    return isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
+
+
+def _removal(entry: FileEntry, base: Mapping[str, Any] | None) -> dict[str, Any]:
+    fault = ""
+    if entry.raw["removed"] is not True:
+        fault = "must be true; leave it out to have the budget"
+    elif entry.raw.keys() - {"database", "name", "removed"}:
+        fault = "leaves no settings: give those, or removed = true"
+    elif base is None:
+        fault = "neither the settings file nor the fleet has such a budget: leave the entry out"
+    if fault:
+        raise InvalidSettings([Fault(f"{entry.place}.removed", fault)])
+    return {"removed": True}
+
+
+def _change(
+    held: LogState, entry: FileEntry, base: Mapping[str, Any] | None, asked: Asked
+) -> dict[str, Any] | None:
+    """None: it says no more than what lies beneath."""
+    name, place = entry.raw["name"], entry.place
+    whole, at, unset = _besides(entry, base)
+    given = {key: one for key, one in entry.raw.items() if key not in _BESIDES}
+    settings = with_end(given, asked.wall_s, place=place)
+    if name in RESERVED_NAMES and base is None:
+        message = f"{name} is a word of the API's own: {ANOTHER}"
+        raise InvalidSettings([Fault(f"{place}.name", message)])
+    if whole or base is None:
+        budget = written_budget(parse_budget({"name": name, **settings}, place=place))
+        if budget == base:
+            return None
+        return {"settings": budget, "whole": True, "at": at or _next_at(held, entry)}
+    wanted = merged(base, {**settings, **dict.fromkeys(unset)})
+    differing = differences(base, written_budget(parse_budget(wanted, place=place)))
+    return {"settings": differing, "whole": False} if differing else None
+
+
+def _besides(
+    entry: FileEntry, base: Mapping[str, Any] | None
+) -> tuple[bool, int | None, list[str]]:
+    """`whole`, `at` and `unset` of an entry."""
+    whole, at, unset = (entry.raw.get(key) for key in ("whole", "at", UNSET))
+    faults = []
+    if whole is not None and not isinstance(whole, bool):
+        faults.append(Fault(f"{entry.place}.whole", "must be true or false"))
+    if whole is False and base is None:
+        message = "neither the settings file nor the fleet has such a budget: it is whole"
+        faults.append(Fault(f"{entry.place}.whole", message))
+    if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 1):
+        faults.append(Fault(f"{entry.place}.at", "must be a whole number from 1"))
+    if unset is not None and not _are_texts(unset):
+        faults.append(Fault(f"{entry.place}.{UNSET}", "must be a list of settings"))
+    if faults:
+        raise InvalidSettings(faults)
+    return bool(whole), at, list(unset or ())
+
+
+def _next_at(held: LogState, entry: FileEntry) -> int:
+    """Behind those that are there, and before what comes later in the file."""
+    now = held.items.get((ChangeKind.BUDGET, entry.id))
+    if now is not None and now.value is not None and isinstance(now.value.get("at"), int):
+        return int(now.value["at"])
+    there = (
+        (item.value or {}).get("at", 0)
+        for item in held.items.values()
+        if item.kind == ChangeKind.BUDGET and database_of(item) == entry.raw["database"]
+    )
+    return 1 + max((at for at in there if isinstance(at, int)), default=0)
+
+
+def _checked(book: PolicyKeeper, items: Mapping[tuple[str, str], Item], asked: Asked) -> list[Edit]:
+    changes = changes_here(items.values(), book.database).changes
+    fleet = book.edition.fleet.keys() | changes.of_fleet
+    wanted = replace(changes, of_fleet=frozenset(changes.budgets.keys() & fleet))
+    try:
+        book.validate(wanted)
+    except InvalidSettings as error:
+        names = list(budgets_of(replace(book.edition.layers, changes=wanted).document))
+        faults = [_named(fault, book.database, names) for fault in error.faults]
+        raise InvalidSettings(faults) from None
+    return [
+        change
+        for change in edits(items.values(), book.database, wanted, asked)
+        if change.after is not None and change.after.kind == ChangeKind.POLICY
+    ]
+
+
+def _named(fault: Fault, database: str, names: Sequence[str]) -> Fault:
+    """By its name: where it is in the whole policy says nothing of the file."""
+    match = _INDEX.match(fault.place)
+    if match is None or int(match[1]) >= len(names):
+        return fault._replace(place=f"policy {database}" if not fault.place else fault.place)
+    rest = fault.place[match.end() :]
+    return fault._replace(place=f"budget {database}/{names[int(match[1])]}{rest}")

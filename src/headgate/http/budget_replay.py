@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from headgate.agent.budgetlayers import Change, exempting
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.policykeeper import Change, exempting
 from headgate.agent.ports import Clock
 from headgate.agent.traces import TraceMemory
 from headgate.core.change import OURSELVES

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from headgate.agent.budgetlayers import budgets_of
+from headgate.agent.budgetlayers import Change, Edition, budgets_of
 from headgate.agent.budgetpublisher import Outlet
 from headgate.agent.budgets import Controlled
-from headgate.agent.policykeeper import Change, Edition
 from headgate.errors import InvalidRequest
 from headgate.http.looking import iso
 from headgate.traffic.admit import Standing, terms_of

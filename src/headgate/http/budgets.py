@@ -17,10 +17,10 @@ import msgspec
 from starlette.responses import Response
 
 from headgate.agent.budgetdrafts import forgive_budget
+from headgate.agent.budgetlayers import Change, Edition
 from headgate.agent.budgets import Budgets, Controlled
 from headgate.agent.changebook import ChangeBook, NoSuchItem, OwnBook
 from headgate.agent.exchange import Exchange
-from headgate.agent.policykeeper import Change, Edition
 from headgate.agent.ports import Clock, Store
 from headgate.core.change import Item
 from headgate.core.change_log import ChangeMade, said_by

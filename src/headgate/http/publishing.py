@@ -13,8 +13,9 @@ from typing import NamedTuple
 import msgspec
 from starlette.responses import Response
 
+from headgate.agent.budgetlayers import Edition
 from headgate.agent.budgets import Budgets, Controlled
-from headgate.agent.policykeeper import Edition, NoSuchBudget
+from headgate.agent.policykeeper import NoSuchBudget
 from headgate.errors import InvalidRequest, StoreUnavailable
 from headgate.http.documents import SECURITY_HEADERS
 from headgate.http.routes import Plain, Route

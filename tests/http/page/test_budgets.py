@@ -449,7 +449,7 @@ def test_how_well_a_cost_is_foreseen_is_told_in_words(calls: int, error: float, 
 
 def test_no_page_of_a_database_takes_a_budgets_name() -> None:
     """But `new`, which has a second address."""
-    from headgate.agent.policykeeper import RESERVED_NAMES
+    from headgate.agent.budgetlayers import RESERVED_NAMES
 
     words = {path.split("/")[3] for _, path, _ in BudgetsPage.routes if path.count("/") == 3}
     gets = {
