@@ -6,8 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from headgate.traffic.ask import Ask, Asked, Limit, Statement, Verdict, Who
-from headgate.traffic.explain import Explanation, explain
-from headgate.traffic.findings import Outcome, findings
+from headgate.traffic.explain import Explanation, Outcome, explain, findings
 from headgate.traffic.matching import Now
 from tests.traffic.worlds import MS, S, World, budget, rule_set, world
 

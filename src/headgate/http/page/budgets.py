@@ -10,10 +10,14 @@ from typing import Any
 from starlette.responses import Response
 
 from headgate.http.page.api import Refused
-from headgate.http.page.budgets_asking import budget_path, policy_of, policy_path
-from headgate.http.page.budgets_changes import BudgetChanges
+from headgate.http.page.budgets_changes import (
+    BudgetChanges,
+    BudgetDrafts,
+    budget_path,
+    policy_of,
+    policy_path,
+)
 from headgate.http.page.budgets_chart import chart_of
-from headgate.http.page.budgets_drafts import BudgetDrafts
 from headgate.http.page.changes import revision_made
 from headgate.http.page.shell import POLL_S, Visit, page, part
 from headgate.present.budgets import (
